@@ -1,15 +1,13 @@
 """The package as users install it: metadata, licences, and a core installation of the wheel."""
 
-import email
 import json
 import os
-import re
 import subprocess
 import sys
 import tomllib
+import venv
 import zipfile
-from importlib.metadata import requires
-from pathlib import Path
+from importlib.metadata import distribution
 
 import pytest
 from packaging.requirements import Requirement
@@ -18,18 +16,188 @@ from packaging.utils import canonicalize_name
 from local_bench.core.packages import DISTRIBUTION, EXTRAS
 from scripts.third_party import LOCKS, NOTICE, refusal, rows
 from scripts.wheel_needs import locked
+from tests.analysis.simulated import LAYOUTS, config, draw, judged
+from tests.suites.benchmarks import layouts
 
 from .conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+REQUIRED = {"core": PROJECT["project"]["dependencies"], **PROJECT["project"]["optional-dependencies"]}
 MODULES = {"opencv-python-headless": "cv2", "scikit-image": "skimage", "scikit-learn": "sklearn"}
 NEVER_IMPORTED = {"protobuf", "cuda-python"}
+ALONE = """
+import contextlib, io, json, sys
+from local_bench.cli.main import main
+found = {}
+for line in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(line.split())
+    found[line] = [status, out.getvalue(), err.getvalue()]
+json.dump(found, sys.__stdout__)
+"""
+
+
+def reached(requirements):
+    """The installed distributions that the requirements bring, by name."""
+    found, pending, seen = {}, list(map(Requirement, requirements)), set()
+    while pending:
+        requirement = pending.pop()
+        name = canonicalize_name(requirement.name)
+        if name == DISTRIBUTION:
+            pending += [Requirement(line) for extra in requirement.extras for line in REQUIRED[extra]]
+            continue
+        for extra in {"", *requirement.extras} - {extra for one, extra in seen if one == name}:
+            seen.add((name, extra))
+            try:
+                found[name] = distribution(name)
+            except ModuleNotFoundError:
+                continue  # replaced or left out by an override
+            wanted = map(Requirement, found[name].requires or ())
+            pending += [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": extra})]
+    return found
 
 
 def test_every_extra_is_described():
-    extras = PROJECT["project"]["optional-dependencies"]
     assert PROJECT["project"]["name"] == DISTRIBUTION
-    assert set(extras) == set(EXTRAS)
-    for name, requirements in extras.items():
-        brought = {canonicalize_name(Requirement(line).name) for line in requirements} - NEVER_IMPORTED - {DISTRIBUTION}
-        assert {MODULES.get(one, one.replace("-torch", "").replace("-", "_")) for one in brought} == set(EXTRAS[name].modules)
+    assert set(REQUIRED) == {"core", *EXTRAS}
+    for name, extra in EXTRAS.items():
+        brought = {canonicalize_name(Requirement(line).name) for line in REQUIRED[name]} - NEVER_IMPORTED
+        modules = {MODULES.get(one, one.replace("-torch", "").replace("-", "_")) for one in brought - {DISTRIBUTION}}
+        shared = {"huggingface_hub"} if name == "generate" else set()
+        assert modules - shared == set(extra.modules)
+
+
+@pytest.mark.parametrize("name", [name for name in EXTRAS if name != "cuda"])
+def test_sizes_are_those_of_this_environment(name):
+    core = reached(REQUIRED["core"])
+    added = [found for one, found in reached(REQUIRED[name]).items() if one not in core]
+    gb = sum(file.size or 0 for found in added for file in found.files or ()) / 1e9
+    assert gb == pytest.approx(EXTRAS[name].gb, rel=0.1, abs=0.01)
+
+
+def test_licences_are_of_what_is_locked():
+    written = {(name, version) for name, version, _, _ in rows(NOTICE.read_text())}
+    texts = [(ROOT / f"requirements/{lock}.lock").read_text() for lock in LOCKS]
+    known = {(one.name, one.version) for text in texts for one in locked(text, "3.12")}
+    assert written <= known
+    assert dict(written).keys() == dict(known).keys()
+    for name, _, licence, extra in rows(NOTICE.read_text()):
+        assert refusal(name, licence, extra) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "licence", "extra"),
+    [
+        ("krippendorff", "GPL-3.0-or-later", "core"),
+        ("pyiqa", "PolyForm-Noncommercial-1.0.0", "metrics"),
+        ("some", "CC-BY-NC-SA-4.0", "generate"),
+        ("some", "Look in the file", "core"),
+        ("some", "AGPL-3.0 AND MIT", "pyiqa"),
+    ],
+)
+def test_a_restrictive_licence_would_be_found(name, licence, extra):
+    assert refusal(name, licence, extra)
+
+
+# ---- the core alone
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    """The Python of an environment with the wheel and what its core requires, of the installed versions; or the one in
+    LOCAL_BENCH_CORE_PYTHON, where the wheel was installed from a package index."""
+    if os.environ.get("LOCAL_BENCH_CORE_PYTHON"):
+        return os.environ["LOCAL_BENCH_CORE_PYTHON"]
+    folder = tmp_path_factory.mktemp("core")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "env", symlinks=True)
+    (site,) = folder.glob("env/lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    for found in reached(REQUIRED["core"]).values():
+        for name in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            if not (site / name).exists():
+                (site / name).symlink_to(found.locate_file(name))
+    return folder / "env/bin/python"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of each benchmark."""
+    found = {}
+    for seed, (name, layout) in enumerate(LAYOUTS.items()):
+        folder = tmp_path_factory.mktemp(layout)
+        path = getattr(layouts, layout)(folder / "data")
+        made = {label: draw(name, path, folder / label, seed + i) for i, label in enumerate(("one", "two"))}
+        judged(folder / "run", config(name, path, made), seed)
+        found[name] = folder / "run"
+    return found
+
+
+def outputs(python, lines, folder):
+    folder.mkdir(exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, "-c", ALONE], input=json.dumps(lines), cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_core_gives_the_results_of_the_complete_installation(core, runs, tmp_path):
+    lines = ["--help", "suites list", "suites show studio", "models list", "reproduce servimage", "ls"]
+    lines += ["plan studio --gpu a6000", "plan demo --gpu h100", "slurm studio --nodes 2 --gpus-per-node 4"]
+    for name, run in runs.items():
+        lines += [f"settle {run} --json", f"settle {run}", f"digest {run} --json", f"verify {run}"]
+        lines += [f"compare {run} {run} --json", f"export {run} --format {name} --out {name}"]
+        data = run.parent / "data"
+        lines += [f"plan {name} --gpu a6000 --set suite.path={next(data.glob('*.jsonl'), data)}"]
+    lines.append(f"score ice-bench {tmp_path / 'full/ice-bench/one/eval_result.txt'} --json")
+    lines.append(f"score servimage {tmp_path / 'full/servimage/one_annotations.jsonl'} --json")
+    full = outputs(sys.executable, lines, tmp_path / "full")
+    alone = outputs(core, lines, tmp_path / "core")
+    for line in lines:
+        assert alone[line][:2] == full[line][:2], line
+        assert alone[line][2] == full[line][2] or line.startswith("settle"), line
+
+
+def test_what_the_core_lacks_is_one_sentence(core, runs, tmp_path):
+    run = runs["ice-bench"]
+    (tmp_path / "images").mkdir()
+    wanted = {
+        "run studio": "cv2 is not installed: it is in the extra `metrics`",
+        "demo": "pyiqa is not installed: it is in the extra `pyiqa`",
+        "generate studio": "torch is not installed: it is in the extra `generate`",
+        f"judge {run}": "torch is not installed: it is in the extra `generate`",
+        f"measure {run}": "torch is not installed: it is in the extra `generate`",
+        f"measure {tmp_path / 'images'} --metrics ssim": "cv2 is not installed: it is in the extra `metrics`",
+        f"measure {tmp_path / 'images'} --metrics pyiqa:nima": "pyiqa is not installed: it is in the extra `pyiqa`",
+        f"measure {tmp_path / 'images'} --metrics face_ref": "insightface is not installed: it is in the extra `faces`",
+        "models fetch studio": "huggingface_hub is not installed: it is in the extra `fetch`",
+        f"reproduce servimage figure-2 {runs['servimage']} --out f.svg": "matplotlib is not installed",
+        "doctor --gpu": "torch is not installed: it is in the extra `generate`",
+    }
+    for line, (status, out, err) in outputs(core, list(wanted), tmp_path).items():
+        sentence = err.removeprefix("local-bench: ")
+        assert (status, out) == (2, ""), line
+        assert sentence.startswith(wanted[line]), line
+        assert sentence.endswith(": pip install '" + f"{DISTRIBUTION}[{sentence.split('`')[1]}]'\n"), line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["images"]
+
+
+def test_the_core_reports_without_exports_and_figures(core, runs, tmp_path):
+    run = runs["servimage"]
+    (run / "exports").mkdir(exist_ok=True)
+    (run / "exports/scores.csv").write_text("of another settlement")
+    found = outputs(core, [f"report {run}", f"report {run} --out site", "doctor --json"], tmp_path)
+    assert [status for status, _, _ in found.values()] == [0, 0, 0]
+    written, site, checks = found.values()
+    assert "the run's data are not exported: pandas is not installed: it is in the extra `tables`" in written[2]
+    assert [path.name for path in (run / "exports").iterdir()] == ["tables"]
+    assert "figures are not drawn" in site[2]
+    states = {row["check"]: row for row in json.loads(checks[1])["checks"]}
+    assert states["extra generate"]["ok"] is None
+    assert "pip install" in states["extra generate"]["detail"]

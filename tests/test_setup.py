@@ -9,13 +9,14 @@ import pytest
 
 from .conftest import ROOT
 
+LOCKS = [f"requirements/{name}.lock" for name in ("light", "cpu", "cuda", "dev", "uv", "build")]
 TOOLS = ("bash", "env", "dirname", "cat", "sha256sum", "cut", "head", "tr", "rm", "grep")
 
 
 @pytest.fixture
 def machine(tmp_path):
     """A checkout with `scripts/setup` alone, on a PATH of a few tools; what is added to it stands in `bin`."""
-    for name in ("scripts/setup", "requirements/cuda.lock", "requirements/cpu.lock", "pyproject.toml"):
+    for name in ("scripts/setup", "pyproject.toml", *LOCKS):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "bin").mkdir()
@@ -106,7 +107,7 @@ def test_without_an_argument_the_driver_decides(machine, driver, cuda, why):
     ended = setup(machine)
     assert ended.returncode == 0, ended.stderr
     kind = "cpu" if why else "cuda"
-    assert ended.stderr == f"scripts/setup: installing the {kind} environment into .venv (about 7 GB){why or ''}\n"
+    assert ended.stderr == f"scripts/setup: installing the {kind} environment into .venv (about 8 GB){why or ''}\n"
     assert f"requirements/{kind}.lock" in (machine / "uv.log").read_text()
     assert not setup(machine).stderr  # installed
 

@@ -21,15 +21,13 @@ def measure_folder(
     as_json: bool,
 ) -> int:
     """Print one row per image; an unreadable image gives an unscored row. UserError if there are no images."""
-    from local_bench.judges.metrics.registry import check_extras, metric_card
-
-    names = list(dict.fromkeys(name.strip() for name in metrics.split(",")))
-    check_extras(names)
     from local_bench.core.quiet import quiet_transformers
     from local_bench.generators.numerics import choose_device, set_determinism
+    from local_bench.judges.metrics.registry import metric_card
     from local_bench.runs.config import engine_settings
     from local_bench.runs.folder import measure_images
 
+    names = list(dict.fromkeys(name.strip() for name in metrics.split(",")))
     needs_models = any(metric_card(name) for name in names)
     engine = engine_settings(settings)
     if needs_models:

@@ -223,6 +223,9 @@ def measure(
     if run_dir is not None:
         raise UserError("--run-dir applies to a config: leave it out with --metrics")
     from local_bench.cli.folder import measure_folder
+    from local_bench.judges.metrics.registry import check_extras
+
+    check_extras([name.strip() for name in metrics.split(",")])
     from local_bench.runs.folder import PairedFiles
 
     paired = PairedFiles(sources, masks, references, captions)

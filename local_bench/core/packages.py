@@ -23,7 +23,7 @@ class Extra:
     modules: tuple[str, ...]
     """Top-level modules that it brings."""
     gb: float
-    """Disk space that it adds to the core, with all that it needs (`scripts/extra_sizes.py`)."""
+    """Disk space that it adds to the core, with all that it needs (`tests/test_packaging.py`)."""
 
 
 EXTRAS = {
@@ -33,15 +33,15 @@ EXTRAS = {
             *("torch", "diffusers", "transformers", "accelerate", "peft", "safetensors", "tokenizers"),
             *("sentencepiece", "xgrammar"),
         ),
-        5.2,
+        4.9,
     ),
-    "metrics": Extra("metrics", ("cv2", "open_clip", "timm", "skimage", "torchvision"), 5.6),
-    "pyiqa": Extra("pyiqa's metrics (its licence is non-commercial)", ("pyiqa",), 6.0),
-    "faces": Extra("face_ref", ("insightface", "onnxruntime", "onnx"), 5.8),
-    "predict": Extra("payment predictors", ("sklearn",), 0.1),
+    "metrics": Extra("metrics", ("cv2", "open_clip", "timm", "skimage", "torchvision"), 5.1),
+    "pyiqa": Extra("pyiqa's metrics (its licence is non-commercial)", ("pyiqa",), 5.7),
+    "faces": Extra("face_ref", ("insightface", "onnxruntime", "onnx"), 5.2),
+    "predict": Extra("payment predictors", ("sklearn",), 0.03),
     "tables": Extra("data frames, exports and figures", ("pandas", "pyarrow", "matplotlib"), 0.3),
-    "fetch": Extra("downloading models and benchmarks", ("huggingface_hub",), 0.1),
-    "ray": Extra("engine.executor=ray", ("ray",), 5.5),
+    "fetch": Extra("downloading models and benchmarks", ("huggingface_hub",), 0.02),
+    "ray": Extra("engine.executor=ray", ("ray",), 5.1),
     "cuda": Extra("vLLM, the faster judge", ("vllm",), 7.0),
 }
 """The extras of pyproject.toml. `metrics` includes `generate`; `pyiqa`, `faces` and `cuda` include `metrics`."""

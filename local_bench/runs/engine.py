@@ -57,8 +57,8 @@ def run_stages(
     """
     isolate()
     if ON_DEVICE & set(stages):
-        require("generate")
         check_extras(config.metrics if "measure" in stages else ())
+        require("generate")
     check_config(config, files=bool(ON_DEVICE & set(stages)))  # settle needs neither weights nor imported images
     if require_metrics:
         check_metrics(config.metrics)

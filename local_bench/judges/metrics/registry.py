@@ -118,10 +118,14 @@ def check_metric(name: str) -> None:
 
 def check_extras(names: Sequence[str]) -> None:
     """MissingExtra if a metric of `names` needs a package that is not installed."""
-    for name in names:
-        entry = _known().get(name.partition(":")[0])
-        family = "pyiqa" if name.startswith(PYIQA) else entry and entry.family
-        require("metrics", *({"pyiqa": ["pyiqa"], "insightface": ["faces"]}.get(family or "", [])))
+    known = _known()
+    families = {known[metric].family for name in names if (metric := name.partition(":")[0]) in known}
+    special = {
+        "pyiqa": "pyiqa" in families or any(name.startswith(PYIQA) for name in names),
+        "faces": "insightface" in families,
+    }
+    if names:
+        require(*(extra for extra, needed in special.items() if needed), "metrics", "generate")
 
 
 def check_metrics(names: Sequence[str]) -> None:
