@@ -41,8 +41,8 @@ from local_bench.core.version import __version__
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
         "local-bench demo",
-        "local-bench plan configs/runs/studio.yaml --gpu a6000",
-        "local-bench run configs/runs/studio.yaml --limit 4",
+        "local-bench plan studio --gpu a6000",
+        "local-bench run studio --limit 4",
         'eval "$(_LOCAL_BENCH_COMPLETE=bash_source local-bench)"   # completion in bash; zsh_source, fish_source',
     ),
 )

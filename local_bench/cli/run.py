@@ -46,7 +46,7 @@ def demo(run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
 
 @click.command(
     epilog=examples(
-        "local-bench run configs/runs/studio.yaml",
+        "local-bench run studio",
         "local-bench run my.yaml --limit 4 --set judge.protocol=logit",
         "local-bench run my.yaml            # continue after an interruption",
     )
@@ -234,7 +234,7 @@ def measure(
 
 @click.command(
     epilog=examples(
-        "local-bench plan configs/runs/studio.yaml --gpu a6000",
+        "local-bench plan studio --gpu a6000",
         "local-bench plan my.yaml --limit 100 --json",
         "local-bench plan my.yaml --measure          # on a machine with the GPU",
     )

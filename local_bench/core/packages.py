@@ -42,7 +42,7 @@ EXTRAS = {
     "tables": Extra("data frames, exports and figures", ("pandas", "pyarrow", "matplotlib"), 0.3),
     "fetch": Extra("downloading models and benchmarks", ("huggingface_hub",), 0.02),
     "ray": Extra("engine.executor=ray", ("ray",), 5.1),
-    "cuda": Extra("vLLM, the faster judge", ("vllm",), 7.0),
+    "cuda": Extra("vLLM, the faster judge", ("vllm",), 8.3),
 }
 """The extras of pyproject.toml. `metrics` includes `generate`; `pyiqa`, `faces` and `cuda` include `metrics`."""
 PACKAGES = (
