@@ -24,7 +24,7 @@ from .conftest import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REQUIRED = {"core": PROJECT["project"]["dependencies"], **PROJECT["project"]["optional-dependencies"]}
 MODULES = {"opencv-python-headless": "cv2", "scikit-image": "skimage", "scikit-learn": "sklearn"}
-NEVER_IMPORTED = {"protobuf", "cuda-python"}
+NEVER_IMPORTED = {"protobuf", "cuda-python", "setuptools"}
 ALONE = """
 import contextlib, io, json, sys
 from local_bench.cli.main import main

