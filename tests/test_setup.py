@@ -133,3 +133,28 @@ def test_triton_needs_a_compiler_and_headers(machine, compiler):
     assert ("a C compiler" in ended.stderr) == (not compiler)
     assert "Python.h missing, and Triton compiles with it" in ended.stderr
     assert not (machine / "uv.log").exists()
+
+
+def test_the_python_that_is_named_is_the_one_that_is_used(machine):
+    gpu(machine, "580.95.05")
+    script(machine / "bin/python3.10", 'case $* in --version) echo Python 3.10.1;; *) exit 1;; esac')
+    named = {"PATH": str(machine / "bin"), "PYTHON": "python3.10"}
+    run = {"cwd": machine, "env": named, "capture_output": True, "text": True, "check": False}
+    ended = subprocess.run(["scripts/setup", "light"], **run)
+    assert ended.returncode == 2
+    assert ended.stderr == "scripts/setup: python3.10 is no Python 3.11 to 3.14: install one and run this again\n"
+    script(machine / ".venv/bin/python", "echo Python 3.12.1")
+    ended = subprocess.run(["scripts/setup", "light"], **run)
+    assert ended.returncode == 2
+    assert ended.stderr.endswith(".venv has Python 3.12.1, not that of python3.10: remove .venv, or unset PYTHON\n")
+
+
+def test_the_light_environment_needs_no_driver_and_has_no_development_packages(machine):
+    gpu(machine, "470.1")
+    install(machine)
+    ended = setup(machine, "light")
+    assert (ended.returncode, "light environment" in ended.stderr) == (0, True), ended.stderr
+    log = (machine / "uv.log").read_text()
+    assert "requirements/light.lock" in log
+    assert "dev.lock" not in log
+    assert log.count("--build-constraint requirements/build.lock") == 2

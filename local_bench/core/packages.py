@@ -35,13 +35,13 @@ EXTRAS = {
         ),
         4.9,
     ),
-    "metrics": Extra("metrics", ("cv2", "open_clip", "timm", "skimage", "torchvision"), 5.1),
-    "pyiqa": Extra("pyiqa's metrics (its licence is non-commercial)", ("pyiqa",), 5.7),
-    "faces": Extra("face_ref", ("insightface", "onnxruntime", "onnx"), 5.2),
+    "metrics": Extra("measuring images", ("cv2", "open_clip", "timm", "skimage", "torchvision"), 5.1),
+    "pyiqa": Extra("pyiqa's metrics; non-commercial use only", ("pyiqa",), 5.7),
+    "faces": Extra("the metric face_ref", ("insightface", "onnxruntime", "onnx"), 5.2),
     "predict": Extra("payment predictors", ("sklearn",), 0.03),
     "tables": Extra("data frames, exports and figures", ("pandas", "pyarrow", "matplotlib"), 0.3),
     "fetch": Extra("downloading models and benchmarks", ("huggingface_hub",), 0.02),
-    "ray": Extra("engine.executor=ray", ("ray",), 5.1),
+    "ray": Extra("several machines in one run, engine.executor=ray", ("ray",), 5.1),
     "cuda": Extra("vLLM, the faster judge", ("vllm",), 8.3),
 }
 """The extras of pyproject.toml. `metrics` includes `generate`; `pyiqa`, `faces` and `cuda` include `metrics`."""
