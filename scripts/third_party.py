@@ -96,7 +96,6 @@ def refusal(name: str, licence: str, extra: str) -> str | None:
     return None if extra in allowed else f"{name} ({licence}) may not be in {extra}: see RESTRICTED"
 
 
-
 def rows(text: str) -> Iterator[tuple[str, str, str, str]]:
     """(package, version, licence, extra) of each row of THIRD_PARTY.md."""
     for line in text.splitlines():

@@ -47,7 +47,9 @@ def _place(item: pytest.Item) -> int:
     those that take long come first, so that no process is left with one at the end."""
     if item.get_closest_marker("server"):
         return 0
-    return 1 if item.get_closest_marker("slow") else 2
+    if item.get_closest_marker("slow"):
+        return 1
+    return 2 if item.get_closest_marker("xdist_group") else 3
 
 
 def _shares_a_module_fixture(item: pytest.Item) -> bool:

@@ -22,7 +22,13 @@ BRANCH = re.compile(
     )
 )
 DECIDES_NOTHING = {
-    *("cli.doctor._devices", "runs.estimate._basis", "runs.budget._judge_s", "report.making.hour"),  # shows
+    *(
+        "cli.doctor._devices",
+        "cli.doctor._packages",
+        "runs.estimate._basis",
+        "runs.budget._judge_s",
+        "report.making.hour",
+    ),  # shows
     *("cli.run.plan", "runs.roofline.peak_flop_per_s", "runs.metric_times.metric_time", "runs.budget.budget"),
     "report.making.peak_sentence",
     *("generators.numerics.device_name", "runs.executors.local._judge_device", "runs.timing._Clock.lap"),  # reads

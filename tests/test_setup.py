@@ -137,7 +137,7 @@ def test_triton_needs_a_compiler_and_headers(machine, compiler):
 
 def test_the_python_that_is_named_is_the_one_that_is_used(machine):
     gpu(machine, "580.95.05")
-    script(machine / "bin/python3.10", 'case $* in --version) echo Python 3.10.1;; *) exit 1;; esac')
+    script(machine / "bin/python3.10", "case $* in --version) echo Python 3.10.1;; *) exit 1;; esac")
     named = {"PATH": str(machine / "bin"), "PYTHON": "python3.10"}
     run = {"cwd": machine, "env": named, "capture_output": True, "text": True, "check": False}
     ended = subprocess.run(["scripts/setup", "light"], **run)
