@@ -31,11 +31,12 @@ def script(path, text):
     path.chmod(0o755)
 
 
-def setup(machine, *arguments):
+def setup(machine, *arguments, **variables):
     return subprocess.run(
         ["scripts/setup", *arguments],
         cwd=machine,
-        env={"PATH": str(machine / "bin"), "HOME": str(machine), "LD_LIBRARY_PATH": str(machine / "compat")},
+        env={"PATH": str(machine / "bin"), "HOME": str(machine), "LD_LIBRARY_PATH": str(machine / "compat")}
+        | variables,
         capture_output=True,
         text=True,
         check=False,
@@ -138,13 +139,11 @@ def test_triton_needs_a_compiler_and_headers(machine, compiler):
 def test_the_python_that_is_named_is_the_one_that_is_used(machine):
     gpu(machine, "580.95.05")
     script(machine / "bin/python3.10", "case $* in --version) echo Python 3.10.1;; *) exit 1;; esac")
-    named = {"PATH": str(machine / "bin"), "PYTHON": "python3.10"}
-    run = {"cwd": machine, "env": named, "capture_output": True, "text": True, "check": False}
-    ended = subprocess.run(["scripts/setup", "light"], **run)
+    ended = setup(machine, "light", PYTHON="python3.10")
     assert ended.returncode == 2
     assert ended.stderr == "scripts/setup: python3.10 is no Python 3.11 to 3.14: install one and run this again\n"
     script(machine / ".venv/bin/python", "echo Python 3.12.1")
-    ended = subprocess.run(["scripts/setup", "light"], **run)
+    ended = setup(machine, "light", PYTHON="python3.10")
     assert ended.returncode == 2
     assert ended.stderr.endswith(".venv has Python 3.12.1, not that of python3.10: remove .venv, or unset PYTHON\n")
 
