@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from local_bench.core.errors import ImageError, RunImageError
@@ -44,9 +45,8 @@ def load_mask(path: Path) -> Image.Image:
     Raises ImageError, also for a mask in which only the alpha channel varies, because its meaning is ambiguous.
     """
     with _opened(path, MAX_PIXELS) as stored:
-        image = _eight_bits(ImageOps.exif_transpose(stored))
-        alpha = image.convert("RGBA").getchannel("A") if image.has_transparency_data else None
-        colours = image.convert("RGBA").convert("RGB") if alpha is not None else image.convert("RGB")
+        own, alpha = _colours_and_alpha(ImageOps.exif_transpose(stored))
+        colours = own.convert("RGB")
         one_colour = all(low == high for low, high in colours.getextrema())  # type: ignore[misc]  # a pair for each band
         if alpha is not None and one_colour and len(set(alpha.getextrema())) > 1:
             raise ImageError(
@@ -67,7 +67,9 @@ def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
                     f"{path} has {image.width}x{image.height} pixels, more than the {max_pixels:,} allowed: "
                     "make it smaller"
                 )
+            raw = image.tile[0].args if image.format == "PNG" and image.tile else None
             image.load()
+            _scale_transparency(image, str(raw))
             yield image
     except FileNotFoundError:
         raise ImageError(f"{path} does not exist: add the image or correct the path") from None
@@ -80,13 +82,8 @@ def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
 
 
 def _canonical(image: Image.Image) -> Image.Image:
-    image = ImageOps.exif_transpose(image)
     profile = image.info.get("icc_profile")
-    if image.mode in ("P", "PA", "LA", "La", "RGBa"):
-        image = image.convert("RGBA")
-    image = _eight_bits(image)
-    alpha = image.getchannel("A") if image.mode == "RGBA" else None
-    colours = image.convert("RGB") if alpha is not None else image
+    colours, alpha = _colours_and_alpha(ImageOps.exif_transpose(image))
     if profile and colours.mode in ("RGB", "L", "CMYK"):
         colours = _to_srgb(colours, profile)
     rgb = colours.convert("RGB")
@@ -97,9 +94,32 @@ def _canonical(image: Image.Image) -> Image.Image:
     return Image.frombytes("RGB", rgb.size, rgb.tobytes())  # drops all metadata
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Scale 16-bit grey to 8 bits; other images are returned unchanged."""
-    return image.point(lambda v: v / 257).convert("L") if image.mode in ("I;16", "I;16B", "I") else image
+def _scale_transparency(image: Image.Image, raw: str) -> None:
+    """Scale the transparent colour of a PNG (its tRNS chunk), which has the file's bit depth, to that of the decoded
+    pixels. `raw` is Pillow's name of the file's layout."""
+    colour = image.info.get("transparency")
+    if isinstance(colour, int) and raw in ("L;2", "L;4"):
+        image.info["transparency"] = colour * {"L;2": 85, "L;4": 17}[raw]
+    elif isinstance(colour, tuple) and raw == "RGB;16B":
+        image.info["transparency"] = tuple(value >> 8 for value in colour)
+
+
+def _colours_and_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
+    """The colours in 8 bits per channel, in the image's own colour space (L, RGB, CMYK …), and the alpha channel, from
+    whatever makes pixels transparent; None without transparency."""
+    if image.mode in ("I;16", "I;16B", "I"):
+        grey, colour = image.point(lambda v: v / 257).convert("L"), image.info.get("transparency")
+        grey.info.pop("transparency", None)
+        values = np.asarray(image)
+        return grey, None if colour is None else Image.fromarray(np.where(values == colour, 0, 255).astype(np.uint8))
+    alpha = image.convert("RGBA").getchannel("A") if image.has_transparency_data else None
+    if image.mode in ("1", "L", "LA", "La"):
+        return image.convert("LA").getchannel("L"), alpha
+    if image.mode in ("P", "PA", "RGBA", "RGBa"):
+        return image.convert("RGBA").convert("RGB"), alpha
+    if alpha is not None:
+        image.info.pop("transparency", None)
+    return image, alpha
 
 
 def _to_srgb(image: Image.Image, profile: bytes) -> Image.Image:

@@ -35,9 +35,12 @@ def kind(value: object) -> str:
 
 
 def short(value: object, most: int = 60) -> str:
-    """`repr(value)`, or the digits of a Decimal, at most `most` characters long."""
+    """A value from a file as JSON has it (null, true, the digits of a Decimal), else its `repr`; at most `most`
+    characters long."""
+    words = {"None": "null", "True": "true", "False": "false"}
     try:
-        text = str(value) if isinstance(value, Decimal) else repr(value)
+        text = str(value) if isinstance(value, Decimal | bool | None) else repr(value)
+        text = words.get(text, text)
     except ValueError:  # an integer with more digits than Python prints
         return "a number with thousands of digits"
     return text if len(text) <= most else text[: most - 3] + "..."

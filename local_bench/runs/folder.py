@@ -107,19 +107,19 @@ def _subjects(folder: Path, paired: PairedFiles) -> Iterator[Subject]:
             key=name.as_posix(),
             image=ImageFile(image),
             source=_paired(paired.sources, name),
-            mask=_paired(paired.masks, name),
+            mask=_paired(paired.masks, name, is_mask=True),
             references=tuple(_references(paired.references, name)),
             caption=captions.get(name.as_posix(), captions.get(name.name)),
         )
 
 
-def _paired(folder: Path | None, name: Path, more: str = "") -> ImageFile | None:
+def _paired(folder: Path | None, name: Path, more: str = "", is_mask: bool = False) -> ImageFile | None:
     """The image in `folder` with the same name: the one with the same suffix, else with another."""
     if folder is None:
         return None
     suffixes = dict.fromkeys((name.suffix, *SUFFIXES, *(suffix.upper() for suffix in SUFFIXES)))
     paths = (folder / name.with_name(f"{name.stem}{more}{suffix}") for suffix in suffixes)
-    return next((ImageFile(path) for path in paths if path.is_file()), None)
+    return next((ImageFile(path, is_mask=is_mask) for path in paths if path.is_file()), None)
 
 
 def _references(folder: Path | None, name: Path) -> Iterator[ImageFile]:

@@ -115,7 +115,13 @@ def open_judge(
     if config.base_url:
         if config.protocol == "logit":
             check_labels(described.name, resolve(described, config.weights))
-        server = ExternalServer(config.base_url.rstrip("/"), key_from(config.api_key_env), config.served_model or "")
+        repo = described.source.repo or ""
+        server = ExternalServer(
+            config.base_url.rstrip("/"),
+            key_from(config.api_key_env),
+            config.served_model or "",
+            expected=(repo, repo.rpartition("/")[2], described.name) if repo else (),
+        )
         with Client(server, composer, config.in_flight, config.request_timeout_s) as client:
             yield client
         return

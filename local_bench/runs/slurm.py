@@ -64,7 +64,7 @@ def shards_script(job: SlurmJob, name: str, settings: Cluster) -> str:
             *_head(job, name, settings, job.gpus_per_node),
             f"#SBATCH --array=1-{n}",
             f"#SBATCH --output={job.run_dir.resolve()}/slurm-%A-%a.log",
-            *_body(settings),
+            *_body(settings, job.gpus_per_node),
             f'shard="$SLURM_ARRAY_TASK_ID/{n}"',
             f'run_dir={shlex.quote(str(job.run_dir.resolve()))}"/shard-$SLURM_ARRAY_TASK_ID"',
             # The shell forwards SIGTERM, so that the run stops between two commits before the job ends.
@@ -86,7 +86,7 @@ def merge_script(job: SlurmJob, name: str, settings: Cluster) -> str:
         [
             *_head(job, f"{name}-merge", settings, 0),
             f"#SBATCH --output={run_dir}/slurm-merge-%j.log",
-            *_body(settings),
+            *_body(settings, 0),
             shlex.join(["local-bench", "merge", str(run_dir / "merged"), *parts]),
             shlex.join(["local-bench", "settle", str(run_dir / "merged")]),
             shlex.join(["local-bench", "verify", str(run_dir / "merged")]),
@@ -137,7 +137,7 @@ def ray_script(job: SlurmJob, name: str, settings: Cluster) -> str:
         command=_command(job),
     )
     head = _head(job, name, settings, job.gpus_per_node, job.nodes)
-    return "\n".join([*head, f"#SBATCH --output={run_dir}/slurm-%j.log", *_body(settings), body])
+    return "\n".join([*head, f"#SBATCH --output={run_dir}/slurm-%j.log", *_body(settings, job.gpus_per_node), body])
 
 
 def _command(job: SlurmJob) -> str:
@@ -163,8 +163,14 @@ def _head(job: SlurmJob, name: str, settings: Cluster, gpus: int, nodes: int = 1
     ]
 
 
-def _body(settings: Cluster) -> list[str]:
-    return ["set -uo pipefail", "export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1", *settings.setup]
+def _body(settings: Cluster, gpus: int) -> list[str]:
+    cpus = settings.cpus_per_gpu * max(1, gpus)
+    return [
+        "set -uo pipefail",
+        "export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1",
+        f'export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-{cpus}}}"',  # since 22.05 srun does not inherit it
+        *settings.setup,
+    ]
 
 
 def write_scripts(config: RunConfig, job: SlurmJob) -> list[Path]:

@@ -72,6 +72,21 @@ def test_companion_files_are_found_by_name(lab, monkeypatch, capsys):
     assert third["images"]["a.png"] == a
 
 
+def test_a_mask_is_read_as_in_a_run(lab, monkeypatch, capsys):
+    """Its transparent pixels are of their stored colour: black is kept, not laid on white."""
+    monkeypatch.chdir(lab)
+    noise(4).save(lab / "sources/a.jpg")
+    grey = Image.linear_gradient("L").resize((160, 128)).point(lambda v: 255 * (v > 128))
+    found = []
+    for mask in (grey, Image.merge("LA", (grey, Image.new("L", grey.size, 0)))):
+        (lab / "masks/a.webp").unlink(missing_ok=True)
+        mask.save(lab / "masks/a.png")
+        command = ["measure", "made", "--metrics", "l1_raw", "--sources", "sources", "--masks", "masks", "--json"]
+        assert main(command) == 0
+        found.append(json.loads(capsys.readouterr().out)["images"]["a.png"]["l1_raw"]["value"])
+    assert found[0] == found[1] > 0
+
+
 def test_scores_for_which_memory_ran_out_are_computed_again(lab, monkeypatch, capsys):
     monkeypatch.chdir(lab)
 

@@ -62,12 +62,69 @@ def test_a_profile_is_brought_to_srgb(tmp_path):
     assert load_image(tmp_path / "broken.png").tobytes() == make_image().tobytes()
 
 
-def bomb(width: int, height: int) -> bytes:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+def png(width: int, height: int, depth: int, kind: int, row: bytes, transparent: bytes) -> bytes:
+    """A PNG of equal rows, of that bit depth and colour type, with a transparent colour (its tRNS chunk)."""
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)), (b"tRNS", transparent)]
+    parts += [(b"IDAT", zlib.compress((b"\0" + row) * height if row else b"")), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(name, data) for name, data in parts if data or name != b"tRNS")
+
+
+def bomb(width: int, height: int) -> bytes:
+    return png(width, height, 8, 2, b"", b"")
+
+
+GREY, RGB = 0, 2
+
+
+@pytest.mark.parametrize(
+    ("depth", "kind", "row", "transparent", "colours", "shown"),
+    [
+        (1, GREY, bytes([0b01_000000]), (0,), [0, 255], [255, 255]),
+        (2, GREY, bytes([0b01_10_0000]), (1,), [85, 170], [255, 170]),
+        (4, GREY, bytes([0x3A]), (3,), [51, 170], [255, 170]),
+        (8, GREY, bytes([10, 20]), (10,), [10, 20], [255, 20]),
+        (16, GREY, struct.pack(">HH", 1000, 1001), (1000,), [3, 3], [255, 3]),
+        (8, RGB, bytes([1, 1, 1, 9, 9, 9]), (1, 1, 1), [1, 9], [255, 9]),
+        (16, RGB, struct.pack(">6H", *[1000] * 3, *[40000] * 3), (1000,) * 3, [3, 156], [255, 156]),
+    ],
+)
+def test_a_transparent_colour_is_composited_on_white(tmp_path, depth, kind, row, transparent, colours, shown):
+    """In every bit depth; a mask has the stored colours."""
+    data = png(2, 2, depth, kind, row, struct.pack(f">{len(transparent)}H", *transparent))
+    (tmp_path / "image.png").write_bytes(data)
+    assert np.asarray(load_image(tmp_path / "image.png")).tolist() == [[[v] * 3 for v in shown]] * 2
+    if len(set(colours)) > 1:
+        assert np.asarray(load_mask(tmp_path / "image.png")).tolist() == [[[v] * 3 for v in colours]] * 2
+
+
+def grey_profile(gamma: float) -> bytes:
+    """An ICC profile of a grey space with that gamma."""
+    curve = b"curv" + bytes(4) + struct.pack(">IH", 1, round(gamma * 256)) + bytes(2)
+    white = b"XYZ " + bytes(4) + struct.pack(">iii", 63190, 65536, 54061)
+    header = struct.pack(
+        ">I4sI4s4s4s", 128 + 4 + 24 + len(white) + len(curve), b"lcms", 0x02100000, b"mntr", b"GRAY", b"XYZ "
+    )
+    header += bytes(12) + b"acsp" + bytes(28) + struct.pack(">iii", 63190, 65536, 54061) + bytes(48)
+    start = 128 + 4 + 24
+    table = struct.pack(">I", 2) + b"wtpt" + struct.pack(">II", start, len(white))
+    table += b"kTRC" + struct.pack(">II", start + len(white), len(curve))
+    return header + table + white + curve
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "I;16"])
+def test_a_grey_profile_applies_with_an_alpha_channel_too(tmp_path, mode):
+    ramp = Image.linear_gradient("L").resize((16, 16))
+    stored = Image.fromarray(np.asarray(ramp).astype(np.uint16) * 257) if mode == "I;16" else ramp.convert(mode)
+    stored.save(tmp_path / "tagged.png", icc_profile=grey_profile(1.0))
+    ramp.save(tmp_path / "untagged.png")
+    linear, plain = (np.asarray(load_image(tmp_path / f"{name}.png"))[:, 0, 0] for name in ("tagged", "untagged"))
+    assert linear[8] > plain[8] + 40  # the middle of a linear ramp is light in sRGB
+    ramp.save(tmp_path / "grey.png", icc_profile=grey_profile(1.0))
+    assert (linear == np.asarray(load_image(tmp_path / "grey.png"))[:, 0, 0]).all()
 
 
 def gif() -> bytes:

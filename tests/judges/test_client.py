@@ -3,6 +3,8 @@
 import asyncio
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import httpx2
 import pytest
@@ -75,9 +77,7 @@ def verdicts_of(handler, server=None, in_flight=4, load=make_image, spec=SPEC, q
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr(
-        "local_bench.judges.vlm.client.tenacity.wait_exponential", lambda *_, **__: tenacity.wait_none()
-    )
+    monkeypatch.setattr("local_bench.judges.vlm.client._backoff", tenacity.wait_none())
 
 
 def test_every_question_is_answered_once_within_the_concurrency_limit():
@@ -147,6 +147,80 @@ def test_other_responses_are_unscored(response, reason):
     assert all(reason in v.unscored for v in found.values())
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_asks_to_wait_is_waited_for(status, monkeypatch):
+    """More often than other faults are retried, and as long as it says, in seconds or until a date."""
+    waited, asked = [], {}
+    real = asyncio.sleep
+
+    async def sleep(seconds, *_):
+        waited.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    until = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+
+    def handler(request):
+        point = point_of(request)
+        asked[point] = asked.get(point, 0) + 1
+        if asked[point] <= 9:
+            headers = [{}, {"Retry-After": "7"}, {"Retry-After": until}, {"Retry-After": "soon"}][asked[point] % 4]
+            return httpx2.Response(status, headers=headers)
+        return reply()
+
+    found, error = verdicts_of(handler, questions=QUESTIONS[:1], in_flight=1)
+    assert error is None
+    assert set(found) == {0}
+    assert waited.count(7.0) == 3
+    assert sum(25 < seconds <= 30 for seconds in waited) == 2
+
+
+def test_a_slow_server_that_answers_steadily_is_waited_for():
+    """One question at a time, so that the last one waits five times as long as an answer may take."""
+    turn = asyncio.Lock()
+
+    async def handler(request):
+        async with turn:
+            await asyncio.sleep(0.1)
+        return reply()
+
+    found = {}
+    client = Client(Here(), Composer(make_image, 32), 20, 0.4, transport=httpx2.MockTransport(handler))
+    with client:
+        found = dict(answers(client, SPEC, QUESTIONS))
+    assert set(found) == set(range(20))
+
+
+def test_a_server_that_stops_answering_is_not_waited_for():
+    async def handler(request):
+        if point_of(request) > 3:
+            await asyncio.sleep(60)
+        return reply()
+
+    found = {}
+    with Client(Here(), Composer(make_image, 32), 2, 0.3, transport=httpx2.MockTransport(handler)) as client:
+        replies = answers(client, SPEC, QUESTIONS)
+        with pytest.raises(Unreachable, match=r"no answer within 0\.3 s"):
+            found.update(replies)
+    assert set(found) == set(range(4))
+
+
+def test_redirects_within_the_server_are_followed():
+    paths = []
+
+    def handler(request):
+        paths.append(request.url.path)
+        if len(paths) <= 2:
+            return httpx2.Response(307, headers={"Location": f"/moved{request.url.path}"})
+        return reply()
+
+    found, error = verdicts_of(handler, questions=QUESTIONS[:1])
+    assert (set(found), error) == ({0}, None)
+    assert paths[-1] == "/moved/moved/v1/chat/completions"
+    found, error = verdicts_of(lambda request: httpx2.Response(308, headers={"Location": "/round"}))
+    assert "more than 5 redirects" in str(error)
+
+
 def test_a_server_that_goes_down_leaves_what_was_answered():
     server, count = Here(), 0
 
@@ -167,7 +241,7 @@ def test_a_server_that_goes_down_leaves_what_was_answered():
 def test_a_wrong_key_is_an_immediate_error():
     found, error = verdicts_of(lambda request: httpx2.Response(401))
     assert not found
-    assert "check its key" in str(error)
+    assert "rejects the key (status 401)" in str(error)
 
 
 def test_an_unreadable_image_is_reported_and_other_answers_are_used():

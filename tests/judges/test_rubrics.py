@@ -68,7 +68,7 @@ GOOD = {
     "rephrase": [{"prompts": ["A red fox in snow.", "雪地里的红狐"]}],
 }
 BAD = {
-    "brf": [{"met": 2}, {"met": -1}, {"met": 1.0}, {"met": True}, {"met": "1"}, {"met": None}, {"met": [1]}, {}],
+    "brf": [{"met": 2}, {"met": -1}, {"met": 0.5}, {"met": True}, {"met": "1"}, {"met": None}, {"met": [1]}, {}],
     "cns_edit": [
         {"score": 0, "flags": []},
         {"score": 6, "flags": []},
@@ -310,6 +310,12 @@ def test_what_is_no_object_of_these_fields_is_refused(name, answer):
 @good
 def test_a_field_too_many_is_refused(name, answer):
     assert rubric(name).read({**given(name, answer), "note": "x"}, slots_of(rubric(name)))[0] is None
+
+
+def test_a_whole_number_may_be_written_with_a_decimal_point():
+    answer, fault = rubric("brf").read({"met": 1.0}, {})
+    assert (answer, fault, type(answer["met"])) == ({"met": 1}, None, int)
+    assert rubric("brf").read({"met": 1.5}, {})[1] == "the answer's met is out of range for brf"
 
 
 def test_nan_and_nesting_are_refused():

@@ -77,10 +77,48 @@ def test_the_requested_model_must_be_served():
     with models_at(listed({"id": "a"}, {"id": "b"})) as url:
         with ExternalServer(url, None, "b") as server:
             assert server.model == "b"
-        with pytest.raises(ConfigError, match=r"serves a, b: name one of these"), ExternalServer(url, None, "c"):
+        with (
+            pytest.raises(ConfigError, match=r"serves a, b: name the one that is the judge"),
+            ExternalServer(url, None, "c"),
+        ):
             pass
     with models_at(listed()) as url, pytest.raises(ConfigError, match="serves nothing"), ExternalServer(url, None):
         pass
+
+
+EXPECTED = ("Qwen/Qwen3-VL-8B-Instruct", "Qwen3-VL-8B-Instruct", "qwen3-vl-8b")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"id": "Qwen/Qwen3-VL-8B-Instruct"},
+        {"id": "qwen3-vl-8b"},
+        {"id": "judge", "root": "/models/Qwen3-VL-8B-Instruct"},
+        {"id": "x", "root": "/hf/hub/models--Qwen--Qwen3-VL-8B-Instruct/snapshots/0c351dd0"},
+    ],
+)
+def test_the_card_s_model_answers_under_any_of_its_names(entry):
+    with models_at(listed(entry)) as url, ExternalServer(url, None, expected=EXPECTED) as server:
+        assert server.model == entry["id"]
+
+
+@pytest.mark.parametrize("entry", [{"id": "llama-3-8b"}, {"id": "judge", "root": "/models/Qwen3-VL-8B-Instruct-FP8"}])
+def test_another_model_than_the_card_s_must_be_named(entry):
+    with models_at(listed(entry)) as url:
+        with (
+            pytest.raises(ConfigError, match=r"which is not Qwen/Qwen3-VL-8B-Instruct: choose the judge's card"),
+            ExternalServer(url, None, expected=EXPECTED),
+        ):
+            pass
+        with ExternalServer(url, None, entry["id"], expected=EXPECTED) as server:
+            assert server.model == entry["id"]
+
+
+def test_one_of_several_models_must_be_named():
+    with models_at(listed({"id": "embedder"}, {"id": "qwen3-vl-8b"})) as url:
+        with pytest.raises(ConfigError, match=r"serves embedder, qwen3-vl-8b: name the one"), ExternalServer(url, None):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -95,7 +133,7 @@ def test_a_server_without_a_list_of_models_is_an_error(reply):
 def test_a_server_with_another_key_is_an_error():
     with (
         models_at(b"", 401) as url,
-        pytest.raises(ServerError, match="401: check"),
+        pytest.raises(ServerError, match=r"rejects the key \(status 401\)"),
         ExternalServer(url, SecretStr("k")),
     ):
         pass
@@ -149,7 +187,7 @@ def test_a_proxy_is_not_used_for_the_judge(judge_server, monkeypatch):
     with ExternalServer(judge_server.base_url, judge_server.api_key) as server:
         assert server.model == "judge"
     with (
-        pytest.raises(ServerError, match=r"check judge\.api_key_env"),
+        pytest.raises(ServerError, match=r"the variable of judge\.api_key_env"),
         ExternalServer(judge_server.base_url, SecretStr("wrong")),
     ):
         pass

@@ -43,9 +43,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "orders.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "run.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "local_bench.judges.vlm.client.tenacity.wait_exponential", lambda *_, **__: tenacity.wait_none()
-    )
+    monkeypatch.setattr("local_bench.judges.vlm.client._backoff", tenacity.wait_none())
     assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
     return tmp_path
 
@@ -63,7 +61,7 @@ def n_verdicts(name="run"):
 WITHOUT_WAITING = """
 import sys, tenacity
 from local_bench.judges.vlm import client
-client.tenacity.wait_exponential = lambda *_, **__: tenacity.wait_none()
+client._backoff = tenacity.wait_none()
 from local_bench.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from local_bench.core.identity import digest
-from local_bench.core.images import MAX_PIXELS, load_image, load_verified, pixel_digest
+from local_bench.core.images import MAX_PIXELS, load_image, load_mask, load_verified, pixel_digest
 
 Array = NDArray[np.float32]
 Need = Literal["caption", "source", "reference"]
@@ -62,12 +62,14 @@ class ImageFile:
     path: Path
     known_sha256: str | None = None
     """Expected pixel digest, if known; `load` then rejects a file with other pixels."""
+    is_mask: bool = False
+    """Whether a file that is not the run's own is read as a mask."""
 
     def load(self, max_pixels: int = MAX_PIXELS) -> Image.Image:
         """Load the image as canonical RGB8 pixels. Raises ImageError for a file that cannot be read."""
         if self.known_sha256 is not None:
             return load_verified(self.path, self.known_sha256, max_pixels)
-        image = load_image(self.path, max_pixels)
+        image = load_mask(self.path) if self.is_mask else load_image(self.path, max_pixels)
         self.__dict__.setdefault("sha256", pixel_digest(image))  # sets the cached property
         return image
 

@@ -4,7 +4,9 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,9 +18,9 @@ from local_bench.core.errors import ServerError
 from local_bench.judges.vlm.chat_api import NOT_ITS_FORMAT, REFUSED, reply
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.concurrency import MAX_CONCURRENCY, ConcurrentRequests
-from local_bench.judges.vlm.http import TOO_LARGE, ResponseTooLarge, fetch, fetch_now
+from local_bench.judges.vlm.http import TOO_LARGE, Redirected, ResponseTooLarge, fetch, fetch_now
 from local_bench.judges.vlm.protocols import Reply, Request
-from local_bench.judges.vlm.server import Server
+from local_bench.judges.vlm.server import Server, redirected, refused
 from local_bench.judges.vlm.transport import Unreachable
 
 K = TypeVar("K")
@@ -30,6 +32,46 @@ METRICS_S = 10.0
 
 class _Busy(Exception):
     """The server returned a status that permits a retry."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        super().__init__(f"status {response.status_code}")
+        self.waits = response.status_code in (429, 503)
+        """Whether the server only asks to wait; it is then waited for as long as for an answer."""
+        self.retry_after_s = _seconds(response.headers.get("retry-after"))
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Seconds to wait by a `Retry-After` header, which is a number or a date; None without one that can be read."""
+    try:
+        return max(0.0, float(retry_after or ""))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(retry_after or "") - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+@dataclass
+class _Patience:
+    """How long an answer is waited for: `timeout_s` since the question was sent or since any answer was received, so
+    that a slow server that answers steadily, however long its queue, is waited for."""
+
+    timeout_s: float
+    waiting: set[asyncio.Timeout] = field(default_factory=set)
+
+    async def wait(self, answer: Coroutine[Any, Any, T]) -> T:
+        """The answer. Raises TimeoutError."""
+        async with asyncio.timeout(self.timeout_s) as own:
+            self.waiting.add(own)
+            try:
+                received = await answer
+            finally:
+                self.waiting.remove(own)
+            for one in self.waiting:
+                if not one.expired():
+                    one.reschedule(asyncio.get_running_loop().time() + self.timeout_s)
+            return received
 
 
 @dataclass(frozen=True)
@@ -80,14 +122,15 @@ class Client:
         """Prompt tokens and those of them served from the prefix cache, from the server's metrics."""
         try:
             return _counters(_text(fetch_now(self._metrics_url(), self._headers(), METRICS_S)))
-        except (httpx2.HTTPError, ValueError, ResponseTooLarge):
+        except (httpx2.HTTPError, ValueError, ResponseTooLarge, Redirected):
             return {}
 
     async def _complete(
         self, requests: Iterable[tuple[K, Request]], in_flight: int
     ) -> AsyncGenerator[list[tuple[K, Reply]], None]:
         async with self._http(in_flight) as http:
-            concurrent = ConcurrentRequests(iter(requests), partial(self._one, http), in_flight)
+            one = partial(self._one, http, _Patience(self.timeout_s))
+            concurrent = ConcurrentRequests(iter(requests), one, in_flight)
             async with aclosing(concurrent.replies()) as replies:
                 async for batch in replies:
                     yield batch
@@ -98,28 +141,33 @@ class Client:
     def _http(self, connections: int) -> httpx2.AsyncClient:
         limits = httpx2.Limits(max_connections=connections + 1, max_keepalive_connections=connections + 1)
         return httpx2.AsyncClient(
-            headers=self._headers(), timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False
+            headers=self._headers(),
+            timeout=httpx2.Timeout(None, connect=self.timeout_s),
+            limits=limits,
+            transport=self.transport,
+            trust_env=False,
         )
 
     def _metrics_url(self) -> str:
         return self.server.base_url.removesuffix("/v1") + "/metrics"
 
-    async def _one(self, http: httpx2.AsyncClient, request: Request) -> Reply:
+    async def _one(self, http: httpx2.AsyncClient, patience: _Patience, request: Request) -> Reply:
         server = self.server
         body = await asyncio.to_thread(self.composer.body, request, server.model, server.content_ids)
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(self._is_retryable),
-            stop=tenacity.stop_after_attempt(ATTEMPTS),
-            wait=tenacity.wait_exponential(0.25, max=10),
+            stop=_gives_up,
+            wait=_wait_s,
             reraise=True,
         )
         try:
-            async with asyncio.timeout(self.timeout_s):
-                received: httpx2.Response = await retrying(self._post, http, body)
+            received: httpx2.Response = await patience.wait(retrying(self._post, http, body))
         except TimeoutError:
             raise Unreachable(f"no answer within {self.timeout_s:g} s (judge.request_timeout_s)") from None
         except ResponseTooLarge:
             return Reply("", refusal=TOO_LARGE)
+        except Redirected as e:
+            raise ServerError(redirected(server.base_url, str(e))) from None
         except (httpx2.RequestError, _Busy) as e:
             raise Unreachable(str(e) or type(e).__name__) from e
         return self._read(received)
@@ -129,23 +177,36 @@ class Client:
 
     async def _post(self, http: httpx2.AsyncClient, body: dict[str, Any]) -> httpx2.Response:
         url = f"{self.server.base_url}/chat/completions"
-        received = await fetch(http, "POST", url, self.timeout_s, body)
+        received = await fetch(http, "POST", url, None, body)
         if received.status_code in RETRY_STATUS:
-            raise _Busy(f"status {received.status_code}")
+            raise _Busy(received)
         return received
 
     def _read(self, received: httpx2.Response) -> Reply:
-        if received.status_code in (401, 403, 404):
-            raise ServerError(
-                f"the judge at {self.server.base_url} returned status {received.status_code}: check its key and model "
-                "name"
-            )
+        sentence = refused(self.server.base_url, received.status_code)
+        if sentence is not None:
+            raise ServerError(sentence)
         if received.status_code != 200:
             return Reply(_text(received)[:2000], refusal=REFUSED)
         try:
             return reply(received.json())
         except (ValueError, RecursionError):
             return Reply(_text(received)[:2000], refusal=NOT_ITS_FORMAT)
+
+
+_backoff = tenacity.wait_exponential(0.25, max=10)
+
+
+def _gives_up(state: tenacity.RetryCallState) -> bool:
+    """After ATTEMPTS; never while the server only asks to wait."""
+    error = state.outcome.exception() if state.outcome else None
+    return state.attempt_number >= ATTEMPTS and not (isinstance(error, _Busy) and error.waits)
+
+
+def _wait_s(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.retry_after_s if isinstance(error, _Busy) else None
+    return _backoff(state) if asked is None else asked
 
 
 def _completed(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -14,14 +14,42 @@ class ResponseTooLarge(Exception):
     """The body has more than `MAX_BYTES`."""
 
 
-async def fetch(
-    http: httpx2.AsyncClient, method: str, url: str, timeout_s: float, body: dict[str, Any] | None = None
-) -> httpx2.Response:
-    """The response with its body read, at most `timeout_s` seconds after the call. Redirects are not followed.
+MAX_REDIRECTS = 5
 
-    Raises httpx2.ReadTimeout after that time, ResponseTooLarge, or another httpx2.HTTPError; httpx2.DecodingError for a
-    compressed body, whose size would only be known after decompression.
+
+class Redirected(Exception):
+    """The server redirects to another origin, which must not get images and keys; its message is the address."""
+
+
+async def fetch(
+    http: httpx2.AsyncClient, method: str, url: str, timeout_s: float | None, body: dict[str, Any] | None = None
+) -> httpx2.Response:
+    """The response with its body read, at most `timeout_s` seconds after the call. Redirects are followed within the
+    same origin, with the same method and body.
+
+    Raises httpx2.ReadTimeout after that time, ResponseTooLarge, Redirected, or another httpx2.HTTPError;
+    httpx2.DecodingError for a compressed body, whose size would only be known after decompression.
     """
+    for _ in range(MAX_REDIRECTS):
+        received = await _fetch(http, method, url, timeout_s, body)
+        location = received.headers.get("Location")
+        if received.status_code not in (301, 302, 307, 308) or location is None:
+            return received
+        target = httpx2.URL(url).join(location)
+        if (target.scheme, target.host, target.port) != _origin(url):
+            raise Redirected(str(target.copy_with(userinfo=b"")))
+        url = str(target)
+    raise httpx2.TooManyRedirects(f"more than {MAX_REDIRECTS} redirects", request=received.request)
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parsed = httpx2.URL(url)
+    return parsed.scheme, parsed.host, parsed.port
+
+
+async def _fetch(
+    http: httpx2.AsyncClient, method: str, url: str, timeout_s: float | None, body: dict[str, Any] | None
+) -> httpx2.Response:
     headers = {"Accept-Encoding": "identity"}
     try:
         async with (
@@ -35,7 +63,8 @@ async def fetch(
                 content += chunk
                 if len(content) > MAX_BYTES:
                     raise ResponseTooLarge
-            return httpx2.Response(received.status_code, content=bytes(content), request=received.request)
+            kept = {name: value for name, value in received.headers.items() if name in ("location", "retry-after")}
+            return httpx2.Response(received.status_code, headers=kept, content=bytes(content), request=received.request)
     except TimeoutError:
         raise httpx2.ReadTimeout(f"no complete response within {timeout_s:g} s") from None
 

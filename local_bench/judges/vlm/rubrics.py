@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.identity import canonical_json, digest
+from local_bench.core.messages import kind
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.judges.vlm.rubric_files import FOLDER, rubric_file
 
@@ -212,7 +213,7 @@ class Rubric(Strict):
             if all(_fits(answer[name], labels) for name, labels in form.items()):
                 return evidence | {name: _normalized(answer[name], labels) for name, labels in form.items()}, None
         misfit = next(name for name, labels in forms[0].items() if not _fits(answer[name], labels))
-        return None, f"the answer's {misfit} is out of range for {self.id}"
+        return None, f"the answer's {misfit} is {_misfit(answer[misfit], forms[0][misfit])} for {self.id}"
 
     def from_labels(self, best: Mapping[str, Label]) -> dict[str, Any]:
         """The answer with these labels (by criterion name), in the first form that they fit."""
@@ -345,11 +346,22 @@ def _field_schema(labels: list[Label] | Flags) -> dict[str, Any]:
 def _fits(given: Any, labels: list[Label] | Flags) -> bool:
     if isinstance(labels, Flags):
         return isinstance(given, list) and all(isinstance(flag, str) and flag in labels.any_of for flag in given)
-    return any(type(given) is type(label) and given == label for label in labels)
+    return any(kind(given) == kind(label) and given == label for label in labels)
 
 
 def _normalized(given: Any, labels: list[Label] | Flags) -> Any:
-    return [flag for flag in labels.any_of if flag in given] if isinstance(labels, Flags) else given
+    """Flags in the rubric's order; a whole number, such as 5.0, as an integer."""
+    if isinstance(labels, Flags):
+        return [flag for flag in labels.any_of if flag in given]
+    return int(given) if isinstance(given, float) else given
+
+
+def _misfit(given: Any, labels: list[Label] | Flags) -> str:
+    """What is wrong with a value that fits no label."""
+    wanted = {"a list"} if isinstance(labels, Flags) else {kind(label) for label in labels}
+    if kind(given) in wanted:
+        return "out of range"
+    return f"{kind(given)}, not {' or '.join(sorted(wanted))},"
 
 
 def _numbered(schema: Any, slots: Mapping[str, str]) -> Any:

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import httpx2
 from pydantic import SecretStr
@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
-from local_bench.judges.vlm.http import TOO_LARGE, ResponseTooLarge, fetch_now
+from local_bench.judges.vlm.http import TOO_LARGE, Redirected, ResponseTooLarge, fetch_now
 
 SERVED_NAME = "judge"
 _KEY = re.compile(r"[!-~]+")
@@ -106,18 +106,24 @@ class ExternalServer:
     timeout_s: float = 10.0
     """Time limit for the request of its model list."""
     content_ids: bool = field(default=False, init=False)
+    expected: tuple[str, ...] = ()
+    """Names of the model that may answer if `model` is not given: the card's and its repository's; any if empty."""
 
     def __enter__(self) -> Self:
         headers = {"Authorization": f"Bearer {self.api_key.get_secret_value()}"} if self.api_key else {}
         try:
             reply = fetch_now(f"{self.base_url}/models", headers, self.timeout_s)
+            sentence = refused(self.base_url, reply.status_code)
+            if sentence is not None:
+                raise ServerError(sentence)
             reply.raise_for_status()
-            listed = reply.json()["data"]
-            served = [str(m["id"]) for m in listed]
-            self.content_ids = any(m.get("owned_by") == "vllm" for m in listed)
+            listed = {str(m["id"]): m for m in reply.json()["data"]}
+            self.content_ids = any(m.get("owned_by") == "vllm" for m in listed.values())
+        except Redirected as e:
+            raise ServerError(redirected(self.base_url, str(e))) from None
         except httpx2.HTTPStatusError as e:
             raise ServerError(
-                f"the judge at {self.base_url} returned status {e.response.status_code}: check judge.api_key_env"
+                f"the judge at {self.base_url} returned status {e.response.status_code}: wait, or look at its log"
             ) from e
         except ResponseTooLarge:
             raise ServerError(
@@ -133,12 +139,23 @@ class ExternalServer:
             AttributeError,
         ) as e:
             raise ServerError(f"no judge answers at {self.base_url} ({e}): start it or correct judge.base_url") from e
-        if (self.model and self.model not in served) or not served:
-            raise ConfigError(
-                f"judge.served_model: {self.base_url} serves {', '.join(served) or 'nothing'}: name one of these"
-            )
-        self.model = self.model or served[0]
+        if self.model not in listed and (self.model or len(listed) != 1):
+            names = ", ".join(listed) or "nothing"
+            raise ConfigError(f"judge.served_model: {self.base_url} serves {names}: name the one that is the judge")
+        if not self.model:
+            (self.model,) = listed
+            self._check_name(listed[self.model])
         return self
+
+    def _check_name(self, entry: dict[str, Any]) -> None:
+        """ConfigError if neither the served model's id nor its root, which may be a path, has an expected name."""
+        given = [str(entry[key]) for key in ("id", "root") if entry.get(key)]
+        parts = {_letters(part) for text in given for part in re.split(r"[/\\]|--", text)}
+        if self.expected and not parts & {_letters(name) for name in self.expected}:
+            raise ConfigError(
+                f"judge.served_model: {self.base_url} serves {' at '.join(dict.fromkeys(given))}, which is not "
+                f"{self.expected[0]}: choose the judge's card, or set judge.served_model if it is this model"
+            )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -152,6 +169,25 @@ class ExternalServer:
         raise ServerError(
             f"the judge at {self.base_url} stopped answering: start it again, then run the same command again"
         )
+
+
+def refused(base_url: str, status: int) -> str | None:
+    """The sentence about a status with which no question can be answered; None for others."""
+    if status == 404:
+        path = "" if base_url.endswith("/v1") else " (it usually ends in /v1)"
+        return f"{base_url} has no such address (status 404): correct judge.base_url{path} or judge.served_model"
+    if status in (401, 403):
+        return f"the judge at {base_url} rejects the key (status {status}): check the variable of judge.api_key_env"
+    return None
+
+
+def redirected(base_url: str, target: str) -> str:
+    """The sentence about a redirect to another origin."""
+    return f"the judge at {base_url} redirects to {target}, which is another server: set judge.base_url if it is yours"
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def key_from(variable: str) -> SecretStr | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError
-from local_bench.core.messages import kind
+from local_bench.core.messages import kind, short
 from local_bench.suites.json_io import line_of, read_object
 
 SCHEMA_VERSION = 2
@@ -160,11 +160,11 @@ def read_attempt_scores(path: Path) -> list[AttemptScore]:
         if not isinstance(model, str) or not isinstance(task_id, str):
             raise ResultFileError(f"{where}: model and task_id must be strings: {remedy}")
         if isinstance(attempt, bool) or not isinstance(attempt, int) or not 1 <= attempt <= MAX_ATTEMPTS:
-            raise ResultFileError(f"{where}: attempt must be an integer of at least 1, not {attempt!r}")
+            raise ResultFileError(f"{where}: attempt must be an integer of at least 1, not {short(attempt)}")
         if score is not None and (
             isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score)
         ):
-            raise ResultFileError(f"{where}: score must be a finite number or null, not {score!r}")
+            raise ResultFileError(f"{where}: score must be a finite number or null, not {short(score)}")
         if (model, task_id, attempt) in rows:
             raise ResultFileError(f"{where}: duplicate attempt {attempt} of {task_id!r} by {model!r}: keep one")
         rows[model, task_id, attempt] = AttemptScore(model, task_id, attempt, None if score is None else float(score))
@@ -182,7 +182,7 @@ def _attempts(model: str, task_id: str, files: dict[str, Any], fault: Any, at: l
             raise fault([*at, file], f"duplicate attempt {attempt} of {model!r}: keep one")
         verdict = _objects(judgement, fault, [*at, file], "a judgement").get("verdict")
         if verdict is not None and (not isinstance(verdict, str) or verdict not in VERDICTS):
-            raise fault([*at, file], f"the verdict must be PASS, FAIL or null, not {verdict!r}")
+            raise fault([*at, file], f"the verdict must be PASS, FAIL or null, not {short(verdict)}")
         rows[attempt] = Judgement(model, task_id, attempt, None if verdict is None else VERDICTS[verdict])
     return list(rows.values())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from local_bench.core.errors import ResultFileError
 from local_bench.core.files import read_text
+from local_bench.core.messages import short
 
 REPEATS = 3
 QUESTIONS = 6
@@ -95,12 +96,12 @@ def _row(fields: list[str], columns: dict[str, int], where: str) -> Row:
 
     question = field("question_id")
     if question not in map(str, range(1, QUESTIONS + 1)):
-        raise ResultFileError(f"{where}: question_id must be 1 to {QUESTIONS}, not {question!r}")
+        raise ResultFileError(f"{where}: question_id must be 1 to {QUESTIONS}, not {short(question)}")
     scores = []
     for k in range(1, REPEATS + 1):
         score = field(f"score_{k}")
         if score not in SCORES and score not in NONE:
-            raise ResultFileError(f"{where}: score_{k} must be 0, 1 or empty, not {score!r}")
+            raise ResultFileError(f"{where}: score_{k} must be 0, 1 or empty, not {short(score)}")
         scores.append(SCORES.get(score))
     for name in ("task_id", "case_id"):
         if not field(name):

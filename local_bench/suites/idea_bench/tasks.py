@@ -16,6 +16,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.files import read_text
 from local_bench.core.images import load_image
+from local_bench.core.messages import short
 from local_bench.core.paths import is_safe_id, safe_join
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import check
@@ -190,7 +191,7 @@ def _for_people(file: Path) -> list[str]:
     texts = [_with_standards(entry, file) if isinstance(entry, dict) else entry for entry in data or ()]
     bad = next((text for text in texts if not isinstance(text, str) or not text), None)
     if bad is not None or not texts:
-        raise TaskFileError(f"{file}: a question must be a string, not {bad!r}: restore the published file")
+        raise TaskFileError(f"{file}: a question must be a string, not {short(bad)}: restore the published file")
     return [text for text in texts if isinstance(text, str)]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError
+from local_bench.core.messages import short
 from local_bench.suites.servimage.tasks import is_published, published_orders
 
 SCORES = ("brf", "veq", "cns")
@@ -161,7 +162,7 @@ def _images(data: dict[str, Any], where: str) -> Iterator[Image]:
     if "subtask_name" in data:
         label = data.get("label")
         if label is not None and (isinstance(label, Decimal | str) or label not in (0, 1)):
-            raise ResultFileError(f"{where}: label must be 0, 1 or null, not {label!r}")
+            raise ResultFileError(f"{where}: label must be 0, 1 or null, not {short(label)}")
         decided = None if label is None else bool(label)
         yield Image(model, task_id, _number(data["subtask_name"], where), decided, where)
         return
@@ -170,7 +171,7 @@ def _images(data: dict[str, Any], where: str) -> Iterator[Image]:
         raise ResultFileError(f"{where}: annotations must be an object with subtask_1, subtask_2 …: add it")
     for name, accepted in decisions.items():
         if accepted is not None and not isinstance(accepted, bool):
-            raise ResultFileError(f"{where}: {name} must be true, false or null, not {accepted!r}")
+            raise ResultFileError(f"{where}: {name} must be true, false or null, not {short(accepted)}")
         yield Image(model, task_id, _number(name, where), accepted, where)
 
 
@@ -185,14 +186,14 @@ def _once(seen: dict[tuple[str, str, int], str], key: tuple[str, str, int], wher
 def _text(data: dict[str, Any], name: str, where: str) -> str:
     value = data.get(name)
     if not isinstance(value, str) or not value:
-        raise ResultFileError(f"{where}: {name} must be a non-empty string, not {value!r}")
+        raise ResultFileError(f"{where}: {name} must be a non-empty string, not {short(value)}")
     return value
 
 
 def _amount(data: dict[str, Any], name: str, where: str, most: int) -> Decimal:
     value = data.get(name)
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise ResultFileError(f"{where}: {name} must be a number, not {value!r}")
+        raise ResultFileError(f"{where}: {name} must be a number, not {short(value)}")
     amount = Decimal(value)
     if not amount.is_finite() or not 0 <= amount <= most or _places(amount) > 30:
         raise ResultFileError(f"{where}: {name} must be between 0 and {most:,}, not {value}")
@@ -206,9 +207,11 @@ def _places(amount: Decimal) -> int:
 
 def _how_many(value: Any, where: str) -> int:
     number = len(value) if isinstance(value, list) else value
+    if isinstance(number, Decimal) and number == number.to_integral_value():
+        number = int(number)
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_DELIVERABLES:
         raise ResultFileError(
-            f"{where}: deliverables must be the number of requested images, at least 1, not {value!r}"
+            f"{where}: deliverables must be the number of requested images, at least 1, not {short(value)}"
         )
     return number
 
@@ -220,6 +223,6 @@ def _number(value: Any, where: str) -> int:
         value = int(named[1]) if named else value
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DELIVERABLES:
         raise ResultFileError(
-            f"{where}: {value!r} is not an image of an order: expected subtask_1, subtask_2 and so on"
+            f"{where}: {short(value)} is not an image of an order: expected subtask_1, subtask_2 and so on"
         )
     return value
