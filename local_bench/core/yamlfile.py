@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.files import read_text
@@ -30,6 +31,13 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+def _decimal(value: Any) -> Any:
+    """A number as the decimal that was written; anything else unchanged."""
+    return format(Decimal(repr(value)), "f") if type(value) in (int, float) else value
+
+
+Amount = Annotated[str, BeforeValidator(_decimal)]
+"""An amount of money as decimal text; in a file it may be a number or a text."""
 M = TypeVar("M", bound=BaseModel)
 
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import config_files
-from local_bench.core.yamlfile import Strict, load_yaml
+from local_bench.core.yamlfile import Amount, Strict, load_yaml
 
 
 def _usd(text: str) -> str:
@@ -17,7 +17,7 @@ def _usd(text: str) -> str:
     except InvalidOperation:
         amount = Decimal("nan")
     if not amount.is_finite() or amount < 0:
-        raise ValueError('a price must be a quoted amount in US dollars, 0 or more: "0.04"')
+        raise ValueError('a price must be an amount in US dollars, 0 or more, like 0.04')
     return text
 
 
@@ -26,7 +26,7 @@ class ApiPrices(Strict):
 
     source: str
     date: str
-    usd_per_image: dict[str, Annotated[str, AfterValidator(_usd)]]
+    usd_per_image: dict[str, Annotated[Amount, AfterValidator(_usd)]]
     aliases: dict[str, str] = Field(default={})
     """Model name in published result files -> its name in `usd_per_image`."""
 

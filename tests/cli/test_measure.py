@@ -122,6 +122,9 @@ def test_the_text_table_and_a_metric_without_weights(lab, monkeypatch, capsys):
     ("arguments", "message"),
     [
         (["made", "--metrics", "l1_rw"], "did you mean 'l1_raw'?"),
+        (["made", "--metrics", "clipscore"], "did you mean 'clip_cap'?"),
+        (["made", "--metrics", "CLIP-I"], "did you mean 'clip_ref'?"),
+        (["made", "--metrics", "ArcFace"], "did you mean 'face_ref'?"),
         (["made", "--metrics", "pyiqa:musik"], "did you mean 'pyiqa:musiq'?"),
         (["made", "--metrics", "pyiqa:fid"], "fid"),
         (["made", "--metrics", "ssim", "--sources", "nowhere"], "nowhere is not a folder"),

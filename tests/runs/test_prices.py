@@ -3,7 +3,7 @@ import pytest
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import configs_dir
 from local_bench.core.yamlfile import load_yaml
-from local_bench.runs.config import SettlementConfig
+from local_bench.runs.config import SettlementConfig, load_config
 from local_bench.runs.prices import PriceTable, price_of
 
 
@@ -41,3 +41,28 @@ def test_a_missing_row_is_no_price_and_a_wrong_row_is_an_error():
 
 def test_the_configured_price_has_precedence_over_the_table():
     assert price_of(SettlementConfig(usd_per_hour="0.11"), "NVIDIA H200").micro_usd_per_hour == 110_000
+
+
+@pytest.mark.parametrize(
+    ("written", "micro"),
+    [("1.20", 1_200_000), ("2", 2_000_000), ("'0.11'", 110_000), ("1e-5", 10), ("0.1", 100_000), ("1_000", 10**9)],
+)
+def test_an_amount_is_written_as_a_number_or_a_text(tmp_path, written, micro):
+    """And is the decimal that was written, in the file and with `--set`."""
+    config = "name: t\nsuite: {name: studio}\nmodels: [{card: tiny-flux}]\njudge: {card: tiny-qwen3-vl}\n"
+    (tmp_path / "own.yaml").write_text(f"{config}settlement: {{usd_per_hour: {written}}}\n")
+    (tmp_path / "set.yaml").write_text(config)
+    for loaded in (
+        load_config(tmp_path / "own.yaml"),
+        load_config(tmp_path / "set.yaml", (f"settlement.usd_per_hour={written}",)),
+    ):
+        assert price_of(loaded.settlement, "NVIDIA H200").micro_usd_per_hour == micro
+
+
+@pytest.mark.parametrize("written", ["true", ".nan", ".inf", "[1]", "-2", "1e-9", "null please"])
+def test_what_is_no_amount_is_refused(tmp_path, written):
+    (tmp_path / "c.yaml").write_text(
+        f"name: t\nsuite: {{name: studio}}\nmodels: [{{card: tiny-flux}}]\nsettlement: {{usd_per_hour: {written}}}\n"
+    )
+    with pytest.raises(ConfigError, match="usd_per_hour"):
+        load_config(tmp_path / "c.yaml")

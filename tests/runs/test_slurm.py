@@ -60,6 +60,7 @@ def test_the_scripts_are_valid_shell_and_have_the_settings_of_the_cluster(folder
         "#SBATCH --account=lab",
         "#SBATCH --array=1-3",
     ]
+    assert 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-32}"' in text
     assert f"local-bench run {folder}/my.yaml --set seed=1 --shard" in text
     assert "module load x" in text
     merging = Path(f"a b/{MERGE}").read_text()

@@ -7,6 +7,7 @@ precedence.
 """
 
 import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,21 @@ _METRICS = {
 }
 
 
+_MEANT = {
+    **dict.fromkeys(("clip", "clipscore", "clipt", "cliptext", "cliptextscore", "cliptextimage"), "clip_cap"),
+    **dict.fromkeys(("clipi", "clipimage", "clipimagescore"), "clip_ref"),
+    **dict.fromkeys(("dino", "dinoi", "dinov2", "dinoscore"), "dino_ref"),
+    **dict.fromkeys(("csd", "style", "stylesimilarity"), "style_ref"),
+    **dict.fromkeys(("arcface", "face", "facesimilarity", "facesim", "faceid", "identity"), "face_ref"),
+    **dict.fromkeys(("aesthetic", "aesthetics", "aestheticscore", "laionaesthetic", "laionaesthetics"), "laion_aes"),
+    **dict.fromkeys(("l1", "mae", "l1distance"), "l1_raw"),
+    **dict.fromkeys(("pose", "posesimilarity"), "l1_pose"),
+    **dict.fromkeys(("depth", "depthsimilarity"), "l1_depth"),
+    **dict.fromkeys(("canny", "edge", "edges"), "l1_canny"),
+}
+"""The metric that other names mean, in lower-case letters and digits."""
+
+
 def metric_names() -> list[str]:
     """Names of all metrics without model cards: built-in ones and those of plugins, without pyiqa's own."""
     return sorted(_known())
@@ -88,7 +104,9 @@ def metric_card(name: str) -> ModelCard | None:
     known = _known()
     entry = known.get(metric)
     if entry is None or (colon and entry.default_card is None):
-        suggestion = hint(metric, known, f"available: {', '.join(sorted(known))} and pyiqa:NAME")
+        meant = _MEANT.get(re.sub(r"[^a-z0-9]", "", metric.lower()))
+        available = f"available: {', '.join(sorted(known))} and pyiqa:NAME"
+        suggestion = f"did you mean {meant!r}?" if meant else hint(metric, known, available)
         raise ConfigError(f"metrics: unknown metric {name!r}: {suggestion}")
     if entry.default_card is None:
         return None
