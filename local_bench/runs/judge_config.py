@@ -72,7 +72,7 @@ class JudgeConfig(Strict):
     api_key_env: str = "VLLM_API_KEY"
     """The environment variable that holds an external server's key: VLLM_API_KEY, OPENAI_API_KEY or LOCAL_BENCH_…"""
     served_model: str | None = None
-    """The model's name at `base_url`; defaults to the first that the server lists."""
+    """The model's name at `base_url`. Required where the server lists several, or one that is not the card's."""
     port: int | None = Field(None, ge=1, le=65535)
     """The port of a managed server; defaults to a free port."""
     in_flight: int | None = Field(None, ge=1, le=4096)
@@ -89,7 +89,7 @@ class JudgeConfig(Strict):
     max_tokens: int | None = Field(None, ge=8, le=8192)
     """Maximum tokens per answer; defaults to each rubric's value."""
     request_timeout_s: Number = Field(300.0, gt=0)
-    """Timeout of one request to a server, including retries, and of an embedded judge without any response."""
+    """How long a judge may give no answer at all. A server that answers others, or asks to wait, is waited for."""
     start_timeout_s: Number | None = Field(None, gt=0)
     """Timeout for a managed judge to load; defaults to ten minutes, more for large weights."""
     max_restarts: int = Field(3, ge=0)

@@ -17,7 +17,7 @@ def _usd(text: str) -> str:
     except InvalidOperation:
         amount = Decimal("nan")
     if not amount.is_finite() or amount < 0:
-        raise ValueError('a price must be an amount in US dollars, 0 or more, like 0.04')
+        raise ValueError("a price must be an amount in US dollars, 0 or more, like 0.04")
     return text
 
 
