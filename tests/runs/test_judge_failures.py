@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import tenacity
 from PIL import Image
 
 from local_bench.cli.main import main
+from local_bench.judges.vlm import client
 from local_bench.runs.rundir import RunDir
 
 from .failing_server import FAILURES, FailingServer
@@ -63,6 +65,7 @@ import sys, tenacity
 from local_bench.judges.vlm import client
 client._backoff = tenacity.wait_none()
 from local_bench.cli.main import main
+from local_bench.judges.vlm import client
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -152,3 +155,26 @@ def test_extract_retains_written_answers_and_requests_the_rest(tmp_path, failure
         assert main([*arguments, f"judge.base_url={second.url}"]) == 0
         assert second.answered.total() == 8 - n_stored
     assert len(Path("written.jsonl").read_text().splitlines()) == 8
+
+
+@pytest.mark.parametrize(
+    ("n_lost", "told", "status"), [(N_QUESTIONS, True, 1), (N_QUESTIONS // 2, True, 0), (1, False, 0)]
+)
+def test_verdicts_without_a_value_are_told_with_their_reason(n_lost, told, status, monkeypatch, capsys):
+    """A tenth of them is told; all of them is an error."""
+    read, given = client.reply, []
+
+    def fenced(data):
+        given.append(data)
+        found = read(data)
+        return replace(found, text=f"```{found.text}```") if len(given) <= n_lost else found
+
+    monkeypatch.setattr(client, "reply", fenced)
+    with FailingServer() as server:
+        assert judge(server.url, "judge.in_flight=1") == status
+    err = capsys.readouterr().err
+    sentence = f"{n_lost} of {N_QUESTIONS} verdicts have no value: the judge's answer is not JSON ({n_lost})"
+    assert (sentence in err) == told
+    with RunDir.open(Path("run")) as run:
+        (loss,) = run.store.losses()
+    assert (loss.n_unscored, loss.n) == (n_lost, N_QUESTIONS)

@@ -259,6 +259,20 @@ class Counts(NamedTuple):
     verdicts_unscored: int
 
 
+class Loss(NamedTuple):
+    """What has no value among the images, verdicts or metric scores of a run."""
+
+    what: str
+    n: int
+    """Of all, with and without a value."""
+    reasons: tuple[tuple[str, int], ...]
+    """Why, with the number of each, most frequent first."""
+
+    @property
+    def n_unscored(self) -> int:
+        return sum(n for _, n in self.reasons)
+
+
 class BusyTime(NamedTuple):
     """Device time of some phases on devices with one name, over all sessions."""
 

@@ -2,7 +2,7 @@
 
 from local_bench.core import strictjson
 from local_bench.runs.store.contents import ContentStore
-from local_bench.runs.store.rows import Counts, GeneratedRow, ModelProgress, truncated_tokens
+from local_bench.runs.store.rows import Counts, GeneratedRow, Loss, ModelProgress, truncated_tokens
 
 
 class SummaryStore(ContentStore):
@@ -55,6 +55,22 @@ class SummaryStore(ContentStore):
             *judges,
         )[0]
         return Counts(*row)
+
+    def losses(self) -> list[Loss]:
+        """Images, verdicts and metric scores without a value; scores that do not apply are none of either."""
+        where, judges = self._of_judges(None)
+        queries: dict[str, tuple[str, tuple[str, ...]]] = {
+            "images": ("candidates WHERE state <> 'planned'", ()),
+            "verdicts": (f"verdicts WHERE {where}", tuple(judges)),
+            "metric scores": ("scores WHERE kind = 'metric' AND applies", ()),
+        }
+        found = []
+        for what, (query, values) in queries.items():
+            rows = self.rows(f"SELECT unscored, count(*) AS n FROM {query} GROUP BY 1 ORDER BY 2 DESC, 1", *values)
+            reasons = tuple((reason, n) for reason, n in rows if reason is not None)
+            if reasons:
+                found.append(Loss(what, sum(n for _, n in rows), reasons))
+        return found
 
     def n_unscored(self, reason: str) -> int:
         """Candidates without an image for this reason."""
