@@ -8,7 +8,8 @@ name that is too long, NUL) too.
 import errno
 import os
 import stat
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -153,3 +154,21 @@ def own_bytes(path: Path) -> bytes:
 def own_text(path: Path) -> str:
     """As `own_bytes`, as text."""
     return path.read_text("utf-8")
+
+
+def visible_files(folder: Path) -> list[Path]:
+    """The files below `folder`, sorted, without hidden ones and those in hidden folders (`.ipynb_checkpoints`)."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+
+
+def plain_name(name: str) -> str:
+    """A file's name in Unicode's composed form: systems store `é` as one character or as two."""
+    return unicodedata.normalize("NFC", name)
+
+
+def unused(folder: Path, files: Sequence[Path]) -> str:
+    """The sentence about files of a folder that are not used."""
+    names = ", ".join(path.relative_to(folder).as_posix() for path in files[:5])
+    what = "1 file" if len(files) == 1 else f"{len(files):,} files"
+    return f"{what} in {folder} {'is' if len(files) == 1 else 'are'} not used: {names}{' …' if len(files) > 5 else ''}"

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, TaskFileError
-from local_bench.core.files import is_dir, is_file, read_text
+from local_bench.core.files import is_dir, is_file, plain_name, read_text, visible_files
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.paths import safe_join
 from local_bench.core.yamlfile import Strict, check
@@ -45,24 +45,26 @@ class ManifestLine(Strict):
     cost_usd: Annotated[Decimal | int, AfterValidator(_amount)] | None = None
 
 
-def find_images(source: Path, wanted: Iterable[Key]) -> dict[Key, Found]:
+def find_images(source: Path, wanted: Iterable[Key]) -> tuple[dict[Key, Found], list[Path]]:
     """Find the images of the requested candidates at `source` (a folder or a manifest); missing ones are left out.
+    Second, the folder's files that are not used.
 
-    Raises ConfigError if `source` does not exist or two files match one candidate, and TaskFileError for a faulty line
-    of a manifest.
+    Raises ConfigError if `source` does not exist, two files match one candidate, or a task's images are numbered from
+    0; TaskFileError for a faulty line of a manifest.
     """
     if is_dir(source):
         return _in_folder(source, list(wanted))
     if is_file(source):
-        return _in_manifest(source, set(wanted))
+        return _in_manifest(source, set(wanted)), []
     raise ConfigError(f"imported.images: {source} is neither a folder nor a manifest: put the images there")
 
 
-def _in_folder(folder: Path, wanted: list[Key]) -> dict[Key, Found]:
+def _in_folder(folder: Path, wanted: list[Key]) -> tuple[dict[Key, Found], list[Path]]:
     files: dict[str, list[Path]] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in SUFFIXES and path.is_file():
-            files.setdefault(path.relative_to(folder).with_suffix("").as_posix(), []).append(path)
+    every = visible_files(folder)
+    for path in every:
+        if path.suffix.lower() in SUFFIXES:
+            files.setdefault(plain_name(path.relative_to(folder).with_suffix("").as_posix()), []).append(path)
     found = {}
     for key in wanted:
         matches = [path for name in _names(key) for path in files.get(name, [])]
@@ -71,11 +73,16 @@ def _in_folder(folder: Path, wanted: list[Key]) -> dict[Key, Found]:
             raise ConfigError(f"imported.images: in {folder}, {both} match the same image: keep one")
         if matches:
             found[key] = Found(matches[0])
-    return found
+    used = {one.path for one in found.values()}
+    for task in dict.fromkeys(plain_name(task) for task, _, _ in wanted):
+        zero = [path for name in (f"{task}/0", f"{task}_0") for path in files.get(name, []) if path not in used]
+        if zero:
+            raise ConfigError(f"imported.images: {zero[0]}: images of a task are numbered from 1: rename them")
+    return found, [path for path in every if path not in used]
 
 
 def _names(key: Key) -> list[str]:
-    task, number, attempt = key
+    task, number, attempt = plain_name(key[0]), *key[1:]
     numbers = dict.fromkeys((str(number), f"{number:03d}", f"{number:04d}"))
     names = [f"{task}{between}{n}_{attempt}" for n in numbers for between in "/_"]
     if attempt == 1:

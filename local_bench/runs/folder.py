@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
-from local_bench.core.files import read_bytes, read_text
+from local_bench.core.files import plain_name, read_bytes, read_text, unused, visible_files
 from local_bench.core.storage import append, cut, storage_errors
 from local_bench.core.types import Score
 from local_bench.core.yamlfile import Strict, check
@@ -60,7 +60,7 @@ def measure_images(
     UserError if there are no images or a paired file cannot be read; WeightsError if `require` is set and a metric's
     weights are missing, which otherwise leaves the metric unscored.
     """
-    subjects = {subject.key: subject for subject in _subjects(folder, paired)}
+    subjects = {subject.key: subject for subject in _subjects(folder, paired, (paired.captions, out), progress)}
     found = {name: is_available(name, require, progress) for name in names}
     usable = tuple(name for name in names if found[name])
     result = Measurement({name: identity_of(name, engine.device) if found[name] else {} for name in names})
@@ -93,43 +93,69 @@ def measure_images(
     return result
 
 
-def _subjects(folder: Path, paired: PairedFiles) -> Iterator[Subject]:
+def _subjects(folder: Path, paired: PairedFiles, other: Sequence[Path | None], progress: Progress) -> Iterator[Subject]:
+    """The images below `folder` with what belongs to them; files that are not used, but for `other`, are noted."""
     for path in (folder, paired.sources, paired.masks, paired.references):
         if path is not None and not path.is_dir():
             raise UserError(f"{path} is not a folder: give one with images in it")
-    images = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    every = visible_files(folder)
+    images = [path for path in every if path.suffix.lower() in SUFFIXES]
     if not images:
         raise UserError(f"{folder} has no {', '.join(sorted(SUFFIXES))} files: give a folder with images in it")
     captions = _captions(paired.captions) if paired.captions else {}
+    sources, masks = _Companions(paired.sources), _Companions(paired.masks, is_mask=True)
+    references = _Companions(paired.references)
+    known = {path.resolve() for path in other if path is not None}
+    left = [path for path in every if path not in images and path.resolve() not in known]
+    if left:
+        progress.note(unused(folder, left))
     for image in images:
         name = image.relative_to(folder)
         yield Subject(
             key=name.as_posix(),
             image=ImageFile(image),
-            source=_paired(paired.sources, name),
-            mask=_paired(paired.masks, name, is_mask=True),
-            references=tuple(_references(paired.references, name)),
-            caption=captions.get(name.as_posix(), captions.get(name.name)),
+            source=sources.find(name),
+            mask=masks.find(name),
+            references=tuple(references.numbered(name)),
+            caption=captions.get(plain_name(name.as_posix()), captions.get(plain_name(name.name))),
         )
+    for companions in (sources, masks, references):
+        companions.note_unused(progress)
 
 
-def _paired(folder: Path | None, name: Path, more: str = "", is_mask: bool = False) -> ImageFile | None:
-    """The image in `folder` with the same name: the one with the same suffix, else with another."""
-    if folder is None:
-        return None
-    suffixes = dict.fromkeys((name.suffix, *SUFFIXES, *(suffix.upper() for suffix in SUFFIXES)))
-    paths = (folder / name.with_name(f"{name.stem}{more}{suffix}") for suffix in suffixes)
-    return next((ImageFile(path, is_mask=is_mask) for path in paths if path.is_file()), None)
+class _Companions:
+    """The files of a folder that belong to images, by name in any of Unicode's forms."""
 
+    def __init__(self, folder: Path | None, is_mask: bool = False) -> None:
+        self._folder, self._is_mask = folder, is_mask
+        files = visible_files(folder) if folder is not None else []
+        self._files = {plain_name(path.relative_to(folder or path).as_posix()): path for path in files}
+        self._used: set[Path] = set()
 
-def _references(folder: Path | None, name: Path) -> Iterator[ImageFile]:
-    first = _paired(folder, name)
-    if first:
-        yield first
-    number = 1
-    while following := _paired(folder, name, f"_{number}"):
-        yield following
-        number += 1
+    def find(self, name: Path, more: str = "") -> ImageFile | None:
+        """The image with the same name: the one with the same suffix, else with another."""
+        suffixes = dict.fromkeys((name.suffix, *SUFFIXES, *(suffix.upper() for suffix in SUFFIXES)))
+        names = (plain_name(name.with_name(f"{name.stem}{more}{suffix}").as_posix()) for suffix in suffixes)
+        path = next((self._files[one] for one in names if one in self._files), None)
+        if path is None:
+            return None
+        self._used.add(path)
+        return ImageFile(path, is_mask=self._is_mask)
+
+    def numbered(self, name: Path) -> Iterator[ImageFile]:
+        """`NAME`, if there is one, `NAME_1`, `NAME_2` …"""
+        first = self.find(name)
+        if first:
+            yield first
+        number = 1
+        while following := self.find(name, f"_{number}"):
+            yield following
+            number += 1
+
+    def note_unused(self, progress: Progress) -> None:
+        left = [path for path in self._files.values() if path not in self._used]
+        if self._folder is not None and left:
+            progress.note(unused(self._folder, left))
 
 
 def _captions(path: Path) -> dict[str, str]:
@@ -149,7 +175,7 @@ def _captions(path: Path) -> dict[str, str]:
     for where, image, caption in rows:
         if not isinstance(image, str) or not isinstance(caption, str):
             raise UserError(f'{where}: a caption is {{"image": "…", "caption": "…"}} with two strings: correct it')
-    return {image: caption for _, image, caption in rows}
+    return {plain_name(image): caption for _, image, caption in rows if caption.strip()}
 
 
 MAX_OUT_BYTES = 2_000_000_000

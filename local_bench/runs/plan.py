@@ -8,6 +8,7 @@ from typing import Any
 from PIL import Image
 
 from local_bench.core.errors import ConfigError, RunImageError
+from local_bench.core.files import unused
 from local_bench.core.hardrules import HardRules, VisualSpecs
 from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
@@ -126,7 +127,7 @@ def make_plan(
     for model in models:
         shown = _counted(tasks, progress)
         if model.card is None:
-            planned += _imported(model, entry, shown, _keeper(run_dir and run_dir / IMAGES, {}))
+            planned += _imported(model, entry, shown, _keeper(run_dir and run_dir / IMAGES, {}), notes)
         else:
             fits = list(_fits(entry, shown, model.card.takes))
             planned += _generated(model, model.card, fits, sizes, config.seed, settings.sizes_from_rules)
@@ -356,12 +357,15 @@ def _model_notes(model: ModelPlan, fits: Sequence[_Fit]) -> list[str]:
 
 
 def _imported(
-    model: ModelPlan, entry: Suite, tasks: Iterable[Task], keep: Callable[[Image.Image], str]
+    model: ModelPlan, entry: Suite, tasks: Iterable[Task], keep: Callable[[Image.Image], str], notes: list[str]
 ) -> Iterator[Planned]:
     source = model.config.imported
     assert source is not None
     requested = list(_deliverables(entry, tasks, model.config.attempts))
-    images = find_images(Path(source.images), [(t.task_id, d.index, attempt) for t, d, attempt in requested])
+    keys = [(t.task_id, d.index, attempt) for t, d, attempt in requested]
+    images, left = find_images(Path(source.images), keys)
+    if left:
+        notes.append(f"{model.label}: {unused(Path(source.images), left)}.")
     usual = None if source.cost_usd_per_image is None else nearest_micro_usd(source.cost_usd_per_image)
     for task, deliverable, attempt in requested:
         found = images.get((task.task_id, deliverable.index, attempt))

@@ -1,6 +1,7 @@
 """`local-bench measure FOLDER`: numbers for people who want only these."""
 
 import json
+import unicodedata
 
 import pytest
 import torch
@@ -85,6 +86,28 @@ def test_a_mask_is_read_as_in_a_run(lab, monkeypatch, capsys):
         assert main(command) == 0
         found.append(json.loads(capsys.readouterr().out)["images"]["a.png"]["l1_raw"]["value"])
     assert found[0] == found[1] > 0
+
+
+def test_files_that_belong_to_no_image_are_named(lab, monkeypatch, capsys):
+    monkeypatch.chdir(lab)
+    for name in ("made/d.bmp", "made/notes.txt", "sources/other.png", "masks/deep.png", "made/.thumb.png"):
+        noise(5).save(name) if name.endswith(("bmp", "png")) else (lab / name).write_text("x")
+    assert main(["measure", "made", "--metrics", "l1_raw", "--sources", "sources", "--masks", "masks", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "2 files in made are not used: d.bmp, notes.txt" in captured.err
+    assert "1 file in sources is not used: other.png" in captured.err
+    assert "1 file in masks is not used: deep.png" in captured.err
+    assert ".thumb" not in captured.out + captured.err
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_companion_files_are_found_in_any_form_of_unicode(lab, monkeypatch, capsys, form):
+    monkeypatch.chdir(lab)
+    drawing().save("made/" + unicodedata.normalize(form, "é.png"))
+    drawing().save("sources/" + unicodedata.normalize("NFD" if form == "NFC" else "NFC", "é.png"))
+    assert main(["measure", "made", "--metrics", "l1_raw", "--sources", "sources", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["images"]
+    assert found[unicodedata.normalize(form, "é.png")]["l1_raw"]["value"] == 0
 
 
 def test_scores_for_which_memory_ran_out_are_computed_again(lab, monkeypatch, capsys):

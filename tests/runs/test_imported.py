@@ -1,6 +1,7 @@
 """Imported images are settled in the same table as generated ones."""
 
 import json
+import unicodedata
 
 import pytest
 from PIL import Image
@@ -8,6 +9,8 @@ from PIL import Image
 from local_bench.analysis.digest import digests
 from local_bench.analysis.settlement import accounting
 from local_bench.core.errors import ConfigError, ImageError, UserError
+from local_bench.core.files import unused
+from local_bench.generators.imported import find_images
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
@@ -88,6 +91,33 @@ def test_missing_images_are_unscored_and_a_lost_copy_is_restored(folder):
     assert run(folder, {"images": "made"})[2] == digest
     with RunDir.open(folder / "run") as done:
         assert done.image(rows[1]["pixels_sha256"]).exists()
+
+
+def test_files_that_are_no_image_of_the_run_are_named(folder):
+    """Hidden files and a notebook's checkpoints are none."""
+    image(folder / "made/mug/1.png")
+    for name in ("mug/3.png", "mug/2.bmp", "readme.txt", ".hidden.png", ".ipynb_checkpoints/mug_2.png"):
+        image(folder / "made" / name) if not name.endswith(("txt", "bmp")) else (folder / "made" / name).write_text("x")
+    _, left = find_images(folder / "made", [("mug", 1, 1), ("mug", 2, 1)])
+    assert (
+        unused(folder / "made", left) == f"3 files in {folder / 'made'} are not used: mug/2.bmp, mug/3.png, readme.txt"
+    )
+
+
+@pytest.mark.parametrize("name", ["mug/0.png", "mug_0.jpg"])
+def test_images_numbered_from_0_are_refused(folder, name):
+    image(folder / "made/mug/1.png")
+    image(folder / "made" / name)
+    with pytest.raises(ConfigError, match="images of a task are numbered from 1"):
+        find_images(folder / "made", [("mug", 1, 1), ("mug", 2, 1)])
+    assert set(find_images(folder / "made", [("mug_0", 1, 1)])[0]) == ({("mug_0", 1, 1)} if "_" in name else set())
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_names_are_equal_in_all_of_unicode_s_forms(folder, form):
+    image(folder / "made" / unicodedata.normalize(form, "café/1.png"))
+    other = unicodedata.normalize("NFD" if form == "NFC" else "NFC", "café")
+    assert find_images(folder / "made", [(other, 1, 1)])[1] == []
 
 
 def test_changed_images_are_refused(folder):

@@ -142,7 +142,7 @@ class Client:
         limits = httpx2.Limits(max_connections=connections + 1, max_keepalive_connections=connections + 1)
         return httpx2.AsyncClient(
             headers=self._headers(),
-            timeout=httpx2.Timeout(None, connect=self.timeout_s),
+            timeout=(self.timeout_s, None, None, None),
             limits=limits,
             transport=self.transport,
             trust_env=False,
