@@ -8,7 +8,6 @@ import click
 from local_bench.cli.options import (
     ALLOW_REMOTE,
     CONFIG,
-    CONFIG_PATH,
     JSON,
     PATH,
     TARGET,
@@ -183,7 +182,7 @@ def settle(
         "local-bench measure images/ --metrics clip_cap --captions captions.jsonl --out scores.jsonl",
     )
 )
-@click.argument("target", metavar="CONFIG|RUN|FOLDER", type=CONFIG_PATH, shell_complete=targets_completed)
+@click.argument("target", metavar="CONFIG|RUN|FOLDER", type=PATH, shell_complete=targets_completed)
 @click.option("--metrics", metavar="NAME,…", help="The metrics to compute for the images in a folder.")
 @click.option("--sources", type=PATH, help="Source images of edits, or conditions; matched by file name.")
 @click.option("--masks", type=PATH, help="Masks, white where the source should change; matched by file name.")
@@ -209,6 +208,7 @@ def measure(
 ) -> int:
     """Compute metrics only, for a run's images or (with --metrics) for the images in any folder."""
     from local_bench.core.errors import UserError
+    from local_bench.core.paths import find_config
 
     folder_options = {
         "--sources": sources,
@@ -221,7 +221,7 @@ def measure(
         stray = next((flag for flag, value in folder_options.items() if value is not None), None)
         if stray:
             raise UserError(f"{stray} applies to a folder of images: name the metrics with --metrics")
-        return _run(target, run_dir, settings, ("measure",), as_json, require_metrics=require_metrics)
+        return _run(find_config(target), run_dir, settings, ("measure",), as_json, require_metrics=require_metrics)
     if run_dir is not None:
         raise UserError("--run-dir applies to a config: leave it out with --metrics")
     from local_bench.cli.folder import measure_folder

@@ -82,8 +82,8 @@ def config_files(name: str) -> list[Path]:
 
 def find_config(path: Path) -> Path:
     """The run config that `path` names: a file, or a bare name such as `studio`, which is `runs/studio.yaml` in a lab's
-    own config folder or among the shipped configs. `path` itself if there is neither."""
-    if path.name != str(path) or path.suffix or path.exists():
+    own config folder or among the shipped configs, unless a run directory has that name. Else `path` itself."""
+    if path.name != str(path) or path.suffix or path.is_file() or (path / "run.yaml").is_file():
         return path
     return next(iter(config_files(f"runs/{path}.yaml")), path)
 

@@ -4,6 +4,7 @@ yields events."""
 
 import fcntl
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -126,12 +127,13 @@ class Worker:
             yield self._charge("encode", n_encoded)
             self._generator.drop_encoder()
         texts = {self._text_key(job) for job in jobs if job.work_id in ready}
-        n_truncated = sum(any(self._encoding_info(key)[1].values()) for key in texts)
-        if n_truncated:
-            yield Message(
-                f"{self._order.label}: {n_truncated} of {len(texts)} prompts exceed an encoder's token limit and are "
-                "truncated"
-            )
+        cut = Counter(name for key in texts for name, n in self._encoding_info(key)[1].items() if n)
+        if cut:
+            encoders = dict.fromkeys(name for key in texts for name in self._encoding_info(key)[1])
+            whole = [name for name in encoders if not cut[name]]
+            parts = " and ".join(f"{n} are truncated by {name}" for name, n in sorted(cut.items()))
+            rest = f"; {' and '.join(whole)} read all of them whole" if whole else ""
+            yield Message(f"{self._order.label}: of {len(texts)} prompts {parts}{rest}")
         return [job for job in jobs if job.work_id in ready]
 
     def _encode_one(self, encode: Callable[[], EncodedPrompt]) -> Generator[Event, None, EncodedPrompt]:

@@ -1,7 +1,9 @@
+from pathlib import Path
+
 import pytest
 
 from local_bench.core.errors import UserError
-from local_bench.core.paths import is_safe_id, safe_join
+from local_bench.core.paths import configs_dir, find_config, is_safe_id, safe_join
 
 
 @pytest.mark.parametrize("name", ["portrait-001", "a", "A.b_c-9"])
@@ -62,3 +64,20 @@ def test_a_link_replacing_the_blobs_is_refused(tmp_path):
     (snapshot / "a.png").symlink_to("../../blobs/01ab")
     with pytest.raises(UserError, match="leads out"):
         safe_join(snapshot, "a.png")
+
+
+def test_a_config_is_found_by_name(tmp_path, monkeypatch):
+    """A lab's own before the shipped one; a file or a run directory of that name before both."""
+    monkeypatch.chdir(tmp_path)
+    studio, shipped = Path("studio"), configs_dir() / "runs/studio.yaml"
+    assert find_config(studio) == shipped
+    studio.mkdir()
+    assert find_config(studio) == shipped
+    own = tmp_path / "local-bench/runs/studio.yaml"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert find_config(studio).resolve() == own
+    (studio / "run.yaml").touch()
+    assert find_config(studio) == studio
+    for other in ("studio.yaml", "./studios", "runs/studio", "nothing"):
+        assert find_config(Path(other)) == Path(other)

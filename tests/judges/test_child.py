@@ -4,7 +4,9 @@ import os
 import sys
 import tempfile
 import time
+from pathlib import Path
 
+from local_bench.judges.vlm import child as module
 from local_bench.judges.vlm.child import _MAX_SOCKET_FOLDER, Child, _temporary_files
 
 WRITES = """
@@ -17,6 +19,7 @@ time.sleep(60)
 
 def test_temporary_files_are_removed_with_the_process(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(module, "_MAX_SOCKET_FOLDER", 1000)
     (tmp_path / "tmp").mkdir()
     child = Child(tmp_path / "log")
     child.start([sys.executable, "-c", WRITES], os.environ)
@@ -30,8 +33,25 @@ def test_temporary_files_are_removed_with_the_process(tmp_path, monkeypatch):
     assert not list((tmp_path / "tmp").iterdir())
 
 
+def test_a_long_folder_for_temporary_files_is_replaced_by_a_short_one(tmp_path, monkeypatch):
+    """On clusters TMPDIR has the project, the user and the job in it, and sockets do not fit there."""
+    long = tmp_path / "scratch" / "project_0123456789" / "user_abcdefgh" / "slurm_job_12345678"
+    long.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    monkeypatch.setattr(module, "_SHORT", ("/nowhere", "/tmp"))
+    folder = module._short_scratch()
+    assert folder.parent == Path("/tmp")
+    assert folder.stat().st_mode & 0o077 == 0
+    folder.rmdir()
+    assert not list(long.iterdir())
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    folder = module._short_scratch()
+    assert folder.parent == Path("/tmp")
+    folder.rmdir()
+
+
 def test_sockets_are_in_another_folder_if_their_paths_are_too_long(tmp_path):
     short, long = tmp_path.parents[-2] / "s", tmp_path / ("n" * _MAX_SOCKET_FOLDER)
     assert _temporary_files(short, {})["VLLM_RPC_BASE_PATH"] == str(short)
-    assert _temporary_files(long, {})["VLLM_RPC_BASE_PATH"] == tempfile.gettempdir()
+    assert _temporary_files(long, {})["VLLM_RPC_BASE_PATH"] == "/tmp"
     assert _temporary_files(short, {"TORCHINDUCTOR_CACHE_DIR": "/c"})["TORCHINDUCTOR_CACHE_DIR"] == "/c"

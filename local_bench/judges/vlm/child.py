@@ -21,6 +21,7 @@ STOP_S = 4.0
 TAIL_LINES = 15
 _MAX_SOCKET_FOLDER = 107 - 37
 """Longest folder of a socket: its path has at most 107 bytes, of which vLLM's name and the slash take 37."""
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - the parents of a folder that no other user may read
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Child:
         its own."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with storage_errors(Path(tempfile.gettempdir())):
-            self._temporary = new_scratch()
+            self._temporary = _short_scratch()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "local_bench.judges.vlm.guard", *command],
@@ -97,12 +98,23 @@ class Child:
         )
 
 
+def _short_scratch() -> Path:
+    """A new folder for temporary files and sockets. The system's folder for them may have too long a path for sockets
+    (TMPDIR on clusters): it is then in another one that can be written."""
+    folder = new_scratch()
+    for parent in _SHORT:
+        if len(os.fsencode(folder)) > _MAX_SOCKET_FOLDER and os.access(parent, os.W_OK | os.X_OK):
+            folder.rmdir()
+            folder = new_scratch(Path(parent))
+    return folder
+
+
 def _temporary_files(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Variables for a process with this folder for its temporary files. Compiled kernels are kept in our cache instead;
     sockets are elsewhere if their paths would be too long."""
     short = len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER
     return {
         "TMPDIR": str(folder),
-        "VLLM_RPC_BASE_PATH": str(folder) if short else tempfile.gettempdir(),
+        "VLLM_RPC_BASE_PATH": str(folder) if short else _SHORT[0],
         "TORCHINDUCTOR_CACHE_DIR": environment.get("TORCHINDUCTOR_CACHE_DIR") or str(cache_dir() / "inductor" / "vllm"),
     }
