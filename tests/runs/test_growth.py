@@ -69,7 +69,9 @@ def folder(tmp_path_factory):
 def config_of(
     folder: Path, added: set[str], *, seed: int = 0, reverse: bool = False, judge_url: str | None = None
 ) -> RunConfig:
-    judge = {"card": "qwen3-vl-2b", "canaries": False} | ({"base_url": judge_url} if judge_url else {})
+    judge = {"card": "qwen3-vl-2b", "canaries": False} | (
+        {"base_url": judge_url, "served_model": "judge"} if judge_url else {}
+    )
     models = [name for name in COLOURS if name == "alpha" or name in added]
     return RunConfig(
         name="t",
