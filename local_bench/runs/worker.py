@@ -131,9 +131,9 @@ class Worker:
         if cut:
             encoders = dict.fromkeys(name for key in texts for name in self._encoding_info(key)[1])
             whole = [name for name in encoders if not cut[name]]
-            parts = " and ".join(f"{n} are truncated by {name}" for name, n in sorted(cut.items()))
+            parts = ", ".join(f"{n} of {len(texts)} by {name}" for name, n in sorted(cut.items()))
             rest = f"; {' and '.join(whole)} read all of them whole" if whole else ""
-            yield Message(f"{self._order.label}: of {len(texts)} prompts {parts}{rest}")
+            yield Message(f"{self._order.label}: prompts truncated: {parts}{rest}")
         return [job for job in jobs if job.work_id in ready]
 
     def _encode_one(self, encode: Callable[[], EncodedPrompt]) -> Generator[Event, None, EncodedPrompt]:
