@@ -29,8 +29,8 @@ def test_the_encoder_that_truncates_is_named(tmp_path, monkeypatch, capsys, n_wo
     briefs = {"short": "A red boot.", "long": "A red mug. " + "boot " * n_words}
     lines = [json.dumps(order | {"task_id": name, "brief": brief}) for name, brief in briefs.items()]
     (tmp_path / "orders.jsonl").write_text("\n".join(lines))
-    config = f"name: t\nsuite: {{name: servimage, path: orders.jsonl}}\nmodels: [{MODEL}]\nmetrics: []\nengine: {{device: cpu}}\n"
-    (tmp_path / "run.yaml").write_text(config)
+    config = "name: t\nsuite: {name: servimage, path: orders.jsonl}\nmetrics: []\nengine: {device: cpu}\n"
+    (tmp_path / "run.yaml").write_text(f"{config}models: [{MODEL}]\n")
     assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
     err = capsys.readouterr().err
     assert ("prompts truncated" in err) == (told is not None)
