@@ -202,12 +202,13 @@ def test_what_the_core_lacks_is_one_sentence(core, runs, tmp_path):
 def test_the_core_reports_without_exports_and_figures(core, runs, tmp_path):
     run, _ = runs["servimage"]
     (run / "exports").mkdir(exist_ok=True)
-    (run / "exports/scores.csv").write_text("of another settlement")
+    for name in ("scores.csv", "scores.parquet", "own.csv", "notes.txt"):
+        (run / "exports" / name).write_text("of another settlement")
     found = outputs(core, [f"report {run}", f"report {run} --out site", "doctor --json"], tmp_path)
     assert [status for status, _, _ in found.values()] == [0, 0, 0]
     written, site, checks = found.values()
     assert "the run's data are not exported: pandas is not installed: it is in the extra `tables`" in written[2]
-    assert [path.name for path in (run / "exports").iterdir()] == ["tables"]
+    assert sorted(path.name for path in (run / "exports").iterdir()) == ["notes.txt", "own.csv", "tables"]
     assert "figures are not drawn" in site[2]
     states = {row["check"]: row for row in json.loads(checks[1])["checks"]}
     assert states["extra generate"]["ok"] is None

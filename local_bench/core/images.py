@@ -38,13 +38,13 @@ def load_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
         return _canonical(image)
 
 
-def load_mask(path: Path) -> Image.Image:
+def load_mask(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Load the mask at `path` as RGB8 pixels: the stored colours without regard to alpha channel or colour profile, as
     `Image.open(path).convert("L")` does; 16-bit values are scaled, EXIF orientation is applied.
 
     Raises ImageError, also for a mask in which only the alpha channel varies, because its meaning is ambiguous.
     """
-    with _opened(path, MAX_PIXELS) as stored:
+    with _opened(path, max_pixels) as stored:
         own, alpha = _colours_and_alpha(ImageOps.exif_transpose(stored))
         colours = own.convert("RGB")
         one_colour = all(low == high for low, high in colours.getextrema())  # type: ignore[misc]  # a pair for each band

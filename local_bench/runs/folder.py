@@ -106,7 +106,7 @@ def _subjects(folder: Path, paired: PairedFiles, other: Sequence[Path | None], p
     sources, masks = _Companions(paired.sources), _Companions(paired.masks, is_mask=True)
     references = _Companions(paired.references)
     known = {path.resolve() for path in other if path is not None}
-    left = [path for path in every if path not in images and path.resolve() not in known]
+    left = [p for p in every if p.suffix.lower() not in SUFFIXES and p.resolve() not in known]
     if left:
         progress.note(unused(folder, left))
     for image in images:

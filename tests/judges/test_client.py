@@ -221,6 +221,27 @@ def test_redirects_within_the_server_are_followed():
     assert "more than 5 redirects" in str(error)
 
 
+@pytest.mark.parametrize("location", ["http://[", "http://judge:port/", "//\x7f", "http://a" + "b" * 70_000])
+def test_a_redirect_to_an_invalid_address_is_an_error(location):
+    found, error = verdicts_of(lambda request: httpx2.Response(307, headers={"Location": location}))
+    assert isinstance(error, Unreachable | LocalBenchError)
+    assert not found
+
+
+def test_a_server_that_asks_to_wait_for_0_seconds_is_not_flooded(monkeypatch):
+    monkeypatch.setattr("local_bench.judges.vlm.client._backoff", tenacity.wait_fixed(0.2))
+    received = []
+
+    def handler(request):
+        received.append(request)
+        return httpx2.Response(429, headers={"Retry-After": "0"})
+
+    client = Client(Here(), Composer(make_image, 32), 1, 1.0, transport=httpx2.MockTransport(handler))
+    with client, pytest.raises(Unreachable):
+        dict(answers(client, SPEC, QUESTIONS[:1]))
+    assert len(received) <= 6
+
+
 def test_a_server_that_goes_down_leaves_what_was_answered():
     server, count = Here(), 0
 

@@ -69,7 +69,7 @@ class ImageFile:
         """Load the image as canonical RGB8 pixels. Raises ImageError for a file that cannot be read."""
         if self.known_sha256 is not None:
             return load_verified(self.path, self.known_sha256, max_pixels)
-        image = load_mask(self.path) if self.is_mask else load_image(self.path, max_pixels)
+        image = (load_mask if self.is_mask else load_image)(self.path, max_pixels)
         self.__dict__.setdefault("sha256", pixel_digest(image))  # sets the cached property
         return image
 

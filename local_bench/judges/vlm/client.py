@@ -37,19 +37,17 @@ class _Busy(Exception):
         super().__init__(f"status {response.status_code}")
         self.waits = response.status_code in (429, 503)
         """Whether the server only asks to wait; it is then waited for as long as for an answer."""
-        self.retry_after_s = _seconds(response.headers.get("retry-after"))
+        self.retry_after_s = _seconds(response.headers.get("retry-after", ""))
 
 
-def _seconds(retry_after: str | None) -> float | None:
-    """Seconds to wait by a `Retry-After` header, which is a number or a date; None without one that can be read."""
+def _seconds(retry_after: str) -> float:
+    """Seconds to wait by a `Retry-After` header, which is a number or a date; 0 if it is neither."""
+    if retry_after.isdecimal():
+        return float(retry_after)
     try:
-        return max(0.0, float(retry_after or ""))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, (parsedate_to_datetime(retry_after or "") - datetime.now(UTC)).total_seconds())
+        return (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
     except (ValueError, TypeError):
-        return None
+        return 0.0
 
 
 @dataclass
@@ -204,9 +202,9 @@ def _gives_up(state: tenacity.RetryCallState) -> bool:
 
 
 def _wait_s(state: tenacity.RetryCallState) -> float:
+    """The server's `Retry-After`, and at least the exponential delay: it may be 0."""
     error = state.outcome.exception() if state.outcome else None
-    asked = error.retry_after_s if isinstance(error, _Busy) else None
-    return _backoff(state) if asked is None else asked
+    return max(_backoff(state), error.retry_after_s if isinstance(error, _Busy) else 0.0)
 
 
 def _completed(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, T]) -> T:

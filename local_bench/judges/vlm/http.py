@@ -7,14 +7,12 @@ import httpx2
 
 MAX_BYTES = 4 * 1024 * 1024
 """Maximum size of a response body. The longest answer of a rubric has a few thousand tokens."""
+MAX_REDIRECTS = 5
 TOO_LARGE = f"the judge's response is larger than {MAX_BYTES // 1024**2} MiB"
 
 
 class ResponseTooLarge(Exception):
     """The body has more than `MAX_BYTES`."""
-
-
-MAX_REDIRECTS = 5
 
 
 class Redirected(Exception):
@@ -30,21 +28,23 @@ async def fetch(
     Raises httpx2.ReadTimeout after that time, ResponseTooLarge, Redirected, or another httpx2.HTTPError;
     httpx2.DecodingError for a compressed body, whose size would only be known after decompression.
     """
-    for _ in range(MAX_REDIRECTS):
+    for _ in range(MAX_REDIRECTS + 1):
         received = await _fetch(http, method, url, timeout_s, body)
         location = received.headers.get("Location")
         if received.status_code not in (301, 302, 307, 308) or location is None:
             return received
-        target = httpx2.URL(url).join(location)
-        if (target.scheme, target.host, target.port) != _origin(url):
-            raise Redirected(str(target.copy_with(userinfo=b"")))
+        try:
+            target = httpx2.URL(url).join(location).copy_with(userinfo=b"")
+        except httpx2.InvalidURL as e:
+            raise httpx2.RemoteProtocolError(f"a redirect to an invalid address ({e})") from None
+        if _origin(target) != _origin(httpx2.URL(url)):
+            raise Redirected(str(target))
         url = str(target)
     raise httpx2.TooManyRedirects(f"more than {MAX_REDIRECTS} redirects", request=received.request)
 
 
-def _origin(url: str) -> tuple[str, str, int | None]:
-    parsed = httpx2.URL(url)
-    return parsed.scheme, parsed.host, parsed.port
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
 
 
 async def _fetch(

@@ -22,8 +22,9 @@ def write_exports(run: RunDir, money: Accounting, note: Callable[[str], None]) -
         require("tables")
     except MissingExtra as e:
         note(f"the run's data are not exported: {e}")
-        for old in (run.path / "exports").glob("*.*"):
-            old.unlink()
+        for parquet in (run.path / "exports").glob("*.parquet"):
+            parquet.with_suffix(".csv").unlink(missing_ok=True)
+            parquet.unlink()
         return write_run_tables(run, money)
     from local_bench.report import exports
 
