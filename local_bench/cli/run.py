@@ -5,16 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from local_bench.cli.options import (
-    ALLOW_REMOTE,
-    CONFIG,
-    JSON,
-    PATH,
-    TARGET,
-    examples,
-    overrides,
-    targets_completed,
-)
+from local_bench.cli.options import ALLOW_REMOTE, CONFIG, JSON, PATH, TARGET, examples, overrides, targets_completed
 from local_bench.cli.output import progress, say, say_faults, show, show_json, waiting
 
 if TYPE_CHECKING:
