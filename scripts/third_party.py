@@ -41,7 +41,7 @@ PERMISSIVE = re.compile(
     r"Python Software Foundation|Unlicense|Zlib"
 )
 """Licences that only ask for a notice, or, as MPL-2.0, for changes of the package's own files."""
-_RESTRICTIVE = re.compile(r"GPL|[Nn]on-?[Cc]ommercial|-NC-|Proprietary")
+_RESTRICTIVE = re.compile(r"GPL|[Nn]on-?[Cc]ommercial|-NC\b|Proprietary")
 RESTRICTED: dict[str, set[str]] = {
     "pyiqa": {"pyiqa"},
     "NVIDIA": {"generate", "cuda"},
@@ -113,7 +113,7 @@ def _metadata(lock: str) -> dict[str, dict[str, Any]]:
     return {canonicalize_name(metadata["name"]): metadata for metadata in found}
 
 
-def _reached(required: Iterable[str], known: dict[str, dict[str, Any]]) -> set[str]:
+def reached(required: Iterable[str], known: dict[str, dict[str, Any]]) -> set[str]:
     """The packages of `known` that the requirements bring."""
     found: set[str] = set()
     seen: set[tuple[str, str]] = set()
@@ -143,7 +143,7 @@ def main() -> None:
         known = _metadata(lock) | known
     brought: dict[str, str] = {}
     for group in order:
-        for name in sorted(_reached(groups[group], known)):
+        for name in sorted(reached(groups[group], known)):
             brought.setdefault(name, group)
     lines = []
     for name, metadata in sorted(known.items()):

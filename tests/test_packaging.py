@@ -7,14 +7,14 @@ import sys
 import tomllib
 import venv
 import zipfile
-from importlib.metadata import distribution
+from importlib.metadata import distributions
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from local_bench.core.packages import DISTRIBUTION, EXTRAS
-from scripts.third_party import LOCKS, NOTICE, refusal, rows
+from scripts.third_party import LOCKS, NOTICE, reached, refusal, rows
 from scripts.wheel_needs import locked
 from tests.analysis.simulated import LAYOUTS, config, draw, judged
 from tests.suites.benchmarks import layouts
@@ -38,24 +38,11 @@ json.dump(found, sys.__stdout__)
 """
 
 
-def reached(requirements):
+def installed(requirements):
     """The installed distributions that the requirements bring, by name."""
-    found, pending, seen = {}, list(map(Requirement, requirements)), set()
-    while pending:
-        requirement = pending.pop()
-        name = canonicalize_name(requirement.name)
-        if name == DISTRIBUTION:
-            pending += [Requirement(line) for extra in requirement.extras for line in REQUIRED[extra]]
-            continue
-        for extra in {"", *requirement.extras} - {extra for one, extra in seen if one == name}:
-            seen.add((name, extra))
-            try:
-                found[name] = distribution(name)
-            except ModuleNotFoundError:
-                continue  # replaced or left out by an override
-            wanted = map(Requirement, found[name].requires or ())
-            pending += [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": extra})]
-    return found
+    known = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
+    metadata = {name: {"requires_dist": one.requires or ()} for name, one in known.items()}
+    return {name: known[name] for name in reached(requirements, metadata) - {DISTRIBUTION}}
 
 
 def test_every_extra_is_described():
@@ -70,8 +57,8 @@ def test_every_extra_is_described():
 
 @pytest.mark.parametrize("name", [name for name in EXTRAS if name != "cuda"])
 def test_sizes_are_those_of_this_environment(name):
-    core = reached(REQUIRED["core"])
-    added = [found for one, found in reached(REQUIRED[name]).items() if one not in core]
+    core = installed(REQUIRED["core"])
+    added = [found for one, found in installed(REQUIRED[name]).items() if one not in core]
     gb = sum(file.size or 0 for found in added for file in found.files or ()) / 1e9
     assert gb == pytest.approx(EXTRAS[name].gb, rel=0.1, abs=0.01)
 
@@ -117,7 +104,7 @@ def core(tmp_path_factory):
     (site,) = folder.glob("env/lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    for found in reached(REQUIRED["core"]).values():
+    for found in installed(REQUIRED["core"]).values():
         for name in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
             if not (site / name).exists():
                 (site / name).symlink_to(found.locate_file(name))
