@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from local_bench.runs.config import RunConfig
     from local_bench.runs.rundir import RunDir
 
-_LOST = {"images": "generate", "verdicts": "judge"}
+_PHASES = {"images": "generate", "verdicts": "judge"}
 """The phase that ends with exit status 1 if all of these have no value."""
 _LARGE = 10_000
 """Candidates from which on the tables and the page take so long that it is shown."""
@@ -334,7 +334,7 @@ def _run(
     labels: "LabelOptions | None" = None,
     allow_remote: bool = False,
 ) -> int:
-    from local_bench.cli.tables import NOTABLE_LOSS, loss_sentence, outcome_json, outcome_text
+    from local_bench.cli.tables import REPORTED_SHARE, outcome_json, outcome_text, unscored_sentence
     from local_bench.runs.engine import STAGES, run_stages
     from local_bench.runs.rundir import RunDir
 
@@ -354,11 +354,10 @@ def _run(
         else:
             show(outcome_text(finished, outcome, report) + text)
         status = say_faults(finished.image_store.all_faults)
-        losses = finished.store.losses()
-    for loss in losses:
-        if loss.n_unscored > NOTABLE_LOSS * loss.n:
-            say(f"local-bench: {loss_sentence(loss)}")
-        if loss.n_unscored == loss.n and _LOST.get(loss.what) in (stages or STAGES):
+    for items in outcome.unscored:
+        if items.n_unscored > REPORTED_SHARE * items.n:
+            say(f"local-bench: {unscored_sentence(items)}")
+        if items.n_unscored == items.n and _PHASES.get(items.what) in (stages or STAGES):
             status = 1
     if outcome.n_failed:
         say(f"local-bench: {outcome.n_failed} images could not be generated; see the report for the reasons")

@@ -15,7 +15,7 @@ from local_bench.report.scenarios import economics_json
 from local_bench.runs.engine import Outcome
 from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store.rows import Loss
+from local_bench.runs.store.rows import UnscoredItems
 from local_bench.settle.ground_truth import RevenueAudit
 from local_bench.settle.settlement import Settlement, Total
 
@@ -36,16 +36,16 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
     return "\n".join(parts)
 
 
-NOTABLE_LOSS = 0.1
+REPORTED_SHARE = 0.1
 """The share of a phase's items without a value from which the result is followed by the reasons."""
 _REASONS = 3
 
 
-def loss_sentence(loss: Loss) -> str:
+def unscored_sentence(items: UnscoredItems) -> str:
     """How many items of a phase have no value, and the most frequent reasons."""
-    reasons = ", ".join(f"{reason} ({n:,})" for reason, n in loss.reasons[:_REASONS])
-    more = f" and {len(loss.reasons) - _REASONS} other reasons" if len(loss.reasons) > _REASONS else ""
-    return f"{loss.n_unscored:,} of {loss.n:,} {loss.what} have no value: {reasons}{more}"
+    reasons = ", ".join(f"{reason} ({n:,})" for reason, n in items.reasons[:_REASONS])
+    more = f" and {len(items.reasons) - _REASONS} other reasons" if len(items.reasons) > _REASONS else ""
+    return f"{items.n_unscored:,} of {items.n:,} {items.what} have no value: {reasons}{more}"
 
 
 def official_text(run: RunDir) -> str:
@@ -172,9 +172,9 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
         },
         "verdicts": {"n": outcome.n_verdicts, "n_unscored": outcome.n_verdicts_unscored},
         "judges": judging_json(run),
-        "losses": [
-            {"what": loss.what, "n": loss.n, "n_unscored": loss.n_unscored, "reasons": dict(loss.reasons)}
-            for loss in run.store.losses()
+        "unscored": [
+            {"what": items.what, "n": items.n, "n_unscored": items.n_unscored, "reasons": dict(items.reasons)}
+            for items in outcome.unscored
         ],
     }
     if report:

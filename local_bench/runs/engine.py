@@ -18,6 +18,7 @@ from local_bench.runs.plan import RunPlan, check_config, make_plan
 from local_bench.runs.planned import enter_plan
 from local_bench.runs.progress import FILE, Progress, Quiet, Recorded
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store.rows import UnscoredItems
 
 STAGES = ("generate", "measure", "judge", "settle")
 ON_DEVICE = {"generate", "measure", "judge"}
@@ -36,6 +37,8 @@ class Outcome:
     """Those of `n_unscored` whose model output was not finite."""
     n_verdicts: int
     n_verdicts_unscored: int
+    unscored: tuple[UnscoredItems, ...] = ()
+    """Images, verdicts and metric scores without a value, with the reasons."""
     image_faults: tuple[ImageFault, ...] = ()
     """Images that are missing, damaged or altered."""
 
@@ -161,5 +164,6 @@ def outcome_of(run: RunDir) -> Outcome:
         n_failed=run.store.n_unscored(NOT_FINITE) if counts.unscored else 0,
         n_verdicts=counts.verdicts,
         n_verdicts_unscored=counts.verdicts_unscored,
+        unscored=tuple(run.store.unscored_items()),
         image_faults=tuple(run.image_store.recheck()),
     )

@@ -176,5 +176,5 @@ def test_verdicts_without_a_value_are_told_with_their_reason(n_lost, told, statu
     sentence = f"{n_lost} of {N_QUESTIONS} verdicts have no value: the judge's answer is not JSON ({n_lost})"
     assert (sentence in err) == told
     with RunDir.open(Path("run")) as run:
-        (loss,) = run.store.losses()
-    assert (loss.n_unscored, loss.n) == (n_lost, N_QUESTIONS)
+        (items,) = run.store.unscored_items()
+    assert (items.n_unscored, items.n) == (n_lost, N_QUESTIONS)

@@ -259,7 +259,7 @@ class Counts(NamedTuple):
     verdicts_unscored: int
 
 
-class Loss(NamedTuple):
+class UnscoredItems(NamedTuple):
     """What has no value among the images, verdicts or metric scores of a run."""
 
     what: str

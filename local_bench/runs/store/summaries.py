@@ -2,7 +2,7 @@
 
 from local_bench.core import strictjson
 from local_bench.runs.store.contents import ContentStore
-from local_bench.runs.store.rows import Counts, GeneratedRow, Loss, ModelProgress, truncated_tokens
+from local_bench.runs.store.rows import Counts, GeneratedRow, ModelProgress, UnscoredItems, truncated_tokens
 
 
 class SummaryStore(ContentStore):
@@ -56,7 +56,7 @@ class SummaryStore(ContentStore):
         )[0]
         return Counts(*row)
 
-    def losses(self) -> list[Loss]:
+    def unscored_items(self) -> list[UnscoredItems]:
         """Images, verdicts and metric scores without a value; scores that do not apply are none of either."""
         where, judges = self._of_judges(None)
         queries: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -69,7 +69,7 @@ class SummaryStore(ContentStore):
             rows = self.rows(f"SELECT unscored, count(*) AS n FROM {query} GROUP BY 1 ORDER BY 2 DESC, 1", *values)
             reasons = tuple((reason, n) for reason, n in rows if reason is not None)
             if reasons:
-                found.append(Loss(what, sum(n for _, n in rows), reasons))
+                found.append(UnscoredItems(what, sum(n for _, n in rows), reasons))
         return found
 
     def n_unscored(self, reason: str) -> int:
