@@ -150,11 +150,11 @@ def test_other_responses_are_unscored(response, reason):
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_server_that_asks_to_wait_is_waited_for(status, monkeypatch):
     """More often than other faults are retried, and as long as it says, in seconds or until a date."""
-    waited, asked = [], {}
+    delays, attempts = [], {}
     real = asyncio.sleep
 
     async def sleep(seconds, *_):
-        waited.append(seconds)
+        delays.append(seconds)
         await real(0)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
@@ -162,17 +162,17 @@ def test_a_server_that_asks_to_wait_is_waited_for(status, monkeypatch):
 
     def handler(request):
         point = point_of(request)
-        asked[point] = asked.get(point, 0) + 1
-        if asked[point] <= 9:
-            headers = [{}, {"Retry-After": "7"}, {"Retry-After": until}, {"Retry-After": "soon"}][asked[point] % 4]
+        attempts[point] = attempts.get(point, 0) + 1
+        if attempts[point] <= 9:
+            headers = [{}, {"Retry-After": "7"}, {"Retry-After": until}, {"Retry-After": "soon"}][attempts[point] % 4]
             return httpx2.Response(status, headers=headers)
         return reply()
 
     found, error = verdicts_of(handler, questions=QUESTIONS[:1], in_flight=1)
     assert error is None
     assert set(found) == {0}
-    assert waited.count(7.0) == 3
-    assert sum(25 < seconds <= 30 for seconds in waited) == 2
+    assert delays.count(7.0) == 3
+    assert sum(25 < seconds <= 30 for seconds in delays) == 2
 
 
 def test_a_slow_server_that_answers_steadily_is_waited_for():

@@ -74,7 +74,7 @@ _METRICS = {
 }
 
 
-_MEANT = {
+_SYNONYMS = {
     **dict.fromkeys(("clip", "clipscore", "clipt", "cliptext", "cliptextscore", "cliptextimage"), "clip_cap"),
     **dict.fromkeys(("clipi", "clipimage", "clipimagescore"), "clip_ref"),
     **dict.fromkeys(("dino", "dinoi", "dinov2", "dinoscore"), "dino_ref"),
@@ -104,9 +104,9 @@ def metric_card(name: str) -> ModelCard | None:
     known = _known()
     entry = known.get(metric)
     if entry is None or (colon and entry.default_card is None):
-        meant = _MEANT.get(re.sub(r"[^a-z0-9]", "", metric.lower()))
+        synonym = _SYNONYMS.get(re.sub(r"[^a-z0-9]", "", metric.lower()))
         available = f"available: {', '.join(sorted(known))} and pyiqa:NAME"
-        suggestion = f"did you mean {meant!r}?" if meant else hint(metric, known, available)
+        suggestion = f"did you mean {synonym!r}?" if synonym else hint(metric, known, available)
         raise ConfigError(f"metrics: unknown metric {name!r}: {suggestion}")
     if entry.default_card is None:
         return None
@@ -136,14 +136,11 @@ def check_metric(name: str) -> None:
 
 def check_extras(names: Sequence[str]) -> None:
     """MissingExtra if a metric of `names` needs a package that is not installed."""
-    known = _known()
-    families = {known[metric].family for name in names if (metric := name.partition(":")[0]) in known}
-    special = {
-        "pyiqa": "pyiqa" in families or any(name.startswith(PYIQA) for name in names),
-        "faces": "insightface" in families,
-    }
+    known, own = _known(), {"pyiqa": "pyiqa", "insightface": "faces"}
+    entries = (known.get(name.partition(":")[0]) for name in names if not name.startswith(PYIQA))
+    families = {entry.family for entry in entries if entry} | {"pyiqa" for name in names if name.startswith(PYIQA)}
     if names:
-        require(*(extra for extra, needed in special.items() if needed), "metrics", "generate")
+        require(*(extra for family, extra in own.items() if family in families), "metrics", "generate")
 
 
 def check_metrics(names: Sequence[str]) -> None:

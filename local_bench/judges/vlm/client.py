@@ -51,7 +51,7 @@ def _seconds(retry_after: str) -> float:
 
 
 @dataclass
-class _Patience:
+class _IdleTimeout:
     """How long an answer is waited for: `timeout_s` since the question was sent or since any answer was received, so
     that a slow server that answers steadily, however long its queue, is waited for."""
 
@@ -127,7 +127,7 @@ class Client:
         self, requests: Iterable[tuple[K, Request]], in_flight: int
     ) -> AsyncGenerator[list[tuple[K, Reply]], None]:
         async with self._http(in_flight) as http:
-            one = partial(self._one, http, _Patience(self.timeout_s))
+            one = partial(self._one, http, _IdleTimeout(self.timeout_s))
             concurrent = ConcurrentRequests(iter(requests), one, in_flight)
             async with aclosing(concurrent.replies()) as replies:
                 async for batch in replies:
@@ -149,17 +149,17 @@ class Client:
     def _metrics_url(self) -> str:
         return self.server.base_url.removesuffix("/v1") + "/metrics"
 
-    async def _one(self, http: httpx2.AsyncClient, patience: _Patience, request: Request) -> Reply:
+    async def _one(self, http: httpx2.AsyncClient, idle: _IdleTimeout, request: Request) -> Reply:
         server = self.server
         body = await asyncio.to_thread(self.composer.body, request, server.model, server.content_ids)
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(self._is_retryable),
-            stop=_gives_up,
+            stop=_stop,
             wait=_wait_s,
             reraise=True,
         )
         try:
-            received: httpx2.Response = await patience.wait(retrying(self._post, http, body))
+            received: httpx2.Response = await idle.wait(retrying(self._post, http, body))
         except TimeoutError:
             raise Unreachable(f"no answer within {self.timeout_s:g} s (judge.request_timeout_s)") from None
         except ResponseTooLarge:
@@ -195,7 +195,7 @@ class Client:
 _backoff = tenacity.wait_exponential(0.25, max=10)
 
 
-def _gives_up(state: tenacity.RetryCallState) -> bool:
+def _stop(state: tenacity.RetryCallState) -> bool:
     """After ATTEMPTS; never while the server only asks to wait."""
     error = state.outcome.exception() if state.outcome else None
     return state.attempt_number >= ATTEMPTS and not (isinstance(error, _Busy) and error.waits)
