@@ -40,7 +40,9 @@ json.dump(found, sys.__stdout__)
 
 def installed(requirements):
     """The installed distributions that the requirements bring, by name."""
-    known = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
+    known = {}
+    for one in distributions():  # the first on the path is what is imported: setuptools adds its own, older copies
+        known.setdefault(canonicalize_name(one.metadata["Name"]), one)
     metadata = {name: {"requires_dist": one.requires or ()} for name, one in known.items()}
     return {name: known[name] for name in reached(requirements, metadata) - {DISTRIBUTION}}
 
@@ -157,7 +159,7 @@ def assert_equal(core, lines, folder):
     """Both installations print the same; only the exports need the extra `tables`, which `settle` says. Returns it."""
     full, alone = outputs(sys.executable, lines, folder / "full"), outputs(core, lines, folder / "core")
     for line in lines:
-        assert alone[line][:2] == full[line][:2], line
+        assert alone[line][:2] == full[line][:2], (line, alone[line][2])
         assert alone[line][2] == full[line][2] or line.startswith("settle"), line
     return full
 
@@ -180,7 +182,7 @@ def test_what_the_core_lacks_is_one_sentence(core, runs, tmp_path):
     }
     for line, (status, out, err) in outputs(core, list(wanted), tmp_path).items():
         sentence = err.removeprefix("local-bench: ")
-        assert (status, out) == (2, ""), line
+        assert (status, out) == (2, ""), (line, err)
         assert sentence.startswith(wanted[line]), line
         assert sentence.endswith(": pip install '" + f"{DISTRIBUTION}[{sentence.split('`')[1]}]'\n"), line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images"]
@@ -192,7 +194,7 @@ def test_the_core_reports_without_exports_and_figures(core, runs, tmp_path):
     for name in ("scores.csv", "scores.parquet", "own.csv", "notes.txt"):
         (run / "exports" / name).write_text("of another settlement")
     found = outputs(core, [f"report {run}", f"report {run} --out site", "doctor --json"], tmp_path)
-    assert [status for status, _, _ in found.values()] == [0, 0, 0]
+    assert [status for status, _, _ in found.values()] == [0, 0, 0], found
     written, site, checks = found.values()
     assert "the run's data are not exported: pandas is not installed: it is in the extra `tables`" in written[2]
     assert sorted(path.name for path in (run / "exports").iterdir()) == ["notes.txt", "own.csv", "tables"]
