@@ -22,8 +22,8 @@ TIMES = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
 """Multiples of the run's price of a device-hour."""
 _UNITS = 10**9
 """Integer units per score point."""
-_MISSED = -1.0
-"""A value below every threshold."""
+_MISSED, _PASSED = -1.0, 100.0
+"""Values below and above every threshold."""
 _NS_PER_S = 1_000_000_000
 
 
@@ -49,7 +49,7 @@ def over_thresholds(run: RunDir) -> Sweep | None:
         table.models,
         np.array([position.get(model, -1) for model in rows.models], dtype=np.int64)[rows.model],
         np.unique(rows.task, return_inverse=True)[1],
-        np.array([0 if score is None else round(score * _UNITS) for score in found], dtype=np.int64),
+        np.array([0 if score is None else _units(score) for score in found], dtype=np.int64),
         np.array([score is not None for score in found], dtype=np.bool_),
         [(threshold, int(threshold * _UNITS)) for threshold in THRESHOLDS],
     )
@@ -77,6 +77,11 @@ def _lowest(run: RunDir, names: tuple[str, ...]) -> list[float | None]:
         _least(scores[: len(names)], *scores[len(names) :])
         for scores in run.store.first_scores([*names, *rules], "judge")
     ]
+
+
+def _units(score: float) -> int:
+    """Scores that another judge gave may be larger than 64 bits hold; only their order to the thresholds counts."""
+    return round(min(max(score, _MISSED), _PASSED) * _UNITS)
 
 
 def _least(scores: Sequence[Scored], rules: Scored = None) -> float | None:

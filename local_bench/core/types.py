@@ -7,6 +7,8 @@ from local_bench.core.identity import digest, seed_of
 
 NOT_FINITE = "the model produced values that are not finite"
 """Reason for a candidate whose latents contain infinities or NaN: a failure of the model, not of the task."""
+MAX_SCORE = 1e15
+"""No score is larger, or smaller than its negative, so that sums and squares over a run are finite."""
 UNSUPPORTED = "not supported: "
 """Prefix of the reason for a task that the model does not support."""
 

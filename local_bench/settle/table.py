@@ -220,8 +220,8 @@ class LineTable:
 
 
 def wide_integers(micro_usd: Sequence[int]) -> Ints:
-    """(N,) integers, not negative, in a type wide enough for their sum."""
-    return np.array(micro_usd, dtype=np.int64 if sum(micro_usd) < _SAFE else object)
+    """(N,) integers in a type wide enough for their sum."""
+    return np.array(micro_usd, dtype=np.int64 if sum(map(abs, micro_usd)) < _SAFE else object)
 
 
 def line_table(lines: Iterable[Line]) -> LineTable:

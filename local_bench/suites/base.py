@@ -6,7 +6,7 @@ subclass). Other packages add benchmarks with an entry point in the group `local
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -56,6 +56,10 @@ class Suite(ABC):
     `panel_word`."""
     metrics_by_task: ClassVar[frozenset[str]] = frozenset()
     """Metrics that are computed only for tasks that list them."""
+    of_tasks: ClassVar[Sequence[tuple[str, str]]] = ()
+    """What every task of it has in `Task.own`: the key, and the type as SQLite names it (`text`, `array`)."""
+    categories: ClassVar[Collection[str]] = ()
+    """The categories of its tasks; empty if they may have any."""
     layout: ClassVar[str | None] = None
     """Name of the layout in which results are exported; None for a suite without one."""
 

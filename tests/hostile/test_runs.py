@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from local_bench.cli.main import main
+from local_bench.core.types import MAX_SCORE
 from tests.hostile import harness
-from tests.hostile.forge import Forgery, upgraded
+from tests.hostile.forge import Forgery, edit, upgraded
 from tests.hostile.harness import EVERY, Case, assert_none, campaign, run
 from tests.hostile.inputs import ANNOTATION
 
@@ -96,3 +97,30 @@ def test_forged_run(command, forged, monkeypatch):
     every = every if EVERY == 1 else 5 * every  # the harness leaves out more
     assert_none(campaign(cases(forged, argv, every), unchanged=[Path("outside")]), at_least=6 * EVERY)
     assert not any(path.name == "escape" for path in Path.cwd().parent.rglob("escape"))
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, 1e15, -1e15, 5e-324, -5e-324])
+@pytest.mark.parametrize("command", ["settle", "report", "compare"])
+def test_scores_at_the_limits_of_floats(command, value, forged):
+    """Of all candidates, so that sums and squares of them are formed."""
+    edit(forged.restore(), "UPDATE scores SET value = ? WHERE value IS NOT NULL", value)
+    status = 1 if abs(value) > MAX_SCORE else 0
+    outcome = run(COMMANDS[command][0], statuses=(status,))
+    assert not outcome.faults
+    assert "Warning" not in outcome.err
+    assert ("the table 'scores' has values that no release writes" in outcome.err) == bool(status)
+
+
+@pytest.mark.parametrize("name", ["idea-bench", "hype-edit-1", "ice-bench"])
+@pytest.mark.parametrize("command", [*COMMANDS, "measure"])
+def test_run_yaml_with_another_suite(command, name, forged):
+    forged.restore()
+    config = forged.run / "run.yaml"
+    config.write_text(config.read_text().replace("name: printshop", f"name: {name}").replace("path: null", "path: x"))
+    before = (forged.run / "ledger.sqlite").read_bytes()
+    outcome = run(COMMANDS[command][0] if command in COMMANDS else ["measure", "run"])
+    assert not outcome.faults
+    if command not in ("ls", "status", "recover"):  # which do not open the run
+        assert outcome.status == 2
+        assert f"suite.name is '{name}', but the run's task 'print-01' is of another suite" in outcome.err
+    assert (forged.run / "ledger.sqlite").read_bytes() == before

@@ -6,7 +6,6 @@ order of subjects, on the other items in a batch or on interruptions. Memory use
 subjects.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from local_bench.core.errors import ImageError
-from local_bench.core.types import Score
+from local_bench.core.types import MAX_SCORE, Score
 from local_bench.judges.metrics.base import (
     Array,
     FeatureInput,
@@ -169,7 +168,9 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
         return Score(name, None, str(e))
     except ImageError as e:
         return Score(name, None, unreadable(e, subject.images))
-    return Score(name, found) if math.isfinite(found) else Score(name, None, "the metric gave no finite number")
+    if not -MAX_SCORE <= found <= MAX_SCORE:  # NaN is no number between them either
+        return Score(name, None, f"the metric gave no finite number of at most {MAX_SCORE:g}")
+    return Score(name, found)
 
 
 def _in_parts(rows: Iterable[list[tuple[str, Score]]]) -> Iterator[Scored]:

@@ -8,12 +8,12 @@ import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
+from local_bench.core.types import MAX_SCORE
 from local_bench.runs.store.schema import SCHEMA
 
 MAX_VALUE_BYTES = 64_000_000
 _MAX_MICRO_USD = 10**15
 _MAX_NS = 10**18
-_FINITE = "1.7976931348623157e308"
 
 
 def _name(column: str, more: str = "") -> str:
@@ -39,8 +39,8 @@ CONDITIONS: dict[str, str] = {
     "retests": f"{_ANSWERED} AND round >= 0",
     "scores": "kind IN ('metric', 'judge') AND applies IN (0, 1) "
     "AND (value IS NOT NULL) + (unscored IS NOT NULL) + (applies = 0) = 1 "
-    f"AND (value IS NULL OR value BETWEEN -{_FINITE} AND {_FINITE}) "
-    f"AND (spread IS NULL OR spread BETWEEN 0 AND {_FINITE})",
+    f"AND (value IS NULL OR value BETWEEN -{MAX_SCORE} AND {MAX_SCORE}) "
+    f"AND (spread IS NULL OR spread BETWEEN 0 AND {MAX_SCORE})",
     "decisions": "(accepted IS NULL) <> (unscored IS NULL) AND (accepted IS NULL OR accepted IN (0, 1)) "
     f"AND price_micro_usd BETWEEN 0 AND {_MAX_MICRO_USD}",
     "sessions": f"session >= 0 AND held_ns BETWEEN 0 AND {_MAX_NS}",

@@ -1,5 +1,7 @@
 """Numbers and distinct values over all tasks and candidates."""
 
+from collections.abc import Collection, Sequence
+
 from local_bench.core import strictjson
 from local_bench.runs.store.contents import ContentStore
 from local_bench.runs.store.rows import Counts, GeneratedRow, ModelProgress, UnscoredItems, truncated_tokens
@@ -12,6 +14,15 @@ class SummaryStore(ContentStore):
         """(number of tasks, their value in micro-USD)"""
         row = self.rows("SELECT count(*), coalesce(sum(price_micro_usd), 0) FROM tasks")[0]
         return int(row[0]), int(row[1])
+
+    def task_of_other(self, own: Sequence[tuple[str, str]], categories: Collection[str]) -> str | None:
+        """A task that lacks a value of one of these types in `Task.own`, or has none of the categories; None if all
+        tasks are as a benchmark's."""
+        differs = ["json_type(content, ?) IS NOT ?"] * len(own)
+        differs += [f"category NOT IN ({', '.join('?' * len(categories))})"] if categories else []
+        values = [value for key, kind in own for value in (f"$.own.{key}", kind)]
+        query = f"SELECT task_id FROM tasks WHERE {' OR '.join(differs) or 'FALSE'} ORDER BY position LIMIT 1"
+        return next((str(row["task_id"]) for row in self.rows(query, *values, *categories)), None)
 
     def shared_images(self) -> dict[tuple[str, ...], int]:
         """Models with the same pixels for a deliverable -> the number of such images."""

@@ -26,6 +26,7 @@ class HypeEdit1(Suite):
     scores_of_judge = questions.SCORES
     thresholds = questions.THRESHOLDS
     pass_fail = questions.PASS_FAIL
+    of_tasks = (("dataset", "text"),)
     layout = "hype-edit-1"
     annotation_protocol = "pass-fail"
 

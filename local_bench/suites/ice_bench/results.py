@@ -11,6 +11,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError
 from local_bench.core.files import read_text
 from local_bench.core.messages import kind
+from local_bench.core.types import MAX_SCORE
 
 SEPARATOR = "#;#"
 _ROUNDING = 1e-4
@@ -74,7 +75,7 @@ def _value(name: str, value: Any, where: str, limits: Mapping[str, tuple[float, 
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ResultFileError(f"{where}: {name} must be a finite number, or null if it has no value")
-    low, high = limits.get(name, (-math.inf, math.inf))
+    low, high = limits.get(name, (-MAX_SCORE, MAX_SCORE))
     if not low - _ROUNDING <= value <= high + _ROUNDING:
         raise ResultFileError(f"{where}: {name} must be between {low:g} and {high:g}, not {value:g}: correct the value")
     return float(value)

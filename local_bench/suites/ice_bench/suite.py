@@ -26,6 +26,7 @@ class IceBench(Suite):
     scores_of_judge = questions.SCORES
     thresholds = questions.THRESHOLDS
     metrics_by_task = questions.METRICS
+    categories = TASKS
     layout = "ice-bench"
     annotation_protocol = "pairwise"
 

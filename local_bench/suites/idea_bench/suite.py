@@ -28,6 +28,7 @@ class IdeaBench(Suite):
     repeats = REPEATS
     scores_of_judge = questions.SCORES
     thresholds = questions.THRESHOLDS
+    of_tasks = (("uid", "text"), ("case_id", "text"), ("sheets", "array"))
     layout = "idea-bench"
     annotation_protocol = "points"
 
