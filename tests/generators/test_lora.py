@@ -1,0 +1,179 @@
+"""A LoRA file is fused as a whole or refused: which layouts and extra keys are used, and which are named."""
+
+import re
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.generators.lora import fuse_adapters
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
+
+ATTENTION = "transformer.transformer_blocks.0.attn"
+DEEPER = "transformer.transformer_blocks.20.attn.to_q"
+KOHYA = "lora_unet_double_blocks_0_img_attn"
+COMFY = "diffusion_model.double_blocks.0.img_attn.proj"
+T5 = "text_encoders.t5xxl.transformer.encoder.block.0.layer.0.SelfAttention.q"
+TO_Q, TO_K, TO_V, TO_OUT = (f"transformer_blocks.0.attn.to_{layer}" for layer in ("q", "k", "v", "out.0"))
+
+
+def pair(layer, outputs=64, inputs=64, rank=4, names=("lora_A", "lora_B")):
+    generator = torch.Generator().manual_seed(len(layer))
+    down, up = torch.randn(rank, inputs, generator=generator), torch.randn(outputs, rank, generator=generator)
+    return {f"{layer}.{names[0]}.weight": down * 0.1, f"{layer}.{names[1]}.weight": up * 0.1}
+
+
+def kohya(layer, **sizes):
+    return pair(layer, **sizes, names=("lora_down", "lora_up"))
+
+
+def zeros(state):
+    return {key: torch.zeros_like(tensor) for key, tensor in state.items()}
+
+
+GOOD = pair(f"{ATTENTION}.to_q") | pair(f"{ATTENTION}.to_k", rank=8)
+XLABS = {
+    f"double_blocks.0.processor.{layer}_lora1.{part}.weight": torch.ones(size)
+    for layer, outputs in (("qkv", 192), ("proj", 64))
+    for part, size in (("down", (4, 64)), ("up", (outputs, 4)))
+}
+
+
+@pytest.fixture
+def flux():
+    from diffusers import FluxPipeline
+
+    weights = resolve(card("tiny-flux", "generator"))
+    return FluxPipeline.from_pretrained(weights, text_encoder=None, text_encoder_2=None)
+
+
+def fuse(pipe, folder, state, denoiser="transformer"):
+    """The names of the weights that the adapter changes."""
+    save_file(state, folder / "lora.safetensors")
+    before = {name: weight.clone() for name, weight in getattr(pipe, denoiser).state_dict().items()}
+    fuse_adapters(pipe, denoiser, {"style": 1.0}, {"style": folder}, "my-flux")
+    after = getattr(pipe, denoiser).state_dict()
+    assert after.keys() == before.keys()
+    return {name.removesuffix(".weight") for name, weight in after.items() if not torch.equal(weight, before[name])}
+
+
+@pytest.mark.parametrize(
+    ("state", "changed"),
+    [
+        pytest.param(GOOD, {TO_Q, TO_K}, id="two-ranks"),
+        pytest.param(GOOD | {f"{ATTENTION}.to_q.alpha": torch.tensor(2.0)}, {TO_Q, TO_K}, id="alpha"),
+        pytest.param(GOOD | zeros(pair(DEEPER)), {TO_Q, TO_K}, id="zeros-for-another-layer"),
+        pytest.param(
+            GOOD | {f"{ATTENTION}.{layer}.lora_magnitude_vector": torch.ones(64) for layer in ("to_q", "to_k")},
+            {TO_Q, TO_K},
+            id="dora-of-peft",
+        ),
+        pytest.param(
+            GOOD | {f"{ATTENTION}.{layer}.lora_B.bias": torch.ones(64) for layer in ("to_q", "to_k")},
+            {TO_Q, TO_K, f"{TO_Q}.bias", f"{TO_K}.bias"},
+            id="bias",
+        ),
+        pytest.param(
+            kohya(f"{KOHYA}_qkv", outputs=192) | {f"{KOHYA}_qkv.alpha": torch.tensor(2.0)} | kohya(f"{KOHYA}_proj"),
+            {TO_Q, TO_K, TO_V, TO_OUT},
+            id="kohya",
+        ),
+        pytest.param(kohya(COMFY) | zeros(kohya(T5)), {TO_OUT}, id="comfy-with-untrained-t5"),
+        pytest.param(XLABS, {TO_Q, TO_K, TO_V, TO_OUT}, id="xlabs"),
+    ],
+)
+def test_every_layout_of_an_adapter_that_fits_is_fused(flux, tmp_path, state, changed):
+    assert fuse(flux, tmp_path, state) == changed
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        pytest.param(GOOD | pair(DEEPER), f"does not use 2 of the 6 tensors in .*{DEEPER}.lora_A.weight", id="deeper"),
+        pytest.param(pair(DEEPER), "does not use 2 of the 2 tensors", id="all-deeper"),
+        pytest.param(
+            {key.removeprefix("transformer."): tensor for key, tensor in GOOD.items()},
+            r"does not use 4 of the 4 tensors in .*to_q.lora_A.weight, …\): use an adapter",
+            id="no-prefix",
+        ),
+        pytest.param(pair("unet.mid_block.attn.to_q"), "does not use 2 of the 2 tensors", id="another-denoiser"),
+        pytest.param(
+            kohya(f"{KOHYA}_proj") | kohya("lora_unet_double_blocks_5_img_attn_proj"),
+            r"2 of the 4 tensors in .*\(lora_unet_double_blocks_5_img_attn_proj.lora_down.weight, ",
+            id="kohya-deeper",
+        ),
+        pytest.param(
+            kohya(f"{KOHYA}_proj") | kohya("lora_unet_double_blocks_20_img_attn_proj"),
+            r"not a LoRA adapter of this model \(Incompatible keys detected: lora_unet_double_blocks_20_img",
+            id="kohya-deeper-than-flux",
+        ),
+        pytest.param(
+            kohya("lora_unet_single_blocks_0_linear1", outputs=448), "not a LoRA adapter of this model", id="narrower"
+        ),
+        pytest.param(
+            kohya(f"{KOHYA}_proj") | {f"{KOHYA}_proj.dora_scale": torch.ones(64, 1)},
+            "1 of the 3 tensors in .*dora_scale",
+            id="dora-of-kohya",
+        ),
+        pytest.param(kohya(COMFY) | kohya(T5), "2 of the 4 tensors in .*t5xxl", id="comfy-with-t5"),
+        pytest.param(kohya(COMFY) | {f"{COMFY}.diff_b": torch.ones(64)}, "1 of the 3 .*diff_b", id="comfy-bias"),
+        pytest.param(GOOD | {f"{ATTENTION}.norm_q.weight": torch.ones(32)}, "1 of the 5 .*norm_q", id="norm"),
+        pytest.param({"a": torch.ones(1)}, "1 of the 1 tensors", id="no-adapter"),
+        pytest.param({}, "0 of the 0 tensors", id="empty"),
+        pytest.param(
+            {key: tensor for key, tensor in GOOD.items() if key != f"{ATTENTION}.to_k.lora_A.weight"},
+            "incomplete, it does not contain transformer_blocks.0.attn.to_k.lora_A.weight: replace it",
+            id="half-a-pair",
+        ),
+        pytest.param(
+            GOOD | {f"{ATTENTION}.to_q.lora_magnitude_vector": torch.ones(64)},
+            "incomplete, it does not contain .*to_k.lora_magnitude_vector",
+            id="dora-of-one-layer",
+        ),
+    ],
+)
+def test_an_adapter_that_would_be_fused_in_part_is_refused_with_what_is_unused(flux, tmp_path, state, sentence):
+    with pytest.raises(WeightsError, match=sentence) as error:
+        fuse(flux, tmp_path, state)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pair("text_encoder.text_model.encoder.layers.0.self_attn.q_proj", 32, 32),
+        GOOD | pair("text_encoder_2.encoder.block.0.layer.0.SelfAttention.q", 32, 32),
+        kohya(f"{KOHYA}_proj") | kohya("lora_te1_text_model_encoder_layers_0_self_attn_q_proj", outputs=32, inputs=32),
+    ],
+    ids=["only", "t5", "kohya"],
+)
+def test_an_adapter_of_a_text_encoder_is_refused(flux, tmp_path, state):
+    with pytest.raises(ConfigError, match=re.escape("only adapters of the transformer are supported")):
+        fuse(flux, tmp_path, state)
+
+
+def test_a_unet_takes_the_layouts_of_its_pipeline(tmp_path):
+    from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+
+    unet = UNet2DConditionModel(
+        block_out_channels=(32, 32), layers_per_block=1, cross_attention_dim=32, attention_head_dim=8,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        norm_num_groups=8,
+    )  # fmt: skip
+    parts = dict.fromkeys(("text_encoder", "tokenizer", "safety_checker", "feature_extractor"))
+    scheduler = DDIMScheduler(steps_offset=1, clip_sample=False)
+    pipe = StableDiffusionPipeline(
+        unet=unet, vae=AutoencoderKL(), scheduler=scheduler, requires_safety_checker=False, **parts
+    )
+    layer = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+    for state in (
+        kohya(f"lora_unet_{layer.replace('.', '_')}", outputs=32, inputs=32),
+        pair(f"unet.{layer.replace('to_q', 'processor.to_q')}_lora", 32, 32, names=("down", "up")),
+        pair(f"unet.{layer}", 32, 32),
+    ):
+        assert fuse(pipe, tmp_path, state, "unet") == {layer}
+    with pytest.raises(WeightsError, match="does not use 2 of the 4 tensors"):
+        fuse(pipe, tmp_path, state | pair(f"unet.{layer}".replace("_blocks.0", "_blocks.7"), 32, 32), "unet")
