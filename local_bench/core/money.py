@@ -30,7 +30,7 @@ def _in_micro(amount: str | int | float | Decimal) -> Decimal:
         exact = Decimal(str(amount))
     except (ArithmeticError, ValueError):
         raise ValueError(f"{short(amount)} is not an amount of money") from None
-    if not exact.is_finite() or abs(exact) > MAX_USD:
+    if not exact.is_finite() or not -MAX_USD <= exact <= MAX_USD:  # `abs` would round, and overflow
         raise ValueError(f"{short(amount)} is not an amount of money of at most {MAX_USD:,} US dollars")
     return exact * MICRO
 

@@ -16,6 +16,7 @@ from local_bench.core.messages import kind
 MAX_LINE_BYTES = 1_000_000
 MAX_INTEGER_DIGITS = 300
 """Every integer that is accepted has a finite value as a float."""
+_NATURAL = re.compile(r"[0-9]{1,9}")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -31,6 +32,12 @@ def loads(text: str, **how: Any) -> Any:
     if _SURROGATE.search(text) and _has_surrogate(data):
         raise ValueError("a string contains an unpaired surrogate")
     return data
+
+
+def natural(text: str) -> int | None:
+    """The number that one to nine digits of ASCII spell; None for any other text. (`str.isdigit` is true for characters
+    that `int` refuses, such as a superscript, and `int` refuses thousands of digits.)"""
+    return int(text) if _NATURAL.fullmatch(text) else None
 
 
 def objects(

@@ -3,6 +3,8 @@
 from typing import Any
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.messages import short
+from local_bench.core.strictjson import natural
 from local_bench.core.yamlfile import yaml_value
 
 
@@ -10,11 +12,11 @@ def apply_setting(data: dict[str, Any], setting: str) -> None:
     """Set the value at a dotted path of `data`; indices of lists are numbers. ConfigError if there is no such place."""
     key, equals, text = setting.partition("=")
     if not equals or not key:
-        raise ConfigError(f"--set {setting!r} is not of the form key.sub=value: use that form")
+        raise ConfigError(f"--set {short(setting, 200)} is not of the form key.sub=value: use that form")
     try:
         value = yaml_value(text)
     except ValueError as e:
-        raise ConfigError(f"--set {setting!r}: the value is not valid YAML ({e}): quote it") from None
+        raise ConfigError(f"--set {short(setting, 200)}: the value is not valid YAML ({e}): quote it") from None
     at: Any = data
     *parents, last = key.split(".")
     for step in parents:
@@ -32,11 +34,15 @@ def _child(at: Any, step: str, setting: str) -> Any:
     if inner is None:
         inner = at[step] = {}
     if not isinstance(inner, dict | list):
-        raise ConfigError(f"--set {setting!r}: {step!r} is {inner!r} and has no keys: set the whole value")
+        raise ConfigError(
+            f"--set {short(setting, 200)}: {short(step)} is {short(inner)} and has no keys: set the whole value"
+        )
     return inner
 
 
 def _index(at: list[Any], step: str, setting: str) -> int:
-    if not step.isdigit() or int(step) >= len(at):
-        raise ConfigError(f"--set {setting!r}: {step!r} is not an index of the list (0 to {len(at) - 1})")
-    return int(step)
+    index = natural(step)
+    if index is None or index >= len(at):
+        valid = f"give one of 0 to {len(at) - 1}" if at else "it is empty, so set the whole list"
+        raise ConfigError(f"--set {short(setting, 200)}: {short(step)} is not an index of the list: {valid}")
+    return index

@@ -169,6 +169,8 @@ def base(finished_run: Path | None = None) -> None:
     layouts.hype(Path("hype"))
     layouts.ice(Path("ice"))
     layouts.idea(Path("idea"))
+    layouts.idea(Path("rated"), ["0024"])
+    Path("rated/plain_0001/auto_eval.jsonl").unlink()  # of which eval.json takes the place
     write("manifest.yaml", CONFIG | {"models": [CONFIG["models"][0] | {"imported": {"images": "manifest/m.jsonl"}}]})
     write("written.yaml", CONFIG | {"suite": {"name": "servimage", "path": "tasks.jsonl", "written": "written.jsonl"}})
     write("plain.yaml", CONFIG | {"settlement": {}})
@@ -223,9 +225,16 @@ def inputs(finished_run: Path) -> list[Input]:
         ),
         Input(
             "idea eval",
-            "idea/plain_0001/eval.json",
-            ("suites", "show", "idea-bench", "--path", "idea", "--json"),
+            "rated/plain_0001/eval.json",
+            ("suites", "show", "idea-bench", "--path", "rated", "--json"),
             _eval(),
+        ),
+        Input(
+            "idea auto eval",
+            "idea/plain_0001/auto_eval.jsonl",
+            ("suites", "show", "idea-bench", "--path", "idea", "--json"),
+            {"input_images": [], "output_images": ["0001.jpg"], "question": "Is it?"},
+            frame=("", '\n{"output_images": ["0001.jpg"], "question": "Is it?"}' * 5),
         ),
         Input("written", "written.jsonl", ("plan", "written.yaml", "--json"), WRITTEN),
         Input("manifest", "manifest/m.jsonl", ("plan", "manifest.yaml", "--json"), MANIFEST),

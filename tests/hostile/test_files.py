@@ -114,6 +114,8 @@ SETTINGS += [
     "",
     "models.9.name",
     "models.-1.name",
+    "models.\N{SUPERSCRIPT TWO}.name",
+    f"models.{'9' * 5000}.name",
     "engine.batch_size",
     "metrics",
     "metrics.0",

@@ -103,7 +103,7 @@ class Cluster:
                 "engine.ray.address: the cluster refuses this machine's token, or there is none: put the token of its "
                 f"head node into the file that {TOKEN_PATH} names ({_first_line(e)})"
             ) from None
-        except (ConnectionError, RuntimeError, ValueError, OSError) as e:
+        except (ConnectionError, RuntimeError, ValueError, OSError, OverflowError) as e:
             where = self._engine.ray.address or "this machine"
             raise ConfigError(
                 f"engine.ray.address: no Ray cluster can be used at {where} ({_first_line(e)}): start it with `ray "
@@ -114,7 +114,7 @@ class Cluster:
         """OSError if nothing listens at the head node's address; Ray itself would try for minutes."""
         address = self._engine.ray.address or ""
         host, colon, port = address.rpartition(":")
-        if colon and port.isdigit():
+        if colon and port.isdecimal():
             socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
 
     def _choose_gpu(self) -> bool:

@@ -128,7 +128,7 @@ def _task(folder: Path, keep: KeepImage) -> Task:
     images = {
         file.name: keep(load_image(file))
         for file in sorted(folder.iterdir())
-        if file.suffix.lower() in _SUFFIXES and file.stem.isdigit()
+        if file.suffix.lower() in _SUFFIXES and file.stem.isdecimal()
     }
     absent = []
     if meta.image_reference and not images:
@@ -188,7 +188,8 @@ def _for_people(file: Path) -> list[str]:
     data = read_json(file, "case's eval.json", TaskFileError)[0]
     if isinstance(data, dict):
         data = next((value for value in data.values() if isinstance(value, list)), list(data.values()))
-    texts = [_with_standards(entry, file) if isinstance(entry, dict) else entry for entry in data or ()]
+    entries = data if isinstance(data, list) else [data]
+    texts = [_with_standards(entry, file) if isinstance(entry, dict) else entry for entry in entries]
     bad = next((text for text in texts if not isinstance(text, str) or not text), None)
     if bad is not None or not texts:
         raise TaskFileError(f"{file}: a question must be a string, not {short(bad)}: restore the published file")
@@ -210,10 +211,12 @@ def _with_standards(entry: dict[str, Any], file: Path) -> Any:
 
 
 def _number(name: str, where: str) -> int:
-    stem = Path(name).stem
-    if not stem.isdecimal() or not 1 <= int(stem) <= MAX_OUTPUTS:
-        raise TaskFileError(f"{where}: {name!r} is not the name of an output: expected 0001.jpg, 0002.jpg and so on")
-    return int(stem)
+    number = strictjson.natural(Path(name).stem)
+    if number is None or not 1 <= number <= MAX_OUTPUTS:
+        raise TaskFileError(
+            f"{where}: {short(name)} is not the name of an output: expected 0001.jpg, 0002.jpg and so on"
+        )
+    return number
 
 
 def _text(file: Path) -> str:
