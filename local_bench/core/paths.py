@@ -25,9 +25,10 @@ def safe_join(root: Path, relative: str) -> Path:
     """
     if not relative or "\0" in relative or Path(relative).is_absolute():
         raise UserError(f"the path {relative!r} is not a relative path inside {root}: give one that is")
-    path = (root / relative).resolve()
-    within = [root.resolve(), *_blobs(root.resolve())]
-    if not any(path.is_relative_to(folder) for folder in within):
+    path, top = (Path(os.path.realpath(one)) for one in (root / relative, root))
+    # After a loop of links, realpath leaves the rest of a path as it is, which could be a link out of the folder.
+    resolved = os.path.realpath(path) == str(path)
+    if not resolved or not any(path.is_relative_to(folder) for folder in (top, *_blobs(top))):
         raise UserError(f"the path {relative!r} leads out of {root}: keep files inside that folder")
     return path
 

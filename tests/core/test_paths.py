@@ -32,6 +32,25 @@ def test_a_link_that_leaves_the_folder_is_refused(tmp_path):
     assert safe_join(tmp_path / "inside", "images/x.png") == tmp_path / "inside" / "images" / "x.png"
 
 
+@pytest.mark.parametrize("relative", ["loop/../out/x", "loop/../there/x", "loop/../loop/../out/x", "there/x"])
+def test_a_loop_of_links_hides_no_link_that_leaves_the_folder(tmp_path, relative):
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    (tmp_path / "x").write_text("outside")
+    (folder / "loop").symlink_to("loop")
+    (folder / "out").symlink_to(tmp_path)
+    (folder / "there").symlink_to("loop/../out")
+    with pytest.raises(UserError, match="leads out"):
+        safe_join(folder, relative)
+
+
+def test_a_loop_of_links_is_a_missing_file(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for name in ("a", "a/x"):
+        assert not safe_join(tmp_path, name).exists()
+
+
 def test_a_snapshot_of_the_hubs_cache_is_read_through_its_links_and_no_others(tmp_path):
     repository = tmp_path / "hub/datasets--org--set"
     snapshot = repository / "snapshots" / ("a" * 40)

@@ -1,5 +1,6 @@
 """Paths: every option and argument that takes one, with every kind of place that is no ordinary file."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -151,3 +152,29 @@ def test_places_in_a_config(here, finished_run):  # noqa: F811
                 yield Case(f"--set {key}: {name}", ["plan", "run.yaml", "--set", f"{key}={place}"])
 
     assert_none(campaign(config_cases()), at_least=300)
+
+
+LINKED = {
+    "idea/relight_0001/0001.jpg": ["idea-bench", "--path", "idea"],
+    "idea/plain_0001/instruction.txt": ["idea-bench", "--path", "idea"],
+    "idea/plain_0001/more.png": ["idea-bench", "--path", "idea"],
+    "ice/images/i5.png": ["ice-bench", "--path", "ice/data.jsonl"],
+    "hype/mug-1/001.png": ["hype-edit-1", "--path", "hype/public.json"],
+}
+"""Files of benchmarks that are loops of links, and what reads them."""
+
+
+@pytest.mark.parametrize("file", LINKED)
+def test_a_loop_of_links_in_a_benchmark_is_a_missing_file(file, here):
+    Path(file).unlink(missing_ok=True)
+    Path(file).symlink_to(Path(file).name)
+    outcome = run(["suites", "show", *LINKED[file]], statuses=(0,))
+    assert not outcome.faults
+    assert str(here) not in outcome.err
+
+
+@pytest.mark.parametrize("more", [{"source_image": "loop/x"}, {"reference_images": ["loop"]}])
+def test_a_loop_of_links_in_an_order_is_a_missing_file(more, here):
+    Path("loop").symlink_to("loop")
+    write("tasks.jsonl", json.loads(Path("tasks.jsonl").read_text()) | more)
+    assert not run(["plan", "run.yaml"], statuses=(0,)).faults

@@ -221,10 +221,10 @@ def _number(name: str, where: str) -> int:
 
 def _text(file: Path) -> str:
     try:
-        path = safe_join(file.parent, file.name)
+        safe_join(file.parent, file.name)
     except UserError as e:
         raise TaskFileError(f"{file} cannot be read ({e}): restore the published file") from None
-    text = read_text(path, TaskFileError, missing="restore the published file").strip()
+    text = read_text(file, TaskFileError, missing="restore the published file").strip()
     if not text:
         raise TaskFileError(f"{file} is empty: restore the published file")
     return text
