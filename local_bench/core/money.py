@@ -10,6 +10,8 @@ MICRO = 1_000_000
 NS_PER_HOUR = 3_600_000_000_000
 MAX_USD = 10**9
 """Larger amounts are errors of input; every sum of a run's amounts fits 64 bits."""
+_MAX_EXPONENT = 30
+"""Of ten, in an amount as it is written."""
 
 
 def micro_usd(amount: str | int | float | Decimal) -> int:
@@ -30,7 +32,9 @@ def _in_micro(amount: str | int | float | Decimal) -> Decimal:
         exact = Decimal(str(amount))
     except (ArithmeticError, ValueError):
         raise ValueError(f"{short(amount)} is not an amount of money") from None
-    if not exact.is_finite() or not -MAX_USD <= exact <= MAX_USD:  # `abs` would round, and overflow
+    exponent = exact.as_tuple().exponent  # no integer for infinities and NaN
+    # A fraction with an exponent of millions would fill the memory; `abs` would round, and overflow.
+    if not isinstance(exponent, int) or abs(exponent) > _MAX_EXPONENT or not -MAX_USD <= exact <= MAX_USD:
         raise ValueError(f"{short(amount)} is not an amount of money of at most {MAX_USD:,} US dollars")
     return exact * MICRO
 

@@ -1,18 +1,20 @@
 """Loads YAML into validated pydantic models; errors contain the file, the line and the closest valid key."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.files import read_text
 from local_bench.core.messages import kind, short
+from local_bench.core.money import micro_usd, nearest_micro_usd
 from local_bench.core.strictjson import MAX_INTEGER_DIGITS
 from local_bench.core.suggest import hint
 
@@ -36,8 +38,22 @@ def _decimal(value: Any) -> Any:
     return format(Decimal(repr(value)), "f") if type(value) in (int, float) else value
 
 
-Amount = Annotated[str, BeforeValidator(_decimal)]
+def _amount(read: Callable[[str], int], form: str, text: str) -> str:
+    try:
+        valid = read(text) >= 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError(f"must be an amount in US dollars, 0 or more, {form}")
+    return text
+
+
+Amount = Annotated[str, BeforeValidator(_decimal), AfterValidator(partial(_amount, nearest_micro_usd, "such as 0.04"))]
 """An amount of money as decimal text; in a file it may be a number or a text."""
+ExactAmount = Annotated[
+    str, BeforeValidator(_decimal), AfterValidator(partial(_amount, micro_usd, "with at most six decimals"))
+]
+"""As `Amount`, in whole micro-USD."""
 M = TypeVar("M", bound=BaseModel)
 
 

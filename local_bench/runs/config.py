@@ -1,15 +1,13 @@
 """The config of a run, as its YAML file gives it. Unknown keys are errors; all defaults are defined here."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.money import micro_usd, nearest_micro_usd
-from local_bench.core.yamlfile import Amount, Strict, check, read_yaml, yaml_text
+from local_bench.core.yamlfile import Amount, ExactAmount, Strict, check, read_yaml, yaml_text
 from local_bench.runs.config_setting import apply_setting
 from local_bench.runs.judge_config import JudgeConfig, Name, Number, PathText
 
@@ -69,19 +67,6 @@ class ImportedConfig(Strict):
     Lines manifest of `task_id`, `deliverable`, `attempt`, `file`, `cost_usd`."""
     cost_usd_per_image: Amount | None = None
     """The cost of one image, in USD; values in the manifest take precedence."""
-
-    @model_validator(mode="after")
-    def _check_cost(self) -> "ImportedConfig":
-        if self.cost_usd_per_image is not None and not _is_amount(self.cost_usd_per_image, nearest_micro_usd):
-            raise ValueError("cost_usd_per_image must be an amount like 0.04")
-        return self
-
-
-def _is_amount(text: str, read: Callable[[str], int] = micro_usd) -> bool:
-    try:
-        return read(text) >= 0
-    except ValueError:
-        return False
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -161,28 +146,15 @@ class SettlementConfig(Strict):
     gpu: str | None = None
     """A row of the price table; defaults to the row of the device that was used."""
     price: Literal["low", "mid", "high"] = "mid"
-    usd_per_hour: Amount | None = None
+    usd_per_hour: ExactAmount | None = None
     """The lab's own price of one device-hour in USD; overrides the price table."""
-    usd_per_kwh: Amount | None = None
+    usd_per_kwh: ExactAmount | None = None
     """The electricity price in USD, for hourly prices that do not include electricity; used where the device's
     energy was measured."""
     api_usd_per_image: dict[str, Amount] = Field(default={})
     """Model name -> price of one image at an API, in USD; reported next to the measured cost."""
     coverage_min: Number = Field(0.98, ge=0, le=1)
     """The report shows a warning if the settled fraction of the tasks' total price is below this value."""
-
-    @model_validator(mode="after")
-    def _check_prices(self) -> "SettlementConfig":
-        if self.usd_per_hour is not None and not _is_amount(self.usd_per_hour):
-            raise ValueError("usd_per_hour must be an amount like 1.79")
-        if self.usd_per_kwh is not None and not _is_amount(self.usd_per_kwh):
-            raise ValueError("usd_per_kwh must be an amount like '0.30'")
-        wrong = next(
-            (model for model, text in self.api_usd_per_image.items() if not _is_amount(text, nearest_micro_usd)), None
-        )
-        if wrong is not None:
-            raise ValueError(f"api_usd_per_image: {wrong}'s price must be an amount like 0.04")
-        return self
 
 
 class RayConfig(Strict):

@@ -8,7 +8,7 @@ from pydantic import Field
 from local_bench.core.errors import ConfigError
 from local_bench.core.money import micro_usd
 from local_bench.core.paths import config_files
-from local_bench.core.yamlfile import Amount, Strict, load_yaml
+from local_bench.core.yamlfile import ExactAmount, Strict, load_yaml
 from local_bench.models.gpus import best_match
 from local_bench.runs.config import SettlementConfig
 
@@ -16,7 +16,7 @@ from local_bench.runs.config import SettlementConfig
 class PriceRow(Strict):
     """One price of a device type."""
 
-    usd_per_hour: Amount
+    usd_per_hour: ExactAmount
     source: str
     date: str
 

@@ -1,24 +1,14 @@
 """API prices per image that the benchmarks' papers assume: `configs/api_prices.yaml`."""
 
 from collections.abc import Iterable
-from decimal import Decimal, InvalidOperation
-from typing import Annotated, Self
+from decimal import Decimal
+from typing import Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import config_files
 from local_bench.core.yamlfile import Amount, Strict, load_yaml
-
-
-def _usd(text: str) -> str:
-    try:
-        amount = Decimal(text)
-    except InvalidOperation:
-        amount = Decimal("nan")
-    if not amount.is_finite() or amount < 0:
-        raise ValueError("a price must be an amount in US dollars, 0 or more, like 0.04")
-    return text
 
 
 class ApiPrices(Strict):
@@ -26,7 +16,7 @@ class ApiPrices(Strict):
 
     source: str
     date: str
-    usd_per_image: dict[str, Annotated[Amount, AfterValidator(_usd)]]
+    usd_per_image: dict[str, Amount]
     aliases: dict[str, str] = Field(default={})
     """Model name in published result files -> its name in `usd_per_image`."""
 

@@ -74,7 +74,7 @@ CARD = {
     "lora": {},
 }
 PRICES = {
-    "gpus": {"lab": {"title": "Lab", "mid": {"usd_per_hour": "1", "source": "s", "date": "2026"}, "matches": ["CPU"]}}
+    "gpus": {"lab": {"title": "Lab", "mid": {"usd_per_hour": 1, "source": "s", "date": "2026"}, "matches": ["CPU"]}}
 }
 ANNOTATION = {"model": "mini-kontext", "task_id": "print-01", "deliverable": 1, "attempt": 1, "rater": "a"} | {
     "brf": True,
@@ -193,7 +193,13 @@ def inputs(finished_run: Path) -> list[Input]:
         Input("config of a run, digest", "own/run.yaml", ("digest", "own"), own, 9),
         Input("card list", "local-bench/models/mine.yaml", ("models", "list", "--json"), CARD, 2),
         Input("card show", "local-bench/models/mine.yaml", ("models", "show", "mine", "--json"), CARD),
-        Input("prices", "local-bench/prices.yaml", ("plan", "plain.yaml", "--json"), PRICES),
+        Input(
+            "prices",
+            "local-bench/prices.yaml",
+            ("plan", "plain.yaml", "--set", "settlement.gpu=lab", "--json"),
+            PRICES,
+        ),
+        Input("prices of others", "local-bench/prices.yaml", ("plan", "plain.yaml", "--json"), PRICES, 9),
         Input(
             "slurm settings", "local-bench/slurm.yaml", ("slurm", "run.yaml", "--nodes", "1", "--run-dir", "s"), SLURM
         ),

@@ -29,8 +29,8 @@ def load(tmp_path, text, *settings):
         ("name: x\nmodels: []\n", "line 2: models"),
         ("name: x\nmodels:\n  - {card: a}\n  - {card: a}\n", "two models are called 'a'"),
         (GOOD + "acceptance: {brf: .nan}\n", "acceptance.brf"),
-        (GOOD + "settlement: {usd_per_hour: '-1'}\n", "usd_per_hour must be an amount"),
-        (GOOD + "settlement: {usd_per_hour: much}\n", "usd_per_hour must be an amount"),
+        (GOOD + "settlement: {usd_per_hour: '-1'}\n", "settlement.usd_per_hour: must be an amount"),
+        (GOOD + "settlement: {usd_per_hour: much}\n", "settlement.usd_per_hour: must be an amount"),
     ],
 )
 def test_an_error_names_its_line_and_the_nearest_valid_key(tmp_path, text, message):
