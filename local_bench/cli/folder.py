@@ -41,7 +41,7 @@ def measure_folder(
             image: {name: {"value": scores[name].value, "unscored": scores[name].unscored} for name in names}
             for image, scores in result.images.items()
         }
-        show_json({"metrics": result.metrics, "images": images})
+        show_json({"metrics": result.metrics, "captions_cut": result.cut, "images": images})
     else:
         rows = [[image, *(_cell(scores[name]) for name in names)] for image, scores in result.images.items()]
         show(table(["image", *names], rows))

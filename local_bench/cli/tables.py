@@ -176,6 +176,7 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
             {"what": items.what, "n": items.n, "n_unscored": items.n_unscored, "reasons": dict(items.reasons)}
             for items in outcome.unscored
         ],
+        "captions_cut": run.store.notes("captions_cut"),
     }
     if report:
         result["report"] = str(report)

@@ -15,7 +15,8 @@ from local_bench.core.storage import append, cut, storage_errors
 from local_bench.core.types import Score
 from local_bench.core.yamlfile import Strict, check
 from local_bench.judges.metrics.base import NO_MEMORY, ImageFile, Subject
-from local_bench.judges.metrics.evaluator import Wanted
+from local_bench.judges.metrics.evaluator import Wanted, cut_captions, cut_sentence
+from local_bench.judges.metrics.registry import make_metric
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.measure import NO_WEIGHTS, identity_of, is_available, measure_share
 from local_bench.runs.progress import Progress
@@ -43,6 +44,8 @@ class Measurement:
 
     metrics: dict[str, dict[str, Any]]
     images: dict[str, dict[str, Score]] = field(default_factory=dict)
+    cut: dict[str, dict[str, int]] = field(default_factory=dict)
+    """`cut_captions` of the metrics."""
 
 
 def measure_images(
@@ -64,6 +67,11 @@ def measure_images(
     found = {name: is_available(name, require, progress) for name in names}
     usable = tuple(name for name in names if found[name])
     result = Measurement({name: identity_of(name, engine.device) if found[name] else {} for name in names})
+    if paired.captions:
+        metrics = {name: make_metric(name) for name in usable}
+        result.cut = cut_captions(metrics, ((subject, usable) for subject in subjects.values()))
+        for name, cut in result.cut.items():
+            progress.note(cut_sentence(name, cut))
     kept = _ScoresFile(out, subjects, {name: result.metrics[name] for name in usable}) if out else None
     result.images = {
         key: {name: Score(name, None, NO_WEIGHTS) for name in names if not found[name]} for key in subjects

@@ -16,7 +16,15 @@ from local_bench.core.quiet import quiet_transformers
 from local_bench.core.types import Score
 from local_bench.generators import numerics
 from local_bench.judges.metrics.base import NO_MEMORY, ImageFile, NetworkMetric, Subject
-from local_bench.judges.metrics.evaluator import Evaluator, Note, Opened, Scored, Wanted
+from local_bench.judges.metrics.evaluator import (
+    Evaluator,
+    Note,
+    Opened,
+    Scored,
+    Wanted,
+    cut_captions,
+    cut_sentence,
+)
 from local_bench.judges.metrics.extractor import FAULTY
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
 from local_bench.models.weights import resolve, resolve_parts, weights_digest
@@ -50,7 +58,8 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
 
     A metric whose weights are missing leaves its scores unscored.
     """
-    wanted = _wanted(run)
+    every = _every(run)
+    wanted = _wanted(run, every)
     requested = list(dict.fromkeys(name for _, names in wanted for name in names))
     absent = {name for name in requested if not is_available(name, False, progress)}
     unscored = [
@@ -62,6 +71,9 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
         return
     quiet_transformers()
     names = tuple(name for name in requested if name not in absent)
+    for name, cut in cut_captions({name: make_metric(name) for name in names}, every).items():
+        progress.note(cut_sentence(name, cut))
+        run.store.set_meta(f"captions_cut:{name}", json.dumps(cut, sort_keys=True))
     with executor.workers() as workers:
         order = workers.call(metric_order, names, run.config.engine)
         _store_identities(run.store, order)
@@ -110,14 +122,20 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
                 yield Message(sentence)
 
 
-def _wanted(run: RunDir) -> list[Wanted]:
-    """Images with missing scores, those of one task adjacent. Scores that are unscored because of missing weights, too
-    little memory or a faulty image are computed again."""
+def _wanted(run: RunDir, every: list[Wanted]) -> list[Wanted]:
+    """Images with missing scores. Scores that are unscored because of missing weights, too little memory or a faulty
+    image are computed again."""
     existing = {
         (work_id, score.name)
         for work_id, _, score in run.store.scores("metric")
         if score.unscored not in (NO_WEIGHTS, NO_MEMORY) and not (score.unscored or "").startswith(FAULTY)
     }
+    kept = ((s, tuple(name for name in names if (s.key, name) not in existing)) for s, names in every)
+    return [(s, names) for s, names in kept if names]
+
+
+def _every(run: RunDir) -> list[Wanted]:
+    """All images with the metrics of their tasks, those of one task adjacent."""
     tasks = {task.task_id: task for task in run.store.tasks()}
     rows = sorted(run.store.candidates(), key=lambda row: (row.task_id, row.deliverable, row.work_id))
     by_task = suite(run.config.suite.name).metrics_by_task
@@ -127,11 +145,7 @@ def _wanted(run: RunDir) -> list[Wanted]:
             continue
         task = tasks[row.task_id]
         left_out = by_task - set(task.metrics)
-        names = tuple(
-            name
-            for name in run.config.metrics
-            if (row.work_id, name) not in existing and name.partition(":")[0] not in left_out
-        )
+        names = tuple(name for name in run.config.metrics if name.partition(":")[0] not in left_out)
         if names:
             source, mask, *references = (
                 None if sha256 is None else ImageFile(image_path(run.inputs, sha256), sha256)

@@ -168,3 +168,22 @@ def test_wrong_input_is_an_error(lab, monkeypatch, capsys, arguments, message):
     assert message in captured.err
     assert len(captured.err.splitlines()) == 1
     assert not captured.out
+
+
+def test_captions_that_clip_cuts_are_counted_in_a_note_and_in_the_result(lab, monkeypatch, capsys):
+    monkeypatch.chdir(lab)
+    long = "a red fox beside a green owl " * 20
+    captions = {"a.png": long + "and no owl", "b.webp": long, "c.PNG": "a fox"}
+    (lab / "captions.json").write_text(json.dumps(captions))
+    command = ["measure", "made", "--metrics", "clip_cap:tiny-clip,colorfulness", "--captions", "captions.json"]
+    for _ in range(2):  # the second time from the scores that were kept
+        assert main([*command, "--out", "s.jsonl", "--json"]) == 0
+        captured = capsys.readouterr()
+        assert "clip_cap:tiny-clip: 2 of 3 captions have more than 77 tokens and were cut" in captured.err
+        found = json.loads(captured.out)
+        assert found["captions_cut"] == {"clip_cap:tiny-clip": {"n": 3, "n_cut": 2, "max_tokens": 77}}
+    (lab / "captions.json").write_text(json.dumps({"a.png": "a fox"}))
+    assert main([*command, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["captions_cut"] == {}
+    assert "tokens" not in captured.err

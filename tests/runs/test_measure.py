@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from local_bench.analysis.digest import digests
+from local_bench.cli.main import main
 from local_bench.core.errors import LedgerError, WeightsError
 from local_bench.judges.metrics.base import NO_MEMORY
 from local_bench.judges.metrics.clip_network import ClipNetwork
@@ -265,3 +266,27 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path, monkeypatch):
     rows, _ = orders.run(HOST, stages=("measure",))
     assert len(rows) == 1200
     assert peaks[-1] - peaks[2] < 16  # MiB over the last five sixths
+
+
+def test_prompts_that_clip_cuts_are_counted_for_the_whole_run(orders, capsys):
+    lines = [json.loads(line) for line in (orders.root / "tasks.jsonl").read_text().splitlines()]
+    for line in lines[:4]:
+        line["brief"] = "Make the mug blue and its handle green. " * 15
+    (orders.root / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    progress = Recorded()
+    orders.run(["clip_cap:tiny-clip", "l1_raw"], progress=progress)
+    notes = [note for note in progress.notes if "77 tokens" in note]
+    assert len(notes) == 1
+    assert notes[0].startswith("clip_cap:tiny-clip: 4 of 10 captions have more than 77 tokens")
+    assert main(["measure", "run", "--json"]) == 0  # nothing is left to be measured
+    found = json.loads(capsys.readouterr().out)
+    assert found["captions_cut"] == {"clip_cap:tiny-clip": {"n": 10, "n_cut": 4, "max_tokens": 77}}
+
+
+def test_a_value_outside_its_range_is_unscored_in_a_run(orders, monkeypatch):
+    monkeypatch.setattr("local_bench.judges.metrics.ssim.similarity", lambda image, source: 1.5)
+    rows, _ = orders.run(["ssim", "l1_raw"])
+    ssim = [row for row in rows if row["name"] == "ssim"]
+    assert {row["unscored"] for row in ssim} == {"the metric gave a number outside its range, from 0 to 1"}
+    assert all(row["value"] is None for row in ssim)
+    assert all(row["value"] is not None for row in rows if row["name"] == "l1_raw")

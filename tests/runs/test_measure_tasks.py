@@ -2,7 +2,7 @@
 
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
-from local_bench.runs.measure import _wanted
+from local_bench.runs.measure import _every
 from local_bench.runs.rundir import RunDir
 from tests.suites.benchmarks import layouts
 
@@ -22,7 +22,7 @@ def test_each_item_has_its_own_metrics_mask_and_caption(tmp_path):
     run_stages(config, tmp_path / "run", ("generate",))
     with RunDir.open(tmp_path / "run") as run:
         items = [row["task_id"] for row in run.store.rows("SELECT task_id FROM candidates ORDER BY task_id")]
-        selected = dict(zip(items, _wanted(run), strict=True))
+        selected = dict(zip(items, _every(run), strict=True))
     metrics = {item: set(own) for item, (_, own) in selected.items()}
     clip = "clip_cap:tiny-clip"
     assert metrics == {

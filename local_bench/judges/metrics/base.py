@@ -5,6 +5,7 @@ on the CPU. A `NetworkMetric` computes it from feature arrays that a `Network` e
 is computed once per (FeatureInput, Network), cached, and shared by all metrics and later runs.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ ABSENT: dict[Need, str] = {
 """Reasons for an unscored metric whose required input is missing."""
 
 
+_ROUNDING = 1e-6
+"""Rounding error of float32, relative for values above 1: a cosine of 1.0000001 is 1."""
 NO_MEMORY = "there is not enough memory for a picture of this size"
 """Reason of a score for which memory ran out; it is computed again by the next session."""
 
@@ -52,7 +55,21 @@ class MetricSpec:
     """Required inputs besides the image."""
     lowest: float | None = None
     highest: float | None = None
-    """Bounds of the value; None if unbounded."""
+    """Bounds of the value; None if unbounded. A value beyond them is unscored."""
+
+    def within(self, value: float) -> float | None:
+        """The value, or the bound that it passes by rounding alone; None if it is outside the range or NaN."""
+        lowest = -math.inf if self.lowest is None else self.lowest
+        highest = math.inf if self.highest is None else self.highest
+        nearest = min(max(value, lowest), highest)
+        return nearest if abs(value - nearest) <= _ROUNDING * max(1.0, abs(nearest)) else None
+
+    @property
+    def range(self) -> str:
+        """The range in words."""
+        if self.lowest is not None and self.highest is not None:
+            return f"from {self.lowest:g} to {self.highest:g}"
+        return f"at least {self.lowest:g}" if self.lowest is not None else f"at most {self.highest:g}"
 
 
 @dataclass(frozen=True)
@@ -100,7 +117,11 @@ class Subject:
 
     def absent(self, needs: Sequence[Need]) -> str | None:
         """The reason why a metric with these needs cannot be computed; None if all inputs are present."""
-        present = {"caption": bool(self.caption), "source": bool(self.source), "reference": bool(self.references)}
+        present = {
+            "caption": bool(self.caption and self.caption.strip()),
+            "source": bool(self.source),
+            "reference": bool(self.references),
+        }
         return next((ABSENT[need] for need in needs if not present[need]), None)
 
 
@@ -149,6 +170,10 @@ class Network(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release the weights."""
+
+    def tokens_if_cut(self, text: str) -> int | None:
+        """The number of tokens that are read of a text, if it has more."""
+        return None
 
     @abstractmethod
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> Any:

@@ -69,16 +69,26 @@ class ClipNetwork(Network):
 
         self._device = torch.device(device)
         self._model = open_clip.create_model(self._location, precision="fp32", device=device).eval()
-        self._tokenizer = open_clip.get_tokenizer(self._location) if self.reads_text else None
-        if isinstance(self._tokenizer, open_clip.SimpleTokenizer):
-            self._tokenizer.clean_fn = as_clip_reads
 
     def close(self) -> None:
-        del self._model, self._tokenizer
+        del self._model
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        import open_clip
+
+        tokenizer = open_clip.get_tokenizer(self._location)
+        if isinstance(tokenizer, open_clip.SimpleTokenizer):
+            tokenizer.clean_fn = as_clip_reads
+        return tokenizer
+
+    def tokens_if_cut(self, text: str) -> int | None:
+        limit = self._tokens
+        cut, longer = (self._tokenizer([text], length)[0][:limit] for length in (limit, limit + 1))
+        return None if torch.equal(cut, longer) else limit  # a text that is cut has its end mark earlier
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> Any:
         if text is not None:
-            assert self._tokenizer is not None
             return self._tokenizer([text])[0]  # (tokens,) int64
         refuse_slender(images[0], self._side_px)
         return self.transform(images[0])  # (3, height, width) float32

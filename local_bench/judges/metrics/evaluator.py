@@ -6,7 +6,7 @@ order of subjects, on the other items in a batch or on interruptions. Memory use
 subjects.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -153,6 +153,38 @@ class Evaluator:
         return rows
 
 
+def cut_captions(metrics: Mapping[str, Metric], wanted: Iterable[Wanted]) -> dict[str, dict[str, int]]:
+    """For each metric that does not read every caption whole: `n` captions, of which it cut `n_cut` after
+    `max_tokens` tokens."""
+    found: dict[str, dict[str, int]] = {}
+    limits: dict[tuple[Hashable, str], int | None] = {}
+    texts: Counter[str] = Counter()
+    for subject, names in wanted:
+        for name in names:
+            metric = metrics.get(name)
+            if not isinstance(metric, NetworkMetric) or not metric.network.reads_text:
+                continue
+            if subject.absent(metric.spec.needs) is not None:
+                continue
+            for text in [one.text for one in metric.inputs(subject) if one.text is not None]:
+                texts[name] += 1
+                key = metric.network.key, text
+                if key not in limits:
+                    limits[key] = metric.network.tokens_if_cut(text)
+                limit = limits[key]
+                if limit is not None:
+                    own = found.setdefault(name, {"n": 0, "n_cut": 0, "max_tokens": limit})
+                    own["n_cut"] += 1
+    return {name: own | {"n": texts[name]} for name, own in found.items()}
+
+
+def cut_sentence(name: str, cut: Mapping[str, int]) -> str:
+    return (
+        f"{name}: {cut['n_cut']} of {cut['n']} captions have more than {cut['max_tokens']} tokens and were cut; "
+        "the rest of them is not compared"
+    )
+
+
 def _among(own: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in own)
 
@@ -170,7 +202,10 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
         return Score(name, None, unreadable(e, subject.images))
     if not -MAX_SCORE <= found <= MAX_SCORE:  # NaN is no number between them either
         return Score(name, None, f"the metric gave no finite number of at most {MAX_SCORE:g}")
-    return Score(name, found)
+    within = metric.spec.within(found)
+    if within is None:
+        return Score(name, None, f"the metric gave a number outside its range, {metric.spec.range}")
+    return Score(name, within)
 
 
 def _in_parts(rows: Iterable[list[tuple[str, Score]]]) -> Iterator[Scored]:

@@ -51,6 +51,13 @@ FORMULAS = frozenset(
 """Metrics that need no file."""
 
 
+_BOUNDS: dict[str, tuple[float | None, float | None]] = {
+    **dict.fromkeys(("LPIPS", "NLPD", "STLPIPS"), (0.0, None)),  # distances, whose usual maximum is no bound
+    "ARNIQA": (None, None),  # a linear function of a regression
+}
+"""Bounds of classes whose values pass those of pyiqa's table."""
+
+
 @dataclass(frozen=True)
 class Described:
     """pyiqa's description of one of its metrics."""
@@ -62,7 +69,7 @@ class Described:
     lower_better: bool
     lowest: float | None
     highest: float | None
-    """pyiqa's bounds without a tilde, which marks rough bounds."""
+    """pyiqa's bounds without a tilde, which marks rough bounds; `_BOUNDS` if its own are not right."""
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -99,10 +106,11 @@ def describe(name: str) -> Described:
         raise ConfigError(f"metrics: pyiqa:{name} cannot be run here: {_REFUSED[name]}")
     entry = table[name]
     options = dict(entry["metric_opts"])
-    lowest, highest = (_bound(part) for part in entry["score_range"].split(","))
+    kind = options.pop("type")
+    lowest, highest = _BOUNDS.get(kind) or (_bound(part) for part in entry["score_range"].split(","))
     return Described(
         name,
-        options.pop("type"),
+        kind,
         entry["metric_mode"] == "FR",
         entry.get("lower_better", False),
         lowest,

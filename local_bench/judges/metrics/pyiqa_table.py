@@ -26,7 +26,7 @@ _ROWS = {
     "clipiqa": _Row("clipiqa", "Wang et al. 2023, eq. 2"),
     # Zhang et al., "The Unreasonable Effectiveness of Deep Features as a Perceptual Metric", CVPR 2018, eq. 1: AlexNet,
     # version 0.1, distance to the source, at the source's size. Not negative, 0 for the same image, lower is better.
-    "lpips": _Row("lpips", "Zhang et al. 2018, eq. 1, AlexNet, v0.1", bounds=(0.0, None)),
+    "lpips": _Row("lpips", "Zhang et al. 2018, eq. 1, AlexNet, v0.1"),
     # Ke et al., "MUSIQ: Multi-scale Image Quality Transformer", ICCV 2021, on the image in its own size. On KonIQ's
     # scale, about 0 to 100, higher is better.
     "musiq": _Row("musiq", "Ke et al. 2021"),

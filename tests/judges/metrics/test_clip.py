@@ -245,3 +245,12 @@ def test_the_network_uses_this_tokenizer(cache):
     entity, plain = network.prepare([], "fish &amp; chips"), network.prepare([], "fish & chips")
     assert entity.tolist() != plain.tolist()
     network.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("word " * 75, None), ("word " * 76, 77), ("xqz" * 75, 77), ("", None), ("a\n" * 74, None), ("🦊" * 75, 77)],
+    ids=["77-tokens", "78-tokens", "one-long-word", "empty", "lines", "emoji"],
+)
+def test_a_caption_with_more_tokens_than_clip_reads_is_known(text, limit):
+    assert metric_of("clip_cap:tiny-clip").network.tokens_if_cut(text) == limit

@@ -7,18 +7,21 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from local_bench.core.errors import LocalBenchError
 from local_bench.judges.metrics.base import (
     NO_MEMORY,
     FeatureInput,
+    HostMetric,
+    ImageFile,
     MetricSpec,
     Network,
     NetworkMetric,
     Subject,
     Unscorable,
 )
-from local_bench.judges.metrics.evaluator import Evaluator, Note, Opened, Scored
+from local_bench.judges.metrics.evaluator import Evaluator, Note, Opened, Scored, cut_captions
 from local_bench.judges.metrics.extractor import FeatureExtractor
 from local_bench.judges.metrics.feature_cache import FeatureCache
 from local_bench.judges.metrics.registry import make_metric
@@ -222,3 +225,76 @@ def test_host_metrics_run_first_and_every_requested_score_is_counted(tmp_path):
     assert sum(step.n_subjects for step in steps) == survey.groups(wanted) == 70 + 35
     assert {score.name for _, score in steps[0].rows} == {"l1_raw", "ssim"}
     assert sum(len(step.rows) for step in steps) == 70 + 35 + 35
+
+
+class Constant(HostMetric):
+    def __init__(self, value, lowest, highest):
+        self._value = value
+        self.spec = MetricSpec("constant", True, "none", "a test", lowest=lowest, highest=highest)
+
+    def measure(self, seen):
+        return self._value
+
+
+@pytest.mark.parametrize(
+    ("value", "lowest", "highest", "kept"),
+    [
+        (0.0, 0.0, 1.0, 0.0),
+        (1.0, 0.0, 1.0, 1.0),
+        (1.0000001, -1.0, 1.0, 1.0),  # a cosine in float32
+        (-4e-8, 0.0, 80.0, 0.0),  # the PSNR of black and white
+        (10.000003, 1.0, 10.0, 10.0),  # a mean of a distribution in float32
+        (1.00001, -1.0, 1.0, None),
+        (1.5, 0.0, 1.0, None),
+        (-0.1, 0.0, 1.0, None),
+        (-0.1, 0.0, None, None),
+        (7.0, None, 5.0, None),
+        (1e9, 0.0, None, 1e9),
+        (-3.5, None, None, -3.5),
+        (float("nan"), 0.0, 1.0, None),
+        (float("inf"), 0.0, None, None),
+        (float("-inf"), None, 1.0, None),
+    ],
+)
+def test_a_value_outside_the_metrics_range_is_unscored(tmp_path, value, lowest, highest, kept):
+    subject = Subject("s", make_image(tmp_path, 0))
+    (scored,) = Evaluator({"constant": Constant(value, lowest, highest)}).run([(subject, ("constant",))])
+    ((_, score),) = scored.rows
+    assert score.value == kept
+    assert (score.unscored is None) == (kept is not None)
+    if kept is None and np.isfinite(value):
+        ends = [f"{end:g}" for end in (lowest, highest) if end is not None]
+        assert score.unscored.startswith("the metric gave a number outside its range, ")
+        assert all(end in score.unscored for end in ends)
+
+
+def test_every_metric_that_states_a_range_gives_its_exact_ends(tmp_path):
+    """Metrics of pixels at the ends of their ranges: equal, black and white, and flat images."""
+    flat = [Image.new("RGB", (96, 96), colour) for colour in ("black", "white", "red")]
+    names = ("psnr", "ssim", "l1_raw", "entropy", "pyiqa:entropy", "pyiqa:ssim", "pyiqa:nlpd", "pyiqa:gmsd")
+    metrics = {name: make_metric(name) for name in (*names, "pyiqa:fsim", "pyiqa:vsi", "colorfulness")}
+    for i, image in enumerate(flat):
+        image.save(tmp_path / f"{i}.png")
+    files = [ImageFile(tmp_path / f"{i}.png") for i in range(3)]
+    pairs = [(Subject(f"{a}{b}", files[a], files[b]), tuple(metrics)) for a in range(3) for b in range(3)]
+    lost = [(key, s) for step in Evaluator(metrics).run(pairs) for key, s in step.rows if "range" in (s.unscored or "")]
+    assert not lost
+    (step,) = Evaluator({"pyiqa:cw_ssim": make_metric("pyiqa:cw_ssim")}).run([(pairs[0][0], ("pyiqa:cw_ssim",))])
+    assert step.rows[0][1].unscored == "the metric gave a number outside its range, from 0 to 1"  # a million
+
+
+def test_captions_that_are_cut_are_counted_once_for_each_subject(tmp_path):
+    class Short(Means):
+        def tokens_if_cut(self, text):
+            return 5 if len(text) > 5 else None
+
+    captions = ["short", "longer", "longer", "", None, " "]
+    subjects = [Subject(str(i), make_image(tmp_path, i), caption=text) for i, text in enumerate(captions)]
+    metrics = {
+        "cutting": Likeness(Short(), "cutting", ("caption",), caption=True),
+        "whole": Likeness(Means("other"), "whole", ("caption",), caption=True),
+        "host": Constant(1.0, None, None),
+    }
+    found = cut_captions(metrics, [(subject, tuple(metrics)) for subject in subjects])
+    assert found == {"cutting": {"n": 3, "n_cut": 2, "max_tokens": 5}}
+    assert cut_captions(metrics, [(subject, ("whole", "unknown")) for subject in subjects]) == {}
