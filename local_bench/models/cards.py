@@ -17,7 +17,10 @@ LIBRARIES = {"pyiqa": "local_bench.judges.metrics.pyiqa_cards:pyiqa_card"}
 """The function that returns the card for a name `library:name`; these cards have no YAML files."""
 SHIPPED = "local_bench.models.shipped:copy"
 """The `build` function of models whose trained weights are in the repository."""
-_BASE_URL = re.compile(r"https://[^/]+(/.*)?|http://(127\.0\.0\.1|localhost)(:\d+)?(/.*)?")
+_HOST = r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}|\[[0-9A-Fa-f:.]+\]"
+_BASE_URL = re.compile(
+    rf"(?:https://(?:[^/@\s]+@)?(?:{_HOST})|http://(?:127\.0\.0\.1|localhost))(?::[0-9]{{1,5}})?(?:/.*)?"
+)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 _TEMPLATE_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -46,13 +49,22 @@ OnOff = Annotated[
     BeforeValidator(lambda given: {True: "on", False: "off"}[given] if isinstance(given, bool) else given),
 ]
 """In YAML, `on` and `off` are true and false."""
+_REPO = re.compile(r"(?!.*(?:--|\.\.|\.git$))(?:\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
+
+
+def _repository(name: str) -> str:
+    if not _REPO.fullmatch(name):
+        raise ValueError("must be OWNER/NAME or NAME as on the Hub, of letters, digits, '-', '_' and '.'")
+    return name
+
+
 BackendName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")]
 
 
 class Source(Strict):
     """Where the weights come from: a Hub repository, a URL, a local folder, or a function that builds a model."""
 
-    repo: str | None = None
+    repo: Annotated[str, AfterValidator(_repository)] | None = None
     revision: str | None = None
     """The full commit that `models fetch` downloads. If null, pass it with `--revision`."""
     base_url: str | None = None
@@ -87,7 +99,7 @@ class Source(Strict):
         if self.base_url is not None and not self.files:
             raise ValueError("base_url needs files: list the files to download")
         if self.base_url is not None and not _BASE_URL.fullmatch(self.base_url):
-            raise ValueError("base_url must begin with https://")
+            raise ValueError("base_url must begin with https:// and the name of a host")
         if self.files and self.repo is None and self.base_url is None:
             raise ValueError("files needs a repo or a base_url: remove files")
         for file in self.files:
@@ -139,8 +151,9 @@ class Takes(Strict):
     """Output height and width are then multiples of this."""
     min_side: int = Field(1, ge=1, le=8192)
     """Minimum height and width of an input image, in pixels."""
-    max_aspect: float | None = Field(None, ge=1)
-    """Maximum ratio of the longer to the shorter side of an input image."""
+    max_aspect: float | None = Field(100, ge=1)
+    """Maximum ratio of the longer to the shorter side of an input image; null for none. Language models and CLIP's
+    image encoder fail, or need many gigabytes, for longer ones."""
     mask: bool = False
     condition: str | None = None
     """The kind of control image (depth, canny, pose), if the input is one rather than an image to edit."""

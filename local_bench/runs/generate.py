@@ -8,8 +8,8 @@ from typing import Any
 
 from local_bench.core.errors import LedgerError
 from local_bench.core.identity import full_identity
+from local_bench.core.item_errors import is_failure
 from local_bench.core.quiet import quiet_libraries
-from local_bench.core.types import NOT_FINITE
 from local_bench.runs.executors.base import Executor, Workers
 from local_bench.runs.meter import Meter
 from local_bench.runs.operations import store_operations
@@ -57,14 +57,14 @@ def generate(run: RunDir, models: Sequence[ModelPlan], executor: Executor, progr
 
 def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:
     """Candidates of a model that are not done, or whose image is missing, damaged or altered."""
-    rows = [row for row in run.store.candidates(model) if row.state != "unscored"]
+    rows = [row for row in run.store.candidates(model) if row.state != "unscored" or is_failure(row.unscored)]
     made = [row.image for row in rows if row.image]
     faulty = run.image_store.faulty(made, run.config.engine.io_workers)
     if faulty:
         first = min(faulty.values())
         progress.note(f"{model}: {len(faulty):,} images are generated again ({first.sentence})")
     rows.sort(key=lambda row: row.work_id)
-    return [_job(row) for row in rows if row.state == "planned" or row.image in faulty]
+    return [_job(row) for row in rows if row.image is None or row.image in faulty]
 
 
 def _job(row: CandidateRow) -> Job:
@@ -129,12 +129,14 @@ class _Session:
             for result in results:
                 self._commit_one(result, self._signatures[meter.session] | {"batch_size": result.batch_size})
         self._finished.update(result.work_id for result in results)
-        if results:
-            self._progress.advance(len(results))
+        self._progress.advance(sum(result.batch_size is not None for result in results))
 
     def _commit_one(self, result: ImageResult, signature: dict[str, Any]) -> None:
         store, sha256 = self._run.store, result.pixels_sha256
         row = store.candidate(result.work_id)
+        if row.pixels_sha256 and is_failure(result.unscored):
+            self._progress.note(f"{row.task_id} image {row.deliverable} by {row.model}: {result.unscored}")
+            return  # its file is still missing or damaged
         if row.pixels_sha256 and row.pixels_sha256 != sha256:
             raise LedgerError(
                 f"{self._run.path}: {row.task_id} image {row.deliverable} by {row.model} was generated again "
@@ -144,7 +146,7 @@ class _Session:
             result.work_id,
             identity=full_identity(result.work_id, signature),
             pixels_sha256=sha256,
-            unscored=NOT_FINITE if sha256 is None else None,
+            unscored=result.unscored,
             batch_size=result.batch_size,
             truncated=result.truncated,
         )

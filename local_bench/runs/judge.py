@@ -10,6 +10,7 @@ from PIL import Image
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.identity import canonical_json
+from local_bench.core.item_errors import FirstFailures, is_failure
 from local_bench.core.types import Question, Task, Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.transport import Transport, Unreachable, answers
@@ -29,7 +30,8 @@ from local_bench.suites.registry import suite
 COMMIT_EVERY = 32
 """Maximum number of answers per commit; commits are smaller where the disk is fast (`SaveInterval`)."""
 NO_QUESTION_ID = ""
-"""The question id of a verdict that is unscored because an image is faulty; it is judged once the image is restored."""
+"""The question id of a verdict that is unscored because an image is faulty, or judging it failed: the next session
+judges it."""
 Key = tuple[str, str, int, int, int]
 """(work id, rubric, point, repeat, round)"""
 StoreAnswers = Callable[[Sequence[tuple["JudgeRequest", Verdict]]], None]
@@ -66,7 +68,8 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
         unscored = [(replace(r, question_id=NO_QUESTION_ID), Verdict(None, reason, "")) for r, reason in faulty]
         StoreVerdicts(run, spec)([u for u in unscored if stored.get(u[0].key, NO_QUESTION_ID) == NO_QUESTION_ID])
         if pending:
-            JudgeSession(run, config, spec, executor, progress).run(pending, StoreVerdicts(run, spec))
+            begun = any(row.answer_json is not None for row in rows)
+            JudgeSession(run, config, spec, executor, progress, begun).run(pending, StoreVerdicts(run, spec))
     labels = {spec.judge_id: config.label for config, spec in judges}
     run.store.enter_judges(labels)
     score(run, list(labels))
@@ -115,7 +118,7 @@ class StoreVerdicts:
         self.run.store.enter_verdicts(
             VerdictRow(
                 *request.key[:4],
-                request.question_id,
+                NO_QUESTION_ID if is_failure(verdict.unscored) else request.question_id,
                 self.spec.rubrics[request.question.rubric].sha256,
                 self.spec.judge_id,
                 *verdict_columns(verdict),
@@ -144,6 +147,7 @@ class JudgeSession:
         spec: JudgeSpec,
         executor: Executor,
         progress: Progress,
+        begun: bool = False,
     ) -> None:
         self._run = run
         self._config = config
@@ -153,6 +157,8 @@ class JudgeSession:
         self._check_images: dict[str, Image.Image] = {}
         self._pace = SaveInterval()
         self._uncharged = 0
+        self._begun = begun
+        """Whether a question has been answered."""
         self._load = lru_cache(maxsize=16)(self._image)
 
     def run(self, requests: Sequence[JudgeRequest], store_answers: StoreAnswers) -> None:
@@ -189,14 +195,19 @@ class JudgeSession:
         store_answers: StoreAnswers,
     ) -> None:
         answered: list[tuple[JudgeRequest, Verdict]] = []
+        advice = "check the judge's card, its settings (max_tokens, chat_template_kwargs) and its log"
+        first = FirstFailures[tuple[JudgeRequest, Verdict]](f"questions to {self._config.label}", advice, self._begun)
         questions = [(key, request.question) for key, request in left.items()]
         try:
             for key, verdict in answers(transport, self._spec, questions):
-                answered.append((left[key], verdict))
+                one = left[key], verdict
+                answered += first.failed(verdict.unscored, one) if verdict.unscored else first.succeeded(one)
+                self._begun |= verdict.unscored is None
                 if len(answered) >= COMMIT_EVERY or self._pace.due:
                     self._commit(answered, left, store_answers)
                 if self._uncharged >= COMMIT_EVERY:
                     self._charge_judged()
+            answered += first.released()
         finally:  # also if the judge fails: answers received are never requested again
             self._commit(answered, left, store_answers)
             self._charge_judged()

@@ -1,12 +1,13 @@
 """Plans a run before anything is loaded: its tasks, models and candidates."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from local_bench.core.control_tokens import without_control_tokens
 from local_bench.core.errors import ConfigError, RunImageError
 from local_bench.core.files import unused
 from local_bench.core.hardrules import HardRules, VisualSpecs
@@ -139,6 +140,9 @@ def make_plan(
                 f"{entry.attempts}."
             )
     notes += _identical_repeats(config, entry)
+    split = sum(d.prompt != without_control_tokens(d.prompt) for task in tasks for d in entry.deliverables(task))
+    if split and any(model.card for model in models):
+        notes.append(f"{split} prompts contain control tokens of language models, which are split by a space.")
     _refuse_duplicates([p.candidate for p in planned])
     return RunPlan(entry, tasks, models, planned, notes, tuple(positions), tuple(refused))
 
@@ -276,7 +280,10 @@ class _Fit:
 def _fits(entry: Suite, tasks: Iterable[Task], takes: Takes) -> Iterator[_Fit]:
     for task in tasks:
         fitted = entry.fitted(task, takes)
-        yield _Fit(task, entry.deliverables(task), fitted) if isinstance(fitted, str) else _Fit(task, fitted, None)
+        if isinstance(fitted, str):
+            yield _Fit(task, entry.deliverables(task), fitted)
+        else:
+            yield _Fit(task, [replace(d, prompt=without_control_tokens(d.prompt)) for d in fitted], None)
 
 
 def _generated(
@@ -323,9 +330,8 @@ def _generated(
             unscored = f"{UNSUPPORTED}the model fills the masked part of a picture, and this order gives no mask"
         if unscored is None and not seen and not takes.text_alone:
             unscored = f"{model.label} works on a picture, and this order gives none."
-        if unscored is None and not all(_takes(takes, *sizes[sha]) for sha in seen):
-            limits = f"at least {takes.min_side} pixels a side and at most {takes.max_aspect:g} times longer than wide"
-            unscored = f"{model.label} takes pictures of {limits}, and this order's are not."
+        if unscored is None and (misfit := next(filter(None, (_misfit(takes, *sizes[sha]) for sha in seen)), None)):
+            unscored = f"{model.label} takes pictures {misfit}."
         yield Planned(Candidate(model.label, deliverable, attempt, work), unscored)
 
 
@@ -333,9 +339,14 @@ def _specs(task: Task, number: int) -> VisualSpecs | None:
     return HardRules.model_validate(task.rules[number - 1]).visual_specs if task.rules else None
 
 
-def _takes(takes: Takes, width: int, height: int) -> bool:
-    aspect = max(width, height) / min(width, height)
-    return min(width, height) >= takes.min_side and (takes.max_aspect is None or aspect <= takes.max_aspect)
+def _misfit(takes: Takes, width: int, height: int) -> str | None:
+    """The limit that an input image exceeds."""
+    given = f"and one of this order's is {width} x {height} pixels"
+    if min(width, height) < takes.min_side:
+        return f"of at least {takes.min_side} pixels a side, {given}"
+    if takes.max_aspect is not None and max(width, height) > takes.max_aspect * min(width, height):
+        return f"whose longer side is at most {takes.max_aspect:g} times the shorter one, {given}"
+    return None
 
 
 def _model_notes(model: ModelPlan, fits: Sequence[_Fit]) -> list[str]:

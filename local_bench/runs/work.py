@@ -127,12 +127,14 @@ class NumericsSignature:
 
 @dataclass(frozen=True)
 class ImageResult:
-    """One image whose file has been written; its digest is None if the output was not finite."""
+    """One image whose file has been written, or the reason why there is none."""
 
     work_id: str
     pixels_sha256: str | None
-    batch_size: int
+    batch_size: int | None
+    """None if a prompt or an input image could not be encoded."""
     truncated: dict[str, int]
+    unscored: str | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ import torch
 from local_bench.core.errors import LocalBenchError
 from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_verified
+from local_bench.core.item_errors import FirstFailures, failure, is_of_item
+from local_bench.core.types import NOT_FINITE
 from local_bench.generators import numerics
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, image_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
@@ -72,6 +74,10 @@ class Worker:
         self._about: dict[str, tuple[Any, dict[str, int]]] = {}
         self._device = DeviceCalls(device)
         self._compiled_for: set[str] = set()
+        advice = "check the model's card, its settings (dtype) and its files"
+        begun = bool(order.known_sizes)  # an earlier session has generated images
+        self._encoded = FirstFailures[ImageResult](f"prompts of {order.label}", advice, begun)
+        self._made = FirstFailures[ImageResult](f"images of {order.label}", advice, begun)
         if order.sampler:
             self._generator.compiled_size = (order.sampler["height"], order.sampler["width"])
         if order.compile:
@@ -86,9 +92,11 @@ class Worker:
         yield NumericsSignature(self._signature)
         left = list(jobs)
         while left:
-            ready = yield from self._encode(left)
-            made = {job.work_id for job in ready}
-            left = [job for job in left if job.work_id not in made]
+            ready, failed = yield from self._encode(left)
+            done = {job.work_id for job in ready} | failed
+            left = [job for job in left if job.work_id not in done]
+            if not ready:
+                continue
             self._load(self._generator.load_denoiser)
             yield self._charge("load")
             yield PhaseStarted(f"{self._order.label}: make", len(ready))
@@ -98,34 +106,47 @@ class Worker:
             self._generator.drop_denoiser()
             if left:
                 self._remove_encodings(ready, left)
+        yield from _images(self._made.released())
 
     # ---- encoding
 
-    def _encode(self, jobs: Sequence[Job]) -> Generator[Event, None, list[Job]]:
+    def _encode(self, jobs: Sequence[Job]) -> Generator[Event, None, tuple[list[Job], set[str]]]:
         """Encode the inputs of `jobs`, prompt by prompt, until the disk limit of encodings is reached. Returns the jobs
-        whose inputs are encoded, in the order of `jobs`."""
+        whose inputs are encoded, in the order of `jobs`, and the work ids of those for which that failed."""
         groups: dict[str, list[Job]] = {}
         for job in jobs:
             groups.setdefault(self._text_key(job), []).append(job)
         n_missing = len({key for job in jobs for key in self._keys(job) if key not in self._encodings})
-        n_encoded, n_bytes, ready = 0, 0, set[str]()
+        n_encoded, n_bytes, ready, faults, failed = 0, 0, set[str](), dict[str, str](), set[str]()
         for text, members in groups.items():
             if n_bytes > self._order.encodings_bytes:
                 break
             for key, encode in self._missing(text, members).items():
-                if not n_encoded:
+                if key in faults:
+                    continue
+                if not (n_encoded or faults):
                     self._load(self._generator.load_encoder)
                     yield self._charge("load")
                     yield PhaseStarted(f"{self._order.label}: encode", n_missing)
-                encoded = yield from self._encode_one(encode)
+                yield PhaseAdvanced(1)
+                try:
+                    encoded = yield from self._encode_one(encode)
+                except Exception as e:  # noqa: BLE001  # raised again if it is not of this prompt
+                    faults[key] = failure("encoding", e)
+                    continue
                 n_bytes += self._encodings.put(key, encoded)
                 self._about[key] = (encoded.shape, encoded.truncated_tokens)
                 n_encoded += 1
-                yield PhaseAdvanced(1)
-            ready.update(job.work_id for job in members)
-        if n_encoded:
+            bad = {job.work_id: faults[key] for job in members for key in self._keys(job) if key in faults}
+            ready.update(job.work_id for job in members if job.work_id not in bad)
+            results = [ImageResult(work_id, None, None, {}, reason) for work_id, reason in bad.items()]
+            known = self._encoded.failed(next(iter(bad.values())), *results) if bad else self._encoded.succeeded()
+            failed.update(bad)
+            yield from _images(known)
+        if n_encoded or faults:
             yield self._charge("encode", n_encoded)
             self._generator.drop_encoder()
+        yield from _images(self._encoded.released())
         texts = {self._text_key(job) for job in jobs if job.work_id in ready}
         cut = Counter(name for key in texts for name, n in self._encoding_info(key)[1].items() if n)
         if cut:
@@ -134,7 +155,7 @@ class Worker:
             parts = ", ".join(f"{n} of {len(texts)} by {name}" for name, n in sorted(cut.items()))
             rest = f"; {' and '.join(whole)} read all of them whole" if whole else ""
             yield Message(f"{self._order.label}: prompts truncated: {parts}{rest}")
-        return [job for job in jobs if job.work_id in ready]
+        return [job for job in jobs if job.work_id in ready], failed
 
     def _encode_one(self, encode: Callable[[], EncodedPrompt]) -> Generator[Event, None, EncodedPrompt]:
         """The result of `encode`; if memory runs out, with the encoders' weights offloaded, which changes no bytes."""
@@ -207,10 +228,12 @@ class Worker:
 
     def _run_bucket(self, bucket: str, jobs: list[Job], pool: ThreadPoolExecutor) -> Iterator[Event]:
         """Generate a bucket's images. A batch is launched before the previous one is written and committed."""
-        size, sentence = self._choose_batch_size(bucket, jobs, self._order.known_sizes.get(bucket))
+        size, sentence, jobs = yield from self._choose(bucket, jobs, self._order.known_sizes.get(bucket))
+        yield self._charge("warm-up")
+        if not jobs:
+            return
         if sentence:
             yield Message(sentence)
-        yield self._charge("warm-up")
         yield BatchSizeChosen(bucket, size)
         order = [job for batch in deal(jobs, 1, self._order.batch_order) for job in batch]
         clock = DeviceClock(self._machine.device)
@@ -225,18 +248,45 @@ class Worker:
             except OutOfDeviceMemory as e:
                 yield from self._finish(before)
                 before = None
-                size, sentence = self._choose_batch_size(bucket, order[at:], None, self._halve(size, e))
+                size, sentence, left = yield from self._choose(bucket, order[at:], None, self._halve(size, e))
+                order[at:] = left
                 yield self._charge("retry")
                 yield Message(sentence or _halved_note(self._order.label, size))
                 yield BatchSizeChosen(bucket, size)
                 clock = DeviceClock(self._machine.device)
-                coming = pool.submit(self._items, padded(order[at : at + size], size))
+                coming = pool.submit(self._items, padded(order[at : at + size], size)) if left else coming
+                continue
+            except Exception as e:
+                if not is_of_item(e):
+                    raise
+                yield from self._finish(before)
+                before = None
+                for job in order[at : at + size]:
+                    yield from self._run_alone(job, size, clock, pool)
+                at += size
                 continue
             at += size
             batch.files = [pool.submit(batch.store, self._order.images, i) for i in range(len(batch.jobs))]
             yield from self._finish(before)
             before = batch
         yield from self._finish(before)
+
+    def _run_alone(self, job: Job, size: int, clock: DeviceClock, pool: ThreadPoolExecutor) -> Iterator[Event]:
+        """Generate one image of a batch that failed, in a batch of the same shape; its bytes are the same."""
+        try:
+            batch = self._device(self._launch, [job], padded(self._items([job]), size), clock)
+        except OutOfDeviceMemory as e:
+            self._halve(1, e)
+            raise
+        except Exception as e:  # noqa: BLE001  # raised again if it is not of this image
+            yield from self._failed(job, e)
+            return
+        batch.files = [pool.submit(batch.store, self._order.images, 0)]
+        yield from self._finish(batch)
+
+    def _failed(self, job: Job, error: Exception) -> Iterator[Event]:
+        reason = failure("generating", error)
+        yield from _images(self._made.failed(reason, ImageResult(job.work_id, None, None, {}, reason)))
 
     def _launch(self, jobs: Sequence[Job], items: list[Item], clock: DeviceClock) -> "LaunchedBatch":
         """Launch a batch and its copy to the host, without waiting."""
@@ -256,14 +306,32 @@ class Worker:
             return
         yield TimeCharged("denoise", len(batch.jobs), batch.clock.reached_ns(batch.denoised))
         yield TimeCharged("decode", len(batch.jobs), batch.clock.reached_ns(batch.decoded))
-        yield ImagesFinished(
-            [
-                ImageResult(
-                    job.work_id, file.result(), len(batch.requests), self._encoding_info(self._text_key(job))[1]
-                )
-                for job, file in zip(batch.jobs, batch.files, strict=True)
-            ]
-        )
+        known: list[ImageResult] = []
+        for job, file in zip(batch.jobs, batch.files, strict=True):
+            truncated, sha256, reason = self._encoding_info(self._text_key(job))[1], None, NOT_FINITE
+            try:
+                sha256 = file.result()
+            except Exception as e:  # noqa: BLE001  # raised again if it is not of this image
+                reason = failure("storing", e)
+            result = ImageResult(job.work_id, sha256, len(batch.requests), truncated, None if sha256 else reason)
+            known += self._made.succeeded(result) if sha256 else self._made.failed(reason, result)
+        yield from _images(known)
+
+    def _choose(
+        self, bucket: str, jobs: list[Job], known: int | None, at_most: int | None = None
+    ) -> Generator[Event, None, tuple[int, str | None, list[Job]]]:
+        """The result of `_choose_batch_size`, and `jobs` without those that fail in its check."""
+        try:
+            return *self._choose_batch_size(bucket, jobs, known, at_most), jobs
+        except Exception as e:
+            if not is_of_item(e):
+                raise
+        for i, job in enumerate(jobs):
+            try:
+                return *self._choose_batch_size(bucket, [job], known, at_most), jobs[i:]
+            except Exception as e:  # noqa: BLE001  # raised again if it is not of this image
+                yield from self._failed(job, e)
+        return 1, None, []
 
     def _choose_batch_size(
         self, bucket: str, jobs: list[Job], known: int | None, at_most: int | None = None
@@ -361,6 +429,11 @@ class Worker:
         if self._machine.device.type == "cuda":
             torch.cuda.synchronize(self._machine.device)
         return TimeCharged(phase, n_items, time.monotonic_ns())
+
+
+def _images(results: list[ImageResult]) -> Iterator[Event]:
+    if results:
+        yield ImagesFinished(results)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 from local_bench.core.errors import ImageError, LocalBenchError, RunImageError
+from local_bench.core.item_errors import failure
 from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.judges.metrics.base import NO_MEMORY, Array, FeatureInput, ImageFile, Network, Unscorable
 from local_bench.judges.metrics.feature_cache import FeatureCache
@@ -131,7 +132,11 @@ class FeatureExtractor:
             if images is None:
                 images = self._load(feature_input.images)
             self._open()
-            return _Fetched(feature_input.key, None, self._network.prepare(images, feature_input.text))
+            try:
+                prepared = self._network.prepare(images, feature_input.text)
+            except Exception as e:  # noqa: BLE001  # raised again if it is not of this input
+                return _Fetched("", _unscorable(e))
+            return _Fetched(feature_input.key, None, prepared)
         except ImageError as e:
             return _Fetched("", Unscorable(unreadable(e, feature_input.images)))
         except Unscorable as e:
@@ -147,9 +152,12 @@ class FeatureExtractor:
         inputs += inputs[-1:] * (self._batch_size - len(inputs))
         try:
             arrays = self._network.run(inputs)
-        except (RuntimeError, MemoryError) as e:
+        except Exception as e:
             if not is_out_of_memory(e):
-                raise
+                fault = _unscorable(e)
+                if len(batch) == 1:
+                    return {batch[0][0]: fault}
+                return {feature_input: array for one in batch for feature_input, array in self._run([one]).items()}
             if self._batch_size > 1:
                 raise LocalBenchError(
                     f"{self._device} has too little memory for a batch of {self._batch_size} images: end other "
@@ -157,10 +165,6 @@ class FeatureExtractor:
                     "smaller engine.metric_batch_size; finished scores are kept"
                 ) from e
             return {batch[0][0]: Unscorable(NO_MEMORY)}
-        except Unscorable as e:
-            if len(batch) > 1:
-                return {feature_input: array for one in batch for feature_input, array in self._run([one]).items()}
-            return {batch[0][0]: e}
         self._cache.put({fetched.key: array for (_, fetched), array in zip(batch, arrays, strict=False)})
         return {feature_input: array for (feature_input, _), array in zip(batch, arrays, strict=False)}
 
@@ -198,6 +202,15 @@ class FeatureExtractor:
         return FeatureCache(
             {"network": self._network.identity, "numerics": self._numerics, "batch_size": self._batch_size}
         )
+
+
+def _unscorable(error: Exception) -> Unscorable:
+    """The reason of an input for which `error` was raised. Raises `error` if it is not of this input alone."""
+    if isinstance(error, ImageError):
+        raise error
+    if isinstance(error, Unscorable):
+        return error
+    return Unscorable(failure("measuring", error))
 
 
 def unreadable(error: ImageError, images: Iterable[ImageFile]) -> str:

@@ -15,11 +15,12 @@ import httpx2
 import tenacity
 
 from local_bench.core.errors import ServerError
+from local_bench.core.item_errors import FAILED
 from local_bench.judges.vlm.chat_api import NOT_ITS_FORMAT, REFUSED, reply
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.concurrency import MAX_CONCURRENCY, ConcurrentRequests
 from local_bench.judges.vlm.http import TOO_LARGE, Redirected, ResponseTooLarge, fetch, fetch_now
-from local_bench.judges.vlm.protocols import Reply, Request
+from local_bench.judges.vlm.protocols import Reply, Request, failed
 from local_bench.judges.vlm.server import Server, redirected, refused
 from local_bench.judges.vlm.transport import Unreachable
 
@@ -83,6 +84,8 @@ class Client:
     timeout_s: float
     transport: httpx2.AsyncBaseTransport | None = None
     """For tests: `httpx2.MockTransport`."""
+    _answered: list[dict[str, Any]] = field(default_factory=list, init=False)
+    """The body of the last request with an answer."""
 
     def __enter__(self) -> Self:
         self.server.__enter__()
@@ -151,7 +154,10 @@ class Client:
 
     async def _one(self, http: httpx2.AsyncClient, idle: _IdleTimeout, request: Request) -> Reply:
         server = self.server
-        body = await asyncio.to_thread(self.composer.body, request, server.model, server.content_ids)
+        try:
+            body = await asyncio.to_thread(self.composer.body, request, server.model, server.content_ids)
+        except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
+            return failed(e)
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(self._is_retryable),
             stop=_stop,
@@ -166,9 +172,23 @@ class Client:
             return Reply("", refusal=TOO_LARGE)
         except Redirected as e:
             raise ServerError(redirected(server.base_url, str(e))) from None
-        except (httpx2.RequestError, _Busy) as e:
+        except _Busy as e:
+            if e.waits or not await self._answers(http):
+                raise Unreachable(str(e)) from e
+            return Reply("", refusal=f"{FAILED}judging (the server returned {e} in {ATTEMPTS} attempts)")
+        except httpx2.RequestError as e:
             raise Unreachable(str(e) or type(e).__name__) from e
+        if received.status_code == 200:
+            self._answered[:] = [body]
         return self._read(received)
+
+    async def _answers(self, http: httpx2.AsyncClient) -> bool:
+        """Whether the server still answers a request that it has answered before."""
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return bool(self._answered) and (await self._post(http, self._answered[0])).status_code == 200
+        except (httpx2.RequestError, _Busy, Redirected, ResponseTooLarge, TimeoutError):
+            return False
 
     def _is_retryable(self, error: BaseException) -> bool:
         return isinstance(error, httpx2.RequestError | _Busy) and self.server.alive()

@@ -5,6 +5,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,7 @@ from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
 from local_bench.judges.vlm.images import Prepared
 from local_bench.judges.vlm.pipe import IMAGE, Recent
-from local_bench.judges.vlm.protocols import Reply, Request
+from local_bench.judges.vlm.protocols import Reply, Request, failed
 from local_bench.judges.vlm.transport import Unreachable
 
 K = TypeVar("K")
@@ -70,12 +71,14 @@ class Embedded:
         feeder.start()
         try:
             while not (feeder.ended.is_set() and not feeder.under_way):
+                yield from feeder.faulty()
                 message = self._receive(end, feeder)
                 if message is None:
                     continue
                 self._counters = message["counters"]
                 for number, reply in message["replies"]:
                     yield feeder.done(number), _reply(reply)
+            yield from feeder.faulty()
             if feeder.fault:
                 raise feeder.fault
         finally:
@@ -147,6 +150,7 @@ class _Feeder(threading.Thread):
         self._requests = requests
         self._slots = threading.Semaphore(ahead)
         self._stopped = False
+        self._faulty: deque[tuple[Any, Reply]] = deque()
         self.under_way: dict[int, Any] = {}
         self.ended = threading.Event()
         self.fault: Exception | None = None
@@ -157,7 +161,12 @@ class _Feeder(threading.Thread):
                 self._slots.acquire()
                 if self._stopped:
                     return
-                images = self._composer.images(request)
+                try:
+                    images = self._composer.images(request)
+                except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
+                    self._faulty.append((key, failed(e)))
+                    self._slots.release()
+                    continue
                 message = json.dumps([number, body(request, images, "", inline=False)]).encode()
                 self.under_way[number] = key
                 if not all(map(self._send, [*self._new(images), message])):
@@ -180,6 +189,11 @@ class _Feeder(threading.Thread):
         except OSError:
             return False  # the child has ended; the receiving side reports it
         return True
+
+    def faulty(self) -> Iterator[tuple[Any, Reply]]:
+        """Replies to requests that could not be built."""
+        while self._faulty:
+            yield self._faulty.popleft()
 
     def done(self, number: int) -> Any:
         key = self.under_way.pop(number)

@@ -17,6 +17,7 @@ from typing import Any
 from PIL import Image
 
 from local_bench.core.collector import paused
+from local_bench.core.item_errors import is_of_item
 from local_bench.judges.vlm.pipe import IMAGE, Recent
 
 with paused():
@@ -81,7 +82,9 @@ def _take(
             (request_id,) = llm.enqueue_chat(
                 [[system, user]], [sampling(settings)], use_tqdm=False, chat_template_kwargs=template
             )
-        except (VLLMClientError, ValueError) as e:  # vLLM's errors for an invalid request
+        except Exception as e:
+            if not (isinstance(e, VLLMClientError) or is_of_item(e)):  # vLLM's errors for an invalid request
+                raise
             refused.append([number, {"text": str(e)[:2000], "finish_reason": None, "logprobs": None, "refused": True}])
         else:
             pending[request_id.partition("-")[0]] = number

@@ -32,7 +32,7 @@ from local_bench.core.errors import ConfigError, ServerError, WeightsError
 from local_bench.judges.vlm.chat_api import REFUSED, interleaved
 from local_bench.judges.vlm.images import Prepared
 from local_bench.judges.vlm.prefix_batch import Prefix, PrefixBatch, pick
-from local_bench.judges.vlm.protocols import Reply, Request, Shown
+from local_bench.judges.vlm.protocols import Reply, Request, Shown, failed
 
 K = TypeVar("K")
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -148,26 +148,30 @@ class Local:
         prefix: Prefix | None = None
         waiting: list[tuple[K, Request, list[int]]] = []
         for key, request in requests:
+            reply: Reply | None = None
             try:
                 inputs = inputs or self._preprocess(shown)
                 ids = self._prompt(request, inputs)
+                self._prompt_tokens += len(ids)
+                if prefix is None:
+                    prefix = self._prefill(ids, inputs)
+                else:
+                    self._cached_tokens += len(prefix.ids)
+                assert ids[: len(prefix.ids)] == prefix.ids
+                suffix = ids[len(prefix.ids) :]
+                if request.labels:
+                    reply = self._choose(prefix, request, suffix)
+                elif request.temperature > 0:
+                    reply = self._generate(prefix, [request], [suffix])[0]
+                else:
+                    waiting.append((key, request, suffix))
             except _Refused as e:
-                yield key, Reply(str(e), refusal=REFUSED)
-                continue
-            self._prompt_tokens += len(ids)
-            if prefix is None:
-                prefix = self._prefill(ids, inputs)
-            else:
-                self._cached_tokens += len(prefix.ids)
-            assert ids[: len(prefix.ids)] == prefix.ids
-            suffix = ids[len(prefix.ids) :]
-            if request.labels:
-                yield key, self._choose(prefix, request, suffix)
-            elif request.temperature > 0:
-                yield key, self._generate(prefix, [request], [suffix])[0]
-            else:
-                waiting.append((key, request, suffix))
-            if len(waiting) >= min(most, self._batch_size):  # may have been halved
+                reply = Reply(str(e), refusal=REFUSED)
+            except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
+                reply = failed(e)
+            if reply is not None:
+                yield key, reply
+            if prefix and len(waiting) >= min(most, self._batch_size):  # may have been halved
                 yield from self._generate_all(prefix, waiting)
                 waiting = []
         if prefix and waiting:
@@ -183,6 +187,10 @@ class Local:
             except torch.OutOfMemoryError:
                 if len(now) == 1:
                     raise
+            except Exception as e:  # noqa: BLE001  # raised again if it is not of one request
+                replies = [failed(e)]
+                if len(now) > 1:
+                    replies = [reply for one in now for _, reply in self._generate_all(prefix, [one])]
             if replies is None:  # outside of `except`, so that the traceback no longer references the batch's tensors
                 self._batch_size = len(now) // 2
                 self._free()

@@ -18,7 +18,7 @@ from PIL import Image
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.packages import entry_points
 from local_bench.judges.vlm.images import Prepared
-from local_bench.judges.vlm.protocols import Reply, Request, Shown
+from local_bench.judges.vlm.protocols import Reply, Request, Shown, failed
 
 K = TypeVar("K")
 PLUGINS = "local_bench.judges"
@@ -61,8 +61,12 @@ class Judge(ABC):
 
     def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
         for key, request in requests:
-            pngs = [self._load(shown).png for shown in request.shown]
-            yield key, self.reply(request, [Image.open(io.BytesIO(png)).convert("RGB") for png in pngs])
+            try:
+                pngs = [self._load(shown).png for shown in request.shown]
+                reply = self.reply(request, [Image.open(io.BytesIO(png)).convert("RGB") for png in pngs])
+            except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
+                reply = failed(e)
+            yield key, reply
 
     def restart(self) -> None:
         raise ServerError(f"the judge {type(self).__name__} ended and cannot be restarted: run the same command again")

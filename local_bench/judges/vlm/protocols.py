@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json
+from local_bench.core.item_errors import failure
 from local_bench.core.types import Collage, Question, Verdict
 from local_bench.judges.vlm.rubrics import Criterion, Label, Rubric, closing_json, closing_logit, rubric
 from local_bench.judges.vlm.variants import DEFAULT_SET, RubricSet
@@ -68,6 +69,11 @@ class Reply:
     """Log-probability of the labels as the first token."""
     refusal: str | None = None
     """Why there is no answer; `text` is then the original error message."""
+
+
+def failed(error: Exception) -> Reply:
+    """The reply to a request for which `error` was raised. Raises `error` if it is not of the request alone."""
+    return Reply("", refusal=failure("judging", error))
 
 
 def protocol_for(question: Question, protocol: Protocol) -> Protocol:

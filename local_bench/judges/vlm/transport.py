@@ -6,7 +6,7 @@ from typing import Protocol, Self, TypeVar
 
 from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.protocols import Reply, Request, read
+from local_bench.judges.vlm.protocols import Reply, Request, failed, read
 
 K = TypeVar("K")
 
@@ -46,10 +46,15 @@ def answers(
 ) -> Iterator[tuple[K, Verdict]]:
     """Yield (key, verdict) once every request of a question has a reply. Raises the errors of `Transport.complete`."""
     pending: dict[K, tuple[Question, list[Reply | None]]] = {}
+    without_request: list[tuple[K, Verdict]] = []
 
     def requests() -> Iterator[tuple[tuple[K, int], Request]]:
         for key, question in questions:
-            parts = spec.requests(question)
+            try:
+                parts = spec.requests(question)
+            except Exception as e:  # noqa: BLE001  # raised again by `failed` if it is not of this question
+                without_request.append((key, Verdict(None, failed(e).refusal, "")))
+                continue
             pending[key] = question, [None] * len(parts)
             for i, request in enumerate(parts):
                 yield (key, i), request
@@ -61,3 +66,4 @@ def answers(
         if len(received) == len(replies):
             del pending[key]
             yield key, read(question, spec.protocol, received, spec.rubrics)
+    yield from without_request

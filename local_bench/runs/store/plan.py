@@ -194,7 +194,7 @@ class PlanStore(SummaryStore):
         identity: str,
         pixels_sha256: str | None,
         unscored: str | None,
-        batch_size: int,
+        batch_size: int | None,
         truncated: Mapping[str, int],
     ) -> None:
         """Store that an image was generated, or why it was not. Its unscored metrics are deleted, so that they are
