@@ -194,6 +194,13 @@ def inputs(finished_run: Path) -> list[Input]:
         Input("card list", "local-bench/models/mine.yaml", ("models", "list", "--json"), CARD, 2),
         Input("card show", "local-bench/models/mine.yaml", ("models", "show", "mine", "--json"), CARD),
         Input(
+            "card of a repository",
+            "local-bench/models/mine.yaml",
+            ("models", "show", "mine", "--json"),
+            {key: value for key, value in CARD.items() if key != "architecture"} | {"source": {"repo": "a/b"}},
+            3,
+        ),
+        Input(
             "prices",
             "local-bench/prices.yaml",
             ("plan", "plain.yaml", "--set", "settlement.gpu=lab", "--json"),

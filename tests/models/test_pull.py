@@ -181,12 +181,32 @@ def test_an_unreachable_server_is_an_error():
         fetch(model)
 
 
+NO_REPOSITORIES = ["", "a//b", "a/b/c", "a b/c", "/b", "a/", "../b", "a/..", "-a/b", "a/b.", "a/b--c", "a/b.git", "é/b"]
+NO_REPOSITORIES += ["a/b\n", "a/" + "b" * 97, "https://huggingface.co/a/b"]
+NO_HOSTS = ["", "a b", "[x", "a:\N{SUPERSCRIPT TWO}", "x" * 64, "a..b"]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "openai/clip-vit-large-patch14", "a/B_c.d-1"])
+def test_a_name_of_a_repository_is_accepted(name):
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    data = card("tiny-clip", "metric").model_dump() | {"source": {"repo": name}}
+    assert check(data, ModelCard, "card.yaml").source.repo == name
+    validate_repo_id(name)
+    for other in NO_REPOSITORIES[1:]:  # ours is at least as strict; the library accepts ""
+        if other not in ("é/b", "a/b\n"):
+            with pytest.raises(HFValidationError):
+                validate_repo_id(other)
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         ({}, "give one of repo, base_url, folder, gather and build"),
         ({"repo": "a/b", "build": "a:b"}, "give one of"),
+        *(({"repo": name}, "must be OWNER/NAME or NAME as on the Hub") for name in NO_REPOSITORIES),
         ({"base_url": "https://a/b"}, "base_url needs files"),
+        *(({"base_url": f"https://{host}/", "files": ["x"]}, "the name of a host") for host in NO_HOSTS),
         ({"base_url": "http://a/b", "files": ["x"]}, "must begin with https://"),
         ({"base_url": "https://a/b", "files": ["../x"]}, "not a plain relative path"),
         ({"base_url": "https://a/b", "files": ["/x"]}, "not a plain relative path"),
