@@ -151,8 +151,9 @@ class Takes(Strict):
     """Output height and width are then multiples of this."""
     min_side: int = Field(1, ge=1, le=8192)
     """Minimum height and width of an input image, in pixels."""
-    max_aspect: float | None = Field(None, ge=1)
-    """Maximum ratio of the longer to the shorter side of an input image."""
+    max_aspect: float | None = Field(100, ge=1)
+    """Maximum ratio of the longer to the shorter side of an input image; null for none. Language models and CLIP's
+    image encoder fail, or need many gigabytes, for longer ones."""
     mask: bool = False
     condition: str | None = None
     """The kind of control image (depth, canny, pose), if the input is one rather than an image to edit."""
