@@ -1,6 +1,7 @@
 """Loads YAML into validated pydantic models; errors contain the file, the line and the closest valid key."""
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import partial
@@ -22,8 +23,19 @@ Location = tuple[int | str, ...]
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
 MAX_VALUES = 100_000
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's loader, ten times faster, if PyYAML was built with it."""
+
+_NUMBERS = {
+    "tag:yaml.org,2002:int": r"[-+]?(?:0|[1-9][0-9]*|[1-9][0-9]{0,2}(?:_[0-9]{3})+)",
+    "tag:yaml.org,2002:float": r"[-+]?(?:(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?|\.inf)|\.nan",
+}
+_FORMS = {
+    letter: [(tag, re.compile(f"(?:{_NUMBERS[tag]})\\Z") if tag in _NUMBERS else form) for tag, form in forms]
+    for letter, forms in _FASTEST.yaml_implicit_resolvers.items()
+}
+_LOADER: Any = type("_Loader", (_FASTEST,), {"yaml_implicit_resolvers": _FORMS})
+"""Plain values that YAML 1.1 also reads as numbers stay text: 007, 0012 (octal, 10), 12:30 (750), 2024_01 (202401)."""
 
 
 class Strict(BaseModel):
@@ -217,6 +229,8 @@ def explain(error: ValidationError, model: type[BaseModel], source: str, lines: 
             shown = "" if isinstance(given, dict | list) else f", not {short(given)}"
             message = first["msg"].removeprefix("Value error, ")
             what = f"{name}: {message[0].lower()}{message[1:]}{shown}"
+            if first["type"] == "string_type" and shown and given is not None:
+                what += " (put it in quotes)"
     more = error.error_count() - 1
     return f"{where}: {what}" + (f" (and {more} more)" if more else "")
 

@@ -278,7 +278,7 @@ def _keep_models(data: dict[Any, Any], names: list[str]) -> None:
         return
     given = data.get("models")
     models = [model for model in given if isinstance(model, dict)] if isinstance(given, list) else []
-    found = [[m for m in models if name in (m.get("name"), m.get("card"))] or [{"card": name}] for name in names]
+    found = [[m for m in models if name in (str(m.get("name")), m.get("card"))] or [{"card": name}] for name in names]
     data["models"] = [model for matching in found for model in matching]
 
 

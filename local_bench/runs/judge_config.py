@@ -1,10 +1,10 @@
 """The config of a judge, and the allowed names and numbers in a config."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.files import path_fault
@@ -22,7 +22,13 @@ def _safe(name: str) -> str:
     return name
 
 
-Name = Annotated[str, AfterValidator(_safe)]
+def _text(value: Any) -> Any:
+    """A whole number as the text that was written; anything else unchanged."""
+    return str(value) if type(value) is int else value
+
+
+Name = Annotated[str, BeforeValidator(_text), AfterValidator(_safe)]
+"""A name, which may be a number: `name: 7`, `name: 007`."""
 
 
 def _possible_path(text: str) -> str:
