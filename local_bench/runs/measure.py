@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from local_bench.core.errors import LedgerError, WeightsError
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import image_path
+from local_bench.core.item_errors import FAILED, FirstFailures, is_failure
 from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_transformers
 from local_bench.core.types import Score
@@ -49,6 +50,7 @@ NO_WEIGHTS = "the weights of this metric are not on this machine"
 """Reason of a score whose metric's weights are missing; it is computed once they are present."""
 _GENERATION_KEYS = ("attention", "compiled", "vae", "dtype")
 """Keys of the numerics signature that concern only image generation."""
+_First = FirstFailures[tuple[str, Score]]
 CPU = "cpu"
 """The key of a metric's identity for the CPU's arithmetic."""
 
@@ -75,7 +77,8 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
         progress.note(cut_sentence(name, cut))
         run.store.set_meta(f"captions_cut:{name}", json.dumps(cut, sort_keys=True))
     with executor.workers() as workers:
-        order = workers.call(metric_order, names, run.config.engine)
+        begun = {score.name for _, _, score in run.store.scores("metric") if score.value is not None}
+        order = replace(workers.call(metric_order, names, run.config.engine), begun=frozenset(begun))
         _store_identities(run.store, order)
         for meter, event in _events(order, wanted, workers, progress):
             match event:
@@ -109,26 +112,37 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
         torch.cuda.set_device(order.device)
     metrics = {name: make_metric(name) for name in order.names}
     evaluator = Evaluator(metrics, order.device, _numerics(order), order.io_workers, order.batch_size)
+    advice = "check the metric's files and the installed packages"
+    firsts = {name: _First(f"scores of {name}", advice, name in order.begun) for name in order.names}
     yield PhaseStarted("measure", evaluator.groups(wanted))
     for step in evaluator.run(wanted):
         match step:
             case Opened(_, at_ns):
                 yield TimeCharged("load", 0, at_ns)
             case Scored(rows, n_subjects):
-                yield ScoresComputed(rows)
+                yield ScoresComputed([known for row in rows for known in _known(firsts[row[1].name], row)])
                 yield TimeCharged("metric", len(rows), time.monotonic_ns())
                 yield PhaseAdvanced(n_subjects)
             case Note(sentence):
                 yield Message(sentence)
+    yield ScoresComputed([row for first in firsts.values() for row in first.released()])
+
+
+def _known(first: _First, row: tuple[str, Score]) -> list[tuple[str, Score]]:
+    """The scores that may be stored after this one."""
+    score = row[1]
+    if score.unscored and is_failure(score.unscored):
+        return first.failed(score.unscored, row)
+    return first.succeeded(row) if score.value is not None else [row]
 
 
 def _wanted(run: RunDir, every: list[Wanted]) -> list[Wanted]:
-    """Images with missing scores. Scores that are unscored because of missing weights, too little memory or a faulty
-    image are computed again."""
+    """Images with missing scores. Scores that are unscored because of missing weights, too little memory, a faulty
+    image or an exception are computed again."""
     existing = {
         (work_id, score.name)
         for work_id, _, score in run.store.scores("metric")
-        if score.unscored not in (NO_WEIGHTS, NO_MEMORY) and not (score.unscored or "").startswith(FAULTY)
+        if score.unscored not in (NO_WEIGHTS, NO_MEMORY) and not (score.unscored or "").startswith((FAULTY, FAILED))
     }
     kept = ((s, tuple(name for name in names if (s.key, name) not in existing)) for s, names in every)
     return [(s, names) for s, names in kept if names]

@@ -81,6 +81,8 @@ class MetricWorkOrder:
     """None: each network's default."""
     identities: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Each metric's identity (`measure.identity_of`) on the device for which the order was made."""
+    begun: frozenset[str] = frozenset()
+    """Metrics with a value from an earlier session."""
 
 
 @dataclass(frozen=True)

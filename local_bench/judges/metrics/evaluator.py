@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from local_bench.core.errors import ImageError
+from local_bench.core.item_errors import failure
 from local_bench.core.types import MAX_SCORE, Score
 from local_bench.judges.metrics.base import (
     Array,
@@ -200,6 +201,8 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
         return Score(name, None, str(e))
     except ImageError as e:
         return Score(name, None, unreadable(e, subject.images))
+    except Exception as e:  # noqa: BLE001  # raised again if it is not of this image
+        return Score(name, None, failure("measuring", e))
     if not -MAX_SCORE <= found <= MAX_SCORE:  # NaN is no number between them either
         return Score(name, None, f"the metric gave no finite number of at most {MAX_SCORE:g}")
     within = metric.spec.within(found)

@@ -1,0 +1,360 @@
+"""An exception of one item makes that item unscored; the others have the bytes, answers and scores of a run without it.
+What fails for every item in the same way ends the phase, and nothing of it is stored."""
+
+import errno
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from local_bench.core.control_tokens import without_control_tokens
+from local_bench.core.errors import ConfigError, LocalBenchError, StorageError
+from local_bench.core.item_errors import MAX_EQUAL, FirstFailures, is_of_item
+from local_bench.generators import tokenizers
+from local_bench.generators.flux_kontext import FluxKontext
+from local_bench.generators.staged import Staged
+from local_bench.judges.metrics.clip_network import ClipNetwork
+from local_bench.judges.metrics.entropy import Entropy
+from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.local import Local
+from local_bench.runs.config import RunConfig
+from local_bench.runs.device_calls import OutOfDeviceMemory
+from local_bench.runs.engine import run_stages
+from local_bench.runs.launched_batch import LaunchedBatch
+from local_bench.runs.progress import Quiet
+from local_bench.runs.rundir import RunDir
+
+CRASH = "crash"
+"""Prompts with this word are those of the item for which an exception is raised."""
+
+
+def order(task_id, text, **more):
+    fixed = {"category": "Product", "price_usd": 10, "title": "Order", "evaluation_points": ["It is red"]}
+    return {"task_id": task_id, "brief": text, "deliverables": ["a boot"], **fixed, **more}
+
+
+def noise(path, seed, size=(64, 64)):
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("orders")
+    lines = []
+    for i, text in enumerate(("Red.", f"Blue {CRASH}.", "Green.", "White.")):
+        noise(folder / f"{i}.png", i)
+        lines.append(order(f"t{i}", text, source_image=f"{i}.png"))
+    (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (folder / "many.jsonl").write_text("\n".join(json.dumps(order(f"t{i}", f"Number {i}.")) for i in range(40)))
+    return folder
+
+
+def config(folder, tasks="tasks.jsonl", model=None, **more):
+    model = model or {"card": "tiny-flux-kontext", "height": 64, "width": 64, "num_inference_steps": 2}
+    suite = {"name": "servimage", "path": str(folder / tasks)}
+    more = {"metrics": [], "engine": {"device": "cpu", "batch_size": 2}} | more
+    return RunConfig(name="t", suite=suite, models=[model], **more)
+
+
+def rows(run_dir, query="SELECT task_id, state, pixels_sha256, unscored, identity FROM candidates ORDER BY task_id"):
+    with RunDir.open(run_dir) as run:
+        return [tuple(row) for row in run.store.rows(query)]
+
+
+@pytest.fixture(scope="module")
+def clean(orders, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "clean"
+    run_stages(config(orders), path, ("generate",))
+    return path
+
+
+def plant(monkeypatch, of, name, concerns, error=None):
+    """Make the method `name` of the class `of` raise for calls that `concerns`."""
+    original = getattr(of, name)
+
+    def planted(self, *arguments, **more):
+        if concerns(self, *arguments):
+            raise error or ValueError("planted in one item\nwith a second line")
+        return original(self, *arguments, **more)
+
+    monkeypatch.setattr(of, name, planted)
+
+
+def has_word(request):
+    return CRASH in request.prompt
+
+
+STAGES = {
+    "encoding": (FluxKontext, "encode_text", lambda _, request: has_word(request)),
+    "generating": (Staged, "denoise", lambda _, items: any(has_word(item.request) for item in items)),
+    "storing": (LaunchedBatch, "store", lambda self, _, i: has_word(self.requests[i])),
+}
+
+
+@pytest.mark.parametrize("step", STAGES)
+def test_a_crash_of_one_image_leaves_the_others_and_the_next_session_repeats_it(
+    step, orders, clean, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patched:
+        plant(patched, *STAGES[step])
+        outcome = run_stages(config(orders), tmp_path / "run", ("generate",))
+    expected = rows(clean)
+    found = rows(tmp_path / "run")
+    reason = f"failed while {step} (ValueError: planted in one item)"
+    assert found[1][:4] == ("t1", "unscored", None, reason)
+    assert [row for row in found if row[0] != "t1"] == [row for row in expected if row[0] != "t1"]
+    assert [(items.reasons, items.n) for items in outcome.unscored] == [(((reason, 1),), 4)]
+    run_stages(config(orders), tmp_path / "run", ("generate",))
+    assert rows(tmp_path / "run") == expected
+
+
+def test_an_input_image_that_cannot_be_encoded_concerns_its_tasks_alone(orders, clean, tmp_path, monkeypatch):
+    with RunDir.open(clean) as run:
+        (bad,) = (row.work["pictures"][0] for row in run.store.candidates() if row.task_id == "t2")
+    plant(monkeypatch, FluxKontext, "encode_image", lambda _, image, sampler: image.sha256 == bad)
+    run_stages(config(orders), tmp_path / "run", ("generate",))
+    found = rows(tmp_path / "run")
+    assert found[2][1:4] == ("unscored", None, "failed while encoding (ValueError: planted in one item)")
+    assert [row for row in found if row[0] != "t2"] == [row for row in rows(clean) if row[0] != "t2"]
+
+
+def test_a_crash_while_decoding_is_found_in_its_batch(orders, clean, tmp_path, monkeypatch):
+    """The decoder has no prompt: the image is recognised by its latents."""
+    seen = {}
+    with monkeypatch.context() as patched:
+        original = Staged.denoise
+
+        def remember(self, items):
+            latents = original(self, items)
+            for item, own in zip(items, latents, strict=True):
+                if has_word(item.request):
+                    seen[own.float().sum().item()] = item
+            return latents
+
+        patched.setattr(Staged, "denoise", remember)
+        plant(patched, Staged, "pixels", lambda _, latents, s: any(one.float().sum().item() in seen for one in latents))
+        run_stages(config(orders), tmp_path / "run", ("generate",))
+    found = rows(tmp_path / "run")
+    assert found[1][1] == "unscored"
+    assert [row for row in found if row[0] != "t1"] == [row for row in rows(clean) if row[0] != "t1"]
+
+
+def test_what_fails_for_every_image_ends_the_model_and_nothing_is_stored(orders, tmp_path, monkeypatch):
+    model = {"card": "tiny-flux", "height": 64, "width": 64, "num_inference_steps": 2}
+    with monkeypatch.context() as patched:
+        plant(patched, Staged, "denoise", lambda *_: True)
+        with pytest.raises(LocalBenchError, match=f"none of the first {MAX_EQUAL} images of tiny-flux.*planted.*check"):
+            run_stages(config(orders, "many.jsonl", model), tmp_path / "run", ("generate",))
+    assert {row[1] for row in rows(tmp_path / "run")} == {"planned"}
+    run_stages(config(orders, "many.jsonl", model), tmp_path / "run", ("generate",))
+    assert {row[1] for row in rows(tmp_path / "run")} == {"done"}
+
+
+@pytest.mark.parametrize("error", [StorageError("the disk is full"), OSError(errno.ENOSPC, "full"), MemoryError()])
+def test_an_error_that_is_not_of_the_item_ends_the_session(error, orders, tmp_path, monkeypatch):
+    plant(monkeypatch, FluxKontext, "encode_text", lambda _, request: has_word(request), error)
+    with pytest.raises((LocalBenchError, OSError)):
+        run_stages(config(orders), tmp_path / "run", ("generate",))
+    assert all(row[1] != "unscored" for row in rows(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("error", "of_item"),
+    [
+        (ValueError("x"), True),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), True),
+        (AssertionError(), True),
+        (OSError("image file is truncated"), True),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (RuntimeError("CUDA out of memory"), False),
+        (OutOfDeviceMemory("x"), False),
+        (OSError(errno.EIO, "Input/output error"), False),
+        (ConfigError("x"), False),
+        (KeyboardInterrupt(), False),
+    ],
+)
+def test_which_errors_are_of_an_item(error, of_item):
+    assert is_of_item(error) is of_item
+
+
+def test_first_failures_are_held_back_until_something_succeeds():
+    first = FirstFailures[int]("images", "check")
+    assert first.failed("a", 1) == first.failed("a", 2, 3) == []
+    assert first.succeeded(4) == [1, 2, 3, 4]
+    assert [first.failed("a", i) for i in range(2 * MAX_EQUAL)] == [[i] for i in range(2 * MAX_EQUAL)]
+    mixed = FirstFailures[int]("images", "check")
+    assert [mixed.failed(f"reason {i % 2}", i) for i in range(2 * MAX_EQUAL)] == [[]] * 2 * MAX_EQUAL
+    assert mixed.released() == list(range(2 * MAX_EQUAL))
+
+
+# ---- judges and metrics
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """Imported images, each with its own content; a function that runs stages over them."""
+    folder = tmp_path_factory.mktemp("judged")
+    lines = []
+    for i in range(6):
+        (folder / "images" / f"t{i}").mkdir(parents=True)
+        noise(folder / f"images/t{i}/1.png", 100 + i, (32, 32))
+        lines.append(order(f"t{i}", f"Blue {CRASH}." if i == 2 else f"Red {i}."))
+    (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+    def run(path, stages, **more):
+        model = {"card": "imported", "name": "theirs", "imported": {"images": str(folder / "images")}}
+        return run_stages(config(folder, model=model, **more), path, stages)
+
+    return run
+
+
+JUDGE = {"judge": {"card": "mini-judge", "transport": "local", "canaries": False}}
+VERDICTS = """SELECT c.task_id, v.rubric, v.point, v.answer, v.unscored FROM verdicts v
+              JOIN candidates c USING (work_id) ORDER BY 1, 2, 3"""
+
+
+def requests_in(*arguments):
+    """The requests among the arguments of a method of the judge."""
+    flat = [one for given in arguments for one in (given if isinstance(given, list) else [given])]
+    return [one for one in flat if hasattr(one, "text")]
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "concerns"),
+    [
+        (JudgeSpec, "requests", lambda _, question: CRASH in dict(question.slots).get("brief", "")),
+        (Local, "_prompt", lambda _, request, __: CRASH in request.text),
+        (Local, "_generate", lambda *given: any(CRASH in one.text for one in requests_in(*given))),
+    ],
+)
+def test_a_crash_of_one_question_leaves_the_others(of, name, concerns, judged, tmp_path, monkeypatch):
+    judged(tmp_path / "clean", ("generate", "judge"), **JUDGE)
+    with monkeypatch.context() as patched:
+        plant(patched, of, name, concerns)
+        judged(tmp_path / "run", ("generate", "judge"), **JUDGE)
+    expected, found = rows(tmp_path / "clean", VERDICTS), rows(tmp_path / "run", VERDICTS)
+    failed = [row for row in found if row[4]]
+    assert {(row[0], row[4]) for row in failed} == {("t2", "failed while judging (ValueError: planted in one item)")}
+    assert [row for row in found if not row[4]] == [row for row in expected if row[:3] not in {r[:3] for r in failed}]
+    judged(tmp_path / "run", ("judge",), **JUDGE)
+    assert rows(tmp_path / "run", VERDICTS) == expected
+
+
+def test_a_judge_that_answers_no_question_ends_and_nothing_is_stored(judged, tmp_path, monkeypatch):
+    monkeypatch.setattr("local_bench.core.item_errors.MAX_EQUAL", 8)
+    with monkeypatch.context() as patched:
+        plant(patched, Local, "_prompt", lambda *_: True)
+        with pytest.raises(LocalBenchError, match=r"none of the first 8 questions to mini-judge.*planted in one item"):
+            judged(tmp_path / "run", ("generate", "judge"), **JUDGE)
+    assert rows(tmp_path / "run", VERDICTS) == []
+    judged(tmp_path / "run", ("judge",), **JUDGE)
+    assert all(row[3] for row in rows(tmp_path / "run", VERDICTS))
+
+
+METRICS = {"metrics": ["entropy", "clip_cap:mini-clip"]}
+SCORES = """SELECT c.task_id, s.name, s.value, s.unscored FROM scores s JOIN candidates c USING (work_id)
+            WHERE kind = 'metric' ORDER BY 1, 2"""
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "concerns", "metric"),
+    [
+        (Entropy, "measure", lambda _, seen: CRASH in seen.caption, "entropy"),
+        (ClipNetwork, "prepare", lambda _, images, text: CRASH in (text or ""), "clip_cap:mini-clip"),
+    ],
+)
+def test_a_crash_of_one_score_leaves_the_others(of, name, concerns, metric, judged, tmp_path, monkeypatch):
+    judged(tmp_path / "clean", ("generate", "measure"), **METRICS)
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))  # no features of the first run
+    with monkeypatch.context() as patched:
+        plant(patched, of, name, concerns)
+        judged(tmp_path / "run", ("generate", "measure"), **METRICS)
+    expected, found = rows(tmp_path / "clean", SCORES), rows(tmp_path / "run", SCORES)
+    reason = "failed while measuring (ValueError: planted in one item)"
+    assert found == [(*row[:2], None, reason) if row[:2] == ("t2", metric) else row for row in expected]
+    judged(tmp_path / "run", ("measure",), **METRICS)
+    assert rows(tmp_path / "run", SCORES) == expected
+
+
+# ---- texts and images that no model can process
+
+
+TOKENIZERS = {
+    "clip": tokenizers.clip_tokenizer,
+    "t5": tokenizers.t5_tokenizer,
+    "qwen": tokenizers.qwen_tokenizer,
+    "qwen_vl": lambda: tokenizers.qwen_vl_processor().tokenizer,
+    "mistral": lambda: tokenizers.pixtral_processor().tokenizer,
+    "omnigen": tokenizers.llama_tokenizer,
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_control_tokens_in_a_text_are_read_as_text(name):
+    tokenizer = TOKENIZERS[name]()
+    for token in {*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}:
+        ids = tokenizer(f"a{token}b", add_special_tokens=False).input_ids
+        assert tokenizer.convert_tokens_to_ids(token) in ids, token
+        ids = tokenizer(without_control_tokens(f"a{token}b"), add_special_tokens=False).input_ids
+        assert tokenizer.convert_tokens_to_ids(token) not in ids, token
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("<|image_pad|> and <|vision_start|>", "< |image_pad|> and < |vision_start|>"),
+        ("<img><|image_1|></img>", "< img>< |image_1|>< /img>"),
+        ("</think><tool_call>", "< /think>< tool_call>"),
+        ("[IMG][/INST] [IMG_END]", "[ IMG][ /INST] [ IMG_END]"),
+        ("a </s><extra_id_12>", "a < /s>< extra_id_12>"),
+    ],
+)
+def test_control_tokens_are_split_by_a_visible_space(text, split):
+    assert without_control_tokens(text) == split
+    assert without_control_tokens(split) == split
+
+
+@pytest.mark.parametrize("text", ["a < b | c > d", "<b>bold</b>", "[image]", "<3", "1 <| 2", "[PNG]", "<|>", "[[IMG]"])
+def test_other_text_is_unchanged(text):
+    assert without_control_tokens(text) == (text if text != "[[IMG]" else "[[ IMG]")
+
+
+@pytest.mark.parametrize("card", ["tiny-qwen-image-edit", "tiny-omnigen", "tiny-flux2"])
+def test_a_brief_with_control_tokens_is_generated(card, tmp_path):
+    noise(tmp_path / "source.png", 0)
+    text = "Draw <|image_pad|><|vision_start|><img><|image_1|></img>[IMG]</s> in red."
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(order("t", text, title="<|im_end|>", source_image="source.png")))
+    notes = []
+    progress = Quiet()
+    progress.note = notes.append
+    model = {"card": card, "height": 64, "width": 64, "num_inference_steps": 2}
+    run_stages(config(tmp_path, model=model), tmp_path / "run", ("generate",), progress)
+    with RunDir.open(tmp_path / "run") as run:
+        (row,) = run.store.candidates()
+    assert row.state == "done"
+    assert "< |image_pad|>" in row.prompt == row.work["prompt"]
+    assert any("1 prompts contain control tokens" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        ((3000, 10), "whose longer side is at most 100 times the shorter one, and one of this order's is 3000 x 10"),
+        ((2, 500), "whose longer side is at most 100 times the shorter one, and one of this order's is 2 x 500"),
+        ((20, 30), "of at least 64 pixels a side, and one of this order's is 20 x 30 pixels"),
+    ],
+)
+def test_an_input_image_beyond_a_models_limits_is_unscored_in_the_plan(size, reason, tmp_path):
+    card = "tiny-flux2" if "64 pixels" in reason else "tiny-qwen-image-edit"
+    noise(tmp_path / "bad.png", 0, size)
+    noise(tmp_path / "good.png", 1)
+    lines = [order("bad", "Red.", source_image="bad.png"), order("good", "Red.", source_image="good.png")]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    model = {"card": card, "height": 64, "width": 64, "num_inference_steps": 2}
+    run_stages(config(tmp_path, model=model), tmp_path / "run", ("generate",))
+    bad, good = rows(tmp_path / "run")
+    assert bad[1] == "unscored"
+    assert reason in bad[3]
+    assert good[1] == "done"
