@@ -167,6 +167,11 @@ def plain_name(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def text_name(name: str) -> str:
+    """A file's name as text that can be encoded: bytes that are not UTF-8 as `\\xe9`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def unused(folder: Path, files: Sequence[Path]) -> str:
     """The sentence about files of a folder that are not used."""
     names = ", ".join(path.relative_to(folder).as_posix() for path in files[:5])

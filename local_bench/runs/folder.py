@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
-from local_bench.core.files import plain_name, read_bytes, read_text, unused, visible_files
+from local_bench.core.files import plain_name, read_bytes, read_text, text_name, unused, visible_files
 from local_bench.core.storage import append, cut, storage_errors
 from local_bench.core.types import Score
 from local_bench.core.yamlfile import Strict, check
@@ -120,7 +120,7 @@ def _subjects(folder: Path, paired: PairedFiles, other: Sequence[Path | None], p
     for image in images:
         name = image.relative_to(folder)
         yield Subject(
-            key=name.as_posix(),
+            key=text_name(name.as_posix()),
             image=ImageFile(image),
             source=sources.find(name),
             mask=masks.find(name),

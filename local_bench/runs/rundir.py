@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, StorageError, UserError
-from local_bench.core.files import reason
+from local_bench.core.files import reason, text_name
 from local_bench.core.paths import refuse_links
 from local_bench.core.storage import storage_errors, sweep, write_atomic
 from local_bench.core.yamlfile import yaml_text, yaml_value
@@ -101,6 +101,11 @@ class RunDir:
         self.store.close()
         if self._lock is not None:
             os.close(self._lock)
+
+    @property
+    def name(self) -> str:
+        """The folder's name, for people."""
+        return text_name(self.path.resolve().name)
 
     @property
     def images(self) -> Path:

@@ -12,6 +12,7 @@ from tests.hostile.harness import Case, assert_none, campaign, run, tree
 from tests.hostile.inputs import CONFIG, base, write
 from tests.hostile.places import places
 from tests.hostile.test_files import finished_run  # noqa: F401
+from tests.suites.benchmarks import layouts
 
 AT = "\ufffe"
 """Placeholder of the path."""
@@ -178,3 +179,25 @@ def test_a_loop_of_links_in_an_order_is_a_missing_file(more, here):
     Path("loop").symlink_to("loop")
     write("tasks.jsonl", json.loads(Path("tasks.jsonl").read_text()) | more)
     assert not run(["plan", "run.yaml"], statuses=(0,)).faults
+
+
+def test_names_that_are_not_utf_8_are_read_and_written(here):
+    name = os.fsdecode(b"caf\xe9")
+    layouts.write_image(Path(f"pictures/{name}.png"))
+    shutil.copytree("idea/plain_0001", f"cases/{name}_0001")
+    idea = CONFIG | {"suite": {"name": "idea-bench", "path": "cases"}}
+    write("idea.yaml", idea | {"models": [CONFIG["models"][0] | {"imported": {"images": "made"}}]})
+    measured = ["measure", "pictures", "--metrics", "entropy", "--out", f"{name}.jsonl", "--json"]
+    for argv in (
+        measured,
+        measured,
+        ["generate", "run.yaml", "--run-dir", name],
+        ["measure", name],
+        ["settle", name, "--json"],
+        ["verify", name, "--json"],
+        ["report", name, "--out", f"{name}-site"],
+        ["suites", "show", "idea-bench", "--path", "cases", "--json"],
+    ):
+        assert not run(argv, statuses=(0,)).faults, argv
+    assert Path(f"{name}.jsonl").read_text().count('"image": "caf\\\\xe9.png"') == 1
+    assert not run(["generate", "idea.yaml", "--run-dir", "idea-run"], statuses=(0, 1)).faults

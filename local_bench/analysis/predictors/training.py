@@ -43,7 +43,7 @@ def train(
     inputs = same_inputs(runs)
     rule = Rule({name: float(value) for name, value in thresholds_of(runs[0].config).items()})
     images = labelled_images(runs, annotations, inputs.scores, seed)
-    names = [run.path.resolve().name for run in runs]
+    names = [run.name for run in runs]
     return train_on(images, inputs, names, rule, kind, calibration, seed, log_odds)
 
 

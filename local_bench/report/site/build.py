@@ -50,7 +50,7 @@ def write_site(
     UserError if `out` has files that are not of a site, or for two runs of the same name; StorageError if a write
     fails.
     """
-    names = [run.path.resolve().name for run in runs]
+    names = [run.name for run in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"two of the runs are named {twice!r}: rename one of their folders")

@@ -10,6 +10,7 @@ import pynvml
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
+from local_bench.core.files import text_name
 from local_bench.runs.progress import FILE
 from local_bench.runs.rundir import LOGS, RunDir, in_progress
 from local_bench.runs.store import Counts
@@ -33,7 +34,7 @@ class LiveRun:
     def state(self) -> dict[str, Any]:
         """Progress as JSON: `phases` as `runs.progress.Recorded` writes them with `seconds_left` of the last one,
         `counts`, the `recent` images, and `changed`: whether the site shows an older state."""
-        found: dict[str, Any] = {"name": self.path.resolve().name, "running": in_progress(self.path)}
+        found: dict[str, Any] = {"name": text_name(self.path.resolve().name), "running": in_progress(self.path)}
         found["phases"], found["updated_utc"] = _phases(self.path)
         try:
             with RunDir.open(self.path) as run:

@@ -85,7 +85,7 @@ def _run(run: RunDir, found: Accounting) -> dict[str, Any]:
     n_tasks, value = run.store.task_totals()
     counts = run.store.counts()
     return {
-        "name": run.path.resolve().name,
+        "name": run.name,
         "suite": run.config.suite.name,
         "seed": run.config.seed,
         "n_tasks": n_tasks,

@@ -319,7 +319,7 @@ class Database:
         scratch = target.with_name(f".{BACKUP}")
         with storage_errors(target):
             scratch.unlink(missing_ok=True)
-        self.write("VACUUM INTO ?", str(scratch))
+        self.write("VACUUM INTO CAST(? AS TEXT)", os.fsencode(scratch))  # a path may be no UTF-8
         if _has_more(target, self.committed()):
             with storage_errors(target):
                 target.rename(free_name(self.path.parent, "ledger.backup.{}.sqlite"))

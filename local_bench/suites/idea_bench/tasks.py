@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
-from local_bench.core.files import read_text
+from local_bench.core.files import read_text, text_name
 from local_bench.core.images import load_image
 from local_bench.core.messages import short
 from local_bench.core.paths import is_safe_id, safe_join
@@ -153,7 +153,7 @@ def _task(folder: Path, keep: KeepImage) -> Task:
         own={
             "uid": meta.uid,
             "case_id": meta.case_id,
-            "case_dir": folder.name,
+            "case_dir": text_name(folder.name),
             "sheets": [{key: entry[key] for key in ("given", "outputs", "card")} for entry in questions],
             "parts": [meta.task_name, meta.uid, *(["mini"] if kind == "auto_eval" else [])],
         },
