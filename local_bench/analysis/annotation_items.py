@@ -18,7 +18,7 @@ from local_bench.core.errors import ImageError, UserError
 from local_bench.core.files import read_bytes
 from local_bench.core.identity import digest, seed_of
 from local_bench.core.images import MAX_IMAGE_BYTES
-from local_bench.core.types import Task
+from local_bench.core.types import LEAST_PROBABILITY, Task
 from local_bench.core.yamlfile import Strict, check
 from local_bench.judges.people.items import Item, ItemImage, TaskView
 from local_bench.judges.people.png import without_metadata
@@ -38,7 +38,7 @@ class QuestionLine(Strict):
     task_id: str
     deliverable: int = Field(ge=1)
     attempt: int = Field(1, ge=1)
-    probability: float = Field(gt=0, le=1)
+    probability: float = Field(ge=LEAST_PROBABILITY, le=1)
     overall: bool | None
 
 

@@ -14,6 +14,7 @@ from pydantic import Field, PlainValidator, create_model
 from local_bench.analysis.stored_annotations import annotation_database, stored_lines
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
+from local_bench.core.types import LEAST_PROBABILITY
 from local_bench.core.yamlfile import Strict, check
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
@@ -70,7 +71,7 @@ class AnnotationLine(Strict):
     rater: str = Field(PEOPLE, min_length=1, max_length=100)
     adjudication: bool = False
     """Whether the rater decided between others who disagreed; that decision is final, and not counted as a rater's."""
-    probability: float | None = Field(None, gt=0, le=1)
+    probability: float | None = Field(None, ge=LEAST_PROBABILITY, le=1)
     """Probability with which the image was sampled for annotation (`settle --plan-labels`)."""
 
 

@@ -2,15 +2,17 @@
 
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from local_bench.core.errors import PathError, StorageError, UserError
+from local_bench.core.errors import LocalBenchError, PathError, StorageError, UserError
 from local_bench.core.files import MAX_TEXT_BYTES, read_bytes, require_regular
 
+_OF_RUST = re.compile(r"\(os error (\d{1,4})\)")
 _SUFFIX = ".writing"
 _ANOTHER = "give another path, or move the existing file away"
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
@@ -21,17 +23,21 @@ _UNUSABLE |= {errno.ENXIO, errno.EINVAL}  # a FIFO without a reader, a socket
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Convert OSErrors of writes in this block to a StorageError about `path`, or a PathError if the path itself is
-    invalid."""
+    """Convert OSErrors of writes in this block, and those of libraries in Rust (safetensors), to a StorageError about
+    `path`, or a PathError if the path itself is invalid."""
     try:
         yield
-    except OSError as e:
-        if e.errno in _UNUSABLE:
-            raise PathError(f"cannot write {path}: {_where(e, path)}{e.strerror}; {_ANOTHER}") from e
-        if e.errno not in _REFUSALS:
+    except Exception as e:
+        of_rust = _OF_RUST.search(str(e)) if not isinstance(e, OSError | LocalBenchError) else None
+        error = OSError(int(of_rust[1]), os.strerror(int(of_rust[1]))) if of_rust else e
+        if not isinstance(error, OSError):
+            raise
+        if error.errno in _UNUSABLE:
+            raise PathError(f"cannot write {path}: {_where(error, path)}{error.strerror}; {_ANOTHER}") from e
+        if error.errno not in _REFUSALS:
             raise
         raise StorageError(
-            f"cannot write {path}: {e.strerror}; free disk space or fix its permissions and run the same command "
+            f"cannot write {path}: {error.strerror}; free disk space or fix its permissions and run the same command "
             "again; committed results are kept"
         ) from e
 

@@ -9,6 +9,8 @@ NOT_FINITE = "the model produced values that are not finite"
 """Reason for a candidate whose latents contain infinities or NaN: a failure of the model, not of the task."""
 MAX_SCORE = 1e15
 """No score is larger, or smaller than its negative, so that sums and squares over a run are finite."""
+LEAST_PROBABILITY = 1e-30
+"""Of an image's inclusion in a sample; its annotations are weighted by the inverse. Prices differ by 1e15 at most."""
 UNSUPPORTED = "not supported: "
 """Prefix of the reason for a task that the model does not support."""
 

@@ -55,11 +55,11 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
     schemas = {"candidates": columns.CANDIDATES, "verdicts": columns.VERDICTS, "scores": columns.SCORES}
     schemas |= {name: schema for name, (schema, _) in small.items()}
     paths = []
-    with ExitStack() as opened:
+    with ExitStack() as replaced, ExitStack() as opened:  # files replace earlier ones after all have been written
         tables = {}
         for name, schema in schemas.items():
             of_table = [run.path / "exports" / f"{name}.{ending}" for ending in ("csv", "parquet")]
-            files = [opened.enter_context(atomic_file(path)) for path in of_table]
+            files = [replaced.enter_context(atomic_file(path)) for path in of_table]
             tables[name] = opened.enter_context(closing(TableWriter(name, schema, *files)))
             paths += of_table
         titles: dict[str, str] = {}
@@ -79,7 +79,7 @@ class TableWriter:
     """Writes a table as CSV and as Parquet, in parts, so that memory does not grow with its rows."""
 
     def __init__(self, name: str, schema: Any, csv: BinaryIO, parquet: BinaryIO) -> None:
-        self._name, self._schema = name, schema
+        self._name, self._schema, self._files = name, schema, (csv, parquet)
         self._csv = pyarrow.csv.CSVWriter(csv, schema)
         self._parquet = pq.ParquetWriter(parquet, schema, compression="zstd")
         self._parts, self._n_bytes = [schema.empty_table()], 0
@@ -100,10 +100,15 @@ class TableWriter:
 
     def close(self) -> None:
         """Write the remaining rows. The files stay open."""
-        if self._parts:
-            self._write()
-        self._csv.close()
-        self._parquet.close()
+        try:
+            if self._parts:
+                self._write()
+            self._csv.close()
+            self._parquet.close()
+            for file in self._files:
+                file.flush()
+        finally:
+            self._parquet.is_open = False  # else its destructor tries again, and prints a traceback
 
     def _write(self) -> None:
         table = pa.concat_tables(self._parts).combine_chunks()

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from local_bench.core import storage
-from local_bench.core.errors import StorageError
-from local_bench.core.storage import write_atomic
+from local_bench.core.errors import PathError, StorageError
+from local_bench.core.storage import storage_errors, write_atomic
 
 
 def test_a_write_replaces_the_complete_file(tmp_path):
@@ -37,3 +37,16 @@ def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(StorageError, match="No space left on device; free disk space"):
         write_atomic(tmp_path / "file", b"x" * 10_000)
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("I/O error: No space left on device (os error 28)", StorageError),
+        ("I/O error: Not a directory (os error 20)", PathError),
+        ("header too large", RuntimeError),
+    ],
+)
+def test_errors_of_libraries_in_rust_are_those_of_the_system(text, error):
+    with pytest.raises(error), storage_errors(Path("model.safetensors")):
+        raise RuntimeError(text)

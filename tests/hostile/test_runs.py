@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from local_bench.cli.main import main
-from local_bench.core.types import MAX_SCORE
+from local_bench.core.types import LEAST_PROBABILITY, MAX_SCORE
+from local_bench.runs.rundir import RunDir
 from tests.hostile import harness
 from tests.hostile.forge import Forgery, edit, upgraded
 from tests.hostile.harness import EVERY, Case, assert_none, campaign, run
@@ -124,3 +125,23 @@ def test_run_yaml_with_another_suite(command, name, forged):
         assert outcome.status == 2
         assert f"suite.name is '{name}', but the run's task 'print-01' is of another suite" in outcome.err
     assert (forged.run / "ledger.sqlite").read_bytes() == before
+
+
+@pytest.mark.parametrize("probability", ["0", "-1", "5e-324", "1e-308", "1e-31", "1e-30", "1e-9"])
+def test_annotations_of_improbable_images(probability, forged):
+    """An annotation is weighted by the inverse of its image's probability."""
+    forged.restore()
+    with RunDir.open(forged.run) as opened:
+        lines = [
+            ANNOTATION
+            | {"model": row.model, "task_id": row.task_id, "deliverable": row.deliverable, "overall": bool(n % 2)}
+            for n, row in enumerate(opened.store.candidates())
+            if row.attempt == 1
+        ]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    Path("people.jsonl").write_text(text.replace('"probability": 0.5', f'"probability": {probability}'))
+    status = 2 if float(probability) < LEAST_PROBABILITY else 0
+    for argv in (["settle", "run", "--people", "people.jsonl"], ["agreement", "run", "--people", "people.jsonl"]):
+        outcome = run(argv, statuses=(status,))
+        assert not outcome.faults
+        assert "Warning" not in outcome.err
