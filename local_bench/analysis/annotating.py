@@ -19,6 +19,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import RunImageError, UserError
 from local_bench.core.identity import digest
 from local_bench.core.storage import write_new
+from local_bench.core.tables import guarded
 from local_bench.judges.people.database import FILE, AlreadyAnswered, AnnotationDatabase
 from local_bench.judges.people.items import Given, Item, StoredAnswer
 from local_bench.judges.people.merging import PROTOCOL_META, SESSION_META
@@ -113,13 +114,14 @@ def write_jsonl(run: RunDir, database: Path, out: Path, only: str | None = None)
 
 
 def write_csv(run: RunDir, database: Path, out: Path, only: str | None = None) -> int:
-    """Write everything that annotators entered about `run`'s images, one row per value; return the number of rows."""
+    """Write everything that annotators entered about `run`'s images, one row per value, without formulas of
+    spreadsheets; return the number of rows."""
     buffer = io.StringIO(newline="")
     rows = csv.DictWriter(buffer, CSV_COLUMNS, restval="")
     rows.writeheader()
     n = 0
     for row in _csv_rows(run, database, only):
-        rows.writerow(row)
+        rows.writerow({name: guarded(value) for name, value in row.items()})
         n += 1
     write_new(out, buffer.getvalue().encode(), "annotations")
     return n

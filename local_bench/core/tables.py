@@ -5,10 +5,24 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
+from typing import TypeVar
 
-FORMULA = "^[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
-"""Characters that start a formula in spreadsheets, including full-width forms (OWASP, CSV injection)."""
+FORMULA = "^'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+"""Text that is a formula in spreadsheets, including full-width forms (OWASP, CSV injection), or one behind `'`."""
+_NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+T = TypeVar("T")
 _FIGURE = re.compile(r"[-\N{EN DASH}$\d]")
+
+
+def guarded(cell: T) -> T | str:
+    """A cell of a CSV file: with `'` before text that a spreadsheet would run as a formula; numbers are unchanged."""
+    formula = isinstance(cell, str) and re.match(FORMULA, cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if formula else cell
+
+
+def unguarded(text: str) -> str:
+    """The text that `guarded` made this of."""
+    return text[1:] if text.startswith("'") and re.match(FORMULA, text) else text
 
 
 def clean(text: str) -> str:

@@ -1,5 +1,6 @@
 """`local-bench annotate` without its server: import, export, status, links, forgetting, and the numbers."""
 
+import csv
 import json
 import shutil
 
@@ -248,6 +249,14 @@ def test_annotations_are_merged_with_their_runs(tmp_path, capsys, monkeypatch):
         }
     with AnnotationDatabase(tmp_path / "all" / FILE) as database:
         assert [one.name for one in database.annotators()] == ["r1", "r2"]
+
+
+def test_an_exported_sheet_has_no_formulas(shop, tmp_path, capsys):
+    answer_all(shop.path, "accept", {"=cmd|x": "annotator"}, lambda *_: True)
+    run(capsys, "annotate", "export", shop.path, "--out", tmp_path / "all.csv")
+    rows = list(csv.DictReader((tmp_path / "all.csv").open(newline="")))
+    assert {row["annotator"] for row in rows} == {"'=cmd|x"}
+    assert {row["value"] for row in rows} == {"true"}
 
 
 @pytest.mark.parametrize(

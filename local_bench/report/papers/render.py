@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Any
 
-from local_bench.core.tables import FORMULA, clean
+from local_bench.core.tables import clean, guarded
 from local_bench.core.tables import table as aligned
 from local_bench.report.papers.table import DASH, NO, YES, Cell, Column, Mark, Table
 
@@ -50,9 +50,8 @@ def csv_text(table: Table) -> str:
     begins with `'`."""
     buffer = io.StringIO(newline="")
     lines = csv.writer(buffer, lineterminator="\n")
-    lines.writerow([column.header for column in table.columns])
-    for row in table.rows:
-        lines.writerow([f"'{cell}" if isinstance(cell, str) and re.match(FORMULA, cell) else cell for cell in row])
+    lines.writerow([guarded(column.header) for column in table.columns])
+    lines.writerows(map(guarded, row) for row in table.rows)
     return buffer.getvalue().removesuffix("\n")
 
 

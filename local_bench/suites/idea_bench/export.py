@@ -12,6 +12,7 @@ from pathlib import Path
 
 from local_bench.core.collages import count_card, stitched
 from local_bench.core.errors import RunImageError
+from local_bench.core.tables import guarded
 from local_bench.core.types import Collage, Verdict
 from local_bench.suites.idea_bench import published as numbers
 from local_bench.suites.idea_bench.questions import RUBRIC
@@ -58,17 +59,8 @@ def write(results: RunResults, out: Path) -> list[Path]:
                 answers = [_cells(score, verdict) for score, verdict in zip(row.scores, case_verdicts, strict=True)]
                 text = case[0].task.evaluation_points[row.question - 1]
                 shown = "" if collage is None else collage.relative_to(out).as_posix()
-                lines.writerow(
-                    [
-                        row.task_name,
-                        row.task_id,
-                        row.case_id,
-                        row.question,
-                        text,
-                        shown,
-                        *(x for a in answers for x in a),
-                    ]
-                )
+                cells = [row.task_name, row.task_id, row.case_id, row.question, text, shown]
+                lines.writerow(map(guarded, [*cells, *(x for a in answers for x in a)]))
         files.append(write_text(out, f"eval_results/{model}.csv", buffer.getvalue()))
     return files
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from local_bench.core.errors import ResultFileError
 from local_bench.core.files import read_text
 from local_bench.core.messages import short
+from local_bench.core.tables import unguarded
 
 REPEATS = 3
 QUESTIONS = 6
@@ -92,7 +93,7 @@ def _row(fields: list[str], columns: dict[str, int], where: str) -> Row:
         raise ResultFileError(f"{where}: {len(fields)} fields for {len(columns)} columns: correct the line")
 
     def field(name: str) -> str:
-        return fields[columns[name]].strip()
+        return unguarded(fields[columns[name]].strip())
 
     question = field("question_id")
     if question not in map(str, range(1, QUESTIONS + 1)):

@@ -1,8 +1,12 @@
 """IDEA-Bench's and ICE-Bench's tables from runs, against arithmetic on the ledgers' rows."""
 
+import csv
 import json
 import shutil
+import sqlite3
 from collections import defaultdict
+from contextlib import closing
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -12,6 +16,7 @@ from local_bench.cli.main import main
 from local_bench.report.papers.ice_bench import NUMBERED
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.ice import TASKS
+from local_bench.suites.idea_bench.results import read_results
 from tests.judges.people.conftest import answer_all
 
 
@@ -132,6 +137,23 @@ def test_ice_result_files_are_of_the_method_whose_folder_they_are_in(runs, repro
     of_run = {row["model"]: row for row in reproduce("ice-bench", "table-3", runs["ice-bench"][0])["rows"]}
     assert result
     assert all(row == of_run[row["model"]] for row in result)
+
+
+def test_answers_of_a_judge_are_no_formulas_and_the_official_file_is_read_again(runs, tmp_path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(runs["idea-bench"][0], path)
+    with RunDir.open(path) as run:
+        before = {file.name: read_results(file) for file in export(run, "idea-bench", tmp_path / "before")}
+    with closing(sqlite3.connect(path / "ledger.sqlite", isolation_level=None)) as db:
+        db.execute("UPDATE verdicts SET raw = '=1+2|' || raw")
+        db.execute("UPDATE tasks SET content = json_set(content, '$.title', '-1+2')")
+    with RunDir.open(path) as run:
+        files = export(run, "idea-bench", tmp_path / "out")
+    for file in files:
+        cells = [cell for row in csv.reader(file.open(newline="")) for cell in row]
+        assert not [cell for cell in cells if cell.startswith(("=", "-"))]
+        assert any(cell.startswith("'=1+2|") for cell in cells)
+        assert read_results(file) == [replace(row, task_name="-1+2") for row in before[file.name]]
 
 
 def test_idea_questions_answered_by_people_become_its_results(runs, reproduce, tmp_path, capsys):

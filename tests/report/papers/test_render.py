@@ -31,6 +31,12 @@ def test_csv_has_unrounded_numbers_and_no_formula():
     assert lines[2][1] == "-1.5"
 
 
+def test_a_header_of_csv_is_no_formula():
+    """The categories of a benchmark are columns of some tables."""
+    table = Table("A title", (Column("x", "=cmd|x"), Column("y", "-Y")), ((1, 2),), ())
+    assert next(csv.reader(io.StringIO(FORMATS["csv"](table)))) == ["'=cmd|x", "'-Y"]
+
+
 def test_text_is_rounded_with_a_dash_for_missing_values():
     (row,) = [line for line in FORMATS["text"](TABLE).splitlines() if line.startswith("=a")]
     assert row.split()[-3:] == ["0.2", "\N{EN DASH}", "\N{CHECK MARK}"]
