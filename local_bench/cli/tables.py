@@ -65,6 +65,8 @@ def earnings(accounts: Accounting, truth: GroundTruthCheck | None) -> list[str]:
     for s in accounts.settlements:
         line = f"{s.model} earned {_with_interval(s.total.revenue_micro_usd, s.total.revenue_interval_micro_usd)}"
         line += f" of {usd(s.total.value_micro_usd)}"
+        if s.total.open_micro_usd:
+            line += f", and up to {usd(s.total.bounds_micro_usd[1])} if its unscored images were accepted"
         if s.model in true:
             row = true[s.model]
             line += f"; by ground truth {_with_interval(row.true_micro_usd, row.true_interval_micro_usd)}"
@@ -129,6 +131,8 @@ def _retest_json(row: RepeatabilityRow) -> dict[str, Any]:
 def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats]) -> str:
     """The settlement table; for tasks with hard rules also the images and tasks refused only by these rules."""
     header = ["model", "revenue", "95 % interval", "share", "orders", "images", "unscored", "cost", "profit"]
+    bounds = any(s.total.open_micro_usd for s in accounts.settlements)
+    header[3:3] = ["bounds"] if bounds else []
     header += ["refused by rules"] if rules else []
     price = accounts.price
     if price is None or accounts.cost_micro_usd is None:
@@ -137,15 +141,16 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats]) -> st
         source = f"{price.source}, {price.date}" if price.date else price.source
         cost = f"{price.gpu} at {usd(price.micro_usd_per_hour)} per hour ({source})"
         cost += f"; total device cost of the run: {usd_fine(accounts.cost_micro_usd)}"
-    return table(header, [_row(s, rules.get(s.model)) for s in accounts.settlements]) + f"\ncost: {cost}"
+    return table(header, [_row(s, bounds, rules.get(s.model)) for s in accounts.settlements]) + f"\ncost: {cost}"
 
 
-def _row(s: Settlement, rules: HardRuleStats | None) -> list[str]:
+def _row(s: Settlement, bounds: bool, rules: HardRuleStats | None) -> list[str]:
     t = s.total
     return [
         s.model,
         usd(t.revenue_micro_usd),
         " to ".join(map(usd, t.revenue_interval_micro_usd)) if t.revenue_interval_micro_usd else "-",
+        *([" to ".join(map(usd, t.bounds_micro_usd))] if bounds else []),
         _percent(t.share),
         f"{t.n_tasks_accepted}/{t.n_tasks}",
         f"{t.n_accepted}/{t.n + t.n_unscored}",
@@ -227,6 +232,8 @@ def _total_json(t: Total) -> dict[str, Any]:
         "revenue_usd": usd_number(t.revenue_micro_usd),
         "revenue_low_usd": _money(low),
         "revenue_high_usd": _money(high),
+        "revenue_bound_low_usd": usd_number(t.bounds_micro_usd[0]),
+        "revenue_bound_high_usd": usd_number(t.bounds_micro_usd[1]),
         "value_usd": usd_number(t.value_micro_usd),
         "open_usd": usd_number(t.open_micro_usd),
         "share": t.share,

@@ -41,6 +41,8 @@ def _first(best: Settlement) -> str:
             f"{best.model} has the most images accepted: {total.n_accepted:,} of {images:,} "
             f"({percent(total.n_accepted / images)}; 95 % interval {ends})."
         )
+    if not total.n:
+        return f"Nothing was decided of the {usd(total.value_micro_usd)} that the tasks are worth."
     if not total.revenue_micro_usd:
         return f"No model earned anything of the {usd(total.value_micro_usd)} that the tasks are worth."
     ends_usd = total.revenue_interval_micro_usd

@@ -68,7 +68,8 @@ def bootstrap_revenue(earned: ArrayLike, values: ArrayLike, level: float = 0.95)
 def bootstrap_revenues(
     sets: Sequence[tuple[ArrayLike, ArrayLike]], level: float = 0.95
 ) -> list[tuple[int, int] | None]:
-    """`bootstrap_revenue` of several sets of orders (earned, values); sets of equal size are resampled together."""
+    """`bootstrap_revenue` of several sets of orders (earned, values); sets of equal size are resampled together. None
+    also where both ends are one amount: nothing or everything was earned, of which a resample says nothing."""
     found: list[tuple[int, int] | None] = [None] * len(sets)
     by_size: dict[int, list[int]] = {}
     totals = [int(np.asarray(values).sum()) for _, values in sets]
@@ -81,7 +82,8 @@ def bootstrap_revenues(
         for i, drawn in zip(members, resampled_tables(tables, RESAMPLES, stacked=True), strict=True):
             tail, total = (1 - level) / 2, totals[i]
             low, high = ends(np.sort(np.nan_to_num(ratios(1)(drawn)[:, 0])), tail, 1 - tail)
-            found[i] = round(low * total), round(high * total)
+            amounts = round(low * total), round(high * total)
+            found[i] = amounts if amounts[0] < amounts[1] else None
     return found
 
 

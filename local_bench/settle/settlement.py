@@ -37,7 +37,8 @@ class Total:
     """Value of the orders, unscored ones included."""
     revenue_micro_usd: int
     revenue_interval_micro_usd: tuple[int, int] | None
-    """95 % bootstrap over orders; None for fewer than two orders."""
+    """95 % bootstrap over orders; None for fewer than two orders, and where it would be one amount: nothing or all of
+    what was decided is accepted, of which a resample says nothing."""
     open_micro_usd: int
     """Value of the unscored deliverables."""
     n_tasks: int
@@ -51,6 +52,11 @@ class Total:
     n_unscored: int
     deliverable_acceptance_low: float
     deliverable_acceptance_high: float
+
+    @property
+    def bounds_micro_usd(self) -> tuple[int, int]:
+        """The revenue if no unscored deliverable were accepted, and if all were."""
+        return self.revenue_micro_usd, self.revenue_micro_usd + self.open_micro_usd
 
     @property
     def share(self) -> float | None:

@@ -178,3 +178,12 @@ def test_verdicts_without_a_value_are_told_with_their_reason(n_lost, told, statu
     with RunDir.open(Path("run")) as run:
         (items,) = run.store.unscored_items()
     assert (items.n_unscored, items.n) == (n_lost, N_QUESTIONS)
+    assert main(["settle", "run", "--json"]) == 0
+    total = json.loads(capsys.readouterr().out)["models"]["theirs"]
+    bounds = total["revenue_bound_low_usd"], total["revenue_bound_high_usd"]
+    assert bounds == (total["revenue_usd"], total["revenue_usd"] + total["open_usd"])
+    assert total["revenue_low_usd"] is None or total["revenue_low_usd"] < total["revenue_high_usd"]
+    main(["settle", "run"])
+    out = capsys.readouterr().out
+    assert "$0.00 to $0.00" not in out
+    assert ("up to $20.00 if its unscored images were accepted" in out) == (n_lost == N_QUESTIONS)

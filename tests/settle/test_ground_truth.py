@@ -54,7 +54,7 @@ def test_a_perfect_judge_has_no_error():
     rows = [replace(row, judged=row.right) for row in ROWS[:5]]
     [row] = audit_revenue(rows)
     assert (row.off_micro_usd, row.too_much_micro_usd, row.too_little_micro_usd) == (0, 0, 0)
-    assert row.off_interval_micro_usd == (0, 0)
+    assert row.off_interval_micro_usd is None  # resamples of equal differences are equal: no interval
     assert row.decided.value == 1
     other = [replace(row, model="n", right=False) for row in rows]
     assert [(r.model, r.true_micro_usd) for r in audit_revenue([*rows, *other])] == [("m", 210 * DOLLAR), ("n", 0)]
