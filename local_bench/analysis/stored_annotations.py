@@ -118,6 +118,7 @@ def _merged(before: dict[str, Any] | None, line: dict[str, Any], database: Path)
     if differ is not None:
         raise UserError(
             f"{database}: {line['rater']} gave image {line['deliverable']} of {line['task_id']!r} different values of "
-            f"{differ} under two protocols: write one of them with `local-bench annotate export --protocol NAME`"
+            f"{differ} under two protocols: write one of them with `local-bench annotate export {database.parent} "
+            "--protocol NAME --out FILE`"
         )
     return before | {name: value for name, value in line.items() if value is not None or name not in before}

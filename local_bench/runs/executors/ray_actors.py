@@ -156,14 +156,14 @@ def _check(order: WorkOrder | MetricWorkOrder) -> None:
         if different:
             raise LocalBenchError(
                 f"{different} has other weights or another CPU on the node {host}: fetch the same weights on every "
-                "node (`local-bench models fetch --on-nodes`) and use nodes of one type"
+                "node (`local-bench models fetch CONFIG --on-nodes ADDRESS`) and use nodes of one type"
             )
         return
     weights = order.weights
     if weights and (not weights.is_dir() or weights_digest(weights, order.parts) != order.weights_sha256):
         raise LocalBenchError(
             f"{order.label}: the weights in {weights} are missing or different on the node {host}: fetch them there "
-            "(`local-bench models fetch --on-nodes`) or use a shared folder"
+            "(`local-bench models fetch CONFIG --on-nodes ADDRESS`) or use a shared folder"
         )
 
 
@@ -210,7 +210,7 @@ class RayJudge(_Actor):
             if judge_spec(config, devices[0]).judge_id != spec.judge_id:
                 raise LocalBenchError(
                     f"{config.label}: the judge's weights are different on the node {socket.gethostname()}: fetch them "
-                    "there (`local-bench models fetch --on-nodes`) or use a shared folder"
+                    "there (`local-bench models fetch CONFIG --on-nodes ADDRESS`) or use a shared folder"
                 )
             file = self._setting.run_dir / "logs" / log
             opened = open_judge(config, spec, devices, questions, load, file, progress)
