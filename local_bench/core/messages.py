@@ -1,5 +1,6 @@
 """The form of all messages: printable characters, a bounded length, no numbers of system errors, no class names."""
 
+import json
 import os
 import re
 import unicodedata
@@ -35,11 +36,14 @@ def kind(value: object) -> str:
 
 
 def short(value: object, most: int = 60) -> str:
-    """A value from a file as JSON has it (null, true, the digits of a Decimal), else its `repr`; at most `most`
+    """A value from a file as JSON has it (null, true, the digits of a Decimal), a text as its `repr`; at most `most`
     characters long."""
     words = {"None": "null", "True": "true", "False": "false"}
     try:
-        text = str(value) if isinstance(value, Decimal | bool | None) else repr(value)
+        if isinstance(value, dict | list):
+            text = json.dumps(value, ensure_ascii=False, default=str)
+        else:
+            text = str(value) if isinstance(value, Decimal | bool | None) else repr(value)
         text = words.get(text, text)
     except ValueError:  # an integer with more digits than Python prints
         return "a number with thousands of digits"

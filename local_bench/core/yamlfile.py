@@ -207,13 +207,21 @@ def check(
     try:
         return model.model_validate(data)
     except ValidationError as e:
-        raise error(explain(e, model, source, lines or {})) from None
+        raise error(explain(e, data, model, source, lines or {})) from None
 
 
-def explain(error: ValidationError, model: type[BaseModel], source: str, lines: dict[Location, int]) -> str:
-    """One sentence about the first validation error, with the number of further errors at its end."""
+_PLAIN = {
+    "is_instance_of": "input should be a number",  # a Decimal
+    "dict_type": "input should be a mapping of keys to values",
+    "model_type": "input should be a mapping of keys to values",
+}
+"""pydantic's messages with names of Python's types, by the type of the error."""
+
+
+def explain(error: ValidationError, data: Any, model: type[BaseModel], source: str, lines: dict[Location, int]) -> str:
+    """One sentence about the first validation error of `data`, with the number of further errors at its end."""
     first = error.errors(include_url=False, include_context=False)[0]
-    location: Location = tuple(first["loc"])
+    location = _inside(data, first["loc"], missing=first["type"] == "missing")
     line = next((lines[location[:n]] for n in range(len(location), 0, -1) if location[:n] in lines), None)
     where = f"{source}, line {line}" if line else source
     name = ".".join(map(str, location)) or "the file"
@@ -227,12 +235,25 @@ def explain(error: ValidationError, model: type[BaseModel], source: str, lines: 
         case _:
             given = first["input"]
             shown = "" if isinstance(given, dict | list) else f", not {short(given)}"
-            message = first["msg"].removeprefix("Value error, ")
+            message = _PLAIN.get(first["type"], first["msg"].removeprefix("Value error, "))
             what = f"{name}: {message[0].lower()}{message[1:]}{shown}"
             if first["type"] == "string_type" and shown and given is not None:
                 what += " (put it in quotes)"
     more = error.error_count() - 1
     return f"{where}: {what}" + (f" (and {more} more)" if more else "")
+
+
+def _inside(data: Any, location: Location, missing: bool) -> Location:
+    """The steps of a location that are in `data`, or whose last one is `missing`: pydantic adds the types of unions."""
+    found: list[int | str] = []
+    for i, step in enumerate(location):
+        if isinstance(data, dict) and (step in data or (missing and i == len(location) - 1)):
+            found.append(step)
+            data = data.get(step)
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            found.append(step)
+            data = data[step]
+    return tuple(found)
 
 
 def _keys_at(model: type[BaseModel], location: Location) -> list[str]:

@@ -28,11 +28,10 @@ def apply_setting(data: dict[str, Any], setting: str) -> None:
 
 
 def _child(at: Any, step: str, setting: str) -> Any:
-    if isinstance(at, list):
-        return at[_index(at, step, setting)]
-    inner = at.setdefault(step, {})
+    key: Any = _index(at, step, setting) if isinstance(at, list) else step
+    inner = at[key] if isinstance(at, list) else at.get(key)
     if inner is None:
-        inner = at[step] = {}
+        inner = at[key] = {}
     if not isinstance(inner, dict | list):
         raise ConfigError(
             f"--set {short(setting, 200)}: {short(step)} is {short(inner)} and has no keys: set the whole value"

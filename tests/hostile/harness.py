@@ -27,7 +27,7 @@ _CLASSES = re.compile(
     r"NoneType|Traceback \(most recent|\[Errno|\b(?:Attribute|Type|Value|Key|Index|Overflow|Recursion|OS|Unicode\w*|"
     r"Operational|Database|Integrity|Zero\w+|Assertion|Memory|Runtime|NotADirectory|IsADirectory|Permission)Error\b|"
     r"\b(?:InvalidOperation|DecimalException|ValidationError|object at 0x|errors\.pydantic|type=\w+_type)\b|"
-    r"decimal\.|unexpected error"
+    r"decimal\.|unexpected error|instance of|valid dictionary|Decimal\(|\.(?:str|int|float|bool|decimal|list|dict)\b: "
 )
 
 

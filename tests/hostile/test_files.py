@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from local_bench.cli.main import main
-from tests.hostile.harness import Case, assert_none, campaign
-from tests.hostile.inputs import ICE_METRICS, IDEA_CELLS, Input, base, ice_line, idea_sheet, inputs
+from tests.hostile.harness import Case, assert_none, campaign, run
+from tests.hostile.inputs import CONFIG, ICE_METRICS, IDEA_CELLS, Input, base, ice_line, idea_sheet, inputs
 from tests.hostile.values import LITERALS, RAW, texts_of
 
 EARLIER_RUN = Path(__file__).resolve().parent.parent / "data" / "earlier_run"
@@ -123,6 +123,15 @@ SETTINGS += [
     "judge",
     "name.x",
 ]
+
+
+@pytest.mark.parametrize("models", [None, [], {}, 3, "x", [None], [3], [[]], [{"card": None}], [{"card": {}}]])
+@pytest.mark.parametrize("setting", ["models.0.name=x", "models.0.imported.images=x", "models=null", "seed=1"])
+def test_models_of_another_kind(models, setting, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base()
+    Path("c.yaml").write_text(json.dumps(CONFIG | {"models": models}))
+    assert not run(["plan", "c.yaml", "--set", setting], statuses=(2,)).faults
 
 
 def test_command_line(tmp_path, monkeypatch):

@@ -113,7 +113,9 @@ def read_file(path: Path) -> Judgements:
     data, text = read_object(path, "file of judgements")
     if data.get("schema_version") != SCHEMA_VERSION:
         given = data.get("schema_version")
-        raise ResultFileError(f"{path}: schema_version is {given!r}, but only schema {SCHEMA_VERSION} is supported")
+        raise ResultFileError(
+            f"{path}: schema_version is {short(given)}, but only schema {SCHEMA_VERSION} is supported"
+        )
 
     def fault(keys: list[str], what: str) -> ResultFileError:
         return ResultFileError(f"{path}, line {line_of(text, keys)}: {what}")
