@@ -1,5 +1,6 @@
 """`local-bench slurm`."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -59,11 +60,11 @@ def slurm(
     elif ids:
         show(f"submitted job {ids[0]} ({nodes} nodes), which writes {job.run_dir}")
     elif not array:
-        show(f"wrote {paths[0]}\nsubmit it with\n  sbatch {paths[0]}")
+        show(f"wrote {paths[0]}\nsubmit it with\n  sbatch {shlex.quote(str(paths[0]))}")
     else:
-        first, second = paths
+        first, second = (shlex.quote(str(path)) for path in paths)
         show(
-            f"wrote {first} and {second}\nsubmit them with\n  id=$(sbatch --parsable {first})\n"
+            f"wrote {paths[0]} and {paths[1]}\nsubmit them with\n  id=$(sbatch --parsable {first})\n"
             f'  sbatch --dependency=afterok:"${{id%%;*}}" {second}'
         )
     return 0

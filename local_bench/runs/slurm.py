@@ -63,13 +63,14 @@ def shards_script(job: SlurmJob, name: str, settings: Cluster) -> str:
         [
             *_head(job, name, settings, job.gpus_per_node),
             f"#SBATCH --array=1-{n}",
-            f"#SBATCH --output={job.run_dir.resolve()}/slurm-%A-%a.log",
+            _log(job, "slurm-%A-%a.log"),
             *_body(settings, job.gpus_per_node),
             f'shard="$SLURM_ARRAY_TASK_ID/{n}"',
             f'run_dir={shlex.quote(str(job.run_dir.resolve()))}"/shard-$SLURM_ARRAY_TASK_ID"',
             # The shell forwards SIGTERM, so that the run stops between two commits before the job ends.
             "trap 'kill -TERM \"$run\" 2>/dev/null' TERM",
-            f'srun --kill-on-bad-exit=1 {_command(job)} --shard "$shard" --run-dir "$run_dir" &',
+            'srun --cpus-per-task="$cpus" --kill-on-bad-exit=1 '
+            f'{_command(job)} --shard "$shard" --run-dir "$run_dir" &',
             "run=$!",
             'wait "$run" && exit 0',
             'wait "$run"',
@@ -85,7 +86,7 @@ def merge_script(job: SlurmJob, name: str, settings: Cluster) -> str:
     return "\n".join(
         [
             *_head(job, f"{name}-merge", settings, 0),
-            f"#SBATCH --output={run_dir}/slurm-merge-%j.log",
+            _log(job, "slurm-merge-%j.log"),
             *_body(settings, 0),
             shlex.join(["local-bench", "merge", str(run_dir / "merged"), *parts]),
             shlex.join(["local-bench", "settle", str(run_dir / "merged")]),
@@ -106,7 +107,7 @@ ip=$(hostname --ip-address | cut -d' ' -f1)
 port=$((20000 + SLURM_JOB_ID % 20000))
 start='mkdir -m 700 -p "$RAY_TMPDIR" && exec ray start "$@" --block --disable-usage-stats --temp-dir "$RAY_TMPDIR" \
   --node-ip-address "$(hostname --ip-address | cut -d" " -f1)"'
-step="srun --overlap --kill-on-bad-exit=0 --ntasks-per-node=1"
+step="srun --cpus-per-task=$cpus --overlap --kill-on-bad-exit=0 --ntasks-per-node=1"
 $step --nodes=1 --nodelist="$first" bash -c "$start" ray --head --port "$port" --include-dashboard=false &
 head=$!
 until (exec 3<>"/dev/tcp/$ip/$port") 2>/dev/null; do
@@ -130,19 +131,24 @@ $step --nodes={n} --exclude="$first" bash -c "$start" ray --address "$ip:$port" 
 
 def ray_script(job: SlurmJob, name: str, settings: Cluster) -> str:
     """One job: Ray on every node, and the run on the first. A node that is lost is left out."""
-    run_dir = str(job.run_dir.resolve())
     body = _RAY_JOB.format(
-        run_dir=shlex.quote(run_dir),
+        run_dir=shlex.quote(str(job.run_dir.resolve())),
         others=_OTHERS.format(n=job.nodes - 1) if job.nodes > 1 else "",
         command=_command(job),
     )
     head = _head(job, name, settings, job.gpus_per_node, job.nodes)
-    return "\n".join([*head, f"#SBATCH --output={run_dir}/slurm-%j.log", *_body(settings, job.gpus_per_node), body])
+    return "\n".join([*head, _log(job, "slurm-%j.log"), *_body(settings, job.gpus_per_node), body])
 
 
 def _command(job: SlurmJob) -> str:
     settings = (part for setting in job.settings for part in ("--set", setting))
     return shlex.join(["local-bench", "run", str(job.config.resolve()), *settings])
+
+
+def _log(job: SlurmJob, pattern: str) -> str:
+    """The log's option: sbatch reads quotes and backslashes in a line, and expands % in a file name."""
+    folder = str(job.run_dir.resolve()).replace("%", "%%").replace('"', '\\"')
+    return f'#SBATCH --output="{folder}/{pattern}"'
 
 
 def _head(job: SlurmJob, name: str, settings: Cluster, gpus: int, nodes: int = 1) -> list[str]:
@@ -168,7 +174,9 @@ def _body(settings: Cluster, gpus: int) -> list[str]:
     return [
         "set -uo pipefail",
         "export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1",
-        f'export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-{cpus}}}"',  # since 22.05 srun does not inherit it
+        # srun is given them by option: 22.05 to 23.02 do not inherit them, and later ones end where a cluster's own
+        # settings contradict the job's.
+        f'cpus="${{SLURM_CPUS_PER_TASK:-{cpus}}}"',
         *settings.setup,
     ]
 
@@ -178,6 +186,9 @@ def write_scripts(config: RunConfig, job: SlurmJob) -> list[Path]:
     in a script."""
     if not is_safe_id(config.name):
         raise ConfigError(f"name: {config.name!r} cannot name a job: use letters, digits, '.', '_' and '-'")
+    for path in (job.config.resolve(), job.run_dir.resolve()):
+        if not str(path).isprintable() or "\\" in str(path):
+            raise ConfigError(f"{str(path)!r} cannot be in a script: rename what has a line break or a backslash")
     settings = cluster()
     for line in (*settings.options, settings.gpus, settings.time):
         if "\n" in line:

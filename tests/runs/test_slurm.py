@@ -1,9 +1,12 @@
 """Slurm scripts: valid shell, the right shards, and a run that continues after SIGTERM and requeueing."""
 
+import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +16,8 @@ from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError
 from local_bench.runs.config import load_config
 from local_bench.runs.slurm import MERGE, RAY, SHARDS, SlurmJob, write_scripts
+
+from . import slurm_stand_ins
 
 CONFIG = "name: wide\nsuite: {name: studio}\nmodels: [{card: tiny-flux}]\nmetrics: []\n"
 
@@ -60,7 +65,8 @@ def test_the_scripts_are_valid_shell_and_have_the_settings_of_the_cluster(folder
         "#SBATCH --account=lab",
         "#SBATCH --array=1-3",
     ]
-    assert 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-32}"' in text
+    assert 'cpus="${SLURM_CPUS_PER_TASK:-32}"' in text
+    assert 'srun --cpus-per-task="$cpus" --kill-on-bad-exit=1' in text
     assert f"local-bench run {folder}/my.yaml --set seed=1 --shard" in text
     assert "module load x" in text
     merging = Path(f"a b/{MERGE}").read_text()
@@ -103,6 +109,7 @@ def test_one_job_starts_ray_on_all_nodes_and_runs_on_the_first(folder, allocatio
     assert "start --address 127.0.0.1:24242 --block" in other
     assert head.endswith("--node-ip-address 127.0.0.1 600 token")
     assert any("--nodes=1 --nodelist=node1" in call for call in calls)
+    assert all("--cpus-per-task=32" in call for call in calls if call.startswith("srun "))
     assert any("--nodes=1 --exclude=node1" in call for call in calls)
     assert calls[-1] == (
         f"local-bench run {folder}/my.yaml --set engine.executor=ray --set engine.ray.address=127.0.0.1:24242 "
@@ -114,7 +121,7 @@ def test_one_job_starts_ray_on_all_nodes_and_runs_on_the_first(folder, allocatio
 
 def test_every_array_task_runs_its_shard(folder, monkeypatch):
     write_scripts(load_config(Path("my.yaml")), SlurmJob(Path("my.yaml"), Path("out"), 2, 1))
-    program(folder, "srun", 'shift; exec "$@"')
+    program(folder, "srun", 'shift 2; exec "$@"')
     program(folder, "local-bench", f'echo "$@" >> {folder}/calls')
     env = os.environ | {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
     for i in (1, 2):
@@ -125,7 +132,7 @@ def test_every_array_task_runs_its_shard(folder, monkeypatch):
 
 def test_the_exit_status_and_sigterm_are_passed_on(folder):
     write_scripts(load_config(Path("my.yaml")), SlurmJob(Path("my.yaml"), Path("out"), 1, 1))
-    program(folder, "srun", 'shift; exec "$@"')
+    program(folder, "srun", 'shift 2; exec "$@"')
     env = os.environ | {"PATH": f"{folder}/bin:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": "1"}
     program(folder, "local-bench", "exit 3")
     assert subprocess.run(["bash", f"out/{SHARDS}"], env=env, check=False).returncode == 3
@@ -156,3 +163,143 @@ def test_options_of_several_lines_are_refused(folder):
     Path("local-bench/slurm.yaml").write_text('options: ["--partition=gpu\\nrm -rf /"]\n')
     with pytest.raises(ConfigError, match="has more than one line"):
         write_scripts(load_config(Path("my.yaml")), SlurmJob(Path("my.yaml"), Path("out"), 1, 1))
+
+
+# ---- the written scripts, run by stand-ins for Slurm's versions
+
+VERSIONS = ["21.08", "22.05", "23.02", "23.11", "24.05"]
+FOLDERS = ["out", "a b", "it's", 'the "wide" one', "$HOME and `id`", "100% done #2", "naïve;rm -rf x", "-n"]
+
+
+@pytest.fixture
+def slurm(folder, monkeypatch):
+    """Slurm of a version; `local-bench` writes its arguments and CPUs to `calls`, as JSON."""
+
+    def slurm_of(version, tres=None, does=""):
+        (folder / "bin").mkdir(exist_ok=True)
+        for name in ("sbatch", "srun", "scontrol"):
+            text = f"#!{sys.executable}\n{Path(slurm_stand_ins.__file__).read_text()}"
+            (folder / "bin" / name).write_text(text)
+            (folder / "bin" / name).chmod(0o755)
+        program(
+            folder, "local-bench",
+            f"{sys.executable} -c 'import json, os, sys\n"
+            f'with open("{folder}/calls", "a") as file:\n'
+            '    print(json.dumps([os.environ.get("STEP_CPUS"), *sys.argv[1:]]), file=file)'
+            f"' \"$@\"\n{does}",
+        )  # fmt: skip
+        monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+        monkeypatch.setenv("STAND_IN_STATE", str(folder / "jobs.json"))
+        monkeypatch.setenv("STAND_IN_VERSION", version)
+        monkeypatch.setenv("STAND_IN_TRES", tres) if tres else monkeypatch.delenv("STAND_IN_TRES", raising=False)
+
+    return slurm_of
+
+
+def calls(folder):
+    return [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
+
+
+def jobs(folder):
+    return list(json.loads((folder / "jobs.json").read_text()).values())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_shard_has_its_jobs_cpus_in_all_versions_of_slurm(folder, slurm, version):
+    slurm(version)
+    assert main(["slurm", "my.yaml", "--nodes", "3", "--gpus-per-node", "4", "--submit", "--run-dir", "out"]) == 0
+    shards, rest = calls(folder)[:3], calls(folder)[3:]
+    assert [(call[0], call[-3]) for call in shards] == [("32", f"{i}/3") for i in (1, 2, 3)]
+    assert [call[1] for call in rest] == ["merge", "settle", "verify"]
+    assert jobs(folder) == [0, 0]
+    assert sorted(path.name for path in Path("out").glob("*.log")) == [
+        "slurm-41-1.log", "slurm-41-2.log", "slurm-41-3.log", "slurm-merge-42.log",
+    ]  # fmt: skip
+
+
+def test_a_cluster_that_grants_other_cpus_than_the_job_asked_for(folder, slurm):
+    """Slurm 24.05 ends a step that inherits two numbers (memory that is billed as CPUs)."""
+    slurm("24.05", tres="cpu=48")
+    assert main(["slurm", "my.yaml", "--nodes", "1", "--gpus-per-node", "1", "--submit", "--run-dir", "out"]) == 0
+    assert jobs(folder) == [0, 0]
+    assert calls(folder)[0][0] == "8"
+
+
+@pytest.mark.parametrize(
+    ("version", "environment", "cpus"),
+    [
+        ("21.08", {"SLURM_CPUS_PER_TASK": "8"}, "8"),
+        ("22.05", {"SLURM_CPUS_PER_TASK": "8"}, "1"),
+        ("22.05", {"SLURM_CPUS_PER_TASK": "8", "SRUN_CPUS_PER_TASK": "8"}, "8"),
+        ("23.11", {"SLURM_CPUS_PER_TASK": "8"}, "8"),
+        ("24.05", {"SLURM_CPUS_PER_TASK": "8", "SLURM_TRES_PER_TASK": "cpu=4"}, "fatal"),
+    ],
+)
+def test_the_stand_ins_differ_as_the_versions_do(slurm, folder, version, environment, cpus):
+    slurm(version)
+    step = ["srun", "--kill-on-bad-exit=1", "sh", "-c", 'echo "$STEP_CPUS"']
+    done = subprocess.run(step, env=os.environ | environment, capture_output=True, text=True, check=False)
+    assert cpus in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_any_folder_can_be_that_of_a_run(folder, slurm, capsys, name):
+    slurm("22.05")
+    Path("my configs' $x").mkdir()
+    shutil.copy("my.yaml", "my configs' $x/my.yaml")
+    write_scripts(
+        load_config(Path("my.yaml")),
+        SlurmJob(Path("my configs' $x/my.yaml"), folder / name, 2, 1, ("suite.part=a 'b' $c",)),
+    )
+    script = folder / name / SHARDS
+    subprocess.run(["sbatch", "--parsable", script], check=True, capture_output=True)
+    assert calls(folder) == [
+        [
+            "8", "run", f"{folder}/my configs' $x/my.yaml", "--set", "suite.part=a 'b' $c", "--shard", f"{i}/2",
+            "--run-dir", f"{folder}/{name}/shard-{i}",
+        ]
+        for i in (1, 2)
+    ]  # fmt: skip
+    assert {path.name for path in (folder / name).iterdir()} == {SHARDS, MERGE, "slurm-41-1.log", "slurm-41-2.log"}
+    subprocess.run(["sbatch", "--dependency=afterok:41", folder / name / MERGE], check=True, capture_output=True)
+    assert calls(folder)[2] == [
+        None,
+        "merge",
+        *(f"{folder}/{name}/{part}" for part in ("merged", "shard-1", "shard-2")),
+    ]
+
+
+def test_the_printed_commands_submit_scripts_in_any_folder(folder, slurm, capsys):
+    slurm("24.05")
+    for extra in ([], ["--ray"]):
+        assert main(["slurm", "my.yaml", "--nodes", "1", "--run-dir", "a 'b' $c", *extra]) == 0
+        printed = capsys.readouterr().out.partition("with\n")[2]
+        if extra:
+            program(folder, "sbatch", f'echo "$@" > {folder}/submitted')
+        subprocess.run(["bash", "-eu", "-c", printed], check=True, stdout=subprocess.DEVNULL)
+    assert jobs(folder) == [0, 0]
+    assert (folder / "submitted").read_text() == f"a 'b' $c/{RAY}\n"
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "back\\slash", "bell\a"])
+def test_folders_that_no_script_can_name_are_refused(folder, name):
+    with pytest.raises(ConfigError, match="cannot be in a script: rename what has a line break or a backslash"):
+        write_scripts(load_config(Path("my.yaml")), SlurmJob(Path("my.yaml"), folder / name, 1, 1))
+    assert not (folder / name).exists()
+
+
+def test_shards_are_not_merged_if_one_of_them_failed(folder, slurm, capsys):
+    slurm("24.05", does='case "$*" in *" 2/3 "*) exit 1;; esac')
+    assert main(["slurm", "my.yaml", "--nodes", "3", "--submit", "--run-dir", "out"]) == 0
+    assert [call[1] for call in calls(folder)] == ["run"] * 3
+    assert jobs(folder) == [1, "DependencyNeverSatisfied"]
+
+
+def test_a_requeued_shard_continues_with_the_same_command(folder, slurm):
+    """A job that is preempted ends by SIGTERM and starts again with its job id; its log goes on."""
+    slurm("24.05", does='echo "start $SLURM_RESTART_COUNT"; [ "$SLURM_RESTART_COUNT" -gt 0 ] || kill -TERM $$')
+    assert main(["slurm", "my.yaml", "--nodes", "2", "--submit", "--run-dir", "out"]) == 0
+    shards = [call for call in calls(folder) if call[1] == "run"]
+    assert shards[0] == shards[1] != shards[2] == shards[3]
+    assert jobs(folder) == [0, 0]
+    assert Path("out/slurm-41-1.log").read_text().splitlines() == ["start 0", "start 1"]
