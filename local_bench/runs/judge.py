@@ -17,7 +17,7 @@ from local_bench.judges.vlm.transport import Transport, Unreachable, answers
 from local_bench.runs.device import JudgeDevice
 from local_bench.runs.executors.base import Executor
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import judge_spec, numerics_of
+from local_bench.runs.judge_factory import judge_spec, numerics_of, served_by
 from local_bench.runs.progress import Progress
 from local_bench.runs.robustness import check_questions, run_judge_checks
 from local_bench.runs.rundir import RunDir
@@ -57,7 +57,7 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
     kept."""
     tasks = {task.task_id: task for task in run.store.tasks()}
     judge_devices = executor.judge_devices
-    judges = [(config, judge_spec(config, judge_devices[0])) for config in run.config.judges]
+    judges = [(config, spec_in(run, config, judge_devices[0])) for config in run.config.judges]
     _refuse_same_judge(judges)
     for config, spec in judges:
         requests = list(judge_requests(run, tasks, config, spec, judge_devices))
@@ -73,6 +73,20 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
     labels = {spec.judge_id: config.label for config, spec in judges}
     run.store.enter_judges(labels)
     score(run, list(labels))
+
+
+def spec_in(run: RunDir, config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
+    """The spec of a judge of the run. The first session stores what an external server serves, for all later ones;
+    verdicts of releases that did not store it keep their judge."""
+    spec = judge_spec(config, device)
+    if config.base_url is None:
+        return spec
+    key = f"served:{config.label}"
+    served = run.store.json_meta(key)
+    if served is None and not run.store.verdicts(spec.judge_id):
+        served = dict(served_by(config))
+        run.store.set_meta(key, json.dumps(served, sort_keys=True))
+    return replace(spec, served=tuple(sorted((served or {}).items())))
 
 
 def judge_requests(

@@ -11,6 +11,7 @@ from local_bench.core.files import path_fault
 from local_bench.core.paths import is_safe_id
 from local_bench.core.yamlfile import Strict, finite
 from local_bench.judges.vlm.flags import check_extra_args
+from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.rubrics import Variant
 from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, rubrics_of
 from local_bench.models.cards import BackendName, ModelCard, OnOff, TemplateVariables
@@ -136,6 +137,24 @@ class JudgeConfig(Strict):
         variant = self.rubrics or rubrics_of(described).variant
         asks_more = self.hype_usable and variant != "miniature"  # the miniature's rubric includes it
         return RubricSet(variant, (HYPE_USABLE,) if asks_more else ())
+
+    def spec(self, described: ModelCard, weights_sha256: str, dtype: str) -> JudgeSpec:
+        """The judge with these weights."""
+        return JudgeSpec(
+            card=described.name,
+            weights_sha256=weights_sha256,
+            dtype=dtype,
+            max_pixels=self.max_pixels or described.judge_max_pixels,
+            patch=described.patch,
+            seed=self.seed,
+            protocol=self.protocol,
+            min_pixels=described.judge_min_pixels,
+            max_tokens=self.max_tokens,
+            extra_args=() if self.base_url else tuple(self.extra_args),
+            rubrics=self.rubric_set(described),
+            source_max_pixels=self.source_max_pixels,
+            chat_template_kwargs=tuple(sorted((described.chat_template_kwargs | self.chat_template_kwargs).items())),
+        )
 
     @model_validator(mode="after")
     def _check_transport(self) -> "JudgeConfig":

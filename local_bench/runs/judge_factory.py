@@ -16,7 +16,7 @@ from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.flags import Engine, require_vllm, vllm_version
-from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.judge import JudgeSpec, Served
 from local_bench.judges.vlm.labels import check_labels
 from local_bench.judges.vlm.plugin import BUILT_IN, plugin
 from local_bench.judges.vlm.replicas import Replicas
@@ -44,7 +44,8 @@ def transport_of(config: JudgeConfig) -> str:
 
 
 def judge_spec(config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
-    """The judge's spec. WeightsError if its weights are missing (an external server's need not be present)."""
+    """The judge's spec, without what an external server serves. WeightsError if its weights are missing (an external
+    server's need not be present)."""
     described = card(config.card, "judge")
     if config.base_url and not described.source.build and config.weights is None:
         weights = "external"
@@ -53,21 +54,7 @@ def judge_spec(config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
         folder = resolve(described, config.weights)
         weights = weights_digest(folder)
         native = device.on_gpu or is_recurrent(folder)  # vLLM's linear attention on a CPU has no float32
-    return JudgeSpec(
-        card=described.name,
-        weights_sha256=weights,
-        dtype=described.dtype if native else "float32",
-        max_pixels=config.max_pixels or described.judge_max_pixels,
-        patch=described.patch,
-        seed=config.seed,
-        protocol=config.protocol,
-        min_pixels=described.judge_min_pixels,
-        max_tokens=config.max_tokens,
-        extra_args=() if config.base_url else tuple(config.extra_args),
-        rubrics=config.rubric_set(described),
-        source_max_pixels=config.source_max_pixels,
-        chat_template_kwargs=tuple(sorted((described.chat_template_kwargs | config.chat_template_kwargs).items())),
-    )
+    return config.spec(described, weights, described.dtype if native else "float32")
 
 
 def attention_of(config: JudgeConfig, device: JudgeDevice) -> Attention | None:
@@ -98,6 +85,25 @@ def numerics_of(config: JudgeConfig, judge_devices: Sequence[JudgeDevice]) -> di
     return judge_devices[0].numerics(transport, attention_of(config, judge_devices[0]), gpus)
 
 
+def served_by(config: JudgeConfig) -> Served:
+    """What the config's external server serves. Raises as `ExternalServer`."""
+    with _external(config) as server:
+        return server.served
+
+
+def _external(config: JudgeConfig, known: Served | None = None) -> ExternalServer:
+    described = card(config.card, "judge")
+    repo = described.source.repo or ""
+    assert config.base_url
+    return ExternalServer(
+        config.base_url.rstrip("/"),
+        key_from(config.api_key_env),
+        config.served_model or "",
+        expected=(repo, repo.rpartition("/")[2], described.name) if repo else (),
+        known=known,
+    )
+
+
 @contextmanager
 def open_judge(
     config: JudgeConfig,
@@ -115,13 +121,7 @@ def open_judge(
     if config.base_url:
         if config.protocol == "logit":
             check_labels(described.name, resolve(described, config.weights))
-        repo = described.source.repo or ""
-        server = ExternalServer(
-            config.base_url.rstrip("/"),
-            key_from(config.api_key_env),
-            config.served_model or "",
-            expected=(repo, repo.rpartition("/")[2], described.name) if repo else (),
-        )
+        server = _external(config, spec.served or None)
         with Client(server, composer, config.in_flight, config.request_timeout_s) as client:
             yield client
         return

@@ -28,7 +28,7 @@ from local_bench.runs.store import CandidateRow, MeterRow, SessionRow
 from local_bench.runs.store.rows import Kind
 from local_bench.runs.verify import verify
 
-_SAME = ("numerics", "metric")
+_SAME = ("numerics", "metric", "served")
 """Kinds of values in `meta` that all parts must agree on."""
 
 

@@ -11,8 +11,9 @@ from local_bench.core.version import __version__
 from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.models.manifest import MAIN, revision_of
 from local_bench.runs.device import JudgeDevice
+from local_bench.runs.judge import spec_in
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import attention_of, judge_spec, numerics_of, transport_of
+from local_bench.runs.judge_factory import attention_of, numerics_of, transport_of
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.rundir import RunDir
 
@@ -47,7 +48,7 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Judg
 
 
 def _judge(run: RunDir, config: JudgeConfig, judge_devices: Sequence[JudgeDevice], used: list[str]) -> dict[str, Any]:
-    spec = judge_spec(config, judge_devices[0])
+    spec = spec_in(run, config, judge_devices[0])
     checks = run.store.json_meta(f"canary:{config.label}") or {}
     checks = checks if checks.get("judge") == spec.judge_id else {}
     repeats = checks.get("repeats") or {}
@@ -64,6 +65,7 @@ def _judge(run: RunDir, config: JudgeConfig, judge_devices: Sequence[JudgeDevice
         "rubric_variant": spec.rubrics.variant,
         "rubrics": {name: {"version": rubrics[name].version, "sha256": rubrics[name].sha256} for name in used},
         "server": "external" if config.base_url else "managed",
+        "served": dict(spec.served) or None,
         "transport": transport_of(config),
         "numerics": numerics_of(config, judge_devices),
         "reproducible": repeats.get("reproducible"),

@@ -9,8 +9,14 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.rubrics import Rubric
 from local_bench.judges.vlm.variants import wording_of
 from local_bench.runs.executors.base import Executor
-from local_bench.runs.judge import JudgeRequest, JudgeSession, judge_requests, split_faulty, verdict_columns
-from local_bench.runs.judge_factory import judge_spec
+from local_bench.runs.judge import (
+    JudgeRequest,
+    JudgeSession,
+    judge_requests,
+    spec_in,
+    split_faulty,
+    verdict_columns,
+)
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import verdict_of
@@ -36,7 +42,7 @@ def rejudge(run: RunDir, executor: Executor, progress: Progress, rounds: int) ->
     tasks = {task.task_id: task for task in run.store.tasks()}
     judge_devices = executor.judge_devices
     for config in run.config.judges:
-        spec = judge_spec(config, judge_devices[0])
+        spec = spec_in(run, config, judge_devices[0])
         requests = list(judge_requests(run, tasks, config, spec, judge_devices))
         rows = run.store.repeats(spec.judge_id)
         stored = {(r.work_id, r.rubric, r.point, r.repeat, r.round): r.question_id for r in rows}

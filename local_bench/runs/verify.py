@@ -7,7 +7,7 @@ decisions); everything else is compared with the digests that were recorded at t
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -254,21 +254,8 @@ def _verdict_name(run: RunDir, row: VerdictRow) -> str:
 
 def spec_of(config: JudgeConfig, entry: Mapping[str, Any]) -> JudgeSpec:
     """The judge's spec from its config and its entry in the provenance; its weights need not be on this machine."""
-    described = card(config.card, "judge")
-    return JudgeSpec(
-        card=described.name,
-        weights_sha256=entry["weights_sha256"],
-        dtype=entry["dtype"],
-        max_pixels=config.max_pixels or described.judge_max_pixels,
-        patch=described.patch,
-        seed=config.seed,
-        protocol=config.protocol,
-        min_pixels=described.judge_min_pixels,
-        max_tokens=config.max_tokens,
-        extra_args=() if config.base_url else tuple(config.extra_args),
-        rubrics=config.rubric_set(described),
-        source_max_pixels=config.source_max_pixels,
-    )
+    spec = config.spec(card(config.card, "judge"), entry["weights_sha256"], entry["dtype"])
+    return replace(spec, served=tuple(sorted((entry.get("served") or {}).items())))
 
 
 def _question_ids(

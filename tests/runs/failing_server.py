@@ -19,8 +19,9 @@ class FailingServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, failure="refused", n_answers=None, port=0):
+    def __init__(self, failure="refused", n_answers=None, port=0, **model):
         super().__init__(("127.0.0.1", port), _Handler)
+        self.model = {"id": "judge"} | model
         self.failure, self.n_answers = failure, n_answers
         self.answered = Counter()
         self.lock = threading.Lock()
@@ -64,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        self.reply({"data": [{"id": "judge"}]} if self.path == "/v1/models" else {})
+        self.reply({"data": [self.server.model]} if self.path == "/v1/models" else {})
 
     def do_POST(self):
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))

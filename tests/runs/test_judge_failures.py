@@ -187,3 +187,42 @@ def test_verdicts_without_a_value_are_told_with_their_reason(n_lost, told, statu
     out = capsys.readouterr().out
     assert "$0.00 to $0.00" not in out
     assert ("up to $20.00 if its unscored images were accepted" in out) == (n_lost == N_QUESTIONS)
+
+
+MODEL = {"id": "q", "root": "/data/models/qwen", "max_model_len": 4096}
+
+
+@pytest.mark.parametrize("change", [{"id": "other"}, {"root": "/data/models/other"}, {"max_model_len": 8192}])
+def test_another_model_at_a_resume_is_refused(change, capsys):
+    with FailingServer(n_answers=3, **MODEL) as first:
+        assert judge(first.url) == 1
+    capsys.readouterr()
+    with FailingServer(**(MODEL | change)) as second:
+        assert judge(second.url) == 2
+        assert not second.answered
+    ((name, value),) = change.items()
+    err = capsys.readouterr().err
+    assert f"{name} {str(value).rpartition('/')[2]}" in err
+    assert "and this run was judged by id q, max_model_len 4096, root qwen: serve that again" in err
+    assert n_verdicts() == 3
+    with FailingServer(**MODEL) as third:
+        assert judge(third.url) == 0
+    served = {"id": "q", "root": "qwen", "max_model_len": 4096}
+    provenance = json.loads(Path("run/provenance.json").read_text())["judge"]
+    assert provenance["served"] == served  # no path
+    assert main(["verify", "run"]) == 0
+    assert judge("http://127.0.0.1:9/v1") == 0  # nothing is left to judge: no server is needed
+    main(["generate", "run.yaml", "--run-dir", "second"])
+    with FailingServer(**(MODEL | change)) as other:
+        assert judge(other.url, name="second") == 0
+    judged_by = json.loads(Path("second/provenance.json").read_text())["judge"]["judge_id"]
+    assert judged_by != provenance["judge_id"]
+
+
+def test_template_variables_are_part_of_a_judge_that_verifies():
+    """`verify` computes the judge's identity from config and provenance."""
+    setting = "judge.chat_template_kwargs={enable_thinking: false}"
+    assert main(["generate", "run.yaml", "--run-dir", "brief", "--set", setting]) == 0
+    with FailingServer(**MODEL) as server:
+        assert judge(server.url, setting, name="brief") == 0
+    assert main(["verify", "brief"]) == 0

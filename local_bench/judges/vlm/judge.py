@@ -11,6 +11,9 @@ from local_bench.judges.vlm.protocols import VERSIONS, Protocol, Request, Shown,
 from local_bench.judges.vlm.rubrics import system
 from local_bench.judges.vlm.variants import DEFAULT_SET, RubricSet
 
+Served = tuple[tuple[str, str | int], ...]
+"""Id, root and context length of the model of an external server, as far as it lists them, by name."""
+
 
 @dataclass(frozen=True)
 class JudgeSpec:
@@ -35,6 +38,8 @@ class JudgeSpec:
     """The pixel budget of each image in a question with a source image; None: `max_pixels`."""
     chat_template_kwargs: tuple[tuple[str, bool | int | float | str], ...] = ()
     """Variables of the model's chat template, in the order of their names."""
+    served: Served = ()
+    """What an external server said that it serves."""
 
     @cached_property
     def judge_id(self) -> str:
@@ -57,10 +62,11 @@ class JudgeSpec:
 
     @property
     def _wording(self) -> dict[str, Any]:
-        """Settings of rubrics, image sizes and the chat template that differ from the defaults of older digests."""
+        """Settings of rubrics, image sizes, chat template and server that older digests do not have."""
         named: dict[str, Any] = {} if self.rubrics.variant == "miniature" else {"rubrics": self.rubrics.variant}
         named |= {"options": self.rubrics.options} if self.rubrics.options else {}
         named |= {"chat_template_kwargs": dict(self.chat_template_kwargs)} if self.chat_template_kwargs else {}
+        named |= {"served": dict(self.served)} if self.served else {}
         return named | ({"source_max_pixels": self.source_max_pixels} if self.source_max_pixels else {})
 
     def question_id(self, question: Question, numerics: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from local_bench.core.errors import ConfigError, ServerError
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
 from local_bench.judges.vlm.http import TOO_LARGE, Redirected, ResponseTooLarge, fetch_now
+from local_bench.judges.vlm.judge import Served
 
 SERVED_NAME = "judge"
 _KEY = re.compile(r"[!-~]+")
@@ -96,6 +97,22 @@ class ManagedServer:
         raise self.child.not_ready(self.start_timeout_s)
 
 
+def _served(entry: dict[str, Any]) -> Served:
+    """The properties of a model in a server's list that tell it from another; of a folder only its name."""
+    found: dict[str, str | int] = {}
+    for key in ("id", "root"):
+        if isinstance(entry.get(key), str):
+            is_path = entry[key].startswith(("/", "~", ".")) or "\\" in entry[key]
+            found[key] = re.split(r"[/\\]", entry[key].rstrip("/\\"))[-1] if is_path else entry[key]
+    if type(entry.get("max_model_len")) is int:
+        found["max_model_len"] = entry["max_model_len"]
+    return tuple(sorted(found.items()))
+
+
+def _shown(served: Served) -> str:
+    return ", ".join(f"{name} {value}" for name, value in served)
+
+
 @dataclass
 class ExternalServer:
     """A server that is managed elsewhere: only its availability is checked; it is never started or stopped."""
@@ -108,6 +125,9 @@ class ExternalServer:
     content_ids: bool = field(default=False, init=False)
     expected: tuple[str, ...] = ()
     """Names of the model that may answer if `model` is not given: the card's and its repository's; any if empty."""
+    known: Served | None = None
+    """What answered before in this run; ConfigError if it is another model now."""
+    served: Served = field(default=(), init=False)
 
     def __enter__(self) -> Self:
         headers = {"Authorization": f"Bearer {self.api_key.get_secret_value()}"} if self.api_key else {}
@@ -145,6 +165,12 @@ class ExternalServer:
         if not self.model:
             (self.model,) = listed
             self._check_name(listed[self.model])
+        self.served = _served(listed[self.model])
+        if self.known is not None and self.known != self.served:
+            raise ConfigError(
+                f"judge.base_url: {self.base_url} serves {_shown(self.served)}, and this run was judged by "
+                f"{_shown(self.known)}: serve that again, or give a new --run-dir"
+            )
         return self
 
     def _check_name(self, entry: dict[str, Any]) -> None:
