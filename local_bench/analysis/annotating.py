@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,15 +12,17 @@ from typing import Any
 from PIL import Image
 
 from local_bench.analysis.annotation_items import AnnotationWork, annotation_work, image_loader
+from local_bench.analysis.annotations import PEOPLE, decision
 from local_bench.analysis.official import format_of, run_results
 from local_bench.analysis.payment import decided_by_people
 from local_bench.analysis.stored_annotations import protocols_of, stored_lines
 from local_bench.core import strictjson
 from local_bench.core.errors import RunImageError, UserError
 from local_bench.core.identity import digest
+from local_bench.core.messages import short
 from local_bench.core.storage import write_new
 from local_bench.core.tables import guarded
-from local_bench.judges.people.database import FILE, AlreadyAnswered, AnnotationDatabase
+from local_bench.judges.people.database import FILE, AnnotationDatabase
 from local_bench.judges.people.items import Given, Item, StoredAnswer
 from local_bench.judges.people.merging import PROTOCOL_META, SESSION_META
 from local_bench.judges.people.protocol import PREFERRED, Protocol
@@ -232,9 +234,29 @@ def _folder_name(rater: str) -> str:
 # ---- import
 
 
-def import_answers(run: RunDir, protocol: Protocol, path: Path) -> tuple[int, int]:
-    """Store the annotations of a JSON Lines file (as for `--people`) as answers by `protocol`; return the number of
-    answers, and of those that were stored before. UserError for a line that does not fit; then nothing is stored."""
+@dataclass(frozen=True)
+class Imported:
+    """What an import did, in answers; an answer is about an image, or about all images of a set."""
+
+    n_stored: int
+    n_before: int
+    """Answers of the file that the annotators had given already."""
+    n_different: int
+    """Those that differ from the annotator's stored answer, which is kept."""
+    n_unrated: int
+    """Lines without a value for every question of the protocol."""
+
+    def __str__(self) -> str:
+        n = self.n_stored + self.n_before + self.n_different
+        sentence = f"{self.n_stored} new of {n} answers; {self.n_before} were there already"
+        if self.n_different:
+            sentence += f"; {self.n_different} differ from the annotator's stored answer, which is kept"
+        return sentence + (f"; {self.n_unrated} lines lack a rating and were left out" if self.n_unrated else "")
+
+
+def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
+    """Store the annotations of a JSON Lines file (as for `--people`) as answers by `protocol`; those that were stored
+    before stay as they are. UserError for a line that does not fit; then nothing is stored."""
     if protocol.points or protocol.shows == "pair":
         raise UserError(f"protocol {protocol.id} has no answers about single images: import with another protocol")
     opened = open_session([run], protocol)
@@ -243,30 +265,45 @@ def import_answers(run: RunDir, protocol: Protocol, path: Path) -> tuple[int, in
         pixels = {row.key: row.image for row in run.store.candidates()}
         names = [field.name for field in protocol.fields]
         given: dict[tuple[str, str, str, int], dict[str, dict[str, Any]]] = defaultdict(dict)
+        n_unrated = 0
         lines = strictjson.objects(
             path, UserError, "an annotation", missing="check the path", unreadable="give a JSON Lines file"
         )
         for _, where, data in lines:
             key = (data.get("model"), data.get("task_id"), data.get("deliverable"), data.get("attempt", 1))
-            if pixels.get(key) is None:  # type: ignore[arg-type]
+            if not all(isinstance(part, str | int) for part in key) or pixels.get(key) is None:  # type: ignore[arg-type]
                 raise UserError(f"{where}: the run has no image with this model, task_id, deliverable and attempt")
-            values = {name: _option(data.get(name), protocol, name) for name in names}
-            if None not in values.values():
-                part = key[2] if protocol.shows == "image" else 0
-                of_item = given[data.get("rater", "people"), key[0], key[1], key[3] * 1000 + part]  # type: ignore[index]
-                of_item[str(key[2])] = values
-        return _store(session, run, given, path)
+            values = {name: _option(data.get(name), protocol, name, where) for name in names}
+            if None in values.values():
+                n_unrated += 1
+                continue
+            part = key[2] if protocol.shows == "image" else 0
+            rater = data.get("rater", PEOPLE)
+            if not isinstance(rater, str) or not rater:
+                raise UserError(f"{where}: the rater is {short(rater)}: give a name in quotes")
+            of_item = given[rater, key[0], key[1], key[3] * 1000 + part]  # type: ignore[index]
+            if of_item.setdefault(str(key[2]), values) is not values:
+                raise UserError(f"{where}: {rater!r} rates this image on an earlier line too: remove one")
+        return replace(_store(session, run, given, path), n_unrated=n_unrated)
 
 
-def _option(value: Any, protocol: Protocol, name: str) -> Any:
-    """The option of the field that equals `value`; None if there is none."""
+def _option(value: Any, protocol: Protocol, name: str, where: str) -> Any:
+    """The option of the field that equals `value`; None for null. UserError if there is none."""
+    if value is None:
+        return None
     options = next(field.values for field in protocol.fields if field.name == name)
-    return next((one for one in options if one == value and isinstance(one, bool) == isinstance(value, bool)), None)
+    try:
+        value = decision(value) if all(isinstance(one, bool) for one in options) else value
+    except ValueError as e:
+        raise UserError(f"{where}: {name}, {short(value)}: {e}") from None
+    found = [one for one in options if one == value and isinstance(one, bool) == isinstance(value, bool)]
+    if not found:
+        known = ", ".join(json.dumps(one, ensure_ascii=False) for one in options)
+        raise UserError(f"{where}: {name} is {short(value)}, but protocol {protocol.id} has {known}: correct it")
+    return found[0]
 
 
-def _store(
-    session: Session, run: RunDir, given: Mapping[tuple[str, str, str, int], Any], path: Path
-) -> tuple[int, int]:
+def _store(session: Session, run: RunDir, given: Mapping[tuple[str, str, str, int], Any], path: Path) -> Imported:
     by_images = {
         (item.task_id, tuple((one.deliverable, one.pixels_sha256) for one in item.images)): item
         for item in session.queue.items
@@ -285,21 +322,24 @@ def _store(
                 f"{session.protocol.id} rates them together: complete the file, or import with a protocol for images"
             )
         wanted.append((rater, item, Given(values)))
-    stored = before = 0
+    known = {(a.annotator, a.item_id): a.given.values for a in session.database.answers() if a.kind == "answer"}
+    n = Counter[str]()
     for rater in sorted({rater for rater, _, _ in wanted}):
         session.database.add_annotator(rater, "annotator", "en")
         session.queue.add_if_new(rater, "annotator")
     people = {one.name: one for one in session.database.annotators()}
     for rater, item, one in wanted:
+        before = known.get((rater, item.item_id))
+        if before is not None:
+            n["before" if before == one.values else "different"] += 1
+            continue
         request = digest({"import": one.content, "rater": rater, "item": item.item_id})
         try:
-            session.answer(people[rater], request, item.item_id, "answer", one, None)
-            stored += 1
-        except AlreadyAnswered:
-            before += 1
+            stored = session.answer(people[rater], request, item.item_id, "answer", one, None)
         except InvalidAnswer as e:
             raise UserError(f"{path}: {rater}, {item.task_id!r}: {e}") from None
-    return stored, before
+        n["stored" if stored else "before"] += 1  # the annotator may have withdrawn it since
+    return Imported(n["stored"], n["before"], n["different"], 0)
 
 
 # ---- preferences

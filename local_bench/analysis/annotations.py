@@ -81,11 +81,11 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
 
     A line is an object of `model`, `task_id`, `deliverable`, `attempt` (default 1), `rater` (default `people`),
     `probability` (of being sampled for annotation; optional), `adjudication` (optional), and any of the suite's score
-    names or `overall`: true or false (accepted), a number on the score's scale, or null (not rated). Numbers become
-    decisions by the config's threshold. The consensus of several raters is the majority of their decisions (none for a
-    tie) and the mean of their numbers; where they disagree on a decision, an adjudication decides. If `overall` is not
-    given, it is derived from the scores that apply, as acceptance is. UserError names the file, the line and the
-    reason.
+    names: true or false (accepted), a number on the score's scale, or null (not rated); or `overall`, a decision (true
+    or 1, false or 0, null). Numbers become decisions by the config's threshold. The consensus of several raters is the
+    majority of their decisions (none for a tie) and the mean of their numbers; where they disagree on a decision, an
+    adjudication decides. If `overall` is not given, it is derived from the scores that apply, as acceptance is.
+    UserError names the file, the line and the reason.
     """
     thresholds = thresholds_of(run.config)
     known = {row.key: row.work_id for row in run.store.candidates()}
@@ -196,9 +196,19 @@ def _value(given: Any) -> bool | float | None:
     raise ValueError(f"write true, false, a number from 0 to {TOP}, or null")
 
 
+def decision(given: Any) -> bool | None:
+    """A decision as people write it: true or 1 (accepted), false or 0 (rejected), null (none). ValueError otherwise."""
+    if given is None or (isinstance(given, bool | int | float) and given in (0, 1)):
+        return None if given is None else bool(given)
+    raise ValueError("it is a decision: write true or 1 (accepted), false or 0 (rejected), or null")
+
+
 def _lines(path: Path, run: RunDir) -> Iterator[tuple[int, AnnotationLine, dict[str, bool | float | None]]]:
     names = [*dict.fromkeys((*thresholds_of(run.config), OVERALL, *suite(run.config.suite.name).scores_of_judge))]
-    scores: dict[str, Any] = {name: (Annotated[bool | float | None, PlainValidator(_value)], None) for name in names}
+    read = {name: decision if name == OVERALL else _value for name in names}
+    scores: dict[str, Any] = {
+        name: (Annotated[bool | float | None, PlainValidator(function)], None) for name, function in read.items()
+    }
     model: type[AnnotationLine] = create_model("Label", __base__=AnnotationLine, **scores)
     for number, where, data in _objects(path, run):
         line = check(data, model, where, error=UserError)

@@ -264,11 +264,11 @@ def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
 
     with RunDir.open(run_dir) as run, ExitStack() as stack:
         _close_later(stack, lock_annotations(run_dir))
-        stored, before = import_answers(run, load_protocol(protocol), file)
+        imported = import_answers(run, load_protocol(protocol), file)
     if as_json:
-        show_json({"n_stored": stored, "n_before": before})
+        show_json(asdict(imported))
     else:
-        show(f"stored {stored} answers; {before} existed already")
+        show(str(imported))
     return 0
 
 

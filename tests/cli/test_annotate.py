@@ -52,7 +52,8 @@ def test_two_raters_and_an_adjudicator_settle_the_tables(shop, tmp_path, capsys)
     file = write(tmp_path / "in.jsonl", labels(shop, "r1") + labels(shop, "r2", ["print-02", "print-03"]))
     out, _ = run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept", "--json")
     stored = json.loads(out)["n_stored"]
-    assert run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept")[0].startswith("stored ")
+    again = run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept")[0]
+    assert again == f"0 new of {stored} answers; {stored} were there already\n"
     with AnnotationDatabase(shop.path / FILE) as database:
         assert len(database.answers()) == stored == 2 * 8 * len(MODELS)
     status = json.loads(run(capsys, "annotate", "status", shop.path, "--json")[0])["protocols"][0]
@@ -295,3 +296,78 @@ def test_a_protocol_of_a_lab_and_one_that_changed(shop, tmp_path, capsys, monkey
     (folder / "mine.yaml").write_text(text.replace("key: r", "key: z"))
     load_protocol.cache_clear()
     assert "the key z is used by the page" in _refused(capsys, "annotate", shop.path, "--protocol", "mine")
+
+
+def imported(shop, capsys, path, lines, protocol="accept", status=0):
+    out, err = run(capsys, "annotate", "import", shop.path, write(path, lines), "--protocol", protocol, status=status)
+    return (out or err).strip()
+
+
+def test_an_import_says_what_was_new(shop, tmp_path, capsys):
+    several = {task for _, task, deliverable, _ in shop.images if deliverable > 1}
+    first = [line for line in labels(shop, "r1") if line["task_id"] not in several]
+    path, n = tmp_path / "in.jsonl", len(first)
+    assert imported(shop, capsys, path, first[: n // 2]) == f"{n // 2} new of {n // 2} answers; 0 were there already"
+    assert imported(shop, capsys, path, first) == f"{n - n // 2} new of {n} answers; {n // 2} were there already"
+    changed = [first[0] | {"overall": not first[0]["overall"]}, first[1] | {"overall": None}, *first[2:]]
+    assert imported(shop, capsys, path, changed) == (
+        f"0 new of {n - 1} answers; {n - 2} were there already; 1 differ from the annotator's stored answer, which is "
+        "kept; 1 lines lack a rating and were left out"
+    )
+    out, _ = run(capsys, "annotate", "import", shop.path, path, "--protocol", "accept", "--json")
+    assert json.loads(out) == {"n_stored": 0, "n_before": n - 2, "n_different": 1, "n_unrated": 1}
+    with RunDir.open(shop.path) as opened:
+        of_run = load_annotations(shop.path, opened, {}).raters["r1"][OVERALL]
+        of_file = load_annotations(write(path, first), opened, {}).raters["r1"][OVERALL]
+    assert of_run == of_file
+
+
+@pytest.mark.parametrize("accepted", [True, 1, 1.0])
+@pytest.mark.parametrize("rejected", [False, 0])
+def test_a_decision_may_be_a_number(shop, tmp_path, capsys, accepted, rejected):
+    plain = labels(shop, "r1", ["print-02"])
+    numbers = [line | {"overall": accepted if line["overall"] else rejected} for line in plain]
+    with RunDir.open(shop.path) as opened:
+        of_plain, of_numbers = (
+            load_annotations(write(tmp_path / "l.jsonl", of), opened, {}) for of in (plain, numbers)
+        )
+    assert of_plain == of_numbers
+    assert imported(shop, capsys, tmp_path / "n.jsonl", numbers) == "16 new of 16 answers; 0 were there already"
+    assert imported(shop, capsys, tmp_path / "p.jsonl", plain) == "0 new of 16 answers; 16 were there already"
+
+
+@pytest.mark.parametrize(("value", "shown"), [(2, "2"), (0.5, "0.5"), ("yes", "'yes'"), (-1, "-1"), ([], "")])
+def test_any_other_decision_is_refused_with_what_to_write(shop, tmp_path, capsys, value, shown):
+    lines = [line | {"overall": value} for line in labels(shop, "r1")[:3]]
+    sentence = "it is a decision: write true or 1 (accepted), false or 0 (rejected), or null"
+    said = imported(shop, capsys, tmp_path / "in.jsonl", lines, status=2)
+    assert "line 1: overall, " in said
+    assert shown in said
+    assert sentence in said
+    _, err = run(capsys, "settle", shop.path, "--people", tmp_path / "in.jsonl", status=2)
+    assert sentence in err
+    assert "line 1" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"rater": 7}, "line 1: the rater is 7: give a name in quotes"),
+        ({"task_id": ["a"]}, "line 1: the run has no image with this model"),
+        ({}, "line 2: 'r1' rates this image on an earlier line too: remove one"),
+    ],
+)
+def test_lines_that_no_annotator_wrote_are_refused(shop, tmp_path, capsys, change, sentence):
+    line = labels(shop, "r1")[0] | change
+    assert sentence in imported(shop, capsys, tmp_path / "in.jsonl", [line, line], status=2)
+    with AnnotationDatabase(shop.path / FILE) as database:
+        assert not database.answers()
+
+
+def test_a_score_that_the_protocol_does_not_have_is_refused_with_those_it_has(shop, tmp_path, capsys):
+    protocol = load_protocol("scores")
+    scores = {field.name: 4 for field in protocol.fields}
+    line = {name: value for name, value in labels(shop, "r1")[0].items() if name != "overall"} | scores
+    name = protocol.fields[0].name
+    said = imported(shop, capsys, tmp_path / "in.jsonl", [line | {name: 4.5}], "scores", status=2)
+    assert f"line 1: {name} is 4.5, but protocol scores has " in said

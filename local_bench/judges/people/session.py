@@ -49,15 +49,17 @@ class Session:
 
     def answer(
         self, annotator: Annotator, request_id: str, item_id: str, kind: Kind, given: Given, ms: int | None
-    ) -> None:
-        """Check and store an answer; nothing is done if the request was stored before. Raises InvalidAnswer, and
-        AlreadyAnswered if another request has answered the item."""
+    ) -> bool:
+        """Check and store an answer; nothing is done, and False returned, if the request was stored before. Raises
+        InvalidAnswer, and AlreadyAnswered if another request has answered the item."""
         item = self.queue.by_id.get(item_id)
         if item is None or not self.queue.may_answer(annotator.name, item_id, kind):
             raise InvalidAnswer("the item is not in your queue")
         self._check(item, given)
-        if self.database.save(request_id, annotator.name, item_id, kind, given, ms):
+        stored = self.database.save(request_id, annotator.name, item_id, kind, given, ms)
+        if stored:
             self.queue.record(annotator.name, item_id, kind, given)
+        return stored
 
     def _check(self, item: Item, given: Given) -> None:
         protocol = self.protocol
