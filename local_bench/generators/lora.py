@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.core.tensors import load_tensors
 
 _ADAPTER = "local_bench_adapter"  # PEFT's name for it while it is fused; no layer of a model contains this name
 _NOT_FITTING = (ValueError, RuntimeError, KeyError, AssertionError)  # what diffusers and PEFT raise for such files
@@ -38,7 +38,7 @@ def fuse_adapters(pipe: Any, denoiser: str, scales: Mapping[str, float], parts: 
         file = _file(parts[adapter], name)
         local: dict[str, Any] = {"weight_name": file.name, "local_files_only": True, "use_safetensors": True}
         try:
-            tensors = load_file(file)
+            tensors = load_tensors(file)
             sources = _sources(pipe, tensors)
             encoders = sorted({key.partition(".")[0] for key in sources if key.startswith("text_encoder")})
             if encoders:
