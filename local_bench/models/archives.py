@@ -51,7 +51,7 @@ def unpack_tar(archive: Path, target: Path, member_path: MemberPath, max_bytes: 
     except (*_DAMAGE, OSError) as e:
         if isinstance(e, OSError) and not isinstance(e, tarfile.TarError) and e.errno is not None:
             raise
-        raise DatasetError(f"{where} is damaged ({type(e).__name__}): run the same command again later") from e
+        raise DatasetError(f"{where} is damaged: run the same command again later") from e
     return left_out
 
 
@@ -78,7 +78,7 @@ def unpack_zip(archive: Path, target: Path, member_path: MemberPath, max_bytes: 
                 with zipped.open(member) as source:
                     _write(source, target, relative, where)
     except _DAMAGE as e:
-        raise DatasetError(f"{where} is damaged ({type(e).__name__}): run the same command again later") from e
+        raise DatasetError(f"{where} is damaged: run the same command again later") from e
     return left_out
 
 

@@ -149,7 +149,7 @@ def test_random_judgements(score, tmp_path, seed):
         (lambda d: d | {"models": {}}, "the alias 'M01' is not defined"),
         (lambda d: d | {"judgements": []}, "judgements must be a JSON object, not a list"),
         (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {"verdict": "MAYBE"}}}}}, "not 'MAYBE'"),
-        (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {"verdict": ["PASS"]}}}}}, "not ['PASS']"),
+        (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {"verdict": ["PASS"]}}}}}, 'not ["PASS"]'),
         (
             lambda d: d | {"judgements": {"t": {"M01": {"one.webp": {"verdict": "PASS"}}}}},
             "'one.webp' is not the name of an attempt",
