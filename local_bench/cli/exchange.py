@@ -74,12 +74,15 @@ def import_files(
     from local_bench.analysis.import_annotations import write_labels
     from local_bench.runs.rundir import RunDir
 
+    existed = labels.exists()  # then it has the same annotations, or it is an error
     with RunDir.open(run_dir) as run:
         n, n_skipped = write_labels(run, name, paths, rater or PEOPLE, labels)
+    n_new = 0 if existed else n
     if as_json:
-        show_json({"format": name, "labels": str(labels), "n": n, "n_without_verdict": n_skipped})
+        show_json({"format": name, "labels": str(labels), "n": n, "n_new": n_new, "n_without_verdict": n_skipped})
     else:
-        show(f"{n} annotations in {labels}; skipped {n_skipped} entries without a verdict")
+        what = f"{n} annotations in {labels}, {n_new} of them new"
+        show(f"{what}; skipped {n_skipped} entries without a verdict")
         show(f"local-bench agreement {run_dir} --people {labels}")
     return 0
 

@@ -69,8 +69,11 @@ def test_import_never_replaces_labels_but_can_be_repeated(run_dir, tmp_path, cap
     annotations(source, True)
     arguments = ["import", "servimage", str(source), "--run", "run", "--labels"]
     assert main([*arguments, str(labels)]) == 0
+    assert "1 annotations in" in (said := capsys.readouterr().out)
+    assert "1 of them new" in said
     before = labels.read_bytes()
     assert main([*arguments, str(labels)]) == 0
+    assert "0 of them new" in capsys.readouterr().out
     annotations(source, False)
     assert main([*arguments, str(labels)]) == 2
     assert "exists and its content differs from these labels" in capsys.readouterr().err

@@ -281,6 +281,7 @@ def test_prompts_that_clip_cuts_are_counted_for_the_whole_run(orders, capsys):
     assert main(["measure", "run", "--json"]) == 0  # nothing is left to be measured
     found = json.loads(capsys.readouterr().out)
     assert found["captions_cut"] == {"clip_cap:tiny-clip": {"n": 10, "n_cut": 4, "max_tokens": 77}}
+    assert main(["verify", "run"]) == 0
 
 
 def test_a_value_outside_its_range_is_unscored_in_a_run(orders, monkeypatch):
