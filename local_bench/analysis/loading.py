@@ -124,9 +124,10 @@ class Run:
         return _frame(rows, [*_CANDIDATE, "accepted", "unscored"])
 
     def settlement(self) -> "pd.DataFrame":
-        """One row per model: `model, revenue_usd, revenue_low_usd, revenue_high_usd, value_usd, open_usd, share,
-        coverage, task_acceptance, deliverable_acceptance, n_tasks, n, n_accepted, n_unscored, cost_usd, profit_usd`.
-        `revenue_low_usd` and `revenue_high_usd` are the bounds of the 95 % interval, resampling tasks."""
+        """One row per model: `model, revenue_usd, revenue_low_usd, revenue_high_usd, value_usd, open_usd, whole_usd,
+        share, coverage, task_acceptance, deliverable_acceptance, n_tasks, n, n_accepted, n_unscored, cost_usd,
+        profit_usd`. `revenue_low_usd` and `revenue_high_usd` are the bounds of the 95 % interval, resampling tasks;
+        `whole_usd` is the price of the fully accepted tasks, which ServImage's tables print as revenue."""
         rows = []
         for s in accounting(self._run.store, self._run.config.settlement).settlements:
             total = s.total
@@ -137,6 +138,7 @@ class Run:
                 "revenue_high": high,
                 "value": total.value_micro_usd,
                 "open": total.open_micro_usd,
+                "whole": total.whole_micro_usd,
                 "cost": s.cost_micro_usd,
                 "profit": s.profit_micro_usd,
             }
@@ -145,7 +147,7 @@ class Run:
                 | {f"{name}_usd": None if micro is None else micro / MICRO for name, micro in amounts.items()}
                 | {name: getattr(total, name) for name in _TOTALS}
             )
-        money = ["revenue_usd", "revenue_low_usd", "revenue_high_usd", "value_usd", "open_usd"]
+        money = ["revenue_usd", "revenue_low_usd", "revenue_high_usd", "value_usd", "open_usd", "whole_usd"]
         return _frame(rows, ["model", *money, *_TOTALS, "cost_usd", "profit_usd"])
 
     def close(self) -> None:

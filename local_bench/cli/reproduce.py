@@ -53,6 +53,8 @@ class _ReproduceCommand(click.Command):
 @click.option("--tasks", type=PATH, help="For result files. servimage: the orders. idea-bench: the dataset folder.")
 @click.option("--scores", type=PATH, help="For result files of servimage: BRF, VEQ and CNS per image.")
 @click.option("--costs", type=PATH, help='{"model": US dollars per image}, instead of measured costs.')
+@click.option("--api-prices", is_flag=True, help="The paper's prices of APIs, instead of measured costs.")
+@click.option("--allow-unlike", is_flag=True, help="Also runs that differ in judges, rubrics, acceptance or tasks.")
 @click.option("--intervals", is_flag=True, help="hype-edit-1: also 95 % bootstrap intervals over tasks.")
 @click.option("--by-type", is_flag=True, help="hype-edit-1, table 4: one row per model and task type.")
 @click.option("--task", metavar="ID", help="hype-edit-1, figure 1: the task [default: the first].")
@@ -69,6 +71,8 @@ def reproduce(
     tasks: Path | None,
     scores: Path | None,
     costs: Path | None,
+    api_prices: bool,
+    allow_unlike: bool,
     intervals: bool,
     by_type: bool,
     task: str | None,
@@ -78,6 +82,7 @@ def reproduce(
     PAPER is servimage, idea-bench, hype-edit-1 or ice-bench; without TABLE, list its tables and figures. TABLE is
     table-2 or figure-3, for example. The models of all RUNs, or of all result FILEs, become rows. A figure without
     --out prints its data."""
+    from local_bench.core.errors import UserError
     from local_bench.report.papers.inputs import Options, opened
     from local_bench.report.papers.registry import entries, entry
     from local_bench.suites.json_io import read_costs
@@ -92,7 +97,11 @@ def reproduce(
     form = "json" if as_json else form
     selected = entry(paper, name)
     usd = None if costs is None else read_costs(costs)
-    options = Options(tasks, scores, usd, people, predictor, predictions, by_type, intervals, task)
+    if usd is not None and api_prices:
+        raise UserError("--costs and --api-prices both set the cost per image: give only one of them")
+    options = Options(
+        tasks, scores, usd, api_prices, allow_unlike, people, predictor, predictions, by_type, intervals, task
+    )
     _check(selected, options, out)
     with opened(paper, paths, options) as inputs:
         result = selected.make(inputs)
@@ -131,7 +140,7 @@ def _check(selected: "Entry", options: "Options", out: Path | None) -> None:
 
     if selected.reason:
         return  # reported later, whatever the options
-    given = [option for option, value in vars(options).items() if value]
+    given = [option for option, value in vars(options).items() if value and option != "allow_unlike"]
     stray = next((option for option in given if option not in selected.options), None)
     if stray is not None:
         raise UserError(

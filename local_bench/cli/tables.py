@@ -18,6 +18,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.store.rows import UnscoredItems
 from local_bench.settle.ground_truth import RevenueAudit
 from local_bench.settle.settlement import Settlement, Total
+from local_bench.suites.servimage.published import as_printed_json
 
 
 def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> str:
@@ -132,7 +133,7 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats]) -> st
     """The settlement table; for tasks with hard rules also the images and tasks refused only by these rules."""
     header = ["model", "revenue", "95 % interval", "share", "orders", "images", "unscored", "cost", "profit"]
     bounds = any(s.total.open_micro_usd for s in accounts.settlements)
-    header[3:3] = ["bounds"] if bounds else []
+    header[3:3] = [*(["bounds"] if bounds else []), "full orders only"]
     header += ["refused by rules"] if rules else []
     price = accounts.price
     if price is None or accounts.cost_micro_usd is None:
@@ -151,6 +152,7 @@ def _row(s: Settlement, bounds: bool, rules: HardRuleStats | None) -> list[str]:
         usd(t.revenue_micro_usd),
         " to ".join(map(usd, t.revenue_interval_micro_usd)) if t.revenue_interval_micro_usd else "-",
         *([" to ".join(map(usd, t.bounds_micro_usd))] if bounds else []),
+        usd(t.whole_micro_usd),
         _percent(t.share),
         f"{t.n_tasks_accepted}/{t.n_tasks}",
         f"{t.n_accepted}/{t.n + t.n_unscored}",
@@ -245,6 +247,7 @@ def _total_json(t: Total) -> dict[str, Any]:
         "n": t.n,
         "n_accepted": t.n_accepted,
         "n_unscored": t.n_unscored,
+        "as_printed": as_printed_json(t.as_printed),
     }
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from pydantic import Field
 
+from local_bench.core.errors import ConfigError
 from local_bench.core.identity import digest
 from local_bench.core.paths import configs_dir
+from local_bench.core.suggest import hint
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.cards import ModelCard
 
@@ -40,8 +42,11 @@ def pieces() -> dict[str, Piece]:
 
 
 def piece(name: str) -> Piece:
-    """The piece of that name, from the data file or created by `with_config`."""
-    return _derived.get(name) or pieces()[name]
+    """The piece of that name, from the data file or created by `with_config`. Raises ConfigError if there is none."""
+    found = _derived.get(name) or pieces().get(name)
+    if found is None:
+        raise ConfigError(f"architecture: there is no component {name!r}: {hint(name, pieces(), 'correct the card')}")
+    return found
 
 
 def with_config(card: ModelCard, changes: Mapping[str, Mapping[str, Any]]) -> ModelCard:

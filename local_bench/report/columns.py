@@ -35,7 +35,8 @@ SETTLEMENT = schema(
     model=TEXT, scope=TEXT, category=TEXT, value_micro_usd=INT, revenue_micro_usd=INT, revenue_low_micro_usd=INT,
     revenue_high_micro_usd=INT, open_micro_usd=INT, share=REAL, coverage=REAL, n_tasks=INT, n_tasks_accepted=INT,
     n_tasks_unscored=INT, task_acceptance=REAL, n=INT, n_accepted=INT, n_unscored=INT, deliverable_acceptance=REAL,
-    deliverable_acceptance_low=REAL, deliverable_acceptance_high=REAL, cost_micro_usd=INT, profit_micro_usd=INT,
+    deliverable_acceptance_low=REAL, deliverable_acceptance_high=REAL, whole_micro_usd=INT, n_tasks_decided=INT,
+    cost_micro_usd=INT, profit_micro_usd=INT,
     cost_unscored=TEXT,
 )  # fmt: skip
 COSTS = schema(

@@ -1,10 +1,12 @@
 """Standard scenario: each model is paid for every order independently (ServImage, sec. 3.1, eq. 1; tables 2, 8).
 
-The price of an order is split equally over its deliverables, and an accepted deliverable earns its part:
+`eq1`: the price of an order is split equally over its deliverables, and an accepted deliverable earns its part:
 V_t = sum_i S_ti p_t / Q_t. Undecided deliverables earn nothing and are counted separately.
 
-The equation is evaluated on two kinds of data: `settle` sums the lines of one run in integer micro-USD (the amounts of
-a run partition its prices exactly); `earned` sums tables of outcomes as exact fractions.
+`as_printed`: what the paper's tables 2, 8 and 9 print, which is not eq. 1 (`AsPrinted`).
+
+Both are evaluated on two kinds of data: `settle` sums the lines of one run in integer micro-USD (the amounts of a run
+partition its prices exactly); `earnings` sums tables of outcomes as exact fractions.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from local_bench.core.money import MICRO
 from local_bench.settle.intervals import bootstrap_revenues, wilson_clustered
 from local_bench.settle.table import (
     ACCEPTED,
@@ -25,6 +28,34 @@ from local_bench.settle.table import (
     OutcomeTable,
     line_table,
 )
+
+
+@dataclass(frozen=True)
+class AsPrinted:
+    """The settlement in the paper's tables 2, 8 and 9: an order is paid in full once every image is accepted and not
+    at all before, the share is of the value of all orders, and the rates are over the orders and images with a
+    decision. The authors' 251 labels of SeedEdit-3.0 give its printed row so, and another one by eq. 1."""
+
+    revenue_usd: Fraction
+    share: Fraction | None
+    """Revenue / value of all orders; None if the value is 0."""
+    task_acceptance: Fraction | None
+    """Fully accepted orders / orders with a decided image; None without any."""
+    deliverable_acceptance: Fraction | None
+    """Accepted / decided images; None without any."""
+    n_tasks: int
+    """Orders with a decided image."""
+    n_deliverables: int
+    """Decided images."""
+
+
+def as_printed(
+    whole_usd: Fraction, value_usd: Fraction, n_tasks_accepted: int, n_tasks: int, n_accepted: int, n: int
+) -> AsPrinted:
+    """`whole_usd`: the price of the fully accepted orders; `n_tasks` and `n`: the orders and images with a decision."""
+    rates = _ratio(whole_usd, value_usd), _ratio(n_tasks_accepted, n_tasks), _ratio(n_accepted, n)
+    return AsPrinted(whole_usd, *rates, n_tasks, n)
+
 
 # ---- one run, in micro-dollars
 
@@ -41,11 +72,15 @@ class Total:
     what was decided is accepted, of which a resample says nothing."""
     open_micro_usd: int
     """Value of the unscored deliverables."""
+    whole_micro_usd: int
+    """Price of the orders with every deliverable accepted."""
     n_tasks: int
     n_tasks_accepted: int
     """Orders with every deliverable accepted."""
     n_tasks_unscored: int
     """Orders with an undecided deliverable."""
+    n_tasks_decided: int
+    """Orders with a decided deliverable."""
     n: int
     """Decided deliverables."""
     n_accepted: int
@@ -57,6 +92,17 @@ class Total:
     def bounds_micro_usd(self) -> tuple[int, int]:
         """The revenue if no unscored deliverable were accepted, and if all were."""
         return self.revenue_micro_usd, self.revenue_micro_usd + self.open_micro_usd
+
+    @property
+    def as_printed(self) -> AsPrinted:
+        return as_printed(
+            Fraction(self.whole_micro_usd, MICRO),
+            Fraction(self.value_micro_usd, MICRO),
+            self.n_tasks_accepted,
+            self.n_tasks_decided,
+            self.n_accepted,
+            self.n,
+        )
 
     @property
     def share(self) -> float | None:
@@ -158,9 +204,11 @@ def _totals(
             revenue_micro_usd=int(earned.sum()),
             revenue_interval_micro_usd=interval,
             open_micro_usd=int(cells.open[model, tasks].sum()),
+            whole_micro_usd=int(values[accepted == n].sum()),
             n_tasks=len(tasks),
             n_tasks_accepted=int((accepted == n).sum()),
             n_tasks_unscored=int((unscored > 0).sum()),
+            n_tasks_decided=int((n > unscored).sum()),
             n=int((n - unscored).sum()),
             n_accepted=int(accepted.sum()),
             n_unscored=int(unscored.sum()),
@@ -179,6 +227,7 @@ class Earnings:
     value_usd: Fraction
     revenue_usd: Fraction
     revenue_high_usd: Fraction
+    as_printed: AsPrinted
     n_tasks: int
     n_tasks_accepted: int
     """Orders whose every image was accepted."""
@@ -220,24 +269,30 @@ def earnings(table: OutcomeTable, of: Mask | None = None) -> list[Earnings]:
     mask = np.ones(len(orders.task_ids), dtype=np.bool_) if of is None else of
     revenue = revenue_usd(orders, table.accepted, mask)
     revenue_high = revenue_usd(orders, table.at_best, mask)
+    whole = table.accepted == orders.deliverables
+    whole_usd = revenue_usd(orders, np.where(whole, orders.deliverables, 0), mask)
+    decided = table.made > table.unscored
     counts = [
-        (table.accepted == orders.deliverables)[:, mask].sum(axis=1),
+        whole[:, mask].sum(axis=1),
         (table.at_best == orders.deliverables)[:, mask].sum(axis=1),
         table.accepted[:, mask].sum(axis=1),
         table.unscored[:, mask].sum(axis=1),
         table.missing[:, mask].sum(axis=1),
+        decided[:, mask].sum(axis=1),
     ]
     value, n_tasks, n_deliverables = orders.value_of(mask), int(mask.sum()), int(orders.deliverables[mask].sum())
     result = []
     for m in range(len(table.models)):
-        whole, whole_high, accepted, unscored, missing = (int(count[m]) for count in counts)
+        n_whole, whole_high, accepted, unscored, missing, n_decided = (int(count[m]) for count in counts)
+        labelled = n_deliverables - unscored - missing
         result.append(
             Earnings(
                 value_usd=value,
                 revenue_usd=revenue[m],
                 revenue_high_usd=revenue_high[m],
+                as_printed=as_printed(whole_usd[m], value, n_whole, n_decided, accepted, labelled),
                 n_tasks=n_tasks,
-                n_tasks_accepted=whole,
+                n_tasks_accepted=n_whole,
                 n_tasks_accepted_high=whole_high,
                 n_deliverables=n_deliverables,
                 n_accepted=accepted,

@@ -23,7 +23,7 @@ _servimage_payers = partial(
 _idea = partial(Entry, "idea-bench")
 _hype = partial(Entry, "hype-edit-1")
 _ice = partial(Entry, "ice-bench")
-_FILES = ("tasks", "scores", "costs")
+_FILES = ("tasks", "scores", "costs", "api_prices")
 _DECIDED = (*_FILES, "people")
 
 SERVIMAGE = (
@@ -115,7 +115,7 @@ IDEA_BENCH = (
     ),
 )
 
-_HYPE = ("costs",)
+_HYPE = ("costs", "api_prices")
 _CHARTS = (*_HYPE, "intervals", "people")
 _RICHER = (*_CHARTS, "by_type")
 HYPE_EDIT_1 = (

@@ -53,17 +53,20 @@ class Entry:
         parts = ["local-bench reproduce", self.paper, self.name]
         parts += {"run": ["RUN"], "anything": []}.get(self.sources, ["RUN…"])
         parts += [_given(name) for name in self.required]
-        parts += [" or ".join(map(_given, self.either))] if self.either else []
+        parts += [f"[{' | '.join(map(_given, self.either))}]"] if self.either else []
         return " ".join([*parts, *(["--out FILE.svg"] if self.kind == "figure" else [])])
 
     def make(self, given: "Given") -> "Table | Figure":
         """Create the table or figure. UserError if the sources are not of the required kind."""
         self._check(given)
+        from local_bench.report.papers.table import marked
+
         module, _, function = self.build.partition(":")
         builder: Callable[..., Table | Figure] = getattr(
             importlib.import_module(f"local_bench.report.papers.{module}"), function
         )
-        return builder(given) if self.argument is None else builder(given, self.argument)
+        made = builder(given) if self.argument is None else builder(given, self.argument)
+        return marked(made, given.unlike, given.differences) if given.differences else made
 
     def _check(self, given: "Given") -> None:
         what = f"{self.kind} {self.number} of {self.paper}"

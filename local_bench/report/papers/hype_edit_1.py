@@ -86,8 +86,9 @@ def gathered(given: Given) -> Gathered:
         if set(one.task_ids) & set(other.task_ids):
             once([(first, one.models), (second, other.models)])
     usd_of = {model: sum((usd * n for usd, n in of), Fraction(0)) / sum(n for _, n in of) for model, of in paid.items()}
-    usd_of |= {model: Fraction(usd) for model, usd in (given.options.costs or {}).items()}
     every = [of for _, of in sources]
+    stated = given.costs_of([model for of in every for model in of.models], {})
+    usd_of |= {model: Fraction(usd) for model, usd in stated.items()}
     judged = {row.model for of in every for row in of.rows}
     return Gathered(
         tuple(row for of in every for row in of.rows),

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
+from local_bench.analysis.comparability import JUDGED, TASKS, comparable
 from local_bench.analysis.official import format_of, run_results
 from local_bench.analysis.payment import decided_by_people
-from local_bench.core.errors import UserError
+from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.runs.rundir import RunDir
+from local_bench.suites.api_prices import api_prices
 from local_bench.suites.run_results import RunResults
 
 
@@ -23,6 +25,10 @@ class Options:
     """servimage: BRF, VEQ and CNS of result files."""
     costs: Mapping[str, Decimal] | None = None
     """US dollars per image by model, instead of the costs measured by a run."""
+    api_prices: bool = False
+    """The prices of the paper's APIs, for models that have one."""
+    allow_unlike: bool = False
+    """Whether runs that cannot be compared are in one table, with their rows marked."""
     people: tuple[Path, ...] = ()
     """Human labels; if they replace the runs' own decisions, one file per run, in the runs' order."""
     predictor: tuple[Path, ...] = ()
@@ -42,6 +48,15 @@ class Given:
     runs: tuple[RunDir, ...] = ()
     files: tuple[Path, ...] = ()
     options: Options = field(default_factory=Options)
+    differences: tuple[str, ...] = ()
+    """Why runs of the table cannot be compared, if that is allowed."""
+    unlike: frozenset[str] = frozenset()
+    """Models of runs that differ from the first."""
+
+    def costs_of(self, models: Sequence[str], measured: Mapping[str, Decimal]) -> dict[str, Decimal]:
+        """US dollars per image: `--costs`, else `--api-prices`, else as measured."""
+        paid = api_prices(self.paper).of(models)[0] if self.options.api_prices else {}
+        return dict(measured) | paid | dict(self.options.costs or {})
 
     @property
     def run(self) -> RunDir:
@@ -94,7 +109,21 @@ def opened(paper: str, paths: Sequence[Path], options: Options) -> Iterator[Give
             raise UserError(
                 f"{of_files} is for result files, and {runs[0].path} is a run, which has its own: leave it out"
             )
-        yield Given(paper, runs, files, options)
+        groups, differences = comparable(runs, _conditions(paper, options))
+        if differences and not options.allow_unlike:
+            raise LocalBenchError(
+                f"{'; '.join(differences)}: their models cannot be compared in one table, give like runs, or "
+                "--allow-unlike to mark their rows"
+            )
+        unlike = frozenset(model for run, i in zip(runs, groups, strict=True) if i for model in run.store.models())
+        yield Given(paper, runs, files, options, tuple(differences), unlike)
+
+
+def _conditions(paper: str, options: Options) -> tuple[str, ...]:
+    """What must be equal in all runs: with labels of people the judge decides nothing; the two splits of HYPE-EDIT-1
+    have different tasks."""
+    tasks = ("the suite",) if paper == "hype-edit-1" else TASKS
+    return tasks if options.people else (*tasks, *JUDGED)
 
 
 def once(named: Iterable[tuple[Path, Iterable[str]]], what: str = "the model") -> None:

@@ -14,6 +14,10 @@ from local_bench.suites.servimage import published as numbers
 from local_bench.suites.servimage.export import Parts, parts
 from local_bench.suites.servimage.results import Order, check_images, read_annotations, read_orders, read_scores
 
+_SETTLEMENT = (
+    "settlement as printed: an order is paid once all its images are accepted, and rates are over what was decided; "
+    "eq. 1, which pays each accepted image its part, is in `score` and `settle`"
+)
 ORDER = ("Portrait", "Product", "Digital")
 """The paper's order of categories; others come after, by name."""
 MODEL = Column("model", "Model")
@@ -41,12 +45,13 @@ def gathered(given: Given) -> Parts:
                 f"{first} and {path} have other orders (the first that differs is {differing!r}): their models "
                 "cannot be in one table, give runs of the same orders"
             )
+    models = [model for _, of in found for model in of.models]
     return Parts(
         [image for _, of in found for image in of.images],
         found[0][1].orders,
         [score for _, of in found for score in of.scores],
-        {model: usd for _, of in found for model, usd in of.costs.items()} | dict(given.options.costs or {}),
-        [model for _, of in found for model in of.models],
+        given.costs_of(models, {model: usd for _, of in found for model, usd in of.costs.items()}),
+        models,
     )
 
 
@@ -117,9 +122,10 @@ def standard(title: str, found: Published, notes: Sequence[str] = ()) -> Table:
         columns += [Column(f"{category.lower()}_{key}", name, form, category) for key, name, form in _REVENUE]
     rows = []
     for name, model in models.items():
-        of = [cell for category in categories for cell in _earned(model["by_category"][category])[:2]]
-        rows.append((name, *_earned(model), *of))
-    return Table(title, tuple(columns), tuple(rows), (*notes, *found.notes))
+        printed = model["as_printed"]
+        of = [cell for category in categories for cell in _earned(printed["by_category"][category])[:2]]
+        rows.append((name, *_earned(printed), *of))
+    return Table(title, tuple(columns), tuple(rows), (_SETTLEMENT, *notes, *found.notes))
 
 
 def _earned(of: Mapping[str, Any]) -> tuple[Cell, ...]:
@@ -172,11 +178,12 @@ def table_8(given: Given) -> Table:
         *(Column(key, name, form) for key, name, form in (*_REVENUE, *_ACCEPTANCE)),
     )
     rows = tuple(
-        (name, category_name(category), *_earned(of["by_category"][category]))
+        (name, category_name(category), *_earned(of["as_printed"]["by_category"][category]))
         for name, of in found.data["models"].items()
         for category in in_order(list(of["by_category"]))
     )
-    return Table("ServImage, table 8: standard settlement by category", columns, rows, tuple(found.notes))
+    title = "ServImage, table 8: standard settlement by category"
+    return Table(title, columns, rows, (_SETTLEMENT, *found.notes))
 
 
 def figure_2(given: Given) -> Figure:

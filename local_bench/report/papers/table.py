@@ -1,7 +1,7 @@
 """What a builder returns: a table, or a figure with the table of its data. Values are in the paper's own units."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from PIL import Image
@@ -166,3 +166,13 @@ class Figure:
     panels: tuple[Panel, ...] = field(repr=False)
     columns: int = 3
     """Panels side by side."""
+
+
+def marked(made: Table | Figure, models: Collection[str], differences: Sequence[str]) -> Table | Figure:
+    """`made` with an asterisk after these models, and notes why they cannot be compared with the others."""
+    if isinstance(made, Figure):
+        data = marked(made.data, models, differences)
+        assert isinstance(data, Table)
+        return replace(made, data=data)
+    rows = tuple((f"{row[0]} *", *row[1:]) if row and row[0] in models else row for row in made.rows)
+    return replace(made, rows=rows, notes=(*(f"* not comparable: {text}" for text in differences), *made.notes))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from local_bench.analysis.agreement import judge_labels
+from local_bench.analysis.comparability import comparable
 from local_bench.analysis.settlement import Accounting, accounting
-from local_bench.core.identity import canonical_json, digest
 from local_bench.core.money import usd_number
 from local_bench.report import scores as score_tables
 from local_bench.report import view
@@ -48,36 +48,6 @@ def summary(runs: Sequence[RunDir], accounts: Sequence[Accounting]) -> dict[str,
         "differences": differences,
         "significance": significance(runs, groups),
         "better": {name: word for run in runs for name, word in score_tables.better(run).items()},
-    }
-
-
-def comparable(runs: Sequence[RunDir]) -> tuple[list[int], list[str]]:
-    """(group of each run, sentences about what differs): runs are comparable if they have the same tasks, judges,
-    rubrics and acceptance rule."""
-    keys = [_rules(run) for run in runs]
-    groups: list[int] = []
-    differences = []
-    for i, key in enumerate(keys):
-        same = next((j for j in range(i) if keys[j] == key), None)
-        if same is not None:
-            groups.append(groups[same])
-            continue
-        groups.append(max(groups, default=-1) + 1)
-        if i:
-            what = [name for name in key if key[name] != keys[0][name]]
-            differences.append(f"{runs[i].path.name} and {runs[0].path.name} differ in {', '.join(what)}")
-    return groups, differences
-
-
-def _rules(run: RunDir) -> dict[str, str]:
-    tasks = run.store.task_contents()
-    rubrics = sorted({(row.rubric, row.rubric_sha256) for row in run.store.rubric_versions()})
-    return {
-        "the suite": run.config.suite.name,
-        "the tasks": digest(sorted(tasks.items())),
-        "the judges": canonical_json(sorted(judge_labels(run))),
-        "the rubrics": digest(rubrics),
-        "the acceptance rule": canonical_json([view.thresholds(run), run.config.acceptance.rules]),
     }
 
 

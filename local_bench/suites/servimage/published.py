@@ -11,7 +11,7 @@ from local_bench.settle.competition import Competition, Ranking, compete
 from local_bench.settle.intervals import wilson
 from local_bench.settle.savings import ClientSavings, savings
 from local_bench.settle.sensitivity import Point, flips, revenues
-from local_bench.settle.settlement import Earnings, by_category, earnings
+from local_bench.settle.settlement import AsPrinted, Earnings, by_category, earnings
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, amounts, orders, outcome_table, whole
 from local_bench.suites.grids import grid_json, grid_table
 from local_bench.suites.published import Published, dollars, figure, listed, number, percent
@@ -41,6 +41,8 @@ def published(
             **_earned(totals[m]),
             **saved_json(saved[m]),
             "by_category": {category: _earned(of[m]) for category, of in parts.items()},
+            "as_printed": as_printed_json(totals[m].as_printed)
+            | {"by_category": {category: as_printed_json(of[m].as_printed) for category, of in parts.items()}},
         }
         for m, model in enumerate(table.models)
     }
@@ -52,9 +54,11 @@ def published(
     }
     tables = [
         _standing(table, totals),
+        _as_printed("as printed in table 2", table, totals),
         *([_savings(table, saved)] if costs is not None else []),
         _competition(competition),
         *_by_category(table, parts),
+        *(_as_printed(f"{category}, as printed in table 8", table, of) for category, of in parts.items()),
     ]
     if sensitivity and scores is not None:
         grid = _by_threshold(images, table, scores)
@@ -131,6 +135,10 @@ def _earned(e: Earnings) -> dict[str, Any]:
     }
 
 
+def as_printed_json(p: AsPrinted) -> dict[str, Any]:
+    return {name: value if isinstance(value, int) else number(value) for name, value in vars(p).items()}
+
+
 def saved_json(s: ClientSavings) -> dict[str, Any]:
     return {name: number(value) for name, value in vars(s).items()}
 
@@ -150,7 +158,7 @@ Table = tuple[Sequence[str], list[list[str]]]
 
 
 def _standing(table: OutcomeTable, totals: list[Earnings]) -> Table:
-    header = ["model", "revenue", "at best", "share", "orders", "images", "unscored", "missing"]
+    header = ["eq. 1", "revenue", "at best", "share", "orders", "images", "unscored", "missing"]
     rows = [
         [
             *(model, dollars(e.revenue_usd), dollars(e.revenue_high_usd), percent(e.share)),
@@ -159,6 +167,15 @@ def _standing(table: OutcomeTable, totals: list[Earnings]) -> Table:
         for model, e in zip(table.models, totals, strict=True)
     ]
     return header, rows
+
+
+def _as_printed(title: str, table: OutcomeTable, totals: Sequence[Earnings]) -> Table:
+    """Full orders only, rates over what was decided."""
+    rows = []
+    for model, p in zip(table.models, (e.as_printed for e in totals), strict=True):
+        rates = percent(p.share), percent(p.task_acceptance), percent(p.deliverable_acceptance)
+        rows.append([model, dollars(p.revenue_usd), *rates, str(p.n_tasks), str(p.n_deliverables)])
+    return [title, "revenue", "share", "orders", "images", "orders decided", "images decided"], rows
 
 
 def _savings(table: OutcomeTable, saved: list[ClientSavings]) -> Table:

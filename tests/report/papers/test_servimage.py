@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from fractions import Fraction as F
 from statistics import fmean
 
@@ -26,7 +27,8 @@ def decided(runs):
         with RunDir.open(path) as run:
             rows = run.store.rows(
                 """SELECT c.model, c.task_id, sum(c.state = 'done') AS made,
-                   sum(c.state = 'done' AND coalesce(d.accepted, 0)) AS accepted
+                   sum(c.state = 'done' AND coalesce(d.accepted, 0)) AS accepted,
+                   sum(c.state = 'done' AND d.accepted IS NOT NULL) AS decided
                    FROM candidates c LEFT JOIN decisions d USING (work_id) GROUP BY 1, 2"""
             )
         found |= {(r["model"], r["task_id"]): (r["made"], r["accepted"]) for r in rows}
@@ -45,13 +47,15 @@ def test_table_2_has_the_models_of_both_runs(runs, reproduce, decided):
     result = reproduce("servimage", "table-2", *runs["servimage"])
     assert [row["model"] for row in result["rows"]] == ["one", "two", "three"]
     for row in result["rows"]:
-        earned = {t: decided[row["model"], t][1] * p / q for t, (p, q) in PRICES.items()}
-        complete = [t for t, (_, q) in PRICES.items() if decided[row["model"], t][1] == q]
-        accepted = sum(decided[row["model"], t][1] for t in PRICES)
+        made = {t: decided[row["model"], t] for t in PRICES}  # (decided images, accepted images)
+        earned = {t: p if made[t][1] == q else F(0) for t, (p, q) in PRICES.items()}
+        complete = [t for t, (_, q) in PRICES.items() if made[t][1] == q]
+        accepted, n = sum(k for _, k in made.values()), sum(n for n, _ in made.values())
         assert row["total_revenue_usd_k"] == pytest.approx(float(sum(earned.values())) / 1000)
         assert row["total_share_pct"] == pytest.approx(float(100 * sum(earned.values()) / F("105.43")))
-        assert row["total_task_acceptance_pct"] == pytest.approx(50 * len(complete))
-        assert row["total_deliverable_acceptance_pct"] == pytest.approx(100 * accepted / 3)
+        n_tasks = sum(n > 0 for n, _ in made.values())
+        assert row["total_task_acceptance_pct"] == (pytest.approx(100 * len(complete) / n_tasks) if n_tasks else None)
+        assert row["total_deliverable_acceptance_pct"] == (pytest.approx(100 * accepted / n) if n else None)
         assert row["portrait_revenue_usd_k"] == pytest.approx(float(earned["portrait-010"]) / 1000)
         assert row["digital_share_pct"] == pytest.approx(float(100 * earned["digital-001"] / F("100.01")))
 
@@ -232,7 +236,8 @@ def test_table_9_settles_what_the_predictor_expects(labelled, reproduce, tmp_pat
     assert len(accepted) + len(rejected) == N - 2, "one image was not made, one has no score"
     assert fmean(r["value"] for r in accepted) > 1 + fmean(r["value"] for r in rejected)
     assert row["total_revenue_usd_k"] == pytest.approx(sum(r["price_micro_usd"] for r in accepted) / 1e9)
-    assert row["total_deliverable_acceptance_pct"] == pytest.approx(100 * len(accepted) / N)
+    decided = len(accepted) + len(rejected)
+    assert row["total_deliverable_acceptance_pct"] == pytest.approx(100 * len(accepted) / decided)
 
 
 def test_table_2_by_people_uses_their_decisions(runs, reproduce, labels, decided):
@@ -249,3 +254,33 @@ def test_costs_replace_those_of_the_run(runs, reproduce, tmp_path, decided):
     (tmp_path / "costs.json").write_text('{"one": 1.5}')
     given = ("servimage", "table-6", runs["servimage"][0], "--costs", tmp_path / "costs.json")
     assert [row["usd_per_image"] for row in reproduce(*given)["rows"]] == [1.5, 0.07]
+
+
+UNLIKE = {
+    "the judges": "UPDATE meta SET value = '{\"other\": \"other\"}' WHERE key = 'judges'",
+    "the rubrics": "UPDATE verdicts SET rubric_sha256 = replace(rubric_sha256, substr(rubric_sha256, 1, 1), 'f')",
+    "the tasks' prices": "UPDATE tasks SET content = json_set(content, '$.price_micro_usd', 1), price_micro_usd = 1",
+}
+
+
+@pytest.mark.parametrize("what", [*UNLIKE, "the acceptance rule"])
+@pytest.mark.parametrize("table", ["table-2", "table-3", "figure-2"])
+def test_runs_that_cannot_be_compared_are_refused_or_marked(what, table, runs, reproduce, tmp_path):
+    first, other = runs["servimage"]
+    copy = shutil.copytree(other, tmp_path / "other")
+    if what in UNLIKE:
+        with RunDir.open(copy) as run:
+            run.store.write(UNLIKE[what])
+    else:
+        text = (copy / "run.yaml").read_text()
+        (copy / "run.yaml").write_text(text.replace("brf: ", "brf: 1  # ", 1))
+    message = reproduce("servimage", table, first, copy, status=1)
+    assert message.startswith(f"local-bench: other and {first.name} differ in {what}")
+    assert "their models cannot be compared in one table, give like runs, or --allow-unlike" in message
+    if what == "the tasks' prices":
+        return  # one table needs one set of prices
+    made = reproduce("servimage", table, first, copy, "--allow-unlike")
+    assert made["notes"][0].startswith(f"* not comparable: other and {first.name} differ in {what}")
+    if table != "figure-2":
+        assert {row["model"] for row in made["rows"]} == {"one", "two", "three *"}
+    reproduce("servimage", table, first, other)

@@ -1,0 +1,44 @@
+"""Whether the models of several runs can be in one table: the same tasks, judges, rubrics and acceptance rule."""
+
+from collections.abc import Collection, Sequence
+
+from local_bench.analysis.agreement import judge_labels
+from local_bench.core.identity import canonical_json, digest
+from local_bench.runs.acceptance import thresholds_of
+from local_bench.runs.rundir import RunDir
+
+TASKS = ("the suite", "the tasks", "the tasks' prices")
+JUDGED = ("the judges", "the rubrics", "the acceptance rule")
+
+
+def comparable(runs: Sequence[RunDir], conditions: Collection[str] = TASKS + JUDGED) -> tuple[list[int], list[str]]:
+    """(group of each run, sentences about what differs): runs with equal conditions are in one group."""
+    keys = [{name: value for name, value in _conditions(run).items() if name in conditions} for run in runs]
+    groups: list[int] = []
+    differences = []
+    for i, key in enumerate(keys):
+        same = next((j for j in range(i) if keys[j] == key), None)
+        if same is not None:
+            groups.append(groups[same])
+            continue
+        groups.append(max(groups, default=-1) + 1)
+        if i:
+            what = [name for name in key if key[name] != keys[0][name]]
+            what = [name for name in what if not (name == TASKS[2] and TASKS[1] in what)]  # other tasks, other prices
+            differences.append(f"{runs[i].path.name} and {runs[0].path.name} differ in {', '.join(what)}")
+    return groups, differences
+
+
+def _conditions(run: RunDir) -> dict[str, str]:
+    tasks = {task.task_id: task.content for task in run.store.tasks()}
+    prices = {task_id: content.pop("price_micro_usd") for task_id, content in tasks.items()}
+    rubrics = sorted({(row.rubric, row.rubric_sha256) for row in run.store.rubric_versions()})
+    values = (
+        run.config.suite.name,
+        digest(sorted(tasks.items())),
+        digest(sorted(prices.items())),
+        canonical_json(sorted(judge_labels(run))),
+        digest(rubrics),
+        canonical_json([dict(thresholds_of(run.config)), run.config.acceptance.rules]),
+    )
+    return dict(zip(TASKS + JUDGED, values, strict=True))
