@@ -17,7 +17,7 @@ from local_bench.core.yamlfile import yaml_text, yaml_value
 from local_bench.runs.config import RunConfig, dump_config, load_config
 from local_bench.runs.image_store import IMAGES, INPUTS, ImageStore
 from local_bench.runs.store import LEDGER, Store
-from local_bench.suites.registry import suite
+from local_bench.suites.registry import suite, suite_names
 
 LOGS = "logs"
 
@@ -33,12 +33,16 @@ class RunDir:
         self.store = store
         self.image_store = ImageStore(path)
         self._lock = lock
-        of = suite(config.suite.name)
-        task_id = store.task_of_other(of.of_tasks, of.categories)
+        if config.suite.name in suite_names():  # the results of a plug-in are also read where it is not installed
+            self._refuse_other_suite()
+
+    def _refuse_other_suite(self) -> None:
+        of = suite(self.config.suite.name)
+        task_id = self.store.task_of_other(of.of_tasks, of.categories)
         if task_id is not None:
-            store.close()
+            self.store.close()
             raise ConfigError(
-                f"{path}/run.yaml: suite.name is {of.name!r}, but the run's task {task_id!r} is of another suite: "
+                f"{self.path}/run.yaml: suite.name is {of.name!r}, but the run's task {task_id!r} is of another suite: "
                 "restore the name"
             )
 
