@@ -3,7 +3,7 @@ swapped (ServImage, appendix H, tables 10 and 11). The statistics are in `settle
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -62,6 +62,8 @@ class Alpha:
     level: Level
     """`interval` over scores, `nominal` over decisions."""
     alpha: Agreement
+    same: Agreement
+    """Raw agreement: the rate of equal ratings over all pairs of raters of an image; no interval for more than two."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,11 @@ def _alpha(
     given = [[_number(side.get(unit), numbers) for side in sides] for unit in sorted(units)]
     rounded = [[None if x is None else round(x, ALPHA_DIGITS) for x in unit] for unit in given]
     level: Level = "interval" if numbers else "nominal"
-    return Alpha(dimension, among, len(sides), level, krippendorff_alpha(rounded, level))
+    pairs = [pair for unit in rounded for pair in combinations(unit, 2)]
+    same = agreement_rate([a for a, _ in pairs], [b for _, b in pairs])
+    if len(sides) > 2:  # the pairs of an image are not independent
+        same = replace(same, low=None, high=None)
+    return Alpha(dimension, among, len(sides), level, krippendorff_alpha(rounded, level), same)
 
 
 def order_swaps(run: RunDir) -> list[OrderSwap]:

@@ -61,11 +61,12 @@ def agreements_text(found: "Agreements") -> str:
                 str(a.alpha.n),
                 a.level,
                 _estimate(a.alpha),
+                _estimate(a.same),
                 str(a.alpha.n_unscored),
             ]
             for a in found.alphas
         ]
-        parts.append(table(["among", "dimension", "raters", "images", "level", "alpha", "unscored"], rows))
+        parts.append(table(["among", "dimension", "raters", "images", "level", "alpha", "same", "unscored"], rows))
     if found.order_swaps:
         rows = [
             [
@@ -145,6 +146,7 @@ def agreements_json(found: "Agreements") -> dict[str, Any]:
         "krippendorff_alpha": [
             {"dimension": a.dimension, "among": a.among, "n_raters": a.n_raters, "level": a.level}
             | (figure_json(a.alpha) or {})
+            | {"same": figure_json(a.same)}
             for a in found.alphas
         ],
         "order_swap": [

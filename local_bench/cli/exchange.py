@@ -1,5 +1,6 @@
 """`export` and `import`: images and results in the benchmarks' file layouts."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -28,15 +29,23 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
         files = export(run, name, out)
         notes = export_notes(run)
         faults = run.image_store.all_faults
+        suite_path = run.config.suite.path
     for note in notes:
         say(note)
     if as_json:
         result = {"format": name, "out": str(out), "files": [str(path) for path in files], "notes": notes}
         show_json(result | {"image_faults": [vars(fault) for fault in faults]})
     else:
-        options = f" --tasks {out / 'tasks.jsonl'} --scores {out / 'scores.jsonl'}" if name == "servimage" else ""
+        written = {
+            "servimage": {"tasks": "tasks.jsonl", "scores": "scores.jsonl", "costs": "costs.json"},
+            "hype-edit-1": {"scores": "ratings.jsonl", "costs": "costs.json"},
+        }.get(name, {})
+        needed = {option: out / file for option, file in written.items() if (out / file).exists()}
+        if name == "idea-bench" and suite_path and Path(suite_path).is_dir():
+            needed["tasks"] = Path(suite_path)  # its categories, without which there is no overall score
+        options = "".join(f" --{option} {shlex.quote(str(path))}" for option, path in needed.items())
         groups = [files] if name in ("servimage", "hype-edit-1") else [[path] for path in files]
-        show("\n".join(f"local-bench score {name} {' '.join(map(str, group))}{options}" for group in groups))
+        show("\n".join(f"local-bench score {name} {shlex.join(map(str, group))}{options}" for group in groups))
     return say_faults(faults)
 
 

@@ -230,7 +230,7 @@ def _idea_bench(file: Path, folder: Path | None) -> "Published":
     if folder is not None:
         from local_bench.suites.idea_bench.tasks import read_categories
 
-        categories = read_categories(folder)
+        categories = read_categories(folder, say)
         rows = [replace(row, category=categories.get(row.task_id)) for row in rows]
     return published(rows)
 

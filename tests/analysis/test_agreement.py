@@ -204,6 +204,9 @@ def test_several_raters(path: Path, tmp_path: Path) -> None:
     # units: 1 0 1 and 1 0 (the third has one rating): coincidences 01 of 1 + 1 = 2 of 5, expected 3 x 2 / 4 x 2
     assert raters.alpha.n == 2
     assert raters.alpha.value == pytest.approx(1 - 4 * (2 + 2) / (2 * 3 * 2))
+    # equal pairs: 1 of the three of 1 0 1, none of 1 0; pairs with a missing rating are unscored
+    assert (raters.same.value, raters.same.n) == (1 / 4, 4)
+    assert raters.same.low is None
     [numbers] = [a for a in of.alphas if (a.among, a.dimension) == ("people", "veq")]
     assert numbers.level == "interval"
     assert [a.dimension for a in of.alphas if a.among == "judges and people"] == ["veq"]

@@ -1,6 +1,7 @@
 """run -> export -> `score` on what was written gives what the run itself comes to, in all four layouts."""
 
 import json
+import shlex
 import shutil
 from fractions import Fraction
 from pathlib import Path
@@ -238,3 +239,16 @@ def test_a_forged_digest_stays_inside_the_run(runs, tmp_path):
         run.store.write("UPDATE candidates SET pixels_sha256 = '../../../secret' WHERE state = 'done'")
         with pytest.raises(UserError, match="is not the digest of an image"):
             export(run, "servimage", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", list(LAYOUTS))
+def test_the_printed_score_command_has_all_that_it_needs(name, runs, tmp_path, capsys):
+    """Run as printed, it gives the run's own numbers, costs and overall score included."""
+    run_dir, _, _, own = runs[name]
+    assert main(["export", str(run_dir), "--format", name, "--out", str(tmp_path / "an export")]) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
+    for line, published in zip(lines, own.values(), strict=True):
+        program, *arguments = shlex.split(line)
+        assert program == "local-bench"
+        assert main([*arguments, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(published.data))

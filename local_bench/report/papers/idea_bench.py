@@ -36,7 +36,7 @@ def gathered(given: Given) -> Results:
     found = {path.stem: read_results(path) for path in given.files}
     if given.options.tasks is None:
         return found
-    known = read_categories(given.options.tasks)
+    known = read_categories(given.options.tasks, lambda _: None)  # `score` and a run name the case
     return {name: [replace(row, category=known.get(row.task_id)) for row in rows] for name, rows in found.items()}
 
 

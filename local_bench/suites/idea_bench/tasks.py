@@ -101,15 +101,19 @@ def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> lis
     return list(tasks.values())
 
 
-def read_categories(path: Path) -> dict[str, str]:
-    """uid -> category, from every meta.json below the folder. TaskFileError for a folder without any, for a meta.json
-    of another form, and for a uid with two categories."""
+def read_categories(path: Path, refuse: Refuse) -> dict[str, str]:
+    """uid -> category, from every meta.json below the folder; `refuse` is called for one that cannot be read, as by
+    `read_tasks`. TaskFileError for a folder without any, and for a uid with two categories."""
     if not path.is_dir():
         raise TaskFileError(f"{path} is not a folder: give IDEA-Bench's dataset folder")
     found: dict[str, str] = {}
     for file in sorted(path.rglob("meta.json")):
-        data, _ = read_object(file, "case's meta.json", TaskFileError)
-        meta = check(data, Meta, str(file), error=TaskFileError)
+        try:
+            data, _ = read_object(file, "case's meta.json", TaskFileError)
+            meta = check(data, Meta, str(file), error=TaskFileError)
+        except TaskFileError as e:
+            refuse(f"case {file.parent.name} is omitted: {e}")
+            continue
         if found.setdefault(meta.uid, meta.category) != meta.category:
             raise TaskFileError(
                 f"{file}: task {meta.uid} has the category {meta.category}, but {found[meta.uid]} in another case: "

@@ -160,3 +160,18 @@ def test_another_header_is_refused(score, tmp_path):
     path.write_text("task_name,task_id\n")
     status, _, stderr = score("idea-bench", path)
     assert (status, "line 1: the column 'case_id' is missing" in stderr) == (2, True)
+
+
+def test_a_broken_case_of_the_data_set_is_named_and_left_out(score, tmp_path):
+    """Its task's category comes from the other cases."""
+    for name, meta in {"a_0001": {"uid": "0024"}, "a_0002": None, "b_0001": {"uid": "0063"}}.items():
+        (tmp_path / "data" / name).mkdir(parents=True)
+        whole = {"task_name": "a", "num_of_cases": 1, "image_reference": False, "multi_image_reference": False}
+        whole |= {"multi_image_output": False, "output_image_count": 1, "case_id": "0001"}
+        (tmp_path / "data" / name / "meta.json").write_text("{broken" if meta is None else json.dumps(whole | meta))
+    sheet = write(tmp_path, case("0024", "0001", "111111", "111111", "111111"))
+    status, data, err = score("idea-bench", sheet, "--tasks", tmp_path / "data")
+    assert status == 0
+    assert data["tasks"]["0024"] == 100
+    assert data["categories"]["T2I"] == 100
+    assert "case a_0002 is omitted" in err
