@@ -145,6 +145,11 @@ class Takes(Strict):
     """Whether it supports text-to-image generation."""
     pictures: int = Field(0, ge=0, le=1000)
     """Maximum number of input images: the source image first, then the reference images."""
+    roles: list[Literal["source", "reference", "condition"]] = Field(
+        default=["source", "reference", "condition"], min_length=1
+    )
+    """What an input image can be to the model: an image to edit, a reference (an image prompt), a control image such as
+    a depth map. Benchmarks whose images have such roles skip the tasks with others."""
     size_from_picture: bool = False
     """Whether the output has the aspect ratio of the first input image."""
     size_multiple: int = Field(16, ge=1, le=8192)

@@ -33,8 +33,9 @@ def deliverables(task: Task) -> list[Deliverable]:
 def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
     """The deliverables, or one sentence why the model does not support the task."""
     n = len(_given(task))
-    if n > takes.pictures or takes.condition:
-        sees = "no picture to edit" if takes.condition or not takes.pictures else f"{takes.pictures}"
+    edits = takes.pictures and not takes.condition and "source" in takes.roles
+    if n > takes.pictures or not edits:
+        sees = f"{takes.pictures}" if edits else "no picture to edit"
         return f"{UNSUPPORTED}the edit is of {n} picture{'s' * (n > 1)}, and the model takes {sees}"
     return deliverables(task)
 

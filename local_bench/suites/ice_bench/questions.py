@@ -2,8 +2,9 @@
 
 A generator receives the source, then the mask, then the references. Markers in the instruction (<SOURCE>, <REF_1>) are
 replaced by the image's position ("image 1"), and the prompt explains a mask. A model that takes fewer images than a
-task has does not support the task, which is then missing from its results. A model with a mask input (`takes.mask`)
-receives the mask separately and supports no task without one. The judge computes one of the metrics, VLLM-QA; the
+task has, or takes none in the role of one of them (`takes.roles`: an IP-Adapter no image to edit), does not support the
+task, which is then missing from its results. A model with a mask input (`takes.mask`) receives the mask separately and
+supports no task without one. The judge computes one of the metrics, VLLM-QA; the
 others are in `judges/metrics` and are computed for the tasks for which the benchmark computes them.
 """
 
@@ -23,7 +24,10 @@ _CONDITION = {
     "Pose-guided Generation": "pose",
     "Depth-guided Generation": "depth",
     "Edge-guided Generation": "canny",
+    "Image Deblur": "blur",
+    "Image Colorize": "grey",
 }
+"""The controllable tasks (23 to 27), whose source is a control image, with its kind."""
 _MARK = re.compile(r"<(SOURCE|REF_([1-9]))>")
 Key = tuple[int, str, int, int]
 """(deliverable, rubric, point, repeat)"""
@@ -48,6 +52,9 @@ def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
         return f"{UNSUPPORTED}the model fills the masked part of a picture, and {task.category} gives no mask"
     if takes.condition and _CONDITION.get(task.category) != takes.condition:
         return f"{UNSUPPORTED}the model takes a {takes.condition} map, and {task.category} gives none"
+    for role in _roles(task):
+        if role not in takes.roles:
+            return f"{UNSUPPORTED}the model takes no image as {role}, and {task.category} gives one"
     if n > takes.pictures:
         return f"{UNSUPPORTED}{task.category} gives {n} picture{'s' * (n > 1)}, and the model takes {takes.pictures}"
     if not n and not takes.text_alone:
@@ -87,6 +94,14 @@ def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]
 def _given(task: Task, mask_apart: bool) -> tuple[str, ...]:
     mask = None if mask_apart else task.mask_sha256
     return tuple(sha for sha in (task.source_sha256, mask, *task.reference_sha256) if sha is not None)
+
+
+def _roles(task: Task) -> Iterator[str]:
+    """The roles of the images besides the mask."""
+    if task.source_sha256 is not None:
+        yield "condition" if task.category in _CONDITION else "source"
+    if task.reference_sha256:
+        yield "reference"
 
 
 def _place(task: Task, mark: re.Match[str], mask_apart: bool) -> str:

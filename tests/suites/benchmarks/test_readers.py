@@ -9,7 +9,8 @@ from PIL import Image
 from local_bench.core.errors import ConfigError, TaskFileError, UserError
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import UNSUPPORTED, Task, Verdict
-from local_bench.models.cards import Takes
+from local_bench.models.cards import Takes, card
+from local_bench.report.papers.ice_bench import NUMBERED
 from local_bench.settle.ice import TASKS, needed
 from local_bench.suites.hype_edit_1.questions import PARTS
 from local_bench.suites.ice_bench.tasks import METRICS_OF
@@ -65,6 +66,8 @@ class TestHypeEdit1:
         assert entry.fitted(tasks["two-1"], THREE)[0].prompt == tasks["two-1"].brief
         assert "2 pictures, and the model takes 1" in entry.fitted(tasks["two-1"], ONE)
         assert entry.fitted(tasks["mug-1"], TEXT_ONLY).startswith(UNSUPPORTED)
+        adapter = card("flux1-dev-ip-adapter", "generator").takes  # of a reference, not of an image to edit
+        assert "the model takes no picture to edit" in entry.fitted(tasks["mug-1"], adapter)
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -148,6 +151,23 @@ class TestIceBench:
         entry = suite("ice-bench")
         tasks = read("ice-bench", layouts.ice(tmp_path))
         assert {name for name, task in tasks.items() if not isinstance(entry.fitted(task, takes), str)} == can
+
+    @pytest.mark.parametrize(
+        ("name", "numbers"),
+        [
+            ("flux1-dev-ip-adapter", range(2, 5)),
+            ("instruct-pix2pix", range(5, 17)),
+            ("magicbrush", range(5, 17)),
+            ("flux1-depth-dev", [25]),
+            ("omnigen", range(1, 32)),
+        ],
+    )
+    def test_supported_tasks_follow_the_roles_of_their_images(self, tmp_path, name, numbers):
+        """As in table 2 of the supplement, where FLUX-Control is four models."""
+        entry, takes = suite("ice-bench"), card(name, "generator").takes
+        tasks = read("ice-bench", layouts.ice_whole(tmp_path)).values()
+        supported = {task.category for task in tasks if not isinstance(entry.fitted(task, takes), str)}
+        assert sorted(1 + NUMBERED.index(task) for task in supported) == list(numbers)
 
     @pytest.mark.parametrize(
         ("line", "message"),
