@@ -29,6 +29,18 @@ def comparable(runs: Sequence[RunDir], conditions: Collection[str] = TASKS + JUD
     return groups, differences
 
 
+def rubric_sets(run: RunDir) -> dict[str, tuple[str, str]]:
+    """Judge -> (rubric set, sha256 over its rubrics in use), as in the run's provenance; empty before the judge
+    phase."""
+    provenance = run.store.json_meta("provenance") or {}
+    entries = [entry for entry in (provenance.get("judge"), *provenance.get("panel", [])) if entry]
+    return {
+        str(entry["name"]): (str(entry["rubric_variant"]), digest(entry["rubrics"]))
+        for entry in entries
+        if {"name", "rubric_variant", "rubrics"} <= entry.keys()
+    }
+
+
 def _conditions(run: RunDir) -> dict[str, str]:
     tasks = {task.task_id: task.content for task in run.store.tasks()}
     prices = {task_id: content.pop("price_micro_usd") for task_id, content in tasks.items()}

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from local_bench.analysis.comparability import rubric_sets
 from local_bench.analysis.ground_truth import GroundTruthCheck, check_ground_truth
 from local_bench.analysis.hard_rules import HardRuleStats, hard_rule_stats
 from local_bench.analysis.official import official
@@ -100,7 +101,7 @@ def _retest_row(row: RepeatabilityRow) -> list[str]:
 
 def judging_json(run: RunDir) -> list[dict[str, Any]]:
     """The result as JSON: shares as fractions, differences in points; null for tests that were not run."""
-    retests = retest_rows(run)
+    retests, of_judges = retest_rows(run), rubric_sets(run)
     return [
         {
             "name": judge.name,
@@ -109,6 +110,7 @@ def judging_json(run: RunDir) -> list[dict[str, Any]]:
             "attacks": judge.attacks
             and {"n": judge.attacks.n, "n_fooled": judge.attacks.n_fooled, "n_unscored": judge.attacks.n_unscored},
             "retest": [_retest_json(row) for row in retests if row.judge == judge.name],
+            "rubrics": dict(zip(("set", "sha256"), of_judges.get(judge.name, (None, None)), strict=True)),
         }
         for judge in judges(run)
     ]

@@ -7,7 +7,10 @@ from local_bench.report.papers.entry import Entry, Kind
 _PEOPLE = ("people",)
 _LITERATURE = "it compares the benchmark with others by their publications, and contains nothing that a run measures"
 _ILLUSTRATION = "it is an illustration by the authors"
-_PROMPT = "it is a prompt, not a result: the rubrics in use are in local_bench/judges/vlm/rubrics/paper"
+_PROMPT = (
+    "it is a prompt, not a result: the paper's criteria are the rubric set `paper` (judge.rubrics), in "
+    "local_bench/judges/vlm/rubrics/paper; the default set is `improved`"
+)
 _TABLE: Kind = "table"
 _FIGURE: Kind = "figure"
 _servimage = partial(Entry, "servimage")

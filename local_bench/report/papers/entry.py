@@ -59,14 +59,16 @@ class Entry:
     def make(self, given: "Given") -> "Table | Figure":
         """Create the table or figure. UserError if the sources are not of the required kind."""
         self._check(given)
-        from local_bench.report.papers.table import marked
+        from local_bench.report.papers.table import annotated
 
         module, _, function = self.build.partition(":")
         builder: Callable[..., Table | Figure] = getattr(
             importlib.import_module(f"local_bench.report.papers.{module}"), function
         )
         made = builder(given) if self.argument is None else builder(given, self.argument)
-        return marked(made, given.unlike, given.differences) if given.differences else made
+        return annotated(
+            made, given.unlike, [*(f"* not comparable: {one}" for one in given.differences), *given.judging]
+        )
 
     def _check(self, given: "Given") -> None:
         what = f"{self.kind} {self.number} of {self.paper}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
-from local_bench.analysis.comparability import JUDGED, TASKS, comparable
+from local_bench.analysis.comparability import JUDGED, TASKS, comparable, rubric_sets
 from local_bench.analysis.official import format_of, run_results
 from local_bench.analysis.payment import decided_by_people
 from local_bench.core.errors import LocalBenchError, UserError
@@ -52,6 +52,14 @@ class Given:
     """Why runs of the table cannot be compared, if that is allowed."""
     unlike: frozenset[str] = frozenset()
     """Models of runs that differ from the first."""
+
+    @property
+    def judging(self) -> list[str]:
+        """The judges and rubric sets of the runs, one sentence each; empty where people decide."""
+        if self.options.people:
+            return []
+        used = {(name, *of) for run in self.runs for name, of in rubric_sets(run).items()}
+        return [f"judged by {name} with the rubric set {variant} ({sha[:12]})" for name, variant, sha in sorted(used)]
 
     def costs_of(self, models: Sequence[str], measured: Mapping[str, Decimal]) -> dict[str, Decimal]:
         """US dollars per image: `--costs`, else `--api-prices`, else as measured."""

@@ -168,11 +168,11 @@ class Figure:
     """Panels side by side."""
 
 
-def marked(made: Table | Figure, models: Collection[str], differences: Sequence[str]) -> Table | Figure:
-    """`made` with an asterisk after these models, and notes why they cannot be compared with the others."""
+def annotated(made: Table | Figure, unlike: Collection[str], notes: Sequence[str]) -> Table | Figure:
+    """`made` with an asterisk after the models `unlike`, and `notes` before its own."""
     if isinstance(made, Figure):
-        data = marked(made.data, models, differences)
+        data = annotated(made.data, unlike, notes)
         assert isinstance(data, Table)
         return replace(made, data=data)
-    rows = tuple((f"{row[0]} *", *row[1:]) if row and row[0] in models else row for row in made.rows)
-    return replace(made, rows=rows, notes=(*(f"* not comparable: {text}" for text in differences), *made.notes))
+    rows = tuple((f"{row[0]} *", *row[1:]) if row and row[0] in unlike else row for row in made.rows)
+    return replace(made, rows=rows, notes=(*notes, *made.notes))
