@@ -1,5 +1,6 @@
 """A run's results in its benchmark's file layout, and the benchmark's published statistics."""
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -108,4 +109,12 @@ def check_format(name: str) -> None:
 def official(run: RunDir) -> dict[str, Published]:
     """The benchmark's published statistics by model, or under `all` if the benchmark combines models; empty before
     the run is planned, and for a suite without published statistics."""
-    return suite(run.config.suite.name).published(run_results(run)) if run.store.task_totals()[0] else {}
+    if not run.store.task_totals()[0]:
+        return {}
+    results = run_results(run)
+    found = suite(run.config.suite.name).published(results)
+    for model, usd in results.usd_per_image.items():
+        if model in found:  # the tables of all models have the costs themselves
+            cost = ["generation", "cost per image"], [[model, f"${usd:,.6f}"]]
+            found[model] = replace(found[model], tables=[*found[model].tables, cost])
+    return found

@@ -252,3 +252,13 @@ def test_the_printed_score_command_has_all_that_it_needs(name, runs, tmp_path, c
         assert program == "local-bench"
         assert main([*arguments, "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(published.data))
+
+
+@pytest.mark.parametrize("name", ["ice-bench", "idea-bench"])
+def test_the_terminal_has_the_cost_of_an_image(name, runs, monkeypatch):
+    """Of benchmarks whose numbers have no money; the others' tables have it."""
+    monkeypatch.setattr("local_bench.analysis.official.usd_per_image", lambda *_: {"one": Fraction(1, 800)})
+    with RunDir.open(runs[name][0]) as run:
+        shown = {model: of.tables[-1] for model, of in official(run).items()}
+    assert shown["one"] == (["generation", "cost per image"], [["one", "$0.001250"]])
+    assert shown["two"][0] != ["generation", "cost per image"]
