@@ -52,7 +52,8 @@ def check_ground_truth(run: RunDir) -> GroundTruthCheck | None:
         truths = entry.ground_truth(tasks[task_id], pixels)
         of_work |= {images[i][0]: truth for i, truth in truths.items()}
         answers = {(i, *key, 0): Verdict(a, None, "") for i, t in truths.items() for key, a in t.answers.items() if a}
-        for i, scores in entry.scores(tasks[task_id], answers).items():
+        made = {i: images[i][1] or "" for i in truths}
+        for i, scores in entry.scores_of_made(tasks[task_id], answers, made).items():
             if i in truths:
                 faultless[images[i][0]] = scores
     models = {row.work_id: row.model for row in run.store.candidates() if row.work_id in of_work}

@@ -108,7 +108,8 @@ def scores_of(
     for (task_id, _, _), of_task in (sets(run.store) if images is None else images).items():
         answers = {(i, *key): v for i, (work_id, _) in of_task.items() for key, v in verdicts.get(work_id, {}).items()}
         further = borrowed_scores(run.config.suite.questions_from, tasks[task_id], answers)
-        for deliverable, scores in entry.scores(tasks[task_id], answers).items():
+        made = {i: sha for i, (_, sha) in of_task.items() if sha}
+        for deliverable, scores in entry.scores_of_made(tasks[task_id], answers, made).items():
             work_id, sha = of_task[deliverable]
             if sha:
                 scored[work_id] = {score.name: score for score in (*scores, *further[deliverable])}

@@ -119,6 +119,13 @@ class Suite(ABC):
     def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
         """Deliverable -> scores, computed from the verdicts on `questions`."""
 
+    def scores_of_made(
+        self, task: Task, verdicts: Mapping[QuestionKey, Verdict], images: Mapping[int, str]
+    ) -> dict[int, list[Score]]:
+        """As `scores`, where only `images` of the task's deliverables were made. For suites in which an image's scores
+        depend on the others of its set."""
+        return self.scores(task, verdicts)
+
     def enrichment_question(self, task: Task) -> Question | None:
         """The question with which `local-bench extract` generates a task's missing data; None if nothing is missing."""
         return None

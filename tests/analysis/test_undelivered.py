@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from local_bench.analysis.economics import economics
-from local_bench.analysis.official import export, official
+from local_bench.analysis.official import export, export_notes, official
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.tables import outcome_json
 from local_bench.report import judging
@@ -55,6 +55,27 @@ def flat(value, at=""):
     if isinstance(value, list):
         return {k: v for i, inner in enumerate(value) for k, v in flat(inner, f"{at}/{i}").items()}
     return {at: value}
+
+
+def test_a_set_is_judged_without_the_images_that_were_not_made(tmp_path):
+    path = layouts.servimage(tmp_path / "data")
+    made = draw("servimage", path, tmp_path / "one", 3, left_out=0)
+    judged(tmp_path / "before", config("servimage", path, {"one": made}), 5)
+    with RunDir.open(tmp_path / "before") as opened:
+        sets = {row.candidate.task_id for row in opened.store.outcomes(1) if row.candidate.deliverable == 2}
+        assert export_notes(opened) == []
+    for task_id in sets:
+        (made / f"{task_id}_2_1.png").unlink()
+    judged(tmp_path / "run", config("servimage", path, {"one": made}), 5)
+    with RunDir.open(tmp_path / "run") as opened:
+        reasons = [row.score.unscored for row in opened.store.scores() if row.score.unscored]
+        assert not any("not reached" in reason for reason in reasons), reasons
+        written = {row.work_id for row in opened.store.scores()}
+        missing = {row.candidate.work_id for row in opened.store.outcomes(1) if not row.candidate.image}
+        assert len(missing) == len(sets) > 0
+        assert not written & missing
+        [note] = export_notes(opened)
+    assert "judged by the images that were made" in note
 
 
 def test_a_model_without_images_has_no_revenue_and_no_cost(run):

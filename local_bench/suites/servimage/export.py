@@ -43,6 +43,20 @@ def published(results: RunResults) -> dict[str, Published]:
     return {"all": numbers.published(of.images, of.orders, of.scores, of.costs or None, models=of.models)}
 
 
+def notes(results: RunResults) -> list[str]:
+    """The sets that are judged without all of their images, one sentence per model."""
+    rows = [row for row in results.images if row.attempt == 1]
+    found = []
+    for model in results.models:
+        sets: dict[str, list[bool]] = {}
+        for row in (row for row in rows if row.model == model):
+            sets.setdefault(row.task.task_id, []).append(row.pixels_sha256 is not None)
+        if n := sum(any(made) and not all(made) for made in sets.values()):
+            them = "1 set is" if n == 1 else f"{n} sets are"
+            found.append(f"{model}: {them} judged by the images that were made, without those that are missing")
+    return found
+
+
 def write(results: RunResults, out: Path) -> list[Path]:
     """Write images, annotations, orders and scores to `out`; return the annotation files."""
     rows = [row for row in results.images if row.attempt == 1]

@@ -4,13 +4,15 @@ BRF: 5 x the fraction of evaluation points met; a point of an order is met if an
 images share the score. VEQ: the mean of technical (clarity and realism), aesthetic and text quality; text quality is
 omitted if the image has no text. CNS, 1 to 5: for edits the preservation of the source, for sets the consistency of the
 images (the mean over the set, shared by its images); the mean of both if both apply, not applicable if neither does.
+A set is judged by the images that were made: the paper's OR and mean over a set do not say what one that is missing
+counts, and it must not leave the others without a score. A set of which one image was made has no consistency.
 
 If the judge gives probabilities, the value of a VEQ or CNS question is the expectation over the labels, and the spread
 of a score follows from the judge's own uncertainty. BRF counts the most likely answers, 0 or 1, as the paper does;
 `brf_expected`, our addition, uses for each point the highest expectation over its images.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import sqrt
 from statistics import fmean
 
@@ -79,15 +81,19 @@ def which_image(task: Task, deliverable: int) -> str:
     return f"Image {deliverable} of {n}: {what}\nThe other images of the order, which are not shown: {others}"
 
 
-def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
-    """All scores of all deliverables of one model for an order, computed from the verdicts."""
+def scores(
+    task: Task, verdicts: Mapping[Key, Verdict], images: Collection[int] | None = None
+) -> dict[int, list[Score]]:
+    """All scores of all deliverables of one model for an order, computed from the verdicts; `images` are those that
+    were made, by default all."""
     numbers = range(1, len(task.deliverables) + 1)
-    brf = _brf(task, verdicts)
-    sets = {i: _cns_set(i, task, verdicts) for i in numbers}
+    made = numbers if images is None else sorted(images)
+    brf = _brf(task, verdicts, made)
+    sets = {i: _cns_set(i, verdicts, len(made)) for i in made}
     return {i: [*brf, *_veq(i, verdicts), *_cns(i, task, verdicts, sets)] for i in numbers}
 
 
-def _brf(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
+def _brf(task: Task, verdicts: Mapping[Key, Verdict], made: Collection[int]) -> list[Score]:
     """`brf` from the answers, each 0 or 1; also `brf_expected` if the judge gives probabilities."""
     expects = _has_spread(verdicts.values())
     names = (BRF, BRF_EXPECTED) if expects else (BRF,)
@@ -98,7 +104,7 @@ def _brf(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
     n_met, unknown = 0, 0
     expected: list[tuple[float, float]] = []
     for k in range(total):
-        of_images = [verdicts.get((i, BRF, k, 0)) for i in range(1, len(task.deliverables) + 1)]
+        of_images = [verdicts.get((i, BRF, k, 0)) for i in made]
         known = [v for v in of_images if v is not None and v.answer is not None]
         met = any(v.answer["met"] for v in known if v.answer is not None)
         n_met += met
@@ -130,11 +136,12 @@ def _cns(deliverable: int, task: Task, verdicts: Mapping[Key, Verdict], sets: Ma
     edit = Score(CNS_EDIT, None, applies=False)
     if task.source_sha256 is not None:
         edit = _score(CNS_EDIT, verdicts.get((deliverable, CNS_EDIT, 0, 0)), "score")
-    return [_mean(CNS, [edit, _mean(CNS_SET, list(sets.values()))]), edit, sets[deliverable]]
+    own = sets.get(deliverable, Score(CNS_SET, None, "the image was not made"))
+    return [_mean(CNS, [edit, _mean(CNS_SET, list(sets.values()))]), edit, own]
 
 
-def _cns_set(deliverable: int, task: Task, verdicts: Mapping[Key, Verdict]) -> Score:
-    if len(task.deliverables) < 2:
+def _cns_set(deliverable: int, verdicts: Mapping[Key, Verdict], n_made: int) -> Score:
+    if n_made < 2:
         return Score(CNS_SET, None, applies=False)
     orders = [verdicts.get((deliverable, CNS_SET, 0, repeat)) for repeat in (0, 1)]
     known = [verdict for verdict in orders if verdict is not None]

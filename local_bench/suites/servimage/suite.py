@@ -30,6 +30,11 @@ class DesignTasks(Suite):
     def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
         return questions.scores(task, verdicts)
 
+    def scores_of_made(
+        self, task: Task, verdicts: Mapping[QuestionKey, Verdict], images: Mapping[int, str]
+    ) -> dict[int, list[Score]]:
+        return questions.scores(task, verdicts, images)
+
     def scores_of_points(self, task: Task, met: Sequence[bool]) -> dict[str, float]:
         return {questions.BRF: 5 * sum(met) / len(met)} if met else {}
 
@@ -38,6 +43,9 @@ class DesignTasks(Suite):
 
     def write_results(self, results: RunResults, out: Path) -> list[Path]:
         return export.write(results, out)
+
+    def result_notes(self, results: RunResults) -> list[str]:
+        return export.notes(results)
 
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]

@@ -42,6 +42,21 @@ def test_an_unanswered_point_matters_only_where_no_other_image_meets_it():
     assert brf.unscored == "1 of 3 evaluation points could not be judged"
 
 
+def test_a_set_is_judged_by_the_images_that_were_made():
+    """Of three images the second was not made: BRF by OR and CNS by the mean over the other two."""
+    task = replace(TASK, deliverables=("one", "two", "three"))
+    found = verdicts([[1, 0, 0], [], [0, 1, 0]])
+    found = {key: verdict for key, verdict in found.items() if key[0] != 2}
+    found[3, "cns_set", 0, 0] = yes(score=1, flags=[])
+    assert by_name(servimage.scores(task, found)[1])["brf"].value is None  # not asked, of an image that was made
+    scores = servimage.scores(task, found, {1: "a", 3: "c"})
+    assert [by_name(scores[i])["brf"].value for i in (1, 3)] == [pytest.approx(10 / 3)] * 2
+    assert [by_name(scores[i])["cns"].value for i in (1, 3)] == [2.5, 2.5]
+    alone = by_name(servimage.scores(task, found, {1: "a"})[1])
+    assert alone["brf"].value == pytest.approx(5 / 3)
+    assert not alone["cns"].applies
+
+
 def test_text_quality_is_left_out_of_the_mean_where_there_is_no_text():
     without = by_name(servimage.scores(TASK, verdicts([[1, 1, 1]] * 2))[1])
     assert without["veq"].value == (3 + 5) / 2
