@@ -150,7 +150,7 @@ def table_4(given: Given) -> Table:
     figures = [figure for figure in FIGURES if figure.printed or options.by_type or options.intervals]
     columns = [MODEL, *([Column("type", "Task type"), Column("tasks", "Tasks", "d")] if options.by_type else [])]
     for figure in figures:
-        columns.append(Column(figure.key, figure.name, figure.form))
+        columns.append(Column(figure.key, figure.name, figure.form, "", figure.key.startswith("pass")))
         if options.intervals:
             columns += [Column(f"{figure.key}_{end}", f"{figure.name}, {end}", figure.form) for end in ("low", "high")]
     kinds = list(dict.fromkeys(kind for own in of.types.values() for kind in own)) if options.by_type else [None]
@@ -161,7 +161,8 @@ def table_4(given: Given) -> Table:
             cells = _cells(of, model, ids, figures, options.intervals)
             rows.append((model, *((kind, len(ids)) if kind is not None else ()), *cells))
     title = f"HYPE-EDIT-1, table 4: reliability and effective cost{' by type of task' if options.by_type else ''}"
-    return Table(title, tuple(columns), tuple(rows), _notes(of, of.split, options.intervals))
+    within = "type" if options.by_type else None
+    return Table(title, tuple(columns), tuple(rows), _notes(of, of.split, options.intervals), ranked_within=within)
 
 
 def _cells(of: Gathered, model: str, ids: Sequence[str], figures: Sequence[_Figure], with_ends: bool) -> list[Cell]:

@@ -85,8 +85,8 @@ def table_2(given: Given) -> Table:
     sizes = _parameters(given)
     columns = (
         *(_METHOD, _PARAMETERS),
-        *(Column(name, name, ".2f", "Scores on All Categories") for name in CATEGORIES),
-        Column("average", "Avg. Score", ".2f"),
+        *(Column(name, name, ".2f", "Scores on All Categories", True) for name in CATEGORIES),
+        Column("average", "Avg. Score", ".2f", higher_is_better=True),
     )
     rows = tuple((model, sizes.get(model), *_categories(of.data), of.data["overall"]) for model, of in found.items())
     notes = tuple(dict.fromkeys(f"{model}: {note}" for model, of in found.items() for note in of.notes))
@@ -118,8 +118,8 @@ def subtasks(given: Given, category: str) -> Table:
     sizes = _parameters(given)
     columns = (
         *(_METHOD, _PARAMETERS),
-        *(Column(uid, name, ".2f", "Subtasks Score") for uid, name in sorted(names.items())),
-        Column("average", "Avg. Score", ".2f"),
+        *(Column(uid, name, ".2f", "Subtasks Score", True) for uid, name in sorted(names.items())),
+        Column("average", "Avg. Score", ".2f", higher_is_better=True),
     )
     cells = []
     for model, rows in found.items():

@@ -117,9 +117,10 @@ def standard(title: str, found: Published, notes: Sequence[str] = ()) -> Table:
     """Tables 2 and 9: revenue, share and acceptance in all, then revenue and share by category."""
     models: Mapping[str, Any] = found.data["models"]
     categories = in_order([category for model in models.values() for category in model["by_category"]])
-    columns = [MODEL, *(Column(f"total_{key}", name, form, "Total") for key, name, form in (*_REVENUE, *_ACCEPTANCE))]
+    columns = [MODEL]
+    columns += [Column(f"total_{key}", name, form, "Total", True) for key, name, form in (*_REVENUE, *_ACCEPTANCE)]
     for category in map(category_name, categories):
-        columns += [Column(f"{category.lower()}_{key}", name, form, category) for key, name, form in _REVENUE]
+        columns += [Column(f"{category.lower()}_{key}", name, form, category, True) for key, name, form in _REVENUE]
     rows = []
     for name, model in models.items():
         printed = model["as_printed"]
@@ -137,7 +138,7 @@ def table_3(given: Given) -> Table:
     """The competition of all models of all sources."""
     found = published(gathered(given))
     rows = tuple((name, of["revenue_usd"] / 1000, of["rank"]) for name, of in found.data["competition"].items())
-    columns = (MODEL, Column("revenue_usd_k", "Rev ($k)", ".1f"), Column("rank", "Rank", "d"))
+    columns = (MODEL, Column("revenue_usd_k", "Rev ($k)", ".1f", higher_is_better=True), Column("rank", "Rank", "d"))
     return Table("ServImage, table 3: crowdsourcing competition", columns, rows, tuple(found.notes))
 
 
@@ -159,9 +160,9 @@ def table_7(given: Given) -> Table:
     found = published(gathered(given))
     columns = (
         MODEL,
-        Column("cost_savings_pct", "Cost Savings (%)", ".1f"),
-        Column("model_contribution_pct", "Model Contribution (%)", ".1f"),
-        Column("contribution_ratio", "Contribution Ratio", ".4f"),
+        Column("cost_savings_pct", "Cost Savings (%)", ".1f", higher_is_better=True),
+        Column("model_contribution_pct", "Model Contribution (%)", ".1f", higher_is_better=True),
+        Column("contribution_ratio", "Contribution Ratio", ".4f", higher_is_better=True),
     )
     rows = tuple(
         (name, percent(of["cost_savings"]), percent(of["model_contribution"]), of["contribution_ratio"])
@@ -175,7 +176,7 @@ def table_8(given: Given) -> Table:
     columns = (
         MODEL,
         Column("category", "Category"),
-        *(Column(key, name, form) for key, name, form in (*_REVENUE, *_ACCEPTANCE)),
+        *(Column(key, name, form, "", True) for key, name, form in (*_REVENUE, *_ACCEPTANCE)),
     )
     rows = tuple(
         (name, category_name(category), *_earned(of["as_printed"]["by_category"][category]))
@@ -183,7 +184,7 @@ def table_8(given: Given) -> Table:
         for category in in_order(list(of["by_category"]))
     )
     title = "ServImage, table 8: standard settlement by category"
-    return Table(title, columns, rows, (_SETTLEMENT, *found.notes))
+    return Table(title, columns, rows, (_SETTLEMENT, *found.notes), ranked_within="category")
 
 
 def figure_2(given: Given) -> Figure:

@@ -48,7 +48,7 @@ def _name(score: str) -> str:
 
 def table_9(given: Given) -> Table:
     """Table 2 with predicted decisions instead of the run's own: by a trained predictor, or by one that is fitted
-    to the run's own annotations."""
+    to the run's own annotations of other tasks."""
     folders = given.options.predictor
     if len(folders) + bool(given.options.people) != 1:
         raise UserError("table-9 is by one predictor: give either --people, or --predictor once")
@@ -61,7 +61,7 @@ def table_9(given: Given) -> Table:
         kind = f"{card.kind}, trained on {', '.join(card.trained_on.runs)}"
     else:
         predicted_by = predicted(given.run, _people(given))
-        kind = "logistic regression on the scores that decide, fitted to the labels"
+        kind = "logistic regression on the scores that decide, for each task fitted to the labels of the others"
     of_image = {
         (row.model, row.task.task_id, row.deliverable): row.work_id
         for row in image_results(given.run)

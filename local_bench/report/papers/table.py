@@ -8,8 +8,8 @@ from PIL import Image
 
 Cell = str | float | bool | None
 """None: no value (a dash)."""
-Mark = Literal["best", "second"]
-"""Bold and underlined."""
+Mark = Literal["best", "second", "third"]
+"""Bold, underlined, italic."""
 DASH = "\N{EN DASH}"
 YES, NO = "\N{CHECK MARK}", "\N{MULTIPLICATION SIGN}"
 
@@ -24,6 +24,8 @@ class Column:
     """The format of its numbers in text and LaTeX; CSV and JSON have them unrounded."""
     group: str = ""
     """The header over several columns."""
+    higher_is_better: bool | None = None
+    """None: the column does not rank the rows."""
 
     @property
     def header(self) -> str:
@@ -39,6 +41,8 @@ class Table:
     """Notes on values that are missing, estimated or interpreted, one sentence each."""
     marks: Mapping[tuple[int, int], Mark] = field(default_factory=dict)
     """(row, column) -> how LaTeX and Markdown mark the cell."""
+    ranked_within: str | None = None
+    """The key of a column: rows with the same value of it are ranked among each other."""
 
     @property
     def keys(self) -> list[str]:
@@ -168,11 +172,37 @@ class Figure:
     """Panels side by side."""
 
 
+def ranked(table: Table, marks: Sequence[Mark] = ("best", "second", "third")) -> Table:
+    """`table` with the first values of each column that ranks its rows marked; equal values have one rank."""
+    found: dict[tuple[int, int], Mark] = {}
+    within = None if table.ranked_within is None else table.keys.index(table.ranked_within)
+    groups: dict[Cell, list[int]] = {}
+    for i, row in enumerate(table.rows):
+        groups.setdefault(None if within is None else row[within], []).append(i)
+    for j, column in enumerate(table.columns):
+        for rows in groups.values() if column.higher_is_better is not None else ():
+            values = {i: table.rows[i][j] for i in rows}
+            found |= {(i, j): mark for i, mark in rank_marks(values, bool(column.higher_is_better), marks).items()}
+    return replace(table, marks=found)
+
+
+def rank_marks(values: Mapping[int, Cell], higher_is_better: bool, marks: Sequence[Mark]) -> dict[int, Mark]:
+    """Row -> mark of its value; none for fewer than two different values."""
+    numbers = {i: float(value) for i, value in values.items() if isinstance(value, float | int)}
+    ordered = sorted(set(numbers.values()), reverse=higher_is_better)
+    if len(ordered) < 2:
+        return {}
+    by_value = dict(zip(ordered, marks, strict=False))
+    return {i: by_value[value] for i, value in numbers.items() if value in by_value}
+
+
 def annotated(made: Table | Figure, unlike: Collection[str], notes: Sequence[str]) -> Table | Figure:
     """`made` with an asterisk after the models `unlike`, and `notes` before its own."""
     if isinstance(made, Figure):
         data = annotated(made.data, unlike, notes)
         assert isinstance(data, Table)
         return replace(made, data=data)
+    if not unlike and not made.marks:
+        made = ranked(made)
     rows = tuple((f"{row[0]} *", *row[1:]) if row and row[0] in unlike else row for row in made.rows)
     return replace(made, rows=rows, notes=(*notes, *made.notes))

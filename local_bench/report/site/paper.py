@@ -12,7 +12,19 @@ from typing import Any
 from local_bench.core.storage import write_atomic
 from local_bench.report.papers.draw import SUFFIXES, draw_all
 from local_bench.report.papers.render import csv_text, latex, markdown
-from local_bench.report.papers.table import Bars, Cell, Column, Figure, Grid, Mark, Point, Points, Series, Table
+from local_bench.report.papers.table import (
+    Bars,
+    Cell,
+    Column,
+    Figure,
+    Grid,
+    Mark,
+    Point,
+    Points,
+    Series,
+    Table,
+    rank_marks,
+)
 from local_bench.report.site.significance import ALPHA, letters
 
 FORMATS = {"csv": csv_text, "tex": latex, "md": markdown}
@@ -251,13 +263,9 @@ def _marks(
     for group in {one["group"] for one in models}:
         own = [i for i, one in enumerate(models) if one["group"] == group]
         for column, higher in higher_is_better.items():
-            values = {i: rows[i][column] for i in own if isinstance(rows[i][column], float | int)}
-            ordered = sorted({float(value) for value in values.values() if value is not None}, reverse=higher)
-            if len(ordered) < 2:
-                continue
-            for i, value in values.items():
-                if value in ordered[:2]:
-                    marks[i, column] = "best" if value == ordered[0] else "second"
+            values = {i: rows[i][column] for i in own}
+            found = rank_marks(values, higher, ("best", "second"))
+            marks |= {(i, column): mark for i, mark in found.items()}
     return marks
 
 

@@ -6,8 +6,8 @@ import json
 import re
 
 from local_bench.report.papers.draw import draw
-from local_bench.report.papers.render import FORMATS
-from local_bench.report.papers.table import Bars, Column, Figure, Series, Table
+from local_bench.report.papers.render import FORMATS, latex, markdown
+from local_bench.report.papers.table import Bars, Column, Figure, Series, Table, ranked
 
 HOSTILE = "=a & b_c $x$ 100% \\input{/etc/passwd} <script>#~^\u202e\n--><svg"
 TABLE = Table(
@@ -68,3 +68,37 @@ def test_a_figure_of_hostile_text_is_drawn(tmp_path):
     result = (tmp_path / "f.svg").read_text()
     assert "<script" not in result
     assert result.count("<svg") == 1
+
+
+def test_the_first_three_values_of_a_column_are_marked_within_their_group():
+    columns = (
+        Column("model", "Model"),
+        Column("kind", "Kind"),
+        Column("n", "N", "d", "", True),
+        Column("e", "E", "d", "", False),
+    )
+    rows = (
+        ("a", "x", 3, 1),
+        ("b", "x", 5, 1),
+        ("c", "x", None, 4),
+        ("d", "x", 3, 9),
+        ("e", "x", 1, 7),
+        ("f", "y", 2, 2),
+    )
+    found = ranked(Table("T", columns, rows, ranked_within="kind"))
+    best, second, third = "best", "second", "third"
+    assert found.marks == {
+        (1, 2): best,
+        (0, 2): second,
+        (3, 2): second,
+        (4, 2): third,  # equal values have one rank
+        (0, 3): best,
+        (1, 3): best,
+        (2, 3): second,
+        (4, 3): third,
+    }
+    text = latex(found)
+    assert r"b & x & \textbf{5} & \textbf{1}" in text
+    assert r"e & x & \textit{1} & \textit{7}" in text
+    assert "| a | x | <u>3</u> | **1** |" in markdown(found)
+    assert ranked(Table("T", columns, rows[5:])).marks == {}  # one row
