@@ -17,7 +17,7 @@ from local_bench.settle.discrimination import Bin
 from local_bench.settle.explain import Explained, acceptance_by_score, explained
 from local_bench.settle.failures import Failures, Ties, dominant, failures
 from local_bench.settle.predictors.features import Features, feature_table
-from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule
+from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule, out_of_fold
 from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, RealisedRevenue
 from local_bench.suites.registry import suite
 
@@ -93,16 +93,13 @@ def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
 
 
 def predicted(run: RunDir, people: Path) -> dict[str, bool | None]:
-    """Work id -> whether the logistic predictor, fitted to the annotations, predicts payment (probability of at least
-    one half); None if a score is missing (ServImage, sec. G.2, table 9). UserError if there are too few annotations."""
+    """Work id -> whether the logistic predictor predicts payment (probability of at least one half), fitted to the
+    annotations of the other tasks, so that no image is predicted by a model that has its task's labels; None if a score
+    is missing (ServImage, sec. G.2, table 9). UserError if there are too few annotations."""
     thresholds = thresholds_of(run.config)
     images = _labelled(run, people, thresholds)
-    concepts = images.features(tuple(thresholds))
-    decided = fit_concepts(concepts, images.labels, "logistic").predictor.decisions(concepts)
-    return {
-        work_id: bool(accepted) if known else None
-        for work_id, accepted, known in zip(images.work_ids, decided.accepted, decided.known, strict=True)
-    }
+    found = out_of_fold(images.features(tuple(thresholds)), images.labels, "logistic")
+    return {work_id: None if np.isnan(p) else bool(p >= 0.5) for work_id, p in zip(images.work_ids, found, strict=True)}
 
 
 @dataclass(frozen=True)

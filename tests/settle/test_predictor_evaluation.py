@@ -10,7 +10,7 @@ from local_bench.core.errors import UserError
 from local_bench.settle.predictors import fitting
 from local_bench.settle.predictors.evaluation import accuracy_difference, evaluate
 from local_bench.settle.predictors.features import Features
-from local_bench.settle.predictors.fitting import fit_calibration, fit_held_out, tune_rule
+from local_bench.settle.predictors.fitting import fit_calibration, fit_concepts, fit_held_out, out_of_fold, tune_rule
 from local_bench.settle.predictors.models import Calibrated, Platt, Rule
 from local_bench.settle.predictors.serialization import dumps, loads
 from local_bench.settle.predictors.splits import split_of
@@ -147,3 +147,22 @@ def test_few_validation_images_calibrate_out_of_fold_instead(monkeypatch):
         fit_held_out(train, labels[:150], validation, of, "logistic") for of in (labels[150:157], 1 - labels[150:157])
     ]
     assert models[0] != models[1]
+
+
+def test_out_of_fold_no_image_is_predicted_by_a_model_with_its_tasks_labels():
+    """Also an image without a label whose task has labels of other images."""
+    table, labels = world(60)
+    given = labels.astype(float)
+    task = table.tasks[0]
+    own = np.flatnonzero(table.tasks == task)
+    given[own[0]] = np.nan
+    before = out_of_fold(table, given, "logistic")
+    assert not np.isnan(before).any()
+    fitted = fit_concepts(table, given, "logistic").predictor.probabilities(table).values
+    assert not np.allclose(before, fitted)
+    for i in own[1:]:
+        table.scores[i] = 5 - table.scores[i]  # what its task's rows say must not reach its model
+    after = out_of_fold(table, given, "logistic")
+    assert after[own[0]] == before[own[0]]
+    refitted = fit_concepts(table, given, "logistic").predictor.probabilities(table).values
+    assert refitted[own[0]] != fitted[own[0]]

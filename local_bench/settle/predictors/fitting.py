@@ -89,12 +89,15 @@ def out_of_fold(
     folds: int = FOLDS,
     seed: int = 0,
 ) -> Floats:
-    """(images,) probabilities, each by a model that was fitted to other orders; NaN for images without a label or a
-    score. UserError as `fit_concepts`."""
+    """(images,) probabilities, with or without a label, each by a model that was fitted to the labels of other orders;
+    NaN for images without a score. UserError as `fit_concepts`."""
     used, accepted, _, _ = _annotated(features, labels)
-    found = np.full(len(features.tasks), np.nan)
-    at = ~np.isnan(np.asarray(labels, dtype=np.float64)) & features.known
-    found[at] = _guesses(used, accepted, kind, calibration, _folds(used, accepted, folds), seed)
+    folds = _folds(used, accepted, folds)
+    found = _fit(used, accepted, kind, calibration, folds, seed).probabilities(features).values.copy()
+    for train, test in _splits(used.tasks, accepted, folds, seed):
+        part = _fit(used.rows(train), accepted[train], kind, calibration, folds, seed)
+        here = np.isin(features.tasks, used.tasks[test])
+        found[here] = part.probabilities(features.rows(here)).values
     return found
 
 
