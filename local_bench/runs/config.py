@@ -242,13 +242,18 @@ class RunConfig(Strict):
                 raise ValueError(f"two {what} are called {min(twice)!r}: give each its own `name`")
         seen: dict[str, str] = {}
         for judge in self.judges:
-            same = seen.setdefault(judge.model_dump_json(include=_WHO_JUDGES), judge.label)
+            same = seen.setdefault(judge.model_dump_json(exclude=_NOT_THE_JUDGE), judge.label)
             if same != judge.label:
                 raise ValueError(f"{same!r} and {judge.label!r} are the same judge under two names: remove one")
         return self
 
 
-_WHO_JUDGES = {"card", "weights", "protocol", "max_pixels", "max_tokens", "seed", "extra_args"}
+_NOT_THE_JUDGE = {
+    *("name", "transport", "port", "api_key_env", "in_flight", "request_timeout_s", "start_timeout_s", "max_restarts"),
+    *("canaries", "batch_invariant", "attention_backend"),
+}
+"""Settings of how a judge is run: judges that differ in these alone are one judge. Two servers may have different
+models; what they serve is compared when they are contacted."""
 
 
 ONLY_MODEL = "--model"

@@ -142,3 +142,26 @@ def test_judging_an_untrusted_run_contacts_no_server(cli, tmp_path, target):
     assert ended.returncode == 2
     assert f"--set judge.base_url={url}" in ended.stderr
     assert {path: path.read_bytes() for path in run.iterdir()} == before
+
+
+def with_panel(tmp_path, twin):
+    return load(
+        tmp_path, GOOD + f"judge: {{card: tiny-qwen3-vl}}\npanel: [{{card: tiny-qwen3-vl, name: twin, {twin}}}]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("rubrics: paper", "hype_usable: true", "source_max_pixels: 4096", "chat_template_kwargs: {a: true}"),
+        *("served_model: other", "base_url: 'http://mine/v1'", "protocol: logit", "max_pixels: 2048", "seed: 1"),
+    ],
+)
+def test_one_model_with_other_settings_is_another_judge(tmp_path, setting):
+    assert with_panel(tmp_path, setting).judges[1].label == "twin"
+
+
+@pytest.mark.parametrize("setting", ["in_flight: 3", "transport: local", "canaries: false", "max_restarts: 1"])
+def test_one_judge_under_two_names_is_refused(tmp_path, setting):
+    with pytest.raises(ConfigError, match="'tiny-qwen3-vl' and 'twin' are the same judge under two names"):
+        with_panel(tmp_path, setting)
