@@ -14,7 +14,7 @@ from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.bootstrap import Floats
 from local_bench.settle.discrimination import Bin
-from local_bench.settle.explain import Explained, acceptance_by_score, explained
+from local_bench.settle.explain import COMPOSITE, Explained, acceptance_by_score, composite, explained
 from local_bench.settle.failures import Failures, Ties, dominant, failures
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule, out_of_fold
@@ -82,7 +82,7 @@ def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
     predictors, not_fitted = _fitted(concepts, images.labels, thresholds)
     return Payment(
         explained=explained(concepts, images.labels)
-        + explained(images.features(others), images.labels, together=False),
+        + explained(images.features(others), images.labels, together=False, lower_is_better=_lower(run, others)),
         by_composite=acceptance_by_score(concepts, images.labels),
         failures=failures(images.features(images.dimensions(thresholds)), images.labels, ties),
         predictors=predictors,
@@ -90,6 +90,31 @@ def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
         realised=_realised(images),
         not_fitted=not_fitted,
     )
+
+
+def _lower(run: RunDir, names: Sequence[str]) -> set[str]:
+    """The metrics of which less is better."""
+    return {name for name in names if not (run.store.json_meta(f"metric:{name}") or {}).get("higher_is_better", True)}
+
+
+def explained_alike(run: RunDir, people: Path) -> tuple[list[Explained], list[str]]:
+    """`Payment.explained` over the same images in every row, those that are annotated and have all of these scores; and
+    the names of the scores that are left out, because they do not apply to every annotated image or were not computed
+    for it. Raises as `payment`."""
+    thresholds = thresholds_of(run.config)
+    images = _labelled(run, people, thresholds)
+    names = [*thresholds, *images.others(thresholds)]
+    labelled, table = ~np.isnan(images.labels), images.features(names)
+    computed = np.array([[name in of for name in names] for of in images.scores], dtype=bool).reshape(-1, len(names))
+    whole = (table.applies & computed)[labelled].all(axis=0)
+    kept = [name for name, has_all in zip(names, whole, strict=True) if has_all]
+    concepts, others = images.features(tuple(thresholds)), [name for name in kept if name not in thresholds]
+    here = labelled & images.features(kept).known & ~np.isnan(composite(concepts))
+    labels = images.labels[here]
+    deciding = [row for row in explained(concepts.rows(here), labels) if row.name in (*kept, COMPOSITE)]
+    further = images.features(others).rows(here)
+    rows = deciding + explained(further, labels, together=False, lower_is_better=_lower(run, others))
+    return rows, [name for name in names if name not in kept]
 
 
 def predicted(run: RunDir, people: Path) -> dict[str, bool | None]:

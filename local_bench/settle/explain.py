@@ -1,5 +1,6 @@
 """Association of scores with human acceptance (ServImage, sec. 5.5, figs. 3 and 5)."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,8 @@ COMPOSITE = "composite"
 
 @dataclass(frozen=True)
 class Explained:
-    """Association of one score with acceptance, over the annotated images that have it."""
+    """Association of one score with acceptance, over the annotated images that have it; a score of which less is better
+    counts with its sign changed."""
 
     name: str
     auc: float | None
@@ -36,14 +38,24 @@ class Explained:
     n_unlabelled: int
 
 
-def explained(features: Features, labels: ArrayLike, *, together: bool = True, seed: int = 0) -> list[Explained]:
+def explained(
+    features: Features,
+    labels: ArrayLike,
+    *,
+    together: bool = True,
+    lower_is_better: Collection[str] = (),
+    seed: int = 0,
+) -> list[Explained]:
     """One row per score, and if `together` one for their composite; `labels` (images,) are 1 for accepted, 0 for
     rejected, NaN for none."""
     given = np.asarray(labels, dtype=np.float64)
     columns = [*zip(features.names, features.scores.T, features.applies.T, strict=True)]
     if together:
         columns.append((COMPOSITE, composite(features), features.applies.any(axis=1)))
-    return [_explained(name, scores, applies, given, features.tasks, seed) for name, scores, applies in columns]
+    return [
+        _explained(name, -scores if name in lower_is_better else scores, applies, given, features.tasks, seed)
+        for name, scores, applies in columns
+    ]
 
 
 def composite(features: Features) -> Floats:

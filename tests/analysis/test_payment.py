@@ -1,14 +1,16 @@
 """`settle --people FILE --explain`: the analyses of payment, read from a run and reported."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from local_bench.analysis.payment import payment
+from local_bench.analysis.payment import explained_alike, payment
 from local_bench.analysis.sampling import labelling
 from local_bench.cli.labels import LabelOptions
 from local_bench.core.errors import UserError
+from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.serialization import loads
 from tests.analysis.simulated import config, draw, judged
@@ -44,6 +46,32 @@ def test_payment_is_explained_and_predicted(run, people):  # noqa: F811
         assert fitted.quality.accuracy > max(fitted.quality.base_rate, 1 - fitted.quality.base_rate)
         expected = found.expected[name][MODEL]
         assert (expected.n, expected.n_unscored) == (N - 2, 1)
+
+
+def test_metrics_are_compared_on_the_same_images_and_in_their_direction(run, people, tmp_path):  # noqa: F811
+    """`falls` is 5 less BRF and unscored on one image in ten; `rare` was computed for some images alone."""
+    path = tmp_path / "copy"
+    shutil.copytree(run, path)
+    with RunDir.open(path) as opened:
+        brf = {row.work_id: row.score.value for row in opened.store.scores() if row.score.name == "brf"}
+        falls = [
+            (work_id, Score("falls", None, "it failed") if i % 10 == 0 or value is None else Score("falls", 5 - value))
+            for i, (work_id, value) in enumerate(sorted(brf.items()))
+        ]
+        opened.store.enter_scores("metric", [*falls, (falls[0][0], Score("rare", 1.0))])
+        opened.store.set_meta("metric:falls", json.dumps({"higher_is_better": False}))
+        rows, left_out = explained_alike(opened, people)
+        whole = payment(opened, people).explained
+    found = {row.name: row for row in rows}
+    assert list(found) == ["brf", "veq", "composite", "falls"]
+    assert left_out == ["cns", "rare"]
+    assert 80 < found["falls"].n < 100
+    assert {row.n for row in rows} == {found["falls"].n}
+    assert found["brf"].auc > 0.8
+    assert found["falls"].auc == pytest.approx(found["brf"].auc)
+    assert found["falls"].spearman.value == pytest.approx(found["brf"].spearman.value)
+    assert found["falls"].pr_auc == pytest.approx(found["brf"].pr_auc)
+    assert {row.name: row.n for row in whole}["brf"] == 100
 
 
 def test_expected_revenue_is_close_to_that_of_people(run, people):  # noqa: F811

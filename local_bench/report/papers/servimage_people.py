@@ -6,7 +6,7 @@ from pathlib import Path
 from local_bench.analysis.agreement import Pair, agreement
 from local_bench.analysis.annotations import OVERALL, PEOPLE
 from local_bench.analysis.official import image_results, run_results
-from local_bench.analysis.payment import payment, predicted, rejected
+from local_bench.analysis.payment import explained_alike, payment, predicted, rejected
 from local_bench.analysis.predictors.card import load
 from local_bench.analysis.predictors.predictions import predictions
 from local_bench.analysis.predictors.settlement import settled_by_predictions
@@ -183,8 +183,8 @@ def figure_3(given: Given) -> Figure:
 
 
 def figure_5(given: Given) -> Figure:
-    """AUC, Spearman's rho and PR-AUC of every score and metric of the run against payment."""
-    found = payment(given.run, _people(given)).explained
+    """AUC, Spearman's rho and PR-AUC of every score and metric of the run against payment, on the same images."""
+    found, left_out = explained_alike(given.run, _people(given))
     columns = (
         Column("metric", "Metric"),
         *(Column(key, name, ".3f") for key, name in (("auc", "AUC"), ("spearman", "Spearman"), ("pr_auc", "PR-AUC"))),
@@ -199,7 +199,14 @@ def figure_5(given: Given) -> Figure:
             strict=True,
         )
     )
-    note = "the paper's other metrics are of other benchmarks; here they are the metrics of the run"
+    notes = [
+        "the paper's other metrics are of other benchmarks; here they are the metrics of the run",
+        f"every row is of the same {found[0].n} labelled images, which have all of these scores; metrics of which less "
+        "is better count with their sign changed",
+    ]
+    if left_out:
+        names = ", ".join(map(_name, left_out))
+        notes.append(f"left out, because they do not apply to every labelled image or were not computed: {names}")
     title = "ServImage, figure 5: metrics against payment"
     panel = Bars("labelled images", tuple(_name(e.name) for e in found), series)
-    return Figure(Table(title, columns, rows, (note,)), (panel,), columns=1)
+    return Figure(Table(title, columns, rows, tuple(notes)), (panel,), columns=1)
