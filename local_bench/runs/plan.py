@@ -123,6 +123,7 @@ def make_plan(
     tasks = [every[i] for i in positions]
     models = [_model(m, files) for m in config.models]
     notes: list[str] = [*([f"{count_of(refused)}:"] if refused else []), *refused]
+    notes += [f"{task.task_id}: {' '.join(task.notes)}" for task in tasks if task.notes]
     planned: list[Planned] = []
     progress.begin("plan candidates", len(tasks) * len(models))
     for model in models:

@@ -2,22 +2,25 @@
 
 An order's images are inputs/task_N/1.png … (the source, then further inputs) and refs/task_N/1.jpg …, where N is the
 number at the end of its id, with or without leading zeros. Only unambiguous hard rules are used: file types, aspect
-ratios, and dimensions with a unit. Dimensions without a unit (pixels in some orders, mm in others) give an aspect ratio
-if none is stated and there is no depth. Our own order files (orders.py) are read too.
+ratios and orientations, resolutions, minimum sides, and dimensions with a unit. Dimensions without a unit (pixels in
+some orders, mm in others) give an aspect ratio if none is stated and there is no depth; a note of the order names those
+that contradict the stated one. Our own order files (orders.py) are read too.
 
 A deliverable's prompt has the parts of the paper's cases (appendix C): the requested image, the order, its
 requirements, all its images, its evaluation points.
 """
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from local_bench.core.errors import TaskFileError, UserError
-from local_bench.core.hardrules import ASPECT, HardRules
+from local_bench.core.hardrules import ASPECT, HardRules, aspect_of
 from local_bench.core.images import load_image
 from local_bench.core.messages import kind
 from local_bench.core.money import nearest_micro_usd
@@ -31,6 +34,9 @@ _FILE_TYPES = {"AI", "EPS", "PDF", "SVG", "PSD", "PNG", "JPG", "WEBP", "TIFF", "
 _MM_PER = {"mm": 1.0, "cm": 10.0, "in": 25.4, "inch": 25.4, "inches": 25.4}
 _MOST_A_SIDE = 10**6
 _PIXELS = ("px", "pixel", "pixels")
+_ORIENTATIONS = {"vertical": "portrait", "竖版": "portrait", "horizontal": "landscape", "横版": "landscape"}
+_CONTRADICTION = 0.02
+"""From which difference on two aspect ratios contradict each other: the published files round to three digits."""
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 
@@ -190,6 +196,7 @@ def _task(order: PublishedOrder, file: Path, where: str, keep: KeepImage) -> Tas
         source_sha256=inputs[0] if inputs else None,
         reference_sha256=(*inputs[1:], *refs),
         rules=tuple(rules) if any(rules) else (),
+        notes=tuple(_contradictions(order.hard_rules.deliverables)),
         own={"parts": [order.subcategory]} if order.subcategory else {},
     )
 
@@ -223,18 +230,60 @@ def _side(given: Any) -> float | None:
 
 
 def _specs(raw: dict[str, Any]) -> dict[str, Any]:
-    """Aspect ratio and sides of one image, from numeric specifications."""
-    stated, sides = raw.get("aspect_ratio"), raw.get("dimensions")
-    specs = {"aspect_ratio": stated} if isinstance(stated, str) and ASPECT.fullmatch(stated) else {}
+    """Aspect ratio, sides and resolution of one image, from its published specifications."""
+    stated, sides, resolution = _aspect(raw), raw.get("dimensions"), raw.get("resolution")
+    specs: dict[str, Any] = {} if stated is None else {"aspect_ratio": stated}
+    if isinstance(resolution, dict) and (dpi := _side(resolution.get("min_dpi"))):
+        specs["min_dpi"] = dpi
     if not isinstance(sides, dict) or sides.get("depth"):
         return specs
-    width, height = (_side(sides.get(name)) for name in ("width", "height"))
-    if width is None or height is None:
-        return specs
     unit = str(sides.get("unit") or "").lower()
+    if (
+        not unit or unit in _PIXELS
+    ):  # a minimum without a unit is one in pixels: 1000, 2480 or 3500 in the published files
+        least = {name: _side(sides.get(f"min_{name}")) for name in ("width", "height")}
+        specs |= {f"min_{name}_px": ceil(side) for name, side in least.items() if side}
+    if (size := _size(sides)) is None:
+        return specs
+    width, height = size
     if unit in _PIXELS:
         return specs | {"width_px": round(width), "height_px": round(height)}
     if unit in _MM_PER:
         return specs | {"width_mm": width * _MM_PER[unit], "height_mm": height * _MM_PER[unit]}
     aspect = f"{width:g}:{height:g}"
-    return specs or ({"aspect_ratio": aspect} if ASPECT.fullmatch(aspect) else {})
+    return specs if stated or not ASPECT.fullmatch(aspect) else specs | {"aspect_ratio": aspect}
+
+
+def _aspect(raw: dict[str, Any]) -> str | None:
+    """The stated aspect ratio or orientation, in our own format; None for other text."""
+    stated = raw.get("aspect_ratio")
+    if not isinstance(stated, str):
+        return None
+    stated = _ORIENTATIONS.get(stated.lower(), stated.lower())
+    return stated if ASPECT.fullmatch(stated) else None
+
+
+def _size(sides: dict[str, Any]) -> tuple[float, float] | None:
+    width, height = (_side(sides.get(name)) for name in ("width", "height"))
+    return None if width is None or height is None else (width, height)
+
+
+def _contradictions(deliverables: list[_Deliverable]) -> Iterator[str]:
+    """One sentence for every image whose stated aspect ratio is not that of its stated size."""
+    for number, deliverable in enumerate(deliverables, 1):
+        raw = deliverable.rules.get("visual_specs")
+        sides = raw.get("dimensions") if isinstance(raw, dict) else None
+        if not isinstance(raw, dict) or not isinstance(sides, dict) or sides.get("depth"):
+            continue
+        stated, size = _aspect(raw), _size(sides)
+        if stated is None or size is None:
+            continue
+        ratio = size[0] / size[1]
+        fits = (
+            (ratio - 1) * (aspect_of(stated) - 1) > 0
+            if stated in ("portrait", "landscape")
+            else abs(aspect_of(stated) / ratio - 1) <= _CONTRADICTION
+        )
+        if not fits:
+            rule = "both are rules" if sides.get("unit") else "the size has no unit and is not used"
+            yield f"Image {number}: the aspect ratio {stated} contradicts the size {size[0]:g} x {size[1]:g}; {rule}."

@@ -2,6 +2,7 @@
 support."""
 
 import json
+from collections import Counter
 
 import pytest
 from PIL import Image
@@ -464,6 +465,14 @@ def test_a_link_out_of_the_data_set_is_refused(tmp_path, name, layout, linked):
     [
         ({"aspect_ratio": "1:1.4"}, {"aspect_ratio": "1:1.4"}),
         ({"aspect_ratio": "A4"}, {}),
+        ({"aspect_ratio": "竖版"}, {"aspect_ratio": "portrait"}),
+        ({"aspect_ratio": "Horizontal"}, {"aspect_ratio": "landscape"}),
+        ({"aspect_ratio": "竖排"}, {}),  # of lines of text
+        ({"resolution": {"min_dpi": 300}}, {"min_dpi": 300.0}),
+        ({"resolution": {"min_dpi": "300"}}, {}),
+        ({"dimensions": {"min_width": 2480}}, {"min_width_px": 2480}),
+        ({"dimensions": {"min_width": 0, "min_height": 3000}}, {"min_height_px": 3000}),
+        ({"dimensions": {"min_width": 20, "unit": "cm"}}, {}),
         ({"dimensions": {"width": 2480, "height": 3508}, "aspect_ratio": "1:1"}, {"aspect_ratio": "1:1"}),
         ({"dimensions": {"width": 2480, "height": 3508}}, {"aspect_ratio": "2480:3508"}),
         ({"dimensions": {"width": 20, "height": 30, "depth": 4}}, {}),
@@ -481,3 +490,50 @@ def test_only_unambiguous_published_sizes_of_servimage_are_used(tmp_path, publis
         entry["rules"] = {"visual_specs": published}
     file.write_text(json.dumps(data))
     assert read("servimage", path)["digital-001"].rules == (({"visual_specs": specs},) * 2 if specs else ())
+
+
+@pytest.mark.parametrize(
+    ("published", "note"),
+    [
+        (
+            {"dimensions": {"width": 2480, "height": 3508}, "aspect_ratio": "1:1"},
+            "the size has no unit and is not used.",
+        ),
+        ({"dimensions": {"width": 80, "height": 60, "unit": "px"}, "aspect_ratio": "竖版"}, "both are rules."),
+        ({"dimensions": {"width": 750, "height": 1334}, "aspect_ratio": "1:1.78"}, None),
+        ({"dimensions": {"width": 60, "height": 80}, "aspect_ratio": "竖版"}, None),
+        ({"dimensions": {"width": 20, "height": 30, "depth": 4}, "aspect_ratio": "1:1"}, None),
+    ],
+)
+def test_an_aspect_ratio_that_contradicts_the_size_is_named(tmp_path, published, note):
+    path = layouts.servimage(tmp_path)
+    file = tmp_path / "C-Digital" / "Digital.json"
+    data = json.loads(file.read_text())
+    for entry, specs in zip(data[0]["hard_rules"]["deliverables"], ({}, published), strict=True):
+        entry["rules"] = {"visual_specs": specs}
+    file.write_text(json.dumps(data))
+    notes = read("servimage", path)["digital-001"].notes
+    assert len(notes) == (note is not None)
+    assert all(found.startswith("Image 2: the aspect ratio ") and found.endswith(note) for found in notes)
+
+
+def test_hard_rules_of_the_published_orders():
+    path = SHARED / "data" / "servimage-bench"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    orders = [read_order for file in sorted(path.glob("*/*.json")) for read_order in (read("servimage", file).values())]
+    assert (len(orders), sum(len(order.deliverables) for order in orders)) == (1070, 2046)
+    specs = [(order.task_id, of["visual_specs"]) for order in orders for of in order.rules if "visual_specs" in of]
+    resolutions = [task_id for task_id, of in specs if "min_dpi" in of]
+    assert (len(resolutions), len(set(resolutions))) == (357, 131)
+    assert sum("min_width_px" in of or "min_height_px" in of for _, of in specs) == 47
+    assert Counter(of["aspect_ratio"] for _, of in specs if of.get("aspect_ratio", "").isalpha()) == {
+        "portrait": 6,
+        "landscape": 5,
+    }
+    named = [order.notes for order in orders if order.notes]
+    assert (sum(map(len, named)), len(named)) == (43, 34)
+    [digital] = [order.notes for order in orders if order.task_id == "digital-002"]
+    assert digital == (
+        "Image 1: the aspect ratio 1:1 contradicts the size 2480 x 3508; the size has no unit and is not used.",
+    )
