@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from local_bench.analysis.annotations import OVERALL, load_annotations
+from local_bench.analysis.settlement import counted_attempt
 from local_bench.core.errors import UserError
 from local_bench.core.types import Score
 from local_bench.runs.acceptance import thresholds_of
@@ -19,7 +20,6 @@ from local_bench.settle.failures import Failures, Ties, dominant, failures
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule, out_of_fold
 from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, RealisedRevenue
-from local_bench.suites.registry import suite
 
 DIMENSIONS = ("brf", "veq_clarity", "veq_realism", "veq_aesthetic", "veq_text", "cns")
 """The dimensions of table 12, in its order."""
@@ -184,10 +184,8 @@ def _decided(
 
 
 def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], decided: Mapping[str, bool]) -> _Images:
-    attempt = None if suite(run.config.suite.name).attempts > 1 else 1
-    rows = sorted(
-        (row for row in run.store.outcomes(attempt) if row.candidate.image), key=lambda row: row.candidate.work_id
-    )
+    outcomes = run.store.outcomes(counted_attempt(run.config))
+    rows = sorted((row for row in outcomes if row.candidate.image), key=lambda row: row.candidate.work_id)
     return _Images(
         [row.candidate.work_id for row in rows],
         [row.candidate.model for row in rows],

@@ -1,11 +1,12 @@
 """Settlement by the annotators' decisions and by the run's own."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from local_bench.analysis.payment import decided_by_people
-from local_bench.analysis.settlement import accounting
+from local_bench.analysis.settlement import NOT_SETTLED, accounting, counted_attempt
 from local_bench.core.types import Decision
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
@@ -17,7 +18,7 @@ NOT_ANNOTATED = "no annotator has decided it"
 
 @dataclass(frozen=True)
 class PeopleSettlement:
-    """One model, settled twice."""
+    """One model, settled twice. Where the benchmark counts all attempts (HYPE-EDIT-1), each is a deliverable."""
 
     people: Settlement
     """By the annotators' consensus; images without one are unscored and earn nothing."""
@@ -28,32 +29,47 @@ class PeopleSettlement:
 def settled_by_people(run: RunDir, people: Path) -> list[PeopleSettlement]:
     """Every model's settlement by the annotations in `people` (`load_annotations`), highest revenue first. UserError if
     they cannot be read."""
-    decided = decided_by_people(run, people)
+    decided, attempt = decided_by_people(run, people), counted_attempt(run.config)
     settled, own = settled_with(
-        run, lambda row: _decision(decided.get(row.candidate.work_id), row.candidate.image, row.decision)
+        run, lambda row: _decision(decided.get(row.candidate.work_id), row.candidate.image, row.decision), attempt
     )
     return [PeopleSettlement(one, own[one.model]) for one in settled]
 
 
 def settled_with(
-    run: RunDir, decision_of: Callable[[OutcomeRow], Decision]
+    run: RunDir, decision_of: Callable[[OutcomeRow], Decision], attempt: int | None = 1
 ) -> tuple[list[Settlement], dict[str, Settlement]]:
-    """Every model's settlement by other decisions, highest revenue first, and by model that of the run."""
+    """Every model's settlement by other decisions, highest revenue first, and by model that of the run; of one attempt
+    of each image, or of all of them, each as a deliverable."""
     own = {one.model: one for one in accounting(run.store, run.config.settlement).settlements}
-    lines = [
-        Line(
-            model=row.candidate.model,
-            task_id=row.candidate.task_id,
-            category=row.category,
-            price_micro_usd=row.price_micro_usd,
-            deliverable=row.candidate.deliverable,
-            deliverables=row.deliverables,
-            decision=decision_of(row),
-            made=row.candidate.image is not None,
+    costs = {model: one.cost_micro_usd for model, one in own.items()}
+    rows = list(run.store.outcomes(attempt))
+    if attempt is None:
+        by_run = _lines(rows, lambda row: row.decision or Decision(None, NOT_SETTLED))
+        own = {one.model: one for one in settle(by_run, costs)}
+    return settle(_lines(rows, decision_of), costs), own
+
+
+def _lines(rows: Sequence[OutcomeRow], decision_of: Callable[[OutcomeRow], Decision]) -> list[Line]:
+    of_task = Counter((row.candidate.model, row.candidate.task_id) for row in rows)
+    number: Counter[tuple[str, str]] = Counter()
+    lines = []
+    for row in sorted(rows, key=lambda row: (row.candidate.deliverable, row.candidate.attempt)):
+        model, task_id = key = row.candidate.model, row.candidate.task_id
+        number[key] += 1
+        lines.append(
+            Line(
+                model=model,
+                task_id=task_id,
+                category=row.category,
+                price_micro_usd=row.price_micro_usd,
+                deliverable=number[key],
+                deliverables=of_task[key],
+                decision=decision_of(row),
+                made=row.candidate.image is not None,
+            )
         )
-        for row in run.store.outcomes(attempt=1)
-    ]
-    return settle(lines, {model: one.cost_micro_usd for model, one in own.items()}), own
+    return lines
 
 
 def _decision(by_people: bool | None, image: str | None, by_run: Decision | None) -> Decision:

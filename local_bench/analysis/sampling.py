@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_bench.analysis.annotations import OVERALL, Annotations, load_annotations
+from local_bench.analysis.settlement import counted_attempt
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest, seed_of
 from local_bench.core.storage import storage_errors, write_atomic
@@ -47,7 +48,8 @@ class ModelLabels:
 
     model: str
     work_ids: tuple[str, ...]
-    """Its generated first attempts; others cannot be annotated and earn nothing."""
+    """Its generated images, the first attempts where the benchmark counts these alone; others cannot be annotated and
+    earn nothing."""
     keys: tuple[tuple[str, int], ...]
     """(task, deliverable) of each."""
     value_micro_usd: int
@@ -92,7 +94,7 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labels:
         notes.append(NO_PROBABILITIES)
     notes += human.notes(run) if human else []
     by_model: dict[str, list[OutcomeRow]] = defaultdict(list)
-    for row in run.store.outcomes(attempt=1):
+    for row in run.store.outcomes(counted_attempt(run.config)):
         by_model[row.candidate.model].append(row)
     guesses = {work_id: likely(of, thresholds) for work_id, of in scores.items()}
     models = [_labelled(model, of, guesses, human, width, run.config.seed) for model, of in sorted(by_model.items())]

@@ -5,14 +5,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from local_bench.core.types import Decision
-from local_bench.runs.config import SettlementConfig
+from local_bench.runs.config import RunConfig, SettlementConfig
 from local_bench.runs.prices import Price, price_of
 from local_bench.runs.store import Store
 from local_bench.settle.costs import HeldTime, PhaseCost, generation_costs, phase_costs
 from local_bench.settle.settlement import Settlement, settle
 from local_bench.settle.table import Line, LineTable, distinct_per_group, wide_integers
+from local_bench.suites.registry import suite
 
 NOT_SETTLED = "it has not been settled"
+
+
+def counted_attempt(config: RunConfig) -> int | None:
+    """The attempt of each image that the benchmark's tables count: the first, or None for all (HYPE-EDIT-1)."""
+    return None if suite(config.suite.name).attempts > 1 else 1
 
 
 def lines(store: Store) -> list[Line]:

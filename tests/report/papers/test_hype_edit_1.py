@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from local_bench.analysis.official import export, official
+from local_bench.cli.labels import LabelOptions
 from local_bench.cli.main import main
 from local_bench.core.identity import digest
 from local_bench.runs.rundir import RunDir
@@ -170,6 +171,26 @@ def test_table_4_by_people_is_the_majority_of_the_raters(runs, reproduce, tmp_pa
     for row in reproduce("hype-edit-1", "table-4", path, "--people", people)["rows"]:
         n = sum((row["model"], task) in firsts for task in TASKS)
         assert row["pass_rate"] == pytest.approx(100 * n / 30)
+
+
+def test_settle_by_people_counts_all_attempts_like_table_4(runs, reproduce, passes, tmp_path):
+    """A person passes the second half of all attempts."""
+    path = runs["hype-edit-1"][0]
+    with RunDir.open(path) as run:
+        rows = run.store.rows("SELECT model, task_id, deliverable, attempt FROM candidates WHERE state = 'done'")
+        people = tmp_path / "people.jsonl"
+        people.write_text("".join(json.dumps(dict(r) | {"overall": r["attempt"] > 5}) + "\n" for r in rows))
+        text, values = LabelOptions(people, None, None).output(run)
+    table = reproduce("hype-edit-1", "table-4", path, "--people", people)["rows"]
+    for row in table:
+        passed = sum(r["model"] == row["model"] and r["attempt"] > 5 for r in rows)
+        made = sum(r["model"] == row["model"] for r in rows)
+        found = values["people"][row["model"]]
+        assert found["n_accepted"] == passed
+        assert 100 * found["deliverable_acceptance"] == pytest.approx(row["pass_rate"])
+        assert values["labels"][row["model"]]["n_images"] == made > 10
+        by_run = sum(map(sum, (passes[row["model"], task] for task in TASKS)))
+        assert f"{by_run} of " in next(line for line in text.splitlines() if line.startswith(row["model"]))
 
 
 def test_five_annotators_of_all_attempts_become_the_table(runs, reproduce, tmp_path, capsys):
