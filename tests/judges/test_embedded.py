@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from local_bench.core.errors import RunImageError
 from local_bench.core.types import Collage, Question
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
@@ -240,12 +241,28 @@ class StoppedChild:
         self.stopped = True
 
 
-def test_an_unreadable_image_is_an_error_and_not_a_missing_answer(embedded):
-    """Whatever the feeder's thread meets is raised where the answers are read, and the engine goes on."""
+def test_an_unreadable_image_is_an_error_and_not_a_missing_answer(embedded, monkeypatch):
+    """An error with a message for the user is raised where the answers are read, and the engine goes on."""
+    images, found = embedded.composer.images, {}
+
+    def of_run(request):
+        if "no such picture" in request.shown[0].images:
+            raise RunImageError("the picture is damaged", "damaged")
+        return images(request)
+
+    monkeypatch.setattr(embedded.composer, "images", of_run)
     questions = [*QUESTIONS[:2], ("none", _brf("no such picture", 0)), *QUESTIONS[2:4]]
-    found = {}
-    with pytest.raises(KeyError, match="no such picture"):
+    with pytest.raises(RunImageError, match="the picture is damaged"):
         found.update(answers(embedded, JSON, questions))
     assert set(found) == {0, 1}
+    monkeypatch.undo()
     assert embedded.child.alive()
     assert len(dict(answers(embedded, JSON, QUESTIONS[:4]))) == 4
+
+
+def test_another_exception_of_a_question_leaves_the_others(embedded):
+    questions = [*QUESTIONS[:2], ("none", _brf("no such picture", 0)), *QUESTIONS[2:4]]
+    found = dict(answers(embedded, JSON, questions))
+    assert found.pop("none").unscored == "failed while judging (KeyError: 'no such picture')"
+    assert embedded.child.alive()
+    assert found == dict(answers(embedded, JSON, QUESTIONS[:4]))
