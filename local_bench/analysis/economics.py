@@ -1,7 +1,7 @@
 """A run's results in ServImage's payment scenarios, its GPU cost compared with API prices, and the break-even
 points."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -9,7 +9,8 @@ from functools import lru_cache
 
 from local_bench.analysis.performance import GenerationStats, generation_stats
 from local_bench.analysis.settlement import Accounting, line_table
-from local_bench.core.money import MICRO
+from local_bench.core.money import MICRO, nearest_micro_usd
+from local_bench.runs.config import ModelConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Scored, Store
 from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour
@@ -119,6 +120,16 @@ def usd_per_image(store: Store, money: Accounting) -> dict[str, Fraction]:
         s.model: Fraction(s.cost_micro_usd, MICRO * n_made[s.model])
         for s in money.settlements
         if s.cost_micro_usd is not None and s.model in n_made
+    }
+
+
+def with_own_digits(costs: Mapping[str, Fraction], models: Sequence[ModelConfig]) -> dict[str, Fraction]:
+    """`costs` (`usd_per_image`) with all digits of the cost that the config gives for imported images, where it is that
+    of each of them: the store has whole micro-USD."""
+    given = {m.label: m.imported.cost_usd_per_image for m in models if m.imported}
+    return {
+        model: Fraction(exact) if (exact := given.get(model)) and usd * MICRO == nearest_micro_usd(exact) else usd
+        for model, usd in costs.items()
     }
 
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from local_bench.analysis.agreement import judge_labels
-from local_bench.analysis.economics import usd_per_image
+from local_bench.analysis.economics import usd_per_image, with_own_digits
 from local_bench.analysis.settlement import accounting
 from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors, write_atomic
@@ -24,6 +24,7 @@ def run_results(run: RunDir) -> RunResults:
     """The run's results, read from its store."""
     by_judge = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]
     costs = usd_per_image(run.store, accounting(run.store, run.config.settlement))
+    costs = with_own_digits(costs, run.config.models)
     return RunResults(
         images=image_results(run),
         usd_per_image={model: Decimal(usd.numerator) / Decimal(usd.denominator) for model, usd in costs.items()},

@@ -9,6 +9,7 @@ import pytest
 from local_bench.analysis.economics import economics
 from local_bench.analysis.official import export, export_notes, official
 from local_bench.analysis.settlement import accounting
+from local_bench.cli.main import main
 from local_bench.cli.tables import outcome_json
 from local_bench.report import judging
 from local_bench.runs.rundir import RunDir
@@ -76,6 +77,21 @@ def test_a_set_is_judged_without_the_images_that_were_not_made(tmp_path):
         assert not written & missing
         [note] = export_notes(opened)
     assert "judged by the images that were made" in note
+
+
+def test_the_cost_of_an_imported_image_keeps_its_digits(tmp_path, capsys):
+    """The store has whole micro-USD; table 6 of the paper has nine decimals."""
+    path = layouts.servimage(tmp_path / "data")
+    made = draw("servimage", path, tmp_path / "one", 3)
+    judged(tmp_path / "run", config("servimage", path, {"one": made}, usd={"one": "0.137406021"}), 5)
+    with RunDir.open(tmp_path / "run") as opened:
+        export(opened, "servimage", tmp_path / "out")
+        cost = official(opened)["all"].data["models"]["one"]["cost_usd"]
+    assert (tmp_path / "out/costs.json").read_text() == '{\n  "one": 0.137406021\n}\n'
+    n = sum(len(json.loads(line)["annotations"]) for line in (tmp_path / "out/one_annotations.jsonl").open())
+    assert main(["reproduce", "servimage", "table-6", str(tmp_path / "run"), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == [{"model": "one", "usd_per_image": 0.137406021}]
+    assert cost == pytest.approx(n * 0.137406021, rel=1e-12)
 
 
 def test_a_model_without_images_has_no_revenue_and_no_cost(run):
