@@ -6,7 +6,7 @@ subclass). Other packages add benchmarks with an entry point in the group `local
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +16,7 @@ from local_bench.core.suggest import hint
 from local_bench.core.types import Deliverable, GroundTruth, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
 from local_bench.suites.enrichment import with_written
-from local_bench.suites.orders import KeepImage, read_orders
+from local_bench.suites.orders import KeepImage, Refuse, read_orders
 from local_bench.suites.published import Published
 from local_bench.suites.run_results import ImageResult, RunResults
 
@@ -28,7 +28,6 @@ QuestionKey = tuple[int, str, int, int]
 """(deliverable, rubric, point, repeat)"""
 ImageKey = tuple[str, str, int, int]
 """(model, task, deliverable, attempt)"""
-Refuse = Callable[[str], None]
 
 
 class Suite(ABC):

@@ -20,6 +20,8 @@ from local_bench.core.yamlfile import Strict, check
 
 KeepImage = Callable[[Image.Image], str]
 """Stores canonical pixels and returns their digest."""
+Refuse = Callable[[str], None]
+"""Called with a message for each task that is skipped."""
 
 
 def task_id(value: str) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
 from local_bench.settle.ice import LIMITS, TASKS
-from local_bench.suites.base import ImageKey, QuestionKey, Refuse, Suite
+from local_bench.suites.base import ImageKey, QuestionKey, Suite
 from local_bench.suites.ice_bench import export, questions, tasks
 from local_bench.suites.ice_bench.results import read_eval_result
-from local_bench.suites.orders import KeepImage
+from local_bench.suites.orders import KeepImage, Refuse
 from local_bench.suites.published import Published
 from local_bench.suites.run_results import ImageResult, RunResults
 

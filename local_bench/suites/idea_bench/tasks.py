@@ -6,7 +6,6 @@ Categories are derived from meta.json; task_split.json is not read.
 """
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,10 @@ from local_bench.core.types import Task
 from local_bench.core.yamlfile import check
 from local_bench.suites.idea_bench.results import QUESTIONS
 from local_bench.suites.json_io import read_json, read_object
-from local_bench.suites.orders import KeepImage
+from local_bench.suites.orders import KeepImage, Refuse
 
 COUNT_CARD = "Is the number in the image the digit"
 """Text in questions that are answered from an image of the number of outputs."""
-Refuse = Callable[[str], None]
-"""Receives one sentence for every case that is omitted."""
 _STANDARD = re.compile(
     r"(?:score[ _-]?)?([01])(?:[ _-]?points?)?(?:[ _-]?(?:standards?|criteri(?:on|a)))?", re.IGNORECASE
 )

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
-from local_bench.suites.base import ImageKey, QuestionKey, Refuse, Suite
-from local_bench.suites.orders import KeepImage
+from local_bench.suites.base import ImageKey, QuestionKey, Suite
+from local_bench.suites.orders import KeepImage, Refuse
 from local_bench.suites.published import Published
 from local_bench.suites.run_results import ImageResult, RunResults
 from local_bench.suites.servimage import export, questions, tasks
@@ -65,7 +65,7 @@ class ServImage(DesignTasks):
     files = "its ServImage_Bench folder, one of its JSON files, or an order file with one object per line"
 
     def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
-        return tasks.read_tasks(path, keep)
+        return tasks.read_tasks(path, keep, refuse)
 
     def deliverables(self, task: Task) -> list[Deliverable]:
         return tasks.deliverables(task)

@@ -22,13 +22,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.hardrules import ASPECT, HardRules, aspect_of
 from local_bench.core.images import load_image
-from local_bench.core.messages import kind
+from local_bench.core.messages import kind, short
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.paths import safe_join
 from local_bench.core.types import Deliverable, Question, Task
 from local_bench.core.yamlfile import check
 from local_bench.suites.json_io import line_of, read_list
-from local_bench.suites.orders import KeepImage, read_orders, task_id
+from local_bench.suites.orders import KeepImage, Refuse, read_orders, task_id
 
 _FILE_TYPES = {"AI", "EPS", "PDF", "SVG", "PSD", "PNG", "JPG", "WEBP", "TIFF", "GIF"}
 _MM_PER = {"mm": 1.0, "cm": 10.0, "in": 25.4, "inch": 25.4, "inches": 25.4}
@@ -89,14 +89,32 @@ class PublishedOrder(_Loose):
     soft_rules: _SoftRules = _SoftRules()
 
 
-def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
+def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
     """The orders at `path`: the authors' folder (or one of its JSON files), or an order file with one object per line.
 
-    TaskFileError names file, line and reason; ImageError an existing image that cannot be read.
+    A published order that cannot be read, or one of whose images cannot, is omitted, and `refuse` is called with a
+    sentence; without `refuse`, and in an order file, it is a TaskFileError with file, line and reason, or an
+    ImageError.
     """
     if not is_published(path):
         return read_orders(path, keep)
-    return [_task(order, file, where, keep) for order, file, where in published_orders(path)]
+    tasks: list[Task] = []
+    for order, file, where in published_orders(path, refuse):
+        try:
+            tasks.append(_task(order, file, where, keep))
+        except UserError as e:
+            _omit(path, short(order.task_id), e, refuse)
+    if not tasks:
+        raise TaskFileError(f"{path}: none of the orders can be read")
+    return tasks
+
+
+def _omit(path: Path, what: str, error: UserError, refuse: Refuse | None) -> None:
+    """Call `refuse`, or raise `error` without it."""
+    if refuse is None:
+        raise error
+    reason = str(error).replace(f"{path}/", "")  # a run's provenance has no paths of this machine
+    refuse(f"order {what} is omitted: {reason}")
 
 
 def is_published(path: Path) -> bool:
@@ -104,7 +122,7 @@ def is_published(path: Path) -> bool:
     return path.is_dir() or path.suffix.lower() == ".json"
 
 
-def published_orders(path: Path) -> list[tuple[PublishedOrder, Path, str]]:
+def published_orders(path: Path, refuse: Refuse | None = None) -> list[tuple[PublishedOrder, Path, str]]:
     """The orders of the authors' folder (or of one of its JSON files), each with its file and its position in it, for
     messages. Images are not read. Raises as `read_tasks`."""
     files = [path]
@@ -122,9 +140,13 @@ def published_orders(path: Path) -> list[tuple[PublishedOrder, Path, str]]:
             where = (
                 f"{file}, line {line_of(text, [given_id])}" if isinstance(given_id, str) else f"{file}, entry {number}"
             )
-            order = _order(data, where)
-            if order.task_id in found:
-                raise TaskFileError(f"{where}: duplicate order {order.task_id!r}: give each its own id")
+            try:
+                order = _order(data, where)
+                if order.task_id in found:
+                    raise TaskFileError(f"{where}: duplicate order {order.task_id!r}: give each its own id")
+            except TaskFileError as e:
+                _omit(path, short(given_id) if isinstance(given_id, str) else str(number), e, refuse)
+                continue
             found[order.task_id] = (order, file, where)
     if not found:
         raise TaskFileError(f"{path} contains no orders: give ServImage_Bench, or an order file")

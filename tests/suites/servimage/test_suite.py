@@ -1,8 +1,13 @@
+import json
 from dataclasses import replace
 
 import pytest
+from PIL import Image
 
+from local_bench.core.errors import TaskFileError
+from local_bench.core.images import pixel_digest
 from local_bench.core.types import Task, Verdict
+from local_bench.suites.registry import suite
 from local_bench.suites.servimage import questions as servimage
 
 TASK = Task("t-1", "Digital", 1_000_000, "Title", "GenerationRequest", ("one", "two"), ("p0", "p1", "p2"))
@@ -164,3 +169,36 @@ def test_an_image_that_failed_does_not_matter_where_another_most_likely_meets_th
     scores = by_name(servimage.scores(TASK, found)[1])
     assert scores["brf"].value == 5
     assert scores["brf_expected"].value == pytest.approx(5 * 0.999)
+
+
+def test_one_damaged_order_or_image_of_the_published_benchmark_leaves_the_others(tmp_path):
+    def published(task_id, **more):
+        original = {"task_name_original": "A card", "requirements_original": "Red.", "price_usd": 10}
+        rules = {"deliverables": [{"subtask": "a card"}]}
+        return {
+            "task_id": task_id,
+            "task_category": "C-Digital",
+            "original_task_data": original,
+            "hard_rules": rules,
+        } | more
+
+    folder = tmp_path / "bench/C-Digital"
+    for name in ("digital-001", "digital-002"):
+        (folder / f"inputs/task_{name[-3:]}").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(folder / "inputs/task_001/1.png")
+    (folder / "inputs/task_002/1.png").write_bytes(b"no image")
+    orders = [published("digital-001"), published("digital-002"), published("digital-003", hard_rules={})]
+    orders += [published("digital-001"), "no order", published("digital-004")]
+    (folder / "Digital.json").write_text(json.dumps(orders))
+    refused = []
+    tasks = suite("servimage").tasks(str(tmp_path / "bench"), pixel_digest, refuse=refused.append)
+    assert [task.task_id for task in tasks] == ["digital-001", "digital-004"]
+    assert [sentence.partition(":")[0] for sentence in refused] == [
+        "order 'digital-003' is omitted",
+        "order 'digital-001' is omitted",
+        "order 5 is omitted",
+        "order 'digital-002' is omitted",
+    ]
+    assert not any(str(tmp_path) in sentence for sentence in refused)
+    with pytest.raises(TaskFileError, match="line"):
+        suite("servimage").tasks(str(tmp_path / "bench"), pixel_digest)
