@@ -77,6 +77,7 @@ def lines(path, rows):
 
 
 def test_tasks_models_and_annotators_of_a_run(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")  # it generates
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made").mkdir()
     order = {"category": "0012", "price_usd": 10, "title": "t", "brief": "A red mug.", "deliverables": ["one image"]}
