@@ -1,6 +1,7 @@
 """ServImage's tables 1 to 3 and 6 to 8 and figure 2, from decisions and prices."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from statistics import median
 from typing import Any
@@ -12,6 +13,7 @@ from local_bench.suites.api_prices import api_prices
 from local_bench.suites.published import Published
 from local_bench.suites.servimage import published as numbers
 from local_bench.suites.servimage.export import Parts, parts
+from local_bench.suites.servimage.export import notes as export_notes
 from local_bench.suites.servimage.results import Order, check_images, read_annotations, read_orders, read_scores
 
 _SETTLEMENT = (
@@ -67,8 +69,15 @@ def _from_files(given: Given) -> Parts:
 
 
 def published(of: Parts) -> Published:
-    """The published numbers, by `report.published.servimage`."""
+    """The published numbers, by `suites.servimage.published`."""
     return numbers.published(of.images, of.orders, of.scores or None, of.costs or None, models=of.models)
+
+
+def settled(given: Given) -> Published:
+    """The published numbers of all sources, with notes on sets that were judged by a part of their images."""
+    found = published(gathered(given))
+    partial = [note for _, results in given.results for note in export_notes(results)]
+    return replace(found, notes=[*partial, *found.notes])
 
 
 def category_name(category: str) -> str:
@@ -110,7 +119,7 @@ def _statistics(name: str, orders: Sequence[Order]) -> tuple[Cell, ...]:
 
 
 def table_2(given: Given) -> Table:
-    return standard("ServImage, table 2: standard settlement", published(gathered(given)))
+    return standard("ServImage, table 2: standard settlement", settled(given))
 
 
 def standard(title: str, found: Published, notes: Sequence[str] = ()) -> Table:
@@ -136,7 +145,7 @@ def _earned(of: Mapping[str, Any]) -> tuple[Cell, ...]:
 
 def table_3(given: Given) -> Table:
     """The competition of all models of all sources."""
-    found = published(gathered(given))
+    found = settled(given)
     rows = tuple((name, of["revenue_usd"] / 1000, of["rank"]) for name, of in found.data["competition"].items())
     columns = (MODEL, Column("revenue_usd_k", "Rev ($k)", ".1f", higher_is_better=True), Column("rank", "Rank", "d"))
     return Table("ServImage, table 3: crowdsourcing competition", columns, rows, tuple(found.notes))
@@ -157,7 +166,7 @@ def table_6(given: Given) -> Table:
 
 def table_7(given: Given) -> Table:
     """Eqs. 6 to 8 with the cost of the images."""
-    found = published(gathered(given))
+    found = settled(given)
     columns = (
         MODEL,
         Column("cost_savings_pct", "Cost Savings (%)", ".1f", higher_is_better=True),
@@ -172,7 +181,7 @@ def table_7(given: Given) -> Table:
 
 
 def table_8(given: Given) -> Table:
-    found = published(gathered(given))
+    found = settled(given)
     columns = (
         MODEL,
         Column("category", "Category"),
