@@ -54,11 +54,11 @@ def published(
     }
     tables = [
         _standing(table, totals),
-        _as_printed("as printed in table 2", table, totals),
+        _as_printed("full orders (as printed)", table, totals),
         *([_savings(table, saved)] if costs is not None else []),
         _competition(competition),
         *_by_category(table, parts),
-        *(_as_printed(f"{category}, as printed in table 8", table, of) for category, of in parts.items()),
+        *(_as_printed(f"{category}, full orders (as printed)", table, of) for category, of in parts.items()),
     ]
     if sensitivity and scores is not None:
         grid = _by_threshold(images, table, scores)
@@ -158,7 +158,7 @@ Table = tuple[Sequence[str], list[list[str]]]
 
 
 def _standing(table: OutcomeTable, totals: list[Earnings]) -> Table:
-    header = ["eq. 1", "revenue", "at best", "share", "orders", "images", "unscored", "missing"]
+    header = ["by image (eq. 1)", "revenue", "at best", "share", "orders", "images", "unscored", "missing"]
     rows = [
         [
             *(model, dollars(e.revenue_usd), dollars(e.revenue_high_usd), percent(e.share)),
