@@ -35,6 +35,7 @@ OTHERWISE = {
     "rubrics": RubricSet("paper"),
     "source_max_pixels": 4_194_304,
     "chat_template_kwargs": (("enable_thinking", False),),
+    "served": (("id", "other"),),
 }
 
 

@@ -5,7 +5,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
+from local_bench.core.errors import LocalBenchError
 from local_bench.core.images import store_image
+from local_bench.core.item_errors import is_failure
 from local_bench.generators import numerics
 from local_bench.generators.arithmetic import usual_input_images
 from local_bench.generators.families import family
@@ -113,6 +115,9 @@ def make(
                 if counter:
                     counter.start()
             case ImagesFinished(results):
+                for result in results:
+                    if result.unscored and is_failure(result.unscored):  # of a run's item; here of the check
+                        raise LocalBenchError(result.unscored)
                 made.pixels.update({result.work_id: result.pixels_sha256 for result in results})
                 if counter:
                     counter.stop()

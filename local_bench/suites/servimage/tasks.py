@@ -99,13 +99,15 @@ def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> lis
     if not is_published(path):
         return read_orders(path, keep)
     tasks: list[Task] = []
+    reason = ""
     for order, file, where in published_orders(path, refuse):
         try:
             tasks.append(_task(order, file, where, keep))
         except UserError as e:
             _omit(path, short(order.task_id), e, refuse)
+            reason = reason or str(e)
     if not tasks:
-        raise TaskFileError(f"{path}: none of the orders can be read")
+        raise TaskFileError(f"{path}: no order can be read; the first: {reason}")
     return tasks
 
 
@@ -133,6 +135,7 @@ def published_orders(path: Path, refuse: Refuse | None = None) -> list[tuple[Pub
         for file in files:
             safe_join(path, str(file.relative_to(path)))  # a link out of the folder is refused
     found: dict[str, tuple[PublishedOrder, Path, str]] = {}
+    reason = ""
     for file in files:
         entries, text = read_list(file, "file of ServImage's orders", TaskFileError)
         for number, data in enumerate(entries, 1):
@@ -146,8 +149,11 @@ def published_orders(path: Path, refuse: Refuse | None = None) -> list[tuple[Pub
                     raise TaskFileError(f"{where}: duplicate order {order.task_id!r}: give each its own id")
             except TaskFileError as e:
                 _omit(path, short(given_id) if isinstance(given_id, str) else str(number), e, refuse)
+                reason = reason or str(e)
                 continue
             found[order.task_id] = (order, file, where)
+    if not found and reason:
+        raise TaskFileError(f"{path}: no order can be read; the first: {reason}")
     if not found:
         raise TaskFileError(f"{path} contains no orders: give ServImage_Bench, or an order file")
     return list(found.values())
