@@ -21,7 +21,7 @@ def is_of_item(error: BaseException) -> bool:
         return False
     if isinstance(error, OSError) and error.errno is not None:  # Pillow's errors for an image have no number
         return False
-    if type(error).__name__ in ("AcceleratorError", "OutOfDeviceMemory"):
+    if type(error).__name__ in ("AcceleratorError", "OutOfDeviceMemory", "EngineDeadError"):  # torch's, ours, vLLM's
         return False
     return not any(name in str(error) for name in _DEVICE)
 

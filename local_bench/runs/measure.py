@@ -35,6 +35,7 @@ from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
+from local_bench.runs.store.rows import ScoreRow
 from local_bench.runs.work import (
     Event,
     Message,
@@ -61,7 +62,8 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
     A metric whose weights are missing leaves its scores unscored.
     """
     every = _every(run)
-    wanted = _wanted(run, every)
+    stored = run.store.scores("metric")
+    wanted = _wanted(every, stored)
     requested = list(dict.fromkeys(name for _, names in wanted for name in names))
     absent = {name for name in requested if not is_available(name, False, progress)}
     unscored = [
@@ -77,7 +79,7 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
         progress.note(cut_sentence(name, cut))
         run.store.set_meta(f"captions_cut:{name}", json.dumps(cut, sort_keys=True))
     with executor.workers() as workers:
-        begun = {score.name for _, _, score in run.store.scores("metric") if score.value is not None}
+        begun = {score.name for _, _, score in stored if score.value is not None}
         order = replace(workers.call(metric_order, names, run.config.engine), begun=frozenset(begun))
         _store_identities(run.store, order)
         for meter, event in _events(order, wanted, workers, progress):
@@ -136,12 +138,12 @@ def _known(first: _First, row: tuple[str, Score]) -> list[tuple[str, Score]]:
     return first.succeeded(row) if score.value is not None else [row]
 
 
-def _wanted(run: RunDir, every: list[Wanted]) -> list[Wanted]:
+def _wanted(every: list[Wanted], stored: list[ScoreRow]) -> list[Wanted]:
     """Images with missing scores. Scores that are unscored because of missing weights, too little memory, a faulty
     image or an exception are computed again."""
     existing = {
         (work_id, score.name)
-        for work_id, _, score in run.store.scores("metric")
+        for work_id, _, score in stored
         if score.unscored not in (NO_WEIGHTS, NO_MEMORY) and not (score.unscored or "").startswith((FAULTY, FAILED))
     }
     kept = ((s, tuple(name for name in names if (s.key, name) not in existing)) for s, names in every)

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from local_bench.core.control_tokens import without_control_tokens
 from local_bench.core.errors import ConfigError, LocalBenchError, StorageError
@@ -170,6 +171,7 @@ def test_an_error_that_is_not_of_the_item_ends_the_session(error, orders, tmp_pa
         (RuntimeError("CUDA error: device-side assert triggered"), False),
         (RuntimeError("CUDA out of memory"), False),
         (OutOfDeviceMemory("x"), False),
+        (EngineDeadError(), False),
         (OSError(errno.EIO, "Input/output error"), False),
         (ConfigError("x"), False),
         (KeyboardInterrupt(), False),

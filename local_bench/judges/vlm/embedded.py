@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from local_bench.judges.vlm.chat_api import REFUSED, body
+from local_bench.judges.vlm.chat_api import body
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
@@ -206,4 +206,4 @@ class _Feeder(threading.Thread):
 
 
 def _reply(entry: dict[str, Any]) -> Reply:
-    return Reply(entry["text"], entry["finish_reason"], entry["logprobs"], REFUSED if entry["refused"] else None)
+    return Reply(entry["text"], entry["finish_reason"], entry["logprobs"], entry["refused"])

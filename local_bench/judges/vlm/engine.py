@@ -17,7 +17,8 @@ from typing import Any
 from PIL import Image
 
 from local_bench.core.collector import paused
-from local_bench.core.item_errors import is_of_item
+from local_bench.core.item_errors import failure
+from local_bench.judges.vlm.chat_api import REFUSED
 from local_bench.judges.vlm.pipe import IMAGE, Recent
 
 with paused():
@@ -82,10 +83,12 @@ def _take(
             (request_id,) = llm.enqueue_chat(
                 [[system, user]], [sampling(settings)], use_tqdm=False, chat_template_kwargs=template
             )
-        except Exception as e:
-            if not (isinstance(e, VLLMClientError) or is_of_item(e)):  # vLLM's errors for an invalid request
-                raise
-            refused.append([number, {"text": str(e)[:2000], "finish_reason": None, "logprobs": None, "refused": True}])
+        except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
+            # VLLMClientError and ValueError are vLLM's errors for an invalid request
+            reason = REFUSED if isinstance(e, VLLMClientError | ValueError) else failure("judging", e)
+            refused.append(
+                [number, {"text": str(e)[:2000], "finish_reason": None, "logprobs": None, "refused": reason}]
+            )
         else:
             pending[request_id.partition("-")[0]] = number
     return refused
@@ -134,7 +137,7 @@ def _reply(output: Any) -> dict[str, Any]:
     (completion,) = output.outputs
     first = completion.logprobs[0].values() if completion.logprobs else None
     logprobs = None if first is None else {top.decoded_token: max(top.logprob, -9999.0) for top in first}
-    return {"text": completion.text, "finish_reason": completion.finish_reason, "logprobs": logprobs, "refused": False}
+    return {"text": completion.text, "finish_reason": completion.finish_reason, "logprobs": logprobs, "refused": None}
 
 
 if __name__ == "__main__":

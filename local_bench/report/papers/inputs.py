@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 
 from local_bench.analysis.comparability import JUDGED, TASKS, comparable, rubric_sets
@@ -72,7 +73,7 @@ class Given:
         (run,) = self.runs
         return run
 
-    @property
+    @cached_property
     def results(self) -> list[tuple[RunDir, RunResults]]:
         """Each run's results, with human decisions if labels are given: an image without a label is undecided.
         UserError unless there is one file of labels per run, and if one cannot be read."""

@@ -12,7 +12,12 @@ from local_bench.core.tables import clean, guarded
 from local_bench.core.tables import table as aligned
 from local_bench.report.papers.table import DASH, NO, YES, Cell, Column, Mark, Table
 
-_MARKS: dict[Mark, str] = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "third": r"\textit{{{}}}"}
+_MARKS: dict[Mark | None, str] = {
+    "best": r"\textbf{{{}}}",
+    "second": r"\underline{{{}}}",
+    "third": r"\textit{{{}}}",
+    None: "{}",
+}
 
 _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
@@ -65,14 +70,7 @@ def latex(table: Table) -> str:
     lines += [_line([_escaped(column.name) for column in table.columns]), r"\midrule"]
     for i, row in enumerate(table.rows):
         cells = [_latex_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)]
-        lines.append(
-            _line(
-                [
-                    _MARKS[table.marks[i, j]].format(cell) if (i, j) in table.marks else cell
-                    for j, cell in enumerate(cells)
-                ]
-            )
-        )
+        lines.append(_line([_MARKS[table.marks.get((i, j))].format(cell) for j, cell in enumerate(cells)]))
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escaped(table.title)}}}", r"\end{table}"]
     return "\n".join(
         [r"% \usepackage{booktabs,amssymb}", *(f"% {clean(note)}".replace("\n", " ") for note in table.notes), *lines]
@@ -119,8 +117,7 @@ def markdown(table: Table) -> str:
 
 
 def _marked(text: str, mark: Mark | None) -> str:
-    form = {"best": "**{}**", "second": "<u>{}</u>", "third": "*{}*"}[mark] if mark else "{}"
-    return form.format(_cell(text))
+    return {"best": "**{}**", "second": "<u>{}</u>", "third": "*{}*", None: "{}"}[mark].format(_cell(text))
 
 
 def _cell(text: str) -> str:
