@@ -25,6 +25,7 @@ from local_bench.settle.agreement import (
     top_k_overlap,
 )
 from local_bench.settle.intervals import bootstrap_mean
+from local_bench.suites.registry import suite
 from local_bench.suites.servimage.questions import CNS_SET
 
 PANEL = "the panel"
@@ -153,8 +154,21 @@ def agreement(run: RunDir, people: Path | None = None, top_k: int = 3, intervals
         pairs,
         alphas,
         swaps,
-        human.notes(run) if human else [],
+        [*human.notes(run), *_other_questions(run)] if human else [],
     )
+
+
+def _other_questions(run: RunDir) -> list[str]:
+    """A note if there are tasks about which annotators answer other questions than the judges."""
+    points = suite(run.config.suite.name).points_for_people
+    n = sum(
+        any(own not in shown for own, shown in zip(task.evaluation_points, points(task), strict=False))
+        for task in run.store.tasks()
+    )
+    note = (
+        f"annotators answer other questions than the judges about {n} tasks: on these, agreement per question compares "
+    )
+    return [f"{note}different questions of one level"] if n else []
 
 
 def _ratings(scored: ScoresByWork, thresholds: Mapping[str, float]) -> Opinion:

@@ -25,6 +25,7 @@ from local_bench.judges.people.png import without_metadata
 from local_bench.judges.people.protocol import OVERALL, Protocol
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
+from local_bench.suites.registry import suite
 
 Images = tuple[ItemImage, ...]
 ImageKey = tuple[str, str, int, int]
@@ -91,7 +92,7 @@ def _tasks(runs: Sequence[RunDir]) -> dict[str, TaskView]:
     found: dict[str, TaskView] = {}
     for run in runs:
         for task in run.store.tasks():
-            view = task_view(task)
+            view = task_view(task, suite(run.config.suite.name).points_for_people(task))
             if found.setdefault(task.task_id, view) != view:
                 raise UserError(
                     f"the task {task.task_id!r} of {run.path} differs from that of another run: annotate them apart"
@@ -99,9 +100,9 @@ def _tasks(runs: Sequence[RunDir]) -> dict[str, TaskView]:
     return found
 
 
-def task_view(task: Task) -> TaskView:
+def task_view(task: Task, points: tuple[str, ...]) -> TaskView:
     return TaskView(
-        task.task_id, task.category, task.title, task.brief, task.deliverables, task.evaluation_points,
+        task.task_id, task.category, task.title, task.brief, task.deliverables, points,
         task.source_sha256, task.reference_sha256, task.mask_sha256,
     )  # fmt: skip
 
@@ -125,11 +126,14 @@ def _single(
     known: Mapping[ImageKey, Mapping[str, Any]],
 ) -> list[Item]:
     found: dict[str, Item] = {}
-    rows = made if sample is None else [row for row in made if row.key in sample]
-    for (_, task_id, _, _), of in _sets(rows, protocol.shows == "image").items():
-        sampled = [] if sample is None else [(row.model, row.deliverable, sample[row.key]) for row in of]
-        gold = {str(row.deliverable): known[row.key] for row in of if row.key in known}
-        item = Item(protocol.id, task_id, _images(of), (), tuple(sampled), gold or None)
+    for (_, task_id, _, _), of in _sets(made, protocol.shows == "image").items():
+        chosen = of if sample is None else [row for row in of if row.key in sample]
+        if not chosen:
+            continue
+        sampled = [] if sample is None else [(row.model, row.deliverable, sample[row.key]) for row in chosen]
+        shown = of if protocol.points else chosen  # a point is about the whole set
+        gold = {str(row.deliverable): known[row.key] for row in chosen if row.key in known}
+        item = Item(protocol.id, task_id, _images(shown), (), tuple(sampled), gold or None)
         before = found.get(item.item_id)
         if before is not None:
             item = Item(

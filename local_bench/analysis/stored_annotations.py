@@ -1,7 +1,8 @@
 """Annotations that `local-bench annotate` stored, as lines of an annotation file for a run's images.
 
 An annotation belongs to the pixels of an image: every image of the run with the same task, deliverable and pixels has
-it, whichever model, attempt or run it is from; images with other pixels do not.
+it, whichever model, attempt or run it is from; images with other pixels do not. An answer to a task's points belongs to
+the pixels of all images of the set.
 """
 
 from collections import defaultdict
@@ -12,7 +13,7 @@ from typing import Any
 from local_bench.core.errors import UserError
 from local_bench.core.types import Task
 from local_bench.judges.people.database import FILE, AnnotationDatabase
-from local_bench.judges.people.items import Item, StoredAnswer
+from local_bench.judges.people.items import Item, ItemImage, StoredAnswer
 from local_bench.judges.people.merging import PROTOCOL_META
 from local_bench.judges.people.protocol import OVERALL, Protocol, load_protocol
 from local_bench.runs.rundir import RunDir
@@ -40,8 +41,11 @@ def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[d
         items, answers = opened.items(), opened.answers()
     tasks = {task.task_id: task for task in run.store.tasks()}
     candidates: dict[tuple[str, int, str | None], list[CandidateRow]] = defaultdict(list)
+    sets: dict[tuple[str, str, int], set[ItemImage]] = defaultdict(set)
     for row in run.store.candidates():
         candidates[row.task_id, row.deliverable, row.image].append(row)
+        if row.image:
+            sets[row.model, row.task_id, row.attempt].add(ItemImage(row.deliverable, row.image))
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for answer in answers:
         item = items[answer.item_id]
@@ -53,6 +57,9 @@ def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[d
                 probability = sampled.get((row.model, deliverable))
                 if item.sampled and probability is None:
                     continue
+                shown, of_set = set(item.images), sets[row.model, row.task_id, row.attempt]
+                if protocols[item.protocol].points and shown != of_set and not (item.sampled and shown < of_set):
+                    continue  # the answer is about a set with other images
                 line = _line(row, answer, probability) | scores
                 key = (*row.key, answer.annotator, answer.kind)
                 found[key] = _merged(found.get(key), line, database)
@@ -92,7 +99,7 @@ def _ratings(
             yield image.deliverable, image.pixels_sha256, {OVERALL: None}
         elif not protocol.points:
             yield image.deliverable, image.pixels_sha256, scores_of(values, protocol, run)
-        elif task is not None and len(values) == len(task.evaluation_points):
+        elif task is not None and len(values) == len(suite(run.config.suite.name).points_for_people(task)):
             met = [bool(values[f"point_{k}"]) for k in range(1, len(values) + 1)]
             of_suite = suite(run.config.suite.name)
             yield image.deliverable, image.pixels_sha256, of_suite.scores_of_points(task, met)

@@ -138,8 +138,12 @@ class Suite(ABC):
     annotation_protocol: ClassVar[str] = "accept"
     """Default of `annotate --protocol`."""
 
+    def points_for_people(self, task: Task) -> tuple[str, ...]:
+        """The evaluation points or questions that annotators answer about a set, all of whose images they are shown."""
+        return task.evaluation_points
+
     def scores_of_points(self, task: Task, met: Sequence[bool]) -> dict[str, float]:
-        """Scores of an image set whose evaluation points are met or not, in the order of `task.evaluation_points`;
+        """Scores of an image set whose evaluation points are met or not, in the order of `points_for_people`;
         empty if the benchmark computes none from them."""
         return {}
 

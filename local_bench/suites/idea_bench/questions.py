@@ -9,10 +9,12 @@ instead, one per image and without input images (the paper's dagger).
 
 from collections.abc import Iterator, Mapping
 from statistics import fmean
+from typing import Any
 
 from local_bench.core.types import UNSUPPORTED, Collage, Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
 from local_bench.suites.idea_bench.results import QUESTIONS, REPEATS
+from local_bench.suites.idea_bench.tasks import FOR_PEOPLE
 
 RUBRIC = "idea_question"
 SCORES = tuple(f"question_{k}" for k in range(1, QUESTIONS + 1))
@@ -63,6 +65,26 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
             yield (first, RUBRIC, k, repeat), question
 
 
+def points_for_people(task: Task) -> tuple[str, ...]:
+    """The questions of the case's eval.json (sec. 3.3.1); if it has none, the judge's, each preceded by the images of
+    its collage, since annotators see the images of the case instead."""
+    sheets = zip(task.evaluation_points, task.own["sheets"], strict=True)
+    return tuple(task.own.get(FOR_PEOPLE, ())) or tuple(_collage_text(task, sheet) + text for text, sheet in sheets)
+
+
+def _collage_text(task: Task, collage: Mapping[str, Any]) -> str:
+    """The content of a collage of several images, by the numbers that annotators see, as one line."""
+    if collage["card"]:
+        return "[About an image that shows the number of results as a digit]\n"
+    number = {sha: i for i, sha in enumerate(task.reference_sha256, 1)}
+    given = [number[sha] for sha in collage["given"] if sha in number]
+    rows = [
+        f"{name} {', '.join(map(str, of))}" for name, of in (("reference", given), ("image", collage["outputs"])) if of
+    ]
+    several = len(given) + len(collage["outputs"]) > 1
+    return f"[About {' in the upper row, '.join(rows)}{' in the lower row' * (len(rows) - 1)}]\n" if several else ""
+
+
 def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
     """For each question the fraction of its repeats that were answered yes; the images of a case share the scores."""
     found = []
@@ -83,6 +105,11 @@ def _of_case(task: Task, verdicts: Mapping[Key, Verdict], point: int, repeat: in
 
 def _numbers(task: Task) -> range:
     return range(1, len(task.deliverables) + 1)
+
+
+def rephrased(task: Task, prompt: str) -> bool:
+    """Whether a model with this prompt received one of the case's rephrased prompts instead of the brief."""
+    return prompt != task.brief and prompt in task.own.get("prompts", ())
 
 
 def _beyond(task: Task, takes: Takes) -> str | None:

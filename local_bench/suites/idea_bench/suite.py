@@ -52,6 +52,9 @@ class IdeaBench(Suite):
     def enrichment_question(self, task: Task) -> Question | None:
         return questions.enrichment_question(task)
 
+    def points_for_people(self, task: Task) -> tuple[str, ...]:
+        return questions.points_for_people(task)
+
     def scores_of_points(self, task: Task, met: Sequence[bool]) -> dict[str, float]:
         return {name: float(one) for name, one in zip(questions.SCORES, met, strict=True)}
 
@@ -66,7 +69,11 @@ class IdeaBench(Suite):
             }
             for work_id, of in ratings.items()
         }
-        return replace(results, verdicts=verdicts)
+        images = [
+            replace(image, task=replace(image.task, evaluation_points=self.points_for_people(image.task)))
+            for image in results.images
+        ]
+        return replace(results, images=images, verdicts=verdicts)
 
     def published(self, results: RunResults) -> dict[str, Published]:
         return export.published(results)

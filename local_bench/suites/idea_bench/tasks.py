@@ -2,6 +2,7 @@
 
 The questions are those for a judge (auto_eval.jsonl, in the mini subset), whose text includes the criteria for 0 and 1
 point, or those for human raters (eval.json), whose 0-point and 1-point standards are appended to the question's text.
+A case with both has those for a judge as evaluation points, and those for human raters in its own data.
 Categories are derived from meta.json; task_split.json is not read.
 """
 
@@ -29,6 +30,8 @@ _STANDARD = re.compile(
     r"(?:score[ _-]?)?([01])(?:[ _-]?points?)?(?:[ _-]?(?:standards?|criteri(?:on|a)))?", re.IGNORECASE
 )
 """A key of a question in eval.json whose value says what scores 0 or 1, such as `0_point_standard`."""
+FOR_PEOPLE = "questions_for_people"
+"""Key of `Task.own`: the questions of eval.json, if the judge's are those of auto_eval.jsonl."""
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 MAX_OUTPUTS = 100
 
@@ -138,6 +141,7 @@ def _task(folder: Path, keep: KeepImage) -> Task:
     for entry in questions:
         absent += [name for name in entry["given"] if name not in images]
         entry["given"] = [images[name] for name in entry["given"] if name in images]
+    people, note = _beside(folder) if kind == "auto_eval" else ([], None)
     name = folder.name if is_safe_id(folder.name) else f"{meta.uid}_{meta.case_id}"
     return Task(
         task_id=name,
@@ -151,12 +155,14 @@ def _task(folder: Path, keep: KeepImage) -> Task:
         unscored=f"Of the case {folder.name} this is not there: {', '.join(dict.fromkeys(absent))}."
         if absent
         else None,
+        notes=() if note is None else (note,),
         own={
             "uid": meta.uid,
             "case_id": meta.case_id,
             "case_dir": text_name(folder.name),
             "sheets": [{key: entry[key] for key in ("given", "outputs", "card")} for entry in questions],
             "parts": [meta.task_name, meta.uid, *(["mini"] if kind == "auto_eval" else [])],
+            **({FOR_PEOPLE: people} if people else {}),
         },
     )
 
@@ -181,6 +187,22 @@ def _questions(folder: Path, meta: Meta, images: dict[str, str]) -> tuple[list[d
     if len(found) != QUESTIONS:
         raise TaskFileError(f"{file} has {len(found)} questions instead of {QUESTIONS}: restore the published file")
     return found, kind
+
+
+def _beside(folder: Path) -> tuple[list[str], str | None]:
+    """(the questions of the eval.json beside an auto_eval.jsonl, a note if it cannot be used). They are optional: only
+    annotators answer them."""
+    file = folder / "eval.json"
+    if not file.exists():
+        return [], None
+    try:
+        texts = _for_people(file)
+        reason = "" if len(texts) == QUESTIONS else f"{file} has {len(texts)} questions instead of {QUESTIONS}"
+    except TaskFileError as e:
+        texts, reason = [], str(e)
+    if not reason:
+        return texts, None
+    return [], f"Annotators answer the questions of auto_eval.jsonl: {reason.replace(str(file), file.name)}."
 
 
 def _for_people(file: Path) -> list[str]:
