@@ -20,6 +20,8 @@ def test_every_shipped_config_plans(path, tmp_path):
     plan = estimate(config, make_plan(config, files=False), "h100")
     assert plan["n_tasks"] > 0
     assert plan["judge"]["n_questions"] > 0
+    if config.suite.name == "idea-bench":  # for table 8
+        assert [metric.partition(":")[0] for metric in config.metrics] == ["clip_cap"]
     if path.stem == "hype-edit-1":
         assert [model.attempts for model in config.models] == [10] * 4
         assert len({judge.card for judge in config.judges}) == 5

@@ -87,12 +87,12 @@ SERVIMAGE = (
     ),
 )
 
-_IDEA_FILES = ("tasks",)
+_IDEA_OPTIONS = ("tasks", *_PEOPLE)
 IDEA_BENCH = (
     _idea(_TABLE, 1, "statistics of the benchmark", "idea_bench:table_1", sources="runs"),
-    _idea(_TABLE, 2, "scores by category", "idea_bench:table_2", options=_IDEA_FILES),
+    _idea(_TABLE, 2, "scores by category", "idea_bench:table_2", options=_IDEA_OPTIONS),
     *(
-        _idea(_TABLE, n, title, "idea_bench:subtasks", argument=category, options=_IDEA_FILES)
+        _idea(_TABLE, n, title, "idea_bench:subtasks", argument=category, options=_IDEA_OPTIONS)
         for n, category, title in (
             (3, "T2I", "subtasks of text to image"),
             (4, "I2I", "subtasks of image to image"),
@@ -106,7 +106,8 @@ IDEA_BENCH = (
         8,
         "the mini subset: CLIPScore, judge, people",
         "idea_bench:table_8",
-        options=("people",),
+        options=_PEOPLE,
+        beside=True,
     ),
     _idea(_FIGURE, 1, "overview", reason=_ILLUSTRATION),
     _idea(_FIGURE, 2, "construction of the dataset", reason=_ILLUSTRATION),

@@ -1,7 +1,9 @@
-"""IDEA-Bench's tables, from the answers to its six questions."""
+"""IDEA-Bench's tables, from the answers to its six questions: the judge's, or in tables 2 to 7 people's, as in the
+paper."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -10,11 +12,13 @@ from local_bench.analysis.official import image_results, run_results
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.types import Task
 from local_bench.models.cards import card
+from local_bench.report.papers.idea_people import Labels, labels_of
 from local_bench.report.papers.inputs import Given, once
-from local_bench.report.papers.table import Cell, Column, Table
+from local_bench.report.papers.table import DAGGER, Cell, Column, Table
 from local_bench.settle.idea import CATEGORIES
 from local_bench.suites.idea_bench.export import results_by_model
-from local_bench.suites.idea_bench.published import category_of, published
+from local_bench.suites.idea_bench.published import average_notes, category_of, published
+from local_bench.suites.idea_bench.questions import rephrased
 from local_bench.suites.idea_bench.results import CATEGORY_OF, Row, read_results
 from local_bench.suites.idea_bench.tasks import read_categories
 
@@ -38,6 +42,49 @@ def gathered(given: Given) -> Results:
         return found
     known = read_categories(given.options.tasks, lambda _: None)  # `score` and a run name the case
     return {name: [replace(row, category=known.get(row.task_id)) for row in rows] for name, rows in found.items()}
+
+
+def _answers(given: Given) -> tuple[Results, Labels | None]:
+    """Model -> answers: people's with `--people`, else the judge's."""
+    if not given.options.people:
+        return gathered(given), None
+    labels = labels_of(given)
+    return labels.answers, labels
+
+
+def _certain(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The published numbers without those that open questions could change."""
+
+    def same(low: float | None, high: float | None) -> float | None:
+        return low if low == high else None
+
+    kept = {
+        key: {name: same(low, data[f"{key}_high"][name]) for name, low in data[key].items()}
+        for key in ("tasks", "categories")
+    }
+    return {**data, **kept, "overall": same(data["overall"], data["overall_high"])}
+
+
+def _rephrased(given: Given, counted: Callable[[Task], bool] = lambda _: True) -> dict[str, int]:
+    """Model -> number of the counted cases for which it received rephrased prompts; only models with any."""
+    cases: dict[str, set[str]] = {}
+    for run in given.runs:
+        tasks = {task.task_id: task for task in run.store.tasks() if counted(task)}
+        for row in run.store.candidates():
+            if row.task_id in tasks and rephrased(tasks[row.task_id], row.prompt):
+                cases.setdefault(row.model, set()).add(row.task_id)
+    return {model: len(of) for model, of in cases.items()}
+
+
+def _named(model: str, marked: Mapping[str, int]) -> str:
+    return f"{model}{DAGGER}" if model in marked else model
+
+
+def _dagger_note(marked: Mapping[str, int]) -> list[str]:
+    if not marked:
+        return []
+    cases = ", ".join(f"{model} {n}" for model, n in marked.items())
+    return [f"{DAGGER}: prompts rephrased by an MLLM (`local-bench extract`); cases with such prompts: {cases}"]
 
 
 def _parameters(given: Given) -> dict[str, float]:
@@ -81,16 +128,31 @@ def table_1(given: Given) -> Table:
 
 def table_2(given: Given) -> Table:
     """The five categories, of all tasks whose category is known; a dash counts 0 in the average."""
-    found = {model: published(rows) for model, rows in gathered(given).items()}
-    sizes = _parameters(given)
+    found, labels = _answers(given)
+    sizes, marked = _parameters(given), _rephrased(given)
     columns = (
         *(_METHOD, _PARAMETERS),
         *(Column(name, name, ".2f", "Scores on All Categories", True) for name in CATEGORIES),
         Column("average", "Avg. Score", ".2f", higher_is_better=True),
     )
-    rows = tuple((model, sizes.get(model), *_categories(of.data), of.data["overall"]) for model, of in found.items())
-    notes = tuple(dict.fromkeys(f"{model}: {note}" for model, of in found.items() for note in of.notes))
-    return Table("IDEA-Bench, table 2: scores by category", columns, rows, (*_sized(sizes), *notes))
+    rows, notes = [], list[str]()
+    for model, answers in found.items():
+        of = published(answers)
+        data, own = of.data, of.notes
+        if labels is not None:
+            data = _certain(of.data)
+            own = [*_bounds(of.data), *average_notes(data["without_tasks"], data["without_category"])]
+        rows.append((_named(model, marked), sizes.get(model), *_categories(data), data["overall"]))
+        notes += [f"{model}: {note}" for note in own]
+    of_people = [] if labels is None else labels.notes()
+    notes = [*_sized(sizes), *_dagger_note(marked), *of_people, *dict.fromkeys(notes)]
+    return Table("IDEA-Bench, table 2: scores by category", columns, tuple(rows), tuple(notes))
+
+
+def _bounds(data: Mapping[str, Any]) -> list[str]:
+    """Between which values the overall score is, if questions without a label could change it."""
+    low, high = data["overall"], data["overall_high"]
+    return [] if low == high else [f"the average is between {low:.2f} and {high:.2f}"]
 
 
 def _sized(sizes: Mapping[str, float]) -> tuple[str, ...]:
@@ -103,7 +165,7 @@ def _categories(data: Mapping[str, Any]) -> list[Cell]:
 
 def subtasks(given: Given, category: str) -> Table:
     """Tables 3 to 7: the scores of one category's tasks, and their mean."""
-    found = gathered(given)
+    found, labels = _answers(given)
     names: dict[str, str] = {}
     for rows in found.values():
         by_uid: dict[str, list[Row]] = {}
@@ -115,7 +177,7 @@ def subtasks(given: Given, category: str) -> Table:
             f"nothing given has a task of {category}: give a run with such tasks, or with result files the dataset "
             "folder as --tasks"
         )
-    sizes = _parameters(given)
+    sizes, marked = _parameters(given), _rephrased(given, lambda task: task.category == category)
     columns = (
         *(_METHOD, _PARAMETERS),
         *(Column(uid, name, ".2f", "Subtasks Score", True) for uid, name in sorted(names.items())),
@@ -123,23 +185,26 @@ def subtasks(given: Given, category: str) -> Table:
     )
     cells = []
     for model, rows in found.items():
-        data = published(rows).data
+        data = published(rows).data if labels is None else _certain(published(rows).data)
         scores = [data["tasks"].get(uid) for uid in sorted(names)]
         average = None if category in data["without_tasks"] else data["categories"][category]
-        cells.append((model, sizes.get(model), *scores, average))
+        cells.append((_named(model, marked), sizes.get(model), *scores, average))
     number = 3 + CATEGORIES.index(category)
-    return Table(f"IDEA-Bench, table {number}: subtasks of {category}", columns, tuple(cells), _sized(sizes))
+    of_people = [] if labels is None else labels.notes(lambda row: row.task_id in names)
+    notes = (*_sized(sizes), *_dagger_note(marked), *of_people)
+    return Table(f"IDEA-Bench, table {number}: subtasks of {category}", columns, tuple(cells), notes)
 
 
 def table_8(given: Given) -> Table:
-    """The mini subset: CLIPScore, the judge (G.) and people (H.), whose answers are result files of the same form."""
+    """The mini subset: CLIPScore, the judge (G.) and people (H.), whose answers are labels, or result files of the same
+    form."""
     found = gathered(given)
-    of_people = {path.stem: read_results(path) for path in given.options.people}
-    stray = next((name for name in of_people if name not in found), None)
-    if stray is not None:
-        path = next(path for path in given.options.people if path.stem == stray)
-        raise UserError(f"{path} is of the method {stray!r}, which no source has: name the file METHOD.csv")
-    clip = _clip_scores(given)
+    files = [path for path in given.options.people if path.suffix == ".csv"]
+    labels = labels_of(given) if given.options.people and not files else None
+    of_people: Results = _of_files(given, files, found) if labels is None else labels.answers
+    unscored = sum(row.scores.count(None) for of in of_people.values() for row in of) if files else 0
+    name, clip = _clip_scores(given)
+    marked = _rephrased(given, lambda task: task.own["uid"] in CATEGORY_OF)
     groups = (*CATEGORIES, "Avg. Score")
     columns = (
         *(_METHOD, Column("clip_score", "CLIPScore", ".4f")),
@@ -147,35 +212,52 @@ def table_8(given: Given) -> Table:
     )
     rows = []
     for model, answers in found.items():
-        judge, people = _mini(answers), _mini(of_people.get(model, ()))
-        rows.append((model, clip.get(model), *(cell for pair in zip(judge, people, strict=True) for cell in pair)))
+        judge, people = _mini(answers), _mini(of_people.get(model, ()), only_certain=labels is not None)
+        scores = (cell for pair in zip(judge, people, strict=True) for cell in pair)
+        rows.append((_named(model, marked), clip.get(model), *scores))
     notes = [
         "G. is the run's judge; the categories are the 16 tasks of the official scorer, though the paper counts 18",
-        *([] if of_people else ["people's answers are not given: --people METHOD.csv, in the form of the results CSV"]),
+        *_dagger_note(marked),
+        *([] if labels is None else labels.notes(lambda row: row.task_id in CATEGORY_OF)),
+        *([] if of_people else ["people's answers are not given: --people RUN, or METHOD.csv like the results CSV"]),
+        *([f"people: {unscored} answers in files have no score and count as no"] if unscored else []),
         *([] if clip else [f"no image has the metric {CLIP_SCORE}, so there is no CLIPScore"]),
+        *([f"CLIPScore is the metric {name}"] if clip and name != CLIP_SCORE else []),
     ]
     return Table("IDEA-Bench, table 8: the mini subset", columns, tuple(rows), tuple(notes))
 
 
-def _mini(rows: Sequence[Row]) -> list[Cell]:
+def _of_files(given: Given, files: Sequence[Path], found: Results) -> Results:
+    """Model -> people's answers in the files METHOD.csv. UserError if other labels are given too, and for a method that
+    no source has."""
+    other = next((path for path in given.options.people if path not in files), None)
+    if other is not None:
+        raise UserError(f"{files[0]} is a result file and {other} is not: give METHOD.csv files or annotations of runs")
+    stray = next((path for path in files if path.stem not in found), None)
+    if stray is not None:
+        raise UserError(f"{stray} is of the method {stray.stem!r}, which no source has: name the file METHOD.csv")
+    return {path.stem: read_results(path) for path in files}
+
+
+def _mini(rows: Sequence[Row], only_certain: bool = False) -> list[Cell]:
     kept = [replace(row, category=None) for row in rows if row.task_id in CATEGORY_OF]
     if not kept:
         return [None] * (len(CATEGORIES) + 1)
     data = published(kept).data
+    data = _certain(data) if only_certain else data
     return [*_categories(data), data["overall"]]
 
 
-def _clip_scores(given: Given) -> dict[str, float]:
-    """Model -> the mean of CLIP's cosine of prompt and image over its images of mini tasks that have it."""
-    values: dict[str, list[float]] = {}
+def _clip_scores(given: Given) -> tuple[str, dict[str, float]]:
+    """(the metric, model -> the mean of CLIP's cosine of prompt and image over its images of mini tasks that have it);
+    without `clip_cap` the same by another CLIP model."""
+    values: dict[str, dict[str, list[float]]] = {}
     for run in given.runs:
         for row in image_results(run):
-            score = row.scores.get(CLIP_SCORE)
-            if (
-                score is not None
-                and score.value is not None
-                and row.attempt == 1
-                and row.task.own["uid"] in CATEGORY_OF
-            ):
-                values.setdefault(row.model, []).append(score.value)
-    return {model: fmean(of) for model, of in values.items()}
+            if row.attempt > 1 or row.task.own["uid"] not in CATEGORY_OF:
+                continue
+            for name, score in row.scores.items():
+                if name.partition(":")[0] == CLIP_SCORE and score.value is not None:
+                    values.setdefault(name, {}).setdefault(row.model, []).append(score.value)
+    name = min(values, default=CLIP_SCORE)  # a name without a card is the first
+    return name, {model: fmean(of) for model, of in values.get(name, {}).items()}

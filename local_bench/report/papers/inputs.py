@@ -53,11 +53,13 @@ class Given:
     """Why runs of the table cannot be compared, if that is allowed."""
     unlike: frozenset[str] = frozenset()
     """Models of runs that differ from the first."""
+    beside: bool = False
+    """`Entry.beside`"""
 
     @property
     def judging(self) -> list[str]:
         """The judges and rubric sets of the runs, one sentence each; empty where people decide."""
-        if self.options.people:
+        if self.options.people and not self.beside:
             return []
         used = {(name, *of) for run in self.runs for name, of in rubric_sets(run).items()}
         return [f"judged by {name} with the rubric set {variant} ({sha[:12]})" for name, variant, sha in sorted(used)]
@@ -73,21 +75,26 @@ class Given:
         (run,) = self.runs
         return run
 
-    @cached_property
-    def results(self) -> list[tuple[RunDir, RunResults]]:
-        """Each run's results, with human decisions if labels are given: an image without a label is undecided.
-        UserError unless there is one file of labels per run, and if one cannot be read."""
+    @property
+    def labelled(self) -> list[tuple[RunDir, Path]]:
+        """Each run with its labels. UserError unless there is one file of labels per run."""
         people = self.options.people
-        if not people:
-            return [(run, run_results(run)) for run in self.runs]
         if self.files:
             raise UserError(f"--people is for runs, and {self.files[0]} is a result file: leave it out")
         if len(people) != len(self.runs):
             raise UserError(
                 f"{len(self.runs)} runs and {len(people)} files of labels are given: give --people once for each run"
             )
+        return list(zip(self.runs, people, strict=True))
+
+    @cached_property
+    def results(self) -> list[tuple[RunDir, RunResults]]:
+        """Each run's results, with human decisions if labels are given: an image without a label is undecided.
+        UserError unless there is one file of labels per run, and if one cannot be read."""
+        if not self.options.people:
+            return [(run, run_results(run)) for run in self.runs]
         found = []
-        for run, file in zip(self.runs, people, strict=True):
+        for run, file in self.labelled:
             decided = decided_by_people(run, file)
             results = run_results(run)
             images = [replace(image, accepted=decided.get(image.work_id)) for image in results.images]
@@ -96,9 +103,9 @@ class Given:
 
 
 @contextmanager
-def opened(paper: str, paths: Sequence[Path], options: Options) -> Iterator[Given]:
-    """Open folders as runs, and the rest as result files. UserError if both are given, for a path that
-    does not exist, and for a run of another benchmark or without a plan; the errors of `RunDir.open`."""
+def opened(paper: str, paths: Sequence[Path], options: Options, beside: bool = False) -> Iterator[Given]:
+    """Open folders as runs, and the rest as result files; `beside` as in `Entry`. UserError if both are given, for a
+    path that does not exist, and for a run of another benchmark or without a plan; the errors of `RunDir.open`."""
     absent = next((path for path in paths if not path.exists()), None)
     if absent is not None:
         raise UserError(f"{absent} does not exist: give a run directory or a result file")
@@ -118,21 +125,21 @@ def opened(paper: str, paths: Sequence[Path], options: Options) -> Iterator[Give
             raise UserError(
                 f"{of_files} is for result files, and {runs[0].path} is a run, which has its own: leave it out"
             )
-        groups, differences = comparable(runs, _conditions(paper, options))
+        groups, differences = comparable(runs, _conditions(paper, bool(options.people) and not beside))
         if differences and not options.allow_unlike:
             raise LocalBenchError(
                 f"{'; '.join(differences)}: their models cannot be compared in one table, give like runs, or "
                 "--allow-unlike to mark their rows"
             )
         unlike = frozenset(model for run, i in zip(runs, groups, strict=True) if i for model in run.store.models())
-        yield Given(paper, runs, files, options, tuple(differences), unlike)
+        yield Given(paper, runs, files, options, tuple(differences), unlike, beside)
 
 
-def _conditions(paper: str, options: Options) -> tuple[str, ...]:
-    """What must be equal in all runs: with labels of people the judge decides nothing; the two splits of HYPE-EDIT-1
-    have different tasks."""
+def _conditions(paper: str, by_people: bool) -> tuple[str, ...]:
+    """What must be equal in all runs: if people decide, the judge does not matter; the two splits of HYPE-EDIT-1 have
+    different tasks."""
     tasks = ("the suite",) if paper == "hype-edit-1" else TASKS
-    return tasks if options.people else (*tasks, *JUDGED)
+    return tasks if by_people else (*tasks, *JUDGED)
 
 
 def once(named: Iterable[tuple[Path, Iterable[str]]], what: str = "the model") -> None:

@@ -11,6 +11,7 @@ Cell = str | float | bool | None
 Mark = Literal["best", "second", "third"]
 """Bold, underlined, italic."""
 DASH = "\N{EN DASH}"
+DAGGER = "\N{DAGGER}"
 YES, NO = "\N{CHECK MARK}", "\N{MULTIPLICATION SIGN}"
 
 
@@ -204,5 +205,10 @@ def annotated(made: Table | Figure, unlike: Collection[str], notes: Sequence[str
         return replace(made, data=data)
     if not unlike and not made.marks:
         made = ranked(made)
-    rows = tuple((f"{row[0]} *", *row[1:]) if row and row[0] in unlike else row for row in made.rows)
+    rows = tuple((f"{row[0]} *", *row[1:]) if row and _name(row[0]) in unlike else row for row in made.rows)
     return replace(made, rows=rows, notes=(*notes, *made.notes))
+
+
+def _name(cell: Cell) -> Cell:
+    """A model's name without its dagger."""
+    return cell.removesuffix(DAGGER) if isinstance(cell, str) else cell

@@ -52,7 +52,7 @@ def published(rows: Sequence[Row]) -> Published:
             ],
         ),
     ]
-    return Published(data, tables, _notes(*left, len(rows), unsupported, outside))
+    return Published(data, tables, [*_notes(*left, len(rows)), *average_notes(unsupported, outside)])
 
 
 def answers(rows: Sequence[Row]) -> Answers:
@@ -83,7 +83,7 @@ def _task(uid: str, name: str, category_name: str | None, task: Subtask) -> list
     ]
 
 
-def _notes(unscored: int, missing: int, n_rows: int, unsupported: Sequence[str], outside: Sequence[str]) -> list[str]:
+def _notes(unscored: int, missing: int, n_rows: int) -> list[str]:
     notes = []
     if n_rows != ROWS:
         notes.append(
@@ -93,6 +93,13 @@ def _notes(unscored: int, missing: int, n_rows: int, unsupported: Sequence[str],
         notes.append(f"{unscored} answers have no score: they count as no, and as yes in values ending in _high")
     if missing:
         notes.append(f"{missing} answers have no row: they count as no, and as yes in values ending in _high")
+    return notes
+
+
+def average_notes(unsupported: Sequence[str], outside: Sequence[str]) -> list[str]:
+    """What the averages do not contain: categories without tasks (`without_tasks`), and tasks of unknown category
+    (`without_category`)."""
+    notes = []
     if unsupported and not outside:
         notes.append(f"no tasks of {listed(unsupported)}: these categories count as 0 in the overall score")
     if outside:
