@@ -251,7 +251,7 @@ def plan(
     as_json: bool,
 ) -> int:
     """Estimate the work, memory, GPU-hours, cost and energy of CONFIG without loading models."""
-    from local_bench.cli.tables import plan_text
+    from local_bench.cli.tables import described, plan_text
     from local_bench.core.errors import UserError
     from local_bench.models.gpus import gpu as find_gpu
     from local_bench.runs.config import load_config
@@ -267,9 +267,10 @@ def plan(
     with progress() as shown:
         bars = Late(shown)
         work = make_plan(loaded, files=False, progress=bars)
-        for message in work.refused:
+        for message in work.notes:
             say(message)
-        planned = estimate(loaded, work, gpu, gpus, nodes, bars) | {"refused_cases": list(work.refused)}
+        planned = estimate(loaded, work, gpu, gpus, nodes, bars)
+    planned |= {"refused_cases": list(work.refused), "notes": work.notes, **described(work.tasks)}
     if measure:
         from local_bench.runs.timing import add_timings
 

@@ -1,5 +1,7 @@
 """A run's result as text and as JSON."""
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from local_bench.analysis.official import official
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.core.money import usd, usd_fine, usd_number
 from local_bench.core.tables import table
+from local_bench.core.types import Task
 from local_bench.report.judging import judges
 from local_bench.report.scenarios import economics_json
 from local_bench.runs.engine import Outcome
@@ -257,12 +260,34 @@ def _money(micro: int | None) -> float | None:
     return None if micro is None else usd_number(micro)
 
 
+def described(tasks: Sequence[Task]) -> dict[str, Any]:
+    """How many tasks have input images, and how many of the requested images have each hard rule."""
+    rules = Counter(key for task in tasks for of in task.rules for key in _keys(of))
+    return {
+        "n_tasks_with_source": sum(task.source_sha256 is not None for task in tasks),
+        "n_tasks_with_references": sum(bool(task.reference_sha256) for task in tasks),
+        "rules": dict(sorted(rules.items())),
+    }
+
+
+def _keys(rules: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in rules.items():
+        yield from value if isinstance(value, dict) else (key,)
+
+
 def plan_text(plan: dict[str, Any]) -> str:
     """The plan as text."""
     generated = [m for m in plan["models"] if m["load"] != "imported"]
     judge = plan["judge"]
     orders = f"{plan['n_tasks']} tasks worth ${plan['value_usd']:,.2f}, {plan['n_deliverables']} images requested"
-    parts = [f"{plan['suite']}: {orders}, {plan['n_tasks_unscored']} tasks cannot be run", ""]
+    parts = [f"{plan['suite']}: {orders}, {plan['n_tasks_unscored']} tasks cannot be run"]
+    parts.append(
+        f"tasks with a source image: {plan['n_tasks_with_source']}, with reference images: "
+        f"{plan['n_tasks_with_references']}"
+    )
+    if plan["rules"]:
+        parts.append(f"images with a hard rule: {', '.join(f'{name} {n}' for name, n in plan['rules'].items())}")
+    parts.append("")
     if generated:
         parts += [table(_PLAN_WORK, [_work_row(m) for m in generated]), ""]
         parts += [table(_PLAN_MEMORY, [_memory_row(m) for m in generated]), ""]

@@ -1,6 +1,8 @@
-"""A case of IDEA-Bench that cannot be read: left out, counted and reported; the others are read."""
+"""Cases that cannot be read are omitted, counted and reported; what a plan says about the tasks that are read."""
 
 import json
+
+import pytest
 
 from local_bench.cli.main import main
 from local_bench.runs.config import load_config
@@ -43,3 +45,39 @@ def test_it_is_reported_by_suites_show_plan_and_provenance(tmp_path, capsys):
         (data / f"{name}_0001/meta.json").write_text("[]")
     assert main(["plan", str(tmp_path / "run.yaml")]) == 2
     assert "none of the 3 cases can be read" in capsys.readouterr().err
+
+
+def planned(capsys, tmp_path, path):
+    config = {"name": "r", "suite": {"name": "servimage", "path": str(path)}, "models": [{"card": "tiny-flux"}]}
+    (tmp_path / "run.yaml").write_text(json.dumps(config | {"judge": {"card": "tiny-qwen3-vl"}, "metrics": []}))
+    assert main(["plan", str(tmp_path / "run.yaml"), "--json"]) == 0
+    of_json = capsys.readouterr()
+    assert main(["plan", str(tmp_path / "run.yaml")]) == 0
+    return json.loads(of_json.out), of_json.err, capsys.readouterr().out
+
+
+def test_plan_names_contradictions_and_counts_rules_and_input_images(tmp_path, capsys):
+    data = layouts.servimage(tmp_path / "data")
+    file = data / "C-Digital" / "Digital.json"
+    [order] = json.loads(file.read_text())
+    specs = {"dimensions": {"width": 2480, "height": 3508}, "aspect_ratio": "1:1", "resolution": {"min_dpi": 300}}
+    order["hard_rules"]["deliverables"][1]["rules"] = {"visual_specs": specs, "file_type": ["PNG"]}
+    file.write_text(json.dumps([order]))
+    found, messages, text = planned(capsys, tmp_path, data)
+    [note] = [note for note in found["notes"] if note.startswith("digital-001: ")]
+    assert "Image 2: the aspect ratio 1:1 contradicts the size 2480 x 3508; the size has no unit" in note
+    assert note in messages
+    assert found["rules"] == {"aspect_ratio": 3, "file_type": 1, "min_dpi": 1}
+    assert (found["n_tasks_with_source"], found["n_tasks_with_references"]) == (1, 1)
+    assert "images with a hard rule: aspect_ratio 3, file_type 1, min_dpi 1" in text
+    assert "tasks with a source image: 1, with reference images: 1" in text
+
+
+def test_the_published_servimage_orders_are_planned_completely(tmp_path, capsys, shared):
+    path = shared / "data" / "servimage-bench"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    found, messages, _ = planned(capsys, tmp_path, path)
+    assert (found["n_tasks"], found["n_deliverables"], found["value_usd"]) == (1070, 2046, 295038.08)
+    assert (found["rules"]["min_dpi"], found["rules"]["min_width_px"]) == (357, 47)
+    assert messages.count("contradicts the size") == 43
