@@ -14,13 +14,14 @@ _PROMPT = (
 _TABLE: Kind = "table"
 _FIGURE: Kind = "figure"
 _servimage = partial(Entry, "servimage")
-_servimage_people = partial(_servimage, sources="run", options=_PEOPLE, required=_PEOPLE)
+_servimage_people = partial(_servimage, sources="run", options=_PEOPLE, required=_PEOPLE, beside=True)
 """Of one run with labels."""
 _servimage_payers = partial(
     _servimage,
     sources="runs",
     options=(*_PEOPLE, "predictor", "predictions"),
     required=(*_PEOPLE, "predictor"),
+    beside=True,
 )
 """Of runs with annotations, and trained predictors."""
 _idea = partial(Entry, "idea-bench")
@@ -46,6 +47,7 @@ SERVIMAGE = (
         sources="run",
         options=(*_PEOPLE, "predictor"),
         either=(*_PEOPLE, "predictor"),
+        beside=True,
     ),
     _servimage_people(_TABLE, 10, "agreement of judges and people", "servimage_people:table_10"),
     _servimage(_TABLE, 11, "rank correlation of judges", "servimage_people:table_11", sources="run"),

@@ -12,7 +12,7 @@ from local_bench.core.errors import UserError
 from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
 from local_bench.settle.bootstrap import Interval
-from local_bench.settle.hype import Outcomes, count_attempts, intervals
+from local_bench.settle.hype import FAIL, Outcomes, count_attempts, intervals
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.hype_edit_1.export import judgements
 from local_bench.suites.hype_edit_1.published import PROTOCOL_ATTEMPTS, Review, model_json, outcomes
@@ -194,10 +194,12 @@ def _scaled(value: float | None, figure: _Figure) -> float | None:
 
 
 def _notes(of: Gathered, ids: Iterable[str], with_ends: bool) -> tuple[str, ...]:
-    counted = [count_attempts(of.table(model, ids)) for model in of.models]
-    left = sum(one.n_unscored + one.n_missing for one in counted)
+    tables = {model: of.table(model, ids) for model in of.models}
+    verdicts = {model: int((table >= FAIL).sum()) for model, table in tables.items()}
+    left = sum(table.size for table in tables.values()) - sum(verdicts.values())
     unpriced = [model for model in of.models if model not in of.usd]
-    notes = []
+    counts = ", ".join(f"{model} {n} of {tables[model].size}" for model, n in verdicts.items())
+    notes = [f"attempts with a verdict: {counts}"]
     if left:
         notes.append(f"{left} attempts have no verdict and count as not passed")
     if unpriced:

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from local_bench.analysis.official import image_results, run_results
 from local_bench.report.papers.inputs import Given, once
-from local_bench.report.papers.table import Cell, Column, Table
+from local_bench.report.papers.table import Column, Table
 from local_bench.settle.ice import LIMITS, TASKS
 from local_bench.suites.ice_bench.export import results_by_model
 from local_bench.suites.ice_bench.results import Item, read_eval_result
@@ -34,6 +34,11 @@ class _Raw:
     name: str
     metrics: tuple[str, ...]
     of: Callable[[float], float] = float
+
+    def metrics_of(self, tasks: Sequence[str]) -> list[str]:
+        """The metric of each of the tasks that has one, without repetition."""
+        of_tasks = (next((name for name in self.metrics if name in METRICS_OF[task]), None) for task in tasks)
+        return list(dict.fromkeys(name for name in of_tasks if name))
 
 
 _CONTROLS = ("l1_pose", "l1_canny", "l1_depth", "l1_colorize")
@@ -103,28 +108,58 @@ def _kind(number: int) -> str:
 
 
 def raw(given: Given, number: str) -> Table:
-    """Tables 3 to 8: means over a task's items that have the metric, for the models that have any item of the task."""
+    """Tables 3 to 8: means over a task's items that have the metric, for the models that have any item of the task.
+
+    Where no item has a metric but a variant with another model was computed (`clip_cap:tiny-clip`), the column shows
+    the variant, and its header and a note name it."""
     (first, last), metrics = _TABLES[int(number)]
     found = _gathered(given)
+    variants = _variants(found)
+    tasks = NUMBERED[first - 1 : last]
+    used = {metric: [v for name in metric.metrics_of(tasks) if (v := variants.get(name))] for metric in metrics}
     columns = (
         *(Column("number", "Task", "d"), Column("task", "Name"), Column("model", "Models")),
-        *(Column(metric.key, metric.name, ".3f") for metric in metrics),
+        *(Column(m.key, f"{m.name} ({', '.join(used[m])})" if used[m] else m.name, ".3f") for m in metrics),
+        Column("n", "n", "d"),
     )
-    rows = []
-    for n in range(first, last + 1):
-        task = NUMBERED[n - 1]
+    rows, fewer = [], []
+    for n, task in enumerate(tasks, first):
         for model, items in found.items():
             own = [item for item in items if item.task == task]
-            if own:
-                rows.append((n, task, model, *(_mean(own, task, metric) for metric in metrics)))
+            if not own:
+                continue
+            values = {metric: _values(own, task, metric, variants) for metric in metrics}
+            n_measured = len({i for of in values.values() for i in of})
+            cells = (metric.of(fmean(of.values())) if of else None for metric, of in values.items())
+            rows.append((n, task, model, *cells, n_measured))
+            fewer += [
+                f"{m.name} of {model} in {task}: {len(of)}" for m, of in values.items() if 0 < len(of) < n_measured
+            ]
+    stand_ins = list(dict.fromkeys(name for names in used.values() for name in names))
     notes = [
-        "metrics are means over the items that have them; a metric with another model than the benchmark's is left out",
+        "metrics are means over the items that have them; n is the number of items with any",
+        *([f"metrics of fewer items: {'; '.join(fewer)}"] if fewer else []),
         *(["L1-src of the tasks 23 to 26 is 1 less the stored value, as the paper prints it"] if number == "4" else []),
     ]
+    if stand_ins:
+        notes.append(
+            "computed with other models than the benchmark's, whose metrics no item has, so not comparable with the "
+            f"paper: {', '.join(stand_ins)}"
+        )
     return Table(f"ICE-Bench, supplement, table {number}: raw metrics", columns, tuple(rows), tuple(notes))
 
 
-def _mean(items: Sequence[Item], task: str, metric: _Raw) -> Cell:
-    name = next((name for name in metric.metrics if name in METRICS_OF[task]), None)
-    values = [value for item in items if name and (value := item.metrics.get(name)) is not None]
-    return metric.of(fmean(values)) if values else None
+def _variants(found: Mapping[str, Sequence[Item]]) -> dict[str, str]:
+    """Metric -> its variant with another model, for metrics that no item has; the first by name of several."""
+    measured = {
+        name for items in found.values() for item in items for name, value in item.metrics.items() if value is not None
+    }
+    of_metric = {name.partition(":")[0]: name for name in sorted(measured, reverse=True) if ":" in name}
+    return {metric: name for metric, name in of_metric.items() if metric not in measured}
+
+
+def _values(items: Sequence[Item], task: str, metric: _Raw, variants: Mapping[str, str]) -> dict[str, float]:
+    """Item -> its value of the column's metric."""
+    names = metric.metrics_of((task,))
+    name = variants.get(names[0], names[0]) if names else ""
+    return {item.item_id: value for item in items if (value := item.metrics.get(name)) is not None}

@@ -1,5 +1,6 @@
 """Sources of a table: finished runs, or a benchmark's own result files, and the command's options."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -58,11 +59,26 @@ class Given:
 
     @property
     def judging(self) -> list[str]:
-        """The judges and rubric sets of the runs, one sentence each; empty where people decide."""
+        """Who judged: the judges and rubric sets of the runs, one sentence each, or the labels that replace them; and
+        how many images of each model were made. Empty for result files."""
+        made = self._made()
         if self.options.people and not self.beside:
-            return []
+            return [f"decided by people's labels: {', '.join(path.name for path in self.options.people)}", *made]
+        return [*self.judges, *made]
+
+    @property
+    def judges(self) -> list[str]:
+        """The judges and rubric sets of the runs, one sentence each."""
         used = {(name, *of) for run in self.runs for name, of in rubric_sets(run).items()}
         return [f"judged by {name} with the rubric set {variant} ({sha[:12]})" for name, variant, sha in sorted(used)]
+
+    def _made(self) -> list[str]:
+        requested, made = Counter[str](), Counter[str]()
+        for run in self.runs:
+            requested.update(run.store.n_candidates())
+            made.update(run.store.n_candidates(made=True))
+        counts = (f"{model} {made[model]} of {n}" for model, n in requested.items())
+        return [f"images made: {', '.join(counts)}"] if requested else []
 
     def costs_of(self, models: Sequence[str], measured: Mapping[str, Decimal]) -> dict[str, Decimal]:
         """US dollars per image: `--costs`, else `--api-prices`, else as measured."""

@@ -1,7 +1,6 @@
 """ServImage's tables 1 to 3 and 6 to 8 and figure 2, from decisions and prices."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from statistics import median
 from typing import Any
@@ -10,7 +9,6 @@ from local_bench.core.errors import UserError
 from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Cell, Column, Figure, Histogram, Table
 from local_bench.suites.api_prices import api_prices
-from local_bench.suites.published import Published
 from local_bench.suites.servimage import published as numbers
 from local_bench.suites.servimage.export import Parts, parts
 from local_bench.suites.servimage.export import notes as export_notes
@@ -68,16 +66,33 @@ def _from_files(given: Given) -> Parts:
     return Parts(annotations.images, orders, scores, {}, annotations.models)
 
 
-def published(of: Parts) -> Published:
-    """The published numbers, by `suites.servimage.published`."""
-    return numbers.published(of.images, of.orders, of.scores or None, of.costs or None, models=of.models)
+def published(of: Parts) -> Mapping[str, Any]:
+    """The published numbers, by `suites.servimage.published`, whose notes are left out: they are about the columns of
+    `score`."""
+    return numbers.published(of.images, of.orders, of.scores or None, of.costs or None, models=of.models).data
 
 
-def settled(given: Given) -> Published:
-    """The published numbers of all sources, with notes on sets that were judged by a part of their images."""
-    found = published(gathered(given))
-    partial = [note for _, results in given.results for note in export_notes(results)]
-    return replace(found, notes=[*partial, *found.notes])
+def _partial_sets(given: Given) -> list[str]:
+    """The sets that were judged by a part of their images, one sentence per model."""
+    return [note for _, results in given.results for note in export_notes(results)]
+
+
+def decided(data: Mapping[str, Any], by_category: bool = False) -> list[str]:
+    """How many orders and images of each model have a decision, one sentence per model."""
+    notes = []
+    for name, of in data["models"].items():
+        printed = of["as_printed"]
+        parts = [("", printed, of)]
+        if by_category:
+            categories = in_order(list(of["by_category"]))
+            parts = [(f"{category_name(c)} ", printed["by_category"][c], of["by_category"][c]) for c in categories]
+        counts = (
+            f"{part}{n['n_tasks']} of {every['n_tasks']} orders and {n['n_deliverables']} of {every['n_deliverables']} "
+            "images"
+            for part, n, every in parts
+        )
+        notes.append(f"decided for {name}: {'; '.join(counts)}")
+    return notes
 
 
 def category_name(category: str) -> str:
@@ -119,12 +134,12 @@ def _statistics(name: str, orders: Sequence[Order]) -> tuple[Cell, ...]:
 
 
 def table_2(given: Given) -> Table:
-    return standard("ServImage, table 2: standard settlement", settled(given))
+    return standard("ServImage, table 2: standard settlement", published(gathered(given)), _partial_sets(given))
 
 
-def standard(title: str, found: Published, notes: Sequence[str] = ()) -> Table:
+def standard(title: str, data: Mapping[str, Any], notes: Sequence[str] = ()) -> Table:
     """Tables 2 and 9: revenue, share and acceptance in all, then revenue and share by category."""
-    models: Mapping[str, Any] = found.data["models"]
+    models: Mapping[str, Any] = data["models"]
     categories = in_order([category for model in models.values() for category in model["by_category"]])
     columns = [MODEL]
     columns += [Column(f"total_{key}", name, form, "Total", True) for key, name, form in (*_REVENUE, *_ACCEPTANCE)]
@@ -135,7 +150,7 @@ def standard(title: str, found: Published, notes: Sequence[str] = ()) -> Table:
         printed = model["as_printed"]
         of = [cell for category in categories for cell in _earned(printed["by_category"][category])[:2]]
         rows.append((name, *_earned(printed), *of))
-    return Table(title, tuple(columns), tuple(rows), (_SETTLEMENT, *notes, *found.notes))
+    return Table(title, tuple(columns), tuple(rows), (_SETTLEMENT, *notes, *decided(data)))
 
 
 def _earned(of: Mapping[str, Any]) -> tuple[Cell, ...]:
@@ -145,10 +160,15 @@ def _earned(of: Mapping[str, Any]) -> tuple[Cell, ...]:
 
 def table_3(given: Given) -> Table:
     """The competition of all models of all sources."""
-    found = settled(given)
-    rows = tuple((name, of["revenue_usd"] / 1000, of["rank"]) for name, of in found.data["competition"].items())
+    of = gathered(given)
+    data = published(of)
+    rows = tuple((name, won["revenue_usd"] / 1000, won["rank"]) for name, won in data["competition"].items())
     columns = (MODEL, Column("revenue_usd_k", "Rev ($k)", ".1f", higher_is_better=True), Column("rank", "Rank", "d"))
-    return Table("ServImage, table 3: crowdsourcing competition", columns, rows, tuple(found.notes))
+    notes = numbers.competition_notes(of.models, of.scores or None, data["n_competition_open"])
+    if given.options.people:
+        notes += ["the scores that decide ties are the judges'", *given.judges]
+    title = "ServImage, table 3: crowdsourcing competition"
+    return Table(title, columns, rows, (*_partial_sets(given), *notes, *decided(data)))
 
 
 def table_6(given: Given) -> Table:
@@ -166,7 +186,8 @@ def table_6(given: Given) -> Table:
 
 def table_7(given: Given) -> Table:
     """Eqs. 6 to 8 with the cost of the images."""
-    found = settled(given)
+    of = gathered(given)
+    data = published(of)
     columns = (
         MODEL,
         Column("cost_savings_pct", "Cost Savings (%)", ".1f", higher_is_better=True),
@@ -174,14 +195,15 @@ def table_7(given: Given) -> Table:
         Column("contribution_ratio", "Contribution Ratio", ".4f", higher_is_better=True),
     )
     rows = tuple(
-        (name, percent(of["cost_savings"]), percent(of["model_contribution"]), of["contribution_ratio"])
-        for name, of in found.data["models"].items()
+        (name, percent(saved["cost_savings"]), percent(saved["model_contribution"]), saved["contribution_ratio"])
+        for name, saved in data["models"].items()
     )
-    return Table("ServImage, table 7: cost reduction", columns, rows, tuple(found.notes))
+    notes = (*_partial_sets(given), *numbers.cost_notes(of.models, of.costs), *decided(data))
+    return Table("ServImage, table 7: cost reduction", columns, rows, notes)
 
 
 def table_8(given: Given) -> Table:
-    found = settled(given)
+    data = published(gathered(given))
     columns = (
         MODEL,
         Column("category", "Category"),
@@ -189,11 +211,12 @@ def table_8(given: Given) -> Table:
     )
     rows = tuple(
         (name, category_name(category), *_earned(of["as_printed"]["by_category"][category]))
-        for name, of in found.data["models"].items()
+        for name, of in data["models"].items()
         for category in in_order(list(of["by_category"]))
     )
     title = "ServImage, table 8: standard settlement by category"
-    return Table(title, columns, rows, (_SETTLEMENT, *found.notes), ranked_within="category")
+    notes = (_SETTLEMENT, *_partial_sets(given), *decided(data, by_category=True))
+    return Table(title, columns, rows, notes, ranked_within="category")
 
 
 def figure_2(given: Given) -> Figure:

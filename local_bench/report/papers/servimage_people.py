@@ -1,5 +1,6 @@
 """ServImage's tables 9 to 13 and figures 3 and 5: judges, people's labels and predictors of payment, of one run."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,6 +86,10 @@ def _rates(pairs: list[Pair], of: str) -> dict[str, Agreement | None]:
     return {pair.dimension: getattr(pair, of) for pair in pairs}
 
 
+def _n_units(rates: Mapping[str, Agreement | None]) -> str:
+    return ", ".join(f"{_name(name)} {of.n if (of := rates.get(name)) else 0}" for name in _DIMENSIONS)
+
+
 def table_10(given: Given) -> Table:
     """Agreement of each judge with the annotators' decisions."""
     found = agreement(given.run, _people(given), intervals=False)
@@ -93,11 +98,13 @@ def table_10(given: Given) -> Table:
         *(Column(f"{name}_vs_human", f"{_name(name)} vs Human", ".2f") for name in _DIMENSIONS),
     )
     pairs = [pair for pair in found.pairs if pair.against == PEOPLE]
-    rows = []
+    rows, notes = [], list[str]()
     for judge in dict.fromkeys(pair.judge for pair in pairs):
         rates = _rates([pair for pair in pairs if pair.judge == judge], "rate")
         rows.append((judge, *(rate.value if (rate := rates.get(name)) else None for name in _DIMENSIONS)))
-    return Table("ServImage, table 10: agreement of judges and people", columns, tuple(rows), tuple(found.notes))
+        notes.append(f"labelled images that {judge} judged: {_n_units(rates)}")
+    notes += found.notes
+    return Table("ServImage, table 10: agreement of judges and people", columns, tuple(rows), tuple(notes))
 
 
 def table_11(given: Given) -> Table:
@@ -111,12 +118,13 @@ def table_11(given: Given) -> Table:
         Column("judges", "Pair of Judges"),
         *(Column(f"rho_{name}", f"ρ {_name(name)}", ".2f") for name in _DIMENSIONS),  # noqa: RUF001 (the paper's sign)
     )
-    rows = []
+    rows, notes = [], list[str]()
     for first, second in dict.fromkeys((pair.judge, pair.against) for pair in found.pairs):
         rho = _rates([pair for pair in found.pairs if (pair.judge, pair.against) == (first, second)], "rho")
         cells = (of.value if (of := rho.get(name)) else None for name in _DIMENSIONS)
         rows.append((f"{first} vs {second}", *cells))
-    return Table("ServImage, table 11: rank correlation over models", columns, tuple(rows))
+        notes.append(f"models that {first} and {second} rank: {_n_units(rho)}")
+    return Table("ServImage, table 11: rank correlation over models", columns, tuple(rows), tuple(notes))
 
 
 def table_12(given: Given) -> Table:

@@ -221,15 +221,32 @@ def _notes(
         )
     if unscored := int(table.unscored.sum()):
         notes.append(f"{unscored} images have no decision: they count as not accepted, and as accepted in _high")
-    if costs is not None:
-        if unpriced := [model for model in table.models if model not in costs]:
-            notes.append(f"no cost for {listed(unpriced)}: values that depend on it are null")
-        if unused := [model for model in costs if model not in table.models]:
-            notes.append(f"a cost but no annotation for {listed(unused)}")
+    return [
+        *notes,
+        *cost_notes(table.models, costs),
+        *competition_notes(table.models, scores, competition.n_open),
+    ]
+
+
+def cost_notes(models: Sequence[str], costs: Mapping[str, Decimal] | None) -> list[str]:
+    """Which models have no cost, and which costs no model; `costs` is None without eqs. 6 to 8."""
+    if costs is None:
+        return []
+    unpriced = [model for model in models if model not in costs]
+    unused = [model for model in costs if model not in models]
+    return [
+        *([f"no cost for {listed(unpriced)}: values that depend on it are null"] if unpriced else []),
+        *([f"a cost but no annotation for {listed(unused)}"] if unused else []),
+    ]
+
+
+def competition_notes(models: Sequence[str], scores: Sequence[Scores] | None, n_open: int) -> list[str]:
+    """How ties of the competition are decided, and how many of its orders are open."""
+    notes = []
     if scores is None:
         notes.append("without --scores ties of the competition are shared equally")
-    elif unused := list(dict.fromkeys(s.model for s in scores if s.model not in table.models)):
+    elif unused := list(dict.fromkeys(s.model for s in scores if s.model not in models)):
         notes.append(f"scores but no annotation for {listed(unused)}")
-    if competition.n_open:
-        notes.append(f"{competition.n_open} orders of the competition are undecided and could go to another model")
+    if n_open:
+        notes.append(f"{n_open} orders of the competition are undecided and could go to another model")
     return notes

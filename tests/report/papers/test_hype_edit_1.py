@@ -58,6 +58,19 @@ def test_table_4_is_eqs_1_to_6(runs, reproduce, passes):
     assert result["rows"][2]["effective_cost_usd"] is None, "the cost of an image of `three` is not known"
 
 
+def test_table_4_and_the_charts_say_of_how_many_attempts_they_are(runs, reproduce):
+    path = runs["hype-edit-1"][0]
+    with RunDir.open(path) as run:
+        rows = run.store.rows(
+            """SELECT model, sum(c.state = 'done' AND accepted IS NOT NULL) AS n FROM candidates c
+               LEFT JOIN decisions d USING (work_id) GROUP BY 1"""
+        )
+    n = {row["model"]: row["n"] for row in rows}
+    note = f"attempts with a verdict: one {n['one']} of 30, two {n['two']} of 30"
+    assert note in reproduce("hype-edit-1", "table-4", path)["notes"]
+    assert note in reproduce("hype-edit-1", "figure-3", path)["notes"]
+
+
 def test_table_4_by_type_counts_a_task_in_each_of_its_types(runs, reproduce, passes):
     result = reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0], "--by-type")
     rows = {(row["model"], row["type"]): row for row in result["rows"]}

@@ -120,6 +120,39 @@ def test_ice_tables_3_to_8_are_means_of_raw_metrics(runs, reproduce, number):
             assert row["l1_src"] == pytest.approx(values.get((row["model"], row["task"], "l1_raw")))
 
 
+def test_ice_tables_say_of_how_many_items_they_are(runs, reproduce):
+    path = runs["ice-bench"][0]
+    with RunDir.open(path) as run:
+        made = {
+            (row["model"], row["task_id"])
+            for row in run.store.rows(
+                "SELECT DISTINCT model, task_id FROM scores JOIN candidates USING (work_id) WHERE value IS NOT NULL"
+            )
+        }
+    item = {"Text2Image": "i1", "Color Editing": "i2", "Local Subject Removal": "i3"}
+    for number in (3, 7, 8):
+        for row in reproduce("ice-bench", f"table-{number}", path)["rows"]:
+            assert row["n"] == ((row["model"], item[row["task"]]) in made)
+
+
+def test_ice_tables_show_variants_under_their_names_where_no_item_has_the_metric(runs, reproduce, tmp_path):
+    own = reproduce("ice-bench", "table-3", runs["ice-bench"][0])
+    path = tmp_path / "run"
+    shutil.copytree(runs["ice-bench"][0], path)
+    with closing(sqlite3.connect(path / "ledger.sqlite", isolation_level=None)) as db:
+        db.execute("UPDATE scores SET name = 'clip_cap:tiny-clip' WHERE name = 'clip_cap'")
+    small = reproduce("ice-bench", "table-3", path)
+    assert small["rows"] == own["rows"]
+    assert small["columns"]["clip_cap"] == "CLIP-cap\N{UPWARDS ARROW} (clip_cap:tiny-clip)"
+    assert small["columns"]["aesthetic"] == own["columns"]["aesthetic"]
+    assert "not comparable with the paper: clip_cap:tiny-clip" in small["notes"][-1]
+    assert not [note for note in own["notes"] if "not comparable" in note]
+    assert "(clip_cap:tiny-clip)" in reproduce("ice-bench", "table-3", path, form="csv")
+    both = reproduce("ice-bench", "table-3", path, runs["ice-bench"][1])  # where one item has the benchmark's own
+    assert both["columns"]["clip_cap"] == own["columns"]["clip_cap"]
+    assert [row["clip_cap"] for row in both["rows"] if row["model"] in ("one", "two")] == [None, None]
+
+
 def test_ice_table_2_has_every_task_and_a_dash_for_those_of_no_item(runs, reproduce):
     path = runs["ice-bench"][0]
     result = {row["task"]: row for row in reproduce("ice-bench", "table-2", path)["rows"]}

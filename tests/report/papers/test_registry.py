@@ -1,12 +1,15 @@
 """The registry: docs/benchmarks.md lists all of it and nothing else, and what cannot be made has a reason."""
 
 import importlib
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from local_bench.cli.main import main
+from local_bench.core.identity import digest
 from local_bench.report.papers.contents import ENTRIES
 from local_bench.report.papers.registry import entry
 from local_bench.runs.rundir import RunDir
@@ -43,6 +46,52 @@ def test_every_entry_has_a_builder_or_a_reason():
         if one.build:
             module, _, function = one.build.partition(":")
             assert callable(getattr(importlib.import_module(f"local_bench.report.papers.{module}"), function))
+
+
+NEEDS_MORE = {
+    "servimage": {"table-4", "table-9", "table-11", "figure-4"},
+    "idea-bench": {"table-5", "table-7"},
+    "hype-edit-1": {"figure-5"},
+    "ice-bench": set(),
+}
+"""What needs a trained predictor, a second judge, or tasks that the small runs do not have."""
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_table_and_figure_of_a_run_names_the_rubric_set_and_the_number_of_images(
+    paper, runs, reproduce, tmp_path
+):
+    path, labels = tmp_path / "run", tmp_path / "labels.jsonl"
+    shutil.copytree(runs[paper][0], path)
+    with RunDir.open(path) as run:
+        rows = run.store.rows("SELECT model, task_id, deliverable FROM candidates WHERE state = 'done'")
+        made, requested = run.store.n_candidates(made=True), run.store.n_candidates()
+        judge = {"name": "dice", "rubric_variant": "paper", "rubrics": {"brf": "a" * 64}}
+        run.store.set_meta("provenance", json.dumps((run.store.json_meta("provenance") or {}) | {"judge": judge}))
+    labels.write_text("".join(json.dumps(dict(r) | {"overall": r["model"] != "one"}) + "\n" for r in rows))
+    expected = f"judged by dice with the rubric set paper ({digest(judge['rubrics'])[:12]})"
+    n = f"images made: {', '.join(f'{model} {made[model]} of {requested[model]}' for model in requested)}"
+    for one in ENTRIES:
+        if one.paper != paper or one.reason or one.name in NEEDS_MORE[paper]:
+            continue
+        people = ("--people", labels) if one.required else ()
+        notes = reproduce(paper, one.name, path, *people)["notes"]
+        assert expected in notes, one.name
+        assert n in notes, one.name
+
+
+def test_tables_by_people_name_the_labels_and_the_judges_of_what_people_do_not_decide(runs, reproduce, tmp_path):
+    path, labels = tmp_path / "run", tmp_path / "labels.jsonl"
+    shutil.copytree(runs["servimage"][0], path)
+    with RunDir.open(path) as run:
+        rows = run.store.rows("SELECT model, task_id, deliverable FROM candidates WHERE state = 'done'")
+        judge = {"name": "dice", "rubric_variant": "paper", "rubrics": {}}
+        run.store.set_meta("provenance", json.dumps({"judge": judge}))
+    labels.write_text("".join(json.dumps(dict(r) | {"overall": True}) + "\n" for r in rows))
+    for name, by_judge in (("table-2", False), ("table-3", True), ("table-7", False), ("table-10", True)):
+        notes = reproduce("servimage", name, path, "--people", labels)["notes"]
+        assert any(note.startswith("judged by dice") for note in notes) == by_judge, name
+        assert ("decided by people's labels: labels.jsonl" in notes) == (name != "table-10"), name
 
 
 @pytest.mark.parametrize("one", [e for e in ENTRIES if e.reason], ids=lambda e: f"{e.paper}-{e.name}")

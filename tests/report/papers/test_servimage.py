@@ -60,6 +60,32 @@ def test_table_2_has_the_models_of_both_runs(runs, reproduce, decided):
         assert row["digital_share_pct"] == pytest.approx(float(100 * earned["digital-001"] / F("100.01")))
 
 
+def test_tables_say_of_how_many_orders_and_images_they_are(runs, reproduce, decided):
+    with RunDir.open(runs["servimage"][0]) as run:
+        rows = run.store.rows(
+            """SELECT model, count(DISTINCT task_id) AS orders, count(*) AS images FROM candidates
+               JOIN decisions USING (work_id) WHERE accepted IS NOT NULL GROUP BY 1"""
+        )
+    n = {row["model"]: (row["orders"], row["images"]) for row in rows}
+    for number in (2, 3, 7):
+        notes = reproduce("servimage", f"table-{number}", runs["servimage"][0])["notes"]
+        for model in ("one", "two"):
+            orders, images = n.get(model, (0, 0))
+            assert f"decided for {model}: {orders} of 2 orders and {images} of 3 images" in notes
+    notes = reproduce("servimage", "table-8", runs["servimage"][0])["notes"]
+    assert any(note.startswith("decided for one: Portrait ") and "; Digital " in note for note in notes)
+
+
+def test_a_table_has_the_notes_of_its_own_columns_alone(runs, reproduce):
+    notes = {
+        number: " ".join(reproduce("servimage", f"table-{number}", *runs["servimage"])["notes"])
+        for number in (2, 3, 7, 8)
+    }
+    assert {number for number, of in notes.items() if "no cost for three" in of} == {7}
+    assert {number for number, of in notes.items() if "of the competition" in of} <= {3}
+    assert not [number for number, of in notes.items() if "_high" in of]
+
+
 def test_table_3_is_one_competition_of_all_models(runs, reproduce, decided):
     rows = reproduce("servimage", "3", *runs["servimage"])["rows"]
     assert sum(row["revenue_usd_k"] for row in rows) <= 0.10543 + 1e-12, "every order is paid once at most"
@@ -143,6 +169,8 @@ def test_table_10_is_the_share_of_equal_decisions(runs, reproduce, labels):
                WHERE c.state = 'done' AND d.accepted IS NOT NULL"""
         )
     same = [bool(r["accepted"]) == (r["model"] != "one") for r in rows]
+    notes = reproduce("servimage", "table-10", runs["servimage"][0], "--people", labels)["notes"]
+    assert f"labelled images that dice judged: BRF 0, VEQ 0, CNS 0, Overall {len(rows)}" in notes
     assert row["overall_vs_human"] == pytest.approx(sum(same) / len(same))
 
 
@@ -210,8 +238,10 @@ def test_table_11_is_the_rank_correlation_of_the_panel(make_run, reproduce):  # 
                    WHERE work_id = ? AND rubric = 'brf' AND judge = ? AND answer IS NOT NULL""",
                 *(row["work_id"], GAMMA),
             )
-    (row,) = reproduce("servimage", "table-11", path)["rows"]
+    result = reproduce("servimage", "table-11", path)
+    (row,) = result["rows"]
     assert row["judges"] == "gamma vs delta"
+    assert any(note.startswith("models that gamma and delta rank: BRF 2, ") for note in result["notes"])
     assert row["rho_brf"] == pytest.approx(1), "both judges put alpha first"
 
 
