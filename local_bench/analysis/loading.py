@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import usd_per_image
+from local_bench.analysis.official import derived
 from local_bench.analysis.settlement import accounting
 from local_bench.core import strictjson
 from local_bench.core.money import MICRO
@@ -75,7 +76,9 @@ class Run:
 
     def scores(self) -> "pd.DataFrame":
         """One row per score: `work_id, model, task_id, deliverable, attempt, name, kind, value, spread, applies,
-        unscored`. `kind` is `judge` or `metric`; `value` is NaN if the score does not apply or is unscored."""
+        unscored`. `kind` is `judge`, `metric`, or with `suite.questions_from` also `benchmark`: what ICE-Bench and
+        IDEA-Bench compute from several scores of an image. `value` is NaN if the score does not apply or is
+        unscored."""
         candidates = self._candidate_columns()
         rows = [
             candidates[work_id]
@@ -87,7 +90,10 @@ class Run:
                 "applies": score.applies,
                 "unscored": score.unscored,
             }
-            for work_id, kind, score in self._run.store.scores()
+            for work_id, kind, score in (
+                *self._run.store.scores(),
+                *((work_id, "benchmark", score) for work_id, score in derived(self._run)),
+            )
         ]
         return _frame(rows, [*_CANDIDATE, "name", "kind", "value", "spread", "applies", "unscored"])
 

@@ -10,9 +10,11 @@ from local_bench.analysis.settlement import accounting
 from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.suggest import hint
+from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import majority_verdicts, verdicts_of
 from local_bench.suites.published import Published
+from local_bench.suites.questions_from import derived_scores
 from local_bench.suites.registry import suite, suite_names
 from local_bench.suites.run_results import ImageResult, RunResults
 
@@ -52,6 +54,15 @@ def image_results(run: RunDir) -> list[ImageResult]:
         )
         for row in run.store.outcomes()
     ]
+
+
+def derived(run: RunDir) -> list[tuple[str, Score]]:
+    """(work id, score) of the scores that follow from several scores of an image (`suites.questions_from`); empty
+    without `suite.questions_from`."""
+    settings = run.config.suite
+    if not settings.questions_from:
+        return []
+    return list(derived_scores(settings.name, settings.questions_from, run_results(run)))
 
 
 def layouts() -> list[str]:

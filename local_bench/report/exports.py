@@ -14,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from local_bench.analysis.economics import economics_of
+from local_bench.analysis.official import derived
 from local_bench.analysis.performance import GenerationStats, generation_stats, prompt_truncations
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.core.errors import LedgerError
@@ -68,11 +69,20 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
             tables["candidates"].add(candidates | {"title": _titles(run, candidates["task_id"], titles)})
             tables["verdicts"].add(run.store.verdict_columns(part))
             tables["scores"].add(run.store.score_columns(part))
+        small["scores"] = (columns.SCORES, _derived(run))
         for name, (schema, rows) in small.items():
             known = list(rows)
             sources = {_source(field) for field in schema}
             tables[name].add({source: [row[source] for row in known] for source in sources})
     return paths
+
+
+def _derived(run: RunDir) -> Iterator[dict[str, Any]]:
+    """The scores that follow from an image's other scores, after those."""
+    images = {row.candidate.work_id: row for row in run.store.outcomes()}
+    for work_id, score in derived(run):
+        candidate = vars(images[work_id].candidate) | {"category": images[work_id].category}
+        yield candidate | vars(score) | {"kind": "benchmark"}
 
 
 class TableWriter:

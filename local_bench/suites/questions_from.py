@@ -13,8 +13,11 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question, Score, Task, Verdict
 from local_bench.suites.hype_edit_1 import questions as hype_edit_1
 from local_bench.suites.ice_bench import questions as ice_bench
+from local_bench.suites.ice_bench.published import image_score
 from local_bench.suites.idea_bench import questions as idea_bench
+from local_bench.suites.idea_bench.export import case_scores as idea_case_scores
 from local_bench.suites.idea_bench.results import REPEATS
+from local_bench.suites.run_results import RunResults
 from local_bench.suites.servimage import questions as servimage
 
 Key = tuple[int, str, int, int]
@@ -72,6 +75,26 @@ def borrowed_scores(names: list[str], task: Task, verdicts: Mapping[Key, Verdict
             by_name = {score.name: score for score in other.scores(fitted, mine)}
             scores += [replace(by_name[theirs], name=own) for theirs, own in other.names.items()]
     return found
+
+
+def derived_scores(suite_name: str, names: list[str], results: RunResults) -> Iterator[tuple[str, Score]]:
+    """(work id, score) of every image: what a benchmark, the suite's own included, computes from several scores of one
+    image; nothing without other benchmarks. These scores follow from stored ones and are not stored.
+
+    `ice_composite`: ICE-Bench's eqs. 1 to 10, in [0, 1]. `idea_case`: IDEA-Bench's score of a case, in percent; only in
+    its own runs, because its six questions have three levels, which the points of other tasks do not have.
+    """
+    benchmarks = {suite_name, *names} if names else set()
+    cases = idea_case_scores(results) if names and suite_name == "idea-bench" else {}
+    for image in results.images:
+        if image.pixels_sha256 is None:
+            continue
+        if "ice-bench" in benchmarks:
+            own = BENCHMARKS["ice-bench"].names
+            theirs = {name: image.scores[ours] for name, ours in own.items() if ours in image.scores}
+            yield image.work_id, image_score(image.task, image.scores | theirs)
+        if image.work_id in cases:
+            yield image.work_id, cases[image.work_id]
 
 
 def pass_fail(names: list[str]) -> tuple[str, ...]:

@@ -1,9 +1,11 @@
 """A ServImage run whose images are also put to the other benchmarks' questions, by two judges."""
 
+import csv
 import json
 
 import pytest
 
+from local_bench import load_run
 from local_bench.cli.main import main
 from local_bench.runs.rundir import RunDir
 from tests.suites.benchmarks import layouts
@@ -50,6 +52,21 @@ def test_borrowed_scores_do_not_change_the_suite_s_own(tmp_path, capsys):
     applies = {(row[1], row[4]) for row in rows(run, scores) if row[1] == "ice_vllmqa"}
     assert applies == {("ice_vllmqa", 0), ("ice_vllmqa", 1)}  # text alone, and an edit
     assert "hype_pass" in (run / "report" / "index.html").read_text()
+    with load_run(run) as loaded, load_run(plain) as without:
+        frame = loaded.scores()
+        assert set(without.scores()["kind"]) == {"judge"}
+    composite = frame[frame["kind"] == "benchmark"].set_index(["task_id", "deliverable"])
+    assert set(composite["name"]) == {"ice_composite"}
+    assert composite["applies"].to_dict() == {
+        ("digital-001", 1): False,
+        ("digital-001", 2): False,
+        ("portrait-010", 1): True,
+    }
+    assert composite["unscored"]["portrait-010", 1].startswith("aes_v2.5 was not computed")
+    exported = csv.DictReader((run / "exports" / "scores.csv").open(newline=""))
+    assert {(row["work_id"], row["name"]) for row in exported if row["kind"] == "benchmark"} == {
+        (work_id, "ice_composite") for work_id in composite["work_id"]
+    }
     labels = tmp_path / "labels.jsonl"
     images = [("digital-001", 1), ("digital-001", 2), ("portrait-010", 1)]
     lines = [{"model": "theirs", "task_id": t, "deliverable": d, "overall": d == 1} for t, d in images]

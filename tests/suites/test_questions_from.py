@@ -1,11 +1,21 @@
 """Other benchmarks' questions about a suite's images: which questions a task has, and the scores computed from their
 answers."""
 
+from dataclasses import replace
+
 import pytest
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.types import Task, Verdict
-from local_bench.suites.questions_from import BENCHMARKS, borrowed_questions, borrowed_scores, check_borrowed, pass_fail
+from local_bench.core.types import Score, Task, Verdict
+from local_bench.suites.questions_from import (
+    BENCHMARKS,
+    borrowed_questions,
+    borrowed_scores,
+    check_borrowed,
+    derived_scores,
+    pass_fail,
+)
+from local_bench.suites.run_results import ImageResult, RunResults
 
 ALL = ["ice-bench", "hype-edit-1", "idea-bench"]
 EDIT = Task(
@@ -90,3 +100,72 @@ def test_no_rubric_and_no_score_is_two_benchmarks():
 def test_questions_that_cannot_be_borrowed_are_an_error(suite, names, message):
     with pytest.raises(ConfigError, match=message):
         check_borrowed(suite, names)
+
+
+RAW = {"aes_v2.5": 5.0, "musiq_koniq": 60.0, "clip_cap": 0.3, "clip_src": 0.8, "l1_raw": 0.1}
+SHOWN = replace(EDIT, reference_sha256=(), deliverables=("front",))
+
+
+def derived(suite_name, task, scores, names=("ice-bench",), verdicts=None, repeat=1):
+    images = [
+        ImageResult(f"w{i}", "m", task, i, 1, "a" * 64, None, None, {s.name: s for s in scores})
+        for i in range(1, repeat + 1)
+    ]
+    results = RunResults(images, {}, verdicts or {}, lambda _: None, lambda _: None)
+    return list(derived_scores(suite_name, list(names), results))
+
+
+def raw(**changed):
+    values = RAW | {name.replace("_v25", "_v2.5"): value for name, value in changed.items()}
+    return [Score(name, value) for name, value in values.items() if value is not None]
+
+
+def test_ice_benchs_composite_of_one_image_of_another_benchmark():
+    by_hand = 0.3 * 5 / 10 + 0.3 * 60 / 100 + 0.3 * (2 * 0.3 + 1) / 2 + 0.1 * (0.8 + 1 - 0.1) / 2
+    answered = Score("ice_vllmqa", 1.0)
+    [(work_id, score)] = derived("servimage", SHOWN, [*raw(), answered])
+    assert (work_id, score.name, score.value) == ("w1", "ice_composite", pytest.approx(by_hand))
+    [(_, of_text)] = derived("servimage", TEXT_ONLY, raw(clip_src=None, l1_raw=None))
+    assert of_text.value == pytest.approx((5 / 10 + 60 / 100 + 2 * 0.3) / 3)
+
+
+def test_ice_benchs_composite_is_unscored_with_the_reason_or_does_not_apply():
+    unanswered = Score("ice_vllmqa", None, "the answer was cut off")
+    small = Score("aes_v2.5:tiny-aesthetic", 5.0)
+    [(_, score)] = derived("servimage", SHOWN, [*raw(aes_v25=None), unanswered, small])
+    assert score == Score("ice_composite", None, "aes_v2.5 was not computed; vllmqa the answer was cut off")
+    [(_, score)] = derived("servimage", EDIT, [*raw(), Score("ice_vllmqa", 1.0)])
+    assert not score.applies, "what its reference shows is not stated"
+
+
+def test_an_item_of_ice_bench_is_scored_by_the_recipe_of_its_task():
+    item = replace(SHOWN, category="Depth-guided Generation")
+    [(_, score)] = derived("ice-bench", item, [*raw(), Score("l1_depth", 0.9)], ("hype-edit-1",))
+    assert score.value == pytest.approx(0.3 * 0.5 + 0.3 * 0.6 + 0.2 * 0.6 + 0.2 * 0.9)
+
+
+def test_idea_benchs_score_of_a_case_is_shared_by_its_images():
+    own = {"uid": "0014", "case_id": "0001"}
+    case = replace(TEXT_ONLY, deliverables=("left", "right"), own=own, evaluation_points=("p",) * 6)
+    yes = {1: (1, 1, 1, 0, 1, 1), 2: (1, 0, 1, 1, 1, 1), 3: (0, 0, 0, 0, 0, 0)}  # points: 3, 1 and 0 of 6
+    verdicts = {
+        "w1": {
+            ("idea_question", k, repeat - 1): Verdict({"met": of[k]}, None, "")
+            for repeat, of in yes.items()
+            for k in range(6)
+        }
+    }
+    found = derived("idea-bench", case, [], ("hype-edit-1",), verdicts, repeat=2)
+    assert [(work_id, score.name) for work_id, score in found] == [("w1", "idea_case"), ("w2", "idea_case")]
+    assert [score.value for _, score in found] == [pytest.approx(100 * (3 + 1 + 0) / 18)] * 2
+    del verdicts["w1"]["idea_question", 2, 0]
+    [(_, score), _] = derived("idea-bench", case, [], ("hype-edit-1",), verdicts, repeat=2)
+    assert score == Score("idea_case", None, "1 of 18 answers are missing")
+    del verdicts["w1"]["idea_question", 5, 2]
+    verdicts["w1"]["idea_question", 2, 0] = Verdict({"met": 1}, None, "")
+    [(_, score), _] = derived("idea-bench", case, [], ("hype-edit-1",), verdicts, repeat=2)
+    assert score.value == pytest.approx(100 * 4 / 18), "its first level failed: the missing answer changes nothing"
+
+
+def test_nothing_is_derived_without_other_benchmarks():
+    assert derived("ice-bench", replace(TEXT_ONLY, category="Text2Image"), raw(), ()) == []

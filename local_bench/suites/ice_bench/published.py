@@ -1,12 +1,15 @@
 """ICE-Bench's scores from an eval_result.txt."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
+from local_bench.core.types import Score, Task
 from local_bench.settle.ice import TASKS, composite, dimensions, needed, overall, range_of
 from local_bench.suites.ice_bench.results import Item
 from local_bench.suites.published import Published, figure, listed
+
+COMPOSITE = "ice_composite"
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,32 @@ def published(items: Sequence[Item]) -> Published:
         ]
     )
     return Published(data, [(["task", "score", "low", "high", "items", "unscored"], rows)], _notes(tasks, absent))
+
+
+def image_score(task: Task, scores: Mapping[str, Score]) -> Score:
+    """The composite of one image (eqs. 1 to 10), in [0, 1], from its raw metrics by the benchmark's names; unscored if
+    a needed one has no value.
+
+    An item is scored by its own task's recipe. An image of another benchmark is scored as an edit (one recipe for 18
+    tasks) if its task gives a source alone, and as Text2Image if it gives no image. With a reference the score does not
+    apply: the recipe depends on what it shows (a face, a style, a subject), which other benchmarks do not state."""
+    name = task.category if task.category in TASKS else _kind(task)
+    if name is None:
+        return Score(COMPOSITE, None, applies=False)
+    found = {metric: scores.get(metric) for metric in needed(name)}
+    means = {metric: score.value for metric, score in found.items() if score is not None and score.value is not None}
+    lacking = [
+        f"{metric} {score.unscored or 'does not apply' if score else 'was not computed'}"
+        for metric, score in found.items()
+        if metric not in means
+    ]
+    return Score(COMPOSITE, None, "; ".join(lacking)) if lacking else Score(COMPOSITE, composite(name, means))
+
+
+def _kind(task: Task) -> str | None:
+    if task.reference_sha256:
+        return None
+    return "Text2Image" if task.source_sha256 is None else "Color Editing"
 
 
 def _task(name: str, items: Sequence[Item]) -> _Task:

@@ -13,7 +13,8 @@ from pathlib import Path
 from local_bench.core.collages import count_card, stitched
 from local_bench.core.errors import RunImageError
 from local_bench.core.tables import guarded
-from local_bench.core.types import Collage, Verdict
+from local_bench.core.types import Collage, Score, Verdict
+from local_bench.settle.idea import subtask
 from local_bench.suites.idea_bench import published as numbers
 from local_bench.suites.idea_bench.questions import RUBRIC
 from local_bench.suites.idea_bench.results import HEADER, QUESTIONS, REPEATS, Row
@@ -21,6 +22,7 @@ from local_bench.suites.published import Published
 from local_bench.suites.run_results import FORMATS, ImageResult, RunResults, write_bytes, write_text
 
 Verdicts = Mapping[str, Mapping[tuple[str, int, int], Verdict]]
+CASE = "idea_case"
 Case = list[ImageResult]
 """One model's images of one case."""
 
@@ -37,6 +39,21 @@ def results_by_model(results: RunResults) -> dict[str, list[Row]]:
         model: [row for case in cases for row in _rows(case, verdicts)] for model, cases in _cases(results).items()
     }
     return {model: rows for model, rows in found.items() if rows}
+
+
+def case_scores(results: RunResults) -> dict[str, Score]:
+    """Work id of every image -> the score of its case in percent (sec. 3.3), which the images of a case share; unscored
+    if answers are missing that could change it."""
+    cases: dict[tuple[str, str, int], Case] = {}
+    for row in results.images:
+        cases.setdefault((row.model, row.task.task_id, row.attempt), []).append(row)
+    found: dict[str, Score] = {}
+    for case in cases.values():
+        of = subtask(numbers.answers(_rows(case, results.verdicts)))
+        reason = None if of.low == of.high else f"{of.n_unscored} of {QUESTIONS * REPEATS} answers are missing"
+        score = Score(CASE, None if reason else float(of.low), reason)
+        found |= {image.work_id: score for image in case if image.pixels_sha256}
+    return found
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
