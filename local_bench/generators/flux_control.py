@@ -1,4 +1,4 @@
-"""FLUX.1 Control (depth, canny, pose): generates from a condition image, through diffusers' `FluxControlPipeline`.
+"""FLUX.1 Control (depth, canny): generates from a condition image, through diffusers' `FluxControlPipeline`.
 
 The VAE encodes the condition image once. Like the pipeline, this class samples from the VAE's latent distribution with
 the image's own generator before the initial noise is drawn, so the bytes equal those of a plain pipeline call.
