@@ -48,8 +48,17 @@ def check_inputs(expected: Inputs, run: RunDir, other_judge: bool = False) -> No
     if missing is not None:
         raise UserError(f"{run.path} has no score {missing!r}, which the predictor reads: train one on such runs")
     if not other_judge:
-        hint = "train a predictor on such runs, or add --other-judge to use this one anyway"
+        hint = "train a predictor on such runs, or add --other-judge (reproduce: --allow-unlike) to use this one anyway"
         _refuse_judges(expected, inputs_of(run), run.path, "from those that the predictor was trained with", hint)
+
+
+def judges_differ(expected: Inputs, run: RunDir) -> bool:
+    """Whether `run` has another judge or other rubrics, so that `check_inputs` refuses it without `other_judge`."""
+    try:
+        _refuse_judges(expected, inputs_of(run), run.path, "", "")
+    except UserError:
+        return True
+    return False
 
 
 def _refuse_judges(expected: Inputs, found: Inputs, path: Path, than: str, hint: str) -> None:

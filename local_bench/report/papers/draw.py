@@ -119,6 +119,8 @@ def _bars(axes: Any, panel: Bars) -> None:
         colour = _COLOURS[i % len(_COLOURS)]
         hatch = "///" if i >= len(_COLOURS) else None
         axes.bar(at, heights, width, bottom, color=colour, hatch=hatch, label=clean(series.name))
+        for x in at[np.isnan(heights)]:  # a missing value is not 0
+            axes.text(x, 0, DASH, ha="center", va="bottom", fontsize=7)
         if panel.stacked:
             bottom += np.nan_to_num(heights)
             continue

@@ -1,13 +1,17 @@
 """ServImage's table 4 and figure 4: accuracy of predictors of payment, from runs with annotations."""
 
-from local_bench.analysis.predictors.card import load
+from collections.abc import Sequence
+
+from local_bench.analysis.predictors.card import Card, load
 from local_bench.analysis.predictors.evaluation import Compared, report
+from local_bench.analysis.predictors.inputs import judges_differ
 from local_bench.core.errors import UserError
 from local_bench.report.papers.inputs import Given
 from local_bench.report.papers.servimage import category_name, in_order, percent
 from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
 from local_bench.runs.payment import model_log_odds
 from local_bench.runs.prediction_file import read_predictions
+from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.evaluation import Evaluation, Measured
 
 _NOTE = (
@@ -30,15 +34,26 @@ def _rows(given: Given) -> tuple[dict[str, Compared], list[str]]:
                 "that were trained on the same runs with the same --seed"
             )
         odds = model_log_odds(card.kind, given.runs, folder)
-        evaluated = report(card, given.runs, given.options.people, others, log_odds=odds)
+        evaluated = report(card, given.runs, given.options.people, others, given.options.allow_unlike, odds)
         rows = {row.name: row for row in evaluated.rows}
         new = {name: row for name, row in rows.items() if name not in found}
         if not new and len(cards) > 1 and card.kind != "rule":
             raise UserError(f"{folder} is a second predictor of kind {card.kind}: give one of each kind")
         found |= new
+        notes += trained_otherwise(card, given.runs)
         if card is cards[0]:
             notes.append(f"{evaluated.n} images are evaluated; {evaluated.n_left_out} others trained the predictors")
     return found, notes
+
+
+def trained_otherwise(card: Card, runs: Sequence[RunDir]) -> list[str]:
+    """A sentence for every run whose judges or rubrics are not those that the predictor was trained with."""
+    return [
+        f"* not comparable: the predictor ({card.kind}) was trained with other judges or rubrics than those of "
+        f"{run.path.name}"
+        for run in runs
+        if judges_differ(card.inputs, run)
+    ]
 
 
 def _cells(of: Measured | None) -> tuple[Cell, ...]:

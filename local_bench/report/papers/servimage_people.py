@@ -15,6 +15,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.money import usd
 from local_bench.report.papers.inputs import Given
 from local_bench.report.papers.servimage import MODEL, category_name, in_order, percent, published, standard
+from local_bench.report.papers.servimage_payers import trained_otherwise
 from local_bench.report.papers.table import Bars, Column, Figure, Series, Table
 from local_bench.runs.payment import model_log_odds
 from local_bench.settle.agreement import Agreement
@@ -54,12 +55,15 @@ def table_9(given: Given) -> Table:
     if len(folders) + bool(given.options.people) != 1:
         raise UserError("table-9 is by one predictor: give either --people, or --predictor once")
     expected: dict[str, ExpectedRevenue] = {}
+    differences: list[str] = []
     if folders:
         card = load(folders[0])
-        lines = predictions(card, given.run, log_odds=model_log_odds(card.kind, [given.run], folders[0]))
+        odds = model_log_odds(card.kind, [given.run], folders[0])
+        lines = predictions(card, given.run, given.options.allow_unlike, odds)
         predicted_by = {line.work_id: line.accepted for line in lines}
         expected = {one.predicted.model: one.expected for one in settled_by_predictions(given.run, lines)}
         kind = f"{card.kind}, trained on {', '.join(card.trained_on.runs)}"
+        differences = trained_otherwise(card, given.runs)
     else:
         predicted_by = predicted(given.run, _people(given))
         kind = "logistic regression on the scores that decide, for each task fitted to the labels of the others"
@@ -73,7 +77,10 @@ def table_9(given: Given) -> Table:
         replace(image, accepted=predicted_by.get(of_image[image.model, image.task_id, image.deliverable]))
         for image in of.images
     ]
-    notes = [f"the predictor is {kind}, and accepts from a probability of one half on; the paper's is ServImageModel"]
+    notes = [
+        *differences,
+        f"the predictor is {kind}, and accepts from a probability of one half on; the paper's is ServImageModel",
+    ]
     notes += [
         f"expected revenue of {model}, the sum of probability times price and not part of the table: "
         f"{usd(of_model.expected_micro_usd)}"

@@ -5,7 +5,7 @@ import io
 import json
 import re
 
-from local_bench.report.papers.draw import draw
+from local_bench.report.papers.draw import canvas_of, draw
 from local_bench.report.papers.render import FORMATS, latex, markdown
 from local_bench.report.papers.table import Bars, Column, Figure, Series, Table, ranked
 
@@ -102,3 +102,9 @@ def test_the_first_three_values_of_a_column_are_marked_within_their_group():
     assert r"e & x & \textit{1} & \textit{7}" in text
     assert "| a | x | <u>3</u> | **1** |" in markdown(found)
     assert ranked(Table("T", columns, rows[5:])).marks == {}  # one row
+
+
+def test_a_bar_of_a_missing_value_is_a_dash_and_not_0():
+    bars = Bars("cost", ("a", "b", "c"), (Series("s", (1.0, None, 0.0)),))
+    (axes,) = canvas_of(Figure(Table("t", (Column("x", "x"),), ()), (bars,))).get_axes()
+    assert [(text.get_text(), text.get_position()) for text in axes.texts] == [("\N{EN DASH}", (1.0, 0))]

@@ -4,6 +4,7 @@ import pytest
 
 from local_bench.cli.main import main
 from tests.analysis.annotated_runs import annotated_run
+from tests.report.conftest import DELTA
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,18 @@ def test_table_9_by_a_predictor_of_another_run(given, reproduce):
     assert sum("expected revenue of" in note for note in found["notes"]) == 2
     own = reproduce("servimage", "table-9", run, "--people", labels)
     assert own["rows"] != found["rows"]
+
+
+def test_a_predictor_trained_with_another_judge_is_refused_or_named(given, reproduce, tmp_path):
+    folder, _, _ = given
+    other, labels = annotated_run(tmp_path / "c", range(180, 240), 2, judge=DELTA)
+    for arguments in (["table-4", other, "--people", labels], ["table-9", other]):
+        command = ("servimage", *arguments, "--predictor", folder / "logistic")
+        assert "--allow-unlike" in reproduce(*command, status=2)
+        found = reproduce(*command, "--allow-unlike")
+        assert found["rows"]
+        named = "* not comparable: the predictor (logistic) was trained with other judges or rubrics than those of c"
+        assert named in found["notes"]
 
 
 def test_incomparable_runs_are_refused(given, reproduce):
