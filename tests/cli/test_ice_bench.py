@@ -28,6 +28,13 @@ def test_all_tasks_are_made_judged_and_measured_by_their_own_metrics(tmp_path, c
     assert status == 0, out.err
     outcome = json.loads(out.out)["benchmark"]
     assert all(of["n_items"] == {} for of in outcome.values())  # small variants are none of the benchmark's metrics
+    for number in range(3, 9):  # but the tables show them, under their own names
+        assert main(["reproduce", "ice-bench", f"table-{number}", str(run), "--json"]) == 0
+        table = json.loads(capsys.readouterr().out)
+        made = [row for row in table["rows"] if row["n"]]
+        assert made
+        assert all(row["aesthetic"] is not None and row["imaging"] is not None for row in made)
+        assert table["columns"]["clip_cap"].endswith(" (clip_cap:tiny-clip)")
     with RunDir.open(run) as finished:
         made = {row["work_id"]: row for row in finished.store.rows("SELECT * FROM candidates WHERE state = 'done'")}
         found = {}
