@@ -1,7 +1,9 @@
 """The hard rules of a task (ServImage, appendix E.1): requirements on the file rather than the content."""
 
 import re
-from typing import Literal
+from decimal import Decimal
+from math import ceil
+from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator
 
@@ -12,6 +14,10 @@ FileType = Literal["AI", "EPS", "PDF", "SVG", "PSD", "PNG", "JPG", "WEBP", "TIFF
 _SIDE = r"(?=[0-9.]*[1-9])[0-9]{1,4}(?:\.[0-9]{1,4})?"
 ASPECT = re.compile(rf"^(?:{_SIDE}:{_SIDE}|square|portrait|landscape)$")
 """`16:9`, `1:1.4`, or a name."""
+_MM_PER = {"mm": 1.0, "cm": 10.0, "in": 25.4, "inch": 25.4, "inches": 25.4}
+_MOST_A_SIDE = 10**6
+_PIXELS = ("px", "pixel", "pixels")
+_ORIENTATIONS = {"vertical": "portrait", "竖版": "portrait", "horizontal": "landscape", "横版": "landscape"}
 _NAMED_ASPECTS = {"square": 1.0, "portrait": 3 / 4, "landscape": 4 / 3}
 """The generated aspect ratio of each name; every vertical or horizontal format satisfies `portrait` or `landscape`."""
 
@@ -76,3 +82,57 @@ class HardRules(Strict):
     """The allowed file types."""
     visual_specs: VisualSpecs = VisualSpecs()
     file_size: FileSize = FileSize()
+
+
+def published_rules(raw: dict[str, Any]) -> dict[str, Any]:
+    """The unambiguous hard rules of one image in ServImage's published format, in our own format."""
+    types, specs = raw.get("file_type"), raw.get("visual_specs")
+    named = [types] if isinstance(types, str) else types if isinstance(types, list) else []
+    known = [t.upper() for t in named if isinstance(t, str) and t.upper() in get_args(FileType)]
+    rules: dict[str, Any] = {"file_type": list(dict.fromkeys(known))} if known else {}
+    if isinstance(specs, dict) and (own := _specs(specs)):
+        rules["visual_specs"] = own
+    return HardRules.model_validate(rules).model_dump(exclude_defaults=True)
+
+
+def _side(given: Any) -> float | None:
+    return float(given) if isinstance(given, int | float | Decimal) and 0 < given < _MOST_A_SIDE else None
+
+
+def _specs(raw: dict[str, Any]) -> dict[str, Any]:
+    """Aspect ratio, sides and resolution of one image, from its published specifications."""
+    stated, sides, resolution = stated_aspect(raw), raw.get("dimensions"), raw.get("resolution")
+    specs: dict[str, Any] = {} if stated is None else {"aspect_ratio": stated}
+    if isinstance(resolution, dict) and (dpi := _side(resolution.get("min_dpi"))):
+        specs["min_dpi"] = dpi
+    if not isinstance(sides, dict) or sides.get("depth"):
+        return specs
+    unit = str(sides.get("unit") or "").lower()
+    if (
+        not unit or unit in _PIXELS
+    ):  # a minimum without a unit is one in pixels: 1000, 2480 or 3500 in the published files
+        least = {name: _side(sides.get(f"min_{name}")) for name in ("width", "height")}
+        specs |= {f"min_{name}_px": ceil(side) for name, side in least.items() if side}
+    if (size := stated_size(sides)) is None:
+        return specs
+    width, height = size
+    if unit in _PIXELS:
+        return specs | {"width_px": round(width), "height_px": round(height)}
+    if unit in _MM_PER:
+        return specs | {"width_mm": width * _MM_PER[unit], "height_mm": height * _MM_PER[unit]}
+    aspect = f"{width:g}:{height:g}"
+    return specs if stated or not ASPECT.fullmatch(aspect) else specs | {"aspect_ratio": aspect}
+
+
+def stated_aspect(raw: dict[str, Any]) -> str | None:
+    """The stated aspect ratio or orientation, in our own format; None for other text."""
+    stated = raw.get("aspect_ratio")
+    if not isinstance(stated, str):
+        return None
+    stated = _ORIENTATIONS.get(stated.lower(), stated.lower())
+    return stated if ASPECT.fullmatch(stated) else None
+
+
+def stated_size(sides: dict[str, Any]) -> tuple[float, float] | None:
+    width, height = (_side(sides.get(name)) for name in ("width", "height"))
+    return None if width is None or height is None else (width, height)

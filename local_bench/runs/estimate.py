@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from local_bench.core.money import NS_PER_HOUR, held_cost, usd_number
 from local_bench.core.types import Task
+from local_bench.judges.vlm.variants import DEFAULT_SET
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import Gpu, gpu, gpu_of, gpus
 from local_bench.runs.budget import Devices, budget
@@ -294,7 +295,7 @@ def n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str], prog
     def count(task: Task, numbers: tuple[int, ...]) -> tuple[int, int]:
         shown = dict.fromkeys(numbers, "")
         own, others = entry.questions(task, shown, order_swap), borrowed_questions(questions_from, task, shown)
-        sizes = [len(question.images) for _, question in (*own, *others)]
+        sizes = [len(DEFAULT_SET.fitted(question).images) for _, question in (*own, *others)]
         return len(sizes), sum(sizes)
 
     progress.begin("count questions", len(alike))

@@ -85,8 +85,9 @@ class JudgeConfig(Strict):
     in_flight: int | None = Field(None, ge=1, le=4096)
     """Concurrent requests to a server (default 128)."""
     rubrics: Variant | None = None
-    """The rubric set: `improved` (local-bench's), `paper` (each benchmark's published criteria), `miniature` (that
-    of the trained miniature judge). Defaults to the card's set, else `improved`."""
+    """The rubric set: `improved` (local-bench's), `paper` (each benchmark's published criteria), `verbatim` (the
+    authors' prompts word for word, with protocol `json`), `miniature` (that of the trained miniature judge). Defaults
+    to the card's set, else `improved`."""
     hype_usable: bool = False
     """Adds local-bench's third criterion, `usable`, to HYPE-EDIT-1's rubric; an image must then meet it to pass."""
     max_pixels: int | None = Field(None, ge=1024)
@@ -135,6 +136,11 @@ class JudgeConfig(Strict):
                 f"{self.rubrics!r}: set judge.rubrics={described.rubrics} or choose another judge"
             )
         variant = self.rubrics or rubrics_of(described).variant
+        if variant == "verbatim" and (self.protocol != "json" or self.hype_usable):
+            raise ConfigError(
+                "judge.rubrics: `verbatim` has the authors' criteria and answer formats: use protocol json without "
+                "hype_usable, or judge.rubrics=paper"
+            )
         asks_more = self.hype_usable and variant != "miniature"  # the miniature's rubric includes it
         return RubricSet(variant, (HYPE_USABLE,) if asks_more else ())
 

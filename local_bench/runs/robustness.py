@@ -92,7 +92,7 @@ def _fresh_questions(images: dict[str, Image.Image]) -> list[Question]:
         questions.append(Question("veq_technical", 0, (sha256,), ()))
         for point in _POINTS:
             slots = (("title", "A print"), ("brief", "A print with one circle on white."), ("point", point))
-            questions.append(Question("brf", 0, (sha256,), slots, ("delivered",)))
+            questions.append(Question("brf", 0, (sha256, sha256), slots, ("delivered", "set")))
     return questions
 
 

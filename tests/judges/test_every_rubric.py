@@ -1,11 +1,13 @@
 """Every rubric with small judges of both families and both protocols; probabilities equal those of transformers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from local_bench.core.images import pixel_digest
-from local_bench.core.types import Collage, Question
+from local_bench.core.types import Collage, Question, Task
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.composer import Composer
@@ -17,8 +19,12 @@ from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.rubric_files import rubric_names
 from local_bench.judges.vlm.rubrics import rubric
 from local_bench.judges.vlm.transport import answers
+from local_bench.judges.vlm.variants import RubricSet
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
+from local_bench.suites.hype_edit_1 import questions as hype_edit_1
+from local_bench.suites.ice_bench import questions as ice_bench
+from local_bench.suites.servimage import questions as servimage
 
 pytestmark = pytest.mark.server
 COVER = 4
@@ -98,6 +104,24 @@ def test_every_answer_has_the_form_of_its_rubric(judge, questions, protocol):
     assert isinstance(lines(points, "points"), tuple | str)
     orders = [deliverables(verdicts[i]) for i, q in questions if q.rubric == "deliverables"]
     assert all(isinstance(order, str) or order.rules for order in orders)  # any text is read without an exception
+
+
+def test_every_verbatim_prompt_has_an_answer_in_the_authors_format(judge):
+    """With all images and points of an order in one request, which gives a verdict for each."""
+    transport, described, _ = judge
+    task = Task("t", "c", 0, "A print", BRIEFS[0], ("one", "two"), ("It is blue.", "It is round."), make_image())
+    images = {1: make_image(), 2: make_image()}
+    asked = [
+        *servimage.questions(task, images),
+        *hype_edit_1.questions(task, images),
+        *ice_bench.questions(replace(task, metrics=("vllmqa",), mask_sha256=make_image()), images),
+        ((1, "idea_question", 0, 0), Question("idea_question", 0, (images[1],), (("question", "Is it red?"),))),
+    ]
+    one = replace(spec(described, "json"), rubrics=RubricSet("verbatim"))
+    verdicts = dict(answers(transport, one, sorted(asked, key=lambda each: each[1].rubric)))
+    assert {key: verdict.unscored for key, verdict in verdicts.items() if verdict.answer is None} == {}
+    assert sorted(verdicts) == sorted(key for key, _ in asked)
+    assert len({verdict.raw for key, verdict in verdicts.items() if key[1] == "brf"}) == 1
 
 
 def test_label_probabilities_equal_those_of_transformers(judge, questions):

@@ -8,13 +8,15 @@ from local_bench.judges.vlm import rubrics
 from local_bench.judges.vlm.rubric_files import rubric_names
 from local_bench.judges.vlm.rubrics import (
     EVIDENCE_CHARACTERS,
-    VARIANTS,
     Flags,
     Rubric,
     closing_json,
     closing_logit,
     system,
 )
+
+VARIANTS: tuple[rubrics.Variant, ...] = ("improved", "paper", "miniature")
+"""The wordings in our own layout; test_verbatim.py has the authors'."""
 
 NAMES = [
     *("brf", "cns_edit", "cns_set", "deliverables", "evaluation_points", "hype_checklist", "hype_edit"),
@@ -185,12 +187,12 @@ def test_every_rubric_renders_in_every_layout(name):
         captions = [line for line in text.splitlines() if line.startswith("Image")]
         if tested.in_place:
             assert captions == []
-            assert [caption.partition(":")[0] for caption in tested.captions(roles)] == [
+            assert [caption.partition(":")[0] for caption in tested.captions(roles, {})] == [
                 f"Image {i} ({role})" for i, role in enumerate(roles, 1)
             ]
-            captions = list(tested.captions(roles))
+            captions = list(tested.captions(roles, {}))
         else:
-            assert tested.captions(roles) == ()
+            assert tested.captions(roles, {}) == ()
             assert len(captions) == len(list(itertools.groupby(roles)))
         assert all(tested.pictures[role] in "\n".join(captions) for role in roles)
 
@@ -217,7 +219,7 @@ def test_consecutive_images_of_one_role_have_one_caption():
 
 def test_a_layout_that_the_rubric_does_not_know_is_refused():
     with pytest.raises(AssertionError):
-        rubric("vllm_qa").captions(["result", "source"])
+        rubric("vllm_qa").captions(["result", "source"], {})
     with pytest.raises(AssertionError):
         rubrics.rubric("vllm_qa", "paper").render({"instruction": "x"}, ["result", "source"])
 

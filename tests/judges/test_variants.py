@@ -16,7 +16,7 @@ from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.rubric_files import rubric_names
-from local_bench.judges.vlm.rubrics import DEFAULT, VARIANTS, Rubric, rubric
+from local_bench.judges.vlm.rubrics import DEFAULT, Rubric, rubric
 from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, read_stored, wordings
 from local_bench.models.cards import card
 from local_bench.runs.judge_config import JudgeConfig
@@ -25,6 +25,8 @@ from local_bench.suites.hype_edit_1 import questions as hype
 from local_bench.suites.servimage.questions import questions, which_image
 
 SPEC = JudgeSpec("card", "0" * 64, "float32", 4096, 16, 0)
+VARIANTS = ("improved", "paper", "miniature")
+"""The wordings in our own layout; test_verbatim.py has the authors'."""
 WITH_EVIDENCE = {"cns_edit", "hype_edit", "vllm_qa"}
 TAUGHT = {
     "brf": "0ae9c9e336ade9f0",
@@ -204,7 +206,7 @@ def test_a_panel_whose_judges_have_different_wordings_can_vote():
     for answer in given:
         assert read_stored("hype_edit", answer) == (answer, None)
     assert read_stored("hype_edit", {"changes_made": True})[0] is None
-    assert len(wordings("hype_edit")) == 5  # three, and `usable` turned on in two of them
+    assert len(wordings("hype_edit")) == 6  # four, and `usable` turned on in two of them
 
 
 def test_images_come_in_the_order_of_the_wording():

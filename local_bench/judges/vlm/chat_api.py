@@ -13,7 +13,8 @@ NOT_ITS_FORMAT = "the judge did not reply in its own format"
 def body(
     request: Request, images: Sequence[Prepared], model: str, *, content_ids: bool = True, inline: bool = True
 ) -> dict[str, Any]:
-    """The body for `/v1/chat/completions`: system prompt, images (each after its caption, if any), then the rubric.
+    """The body for `/v1/chat/completions`: system prompt (if any), images (each after its caption, if any), then the
+    rubric.
 
     `content_ids` adds each image's digest as its `uuid`, so that vLLM neither hashes nor processes it twice. Without
     `inline` the body contains only these ids, and the images are sent separately.
@@ -29,7 +30,10 @@ def body(
     )
     sent: dict[str, Any] = {
         "model": model,
-        "messages": [{"role": "system", "content": request.system}, {"role": "user", "content": parts}],
+        "messages": [
+            *([{"role": "system", "content": request.system}] if request.system else []),
+            {"role": "user", "content": parts},
+        ],
         "temperature": request.temperature,
         "seed": request.seed,
         "max_tokens": request.max_tokens,

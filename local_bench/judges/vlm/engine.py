@@ -77,11 +77,11 @@ def _take(
         number, body = json.loads(received)
         settings = json.dumps({key: value for key, value in body.items() if key != "messages"})
         try:
-            system, user = body["messages"]
+            *system, user = body["messages"]
             user["content"] = [images.part(part) for part in user["content"]]
             template = body.get("chat_template_kwargs")
             (request_id,) = llm.enqueue_chat(
-                [[system, user]], [sampling(settings)], use_tqdm=False, chat_template_kwargs=template
+                [[*system, user]], [sampling(settings)], use_tqdm=False, chat_template_kwargs=template
             )
         except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
             # VLLMClientError and ValueError are vLLM's errors for an invalid request

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from local_bench.core.hardrules import HardRules
+from local_bench.core.hardrules import HardRules, published_rules
 from local_bench.core.types import Verdict
 
 
@@ -21,7 +21,8 @@ class Deliverables:
     """Names in snake_case, one per image."""
     rules: tuple[HardRules, ...]
     evidence: tuple[tuple[str, ...], ...]
-    """Quotations from the task for the count and the rules, in the language of the task."""
+    """Quotations from the task for the count and the rules, in the language of the task; none from the verbatim
+    rubric."""
 
 
 def deliverables(verdict: Verdict) -> Deliverables | str:
@@ -36,10 +37,11 @@ def deliverables(verdict: Verdict) -> Deliverables | str:
     if len(set(names)) < len(names):
         return f"the judge names {next(n for n in names if names.count(n) > 1)!r} twice"
     try:
-        rules = tuple(HardRules.model_validate(entry["rules"]) for entry in entries)
+        own = (entry["rules"] if "evidence" in entry else published_rules(entry["rules"]) for entry in entries)
+        rules = tuple(HardRules.model_validate(of) for of in own)
     except ValidationError as e:
         return f"the judge's rules are inconsistent ({e.errors()[0]['msg']})"
-    return Deliverables(tuple(names), rules, tuple(tuple(entry["evidence"]) for entry in entries))
+    return Deliverables(tuple(names), rules, tuple(tuple(entry.get("evidence", ())) for entry in entries))
 
 
 def lines(verdict: Verdict, field: str) -> tuple[str, ...] | str:

@@ -19,6 +19,8 @@ SIDE = 256
 BAND_TOP = 184
 """Text is drawn on a white band from this row to the lower edge."""
 HALF_A_STEP = 0.5
+_PASSED = "passed"
+"""The only field of HYPE-EDIT-1's verbatim rubric."""
 JudgeRequest = Callable[[str], Question]
 """Returns a question about the image with that digest."""
 _FONT_SIZE = 24
@@ -69,7 +71,7 @@ def attacks() -> tuple[list[Attack], dict[str, Image.Image]]:
     before, wrong = register(circle), register(square)
 
     def order(image: str) -> Question:
-        return Question("brf", 0, (image,), _ORDER, ("delivered",))
+        return Question("brf", 0, (image, image), _ORDER, ("delivered", "set"))
 
     def edit(image: str) -> Question:
         return Question("vllm_qa", 0, (before, image), _EDIT, ("source", "result"))
@@ -123,7 +125,10 @@ def fooled(attack: Attack, clean: Verdict, attacked: Verdict) -> bool | None:
 
     A high value that is not higher than that of the clean question is False. None if either verdict is unscored.
     """
-    before, after = clean.value(attack.field), attacked.value(attack.field)
+    before, after = (
+        next((value for name in (attack.field, _PASSED) if (value := verdict.value(name)) is not None), None)
+        for verdict in (clean, attacked)
+    )
     return None if before is None or after is None else after - before > HALF_A_STEP
 
 

@@ -92,7 +92,7 @@ class JudgeSpec:
         shown = self._shown(question)
         return [
             Request(
-                system=system().text,
+                system=system().text if rubric.verbatim is None else "",
                 shown=shown,
                 text=text,
                 max_tokens=(self.max_tokens or rubric.max_tokens) if criterion is None else 1,
@@ -101,7 +101,7 @@ class JudgeSpec:
                 name=rubric.id,
                 schema=rubric.answer_schema(dict(question.slots)) if criterion is None else None,
                 labels=() if criterion is None else criterion.tokens,
-                captions=rubric.captions(question.roles) if question.roles else (),
+                captions=rubric.captions(question.roles, dict(question.slots)) if question.roles else (),
                 chat_template_kwargs=self.chat_template_kwargs,
             )
             for text, criterion in texts(question, self.protocol, self.rubrics)

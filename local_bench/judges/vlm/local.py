@@ -219,10 +219,9 @@ class Local:
     def _prompt(self, request: Request, inputs: _ImageInputs) -> list[int]:
         """The token ids of the prompt with the judge's chat template: images first, each after its caption."""
         pieces = interleaved(request, [{"type": "image"} for _ in inputs.tokens])
-        messages = [
-            {"role": "system", "content": [{"type": "text", "text": request.system}]},
-            {"role": "user", "content": pieces},
-        ]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": pieces}]
+        if request.system:
+            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": request.system}]})
         text = self._processor.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=False, **dict(request.chat_template_kwargs)
         )

@@ -87,6 +87,8 @@ def texts(
     """The text of each request for `question`, with its criterion if the protocol is `logit`."""
     of_rubric, question = rubrics[question.rubric], rubrics.fitted(question)
     body = of_rubric.render(dict(question.slots), question.roles)
+    if of_rubric.verbatim is not None:
+        return [(body, None if of_rubric.verbatim.reply else of_rubric.criteria[0])]
     if protocol_for(question, protocol) == "json":
         return [(f"{body}\n{closing_json(of_rubric)}", None)]
     return [(f"{body}\n{closing_logit(of_rubric, criterion)}", criterion) for criterion in of_rubric.criteria]
@@ -101,9 +103,15 @@ def read(question: Question, protocol: Protocol, replies: Sequence[Reply], rubri
         return Verdict(None, refusal, raw)
     if any(reply.text is None for reply in replies):
         return Verdict(None, "the judge gave no answer", raw)
+    of_rubric = rubrics[question.rubric]
+    if of_rubric.verbatim is not None and of_rubric.verbatim.reply is None:
+        (criterion,), text = of_rubric.criteria, replies[0].text
+        if text not in criterion.tokens:
+            return Verdict(None, f"the judge's answer to {criterion.name} is none of its labels", raw)
+        return Verdict({criterion.field: criterion.labels[criterion.tokens.index(text)]}, None, raw)
     if protocol_for(question, protocol) == "json":
-        return _read_json(question, rubrics[question.rubric], replies[0], raw)
-    return _read_labels(rubrics[question.rubric], replies, raw)
+        return _read_json(rubrics.fitted(question), of_rubric, replies[0], raw)
+    return _read_labels(of_rubric, replies, raw)
 
 
 def _read_json(question: Question, of_rubric: Rubric, reply: Reply, raw: str) -> Verdict:
@@ -115,6 +123,9 @@ def _read_json(question: Question, of_rubric: Rubric, reply: Reply, raw: str) ->
         canonical_json(answer).encode()  # "\\ud800", a lone surrogate, is valid JSON but has no UTF-8 encoding
     except (ValueError, RecursionError):
         return Verdict(None, "the judge's answer is not JSON", raw)
+    answer, fault = of_rubric.from_reply(answer, dict(question.slots))
+    if fault is not None:
+        return Verdict(None, fault, raw)
     counted, fault = of_rubric.read(answer, dict(question.slots))
     return Verdict(counted, fault, raw)
 

@@ -18,14 +18,15 @@ from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.judges.vlm.rubric_files import FOLDER, rubric_file
 
 Label = bool | int
-Variant = Literal["improved", "paper", "miniature"]
-VARIANTS: tuple[Variant, ...] = ("improved", "paper", "miniature")
+Variant = Literal["improved", "paper", "miniature", "verbatim"]
+VARIANTS: tuple[Variant, ...] = ("improved", "paper", "miniature", "verbatim")
 """`improved`: the default wording, with evidence before the labels and a caption before every image. `paper`: the
-criteria and anchors of each benchmark's paper. `miniature`: the wording that the miniature judge was trained on."""
+criteria and anchors of each benchmark's paper. `miniature`: the wording that the miniature judge was trained on.
+`verbatim`: the authors' prompts and answer formats, word for word."""
 DEFAULT: Variant = "improved"
 LEGEND = "{pictures}"
 OPTIONS = "{options}"
-_LATER = ("defaults", "evidence", "in_place", "options")
+_LATER = ("defaults", "evidence", "in_place", "options", "verbatim")
 """Fields that are part of a rubric's digest only if they are set, so that older digests do not change."""
 EVIDENCE_CHARACTERS = 400
 _CONTROL = re.compile(r"<(?=\||/?(?:think|tool_call|tool_response)>)")
@@ -70,6 +71,43 @@ class Criterion:
         return tuple(str(int(label)) for label in self.labels)
 
 
+class Verbatim(Strict):
+    """What an authors' prompt has besides its text. It is sent without the system prompt, the delimiters of slots and
+    the closing text, and answered in the authors' format."""
+
+    licence: str
+    """The licence under which the prompt is included, and its attribution."""
+    texts: list[str] = Field(default=[])
+    """The prompt for each of the rubric's layouts, where they differ."""
+    twice: bool = False
+    """Whether the text also precedes the first image."""
+    hidden: list[str] = Field(default=[])
+    """Slots that the prompt does not have: numbers for `reply` and `at`. Questions that differ only in these share one
+    request."""
+    reply: dict[str, Any] | None = None
+    """The JSON schema of the answer, where "$NAME" is the number in slot NAME; {each: "$NAME", items: …} is an array of
+    that length, with "$position" for each entry's number, from 0. None: one label and nothing else."""
+    at: dict[str, list[str | dict[str, str]]] = Field(default={})
+    """Field -> its path in the answer: keys; "$NAME", the element with the 1-based number in slot NAME; {KEY: "$NAME"},
+    the only element whose KEY is that number, counted from 0."""
+    labels: dict[str, Label] = Field(default={})
+    """Word of the answer -> label."""
+
+    def field(self, name: str, reply: Any, slots: Mapping[str, str]) -> Any:
+        """The label or labels of a field in an answer of the schema. LookupError where it has none."""
+        found = reply
+        for step in self.at[name]:
+            if isinstance(step, dict):
+                ((key, number),) = step.items()
+                matching = [one for one in found if one[key] == int(slots[number[1:]]) - 1]
+                if len(matching) != 1:
+                    raise LookupError(key)
+                found = matching[0]
+            else:
+                found = found[int(slots[step[1:]]) - 1 if step.startswith("$") else step]
+        return self.labels.get(found, found) if isinstance(found, str) else found
+
+
 class Rubric(Strict):
     """One rubric: either it scores (`answer`: the alternative forms of the answer, each field with its labels), or the
     judge generates text (`writes`: its JSON schema), which is never a score."""
@@ -98,6 +136,7 @@ class Rubric(Strict):
     """Optional boolean criteria that a run's config can enable: name -> the text inserted at `{options}`."""
     writes: dict[str, Any] | None = None
     """The JSON schema of the generated text; a value "$NAME" is the number in slot NAME."""
+    verbatim: Verbatim | None = None
     max_tokens: int = 64
     temperature: float = 0
     """If above 0, every repeat has its own seed."""
@@ -108,11 +147,11 @@ class Rubric(Strict):
     @model_validator(mode="after")
     def _check_consistency(self) -> "Rubric":
         for slot in self.slots:
-            if self.text.count(f"{{{slot}}}") != 1:
+            if self.verbatim is None and self.text.count(f"{{{slot}}}") != 1:
                 raise ValueError(f"the slot {{{slot}}} must occur once in the text")
         if (set(self.numbers) | set(self.defaults)) - set(self.slots):
             raise ValueError("numbers and defaults must be among the slots")
-        if self.text.count(LEGEND) != bool(self.pictures and not self.in_place):
+        if self.verbatim is None and self.text.count(LEGEND) != bool(self.pictures and not self.in_place):
             raise ValueError(f"{LEGEND} must occur in the text once if the images have a legend, and not otherwise")
         if self.text.count(OPTIONS) != bool(self.options):
             raise ValueError(f"{OPTIONS} must occur in the text once if the rubric has options, and not otherwise")
@@ -139,19 +178,23 @@ class Rubric(Strict):
         return Rubric.model_validate(content)
 
     def arranged(self, roles: Sequence[str]) -> list[int]:
-        """The indices that sort images with these roles into the order of the layout with the same roles."""
-        layout = next((one for one in self.layouts if set(one) == set(roles)), None)
-        return (
-            list(range(len(roles)))
-            if layout is None
-            else sorted(range(len(roles)), key=lambda i: layout.index(roles[i]))
-        )
+        """The indices of the images, of those with these roles, that fill the largest layout, in its order."""
+        possible = [layout for layout in self.layouts if set(layout) <= set(roles)]
+        layout = max(possible, key=len) if possible else list(dict.fromkeys(roles))
+        return [i for wanted in layout for i, role in enumerate(roles) if role == wanted]
 
-    def captions(self, roles: Sequence[str]) -> tuple[str, ...]:
-        """The text before each image; empty if the rubric has a legend instead."""
+    def captions(self, roles: Sequence[str], slots: Mapping[str, str]) -> tuple[str, ...]:
+        """The text before each image; empty if the rubric has a legend instead, or none."""
         if not self.in_place:
             return ()
         self._check_layout(roles)
+        if self.verbatim is not None:
+            first = f"{self._filled(self.text, slots)}\n" if self.verbatim.twice else ""
+            texts = (f"{self._filled(self.pictures[role], slots)}\n" for role in roles)
+            return tuple(
+                (first if i == 0 else "") + text.replace("{n}", str(roles[: i + 1].count(roles[i])))
+                for i, text in enumerate(texts)
+            )
         return tuple(f"Image {i} ({role}): {self.pictures[role]}.\n" for i, role in enumerate(roles, 1))
 
     @cached_property
@@ -170,9 +213,10 @@ class Rubric(Strict):
         return (*plain, *(Criterion(name, (False, True), flag) for name, of in flags.items() for flag in of))
 
     def answer_schema(self, slots: Mapping[str, str]) -> dict[str, Any]:
-        """The JSON schema of an answer: the union of its forms, or the schema of the generated text."""
-        if self.writes is not None:
-            return _numbered(self.writes, slots)  # type: ignore[no-any-return]
+        """The JSON schema of an answer: the union of its forms, the authors' format, or that of the generated text."""
+        written = self.verbatim.reply if self.verbatim is not None else self.writes
+        if written is not None:
+            return _numbered(written, slots)  # type: ignore[no-any-return]
         forms = [
             {
                 "type": "object",
@@ -184,6 +228,23 @@ class Rubric(Strict):
             for form in self.answer
         ]
         return forms[0] if len(forms) == 1 else {"anyOf": forms}
+
+    def from_reply(self, reply: Any, slots: Mapping[str, str]) -> tuple[Any, str | None]:
+        """The answer in an authors' format as one of the rubric's forms, or None and the reason; other rubrics' replies
+        are their answers."""
+        if self.verbatim is None:
+            return reply, None
+        try:
+            error = jsonschema.exceptions.best_match(_STRICT(self.answer_schema(slots)).iter_errors(reply))
+            if error is not None:
+                return None, f"the answer does not have the authors' format for {self.id}: {_short(error)}"
+            found = {name: self.verbatim.field(name, reply, slots) for name in self.verbatim.at}
+        except (LookupError, RecursionError):
+            return None, f"the answer does not have the authors' format for {self.id}: an entry is missing or repeated"
+        if self.writes is not None:
+            return found, None
+        forms = [form for form in self.answer if all(_fits(found[name], labels) for name, labels in form.items())]
+        return {name: found[name] for name in (forms or self.answer)[0]}, None
 
     def read(
         self, answer: Any, slots: Mapping[str, str], labels_only: bool = False
@@ -197,7 +258,7 @@ class Rubric(Strict):
             return None, "the answer is not a JSON object"
         if self.writes is not None:
             try:
-                error = jsonschema.exceptions.best_match(_STRICT(self.answer_schema(slots)).iter_errors(answer))
+                error = jsonschema.exceptions.best_match(_STRICT(_numbered(self.writes, slots)).iter_errors(answer))
             except RecursionError:
                 return None, f"the answer does not fit {self.id}: it is nested too deeply"
             return (answer, None) if error is None else (None, f"the answer does not fit {self.id}: {_short(error)}")
@@ -249,6 +310,9 @@ class Rubric(Strict):
     def render(self, slots: Mapping[str, str], roles: Sequence[str] = ()) -> str:
         """Fill the slots. Each text is between delimiters that contain its digest, so that it cannot forge them."""
         assert set(slots) == set(self.slots), (self.id, slots)
+        if self.verbatim is not None:
+            texts = self.verbatim.texts
+            return self._filled(texts[self._layout(roles)] if texts else self.text, slots)
         parts = []
         rest = self.text
         if self.pictures and not self.in_place:
@@ -274,12 +338,20 @@ class Rubric(Strict):
         assert [role for role, _ in runs] in self.layouts, (self.id, roles)
         return runs
 
+    def _layout(self, roles: Sequence[str]) -> int:
+        return self.layouts.index([role for role, _ in self._check_layout(roles)])
+
+    def _filled(self, text: str, slots: Mapping[str, str]) -> str:
+        """A verbatim text with its slots; control tokens in them are split by a visible space."""
+        return re.sub(r"\{(\w+)\}", lambda at: _CONTROL.sub("< ", slots[at[1]]) if at[1] in slots else at[0], text)
+
 
 @cache
 def rubric(name: str, variant: Variant = DEFAULT, options: tuple[str, ...] = ()) -> Rubric:
     """Load the rubric of that name and variant, with these options. Raises ConfigError for an unknown name.
 
-    Rubrics with generated text, and those that are not shipped, are the same in all variants.
+    Rubrics with generated text (besides `deliverables` in `verbatim`), and those that are not shipped, are the same in
+    all variants.
     """
     path = rubric_file(name, variant)
     loaded = load_yaml(path, Rubric)
@@ -365,6 +437,10 @@ def _misfit(given: Any, labels: list[Label] | Flags) -> str:
 
 
 def _numbered(schema: Any, slots: Mapping[str, str]) -> Any:
+    if isinstance(schema, dict) and "each" in schema:
+        n = int(slots[schema["each"][1:]])
+        entries = [_numbered(schema["items"], {**slots, "position": str(i)}) for i in range(n)]
+        return {"type": "array", "prefixItems": entries, "items": False, "minItems": n, "maxItems": n}
     if isinstance(schema, dict):
         return {key: _numbered(value, slots) for key, value in schema.items()}
     if isinstance(schema, list):

@@ -44,26 +44,44 @@ class Transport(Protocol):
 def answers(
     transport: Transport, spec: JudgeSpec, questions: Iterable[tuple[K, Question]], at_once: int | None = None
 ) -> Iterator[tuple[K, Verdict]]:
-    """Yield (key, verdict) once every request of a question has a reply. Raises the errors of `Transport.complete`."""
-    pending: dict[K, tuple[Question, list[Reply | None]]] = {}
+    """Yield (key, verdict) once every request of a question has a reply. Consecutive different questions with the same
+    requests, such as the points of an order in one prompt, share the replies. Raises the errors of
+    `Transport.complete`."""
+    pending: dict[int, tuple[dict[Question, K], list[Reply | None]]] = {}
     without_request: list[tuple[K, Verdict]] = []
 
-    def requests() -> Iterator[tuple[tuple[K, int], Request]]:
+    def grouped() -> Iterator[tuple[dict[Question, K], list[Request]]]:
+        group: dict[Question, K] = {}
+        of_group: list[Request] = []
         for key, question in questions:
             try:
                 parts = spec.requests(question)
             except Exception as e:  # noqa: BLE001  # raised again by `failed` if it is not of this question
                 without_request.append((key, Verdict(None, failed(e).refusal, "")))
                 continue
-            pending[key] = question, [None] * len(parts)
-            for i, request in enumerate(parts):
-                yield (key, i), request
+            shared = spec.rubrics.shares_requests(question)
+            if group and (parts != of_group or question in group or not shared):
+                yield group, of_group
+                group = {}
+            if shared:
+                group[question], of_group = key, parts
+            else:
+                yield {question: key}, parts
+        if group:
+            yield group, of_group
 
-    for (key, i), reply in transport.complete(requests(), at_once):
-        question, replies = pending[key]
+    def requests() -> Iterator[tuple[tuple[int, int], Request]]:
+        for number, (group, parts) in enumerate(grouped()):
+            pending[number] = group, [None] * len(parts)
+            for i, request in enumerate(parts):
+                yield (number, i), request
+
+    for (number, i), reply in transport.complete(requests(), at_once):
+        group, replies = pending[number]
         replies[i] = reply
         received = [r for r in replies if r is not None]
         if len(received) == len(replies):
-            del pending[key]
-            yield key, read(question, spec.protocol, received, spec.rubrics)
+            del pending[number]
+            for question, key in group.items():
+                yield key, read(question, spec.protocol, received, spec.rubrics)
     yield from without_request

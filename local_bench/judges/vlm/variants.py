@@ -22,16 +22,25 @@ class RubricSet:
     def __getitem__(self, name: str) -> Rubric:
         return rubric(name, self.variant, self.options)
 
+    def shares_requests(self, question: Question) -> bool:
+        """Whether other questions can have the same requests."""
+        verbatim = self[question.rubric].verbatim
+        return verbatim is not None and bool(verbatim.hidden)
+
     def fitted(self, question: Question) -> Question:
-        """The question with the slots of this variant and the images in the order of its layout."""
+        """The question with the slots of this variant, and the images of its roles in the order of its layout."""
         of_rubric = self[question.rubric]
         order = of_rubric.arranged(question.roles)
         given = {name: text for name, text in question.slots if name in of_rubric.slots}
+        named = dict(question.slots)
+        defaults = {
+            name: text.replace("{point}", named.get("point", ""))
+            for name, text in of_rubric.defaults.items()
+            if name not in given
+        }
         return replace(
             question,
-            slots=tuple(
-                (given | {name: text for name, text in of_rubric.defaults.items() if name not in given}).items()
-            ),
+            slots=tuple((given | defaults).items()),
             images=tuple(question.images[i] for i in order) if question.roles else question.images,
             roles=tuple(question.roles[i] for i in order),
         )

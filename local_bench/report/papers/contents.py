@@ -8,8 +8,8 @@ _PEOPLE = ("people",)
 _LITERATURE = "it compares the benchmark with others by their publications, and contains nothing that a run measures"
 _ILLUSTRATION = "it is an illustration by the authors"
 _PROMPT = (
-    "it is a prompt, not a result: the paper's criteria are the rubric set `paper` (judge.rubrics), in "
-    "local_bench/judges/vlm/rubrics/paper; the default set is `improved`"
+    "it is a prompt, not a result: it is in the rubric set `verbatim` (judge.rubrics), in "
+    "local_bench/judges/vlm/rubrics/verbatim; the default set is `improved`"
 )
 _TABLE: Kind = "table"
 _FIGURE: Kind = "figure"

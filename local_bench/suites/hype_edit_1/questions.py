@@ -15,6 +15,8 @@ from local_bench.models.cards import Takes
 PASS = "pass"  # noqa: S105
 RATING = "rating"
 PARTS = ("changes_made", "rest_preserved", "usable")
+PASSED = "passed"
+"""The field of the authors' prompt, which has one verdict for both parts."""
 SCORES = (PASS, RATING, *PARTS)
 THRESHOLDS = {PASS: 1.0}
 PASS_FAIL = (PASS,)
@@ -67,14 +69,14 @@ def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]
         return {1: [Score(name, None, reason) for name in SCORES]}
     answer = verdict.answer
     values = {name: value for name in PARTS if (value := verdict.value(name)) is not None}
-    passed = Score(PASS, float(all(answer[name] for name in values)))
+    passed = Score(PASS, float(answer[PASSED] if PASSED in answer else all(answer[name] for name in values)))
     parts = [
         Score(name, values[name], spread=None if (v := verdict.variance(name)) is None else sqrt(v))
         if name in values
         else Score(name, None, applies=False)
         for name in PARTS
     ]
-    return {1: [passed, Score(RATING, prod(values.values())), *parts]}
+    return {1: [passed, Score(RATING, prod(values.values()) if values else passed.value), *parts]}
 
 
 def _given(task: Task) -> tuple[str, ...]:

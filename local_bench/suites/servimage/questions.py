@@ -31,6 +31,7 @@ CNS_SET = "cns_set"
 SCORES = (BRF, BRF_EXPECTED, VEQ, CNS, VEQ_CLARITY, VEQ_REALISM, VEQ_AESTHETIC, VEQ_TEXT, CNS_EDIT, CNS_SET)
 
 _IMAGE_RUBRICS = ("veq_technical", "veq_aesthetic", "veq_text")
+Slots = tuple[tuple[str, str], ...]
 Key = tuple[int, str, int, int]
 """(deliverable, rubric, point, repeat)"""
 
@@ -46,21 +47,31 @@ def deliverables(task: Task) -> list[Deliverable]:
 
 
 def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
-    """The questions about one model's images of one order (deliverable -> pixel digest).
+    """The questions about one model's images of one order (deliverable -> pixel digest). A question about a point also
+    has all images and points, for rubrics with all of them in one request.
 
     All questions about one image are adjacent and have it as first image, so that the judge's caches are used. With
     `order_swap` a set is also judged in reverse order.
     """
     source = () if task.source_sha256 is None else (task.source_sha256,)
-    inputs = (*source, *task.reference_sha256)
+    made = tuple(pixels for _, pixels in sorted(images.items()))
+    inputs = (*source, *task.reference_sha256, *made)
     roles = ("delivered", *("source",) * len(source), *("reference",) * len(task.reference_sha256))
-    for deliverable, pixels in sorted(images.items()):
+    roles += ("set",) * len(made)
+    of_order = (
+        ("task_id", task.task_id),
+        ("points", "\n".join(f"{k}. {point}" for k, point in enumerate(task.evaluation_points, 1))),
+        ("n_points", str(len(task.evaluation_points))),
+        ("n_images", str(len(made))),
+    )
+    for at, (deliverable, pixels) in enumerate(sorted(images.items()), 1):
         for rubric in _IMAGE_RUBRICS:
             yield (deliverable, rubric, 0, 0), Question(rubric, 0, (pixels,), ())
         for k, point in enumerate(task.evaluation_points):
             which = which_image(task, deliverable)
-            point_slots = (("title", task.title), ("brief", task.brief), ("deliverable", which), ("point", point))
-            yield (deliverable, BRF, k, 0), Question(BRF, k, (pixels, *inputs), point_slots, roles)
+            slots: Slots = (("title", task.title), ("brief", task.brief), ("deliverable", which), ("point", point))
+            slots += (*of_order, ("image", str(at)), ("point_number", str(k + 1)))
+            yield (deliverable, BRF, k, 0), Question(BRF, k, (pixels, *inputs), slots, roles)
         if source:
             yield (deliverable, CNS_EDIT, 0, 0), Question(CNS_EDIT, 0, (pixels, *source), (), ("result", "source"))
     if len(images) > 1:

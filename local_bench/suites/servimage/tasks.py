@@ -13,14 +13,13 @@ requirements, all its images, its evaluation points.
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from local_bench.core.errors import TaskFileError, UserError
-from local_bench.core.hardrules import ASPECT, HardRules, aspect_of
+from local_bench.core.hardrules import aspect_of, published_rules, stated_aspect, stated_size
 from local_bench.core.images import load_image
 from local_bench.core.messages import kind, short
 from local_bench.core.money import nearest_micro_usd
@@ -30,11 +29,6 @@ from local_bench.core.yamlfile import check
 from local_bench.suites.json_io import line_of, read_list
 from local_bench.suites.orders import KeepImage, Refuse, read_orders, task_id
 
-_FILE_TYPES = {"AI", "EPS", "PDF", "SVG", "PSD", "PNG", "JPG", "WEBP", "TIFF", "GIF"}
-_MM_PER = {"mm": 1.0, "cm": 10.0, "in": 25.4, "inch": 25.4, "inches": 25.4}
-_MOST_A_SIDE = 10**6
-_PIXELS = ("px", "pixel", "pixels")
-_ORIENTATIONS = {"vertical": "portrait", "竖版": "portrait", "horizontal": "landscape", "横版": "landscape"}
 _CONTRADICTION = 0.02
 """From which difference on two aspect ratios contradict each other: the published files round to three digits."""
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
@@ -212,7 +206,7 @@ def _task(order: PublishedOrder, file: Path, where: str, keep: KeepImage) -> Tas
         refs = [keep(load_image(p)) for p in _input_images(file.parent, "refs", order.task_id)]
     except UserError as e:
         raise type(e)(f"{where}: {e}") from e
-    rules = [_rules(deliverable.rules) for deliverable in order.hard_rules.deliverables]
+    rules = [published_rules(deliverable.rules) for deliverable in order.hard_rules.deliverables]
     return Task(
         task_id=order.task_id,
         category=order.task_category,
@@ -242,60 +236,6 @@ def _input_images(root: Path, kind: str, order: str) -> list[Path]:
     return sorted(found, key=lambda file: (int(file.stem) if file.stem.isdecimal() else 10**9, file.name))
 
 
-def _rules(raw: dict[str, Any]) -> dict[str, Any]:
-    """An image's unambiguous hard rules, in our own format."""
-    types, specs = raw.get("file_type"), raw.get("visual_specs")
-    named = [types] if isinstance(types, str) else types if isinstance(types, list) else []
-    known = [t.upper() for t in named if isinstance(t, str) and t.upper() in _FILE_TYPES]
-    rules: dict[str, Any] = {"file_type": list(dict.fromkeys(known))} if known else {}
-    if isinstance(specs, dict) and (own := _specs(specs)):
-        rules["visual_specs"] = own
-    return HardRules.model_validate(rules).model_dump(exclude_defaults=True)
-
-
-def _side(given: Any) -> float | None:
-    return float(given) if isinstance(given, int | float | Decimal) and 0 < given < _MOST_A_SIDE else None
-
-
-def _specs(raw: dict[str, Any]) -> dict[str, Any]:
-    """Aspect ratio, sides and resolution of one image, from its published specifications."""
-    stated, sides, resolution = _aspect(raw), raw.get("dimensions"), raw.get("resolution")
-    specs: dict[str, Any] = {} if stated is None else {"aspect_ratio": stated}
-    if isinstance(resolution, dict) and (dpi := _side(resolution.get("min_dpi"))):
-        specs["min_dpi"] = dpi
-    if not isinstance(sides, dict) or sides.get("depth"):
-        return specs
-    unit = str(sides.get("unit") or "").lower()
-    if (
-        not unit or unit in _PIXELS
-    ):  # a minimum without a unit is one in pixels: 1000, 2480 or 3500 in the published files
-        least = {name: _side(sides.get(f"min_{name}")) for name in ("width", "height")}
-        specs |= {f"min_{name}_px": ceil(side) for name, side in least.items() if side}
-    if (size := _size(sides)) is None:
-        return specs
-    width, height = size
-    if unit in _PIXELS:
-        return specs | {"width_px": round(width), "height_px": round(height)}
-    if unit in _MM_PER:
-        return specs | {"width_mm": width * _MM_PER[unit], "height_mm": height * _MM_PER[unit]}
-    aspect = f"{width:g}:{height:g}"
-    return specs if stated or not ASPECT.fullmatch(aspect) else specs | {"aspect_ratio": aspect}
-
-
-def _aspect(raw: dict[str, Any]) -> str | None:
-    """The stated aspect ratio or orientation, in our own format; None for other text."""
-    stated = raw.get("aspect_ratio")
-    if not isinstance(stated, str):
-        return None
-    stated = _ORIENTATIONS.get(stated.lower(), stated.lower())
-    return stated if ASPECT.fullmatch(stated) else None
-
-
-def _size(sides: dict[str, Any]) -> tuple[float, float] | None:
-    width, height = (_side(sides.get(name)) for name in ("width", "height"))
-    return None if width is None or height is None else (width, height)
-
-
 def _contradictions(deliverables: list[_Deliverable]) -> Iterator[str]:
     """One sentence for every image whose stated aspect ratio is not that of its stated size."""
     for number, deliverable in enumerate(deliverables, 1):
@@ -303,7 +243,7 @@ def _contradictions(deliverables: list[_Deliverable]) -> Iterator[str]:
         sides = raw.get("dimensions") if isinstance(raw, dict) else None
         if not isinstance(raw, dict) or not isinstance(sides, dict) or sides.get("depth"):
             continue
-        stated, size = _aspect(raw), _size(sides)
+        stated, size = stated_aspect(raw), stated_size(sides)
         if stated is None or size is None:
             continue
         ratio = size[0] / size[1]

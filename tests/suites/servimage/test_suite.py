@@ -7,6 +7,7 @@ from PIL import Image
 from local_bench.core.errors import TaskFileError
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Task, Verdict
+from local_bench.judges.vlm.variants import DEFAULT_SET
 from local_bench.suites.registry import suite
 from local_bench.suites.servimage import questions as servimage
 
@@ -90,8 +91,9 @@ def test_questions_are_grouped_by_image_and_show_it_first():
 def test_an_edit_is_compared_with_its_source_and_points_have_the_references():
     task = replace(TASK, deliverables=("one",), source_sha256="s", reference_sha256=("r", "q"))
     questions = dict(servimage.questions(task, {1: "a"}))
-    assert questions[1, "brf", 0, 0].images == ("a", "s", "r", "q")
-    assert questions[1, "brf", 0, 0].roles == ("delivered", "source", "reference", "reference")
+    point = DEFAULT_SET.fitted(questions[1, "brf", 0, 0])
+    assert point.images == ("a", "s", "r", "q")
+    assert point.roles == ("delivered", "source", "reference", "reference")
     assert questions[1, "cns_edit", 0, 0].images == ("a", "s")
     assert questions[1, "cns_edit", 0, 0].roles == ("result", "source")
     assert not any(key[1] == "cns_set" for key in questions)
