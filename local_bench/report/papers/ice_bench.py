@@ -87,11 +87,13 @@ def _gathered(given: Given) -> dict[str, Sequence[Item]]:
 def table_2(given: Given) -> Table:
     """Which tasks of the runs each model supports."""
     once([(run.path, {row.model for row in image_results(run)}) for run in given.runs])
-    supported: dict[str, dict[str, bool]] = {}
+    supported: dict[str, dict[str, bool | None]] = {}
     for run in given.runs:
+        imported = {model.label for model in run.config.models if model.imported is not None}
         for row in image_results(run):
             of_model = supported.setdefault(row.model, {})
-            of_model[row.task.category] = of_model.get(row.task.category, False) or row.supported
+            found = (row.pixels_sha256 is not None or None) if row.model in imported else row.supported
+            of_model[row.task.category] = of_model.get(row.task.category) or found
     columns = (
         *(Column("kind", "Kind"), Column("number", "No.", "d"), Column("task", "Evaluation Task")),
         *(Column(model, model) for model in supported),
@@ -99,7 +101,10 @@ def table_2(given: Given) -> Table:
     rows = tuple(
         (_kind(n), n, task, *(of.get(task) for of in supported.values())) for n, task in enumerate(NUMBERED, 1)
     )
-    notes = ("a dash is a task of which the runs have no item; tasks have the names of the benchmark's files",)
+    notes = (
+        "a dash is a task of which the runs have no item, or no image was imported",
+        "tasks have the names of the benchmark's files",
+    )
     return Table("ICE-Bench, supplement, table 2: task-model correspondence", columns, rows, notes)
 
 

@@ -163,6 +163,18 @@ def test_ice_table_2_has_every_task_and_a_dash_for_those_of_no_item(runs, reprod
     assert result["Local Subject Removal"]["kind"] == "Local Editing"
 
 
+def test_ice_table_2_claims_no_task_of_which_no_image_was_imported(runs, reproduce, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(runs["ice-bench"][0], path)
+    with closing(sqlite3.connect(path / "ledger.sqlite", isolation_level=None)) as db:
+        db.execute(
+            """UPDATE candidates SET state = 'unscored', unscored = 'no image', pixels_sha256 = NULL
+               WHERE model = 'one' AND task_id = 'i1'"""
+        )
+    result = {row["task"]: row for row in reproduce("ice-bench", "table-2", path)["rows"]}
+    assert (result["Text2Image"]["one"], result["Text2Image"]["two"]) == (None, True)
+
+
 def test_ice_result_files_are_of_the_method_whose_folder_they_are_in(runs, reproduce, tmp_path):
     with RunDir.open(runs["ice-bench"][0]) as run:
         files = export(run, "ice-bench", tmp_path / "out")
