@@ -5,21 +5,24 @@ K + 1 counts and the number of first-attempt passes, and every statistic is exac
 as not passed, because the benchmark divides by the requested images; `at_best` counts them as passes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betaincinv
 
-from local_bench.settle.bootstrap import Floats, Interval, bootstrap
+from local_bench.settle.intervals import LEVEL, student
 
 RETRY_CAP = 4
 REVIEW_USD_PER_HOUR = 50
 REVIEW_SECONDS = 20
-_TEN = 10
-"""Of pass@10."""
+_OPEN = 0.01
+"""Lower end of pass@4 up to which a cost has no upper end."""
+_TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 
 PASS, FAIL, UNSCORED, MISSING = 1, 0, -1, -2
 Outcomes = NDArray[np.int8]
@@ -40,6 +43,12 @@ def success_within(p: Fraction, k: int = RETRY_CAP) -> Fraction:
 def pass_at_k_unbiased(n: int, c: int, k: int) -> Fraction | None:
     """1 - C(n - c, k) / C(n, k) for c passes among n attempts (Chen et al. 2021, eq. 1); None for fewer than k."""
     return 1 - Fraction(comb(n - c, k), comb(n, k)) if k <= n else None
+
+
+def expected_attempts_unbiased(n: int, c: int, cap: int = RETRY_CAP) -> Fraction | None:
+    """Unbiased E: eq. 4 is the sum over j < A = `cap` of (1 - p)^j, of which C(n - c, j) / C(n, j) is unbiased (Chen et
+    al. 2021); None for fewer than A - 1 attempts."""
+    return sum((Fraction(comb(n - c, j), comb(n, j)) for j in range(cap)), Fraction(0)) if cap <= n + 1 else None
 
 
 def review_usd(usd_per_hour: Fraction, seconds: Fraction) -> Fraction:
@@ -93,17 +102,28 @@ class Reliability:
 
     def pass_at_unbiased(self, k: int) -> Fraction | None:
         """Unbiased pass@k; None for fewer than k attempts."""
-        return (
-            None if k > self.attempts else self.mean(lambda c: pass_at_k_unbiased(self.attempts, c, k) or Fraction(0))
-        )
+        return self._unbiased(lambda n, c: pass_at_k_unbiased(n, c, k))
+
+    def _unbiased(self, of: Callable[[int, int], Fraction | None]) -> Fraction | None:
+        known = of(self.attempts, 0) is not None
+        return self.mean(lambda c: of(self.attempts, c) or Fraction(0)) if known else None
 
     def expected_attempts(self, cap: int = RETRY_CAP) -> Fraction | None:
         """E of eq. 5."""
         return self.mean(lambda c: expected_attempts(Fraction(c, self.attempts), cap))
 
+    def expected_attempts_unbiased(self, cap: int = RETRY_CAP) -> Fraction | None:
+        """Unbiased E; None for fewer than cap - 1 attempts."""
+        return self._unbiased(lambda n, c: expected_attempts_unbiased(n, c, cap))
+
     def effective_cost_usd(self, usd_per_attempt: Fraction, cap: int = RETRY_CAP) -> Fraction | None:
         """Eq. 6; None if nothing passes."""
         tries, success = self.expected_attempts(cap), self.pass_at(cap)
+        return None if tries is None or success is None else effective_cost(tries, usd_per_attempt, success)
+
+    def effective_cost_usd_unbiased(self, usd_per_attempt: Fraction, cap: int = RETRY_CAP) -> Fraction | None:
+        """Eq. 6 from the unbiased E and pass@cap; None if nothing passes, or for fewer than `cap` attempts."""
+        tries, success = self.expected_attempts_unbiased(cap), self.pass_at_unbiased(cap)
         return None if tries is None or success is None else effective_cost(tries, usd_per_attempt, success)
 
     @property
@@ -148,41 +168,59 @@ def _counted(passes: NDArray[np.bool_]) -> Reliability:
     return Reliability(k, tuple(map(int, by_passes)), int(passes[:, 0].sum()) if k else 0)
 
 
-FIGURES = ("pass_rate", "pass_at_4", "pass_at_10", "pass_at_any", "expected_attempts", "effective_cost_usd", "hype_gap")
-"""Keys of `intervals`, in the order of the statistic."""
+Ends = tuple[float, float | None]
+"""Of an interval; None for one that is open above."""
 
 
-def intervals(
-    outcomes: Outcomes, usd_per_attempt: Fraction | None, cap: int = RETRY_CAP, seed: int = 0
-) -> dict[str, Interval | None]:
-    """95 % percentile bootstrap intervals over tasks of the statistics of `Reliability`; open attempts count as not
-    passed. None for pass@10 of fewer than ten attempts, and for a cost without a price."""
-    passes = outcomes == PASS
-    k, counts = passes.shape[1], passes.sum(axis=1).tolist()
-    by_count = {
-        c: (
-            c / k,
-            float(success_within(Fraction(c, k))),
-            float(pass_at_k_unbiased(k, c, _TEN) or 0),
-            float(c > 0),
-            float(expected_attempts(Fraction(c, k), cap)),
-            float(success_within(Fraction(c, k), cap)),
-        )
-        for c in set(counts)
+def intervals(of: Reliability, usd_per_attempt: Fraction | None, cap: int = RETRY_CAP) -> Mapping[str, Ends | None]:
+    """95 % interval of each figure over tasks like these, from the unbiased estimates; open attempts count as not
+    passed. None for fewer than two tasks, too few attempts (pass@10 of nine), and a cost without a price.
+
+    The ends of a cost are those of E and pass@`cap` divided: each pass of a task lowers the one and raises the other.
+    """
+    k = of.attempts
+
+    def ends(score: Callable[[int], Fraction | None]) -> tuple[float, float] | None:
+        return _ends([(score(c), n) for c, n in enumerate(of.tasks_by_passes) if n], k)
+
+    def retries(c: int) -> Fraction | None:
+        tries = expected_attempts_unbiased(k, c, cap)
+        return None if tries is None else (tries - 1) / max(1, cap - 1)
+
+    more, within = ends(retries), ends(lambda c: pass_at_k_unbiased(k, c, cap))
+    tries = None if more is None else (1 + more[0] * (cap - 1), 1 + more[1] * (cap - 1))
+    cost: Ends | None = None
+    if tries and within and usd_per_attempt is not None:
+        usd = float(usd_per_attempt)
+        cost = usd * tries[0] / within[1], usd * tries[1] / within[0] if within[0] > _OPEN else None
+    gap = sum(of.tasks_by_passes[1:]) - of.first_passes
+    return {
+        "pass_rate": ends(lambda c: Fraction(c, k)),
+        "pass_at_4": ends(lambda c: pass_at_k_unbiased(k, c, 4)),
+        "pass_at_10": ends(lambda c: pass_at_k_unbiased(k, c, 10)),
+        "pass_at_any": ends(lambda c: Fraction(c > 0)),
+        "expected_attempts": tries,
+        "effective_cost_usd": cost,
+        "hype_gap": _ends([(Fraction(1), gap), (Fraction(0), of.n_tasks - gap)], k),
     }
-    columns = [(*by_count[c], float(first), 1.0) for c, first in zip(counts, passes[:, 0], strict=True)]
-    attempt = float("nan") if usd_per_attempt is None else float(usd_per_attempt)
 
-    def figures(sums: Floats) -> Floats:
-        rate, four, ten, any_, tries, within, first, n = np.moveaxis(sums, -1, 0)
-        cost = np.where(within > 0, tries * attempt / np.where(within > 0, within, 1), np.nan)
-        return np.stack([rate / n, four / n, ten / n, any_ / n, tries / n, cost, (any_ - first) / n], axis=-1)
 
-    found: dict[str, Interval | None] = dict(
-        zip(FIGURES, bootstrap(np.array(columns), figures, seed=seed), strict=True)
+def _ends(tasks: Sequence[tuple[Fraction | None, int]], attempts: int) -> tuple[float, float] | None:
+    """Interval of the mean of values in [0, 1], given as (value, number of tasks): Clopper and Pearson's with the
+    effective sample size of the standard error and of Student's t (Korn and Graubard 1998). One passed and one failed
+    attempt are added to the squares, because few tasks need not contain the rare ones that determine a mean near 1."""
+    n = sum(count for _, count in tasks)
+    values = [(value, count) for value, count in tasks if value is not None]
+    if n < 2 or len(values) < len(tasks):
+        return None
+    mean = sum((value * count for value, count in values), Fraction(0)) / n
+    squares = sum(((value - mean) ** 2 * count for value, count in values), Fraction(0)) / (n - 1)
+    added = (mean**2 + (1 - mean) ** 2) / (attempts * n)
+    spread = mean * (1 - mean)
+    size = (
+        float(n * spread / (squares + added) if spread else n) * (NormalDist().inv_cdf(_TAILS[1]) / student(n - 1)) ** 2
     )
-    if k < _TEN:
-        found["pass_at_10"] = None
-    if usd_per_attempt is None:
-        found["effective_cost_usd"] = None
-    return found
+    passed, failed = float(mean) * size, float(1 - mean) * size
+    low = betaincinv(passed, failed + 1, _TAILS[0]) if passed else 0
+    high = betaincinv(passed + 1, failed, _TAILS[1]) if failed else 1
+    return float(low), float(high)

@@ -27,12 +27,17 @@ def percent(value: Fraction | float | None) -> str:
     return "-" if value is None else f"{float(value):.1%}"
 
 
-def dollars(value: Fraction | None) -> str:
+def dollars(value: Fraction | float | None) -> str:
     return "-" if value is None else f"${float(value):,.2f}"
 
 
 def figure(value: Fraction | float | None, form: str = ".2f") -> str:
     return "-" if value is None else format(float(value), form)
+
+
+def within(ends: tuple[float, float] | None, form: str = ".2f") -> str:
+    """`low to high`, the ends of an interval."""
+    return "-" if ends is None else f"{ends[0]:{form}} to {ends[1]:{form}}"
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

@@ -126,8 +126,12 @@ def _bars(axes: Any, panel: Bars) -> None:
             continue
         for x, height, ends in zip(at, heights, series.ends, strict=False):
             if ends is not None:
-                axes.plot([x, x], ends, color="black", linewidth=1)
+                low, high = ends
+                top = max(low, 1.1 * np.nan_to_num(height)) if high is None else high
+                axes.plot([x, x], [low, top], color="black", linewidth=1)
                 axes.plot([x], [height], color="black", marker="_")
+                if high is None:  # open above
+                    axes.plot([x], [top], color="black", marker="^", markersize=4)
     axes.set_xticks(positions, [clean(label) for label in panel.labels], rotation=45, ha="right", fontsize=7)
     axes.set_xlim(-0.6, len(panel.labels) - 0.4)
     axes.tick_params(axis="y", labelsize=7)

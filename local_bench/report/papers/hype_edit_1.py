@@ -11,11 +11,10 @@ from local_bench.analysis.official import image_results
 from local_bench.core.errors import UserError
 from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
-from local_bench.settle.bootstrap import Interval
-from local_bench.settle.hype import FAIL, Outcomes, count_attempts, intervals
+from local_bench.settle.hype import FAIL, Ends, Outcomes, count_attempts
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.hype_edit_1.export import judgements
-from local_bench.suites.hype_edit_1.published import PROTOCOL_ATTEMPTS, Review, model_json, outcomes
+from local_bench.suites.hype_edit_1.published import PROTOCOL_ATTEMPTS, UNBIASED, Review, model_json, outcomes
 from local_bench.suites.hype_edit_1.results import Judgement, Judgements, read_file
 
 MODEL = Column("model", "Model")
@@ -151,8 +150,7 @@ def table_4(given: Given) -> Table:
     columns = [MODEL, *([Column("type", "Task type"), Column("tasks", "Tasks", "d")] if options.by_type else [])]
     for figure in figures:
         columns.append(Column(figure.key, figure.name, figure.form, "", figure.key.startswith("pass")))
-        if options.intervals:
-            columns += [Column(f"{figure.key}_{end}", f"{figure.name}, {end}", figure.form) for end in ("low", "high")]
+        columns += _end_columns(figure) if options.intervals else []
     kinds = list(dict.fromkeys(kind for own in of.types.values() for kind in own)) if options.by_type else [None]
     rows = []
     for model in of.models:
@@ -166,27 +164,29 @@ def table_4(given: Given) -> Table:
 
 
 def _cells(of: Gathered, model: str, ids: Sequence[str], figures: Sequence[_Figure], with_ends: bool) -> list[Cell]:
-    values, ends = _figures(of, model, ids, with_ends)
+    values, ends = _figures(of, model, ids)
     cells: list[Cell] = []
     for figure in figures:
         cells.append(_scaled(values[figure.key], figure))
         if with_ends:
+            cells += [_scaled(values[name], figure)] if (name := UNBIASED.get(figure.key)) else []
             cells += ends[figure.key] or (None, None)
     return cells
 
 
-def _figures(
-    of: Gathered, model: str, ids: Iterable[str], with_ends: bool
-) -> tuple[dict[str, Any], dict[str, tuple[float, float] | None]]:
-    """The model's published figures on these tasks, and their intervals in the paper's units (all None without
-    `with_ends`)."""
-    table, review, usd = of.table(model, ids), Review(), of.usd.get(model)
-    found = intervals(table, None if usd is None else usd + review.usd, review.retry_cap) if with_ends else {}
-    return model_json(count_attempts(table), usd, review), {f.key: _ends(found.get(f.key), f.scale) for f in FIGURES}
+def _end_columns(figure: _Figure) -> list[Column]:
+    """The unbiased estimate, if the figure is another, and the ends of its interval."""
+    unbiased = UNBIASED.get(figure.key)
+    named = {} if unbiased is None else {unbiased: "unbiased"}
+    named |= {f"{figure.key}_{end}": end for end in ("low", "high")}
+    return [Column(key, f"{figure.name}, {name}", figure.form) for key, name in named.items()]
 
 
-def _ends(of: Interval | None, scale: int) -> tuple[float, float] | None:
-    return None if of is None or of.low is None or of.high is None else (of.low * scale, of.high * scale)
+def _figures(of: Gathered, model: str, ids: Iterable[str]) -> tuple[dict[str, Any], dict[str, Ends | None]]:
+    """The model's published figures on these tasks, and their intervals in the paper's units."""
+    values = model_json(count_attempts(of.table(model, ids)), of.usd.get(model), Review())
+    found = {figure: values["intervals"][figure.key] for figure in FIGURES}
+    return values, {f.key: ends and (f.scale * ends[0], _scaled(ends[1], f)) for f, ends in found.items()}
 
 
 def _scaled(value: float | None, figure: _Figure) -> float | None:
@@ -207,7 +207,7 @@ def _notes(of: Gathered, ids: Iterable[str], with_ends: bool) -> tuple[str, ...]
     if of.attempts != PROTOCOL_ATTEMPTS:
         notes.append(f"the attempts go up to {of.attempts}, the protocol's to {PROTOCOL_ATTEMPTS}")
     if with_ends:
-        notes.append("low and high are 95 % percentile intervals of a bootstrap over tasks")
+        notes.append("low and high: 95 %, for tasks like these, of the unbiased estimate; a cost may be open above")
     return tuple(notes)
 
 
@@ -222,9 +222,8 @@ def summary(given: Given, split: str) -> Figure:
     columns = [MODEL]
     for figure in FIGURES:
         columns.append(Column(figure.key, figure.name, figure.form))
-        if with_ends:
-            columns += [Column(f"{figure.key}_{end}", f"{figure.name}, {end}", figure.form) for end in ("low", "high")]
-    found = {model: _figures(of, model, ids, with_ends) for model in of.models}
+        columns += _end_columns(figure) if with_ends else []
+    found = {model: _figures(of, model, ids) for model in of.models}
     panels = tuple(
         Bars(
             figure.name,

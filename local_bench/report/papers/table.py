@@ -62,8 +62,8 @@ class Series:
 
     name: str
     values: tuple[float | None, ...]
-    ends: tuple[tuple[float, float] | None, ...] = ()
-    """An interval for each value; empty without."""
+    ends: tuple[tuple[float, float | None] | None, ...] = ()
+    """An interval for each value, of which None is open above; empty without."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """HYPE-EDIT-1's result columns from its judgements, workflows with retries, and sensitivity to the assumptions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -18,6 +18,7 @@ from local_bench.settle.hype import (
     REVIEW_USD_PER_HOUR,
     UNSCORED,
     AttemptCounts,
+    Ends,
     Outcomes,
     Reliability,
     count_attempts,
@@ -34,6 +35,8 @@ PROTOCOL_ATTEMPTS = 10
 GRID_SECONDS = (5, 10, 20, 40, 80)
 GRID_USD_PER_HOUR = (10, 25, 50, 100)
 GRID_CAPS = (1, 2, 4, 8)
+UNBIASED = {name: f"{name}_unbiased" for name in ("pass_at_4", "expected_attempts", "effective_cost_usd")}
+"""Figure that the paper estimates with bias -> the key of the unbiased estimate, to which the interval belongs."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,6 @@ def published(
     workflows = {name: _workflows(name, tables[name], judgements, review, known) for name in present}
     models = {
         name: model_json(counted[name], usd.get(name), review)
-        | {"intervals": _intervals(tables[name], usd.get(name), review)}
         | {"workflows": [_worked_json(w, usd.get(name), review) for w in workflows[name]]}
         for name in present
     }
@@ -79,6 +81,18 @@ def published(
     header = ["model", "pass rate", "pass@4", "unbiased", f"pass@{attempts}", "attempts", "per success", "hype gap"]
     shown: list[Table] = [
         (header, [_row(name, counted[name].shown, usd.get(name), review) for name in present]),
+        (
+            [
+                "unbiased, 95 % (tasks like these)",
+                "pass rate",
+                "pass@4",
+                f"pass@{attempts}",
+                "attempts",
+                "per success",
+                "hype gap",
+            ],
+            [_interval_row(name, counted[name].shown, usd.get(name), review) for name in present],
+        ),
         (
             ["workflow", "model", "passed", "at best", "images", "reviews", "per success"],
             [_worked_row(name, w, usd.get(name), review) for name in present for w in workflows[name]],
@@ -143,7 +157,7 @@ def _workflows(
 
 def model_json(counted: AttemptCounts, usd: Fraction | None, review: Review) -> dict[str, Any]:
     shown, best, cap = counted.shown, counted.at_best, review.retry_cap
-    gap = counted.hype_gap_ends
+    gap, found = counted.hype_gap_ends, _intervals(shown, usd, review)
     return {
         "pass_rate": number(shown.pass_rate),
         "pass_rate_high": number(best.pass_rate),
@@ -157,8 +171,10 @@ def model_json(counted: AttemptCounts, usd: Fraction | None, review: Review) -> 
         "pass_at_first": number(shown.pass_at_first),
         "pass_at_first_high": number(best.pass_at_first),
         "expected_attempts": number(shown.expected_attempts(cap)),
+        "expected_attempts_unbiased": number(shown.expected_attempts_unbiased(cap)),
         "expected_attempts_low": number(best.expected_attempts(cap)),
         "effective_cost_usd": number(_cost(shown, usd, review)),
+        "effective_cost_usd_unbiased": number(_cost_unbiased(shown, usd, review)),
         "effective_cost_low_usd": number(_cost(best, usd, review)),
         "hype_gap": number(shown.hype_gap),
         "hype_gap_low": number(gap and gap[0]),
@@ -167,20 +183,25 @@ def model_json(counted: AttemptCounts, usd: Fraction | None, review: Review) -> 
         "n": shown.n_tasks * shown.attempts - counted.n_unscored - counted.n_missing,
         "n_unscored": counted.n_unscored,
         "n_missing": counted.n_missing,
+        "intervals": {name: None if of is None else list(of) for name, of in found.items()},
+        **{
+            f"{UNBIASED.get(name, name)}_ci95_{end}": None if of is None else of[i]
+            for name, of in found.items()
+            for i, end in enumerate(("low", "high"))
+        },
     }
 
 
-def _intervals(table: Outcomes, usd: Fraction | None, review: Review) -> dict[str, list[float] | None]:
-    """95 % bootstrap intervals over tasks, {figure: [low, high]}; null for a figure without an interval."""
-    found = intervals(table, None if usd is None else usd + review.usd, review.retry_cap)
-    return {
-        name: None if of is None or of.low is None or of.high is None else [of.low, of.high]
-        for name, of in found.items()
-    }
+def _intervals(of: Reliability, usd: Fraction | None, review: Review) -> Mapping[str, Ends | None]:
+    return intervals(of, None if usd is None else usd + review.usd, review.retry_cap)
 
 
 def _cost(of: Reliability, usd: Fraction | None, review: Review) -> Fraction | None:
     return None if usd is None else of.effective_cost_usd(usd + review.usd, review.retry_cap)
+
+
+def _cost_unbiased(of: Reliability, usd: Fraction | None, review: Review) -> Fraction | None:
+    return None if usd is None else of.effective_cost_usd_unbiased(usd + review.usd, review.retry_cap)
 
 
 def _row(model: str, r: Reliability, usd: Fraction | None, review: Review) -> list[str]:
@@ -188,6 +209,28 @@ def _row(model: str, r: Reliability, usd: Fraction | None, review: Review) -> li
         *(model, percent(r.pass_rate), percent(r.pass_at(4)), percent(r.pass_at_unbiased(4)), percent(r.pass_at_any)),
         *(figure(r.expected_attempts(review.retry_cap)), dollars(_cost(r, usd, review)), percent(r.hype_gap)),
     ]
+
+
+def _interval_row(model: str, r: Reliability, usd: Fraction | None, review: Review) -> list[str]:
+    """The unbiased figures with their intervals."""
+    ends, cost = _intervals(r, usd, review), _cost_unbiased(r, usd, review)
+    return [
+        model,
+        _within(percent, r.pass_rate, ends["pass_rate"]),
+        _within(percent, r.pass_at_unbiased(4), ends["pass_at_4"]),
+        _within(percent, r.pass_at_any, ends["pass_at_any"]),
+        _within(figure, r.expected_attempts_unbiased(review.retry_cap), ends["expected_attempts"]),
+        _within(dollars, cost, ends["effective_cost_usd"]),
+        _within(percent, r.hype_gap, ends["hype_gap"]),
+    ]
+
+
+def _within(form: Callable[[Fraction | float | None], str], value: Fraction | None, ends: Ends | None) -> str:
+    """`value (low to high)`."""
+    if ends is None:
+        return form(value)
+    low, high = ends
+    return f"{form(value)} ({f'from {form(low)}' if high is None else f'{form(low)} to {form(high)}'})"
 
 
 def _worked_json(w: WorkflowResult, usd: Fraction | None, review: Review) -> dict[str, Any]:

@@ -67,6 +67,32 @@ def test_a_model_that_never_passes_has_no_effective_cost(score, tmp_path):
     assert (a["effective_cost_usd"], a["expected_attempts"], a["pass_at_4"]) == (None, 4, 0)
 
 
+def test_the_unbiased_figures_have_intervals(score, tmp_path):
+    rows = {f"t{i}": "P" * i + "F" * (10 - i) for i in range(11)}
+    arguments = write(
+        tmp_path, tried("a", **rows) | tried("b", **dict.fromkeys(rows, "F" * 10)), {"a": "0.03", "b": "1"}
+    )
+    _, result, _ = score("hype-edit-1", *arguments)
+    a, b = result["models"]["a"], result["models"]["b"]
+    biased = ("pass_at_4", "expected_attempts", "effective_cost_usd")
+    for name, ends in a["intervals"].items():
+        key = f"{name}_unbiased" if name in biased else name
+        assert ends == [a[f"{key}_ci95_low"], a[f"{key}_ci95_high"]]
+        assert ends[0] <= a[key] <= ends[1], name
+    assert a["expected_attempts_unbiased"] == pytest.approx(
+        a["effective_cost_usd_unbiased"] * a["pass_at_4_unbiased"] / (0.03 + 1000 / 3600)
+    )
+    assert (b["effective_cost_usd_unbiased"], b["effective_cost_usd_unbiased_ci95_high"]) == (None, None)
+    assert b["effective_cost_usd_unbiased_ci95_low"] > 1
+    text = score("hype-edit-1", *arguments, as_json=False)[1]
+    assert f"50.0% ({a['pass_rate_ci95_low']:.1%} to {a['pass_rate_ci95_high']:.1%})" in text
+    assert f"- (from ${b['effective_cost_usd_unbiased_ci95_low']:.2f})" in text
+    reversed_rows = tried("a", **dict(reversed(rows.items()))) | tried("b", **dict.fromkeys(rows, "F" * 10))
+    assert (
+        score("hype-edit-1", *write(tmp_path, reversed_rows, {"a": "0.03", "b": "1"}))[1]["models"] == result["models"]
+    )
+
+
 def test_the_hype_gap_uses_first_attempts(score, tmp_path):
     _, result, _ = score("hype-edit-1", *write(tmp_path, tried("a", t1="FPPPPPPPPP", t2="PFFFFFFFFF")))
     assert result["models"]["a"]["pass_rate"] == 0.5

@@ -5,7 +5,6 @@ import shutil
 from fractions import Fraction as F
 from statistics import fmean
 
-import numpy as np
 import pytest
 
 from local_bench.analysis.official import export, official
@@ -13,7 +12,6 @@ from local_bench.cli.labels import LabelOptions
 from local_bench.cli.main import main
 from local_bench.core.identity import digest
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.hype import FAIL, PASS, intervals
 from tests.judges.people.conftest import answer_all
 
 TASKS = ("mug-1", "two-1", "list-1")
@@ -82,28 +80,21 @@ def test_table_4_by_type_counts_a_task_in_each_of_its_types(runs, reproduce, pas
         assert row["tasks"] == 1
 
 
-def test_intervals_hold_the_estimate_and_come_from_tasks(runs, reproduce):
-    (row, _) = reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0], "--intervals")["rows"]
-    for key in ("pass_rate", "pass_at_4", "pass_at_10", "expected_attempts", "effective_cost_usd", "hype_gap"):
-        assert row[f"{key}_low"] <= row[key] <= row[f"{key}_high"]
+def test_intervals_hold_the_unbiased_estimate(runs, reproduce):
+    result = reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0], "--intervals")
+    (row, _) = result["rows"]
+    biased = ("pass_at_4", "expected_attempts", "effective_cost_usd")
+    for key in ("pass_rate", "pass_at_10", "hype_gap", *biased):
+        high = row[f"{key}_high"]
+        shown = f"{key}_unbiased" if key in biased else key
+        assert row[f"{key}_low"] <= row[shown] <= (row[shown] if high is None else high)
     with RunDir.open(runs["hype-edit-1"][0]) as run:
-        result = official(run)["all"].data["models"]["one"]["intervals"]
-    assert result["pass_rate"] == pytest.approx([row["pass_rate_low"] / 100, row["pass_rate_high"] / 100])
-    assert result["effective_cost_usd"] == [row["effective_cost_usd_low"], row["effective_cost_usd_high"]]
-
-
-def test_an_interval_over_tasks_is_that_of_the_binomial_where_tasks_pass_wholly_or_never():
-    """n tasks of which all attempts pass or none: the pass rate resampled over tasks is binomial(n, 1/2) / n."""
-    outcomes = np.repeat(np.array([[PASS], [FAIL]] * 50, dtype=np.int8), 10, axis=1)
-    found = intervals(outcomes, F(1), 4)
-    rate = found["pass_rate"]
-    assert rate.estimate == 0.5
-    assert (rate.low, rate.high) == pytest.approx((0.40, 0.60), abs=0.025)  # 1.96 x 0.05
-    cost = found["effective_cost_usd"]  # (1 p + 4 (1 - p)) / p dollars
-    assert cost.estimate == 5
-    assert (cost.low, cost.high) == pytest.approx(((4 - 3 * rate.high) / rate.high, (4 - 3 * rate.low) / rate.low))
-    assert intervals(outcomes[:, :4], None, 4)["pass_at_10"] is None
-    assert intervals(outcomes[:1], None, 4)["pass_rate"].low is None, "one task has no interval"
+        of = official(run)["all"].data["models"]["one"]
+    assert of["intervals"]["pass_rate"] == pytest.approx([row["pass_rate_low"] / 100, row["pass_rate_high"] / 100])
+    ends = [row["effective_cost_usd_low"], row["effective_cost_usd_high"]]
+    assert of["intervals"]["effective_cost_usd"] == ends
+    assert [of[f"effective_cost_usd_unbiased_ci95_{end}"] for end in ("low", "high")] == ends
+    assert "low and high: 95 %, for tasks like these, of the unbiased estimate" in " ".join(result["notes"])
 
 
 def test_table_2_counts_the_tasks(runs, reproduce):
