@@ -7,7 +7,7 @@ the code is followed, because it produced the published numbers: prompt followin
 + 0.25 x colorfulness, while eq. 4 adds the two without weights.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
@@ -109,6 +109,18 @@ def composite(task: str, means: Means) -> float:
     """Score of a task from the means of its raw metrics, which must contain all of `needed`."""
     scores = dimensions(task, means)
     return fsum(weight * scores[dimension] for dimension, weight in TASKS[task].weights.items())
+
+
+def item_scores(task: str, items: Sequence[Means]) -> list[float]:
+    """Linearised composite of each of a task's n items, for its standard error; their mean is the task's score. An item
+    without a metric counts with the metric's mean, and the deviations of the n_m items that have it n / n_m times."""
+    values = {name: [item[name] for item in items if name in item] for name in needed(task)}
+    means = {name: fsum(of) / len(of) for name, of in values.items()}
+    scale = {name: len(items) / len(of) for name, of in values.items()}
+    return [
+        composite(task, {m: mean + scale[m] * (item.get(m, mean) - mean) for m, mean in means.items()})
+        for item in items
+    ]
 
 
 def overall(tasks: Mapping[str, float | None]) -> float | None:

@@ -6,12 +6,14 @@ mean of its cases in percent, a category the mean of its subtasks, the overall s
 with 0 for one that a model does not support ("-" in table 2).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
+
+from local_bench.settle.strata import stratified_interval
 
 QUESTIONS = 6
 REPEATS = 3
@@ -36,15 +38,21 @@ class Subtask:
 
     low: Fraction
     high: Fraction
-    n_cases: int
+    cases: tuple[float, ...]
+    """Score of each case in percent, open answers as no."""
     n_unscored: int
     n_missing: int
+
+    @property
+    def n_cases(self) -> int:
+        return len(self.cases)
 
 
 def subtask(answers: Answers) -> Subtask:
     """Score of one task from its cases."""
-    ends = (_percent(points(answers == YES)), _percent(points(answers != NO)))
-    return Subtask(*ends, len(answers), int((answers == UNSCORED).sum()), int((answers == MISSING).sum()))
+    yes = points(answers == YES)
+    ends = _percent(yes), _percent(points(answers != NO)), tuple(float(_percent(case)) for case in yes)
+    return Subtask(*ends, int((answers == UNSCORED).sum()), int((answers == MISSING).sum()))
 
 
 def _percent(counted: NDArray[np.int64]) -> Fraction:
@@ -59,6 +67,12 @@ def category(subtasks: Iterable[Fraction]) -> Fraction | None:
 def overall(categories: Mapping[str, Fraction | None]) -> Fraction:
     """Mean of the five categories, None and absent ones as 0 (table 2)."""
     return sum((categories.get(name) or Fraction(0) for name in CATEGORIES), Fraction(0)) / len(CATEGORIES)
+
+
+def interval(categories: Iterable[Sequence[Subtask]], n: int) -> tuple[float, float] | None:
+    """95 % interval, for other cases of the same tasks, of the mean of `n` categories, absent ones as 0. None if a task
+    has one case."""
+    return stratified_interval([(1 / n / len(of), task.cases) for of in categories for task in of], 100)
 
 
 def _mean(values: list[Fraction]) -> Fraction | None:

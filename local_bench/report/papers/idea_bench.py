@@ -21,6 +21,7 @@ from local_bench.suites.idea_bench.published import average_notes, category_of, 
 from local_bench.suites.idea_bench.questions import rephrased
 from local_bench.suites.idea_bench.results import CATEGORY_OF, Row, read_results
 from local_bench.suites.idea_bench.tasks import read_categories
+from local_bench.suites.published import within
 
 CLIP_SCORE = "clip_cap"
 _METHOD = Column("method", "Method")
@@ -142,6 +143,9 @@ def table_2(given: Given) -> Table:
         if labels is not None:
             data = _certain(of.data)
             own = [*_bounds(of.data), *average_notes(data["without_tasks"], data["without_category"])]
+        if data["overall"] is not None and (low := of.data["overall_ci95_low"]) is not None:
+            ends = within((low, of.data["overall_ci95_high"]))
+            own = [*own, f"the average's 95 % interval, for other cases of the same tasks, is {ends}"]
         rows.append((_named(model, marked), sizes.get(model), *_categories(data), data["overall"]))
         notes += [f"{model}: {note}" for note in own]
     of_people = [] if labels is None else labels.notes()

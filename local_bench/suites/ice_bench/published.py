@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from math import fsum
 
 from local_bench.core.types import Score, Task
-from local_bench.settle.ice import TASKS, composite, dimensions, needed, overall, range_of
+from local_bench.settle.ice import TASKS, composite, dimensions, item_scores, needed, overall, range_of
+from local_bench.settle.strata import stratified_interval
 from local_bench.suites.ice_bench.results import Item
-from local_bench.suites.published import Published, figure, listed
+from local_bench.suites.published import Published, figure, listed, within
 
 COMPOSITE = "ice_composite"
 
@@ -23,6 +24,8 @@ class _Task:
     n_unscored: int
     lacking: tuple[str, ...]
     """Metrics that no item has."""
+    items: list[float]
+    """Score of each item; empty if `score` is None."""
 
 
 def published(items: Sequence[Item]) -> Published:
@@ -38,6 +41,9 @@ def published(items: Sequence[Item]) -> Published:
     lows = {name: task.low for name, task in tasks.items()}
     highs = {name: task.high for name, task in tasks.items()}
     whole = [overall(of) for of in (scores, lows, highs)]
+    scored = [task.items for task in tasks.values() if task.items]
+    ends = {name: stratified_interval([(1.0, task.items)]) if task.items else None for name, task in tasks.items()}
+    ends_overall = stratified_interval([(1 / len(scored), of) for of in scored])
     absent = [name for name in TASKS if name not in by_task]
     unscored = [name for name, score in scores.items() if score is None]
     data = {
@@ -48,6 +54,10 @@ def published(items: Sequence[Item]) -> Published:
         "tasks_high": highs,
         "overall_low": whole[1],
         "overall_high": whole[2],
+        "tasks_ci95_low": {name: of and of[0] for name, of in ends.items()},
+        "tasks_ci95_high": {name: of and of[1] for name, of in ends.items()},
+        "overall_ci95_low": ends_overall and ends_overall[0],
+        "overall_ci95_high": ends_overall and ends_overall[1],
         "dimensions": {name: task.dimensions for name, task in tasks.items()},
         "missing_tasks": absent,
         "unscored_tasks": unscored,
@@ -55,18 +65,25 @@ def published(items: Sequence[Item]) -> Published:
         "n_unscored": {name: task.n_unscored for name, task in tasks.items()},
     }
     rows = [
-        [name, figure(t.score, ".4f"), figure(t.low, ".4f"), figure(t.high, ".4f"), str(t.n), str(t.n_unscored)]
-        for name, t in tasks.items()
+        [name, *_figures(t.score, ends[name], t.low, t.high), str(t.n), str(t.n_unscored)] for name, t in tasks.items()
     ]
     rows.append(
         [
             "all",
-            *(figure(value, ".4f") for value in whole),
+            *_figures(whole[0], ends_overall, *whole[1:]),
             str(len(items)),
             str(sum(task.n_unscored for task in tasks.values())),
         ]
     )
-    return Published(data, [(["task", "score", "low", "high", "items", "unscored"], rows)], _notes(tasks, absent))
+    return Published(
+        data,
+        [(["task", "score", "95 % (other items)", "low", "high", "items", "unscored"], rows)],
+        _notes(tasks, absent),
+    )
+
+
+def _figures(score: float | None, ends: tuple[float, float] | None, *bounds: float | None) -> list[str]:
+    return [figure(score, ".4f"), within(ends, ".4f"), *(figure(bound, ".4f") for bound in bounds)]
 
 
 def image_score(task: Task, scores: Mapping[str, Score]) -> Score:
@@ -121,7 +138,12 @@ def _task(name: str, items: Sequence[Item]) -> _Task:
         n=len(items),
         n_unscored=open_values,
         lacking=tuple(lacking),
+        items=[] if lacking else item_scores(name, [_present(item) for item in items]),
     )
+
+
+def _present(item: Item) -> dict[str, float]:
+    return {name: value for name, value in item.metrics.items() if value is not None}
 
 
 def _notes(tasks: dict[str, _Task], absent: Sequence[str]) -> list[str]:

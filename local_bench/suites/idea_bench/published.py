@@ -5,9 +5,19 @@ from fractions import Fraction
 
 import numpy as np
 
-from local_bench.settle.idea import CATEGORIES, MISSING, UNSCORED, Answers, Subtask, category, overall, subtask
+from local_bench.settle.idea import (
+    CATEGORIES,
+    MISSING,
+    UNSCORED,
+    Answers,
+    Subtask,
+    category,
+    interval,
+    overall,
+    subtask,
+)
 from local_bench.suites.idea_bench.results import CATEGORY_OF, QUESTIONS, REPEATS, ROWS, Row
-from local_bench.suites.published import Published, figure, listed, number
+from local_bench.suites.published import Published, figure, listed, number, within
 
 
 def published(rows: Sequence[Row]) -> Published:
@@ -21,6 +31,9 @@ def published(rows: Sequence[Row]) -> Published:
     high = {name: category(tasks[uid].high for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
     outside = [uid for uid in tasks if of_task[uid] is None]
     known = not outside
+    of_category = {name: [tasks[uid] for uid in tasks if of_task[uid] == name] for name in CATEGORIES}
+    ends = {name: interval([own], 1) if known else None for name, own in of_category.items()}
+    ends_overall = interval(of_category.values(), len(CATEGORIES)) if known else None
     unsupported = [name for name in CATEGORIES if low[name] is None]
     left = sum(task.n_unscored for task in tasks.values()), sum(task.n_missing for task in tasks.values())
     data = {
@@ -31,6 +44,10 @@ def published(rows: Sequence[Row]) -> Published:
         "tasks_high": {uid: number(task.high) for uid, task in tasks.items()},
         "categories_high": {name: number(_counted(high[name], known)) for name in CATEGORIES},
         "overall_high": number(overall(high)) if known else None,
+        "categories_ci95_low": {name: of and of[0] for name, of in ends.items()},
+        "categories_ci95_high": {name: of and of[1] for name, of in ends.items()},
+        "overall_ci95_low": ends_overall and ends_overall[0],
+        "overall_ci95_high": ends_overall and ends_overall[1],
         "without_tasks": unsupported,
         "without_category": outside,
         "n_rows": len(rows),
@@ -45,10 +62,10 @@ def published(rows: Sequence[Row]) -> Published:
             [_task(uid, names[uid], of_task[uid], task) for uid, task in tasks.items()],
         ),
         (
-            ["category", "score", "at best"],
+            ["category", "score", "95 % (other cases)", "at best"],
             [
-                *([name, *(figure(_counted(end[name], known)) for end in (low, high))] for name in CATEGORIES),
-                ["all", *(figure(overall(end) if known else None) for end in (low, high))],
+                *(_averaged(n, _counted(low[n], known), ends[n], _counted(high[n], known)) for n in CATEGORIES),
+                _averaged("all", overall(low) if known else None, ends_overall, overall(high) if known else None),
             ],
         ),
     ]
@@ -81,6 +98,10 @@ def _task(uid: str, name: str, category_name: str | None, task: Subtask) -> list
         *(uid, name, category_name or "-", figure(task.low), figure(task.high)),
         *(str(task.n_cases), str(task.n_unscored), str(task.n_missing)),
     ]
+
+
+def _averaged(name: str, low: Fraction | None, ends: tuple[float, float] | None, high: Fraction | None) -> list[str]:
+    return [name, figure(low), within(ends), figure(high)]
 
 
 def _notes(unscored: int, missing: int, n_rows: int) -> list[str]:

@@ -50,6 +50,22 @@ def test_random_files(score, tmp_path, seed):
     assert result["overall_low"] == pytest.approx(result["overall"], abs=EXACT) == result["overall_high"]
 
 
+def test_scores_have_intervals_over_items(score, tmp_path):
+    rng = random.Random(0)
+    items = [(task, measured(rng, task)) for task in ("Text2Image", "Inpainting") for _ in range(5)]
+    _, result, _ = score("ice-bench", write(tmp_path, items))
+    for task, value in result["tasks"].items():
+        assert result["tasks_ci95_low"][task] < value < result["tasks_ci95_high"][task]
+    low, high = result["overall_ci95_low"], result["overall_ci95_high"]
+    assert low < result["overall"] < high
+    assert (low + high) / 2 == pytest.approx(result["overall"])
+    assert f"{low:.4f} to {high:.4f}" in score("ice-bench", tmp_path / "eval_result.txt", as_json=False)[1]
+    _, result, _ = score("ice-bench", write(tmp_path, items[:6]))
+    assert (result["tasks_ci95_low"]["Inpainting"], result["overall_ci95_low"]) == (None, None), "a task with one item"
+    _, result, _ = score("ice-bench", write(tmp_path, [("Inpainting", items[0][1])]))
+    assert result["overall"] is result["overall_ci95_low"] is None, "a task without a score"
+
+
 def test_31_tasks_with_weights_that_add_up():
     assert len(TASKS) == 31
     for task, recipe in TASKS.items():

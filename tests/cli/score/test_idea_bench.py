@@ -64,6 +64,21 @@ def test_answers_without_a_score_are_bounded(score, tmp_path):
     assert "3 answers have no row" in stderr
 
 
+def test_the_averages_have_intervals_over_cases(score, tmp_path):
+    rows = {}
+    for task in ("0024", "0026"):
+        for number, repeat in enumerate(("111111", "111100", "000000")):
+            rows |= case(task, f"{number:04d}", *[repeat] * 3)
+    _, result, _ = score("idea-bench", write(tmp_path, rows))
+    low, high = result["categories_ci95_low"]["T2I"], result["categories_ci95_high"]["T2I"]
+    assert 0 < low < result["categories"]["T2I"] < high < 100
+    assert (result["overall_ci95_low"], result["overall_ci95_high"]) == pytest.approx((low / 5, high / 5))
+    assert result["categories_ci95_low"]["I2I"] is None
+    assert f"{low:.2f} to {high:.2f}" in score("idea-bench", tmp_path / "results.csv", as_json=False)[1]
+    _, result, _ = score("idea-bench", write(tmp_path, rows | case("0063", "0001", *["111111"] * 3)))
+    assert (result["overall_ci95_low"], result["overall_ci95_high"]) == (None, None), "a task with one case"
+
+
 def test_a_task_of_no_category_is_listed_and_reported(score, tmp_path):
     _, result, stderr = score("idea-bench", write(tmp_path, case("0099", "0001", *["1" * 6] * 3)))
     assert (result["tasks"], result["overall"], result["without_category"]) == ({"0099": 100}, None, ["0099"])
