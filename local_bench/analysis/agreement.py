@@ -21,10 +21,10 @@ from local_bench.settle.agreement import (
     agreement_rate,
     cohen_kappa,
     krippendorff_alpha,
-    spearman,
+    rank_correlation,
     top_k_overlap,
 )
-from local_bench.settle.intervals import bootstrap_mean
+from local_bench.settle.intervals import mean_interval
 from local_bench.suites.registry import suite
 from local_bench.suites.servimage.questions import CNS_SET
 
@@ -45,7 +45,7 @@ class Pair:
     rate: Agreement | None
     """Rate of equal decisions over images. None for a score without decisions."""
     kappa: Agreement | None
-    """Cohen's kappa of the decisions; its interval resamples tasks."""
+    """Cohen's kappa of the decisions."""
     rho: Agreement
     """Spearman's rho over models, of each rater's mean over the images that both rated."""
     top_k: Agreement
@@ -64,7 +64,7 @@ class Alpha:
     """`interval` over scores, `nominal` over decisions."""
     alpha: Agreement
     same: Agreement
-    """Raw agreement: the rate of equal ratings over all pairs of raters of an image; no interval for more than two."""
+    """Raw agreement: the rate of equal ratings over all pairs of raters of an image, without an interval."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class OrderSwap:
     mean_difference: float | None
     """Second order minus first order, in score points."""
     interval: tuple[float, float] | None
-    """95 % interval of the mean difference, resampling sets; None for fewer than two."""
+    """95 % interval of the mean difference over tasks; None for fewer than two, and where no answer changed."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,11 @@ def judge_labels(run: RunDir) -> dict[str, str]:
     return labels
 
 
-def agreement(run: RunDir, people: Path | None = None, top_k: int = 3, intervals: bool = True) -> Agreements:
+def agreement(run: RunDir, people: Path | None = None, top_k: int = 3) -> Agreements:
     """Compare every judge of `run` with every other and with the annotations in `people` (see `load_annotations`).
 
     An image counts in the dimensions that apply to it, and in comparisons with annotators only if they rated it.
-    `intervals` enables intervals that need a bootstrap. UserError if nothing has been judged, if a single judge has no
+    UserError if nothing has been judged, if a single judge has no
     rater to be compared with, or if the annotations cannot be read.
     """
     labels = judge_labels(run)
@@ -136,7 +136,7 @@ def agreement(run: RunDir, people: Path | None = None, top_k: int = 3, intervals
     extra = sorted({name for name in (human.consensus if human else ()) if name not in thresholds and name != OVERALL})
     dimensions = [*thresholds, OVERALL, *extra]
     candidates = {row.work_id: (row.model, row.task_id) for row in run.store.candidates()}
-    comparison = _Comparison(candidates, thresholds, top_k, intervals)
+    comparison = _Comparison(candidates, thresholds, top_k)
     pairs = []
     if human:
         compared = opinions | (
@@ -195,7 +195,6 @@ class _Comparison:
     """Work id -> (model, task), in the run's order."""
     thresholds: Mapping[str, float]
     k: int
-    intervals: bool
 
     def pair(self, dimension: str, judge: str, first: Opinion, against: str, second: Opinion) -> Pair:
         a, b = first.get(dimension, {}), second.get(dimension, {})
@@ -203,20 +202,17 @@ class _Comparison:
         decides = dimension in self.thresholds or dimension == OVERALL
         means = self._model_means(units, a, b, b_in_numbers=against != PEOPLE or _all_numbers(b))
         x, y = [m[0] for m in means], [m[1] for m in means]
+        first_of, second_of = ([_decision(side, unit) for unit in units] for side in (a, b))
+        tasks = [self.candidates[unit][1] for unit in units]
         return Pair(
             dimension,
             judge,
             against,
-            agreement_rate([_decision(a, u) for u in units], [_decision(b, u) for u in units]) if decides else None,
-            self._kappa(units, a, b) if decides else None,
-            spearman(x, y),
+            agreement_rate(first_of, second_of, tasks) if decides else None,
+            cohen_kappa(first_of, second_of, tasks) if decides else None,
+            rank_correlation(x, y),
             top_k_overlap(x, y, self.k),
         )
-
-    def _kappa(self, units: Sequence[str], a: Mapping[str, Rating], b: Mapping[str, Rating]) -> Agreement:
-        tasks = {task: i for i, task in enumerate(dict.fromkeys(self.candidates[unit][1] for unit in units))}
-        clusters = [tasks[self.candidates[unit][1]] for unit in units] if self.intervals else None
-        return cohen_kappa([_decision(a, unit) for unit in units], [_decision(b, unit) for unit in units], clusters)
 
     def _model_means(
         self, units: Iterable[str], a: Mapping[str, Rating], b: Mapping[str, Rating], *, b_in_numbers: bool
@@ -270,10 +266,9 @@ def _alpha(
     given = [[_number(side.get(unit), numbers) for side in sides] for unit in sorted(units)]
     rounded = [[None if x is None else round(x, ALPHA_DIGITS) for x in unit] for unit in given]
     level: Level = "interval" if numbers else "nominal"
-    pairs = [pair for unit in rounded for pair in combinations(unit, 2)]
-    same = agreement_rate([a for a, _ in pairs], [b for _, b in pairs])
-    if len(sides) > 2:  # the pairs of an image are not independent
-        same = replace(same, low=None, high=None)
+    pairs = [(*pair, i) for i, unit in enumerate(rounded) for pair in combinations(unit, 2)]
+    same = agreement_rate([a for a, *_ in pairs], [b for _, b, _ in pairs], [i for *_, i in pairs])
+    same = replace(same, low=None, high=None)  # over images it would be too narrow, and alpha has none either
     return Alpha(dimension, among, len(sides), level, krippendorff_alpha(rounded, level), same)
 
 
@@ -284,22 +279,24 @@ def order_swaps(run: RunDir) -> list[OrderSwap]:
         verdicts = verdicts_of(run.store, judge_id)
         firsts: list[int | None] = []
         seconds: list[int | None] = []
-        differences: list[list[float]] = []
-        for images in sets(run.store).values():
-            differences.append([])
+        tasks: list[str] = []
+        differences: dict[str, list[float]] = defaultdict(list)
+        for (task_id, _, _), images in sets(run.store).items():
             for work_id, _ in images.values():
                 first, second = (verdicts.get(work_id, {}).get((CNS_SET, 0, repeat)) for repeat in (0, 1))
                 if first is None or second is None:
                     continue
                 firsts.append(_label(first))
                 seconds.append(_label(second))
+                tasks.append(task_id)
                 x, y = first.value("score"), second.value("score")
                 if x is not None and y is not None:
-                    differences[-1].append(y - x)
-        flat = [difference for of_set in differences for difference in of_set]
+                    differences[task_id].append(y - x)
+        flat = [difference for of_task in differences.values() for difference in of_task]
         if firsts:
-            same = agreement_rate(firsts, seconds)
-            rows.append(OrderSwap(label, same, fmean(flat) if flat else None, bootstrap_mean(differences)))
+            same = agreement_rate(firsts, seconds, tasks)
+            ends = mean_interval(list(map(sum, differences.values())), list(map(len, differences.values())))
+            rows.append(OrderSwap(label, same, fmean(flat) if flat else None, ends))
     return rows
 
 

@@ -355,7 +355,7 @@ def preferences(run: RunDir, database: Path) -> list[RankedModel]:
         item = items[answer.item_id]
         value = _preferred(answer, protocols[item.protocol]) if item.other and answer.kind == "answer" else None
         if value is not None:
-            found += [Comparison(first, second, 1 - value) for first, second in _pairs_of(item, models)]
+            found += [Comparison(first, second, 1 - value, item.task_id) for first, second in _pairs_of(item, models)]
     if not found:
         raise UserError(f"{database} has no comparisons of models of {run.path}: annotate with --protocol pairwise")
     return rank(found)

@@ -10,15 +10,15 @@ from local_bench.analysis.settlement import line_table
 from local_bench.core.errors import UserError
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import NOT_APPLICABLE
-from local_bench.settle.bootstrap import Floats, Method, numbered, task_sums
-from local_bench.settle.paired import Difference, Statistics, adjusted_bh, adjusted_holm, differences
-from local_bench.settle.table import ACCEPTED, REJECTED, Ints
+from local_bench.settle.bootstrap import numbered, task_sums
+from local_bench.settle.intervals import LEVEL, Floats
+from local_bench.settle.paired import Difference, Statistics, adjusted, differences
+from local_bench.settle.table import ACCEPTED, REJECTED, Ints, Mask
+from local_bench.suites.questions_from import scale_of
 
 REVENUE, ORDERS, IMAGES = "revenue", "orders accepted", "images accepted"
-_TOP = 5
-"""The judges' scores run from 0 to this."""
-_MAX_DELIVERABLES = 2**20
-"""More than the deliverables of any order."""
+_MAX_DELIVERABLES, _MAX_ATTEMPTS = 2**20, 2**16
+"""More than the deliverables of any order, and than the attempts of any model."""
 
 
 @dataclass(frozen=True)
@@ -54,29 +54,21 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class _Scores:
-    """One score of a model's images that it applies to, in order of work ids."""
-
-    image: Ints
-    """(N,), as `_Side.image`."""
-    value: Floats
-    """(N,), NaN if unscored."""
-
-
-@dataclass(frozen=True)
 class _Side:
-    """One model's outcomes and scores on the shared tasks, as columns in order of work ids."""
+    """One model's outcomes and scores on the shared tasks, as columns in order of task, deliverable and attempt."""
 
     task: Ints
     """(N,) number of the shared task."""
     image: Ints
-    """(N,) number of the task and deliverable, the same in both runs."""
+    """(N,) number of the task, deliverable and attempt, the same in both runs; ascending."""
+    first: Mask
+    """(N,) whether it is the first attempt, whose revenue counts."""
     part: Ints
-    """(N,) revenue if accepted, in micro-USD."""
+    """(N,) revenue if accepted, in micro-USD; 0 for other attempts."""
     decision: Ints
     """(N,)"""
-    scores: Mapping[str, _Scores]
-    """By name."""
+    scores: Mapping[str, Floats]
+    """By name: (N,), NaN if unscored, infinite where the score does not apply."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +83,10 @@ class _Figure:
     """Of the difference, if they do not follow from the bounds of `statistics`."""
 
 
-def compare(
-    a: RunDir,
-    b: RunDir,
-    *,
-    every_pair: bool = False,
-    method: Method = "percentile",
-    level: float = 0.95,
-    seed: int = 0,
-) -> Comparison:
+def compare(a: RunDir, b: RunDir, *, every_pair: bool = False, level: float = LEVEL, seed: int = 0) -> Comparison:
     """Compare the models of `a` with those of `b`: models of the same name, or all pairs with `every_pair` or if no
-    name is shared. For a run and itself, compare all pairs of its models.
+    name is shared. For a run and itself, compare all pairs of its models. Revenue is that of first attempts, accepted
+    images and scores are of all attempts that both have.
 
     UserError if the runs share no task, or if a task of the same id differs between them.
     """
@@ -114,19 +99,20 @@ def compare(
     pairs = [(x, y) for x in first for y in second] if every_pair or not same else same
     if every_pair and itself:
         pairs = list(combinations(first, 2))  # each pair of the run's models once
-    judged = {name for kind, name in a.store.score_names() if kind == "judge"}
-    figures = [found for x, y in pairs for found in _figures((x, y), first[x], second[y], names, judged)]
-    compared = differences([of.statistics for of in figures], method=method, level=level, seed=seed)
+    scales = {name: scale_of(a.config.suite.name, name) for kind, name in a.store.score_names() if kind == "judge"}
+    figures = [found for x, y in pairs for found in _figures((x, y), first[x], second[y], names, scales)]
+    compared = differences([of.statistics for of in figures], level=level, seed=seed)
     by_figure: dict[str, list[FigureComparison]] = {figure: [] for figure in (REVENUE, ORDERS, IMAGES, *names)}
     for of, (difference,) in zip(figures, compared, strict=True):
         by_figure[of.name].append(_compared(of, difference))
-    rows = [row for figure in by_figure.values() for row in _adjusted(figure)]
+    images = (a.store.outcomes_by_model(), b.store.outcomes_by_model())
+    rows = [row for figure in by_figure.values() for row in _adjusted(figure, images)]
     return Comparison(rows, len(shared), only_a, only_b, [*_notes(a, b, only_a, only_b)])
 
 
 def _shared_tasks(a: RunDir, b: RunDir) -> tuple[list[str], int, int]:
     first, second = a.store.task_contents(), b.store.task_contents()
-    shared = [task_id for task_id in first if task_id in second]
+    shared = sorted(task_id for task_id in first if task_id in second)
     if not shared:
         raise UserError(f"{a.path} and {b.path} have no task in common: compare runs of one suite")
     other = next((task_id for task_id in shared if first[task_id] != second[task_id]), None)
@@ -138,83 +124,89 @@ def _shared_tasks(a: RunDir, b: RunDir) -> tuple[list[str], int, int]:
 
 
 def _sides(run: RunDir, shared: Sequence[str], names: Sequence[str]) -> dict[str, _Side]:
-    table = line_table(run.store)
+    of, table = run.store.attempts(), line_table(run.store)
     numbers = {task_id: i for i, task_id in enumerate(shared)}
-    task = np.array([numbers.get(task_id, -1) for task_id in table.task_ids], dtype=np.int64)[table.task]
-    image = task * _MAX_DELIVERABLES + table.deliverable
-    part = table.part_micro_usd
-    rows = {i: np.flatnonzero((table.model == i) & (task >= 0)) for i in range(len(table.models))}
-    scores: dict[int, dict[str, _Scores]] = {i: {} for i in rows}
+    task = np.array([numbers.get(task_id, -1) for task_id, _, _ in of.tasks], dtype=np.int64)[np.asarray(of.task)]
+    attempt, decision = np.asarray(of.attempt), np.asarray(of.decision)
+    image = (task * _MAX_DELIVERABLES + np.asarray(of.deliverable)) * _MAX_ATTEMPTS + attempt
+    part = np.zeros(len(task), dtype=table.part_micro_usd.dtype)
+    part[attempt == 1] = table.part_micro_usd
+    scores = {}
     for name in names:
-        given = [value for (value,) in run.store.first_scores([name])]
-        applies = np.array([value not in (None, NOT_APPLICABLE) for value in given], dtype=np.bool_)
+        given = [value for (value,) in run.store.each_scored([name], first=False)]
         values = np.array([value if isinstance(value, float) else np.nan for value in given])
-        for i, of in rows.items():
-            own = of[applies[of]]
-            if len(own):
-                scores[i][name] = _Scores(image[own], values[own])
-    return {
-        model: _Side(task[rows[i]], image[rows[i]], part[rows[i]], table.decision[rows[i]], scores[i])
-        for i, model in sorted(enumerate(table.models), key=lambda one: one[1])
-        if len(rows[i])
-    }
+        scores[name] = np.where([value in (None, NOT_APPLICABLE) for value in given], np.inf, values)
+    found = {}
+    for model, number in sorted(of.models.items()):
+        rows = np.flatnonzero((np.asarray(of.model) == number) & (task >= 0))
+        rows = rows[np.argsort(image[rows])]
+        if len(rows):
+            own = {name: values[rows] for name, values in scores.items()}
+            found[model] = _Side(task[rows], image[rows], attempt[rows] == 1, part[rows], decision[rows], own)
+    return found
 
 
 def _score_names(run: RunDir) -> list[str]:
     return [name for _, name in run.store.score_names()]
 
 
-def _figures(models: tuple[str, str], x: _Side, y: _Side, names: Sequence[str], judged: set[str]) -> Iterator[_Figure]:
-    of_x, of_y = _in_both(x.image, y.image)
+def _figures(
+    models: tuple[str, str], x: _Side, y: _Side, names: Sequence[str], scales: Mapping[str, tuple[float, float] | None]
+) -> Iterator[_Figure]:
+    _, of_x, of_y = np.intersect1d(x.image, y.image, assume_unique=True, return_indices=True)
     if not len(of_x):
         return
     tasks, n_tasks = numbered(x.task[of_x])
-    part = x.part[of_x].astype(np.float64)
     decisions = np.stack([x.decision[of_x], y.decision[of_y]], axis=1)  # images x 2
     yes, no = decisions == ACCEPTED, decisions == REJECTED
-    n_images, n_open = len(of_x), int((~yes & ~no).any(axis=1).sum())
-    paid, payable = (task_sums(tasks, part[:, None] * which, n_tasks) for which in (yes, ~no))
-    yield _Figure(REVENUE, _statistics(models, paid, payable, None), n_images, n_open)
-    size = np.bincount(tasks, minlength=n_tasks)[:, None]
-    accepted, acceptable = (task_sums(tasks, which, n_tasks) for which in (yes, ~no))
-    complete, completable = ((side == size).astype(np.float64) for side in (accepted, acceptable))
-    open_orders = int((complete != completable).any(axis=1).sum())
-    yield _Figure(ORDERS, _statistics(models, complete, completable, np.ones_like(complete)), n_tasks, open_orders)
-    requested = np.repeat(size.astype(np.float64), 2, axis=1)
-    yield _Figure(IMAGES, _statistics(models, accepted, acceptable, requested), n_images, n_open)
+    first = x.first[of_x]
+
+    def sums(which: Floats | Mask, of: Mask | slice = slice(None)) -> Floats:
+        return task_sums(tasks[of], np.broadcast_to(which, (len(tasks), 2))[of], n_tasks)
+
+    part, is_open = x.part[of_x].astype(np.float64)[:, None], (~yes & ~no).any(axis=1)
+    if first.any():
+        prices = sums(part, first)
+        paid, payable = (sums(part * which, first) for which in (yes, ~no))
+        total = float(prices[:, 0].sum())
+        below = prices if total else np.ones_like(prices)
+        yield _Figure(
+            REVENUE,
+            _statistics(models, paid, payable, below, total or 1.0),
+            int(first.sum()),
+            int(is_open[first].sum()),
+        )
+        size = sums(np.ones((1, 2)), first)
+        complete, completable = ((sums(which, first) == size).astype(np.float64) for which in (yes, ~no))
+        n_open = int((complete != completable).any(axis=1).sum())
+        yield _Figure(ORDERS, _statistics(models, complete, completable, np.ones_like(complete)), n_tasks, n_open)
+    requested = sums(np.ones((1, 2)))
+    yield _Figure(IMAGES, _statistics(models, sums(yes), sums(~no), requested), len(of_x), int(is_open.sum()))
     for name in names:
-        if name in x.scores and name in y.scores:
-            yield from _score(name, models, x.scores[name], y.scores[name], name in judged)
+        values = np.stack([x.scores[name][of_x], y.scores[name][of_y]], axis=1)
+        applies = np.asarray(~np.isinf(values).any(axis=1))
+        if not applies.any():
+            continue
+        both = np.asarray(applies & ~np.isnan(values).any(axis=1))
+        counts, scored = sums(np.ones((1, 2)), both), sums(np.where(both[:, None], values, 0.0), both)
+        scale = scales.get(name)
+        bounds: tuple[float | None, float | None] = (None, None)
+        statistics = _statistics(models, scored, scored, counts, widest=None if scale is None else scale[1] - scale[0])
+        if scale is not None:
+            worst, best = (np.where(np.isnan(values), end, values)[applies].mean(axis=0) for end in scale)
+            bounds = float(worst[0] - best[1]), float(best[0] - worst[1])
+        yield _Figure(name, statistics, int(both.sum()), int((applies & ~both).sum()), bounds)
 
 
-def _score(name: str, models: tuple[str, str], x: _Scores, y: _Scores, judged: bool) -> Iterator[_Figure]:
-    of_x, of_y = _in_both(x.image, y.image)
-    if not len(of_x):
-        return
-    tasks, n_tasks = numbered(x.image[of_x] // _MAX_DELIVERABLES)
-    values = np.stack([x.value[of_x], y.value[of_y]], axis=1)
-    both = np.asarray(~np.isnan(values).any(axis=1, keepdims=True))
-    sums = task_sums(tasks, np.where(both, values, 0.0), n_tasks)
-    counts = task_sums(tasks, np.repeat(both, 2, axis=1), n_tasks)
-    worst, best = ((np.where(np.isnan(values), end, values)).mean(axis=0) for end in (0, _TOP))
-    bounds = (float(worst[0] - best[1]), float(best[0] - worst[1])) if judged else (None, None)
-    yield _Figure(name, _statistics(models, sums, sums, counts), int(both.sum()), int((~both).sum()), bounds)
-
-
-def _in_both(x: Ints, y: Ints) -> tuple[Ints, Ints]:
-    """The places in `x` and in `y` of the numbers that both have, in the order of `x`."""
-    order = np.argsort(y)
-    at = np.searchsorted(y, x, sorter=order)
-    places = order[np.minimum(at, len(y) - 1)]
-    found = y[places] == x
-    return np.flatnonzero(found), places[found]
-
-
-def _statistics(models: tuple[str, str], sure: Floats, possible: Floats, below: Floats | None) -> Statistics:
-    total = np.ones(2) if below is None else below.sum(axis=0)
+def _statistics(
+    models: tuple[str, str], sure: Floats, possible: Floats, below: Floats, unit: float = 1.0,
+    widest: float | None = 1.0,
+) -> Statistics:  # fmt: skip
+    total = below.sum(axis=0)
     with np.errstate(invalid="ignore"):
-        ends = [side.sum(axis=0) / np.where(total == 0, np.nan, total) for side in (sure, possible)]
-    return Statistics(models, sure, below, [(float(low), float(high)) for low, high in zip(*ends, strict=True)])
+        ends = [unit * side.sum(axis=0) / np.where(total == 0, np.nan, total) for side in (sure, possible)]
+    bounds = [(float(low), float(high)) for low, high in zip(*ends, strict=True)]
+    return Statistics(models, sure, below, bounds, unit, widest)
 
 
 def _compared(of: _Figure, difference: Difference) -> FigureComparison:
@@ -224,12 +216,14 @@ def _compared(of: _Figure, difference: Difference) -> FigureComparison:
     return FigureComparison(of.name, known[0], known[1], difference, of.n, of.n_unscored)
 
 
-def _adjusted(rows: Sequence[FigureComparison]) -> list[FigureComparison]:
-    """Add p-values adjusted for all pairs of this statistic."""
-    p = [row.difference.p for row in rows]
+def _adjusted(
+    rows: Sequence[FigureComparison], images: tuple[Mapping[str, str], Mapping[str, str]]
+) -> list[FigureComparison]:
+    """Add p-values adjusted for all pairs of this statistic; models with the same images (a digest each) are one."""
+    keys = [(images[0][row.difference.a], images[1][row.difference.b]) for row in rows]
     return [
-        replace(row, difference=replace(row.difference, p_holm=holm, p_bh=bh))
-        for row, holm, bh in zip(rows, adjusted_holm(p), adjusted_bh(p), strict=True)
+        replace(row, difference=difference)
+        for row, difference in zip(rows, adjusted([row.difference for row in rows], keys), strict=True)
     ]
 
 

@@ -97,7 +97,7 @@ def economics(
     """Settle the stored results. `usd_of`: model name -> price of one of its images at an API; `apis`: API name ->
     price of an image, for the break-even points; `usd_per_kwh`: price of electricity that is not included in the
     hourly price, applied to measured energy."""
-    table = table_of(line_table(store), [_summed(of) for of in store.first_scores(SCORES, "judge")])
+    table = table_of(line_table(store), [_summed(of) for of in store.each_scored(SCORES, "judge")])
     made = generation_stats(store, money, table.models)
     timed = {making.model: local for making in made if (local := _local(making)) is not None}
     n_made = {making.model: making.timing.n_made for making in made}

@@ -56,7 +56,7 @@ def check_ground_truth(run: RunDir) -> GroundTruthCheck | None:
         for i, scores in entry.scores_of_made(tasks[task_id], answers, made).items():
             if i in truths:
                 faultless[images[i][0]] = scores
-    models = {row.work_id: row.model for row in run.store.candidates() if row.work_id in of_work}
+    models = {row.work_id: (row.model, row.task_id) for row in run.store.candidates() if row.work_id in of_work}
     return GroundTruthCheck(
         of_work,
         answer_accuracy(_judged_answers(run, models, of_work)),
@@ -73,7 +73,9 @@ def _pixels(run: RunDir, shas: Mapping[int, str]) -> dict[int, NDArray[np.uint8]
     return found
 
 
-def _judged_answers(run: RunDir, models: dict[str, str], truths: dict[str, GroundTruth]) -> list[JudgedAnswer]:
+def _judged_answers(
+    run: RunDir, models: dict[str, tuple[str, str]], truths: dict[str, GroundTruth]
+) -> list[JudgedAnswer]:
     found = []
     for judge_id, label in judge_labels(run).items():
         verdicts = verdicts_of(run.store, judge_id)
@@ -82,7 +84,7 @@ def _judged_answers(run: RunDir, models: dict[str, str], truths: dict[str, Groun
                 verdict = verdicts.get(work_id, {}).get((rubric, point, 0))
                 field_name = next(iter(true or {}), "")
                 given = None if verdict is None else _number(verdict.answer, field_name)
-                found.append(JudgedAnswer(label, rubric, model, given, _number(true, field_name)))
+                found.append(JudgedAnswer(label, rubric, *model, given, _number(true, field_name)))
     return sorted(found, key=lambda answer: answer.rubric)
 
 

@@ -75,7 +75,7 @@ def _lowest(run: RunDir, names: tuple[str, ...]) -> list[float | None]:
     rules = (RULES,) if run.config.acceptance.rules else ()
     return [
         _least(scores[: len(names)], *scores[len(names) :])
-        for scores in run.store.first_scores([*names, *rules], "judge")
+        for scores in run.store.each_scored([*names, *rules], "judge")
     ]
 
 

@@ -163,8 +163,10 @@ def agreements_json(found: "Agreements") -> dict[str, Any]:
 
 
 def figure_json(a: "Agreement | None") -> dict[str, Any] | None:
-    """`value` (null with the reason in `undefined`), `low`, `high`, `n`, `n_unscored`; null without decisions."""
+    """`value` (null with the reason in `undefined`), `low`, `high`, `n`, `n_unscored`, and for rho and the
+    top k `by_chance`; null without decisions."""
     if a is None:
         return None
     ends = {"low": a.low, "high": a.high}
-    return {"value": a.value, **ends, "n": a.n, "n_unscored": a.n_unscored, "undefined": a.undefined}
+    chance = {} if a.by_chance is None else {"by_chance": a.by_chance}
+    return {"value": a.value, **ends, "n": a.n, "n_unscored": a.n_unscored, "undefined": a.undefined} | chance

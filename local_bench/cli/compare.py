@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 @click.argument("run_a", metavar="RUN_A", type=PATH, shell_complete=runs_completed)
 @click.argument("run_b", metavar="RUN_B", type=PATH, shell_complete=runs_completed)
 @click.option("--all-pairs", is_flag=True, help="Compare every model of A with every model of B, not only equal names.")
-@click.option("--bca", is_flag=True, help="Bias-corrected and accelerated intervals instead of percentiles.")
 @JSON
-def compare(run_a: Path, run_b: Path, all_pairs: bool, bca: bool, as_json: bool) -> int:
+def compare(run_a: Path, run_b: Path, all_pairs: bool, as_json: bool) -> int:
     """Compare the models of RUN_A and RUN_B, paired by task.
 
     Differences in revenue, acceptance and every score that both runs have, with intervals and p-values."""
@@ -32,7 +31,7 @@ def compare(run_a: Path, run_b: Path, all_pairs: bool, bca: bool, as_json: bool)
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_a) as a, RunDir.open(run_b) as b:
-        result = compare_runs(a, b, every_pair=all_pairs, method="bca" if bca else "percentile")
+        result = compare_runs(a, b, every_pair=all_pairs)
     for note in result.notes:
         say(f"local-bench: {note}")
     if as_json:
@@ -44,12 +43,13 @@ def compare(run_a: Path, run_b: Path, all_pairs: bool, bca: bool, as_json: bool)
 
 def comparison_text(found: "Comparison") -> str:
     """The table and a line that describes the methods."""
-    header = ["A", "B", "quantity", "A value", "B value", "A - B", "95 %", "p", "p (Holm)", "tasks", "unscored"]
+    header = ["A", "B", "quantity", "A value", "B value", "A - B", "95 %", "p", "p (Holm)", "detectable", "tasks"]
     return "\n".join(
         [
-            table([*header, "if unscored"], [_row(row) for row in found.rows]),
-            f"{found.n_tasks} common tasks; intervals: bootstrap over tasks; p: sign-flip permutation over tasks; "
-            "Holm correction over the pairs per quantity",
+            table([*header, "unscored", "if unscored"], [_row(row) for row in found.rows]),
+            f"{found.n_tasks} common tasks; 95 % and p: sign flips over tasks, each comparison alone; p (Holm): "
+            "corrected for the pairs of a quantity, not for several quantities; detectable: with a power of 80 % on tasks like "
+            "these; a difference that is not significant does not mean equal",
         ]
     )
 
@@ -60,7 +60,8 @@ def _row(row: "FigureComparison") -> list[str]:
         *(d.a, d.b, row.figure, _formatted(row, row.a), _formatted(row, row.b), _formatted(row, d.estimate, sign=True)),
         _interval(row, d.low, d.high),
         *("-" if p is None else f"{p:.4f}" for p in (d.p, d.p_holm)),
-        f"{d.n_differ} of {d.n_tasks} differ",
+        _formatted(row, d.detectable),
+        f"{d.n_differ} of {d.n_tasks} differ" + ", too few" * d.too_few_differ,
         str(row.n_unscored),
         _interval(row, d.at_least, d.at_most) if row.n_unscored else "-",
     ]
@@ -103,6 +104,7 @@ def _compared_json(row: "FigureComparison") -> dict[str, Any]:
     d = row.difference
     values = {"a_value": row.a, "b_value": row.b, "difference": d.estimate}
     values |= {"low": d.low, "high": d.high, "at_least": d.at_least, "at_most": d.at_most}
+    values |= {"detectable": d.detectable}
     if row.figure == REVENUE:
         values = {name: None if value is None else usd_number(round(value)) for name, value in values.items()}
     return {
@@ -110,7 +112,7 @@ def _compared_json(row: "FigureComparison") -> dict[str, Any]:
         "b": d.b,
         "figure": _NAMES.get(row.figure, row.figure),
         **values,
-        "method": d.method,
+        "method": "sign flips",
         "p": d.p,
         "p_holm": d.p_holm,
         "p_bh": d.p_bh,
@@ -118,4 +120,5 @@ def _compared_json(row: "FigureComparison") -> dict[str, Any]:
         "n_unscored": row.n_unscored,
         "n_tasks": d.n_tasks,
         "n_tasks_differ": d.n_differ,
+        "too_few_differ": d.too_few_differ,
     }

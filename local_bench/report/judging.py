@@ -145,7 +145,7 @@ def judging(run: RunDir) -> Judging:
     run_judges = judges(run)
     found: dict[str, tuple[str, list[AgreementRow]]] = {}
     if len(run_judges) > 1:
-        found_agreement = agreement(run, top_k=TOP_K, intervals=False)
+        found_agreement = agreement(run, top_k=TOP_K)
         alphas = {alpha.dimension: alpha for alpha in found_agreement.alphas}
         for pair in found_agreement.pairs:
             found.setdefault(pair.dimension, (_alpha(alphas.get(pair.dimension)), []))[1].append(_pair(pair))

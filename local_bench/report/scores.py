@@ -10,7 +10,8 @@ from local_bench.report.view import model_order, thresholds
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Reason
 from local_bench.settle.bootstrap import numbered, task_sums
-from local_bench.settle.intervals import bootstrap_means
+from local_bench.settle.intervals import mean_interval
+from local_bench.suites.questions_from import scale_of
 
 MAX_REASONS = 30
 
@@ -69,8 +70,7 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
 
 
 def score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
-    """The 95 % bootstrap interval over tasks of the mean of each score, by name and model; absent for fewer than two
-    tasks."""
+    """The 95 % interval over tasks of the mean of each score, by name and model; absent for fewer than two tasks."""
     return run.store.once("score intervals", lambda: _score_intervals(run))
 
 
@@ -86,11 +86,14 @@ def _score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
     key_of, task_of, position, value = np.concatenate(parts, axis=1)
     ordered = np.lexsort((position, key_of))  # by score and model, each in the plan's order
     starts = np.searchsorted(key_of[ordered], np.arange(1, len(keys)))
-    sums = []
-    for rows in np.split(ordered, starts) if keys else ():
+    found = {}
+    for (name, model), rows in zip(keys, np.split(ordered, starts) if keys else (), strict=True):
         of_task, n_tasks = numbered(task_of[rows])
-        sums.append(task_sums(of_task, np.stack([value[rows], np.ones(len(rows))], axis=1), n_tasks).T)
-    return {pair: ends for pair, ends in zip(keys, bootstrap_means(sums), strict=True) if ends}
+        sums = task_sums(of_task, np.stack([value[rows], np.ones(len(rows))], axis=1), n_tasks).T
+        ends = mean_interval(sums[0], sums[1], scale_of(run.config.suite.name, name))
+        if ends is not None:
+            found[name, model] = ends
+    return found
 
 
 def figure(value: float, kind: str) -> str:

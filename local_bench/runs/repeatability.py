@@ -76,15 +76,19 @@ def retest_rows(run: RunDir) -> list[RepeatabilityRow]:
         if (row.judge, *question) in first:
             of_rubric = answers_by_question[row.judge, row.rubric]
             of_rubric.setdefault(question, [first[row.judge, *question]]).append(verdict_of(row))
+    tasks = {row.work_id: row.task_id for row in run.store.candidates()}
     rows = []
     for (judge, name), questions in sorted(answers_by_question.items()):
         n = max(len(verdicts) for verdicts in questions.values())
         complete = [verdicts for verdicts in questions.values() if len(verdicts) == n]
+        of_tasks = [tasks[work_id] for (work_id, *_), verdicts in questions.items() if len(verdicts) == n]
         answers = (verdict.answer for verdicts in complete for verdict in verdicts)
         rubric = wording_of(name, (field for answer in answers for field in answer or ()))
         for criterion in rubric.criteria:
             table = [[_number(rubric, criterion.name, verdicts[i]) for verdicts in complete] for i in range(n)]
-            rows.append(RepeatabilityRow(labels.get(judge, judge[:8]), name, criterion.name, n, test_retest(table)))
+            rows.append(
+                RepeatabilityRow(labels.get(judge, judge[:8]), name, criterion.name, n, test_retest(table, of_tasks))
+            )
     return rows
 
 

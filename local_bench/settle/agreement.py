@@ -9,15 +9,18 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Literal, TypeVar
 
 import numpy as np
 
-from local_bench.settle.bootstrap import Floats, bootstrap, task_sums
-from local_bench.settle.intervals import wilson
+from local_bench.settle.intervals import rate_interval
 
 TOO_FEW = "fewer than two units have enough ratings"
+MIN_MODELS = 4
+"""Independent rankings of three models agree with rho of 0.8 or more in one case of six."""
+_ALL_ORDERS = 8
+"""Maximum number of models of which all rankings are enumerated."""
 ALL_ALIKE = "all ratings are the same, so no disagreement was possible"
 A_CONSTANT = "one side has the same value for all models, which gives no ranking"
 
@@ -40,6 +43,9 @@ class Agreement:
     low: float | None = None
     """Lower end of the 95 % interval; None if none was computed."""
     high: float | None = None
+    by_chance: float | None = None
+    """Of two independent rankings without ties: for rho the probability of a value at least as high, for the overlap of
+    the top k its expectation."""
 
     def __post_init__(self) -> None:
         assert (self.value is None) != (self.undefined is None)
@@ -56,52 +62,46 @@ class Repeatability:
     question was included."""
 
 
-def agreement_rate(a: Sequence[Hashable | None], b: Sequence[Hashable | None]) -> Agreement:
-    """Share of units on which two raters agree, in [0, 1], with its Wilson interval (ServImage, table 10).
+def agreement_rate(a: Sequence[Hashable | None], b: Sequence[Hashable | None], tasks: Sequence[Hashable]) -> Agreement:
+    """Share of units on which two raters agree, in [0, 1], with its interval over tasks (ServImage, table 10).
 
-    For decisions and labels only: expectations over labels are never equal, so decide first. Undefined without a unit
-    that both rated.
+    `tasks` has the task of each unit, which is its cluster. For decisions and labels only: expectations over labels are
+    never equal, so decide first. Undefined without a unit that both rated.
     """
-    pairs = _pairs(a, b)
-    n_excluded = len(a) - len(pairs)
-    if not pairs:
-        return Agreement(None, 0, n_excluded, "no unit was rated by both")
-    same = sum(x == y for x, y in pairs)
-    low, high = wilson(same, len(pairs))
-    return Agreement(same / len(pairs), len(pairs), n_excluded, low=low, high=high)
+    rated = [(x, y, task) for x, y, task in zip(a, b, tasks, strict=True) if x is not None and y is not None]
+    if not rated:
+        return Agreement(None, 0, len(a), "no unit was rated by both")
+    return _rate([x == y for x, y, _ in rated], [task for *_, task in rated], len(a) - len(rated))
 
 
-def cohen_kappa(a: Sequence[bool | None], b: Sequence[bool | None], clusters: Sequence[int] | None = None) -> Agreement:
+def _rate(same: Sequence[bool], tasks: Sequence[Hashable], n_excluded: int) -> Agreement:
+    units, of_task = Counter(tasks), Counter(task for task, one in zip(tasks, same, strict=True) if one)
+    low, high = rate_interval([of_task[task] for task in units], list(units.values())) or (None, None)
+    return Agreement(sum(same) / len(same), len(same), n_excluded, low=low, high=high)
+
+
+def cohen_kappa(
+    a: Sequence[bool | None], b: Sequence[bool | None], tasks: Sequence[Hashable] | None = None
+) -> Agreement:
     """Cohen's kappa (1960) of two raters' decisions: (p_o - p_e) / (1 - p_e), at most 1.
 
-    With `clusters` (the task of each unit, numbered from 0) it has the 95 % percentile interval of the cluster
-    bootstrap. Undefined for fewer than two units and where both raters gave one and the same decision throughout. Where
-    only one of them did, it is 0 however often they agree: report it together with the rate.
+    With `tasks` (the task of each unit) its interval is that of the rate p_o at the observed p_e. Undefined for fewer
+    than two units and where both raters gave one and the same decision throughout. Where only one of them did, it is 0
+    however often they agree: report it together with the rate.
     """
     pairs = _pairs(a, b)
-    n_excluded = len(a) - len(pairs)
-    if len(pairs) < 2:
-        return Agreement(None, len(pairs), n_excluded, TOO_FEW)
-    cells = np.asarray([(x and y, x and not y, y and not x, not (x or y)) for x, y in pairs], dtype=np.float64)
-    kappa = float(_kappa(cells.sum(axis=0))[0])
-    if math.isnan(kappa):
-        return Agreement(None, len(pairs), n_excluded, ALL_ALIKE)
-    found = Agreement(kappa, len(pairs), n_excluded)
-    if clusters is None:
-        return found
-    rated = [task for task, x, y in zip(clusters, a, b, strict=True) if x is not None and y is not None]
-    (interval,) = bootstrap(task_sums(rated, cells, max(rated) + 1), _kappa)
-    return replace(found, low=interval.low, high=interval.high)
-
-
-def _kappa(sums: Floats) -> Floats:
-    """Counts (..., 4) of both accepted, only the first, only the second, neither -> kappa (..., 1)."""
-    both, first, second, neither = np.moveaxis(sums, -1, 0)
-    n = both + first + second + neither
-    by_chance = ((both + first) * (both + second) + (neither + second) * (neither + first)) / n**2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        kappa = np.where(by_chance < 1, ((both + neither) / n - by_chance) / (1 - by_chance), np.nan)
-    return np.asarray(kappa, dtype=np.float64)[..., None]
+    n, n_excluded = len(pairs), len(a) - len(pairs)
+    if n < 2:
+        return Agreement(None, n, n_excluded, TOO_FEW)
+    first, second = sum(x for x, _ in pairs), sum(y for _, y in pairs)
+    by_chance = (first * second + (n - first) * (n - second)) / n**2
+    if by_chance == 1:
+        return Agreement(None, n, n_excluded, ALL_ALIKE)
+    rate = agreement_rate(a, b, range(len(a)) if tasks is None else tasks)
+    kappa, low, high = (
+        None if p is None else (p - by_chance) / (1 - by_chance) for p in (rate.value, rate.low, rate.high)
+    )
+    return Agreement(kappa, n, n_excluded, low=None if tasks is None else low, high=None if tasks is None else high)
 
 
 def krippendorff_alpha(units: Sequence[Sequence[float | None]], level: Level = "nominal") -> Agreement:
@@ -130,10 +130,31 @@ def krippendorff_alpha(units: Sequence[Sequence[float | None]], level: Level = "
     return Agreement(float(1 - (coincidences * distances).sum() / by_chance), len(paired), n_excluded)
 
 
-def spearman(x: Sequence[float | None], y: Sequence[float | None]) -> Agreement:
-    """Spearman's rank correlation of two lists over the same models, in [-1, 1] (ServImage, table 11).
+def rank_correlation(x: Sequence[float | None], y: Sequence[float | None]) -> Agreement:
+    """Spearman's rho of two rankings of models (ServImage, table 11) with the probability of one as high by chance,
+    exact for up to 8 models without ties. Undefined for fewer than `MIN_MODELS`."""
+    from scipy.stats import spearmanr
 
-    Equal values share the average of their ranks. Undefined for fewer than two models and where all values of one side
+    found, pairs = spearman(x, y), _pairs(x, y)
+    if len(pairs) < MIN_MODELS:
+        return Agreement(None, len(pairs), len(x) - len(pairs), f"fewer than {MIN_MODELS} models have both values")
+    if found.value is None:
+        return found
+    first, second = (np.asarray(of, dtype=np.float64) for of in zip(*pairs, strict=True))
+    if len(pairs) > _ALL_ORDERS:
+        return replace(found, by_chance=float(spearmanr(first, second, alternative="greater").pvalue))
+    # with equal ranks on one side, rho orders the permutations as the sum of products of the ranks does
+    ranks = [
+        (np.searchsorted(s := np.sort(of), of) + np.searchsorted(s, of, side="right")) / 2 for of in (first, second)
+    ]
+    sums = np.array(list(permutations(ranks[1]))) @ ranks[0]
+    return replace(found, by_chance=float((sums >= ranks[0] @ ranks[1] - 1e-9).mean()))
+
+
+def spearman(x: Sequence[float | None], y: Sequence[float | None]) -> Agreement:
+    """Spearman's rank correlation of two lists of units, in [-1, 1].
+
+    Equal values share the average of their ranks. Undefined for fewer than two units and where all values of one side
     are equal.
     """
     from scipy.stats import spearmanr
@@ -152,17 +173,18 @@ def top_k_overlap(x: Sequence[float | None], y: Sequence[float | None], k: int) 
     """Share of models that two lists over the same models have in common among their k highest, in [0, 1].
 
     Ties: models equal at the k-th rank share the remaining ranks in equal parts, and the overlap is the smaller part of
-    each model. The result does not depend on the order of the list, and is 1 for a list with itself. Undefined where
-    fewer than k models are on both lists; with exactly k it is always 1.
+    each model. The result does not depend on the order of the list, and is 1 for a list with itself; by chance it is
+    k / n. Undefined where fewer than `MIN_MODELS`, or not more than k, are on both lists.
     """
     assert k >= 1, k
     pairs = _pairs(x, y)
     n_excluded = len(x) - len(pairs)
-    if len(pairs) < k:
-        return Agreement(None, len(pairs), n_excluded, f"fewer than {k} models have both values")
+    least = max(MIN_MODELS, k + 1)
+    if len(pairs) < least:
+        return Agreement(None, len(pairs), n_excluded, f"fewer than {least} models have both values")
     first, second = (_parts([pair[i] for pair in pairs], k) for i in (0, 1))
     shared = math.fsum(min(p, q) for p, q in zip(first, second, strict=True))
-    return Agreement(shared / k, len(pairs), n_excluded)
+    return Agreement(shared / k, len(pairs), n_excluded, by_chance=k / len(pairs))
 
 
 def _parts(values: Sequence[float], k: int) -> list[float]:
@@ -193,22 +215,23 @@ def _quorum(values: Sequence[Label | None]) -> list[Label]:
     return answered if 2 * len(answered) >= len(values) else []
 
 
-def test_retest(rounds: Sequence[Sequence[float | None]]) -> Repeatability:
-    """Test-retest agreement: rounds x questions, the same questions in the same order in each of two or more rounds.
+def test_retest(rounds: Sequence[Sequence[float | None]], tasks: Sequence[Hashable]) -> Repeatability:
+    """Test-retest agreement: rounds x questions, the same questions in the same order in each of two or more rounds;
+    `tasks` has the task of each question.
 
     A question that is unscored in any round is excluded and counted. Undefined if no question remains.
     """
     assert len(rounds) >= 2, len(rounds)
     by_question = list(zip(*rounds, strict=True))
-    answered = [[a for a in answers if a is not None] for answers in by_question if None not in answers]
+    kept = [i for i, answers in enumerate(by_question) if None not in answers]
+    answered = [[a for a in by_question[i] if a is not None] for i in kept]
     n_excluded = len(by_question) - len(answered)
     if not answered:
         return Repeatability(Agreement(None, 0, n_excluded, "no question was answered in every round"), None)
-    same = sum(len(set(answers)) == 1 for answers in answered)
-    low, high = wilson(same, len(answered))
+    same = [len(set(answers)) == 1 for answers in answered]
     differences = [abs(x - y) for answers in answered for x, y in combinations(answers, 2)]
     return Repeatability(
-        Agreement(same / len(answered), len(answered), n_excluded, low=low, high=high),
+        _rate(same, [tasks[i] for i in kept], n_excluded),
         math.fsum(differences) / len(differences),
     )
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.settle.bootstrap import Floats
+from local_bench.settle.intervals import Floats, rate_interval
 
 Bools = NDArray[np.bool_]
 BINS = 10
@@ -23,6 +23,8 @@ class Bin:
     """Mean value; None for an empty bin, like `rate`."""
     rate: float | None
     """Share accepted."""
+    interval: tuple[float, float] | None = None
+    """95 % interval of the rate over tasks; None for fewer than two, or where none were given."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Quality:
     """Mean squared error of the probabilities (Brier 1950); base_rate (1 - base_rate) for a constant."""
     ece: float
     """Expected calibration error, ten bins of equal width (Naeini et al. 2015; Guo et al. 2017)."""
+    ece_if_calibrated: float
+    """What `ece` would be on average if the probabilities were right: it is not 0, and larger for fewer images."""
     bins: tuple[Bin, ...]
 
 
@@ -64,8 +68,9 @@ def brier(probabilities: Floats, accepted: Bools) -> float:
     return float(np.mean((probabilities - accepted) ** 2))
 
 
-def by_bin(numbers: Floats, accepted: Bools, edges: Floats) -> tuple[Bin, ...]:
-    """Acceptance by bin of a score (ServImage, fig. 3); asserts that the edges enclose every score."""
+def by_bin(numbers: Floats, accepted: Bools, edges: Floats, tasks: NDArray[np.intp] | None = None) -> tuple[Bin, ...]:
+    """Acceptance by bin of a score (ServImage, fig. 3), with intervals if the images' tasks (images,) are given;
+    asserts that the edges enclose every score."""
     assert len(numbers) == 0 or (edges[0] <= numbers.min() and numbers.max() <= edges[-1])
     index = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
     found = []
@@ -73,7 +78,10 @@ def by_bin(numbers: Floats, accepted: Bools, edges: Floats) -> tuple[Bin, ...]:
         here = index == i
         n = int(here.sum())
         mean, rate = (float(numbers[here].mean()), float(accepted[here].mean())) if n else (None, None)
-        found.append(Bin(float(low), float(high), n, mean, rate))
+        ends = None
+        if tasks is not None:
+            ends = rate_interval(np.bincount(tasks[here], accepted[here]), np.bincount(tasks[here]))
+        found.append(Bin(float(low), float(high), n, mean, rate, ends))
     return tuple(found)
 
 
@@ -81,6 +89,16 @@ def ece(bins: tuple[Bin, ...]) -> float:
     """Expected calibration error: mean |mean probability - acceptance rate| over bins, weighted by bin size."""
     n = sum(b.n for b in bins)
     return float(sum(b.n * abs(b.mean - b.rate) for b in bins if b.mean is not None and b.rate is not None) / n)
+
+
+def ece_if_calibrated(probabilities: Floats, n_draws: int = 1000, seed: int = 0) -> float:
+    """Mean expected calibration error of decisions that are drawn from the probabilities (images,)."""
+    p = np.sort(probabilities)
+    starts = np.searchsorted(p, np.linspace(0, 1, BINS + 1)[:-1])
+    starts = np.unique(starts[starts < len(p)])  # the first image of each bin that has one
+    rng = np.random.default_rng(seed)
+    sums = [np.abs(np.add.reduceat((rng.random(len(p)) < p) - p, starts)).sum() for _ in range(n_draws)]
+    return float(np.mean(sums) / len(p))
 
 
 def quality(probabilities: Floats, accepted: Bools, tasks: NDArray[np.intp]) -> Quality:
@@ -96,5 +114,6 @@ def quality(probabilities: Floats, accepted: Bools, tasks: NDArray[np.intp]) -> 
         pr_auc=pr_auc(probabilities, accepted),
         brier=brier(probabilities, accepted),
         ece=ece(bins),
+        ece_if_calibrated=ece_if_calibrated(probabilities),
         bins=bins,
     )

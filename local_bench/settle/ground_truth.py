@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+from numpy.typing import NDArray
+
 from local_bench.settle.agreement import Agreement, agreement_rate, spearman
-from local_bench.settle.intervals import bootstrap_revenue, wilson
+from local_bench.settle.intervals import Floats, rate_interval, share_interval
 
 ALL = "all models"
 
@@ -22,6 +25,7 @@ class JudgedAnswer:
     judge: str
     rubric: str
     model: str
+    task_id: str
     given: float | None
     true: float | None
 
@@ -62,7 +66,7 @@ def _true(judge: str, rubric: str, model: str, answers: Sequence[JudgedAnswer]) 
         judge=judge,
         rubric=rubric,
         model=model,
-        same=agreement_rate(given, true),
+        same=agreement_rate(given, true, [a.task_id for a in answers]),
         n_yes_for_no=sum(g > t for g, t in pairs) if binary else None,
         n_no_for_yes=sum(g < t for g, t in pairs) if binary else None,
         rho=None if binary else spearman(given, true),
@@ -101,7 +105,7 @@ class RevenueAudit:
     faultless_micro_usd: int
     true_micro_usd: int
     true_interval_micro_usd: tuple[int, int] | None
-    """95 % bootstrap over orders; None for fewer than two."""
+    """95 % interval for orders like these; None for fewer than two."""
     too_much_micro_usd: int
     """Revenue of wrong deliverables."""
     too_little_micro_usd: int
@@ -109,6 +113,7 @@ class RevenueAudit:
     off_micro_usd: int
     """Judged - true."""
     off_interval_micro_usd: tuple[int, int] | None
+    """At least 95 %: from 97.5 % intervals of the shares paid too much and too little."""
     n_right: int
     right_low: float
     right_high: float
@@ -129,7 +134,20 @@ def audit_revenue(paid: Iterable[JudgedDeliverable]) -> list[RevenueAudit]:
 def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
     known = [each for each in mine if each.right is not None]
     n_right = sum(each.right is True for each in known)
-    low, high = wilson(n_right, len(known))
+    tasks = {task_id: i for i, task_id in enumerate(dict.fromkeys(each.task_id for each in known))}
+    index = np.array([tasks[each.task_id] for each in known], dtype=np.intp)
+    part = np.array([each.part_micro_usd for each in known], dtype=np.float64)
+    judged, right = (np.array(of, dtype=bool) for of in ([e.judged is True for e in known], [e.right for e in known]))
+
+    def of_tasks(which: NDArray[np.bool_] | None = None, unit: Floats | float = part) -> Floats:
+        """Sums by task."""
+        weights = np.where(True if which is None else which, unit, 0.0)
+        return np.asarray(np.bincount(index, np.broadcast_to(weights, len(index)), len(tasks)), dtype=np.float64)
+
+    values = of_tasks()
+    total = float(values.sum())
+    much, little = (share_interval(of_tasks(which), values, 0.975) for which in (judged & ~right, ~judged & right))
+    low, high = rate_interval(of_tasks(right, 1.0), of_tasks(unit=1.0)) or (0.0, 1.0)
     return RevenueAudit(
         model=model,
         n=len(known),
@@ -137,15 +155,17 @@ def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
         judged_micro_usd=_sum(known, lambda each: each.judged is True),
         faultless_micro_usd=_sum(known, lambda each: each.faultless is True),
         true_micro_usd=_sum(known, lambda each: each.right is True),
-        true_interval_micro_usd=_interval(known, lambda each: int(each.right is True)),
+        true_interval_micro_usd=_amounts(share_interval(of_tasks(right), values), total),
         too_much_micro_usd=_sum(known, lambda each: each.judged is True and not each.right),
         too_little_micro_usd=_sum(known, lambda each: each.judged is not True and each.right is True),
         off_micro_usd=_sum(known, lambda each: each.judged is True) - _sum(known, lambda each: each.right is True),
-        off_interval_micro_usd=_interval(known, lambda each: (each.judged is True) - (each.right is True)),
+        off_interval_micro_usd=_amounts((much[0] - little[1], much[1] - little[0]) if much and little else None, total),
         n_right=n_right,
         right_low=low,
         right_high=high,
-        decided=agreement_rate([each.judged for each in known], [each.right for each in known]),
+        decided=agreement_rate(
+            [each.judged for each in known], [each.right for each in known], [each.task_id for each in known]
+        ),
         rho=spearman([each.score for each in known], [each.true_score for each in known]),
     )
 
@@ -154,10 +174,5 @@ def _sum(paid: Iterable[JudgedDeliverable], when: Callable[[JudgedDeliverable], 
     return sum(each.part_micro_usd for each in paid if when(each))
 
 
-def _interval(paid: Sequence[JudgedDeliverable], times: Callable[[JudgedDeliverable], int]) -> tuple[int, int] | None:
-    """Bootstrap interval over orders of the sum of `times` x part."""
-    orders: dict[str, list[JudgedDeliverable]] = defaultdict(list)
-    for each in paid:
-        orders[each.task_id].append(each)
-    sums = [sum(times(each) * each.part_micro_usd for each in group) for group in orders.values()]
-    return bootstrap_revenue(sums, [sum(each.part_micro_usd for each in group) for group in orders.values()])
+def _amounts(ends: tuple[float, float] | None, total: float) -> tuple[int, int] | None:
+    return None if ends is None else (round(ends[0] * total), round(ends[1] * total))

@@ -1,204 +1,210 @@
 """Paired comparison of models on the same tasks, with correction for multiple comparisons.
 
-The interval of a difference is that of the cluster bootstrap, both models on the same resampled tasks. Its p-value is
-that of a sign-flip permutation test over tasks: under the null hypothesis the sign of each task's difference is
-random. With few tasks all flips are enumerated and the test is exact; otherwise 9,999 are drawn (Phipson and Smyth
-2010: the observed table counts as one of them, so p is never 0).
+The p-value of a difference is that of a sign-flip permutation test over tasks: under the null hypothesis the sign of
+each task's difference is random. With few tasks all flips are enumerated and the test is exact; otherwise they are
+drawn (Phipson and Smyth 2010: the observed table counts as one of them, so p is never 0). The interval has the
+differences that the same flips do not reject, where a difference of theta shifts each task in proportion to its weight,
+such as its price: 0 is outside the 95 % interval exactly where p < 0.05. The flips that do not reject theta are those
+for which it lies between the differences on the flipped and on the other tasks, so that both ends are quantiles of
+these.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
+from math import ceil
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.special import ndtri
 
-from local_bench.settle.bootstrap import RESAMPLES, Floats, Interval, Method, bootstraps
+from local_bench.settle.intervals import LEVEL, Floats, exact_sum
 
-FLIPS = 9_999
-EXACT_UP_TO = 13
-"""Maximum number of differing tasks of the exact test: 2^13 flips are fewer than `FLIPS`."""
+FLIPS = 99_999
+"""Enough for the smallest p-value of 100 models, 1e-5, to be significant among all pairs."""
+EXACT_UP_TO = 16
+"""Maximum number of tasks of which all flips are enumerated."""
+_DRAWS = 2_000_000_000
+"""Maximum number of drawn signs; of more tasks fewer flips are drawn, at least a tenth."""
 _CHUNK_BYTES = 64_000_000
+_COLUMNS = 64
+"""Maximum number of models whose sums are in memory at the same time, if they are of several statistics."""
+_POWER = 0.8
 
 
 @dataclass(frozen=True)
 class Difference:
-    """`a` - `b` on the tasks of both."""
+    """`a` - `b` on the tasks of both, in the unit of the statistic."""
 
     a: str
     b: str
     estimate: float | None
-    """In the unit of the statistic; None if one of the two is undefined."""
+    """None if one of the two is undefined."""
     low: float | None
-    """Lower end of the cluster bootstrap interval."""
+    """Lower end of the interval of this comparison alone, to which `p` belongs; None where it has none, and where no
+    task differs."""
     high: float | None
-    method: Method
     p: float | None
     """Two-sided, uncorrected."""
     p_holm: float | None
-    """Corrected for all pairs, family-wise error rate (Holm 1979)."""
+    """Corrected for all pairs, family-wise error rate (Holm 1979). Models with the same images and decisions are one."""
     p_bh: float | None
     """Corrected for all pairs, false discovery rate (Benjamini and Hochberg 1995)."""
     n_tasks: int
     n_differ: int
     """Tasks on which the two differ."""
+    detectable: float | None
+    """The difference that a run like this finds significant with a power of 80 %: about 0.71 of the interval's
+    width."""
     at_least: float | None = None
     """Difference with everything unscored decided against `a` and for `b`; None without `bounds`."""
     at_most: float | None = None
 
+    @property
+    def too_few_differ(self) -> bool:
+        """Whether no result on this number of differing tasks could be significant."""
+        return 2.0**-self.n_differ * 2 >= 1 - LEVEL
+
 
 @dataclass(frozen=True)
 class Statistics:
-    """One statistic of several models, as sums by task."""
+    """One statistic of several models, sum(above) / sum(below) over tasks, in the same order of tasks for all."""
 
     models: Sequence[str]
     above: Floats
-    """(tasks, models): the statistic of each task, or its numerator."""
-    below: Floats | None = None
-    """(tasks, models): its denominator, such as the requested images."""
+    """(tasks, models): the numerator of each task, such as its revenue."""
+    below: Floats
+    """(tasks, models): the denominator, such as its price or the number of its images."""
     bounds: Sequence[tuple[float, float]] | None = None
     """Each model's value with everything unscored at its worst and at its best."""
+    unit: float = 1.0
+    """Factor of all results: the total price gives revenue."""
+    widest: float | None = 1.0
+    """The largest possible difference of the ratios; None if there is none."""
+    alike: Sequence[Hashable] | None = None
+    """A key of each model that is the same for models with the same images and decisions."""
 
 
-def paired_differences(
-    models: Sequence[str],
-    above: Floats,
-    below: Floats | None = None,
-    *,
-    bounds: Sequence[tuple[float, float]] | None = None,
-    method: Method = "percentile",
-    level: float = 0.95,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> list[Difference]:
-    """Compare every pair of models, in order: differences of sums, or with `below` of ratios of sums.
-
-    `above` and `below` are sums by task (tasks, models), such as accepted and requested. `bounds` has each model's
-    value with everything unscored at its worst and at its best; they bound the difference. Where two models have
-    different denominators, their ratios are tested by linearised contributions: a_g - r b_g, r the pooled ratio.
-    """
-    of = Statistics(models, above, below, bounds)
-    return differences([of], method=method, level=level, n_resamples=n_resamples, seed=seed)[0]
-
-
-def differences(
-    statistics: Sequence[Statistics],
-    *,
-    method: Method = "percentile",
-    level: float = 0.95,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> list[list[Difference]]:
-    """`paired_differences` of each statistic. The draws depend on the number of tasks and the seed alone and are made
-    once for all statistics with the same number of tasks."""
+def differences(statistics: Sequence[Statistics], *, level: float = LEVEL, seed: int = 0) -> list[list[Difference]]:
+    """Compare every pair of models of each statistic, in order. The flips depend on the number of tasks and the seed
+    alone; `b` - `a` is exactly -(`a` - `b`). Where two models have different denominators, their ratios are compared by
+    linearised contributions, a_t - r b_t, r the pooled ratio."""
     found: list[list[Difference]] = [[] for _ in statistics]
     by_size: dict[int, list[int]] = {}
     for i, of in enumerate(statistics):
-        assert of.above.shape[1] == len(of.models)
+        assert of.below.shape == of.above.shape == (len(of.above), len(of.models))
         if len(of.models) > 1:
             by_size.setdefault(len(of.above), []).append(i)
     for members in by_size.values():
-        pairs = [np.asarray(list(combinations(range(len(statistics[i].models)), 2))).T for i in members]
-        tables = [_with_denominators(statistics[i]) for i in members]
-        by_table = bootstraps(
-            [(sums, _pairwise(statistics[i], *of)) for i, sums, of in zip(members, tables, pairs, strict=True)],
-            method=method, level=level, n_resamples=n_resamples, seed=seed,
-        )  # fmt: skip
-        contributions = [
-            _contributions(statistics[i].above, statistics[i].below, *of) for i, of in zip(members, pairs, strict=True)
-        ]
-        p = iter(sign_flip(np.hstack(contributions), seed))
-        for i, sums, both, intervals in zip(members, tables, pairs, by_table, strict=True):
-            found[i] = _differences(statistics[i], sums, both, intervals, [next(p) for _ in intervals])
+        for some in _batches([(i, len(statistics[i].models)) for i in members]):
+            tables = [side for i in some for side in (statistics[i].above, statistics[i].below)]
+            flipped, exact = _flipped(tables, seed)
+            for k, i in enumerate(some):
+                compared = _compared(statistics[i], (flipped[2 * k], flipped[2 * k + 1]), exact, level)
+                alike = statistics[i].alike
+                found[i] = adjusted(compared, None if alike is None else list(combinations(alike, 2)))
     return found
 
 
-def _with_denominators(of: Statistics) -> Floats:
-    return of.above if of.below is None else np.hstack([of.above, of.below])
+def _batches(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """The first of each pair, in groups whose second sum to at most `_COLUMNS`, or alone."""
+    some, n = list[int](), 0
+    for i, columns in sizes:
+        if some and n + columns > _COLUMNS:
+            yield some
+            some, n = [], 0
+        some.append(i)
+        n += columns
+    if some:
+        yield some
 
 
-def _pairwise(of: Statistics, first: NDArray[np.intp], second: NDArray[np.intp]) -> Callable[[Floats], Floats]:
-    """The statistic's differences from sums (..., columns of `_with_denominators`)."""
-    n = len(of.models)
+def adjusted(found: Sequence[Difference], alike: Sequence[tuple[Hashable, Hashable]] | None = None) -> list[Difference]:
+    """The differences with p-values corrected for all of them. `alike`: a key of the images and decisions of each
+    difference's models. Pairs of the same two keys are one hypothesis, and a pair of equal keys is none."""
+    keys = [frozenset((i, str(i))) for i in range(len(found))] if alike is None else list(map(frozenset, alike))
+    tests = {key: one.p for key, one in zip(keys, found, strict=True) if len(key) == 2}
+    holm, bh = (dict(zip(tests, of(list(tests.values())), strict=True)) for of in (adjusted_holm, adjusted_bh))
+    return [
+        replace(one, p_holm=holm.get(key, one.p), p_bh=bh.get(key, one.p)) for key, one in zip(keys, found, strict=True)
+    ]
 
-    def difference(sums: Floats) -> Floats:
-        figures = sums if of.below is None else sums[..., :n] / np.where(sums[..., n:] == 0, np.nan, sums[..., n:])
-        return np.asarray(figures[..., first] - figures[..., second], dtype=np.float64)
 
-    return difference
-
-
-def _differences(
-    of: Statistics, sums: Floats, pairs: NDArray[np.intp], intervals: Sequence[Interval], tested: Sequence[float]
-) -> list[Difference]:
-    first, second = pairs
-    n = len(of.models)
-    # column i - n is the denominator, or i itself without denominators
-    differ = (sums[:, first] != sums[:, second]) | (sums[:, first - n] != sums[:, second - n])
-    p = [None if known.estimate is None else value for known, value in zip(intervals, tested, strict=True)]
-    holm, bh = adjusted_holm(p), adjusted_bh(p)
+def _compared(of: Statistics, heads: tuple[Floats, Floats], exact: bool, level: float) -> list[Difference]:
+    n_tasks, n = of.above.shape
+    over, under = (np.array([exact_sum(column) for column in side.T]) for side in (of.above, of.below))
+    n_flips = len(heads[0]) + (not exact)  # the observed table is one of them
     found = []
-    for k, (i, j) in enumerate(pairs.T.tolist()):
-        at_least, at_most = (None, None)
+    for i, j in combinations(range(n), 2):
+        differ = (of.above[:, i] != of.above[:, j]) | (of.below[:, i] != of.below[:, j])
+        at_least = at_most = None
         if of.bounds is not None:
             at_least, at_most = of.bounds[i][0] - of.bounds[j][1], of.bounds[i][1] - of.bounds[j][0]
-        known, n_differ = intervals[k], int(differ[:, k].sum())
-        ends = (known.estimate, known.low, known.high, known.method)
+        estimate, low, high, p, width = None, None, None, None, None
+        if under[i] and under[j]:
+            estimate = float(over[i] / under[i] - over[j] / under[j])
+            p, ends = _tested(of, heads, over, under, (i, j), estimate, ceil((1 - level) * n_flips - 1e-9), exact)
+            low, high = (
+                None if np.isinf(end) and of.widest is None else float(np.clip(end, -limit, limit))
+                for end, limit in zip(ends, (of.widest or np.inf,) * 2, strict=True)
+            )
+            if not differ.any():
+                low = high = None  # equal outcomes do not say that there is no difference
+            if low is not None and high is not None:
+                width = of.unit * (high - low) / 2 * float(1 + ndtri(_POWER) / ndtri((1 + level) / 2))
+        low, high = (None if end is None else end * of.unit for end in (low, high))
+        estimate = None if estimate is None else estimate * of.unit
         found.append(
             Difference(
-                of.models[i], of.models[j], *ends, p[k], holm[k], bh[k], len(of.above), n_differ, at_least, at_most
+                of.models[i], of.models[j], estimate, low, high, p, None, None, n_tasks, int(differ.sum()), width,
+                at_least, at_most,
             )
         )  # fmt: skip
     return found
 
 
-def _contributions(above: Floats, below: Floats | None, i: NDArray[np.intp], j: NDArray[np.intp]) -> Floats:
-    """Contribution of each task to the difference of each pair (tasks, pairs), linearised at the pooled ratio."""
-    if below is None:
-        return np.asarray(above[:, i] - above[:, j], dtype=np.float64)
-    over, under = above.sum(axis=0), below.sum(axis=0)
-    under = np.where(under == 0, np.nan, under)
+def _tested(
+    of: Statistics, heads: tuple[Floats, Floats], over: Floats, under: Floats, pair: tuple[int, int],
+    estimate: float, n_kept: int, exact: bool,
+) -> tuple[float, tuple[float, float]]:  # fmt: skip
+    """p, and the ends of the interval: the lower one is the smallest difference that `n_kept` flips do not reject."""
+    i, j = pair
+    pooled = (over[i] + over[j]) / (under[i] + under[j])
+    above, below = heads
+    flipped = (above[:, i] - pooled * below[:, i]) / under[i] - (above[:, j] - pooled * below[:, j]) / under[j]
+    weight = (below[:, i] / under[i] + below[:, j] / under[j]) / 2
+    rest = estimate - flipped
+    rounding = 1e-12 * float(
+        np.abs((of.above[:, i] - pooled * of.below[:, i]) / under[i]).sum()
+        + np.abs((of.above[:, j] - pooled * of.below[:, j]) / under[j]).sum()
+    )
+    flipped, rest = (np.where(np.abs(side) <= rounding, 0.0, side) for side in (flipped, rest))
     with np.errstate(divide="ignore", invalid="ignore"):
-        both = (over[i] + over[j]) / (under[i] + under[j])
-        mine = (above[:, i] - both * below[:, i]) / under[i]
-        return np.asarray(mine - (above[:, j] - both * below[:, j]) / under[j], dtype=np.float64)
+        sides = flipped / weight, rest / (1 - weight)
+    whole = (weight <= 1e-12) | (weight >= 1 - 1e-12)  # no task is flipped, or all are
+    least, most = np.where(whole, -np.inf, np.fmin(*sides)), np.where(whole, np.inf, np.fmax(*sides))
+    kept = int(((least <= 0) & (most >= 0)).sum()) + (not exact)
+    m = n_kept - (not exact)
+    ends = (-np.inf, np.inf) if m < 1 else (np.partition(least, m - 1)[m - 1], -np.partition(-most, m - 1)[m - 1])
+    return kept / (len(least) + (not exact)), (float(ends[0]), float(ends[1]))
 
 
-def sign_flip(differences: Floats, seed: int = 0) -> list[float]:
-    """Two-sided sign-flip p-values of the column sums (tasks, columns).
-
-    Exact for up to 13 nonzero tasks in a column; 1 without any. NaN counts as 0.
-    """
-    table = np.nan_to_num(differences)
-    sums = np.abs(table.sum(axis=0))
-    p = np.ones(table.shape[1])
-    n_differ = (table != 0).sum(axis=0)
-    for k in np.flatnonzero((n_differ > 0) & (n_differ <= EXACT_UP_TO)):
-        own = table[table[:, k] != 0, k]
-        bits = np.arange(2 ** len(own))[:, None] >> np.arange(len(own)) & 1
-        p[k] = (np.abs((1 - 2 * bits) @ own) >= _just_below(sums[k])).mean()
-    many = np.flatnonzero(n_differ > EXACT_UP_TO)
-    if len(many):
-        p[many] = (1 + _as_large(table[:, many], sums[many], seed)) / (1 + FLIPS)
-    return [float(x) for x in p]
-
-
-def _as_large(table: Floats, sums: Floats, seed: int) -> NDArray[np.int64]:
+def _flipped(tables: Sequence[Floats], seed: int) -> tuple[list[Floats], bool]:
+    """Sums over the flipped tasks, (flips, columns), of each table (tasks, columns), and whether these are all
+    flips."""
+    n_tasks = len(tables[0])
+    both, edges = np.hstack(tables), np.cumsum([table.shape[1] for table in tables])[:-1]
+    if n_tasks <= EXACT_UP_TO:
+        bits = (np.arange(2**n_tasks)[:, None] >> np.arange(n_tasks) & 1).astype(np.float64)
+        return np.split(bits @ both, edges, axis=1), True
     rng = np.random.default_rng(seed)
-    n_tasks = len(table)
-    step = max(1, min(FLIPS, _CHUNK_BYTES // (9 * n_tasks)))
-    found = np.zeros(table.shape[1], dtype=np.int64)
-    total = table.sum(axis=0)
-    for start in range(0, FLIPS, step):
-        now = min(step, FLIPS - start)
+    flips = max(FLIPS // 10, min(FLIPS, _DRAWS // n_tasks))
+    step = max(1, min(flips, _CHUNK_BYTES // (9 * n_tasks)))
+    parts: list[Floats] = []
+    for start in range(0, flips, step):
+        now = min(step, flips - start)
         heads = np.unpackbits(rng.integers(0, 256, (now, (n_tasks + 7) // 8), dtype=np.uint8), axis=1, count=n_tasks)
-        found += (np.abs(total - 2 * (heads.astype(np.float64) @ table)) >= _just_below(sums)).sum(axis=0)
-    return found
-
-
-def _just_below(sums: Floats) -> Floats:
-    """Tolerance for the rounding of a sum in another order."""
-    return np.asarray(sums * (1 - 1e-12), dtype=np.float64)
+        parts.append(heads.astype(np.float64) @ both)
+    return np.split(np.concatenate(parts), edges, axis=1), False
 
 
 def adjusted_holm(p: Sequence[float | None]) -> list[float | None]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from local_bench.settle.intervals import wilson
+from local_bench.settle.intervals import rate_interval
 
 _PRIOR = 0.1
 """Each compared pair of models gets this many additional ties, so that a model that never won has a finite strength."""
@@ -25,6 +25,7 @@ class Comparison:
     second: str
     won: float
     """1 if `first` is preferred, 0 if `second` is, 0.5 for a tie."""
+    task_id: str
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class RankedModel:
     win_rate: float
     """Wins plus half of the ties, as a fraction of the comparisons."""
     low: float
-    """95 % Wilson interval of the win rate, in which a tie counts as half a win."""
+    """95 % interval of the win rate over tasks, in which a tie counts as half a win; 0 to 1 for one task."""
     high: float
     strength: float
     """Natural logarithm of the Bradley-Terry strength; the mean over the models is 0."""
@@ -52,17 +53,21 @@ def rank(comparisons: Sequence[Comparison]) -> list[RankedModel]:
     index = {name: i for i, name in enumerate(models)}
     wins = np.zeros((len(models), len(models)))  # [i, j]: how often i was preferred to j
     counts = np.zeros((len(models), 3), dtype=int)  # wins, ties, losses
+    tasks = {task_id: i for i, task_id in enumerate(sorted({one.task_id for one in comparisons}))}
+    by_task = np.zeros((2, len(models), len(tasks)))  # won, compared
     for one in comparisons:
         i, j = index[one.first], index[one.second]
         wins[i, j] += one.won
         wins[j, i] += 1 - one.won
         counts[i, round(2 - 2 * one.won)] += 1
         counts[j, round(2 * one.won)] += 1
+        by_task[0, [i, j], tasks[one.task_id]] += one.won, 1 - one.won
+        by_task[1, [i, j], tasks[one.task_id]] += 1
     strengths = _strengths(wins)
     found = []
     for name, i in index.items():
         n, won = int(counts[i].sum()), float(wins[i].sum())
-        low, high = wilson(won, n)
+        low, high = rate_interval(*by_task[:, i]) or (0.0, 1.0)
         won_n, tied, lost = map(int, counts[i])
         found.append(RankedModel(name, won_n, tied, lost, won / n, low, high, float(strengths[i])))
     return sorted(found, key=lambda model: (-model.strength, model.model))

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from local_bench.core.money import MICRO
-from local_bench.settle.intervals import bootstrap_revenues, wilson_clustered
+from local_bench.settle.intervals import rate_interval, share_interval
 from local_bench.settle.table import (
     ACCEPTED,
     UNSCORED,
@@ -68,8 +69,7 @@ class Total:
     """Value of the orders, unscored ones included."""
     revenue_micro_usd: int
     revenue_interval_micro_usd: tuple[int, int] | None
-    """95 % bootstrap over orders; None for fewer than two orders, and where it would be one amount: nothing or all of
-    what was decided is accepted, of which a resample says nothing."""
+    """95 % interval of the share of orders like these, times `value_micro_usd`; None for fewer than two orders."""
     open_micro_usd: int
     """Value of the unscored deliverables."""
     whole_micro_usd: int
@@ -194,15 +194,14 @@ def _totals(
     cells: _Cells, prices: Ints, groups: Mapping[tuple[int, str | None], Ints], intervals: bool
 ) -> Iterator[Total]:
     """Sum each group: a model, and the indices of its orders in order of their ids. `prices`: (T,), micro-USD."""
-    paid = [(cells.earned[model, tasks], prices[tasks]) for (model, _), tasks in groups.items()]
-    found = bootstrap_revenues(paid) if intervals else [None] * len(groups)
-    for ((model, _), tasks), (earned, values), interval in zip(groups.items(), paid, found, strict=True):
+    for (model, _), tasks in groups.items():
         n, accepted, unscored = (count[model, tasks] for count in (cells.n, cells.accepted, cells.unscored))
-        acceptance_low, acceptance_high = wilson_clustered(accepted, n)
+        earned, values = cells.earned[model, tasks], prices[tasks]
+        acceptance_low, acceptance_high = (intervals and rate_interval(accepted, n)) or (0.0, 1.0)
         yield Total(
             value_micro_usd=int(values.sum()),
             revenue_micro_usd=int(earned.sum()),
-            revenue_interval_micro_usd=interval,
+            revenue_interval_micro_usd=revenue_interval(earned, values) if intervals else None,
             open_micro_usd=int(cells.open[model, tasks].sum()),
             whole_micro_usd=int(values[accepted == n].sum()),
             n_tasks=len(tasks),
@@ -215,6 +214,13 @@ def _totals(
             deliverable_acceptance_low=acceptance_low,
             deliverable_acceptance_high=acceptance_high,
         )
+
+
+def revenue_interval(earned: ArrayLike, values: ArrayLike) -> tuple[int, int] | None:
+    """`share_interval` in the unit of the values, such as micro-USD, rounded."""
+    ends = share_interval(earned, values)
+    total = int(np.asarray(values).sum())
+    return None if ends is None else (round(ends[0] * total), round(ends[1] * total))
 
 
 # ---- tables of outcomes, exact
@@ -236,6 +242,10 @@ class Earnings:
     n_accepted: int
     n_unscored: int
     n_missing: int
+    share_interval: tuple[float, float] | None
+    """95 % interval of the share for orders like these; None for fewer than two orders."""
+    task_interval: tuple[float, float] | None
+    """That of the task acceptance."""
 
     @property
     def share(self) -> Fraction | None:
@@ -280,6 +290,8 @@ def earnings(table: OutcomeTable, of: Mask | None = None) -> list[Earnings]:
         table.missing[:, mask].sum(axis=1),
         decided[:, mask].sum(axis=1),
     ]
+    prices = orders.price[mask].astype(np.float64)
+    parts = (table.accepted / orders.deliverables)[:, mask].astype(np.float64) * prices
     value, n_tasks, n_deliverables = orders.value_of(mask), int(mask.sum()), int(orders.deliverables[mask].sum())
     result = []
     for m in range(len(table.models)):
@@ -298,6 +310,8 @@ def earnings(table: OutcomeTable, of: Mask | None = None) -> list[Earnings]:
                 n_accepted=accepted,
                 n_unscored=unscored,
                 n_missing=missing,
+                share_interval=share_interval(parts[m], prices),
+                task_interval=rate_interval(whole[m, mask], np.ones(n_tasks)),
             )
         )
     return result

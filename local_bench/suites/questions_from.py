@@ -17,6 +17,7 @@ from local_bench.suites.ice_bench.published import image_score
 from local_bench.suites.idea_bench import questions as idea_bench
 from local_bench.suites.idea_bench.export import case_scores as idea_case_scores
 from local_bench.suites.idea_bench.results import REPEATS
+from local_bench.suites.registry import suite
 from local_bench.suites.run_results import RunResults
 from local_bench.suites.servimage import questions as servimage
 
@@ -102,6 +103,14 @@ def pass_fail(names: list[str]) -> tuple[str, ...]:
     return tuple(
         BENCHMARKS[name].names[score] for name in names for score in (hype_edit_1.PASS_FAIL if name == HYPE else ())
     )
+
+
+def scale_of(suite_name: str, score: str) -> tuple[float, float] | None:
+    """The ends of the scale of a judge's score of the suite or of another benchmark; None for other scores."""
+    of = next((name for name, other in BENCHMARKS.items() if score in other.names.values()), suite_name)
+    entry = suite(of)
+    known = of != suite_name or score in entry.scores_of_judge
+    return None if entry.top_score is None or not known else (0.0, entry.top_score)
 
 
 def _alone(task: Task, number: int) -> Task:

@@ -1,4 +1,4 @@
-"""`compare` computes by columns what the same statistics computed row by row give, to the last bit."""
+"""`compare` computes by columns what the same statistics computed row by row give."""
 
 from dataclasses import replace
 
@@ -8,81 +8,105 @@ import pytest
 from local_bench.analysis.compare import FigureComparison, compare
 from local_bench.analysis.settlement import lines
 from local_bench.runs.acceptance import decide
-from local_bench.settle.bootstrap import task_sums
-from local_bench.settle.paired import adjusted_bh, adjusted_holm, paired_differences
+from local_bench.settle.paired import Statistics, adjusted_bh, adjusted_holm, differences
 from tests.runs.test_columns import random_run
 
 
 def sides_by_row(run):
+    """Model -> (task, deliverable, attempt) -> (part of the price, decision); (model, score) -> the same -> value."""
     by_model, scores = {}, {}
-    for line in lines(run.store):
-        by_model.setdefault(line.model, {})[line.task_id, line.deliverable] = line
+    part = {(line.model, line.task_id, line.deliverable): line.part_micro_usd for line in lines(run.store)}
+    decided = {row.work_id: row.decision.accepted for row in run.store.decisions()}
     by_candidate = run.store.scores_by_candidate()
-    for row in sorted(run.store.candidates(), key=lambda row: row.work_id):
+    for row in run.store.candidates():
+        key = row.task_id, row.deliverable, row.attempt
+        paid = part[row.model, row.task_id, row.deliverable] if row.attempt == 1 else 0
+        by_model.setdefault(row.model, {})[key] = paid, decided.get(row.work_id)
         for name, score in by_candidate.get(row.work_id, {}).items():
-            if row.attempt == 1 and score.applies:
-                scores.setdefault((row.model, name), {})[row.task_id, row.deliverable] = score.value
+            if score.applies:
+                scores.setdefault((row.model, name), {})[key] = score.value
     return by_model, scores
 
 
-def numbers(keys):
-    indices = {task_id: i for i, task_id in enumerate(dict.fromkeys(task_id for task_id, _ in keys))}
-    return [indices[task_id] for task_id, _ in keys]
+def sums(keys, values, which=None):
+    """(tasks, columns) of the keys' values, tasks by id."""
+    tasks = sorted({task_id for task_id, *_ in keys})
+    table = np.zeros((len(tasks), 2))
+    for i, key in enumerate(keys):
+        if which is None or which[i]:
+            table[tasks.index(key[0])] += values[i]
+    return table
 
 
-def compared(figure, models, sure, possible, below, n, n_unscored):
-    total = np.ones(2) if below is None else below.sum(axis=0)
+def compared(figure, models, sure, possible, below, n, n_unscored, unit=1.0, widest=1.0):
+    total = below.sum(axis=0)
     with np.errstate(invalid="ignore"):
-        ends = [side.sum(axis=0) / np.where(total == 0, np.nan, total) for side in (sure, possible)]
+        ends = [unit * side.sum(axis=0) / np.where(total == 0, np.nan, total) for side in (sure, possible)]
     bounds = [(float(low), float(high)) for low, high in zip(*ends, strict=True)]
-    (difference,) = paired_differences(models, sure, below, bounds=bounds)
+    ((difference,),) = differences([Statistics(models, sure, below, bounds, unit, widest)])
     known = [None if np.isnan(low) else low for low, _ in bounds]
     return FigureComparison(figure, known[0], known[1], difference, n, n_unscored)
 
 
 def figures_by_row(models, x, y, scores_x, scores_y, names):
-    keys = [key for key in x if key in y]
+    keys = sorted(key for key in x if key in y)
     if not keys:
         return
-    tasks, n_tasks = numbers(keys), len({task_id for task_id, _ in keys})
-    part = np.array([x[key].part_micro_usd for key in keys], dtype=np.float64)
-    decisions = np.array([[{None: np.nan}.get(s[key].decision.accepted, s[key].decision.accepted) for s in (x, y)]
-                          for key in keys], dtype=np.float64)  # fmt: skip
-    yes, no, open_ = decisions == 1, decisions == 0, np.isnan(decisions)
-    n_open = int(open_.any(axis=1).sum())
-    paid, payable = (task_sums(tasks, part[:, None] * which, n_tasks) for which in (yes, ~no))
-    yield compared("revenue", models, paid, payable, None, len(keys), n_open)
-    size = np.bincount(tasks, minlength=n_tasks)[:, None]
-    accepted, acceptable = (task_sums(tasks, which, n_tasks) for which in (yes, ~no))
-    complete, completable = ((side == size).astype(np.float64) for side in (accepted, acceptable))
-    undecided = int((complete != completable).any(axis=1).sum())
-    yield compared("orders accepted", models, complete, completable, np.ones_like(complete), n_tasks, undecided)
-    requested = np.repeat(size.astype(np.float64), 2, axis=1)
-    yield compared("images accepted", models, accepted, acceptable, requested, len(keys), n_open)
+    first = [attempt == 1 for *_, attempt in keys]
+    part = np.array([[x[key][0]] * 2 for key in keys], dtype=np.float64)
+    decisions = np.array([[np.nan if s[key][1] is None else s[key][1] for s in (x, y)] for key in keys])
+    yes, no, open_ = decisions == 1, decisions == 0, np.isnan(decisions).any(axis=1)
+    ones = np.ones((len(keys), 2))
+    if any(first):
+        price = sums(keys, part, first)
+        total = float(price[:, 0].sum())
+        below = price if total else np.ones_like(price)
+        paid, payable = (sums(keys, part * which, first) for which in (yes, ~no))
+        n, n_open = sum(first), int(open_[first].sum())
+        yield compared("revenue", models, paid, payable, below, n, n_open, total or 1.0)
+        size = sums(keys, ones, first)
+        complete, completable = ((sums(keys, which, first) == size).astype(float) for which in (yes, ~no))
+        undecided = int((complete != completable).any(axis=1).sum())
+        yield compared("orders accepted", models, complete, completable, np.ones_like(size), len(size), undecided)
+    accepted, acceptable = sums(keys, yes), sums(keys, ~no)
+    yield compared("images accepted", models, accepted, acceptable, sums(keys, ones), len(keys), int(open_.sum()))
     for name in names:
-        first, second = scores_x.get((models[0], name), {}), scores_y.get((models[1], name), {})
-        keys = [key for key in first if key in second]
-        if keys:
-            yield score_by_row(name, models, keys, first, second)
+        of_x, of_y = scores_x.get((models[0], name), {}), scores_y.get((models[1], name), {})
+        scored = [key for key in keys if key in of_x and key in of_y]
+        if scored:
+            yield score_by_row(name, models, keys, scored, of_x, of_y)
 
 
-def score_by_row(name, models, keys, first, second):
-    tasks, n_tasks = numbers(keys), len({task_id for task_id, _ in keys})
-    values = np.array([[first[key], second[key]] for key in keys], dtype=np.float64)
-    both = np.asarray(~np.isnan(values).any(axis=1, keepdims=True))
-    sums = task_sums(tasks, np.where(both, values, 0.0), n_tasks)
-    counts = task_sums(tasks, np.repeat(both, 2, axis=1), n_tasks)
-    found = compared(name, models, sums, sums, counts, int(both.sum()), int((~both).sum()))
+def score_by_row(name, models, keys, scored, first, second):
+    values = np.array([[first[key], second[key]] for key in scored], dtype=np.float64)
+    both = ~np.isnan(values).any(axis=1)
+    tasks = sorted({task_id for task_id, *_ in keys})  # also those without a score
+    above, below = np.zeros((len(tasks), 2)), np.zeros((len(tasks), 2))
+    for key, value, known in zip(scored, values, both, strict=True):
+        if known:
+            above[tasks.index(key[0])] += value
+            below[tasks.index(key[0])] += 1
+    judged = name in ("brf", "veq", "cns")
+    n, n_open = int(both.sum()), int((~both).sum())
+    found = compared(name, models, above, above, below, n, n_open, widest=5.0 if judged else None)
     worst, best = ((np.where(np.isnan(values), end, values)).mean(axis=0) for end in (0, 5))
-    ends = (None, None) if name == "entropy" else (float(worst[0] - best[1]), float(best[0] - worst[1]))
+    ends = (float(worst[0] - best[1]), float(best[0] - worst[1])) if judged else (None, None)
     return replace(found, difference=replace(found.difference, at_least=ends[0], at_most=ends[1]))
 
 
-def adjusted(rows):
-    p = [row.difference.p for row in rows]
+def adjusted(rows, images):
+    """Holm and BH over the pairs of different images."""
+    keys = [frozenset((images[row.difference.a], images[row.difference.b])) for row in rows]
+    tests = {key: row.difference.p for key, row in zip(keys, rows, strict=True) if len(key) == 2}
+    holm, bh = (dict(zip(tests, of(list(tests.values())), strict=True)) for of in (adjusted_holm, adjusted_bh))
     return [
-        replace(row, difference=replace(row.difference, p_holm=holm, p_bh=bh))
-        for row, holm, bh in zip(rows, adjusted_holm(p), adjusted_bh(p), strict=True)
+        replace(
+            row,
+            difference=replace(
+                row.difference, p_holm=holm.get(key, row.difference.p), p_bh=bh.get(key, row.difference.p)
+            ),
+        )
+        for row, key in zip(rows, keys, strict=True)
     ]
 
 
@@ -97,5 +121,5 @@ def test_comparisons_are_those_of_single_rows(tmp_path, seed):
                 for row in figures_by_row((a, b), lines_of[a], lines_of[b], scores, scores, names):
                     by_figure.setdefault(row.figure, []).append(row)
         order = ["revenue", "orders accepted", "images accepted", *names]
-        expected = [row for name in order for row in adjusted(by_figure.get(name, []))]
+        expected = [row for name in order for row in adjusted(by_figure.get(name, []), run.store.outcomes_by_model())]
         assert repr(compare(run, run, every_pair=True).rows) == repr(expected)

@@ -93,7 +93,10 @@ def test_a_perfect_judge_settles_the_true_revenue(made, tmp_path):
         assert all(row.same.value == 1 for row in found.answers)
         assert {row.rubric for row in found.answers} == {"brf", "cns_edit", "cns_set"}
         lines = earnings(accounting(done.store, done.config.settlement), found)
-        assert lines[0] == "right earned $1,016.00 of $1,016.00; by ground truth $1,016.00"
+        assert lines[0] == (
+            "right earned $1,016.00 (95 %: $893.08 to $1,016.00) of $1,016.00; "
+            "by ground truth $1,016.00 (95 %: $893.08 to $1,016.00)"
+        )
         assert "wrong earned" in lines[1]
 
 

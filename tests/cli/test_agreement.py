@@ -32,14 +32,14 @@ def test_the_figures_under_their_names(cli, make_run, tmp_path):  # noqa: F811
     }
     assert both["agreement_rate"] == {
         "value": 0.25,
-        "low": pytest.approx(0.0456, abs=1e-4),
-        "high": pytest.approx(0.6994, abs=1e-4),
+        "low": pytest.approx(0.0008, abs=1e-4),  # two tasks
+        "high": pytest.approx(0.9931, abs=1e-4),
         "n": 4,
         "n_unscored": 2,
         "undefined": None,
     }
     assert both["spearman"]["value"] is None
-    assert "no ranking" in both["spearman"]["undefined"]
+    assert both["spearman"]["undefined"] == "fewer than 4 models have both values"
     assert {(a["dimension"], a["among"]) for a in output["krippendorff_alpha"]} >= {("brf", "judges")}
     assert output["order_swap"][0]["judge"] == "gamma"
     assert output["order_swap"][0]["same"]["value"] == 0.5
@@ -50,8 +50,8 @@ def test_the_tables_name_undefined_values(cli, make_run):  # noqa: F811
     ended = cli("agreement", make_run(panel=True))
     assert ended.returncode == 0, ended.stderr
     lines = [line.split() for line in ended.stdout.splitlines()]
-    assert ["gamma", "delta", "brf", "4", "0.250", "0.05", "to", "0.70"] in [line[:8] for line in lines]
-    assert "top 3 is undefined in 4 rows: fewer than 3 models have both values" in ended.stdout
+    assert ["gamma", "delta", "brf", "4", "0.250", "0.00", "to", "0.99"] in [line[:8] for line in lines]
+    assert "top 3 is undefined in 4 rows: fewer than 4 models have both values" in ended.stdout
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from local_bench.analysis.compare import compare
-from local_bench.cli.compare import comparison_json
 from local_bench.runs.config import AcceptanceConfig, ModelConfig, RunConfig
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir
@@ -89,7 +88,7 @@ def test_a_run_does_not_differ_from_itself(cli, make):
     ]
     for row in compared(a, a).rows:
         d = row.difference
-        assert (d.estimate, d.low, d.high, d.p, d.n_differ) == (0, 0, 0, 1, 0)
+        assert (d.estimate, d.low, d.high, d.p, d.n_differ) == (0, None, None, 1, 0)
 
 
 def test_models_of_one_name_or_all_with_all(make):
@@ -112,10 +111,14 @@ def test_a_run_s_own_models_each_pair_once(make):
 def test_holm_is_over_the_pairs_of_a_figure(make):
     orders = {f"o{i}": (1_000_000, 1) for i in range(8)}
     good, bad = {t: [YES] for t in orders}, {t: [NO] for t in orders}
-    a = make("a", {"m": good, "n": bad}, orders)
+    a = make("a", {"m": good, "n": bad | {"o1": [YES]}}, orders)
     b = make("b", {"m": bad, "n": bad}, orders)
     first, second = (r.difference for r in compared(a, b).rows if r.figure == "revenue")
     assert (first.p, first.p_holm, first.p_bh) == (2 / 256, 4 / 256, 4 / 256)
+    assert (second.p, second.p_holm) == (1, 1)
+    same = make("c", {"m": good, "n": bad}, orders)
+    first, second = (r.difference for r in compared(same, b).rows if r.figure == "revenue")
+    assert (first.p, first.p_holm) == (2 / 256, 2 / 256), "a model and itself are no hypothesis"
     assert (second.p, second.p_holm) == (1, 1)
 
 
@@ -126,7 +129,8 @@ def test_orders_of_only_one_run_are_counted_and_reported(cli, make):
     output = json.loads(ended.stdout)
     assert (output["n_tasks"], output["n_tasks_only_a"], output["n_tasks_only_b"]) == (1, 1, 1)
     assert output["comparisons"][0]["difference"] == 35
-    assert output["comparisons"][0]["low"] is None
+    assert (output["comparisons"][0]["low"], output["comparisons"][0]["high"]) == (-35, 35)  # one task
+    assert output["comparisons"][0]["too_few_differ"]
     assert len(output["notes"]) == 1
     assert "the runs' tasks differ: 1 are only in" in ended.stderr
 
@@ -156,11 +160,3 @@ def test_runs_of_other_orders_are_an_error(cli, make, other, message):
     assert message in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
     assert not ended.stdout
-
-
-def test_bca_is_named_as_method(make):
-    orders = {f"o{i}": ((i + 1) * 1_000_000, 1) for i in range(9)}
-    a = make("a", {"m": {t: [i % 3 != 0] for i, t in enumerate(orders)}}, orders)
-    b = make("b", {"m": {t: [i % 4 == 0] for i, t in enumerate(orders)}}, orders)
-    output = comparison_json(compared(a, b, method="bca"))
-    assert {row["method"] for row in output["comparisons"]} == {"bca"}

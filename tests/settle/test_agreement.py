@@ -1,6 +1,7 @@
 import itertools
 import random
 
+import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
@@ -11,10 +12,11 @@ from local_bench.settle.agreement import (
     krippendorff_alpha,
     majority,
     panel_mean,
+    rank_correlation,
     spearman,
     top_k_overlap,
 )
-from local_bench.settle.intervals import wilson
+from local_bench.settle.intervals import rate_interval
 
 LEVELS = ("nominal", "ordinal", "interval")
 
@@ -103,19 +105,21 @@ def test_kappa_omits_unscored_units_and_is_none_where_undefined():
 
 
 def test_the_rate_is_of_units_that_both_rated():
-    found = agreement_rate([True, False, None, True, True], [True, True, True, None, True])
+    found = agreement_rate([True, False, None, True, True], [True, True, True, None, True], "aabbc")
     assert found.value == 2 / 3
     assert (found.n, found.n_unscored) == (3, 2)
-    assert (found.low, found.high) == wilson(2, 3)
-    assert agreement_rate(["A", "tie"], ["A", "B"]).value == 0.5
-    assert agreement_rate([None], [True]).value is None
-    assert agreement_rate([None], [True]).n_unscored == 1
+    assert (found.low, found.high) == rate_interval([1, 1], [2, 1]), "of the tasks a and c"
+    assert agreement_rate(["A", "tie"], ["A", "B"], "ab").value == 0.5
+    assert agreement_rate([None], [True], "a").value is None
+    assert agreement_rate([None], [True], "a").n_unscored == 1
 
 
 def test_lists_of_different_lengths_are_refused():
-    for figure in (agreement_rate, cohen_kappa, spearman):
+    for figure in (cohen_kappa, spearman):
         with pytest.raises(ValueError, match="zip"):
             figure([1, 2, 3], [1, 2])
+    with pytest.raises(ValueError, match="zip"):
+        agreement_rate([1, 2, 3], [1, 2, 3], [1, 2])
 
 
 @pytest.mark.parametrize(("x", "y", "rho"), [([1, 2, 2, 4], [1, 3, 2, 4], 0.9486832980505138), ([1, 2], [2, 1], -1)])
@@ -139,7 +143,23 @@ def test_top_k_shares_models_not_ranks():
     assert top_k_overlap([9, 8, 7, 1], [7, 9, 8, 2], 3).value == 1
     assert top_k_overlap([9, 8, 7, 1], [1, 2, 8, 9], 2).value == 0
     assert top_k_overlap([9, 8, 7, 1], [9, 1, 8, 2], 2).value == 0.5
-    assert top_k_overlap([9, 8], [8, 9], 2).value == 1
+    found = top_k_overlap([9, 8, 7, 1], [7, 9, 8, 2], 3)
+    assert (found.value, found.by_chance) == (1, 0.75)
+
+
+def test_a_rank_correlation_has_the_probability_of_chance_and_needs_four_models():
+    assert rank_correlation([1, 2, 3, 4], [1, 2, 3, 4]).by_chance == pytest.approx(1 / 24)
+    assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]).by_chance == 1
+    two = rank_correlation([1, 2, 3, 4], [2, 1, 3, 4])
+    assert (two.value, two.by_chance) == (pytest.approx(0.8), pytest.approx(4 / 24))
+    x, y = [5, 1, 4, 4, 2, 3], [4, 1, 5, 2, 2, 6]
+    drawn = [spearman(x, order).value for order in itertools.permutations(y)]
+    own = spearman(x, y).value
+    assert rank_correlation(x, y).by_chance == pytest.approx(np.mean([rho >= own - 1e-9 for rho in drawn]))
+    assert rank_correlation(range(9), range(9)).by_chance < 0.001
+    few = rank_correlation([1, 2, 3], [1, 2, 3])
+    assert (few.value, few.n) == (None, 3)
+    assert "fewer than 4 models" in few.undefined
 
 
 def test_a_tie_at_the_edge_shares_the_place_in_any_order_of_models():
@@ -153,7 +173,8 @@ def test_a_tie_at_the_edge_shares_the_place_in_any_order_of_models():
 def test_top_k_of_too_few_models_is_none():
     found = top_k_overlap([1, 2, None], [1, 2, 3], 3)
     assert (found.value, found.n, found.n_unscored) == (None, 2, 1)
-    assert "fewer than 3" in found.undefined
+    assert "fewer than 4" in found.undefined
+    assert "fewer than 5" in top_k_overlap([1, 2, 3, 4], [1, 2, 3, 4], 4).undefined
 
 
 @pytest.mark.parametrize(
@@ -182,27 +203,32 @@ def test_a_panel_s_mean_needs_a_quorum():
 
 
 def test_retest_counts_questions_that_never_change():
-    found = agreement.test_retest([[1, 4, 0, None], [1, 5, 0, 2], [1, 4, 0, 2]])
+    found = agreement.test_retest([[1, 4, 0, None], [1, 5, 0, 2], [1, 4, 0, 2]], "abbc")
     assert (found.same.value, found.same.n, found.same.n_unscored) == (2 / 3, 3, 1)
-    assert (found.same.low, found.same.high) == wilson(2, 3)
+    assert (found.same.low, found.same.high) == rate_interval([1, 1], [1, 2])
     assert found.mean_abs_difference == pytest.approx(2 / 9), "two of nine pairs of answers are one apart"
 
 
 def test_retest_of_nothing_is_none():
-    found = agreement.test_retest([[None, 1], [1, None]])
+    found = agreement.test_retest([[None, 1], [1, None]], "ab")
     assert (found.same.value, found.same.n, found.same.n_unscored) == (None, 0, 2)
     assert found.mean_abs_difference is None
 
 
-def test_the_interval_of_kappa_is_seeded_and_resamples_tasks():
+def test_the_interval_of_kappa_is_that_of_the_rate_over_tasks():
     draw = random.Random(5)
     first = [draw.random() < 0.5 for _ in range(60)]
     second = [x if draw.random() < 0.8 else not x for x in first]
     found = cohen_kappa(first, second, range(60))
-    assert found == cohen_kappa(first, second, range(60))
+    by_chance = (found.value - agreement_rate(first, second, range(60)).value) / (found.value - 1)
+    rate = agreement_rate(first, second, range(60))
+    assert found.low == pytest.approx((rate.low - by_chance) / (1 - by_chance))
+    assert found.high == pytest.approx((rate.high - by_chance) / (1 - by_chance))
     assert found.low < found.value < found.high
     doubled = cohen_kappa(first * 2, second * 2, [*range(60)] * 2)
-    assert (doubled.low, doubled.high) == (found.low, found.high), "a task of two equal images says no more than one"
+    assert (doubled.low, doubled.high) == pytest.approx((found.low, found.high)), (
+        "a task of two equal images says no more than one"
+    )
     one_task = cohen_kappa(first, second, [0] * 60)
     assert (one_task.low, one_task.high) == (None, None)
 
@@ -211,7 +237,7 @@ def test_the_tables_of_servimage_s_appendix_h():
     """Table 10: each dimension's decisions, judge and people; table 11: each dimension's ranking of the models."""
     judge = {"brf": [True, True, False, None], "veq": [True, False, False, True]}
     people = {"brf": [True, False, False, True], "veq": [True, False, True, True]}
-    rates = {dimension: agreement_rate(judge[dimension], people[dimension]) for dimension in judge}
+    rates = {dimension: agreement_rate(judge[dimension], people[dimension], range(4)) for dimension in judge}
     assert {d: (round(r.value, 3), r.n, r.n_unscored) for d, r in rates.items()} == {
         "brf": (0.667, 3, 1),
         "veq": (0.75, 4, 0),

@@ -1,17 +1,35 @@
-import itertools
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from local_bench.settle.paired import (
-    Statistics,
-    adjusted_bh,
-    adjusted_holm,
-    differences,
-    paired_differences,
-    sign_flip,
-)
+from local_bench.settle.paired import EXACT_UP_TO, Statistics, adjusted_bh, adjusted_holm, differences
+
+
+def compared(models, above, below=None, **how):
+    above = np.asarray(above, float)
+    below = np.ones_like(above) if below is None else np.asarray(below, float)
+    (found,) = differences([Statistics(models, above, below, **how)])
+    return found
+
+
+def priced(a, b, price):
+    """The difference of two models' shares of the value of the same orders."""
+    (found,) = compared(["a", "b"], np.stack([a, b], axis=1), np.stack([price, price], axis=1))
+    return found
+
+
+def p_of(difference, price):
+    """A function of theta: the exact p-value of a share difference of theta, by all sign patterns."""
+    signs = np.array(list(product((1, -1), repeat=len(price))))
+
+    def p(theta):
+        shifted = difference - theta * price
+        return np.mean(np.abs(signs @ shifted) >= abs(shifted.sum()) - 1e-9)
+
+    return p
 
 
 def test_corrections_are_those_of_r():
@@ -31,27 +49,59 @@ def test_bh_is_that_of_scipy():
 
 def test_few_tasks_have_an_exact_test():
     """Three tasks that all differ by 1: two of the eight sign patterns are as large."""
-    assert sign_flip(np.array([[1.0], [1.0], [1.0], [0.0]])) == [0.25]
-    assert sign_flip(np.zeros((4, 1))) == [1]
-    values = np.array([3.0, -1.0, 2.0, 5.0, 0.5])
-    counted = np.mean([abs(np.dot(signs, values)) >= 9.5 for signs in itertools.product((1, -1), repeat=5)])
-    assert sign_flip(values[:, None]) == [counted]
+    (found,) = compared(["a", "b"], [[1, 0], [1, 0], [1, 0], [0, 0]])
+    assert (found.p, found.n_differ, found.too_few_differ) == (0.25, 3, True)
+    (none,) = compared(["a", "b"], np.zeros((4, 2)))
+    assert (none.p, none.low, none.high) == (1, None, None)
+    assert (found.low, found.high) == (-1, 1), "four tasks reject nothing"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_interval_has_the_differences_that_the_exact_test_does_not_reject(seed):
+    rng = np.random.default_rng(seed)
+    price = rng.integers(1, 60, 10).astype(float)
+    a, b = (price * rng.integers(0, 3, 10) / 2 for _ in range(2))
+    found, p = priced(a, b, price), p_of(a - b, price)
+    assert found.estimate == pytest.approx((a - b).sum() / price.sum())
+    assert found.p == pytest.approx(p(0))
+    for end, outwards in ((found.low, -1), (found.high, 1)):
+        if abs(end) < 1:
+            assert p(end + outwards * 1e-7) < 0.05 <= p(end - outwards * 1e-7)
+    assert (found.low > 0 or found.high < 0) == (found.p < 0.05)
 
 
 def test_many_tasks_are_sampled_and_agree_with_the_exact_test():
-    values = np.random.default_rng(1).normal(0.4, 1, 16)
-    flips = 1 - 2 * (np.arange(2**16)[:, None] >> np.arange(16) & 1)
+    n = EXACT_UP_TO + 1
+    values = np.random.default_rng(1).normal(0.4, 1, n)
+    flips = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
     exact = np.mean(np.abs(flips @ values) >= abs(values.sum()) - 1e-12)
-    (drawn,) = sign_flip(values[:, None])
-    assert drawn == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 9999))
+    (drawn,) = compared(["a", "b"], np.stack([values, np.zeros(n)], axis=1), widest=None)
+    assert drawn.p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 99_999))
 
 
-def test_the_false_positive_rate_is_nominal():
-    """1,000 pairs of models that are alike, on orders of very different prices: 5 % give or take 2.9 x 0.7 points."""
+def test_interval_and_p_agree_and_the_other_way_round_is_the_mirror():
     rng = np.random.default_rng(4)
-    price = rng.lognormal(5, 1, (40, 1))
-    differences = price * (rng.binomial(1, 0.4, (40, 1000)) - rng.binomial(1, 0.4, (40, 1000)))
-    assert 0.03 <= np.mean(np.array(sign_flip(differences)) <= 0.05) <= 0.07
+    price = rng.lognormal(5, 1.2, 40)
+    won = 0
+    for _ in range(60):
+        a, b = (price * (rng.random(40) < rate) for rate in (0.75, 0.45))
+        found, mirror = priced(a, b, price), priced(b, a, price)
+        assert (found.low > 0 or found.high < 0) == (found.p < 0.05)
+        assert (mirror.p, mirror.low, mirror.high) == (found.p, -found.high, -found.low)
+        assert mirror.estimate == -found.estimate
+        won += found.p < 0.05
+    assert 15 < won < 59
+
+
+def test_the_false_positive_rate_is_nominal_and_the_interval_covers():
+    """400 pairs of models that are alike, on orders of very different prices; three standard errors."""
+    rng = np.random.default_rng(4)
+    found = []
+    for _ in range(400):
+        price = rng.lognormal(5, 1.2, 14)
+        found.append(priced(*(price * (rng.random(14) < 0.4) for _ in range(2)), price))
+    assert np.mean([one.p < 0.05 for one in found]) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
+    assert np.mean([one.low <= 0 <= one.high for one in found]) >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / 400)
 
 
 def test_pairing_detects_differences_hidden_by_separate_intervals():
@@ -59,23 +109,26 @@ def test_pairing_detects_differences_hidden_by_separate_intervals():
     rng = np.random.default_rng(2)
     hard = rng.uniform(0, 4, 60)
     scores = np.column_stack([hard + rng.normal(0.2, 0.2, 60), hard + rng.normal(0, 0.2, 60)])
-    (found,) = paired_differences(["b", "a"], scores, np.ones((60, 2)))
+    (found,) = compared(["b", "a"], scores, widest=None)
     assert found.estimate == pytest.approx((scores[:, 0] - scores[:, 1]).mean())
     assert 0 < found.low < found.high < 0.4
     assert found.p < 0.001
-    (shuffled,) = paired_differences(["b", "a"], np.column_stack([scores[:, 0], rng.permutation(scores[:, 1])]))
+    (shuffled,) = compared(["b", "a"], np.column_stack([scores[:, 0], rng.permutation(scores[:, 1])]), widest=None)
     assert shuffled.low < 0 < shuffled.high
+    assert shuffled.detectable == pytest.approx((shuffled.high - shuffled.low) / 2 * (1 + 0.8416 / 1.96), rel=1e-3)
 
 
 def test_all_pairs_in_order_with_sums_of_money():
     revenue = np.array([[10.0, 10, 0], [20, 0, 0], [5, 5, 5], [40, 0, 0]]) * 1_000_000
+    price = np.repeat([[10e6], [20e6], [5e6], [40e6]], 3, axis=1)
     bounds = [(75e6, 75e6), (15e6, 35e6), (5e6, 5e6)]
-    found = paired_differences(["x", "y", "z"], revenue, bounds=bounds)
+    found = compared(["x", "y", "z"], revenue, price, bounds=bounds, unit=75e6)
     assert [(d.a, d.b) for d in found] == [("x", "y"), ("x", "z"), ("y", "z")]
-    assert [d.estimate for d in found] == [60e6, 70e6, 10e6]
+    assert [d.estimate for d in found] == pytest.approx([60e6, 70e6, 10e6])
     assert [d.n_differ for d in found] == [2, 3, 1]
     assert [d.p for d in found] == [0.5, 0.25, 1]
     assert [d.p_holm for d in found] == [1, 0.75, 1]
+    assert all(-75e6 <= d.low <= d.high <= 75e6 for d in found)
     assert (found[0].at_least, found[0].at_most) == (40e6, 60e6)
     assert (found[2].at_least, found[2].at_most) == (10e6, 30e6)
 
@@ -85,28 +138,50 @@ def test_rates_over_requested_images():
     equal on every task have p = 1."""
     accepted = np.array([[1.0, 2, 1], [0, 0, 0], [2, 3, 2], [1, 1, 1]])
     requested = np.array([[1.0, 2, 1], [1, 2, 1], [2, 4, 2], [1, 1, 1]])
-    found = {(d.a, d.b): d for d in paired_differences(["p", "q", "r"], accepted, requested)}
+    found = {(d.a, d.b): d for d in compared(["p", "q", "r"], accepted, requested)}
     assert found["p", "q"].estimate == pytest.approx(4 / 5 - 6 / 9)
     assert found["p", "q"].n_differ == 3
     assert (found["p", "r"].estimate, found["p", "r"].p, found["p", "r"].n_differ) == (0, 1, 0)
-    assert (found["p", "r"].low, found["p", "r"].high) == (0, 0)
+    assert (found["p", "r"].low, found["p", "r"].high) == (None, None)
 
 
 def test_a_model_without_requested_images_has_no_difference_and_no_test():
-    found = paired_differences(["p", "q", "r"], np.ones((5, 3)), np.array([[1.0, 0, 2]] * 5))
+    found = compared(["p", "q", "r"], np.ones((5, 3)), np.array([[1.0, 0, 2]] * 5))
     assert [d.estimate for d in found] == [None, 0.5, None]
     assert [d.p for d in found] == [None, 2 / 2**5, None]
     assert [d.p_holm for d in found] == [None, 2 / 2**5, None]
-    assert paired_differences(["p"], np.ones((5, 1))) == []
+    assert compared(["p"], np.ones((5, 1))) == []
+
+
+def test_models_with_the_same_images_are_one_hypothesis():
+    rng = np.random.default_rng(3)
+    above = (rng.random((40, 4)) < [0.2, 0.45, 0.5, 0.9]).astype(float)
+    plain = {(d.a, d.b): (d.p, d.p_holm) for d in compared(list("abcd"), above, alike=list("abcd"))}
+    names = [f"{name}{i}" for i in range(3) for name in "abcd"]
+    for one in compared(names, np.tile(above, 3), alike=[name[0] for name in names]):
+        first, second = sorted((one.a[0], one.b[0]))
+        assert (one.p, one.p_holm) == ((1, 1) if first == second else plain[first, second])
+
+
+def test_one_of_forty_models_that_is_far_ahead_is_significant():
+    rng = np.random.default_rng(6)
+    above = (rng.random((200, 40)) < np.where(np.arange(40) == 7, 0.8, 0.3)).astype(float)
+    found = compared([str(i) for i in range(40)], above)
+    assert all(one.p_holm < 0.05 for one in found if "7" in (one.a, one.b))
+    assert np.mean([one.p_holm < 0.05 for one in found if "7" not in (one.a, one.b)]) < 0.01
 
 
 def test_statistics_that_share_their_draws_get_the_same_differences():
     rng = np.random.default_rng(4)
     of = [
-        Statistics(["a", "b"], rng.normal(size=(n, 2)), below, [(0.0, 1.0)] * 2)
-        for n in (60, 40)
-        for below in (None, np.ones((n, 2)), rng.integers(1, 4, (n, 2)).astype(float))
+        Statistics(["a", "b"], rng.normal(size=(n, 2)), below, [(0.0, 1.0)] * 2, widest=None)
+        for n in (60, 40, 12)
+        for below in (np.ones((n, 2)), rng.integers(1, 4, (n, 2)).astype(float))
     ]
-    alone = [paired_differences(one.models, one.above, one.below, bounds=one.bounds, seed=2) for one in of]
-    assert repr(differences([*of, Statistics(["a"], np.ones((5, 1)))], seed=2)) == repr([*alone, []])
-    assert repr(differences(of, seed=3)) != repr(alone)
+    alone = [differences([one], seed=2)[0] for one in of]
+    together = differences([*of, Statistics(["a"], np.ones((5, 1)), np.ones((5, 1)))], seed=2)
+    for (one,), (other,) in zip(alone, together[:-1], strict=True):
+        assert (one.p, one.n_differ) == (other.p, other.n_differ)
+        assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=1e-9)
+    assert together[-1] == []
+    assert repr(differences([replace(of[0])], seed=3)) != repr([alone[0]])

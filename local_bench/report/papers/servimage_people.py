@@ -99,7 +99,7 @@ def _n_units(rates: Mapping[str, Agreement | None]) -> str:
 
 def table_10(given: Given) -> Table:
     """Agreement of each judge with the annotators' decisions."""
-    found = agreement(given.run, _people(given), intervals=False)
+    found = agreement(given.run, _people(given))
     columns = (
         Column("judge", "Judge"),
         *(Column(f"{name}_vs_human", f"{_name(name)} vs Human", ".2f") for name in _DIMENSIONS),
@@ -116,7 +116,7 @@ def table_10(given: Given) -> Table:
 
 def table_11(given: Given) -> Table:
     """Spearman's rank correlation over models of each pair of judges."""
-    found = agreement(given.run, intervals=False)
+    found = agreement(given.run)
     if len(found.judges) < 2:
         raise UserError(
             f"{given.run.path} has one judge: add another under `panel` in its config, run `local-bench judge` again"

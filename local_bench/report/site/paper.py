@@ -153,7 +153,10 @@ def _leaderboard(summary: Mapping[str, Any], models: Sequence[Model]) -> Table:
     marks = _marks(summary, models, rows, dict.fromkeys(higher, True))
     notes = [f"not comparable: {one}" for one in summary["differences"]]
     if same:
-        notes.append(f"models of comparable runs with a common letter do not differ significantly ({_TEST})")
+        notes.append(
+            "models of comparable runs with a common letter do not differ significantly, which does not mean equal "
+            f"({_TEST})"
+        )
     return Table("Leaderboard", tuple(columns), tuple(rows), tuple(notes), marks)
 
 
@@ -169,17 +172,26 @@ def _significance(summary: Mapping[str, Any]) -> Table:
         Column("high", "high", ".2f" if money else ".3f", "95 %"),
         Column("p", "p", ".4f"),
         Column("p_holm", "p, Holm", ".4f"),
+        Column("detectable", "detectable", ".2f" if money else ".3f"),
         Column("n_tasks", "tasks", ".0f"),
+        Column("n_differ", "of them differ", ".0f"),
     )
     rows = tuple(
         (
             *(_name(summary, {"run": one[end][0], "name": one[end][1]}) for end in ("a", "b")),
-            *(one[key] for key in ("difference", "low", "high", "p", "p_holm")),
+            *(one[key] for key in ("difference", "low", "high", "p", "p_holm", "detectable")),
             float(one["n_tasks"]),
+            float(one["n_differ"]),
         )
         for one in pairs
     )
-    return Table("Paired differences of models", columns, rows, (f"{_TEST}; cluster bootstrap intervals",))
+    notes = [
+        f"significant: {_TEST}; the interval and p are of one comparison alone, from the same sign flips over tasks",
+        "detectable: the difference that would be significant (p) with a power of 80 % on tasks like these",
+    ]
+    if any(one["too_few_differ"] for one in pairs):
+        notes.append("where fewer than 6 tasks differ, no result could be significant")
+    return Table("Paired differences of models", columns, rows, tuple(notes))
 
 
 def _matrices(summary: Mapping[str, Any], models: Sequence[Model]) -> dict[str, Figure]:

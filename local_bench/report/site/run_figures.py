@@ -23,7 +23,8 @@ from local_bench.settle.break_even import curve
 from local_bench.settle.discrimination import by_bin
 from local_bench.settle.explain import COMPOSITE
 from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED, Outcomes, count_attempts
-from local_bench.settle.intervals import bootstrap_mean, wilson
+from local_bench.settle.intervals import mean_interval
+from local_bench.suites.questions_from import scale_of
 from local_bench.suites.registry import suite
 
 BINS = 10
@@ -83,32 +84,35 @@ def _acceptance_by_score(
         for row in outcomes
         if row.accepted is not None and row.candidate.attempt == 1
     }
-    values: dict[str, tuple[list[float], list[bool]]] = defaultdict(lambda: ([], []))
+    tasks = {row.candidate.work_id: row.candidate.task_id for row in outcomes}
+    values: dict[str, tuple[list[float], list[bool], list[str]]] = defaultdict(lambda: ([], [], []))
     for row in run.store.scores("judge"):
         accepted = decided.get(row.work_id)
         if row.score.value is not None and accepted is not None:
-            numbers, labels = values[row.score.name]
+            numbers, labels, of_task = values[row.score.name]
             numbers.append(row.score.value)
             labels.append(accepted)
+            of_task.append(tasks[row.work_id])
     panels = []
-    for name, (numbers, labels) in sorted(values.items())[:MAX_PANELS]:
+    for name, (numbers, labels, of_task) in sorted(values.items())[:MAX_PANELS]:
         low, high = min(numbers), max(numbers)
         if low == high:
             continue
+        _, task = np.unique(of_task, return_inverse=True)
         bins = [
             one
-            for one in by_bin(np.array(numbers), np.array(labels), np.linspace(low, high, BINS + 1))
+            for one in by_bin(np.array(numbers), np.array(labels), np.linspace(low, high, BINS + 1), task)
             if one.mean is not None and one.rate is not None
         ]
         line = Line(
             "accepted",
             tuple(float(one.mean or 0) for one in bins),
             tuple(float(one.rate or 0) for one in bins),
-            tuple(wilson((one.rate or 0) * one.n, one.n) for one in bins),
+            tuple(one.interval or (0.0, 1.0) for one in bins),
         )
         panels.append(Lines(name, (line,), "mean score of the bin", "fraction accepted", fractions=True))
     who = "annotators" if people else "the run's acceptance rule"
-    return _figure(f"Images accepted by {who}, by score (Wilson 95 % intervals)", panels)
+    return _figure(f"Images accepted by {who}, by score (95 % intervals over tasks)", panels)
 
 
 def _scores_by_category(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure | None:
@@ -128,10 +132,12 @@ def _scores_by_category(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure |
         for model in models:
             tasks = [[*values[name, model, one].values()] for one in categories]
             means = tuple(float(np.mean(np.concatenate(of))) if of else None for of in tasks)
-            series.append(Series(model, means, tuple(bootstrap_mean(of) for of in tasks)))
+            scale = scale_of(run.config.suite.name, name)
+            ends = (mean_interval([sum(one) for one in of], [len(one) for one in of], scale) for of in tasks)
+            series.append(Series(model, means, tuple(ends)))
         if any(value is not None for one in series for value in one.values):
             panels.append(Bars(name, tuple(categories), tuple(series), "mean score"))
-    return _figure("Scores by category (95 % bootstrap over tasks)", panels, 2 if len(categories) <= 6 else 1)
+    return _figure("Scores by category (95 % intervals over tasks)", panels, 2 if len(categories) <= 6 else 1)
 
 
 def _time_by_phase(money: Accounting) -> Figure | None:

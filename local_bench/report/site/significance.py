@@ -1,6 +1,6 @@
 """Which models of comparable runs differ: paired sign-flip tests over tasks, corrected for all pairs (Holm 1979)."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from local_bench.analysis.settlement import line_table
 from local_bench.core.money import MICRO
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.paired import paired_differences
+from local_bench.settle.paired import Statistics, differences
 from local_bench.settle.table import ACCEPTED
 
 ALPHA = 0.05
@@ -20,11 +20,13 @@ Model = tuple[int, str]
 
 
 def significance(runs: Sequence[RunDir], groups: Sequence[int]) -> list[dict[str, Any]]:
-    """One entry per pair of models in each group of comparable runs, first attempts only.
+    """One entry per pair of models in each group of comparable runs, over the tasks of both.
 
-    `a` and `b` are [run, model]; `difference`, `low`, `high` are a - b with its 95 % cluster bootstrap interval, in
-    US dollars of revenue, or fractions of images accepted where the tasks have no price; `p` and `p_holm` are the
-    p-values without and with correction. Unscored images earn nothing and count as not accepted.
+    `a` and `b` are [run, model]; `difference`, `low`, `high` are a - b with the 95 % interval of this pair alone, in US
+    dollars of revenue (first attempts), or fractions of images accepted (all attempts) where the tasks have no price;
+    `p` and `p_holm` are the p-values without and with correction, in which models with the same images are one;
+    `detectable` is the difference that would have been found with a power of 80 %. Unscored images earn nothing and
+    count as not accepted.
     """
     found = []
     for group in dict.fromkeys(groups):
@@ -37,33 +39,55 @@ def significance(runs: Sequence[RunDir], groups: Sequence[int]) -> list[dict[str
 
 
 def _pairs_of(runs: Sequence[RunDir], own: Sequence[int]) -> list[dict[str, Any]]:
-    return _pairs({(i, model): of for i in own for model, of in _by_task(runs[i]).items()})
+    images = {(i, model): sha for i in own for model, sha in runs[i].store.outcomes_by_model().items()}
+    return _pairs({(i, model): of for i in own for model, of in _by_task(runs[i]).items()}, images)
 
 
-def _by_task(run: RunDir) -> dict[str, dict[str, tuple[int, int, int]]]:
-    """Model -> task -> (revenue in micro-USD, accepted images, requested images)."""
-    found: dict[str, dict[str, tuple[int, int, int]]] = defaultdict(dict)
-    rows = line_table(run.store)
-    accepted = rows.decision == ACCEPTED
-    earned = np.where(accepted, rows.part_micro_usd, 0)
-    for model, task, micro_usd, yes in zip(
-        *map(np.ndarray.tolist, (rows.model, rows.task, earned, accepted)), strict=True
+def _by_task(run: RunDir) -> dict[str, dict[str, tuple[int, int, int, int]]]:
+    """Model -> task -> (revenue and price in micro-USD, of first attempts; accepted and requested images, of all)."""
+    found: dict[str, dict[str, tuple[int, int, int, int]]] = defaultdict(dict)
+    rows, of = line_table(run.store), run.store.attempts()
+    money: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+    earned = np.where(rows.decision == ACCEPTED, rows.part_micro_usd, 0)
+    for model, task, got, part in zip(
+        *map(np.ndarray.tolist, (rows.model, rows.task, earned, rows.part_micro_usd)), strict=True
     ):
-        of = found[rows.models[model]]
-        paid, n_accepted, n = of.get(rows.task_ids[task], (0, 0, 0))
-        of[rows.task_ids[task]] = (paid + micro_usd, n_accepted + yes, n + 1)
+        sums = money[rows.models[model], task]
+        sums[0] += got
+        sums[1] += part
+    names = {number: name for name, number in of.models.items()}
+    accepted, requested = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    for model, task, decision in zip(of.model, of.task, of.decision, strict=True):
+        requested[model, task] += 1
+        accepted[model, task] += decision == ACCEPTED
+    for (model, task), n in requested.items():
+        earned_of, price = money.get((names[model], task), (0, 0))
+        found[names[model]][of.tasks[task][0]] = (earned_of, price, accepted[model, task], n)
     return found
 
 
-def _pairs(models: Mapping[Model, Mapping[str, tuple[int, int, int]]]) -> list[dict[str, Any]]:
-    tasks = list(dict.fromkeys(task_id for of in models.values() for task_id in of))
+def _pairs(
+    models: Mapping[Model, Mapping[str, tuple[int, int, int, int]]], images: Mapping[Model, str] | None = None
+) -> list[dict[str, Any]]:
+    """`images`: a digest of each model's images."""
     names = list(models)
-    if len(names) < 2 or not tasks:
+    tasks = sorted(set.intersection(*(set(of) for of in models.values()))) if len(names) > 1 else []
+    if not tasks:
         return []
-    sums = np.array([[models[name].get(task_id, (0, 0, 0)) for name in names] for task_id in tasks], dtype=np.float64)
-    money = bool(sums[..., 0].any())
-    above, below = (sums[..., 0] / MICRO, None) if money else (sums[..., 1], sums[..., 2])
-    pairs = paired_differences([str(i) for i in range(len(names))], above, below)
+    sums = np.array([[models[name][task_id] for name in names] for task_id in tasks], dtype=np.float64)
+    money = bool(sums[..., 1].any())
+    above, below = (sums[..., 0], sums[..., 1]) if money else (sums[..., 2], sums[..., 3])
+    (pairs,) = differences(
+        [
+            Statistics(
+                [str(i) for i in range(len(names))],
+                above,
+                below,
+                unit=float(below[:, 0].sum()) / MICRO if money else 1.0,
+                alike=None if images is None else [images.get(name, str(name)) for name in names],
+            )
+        ]
+    )
     return [
         {
             "a": list(names[int(one.a)]),
@@ -76,6 +100,8 @@ def _pairs(models: Mapping[Model, Mapping[str, tuple[int, int, int]]]) -> list[d
             "p_holm": one.p_holm,
             "n_tasks": one.n_tasks,
             "n_differ": one.n_differ,
+            "too_few_differ": one.too_few_differ,
+            "detectable": one.detectable,
         }
         for one in pairs
     ]

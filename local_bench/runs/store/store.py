@@ -152,9 +152,11 @@ class Store(DecisionStore):
         )
         yield from (tuple(row) for row in rows)
 
-    def first_scores(self, names: Sequence[str], kind: Kind | None = None) -> Iterator[tuple[Scored, ...]]:
-        """The scores of these names, of one kind or of both, of each candidate's first attempt, by work id, read as
-        needed."""
+    def each_scored(
+        self, names: Sequence[str], kind: Kind | None = None, first: bool = True
+    ) -> Iterator[tuple[Scored, ...]]:
+        """The scores of these names, of one kind or of both, of each candidate, or only of first attempts, by work id,
+        read as needed."""
         scores = [
             self._by_work_id(
                 f"""SELECT work_id, iif(applies, ifnull(value, '{UNSCORED}'), '{NOT_APPLICABLE}') FROM scores
@@ -164,7 +166,7 @@ class Store(DecisionStore):
             )
             for name in names
         ]
-        for rows in self._chunks("SELECT work_id FROM candidates WHERE attempt = 1 ORDER BY work_id"):
+        for rows in self._chunks(f"SELECT work_id FROM candidates{' WHERE attempt = 1' * first} ORDER BY work_id"):
             work_ids = [work_id for (work_id,) in rows]
             yield from zip(*(one.values(work_ids) for one in scores), strict=True)
 

@@ -1,8 +1,12 @@
 """Numbers and distinct values over all tasks and candidates."""
 
+import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from local_bench.core import strictjson
+from local_bench.core.identity import canonical_json
 from local_bench.runs.store.contents import ContentStore
 from local_bench.runs.store.rows import Counts, GeneratedRow, ModelProgress, UnscoredItems, truncated_tokens
 
@@ -113,6 +117,17 @@ class SummaryStore(ContentStore):
                 FROM {self._candidates} LEFT JOIN decisions AS d USING (work_id) GROUP BY c.model ORDER BY c.model"""
         )
         return [ModelProgress(*row) for row in rows]
+
+    def outcomes_by_model(self) -> dict[str, str]:
+        """A digest of each model's images and decisions, the same for models with equal ones of all tasks and
+        attempts."""
+        digests: dict[str, Any] = defaultdict(hashlib.sha256)
+        for model, *image in self._stream(
+            """SELECT model, task_id, deliverable, attempt, pixels_sha256, accepted
+               FROM candidates LEFT JOIN decisions USING (work_id) ORDER BY model, task_id, deliverable, attempt"""
+        ):
+            digests[model].update(canonical_json(image).encode())
+        return {model: of.hexdigest() for model, of in digests.items()}
 
     def image_digests(self) -> list[str]:
         """Pixel digests of all finished images, sorted."""

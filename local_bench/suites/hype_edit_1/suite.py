@@ -24,6 +24,7 @@ class HypeEdit1(Suite):
     files = "its public.json, with the tasks' images in the same folder"
     attempts = questions.ATTEMPTS
     scores_of_judge = questions.SCORES
+    top_score = 1
     thresholds = questions.THRESHOLDS
     pass_fail = questions.PASS_FAIL
     of_tasks = (("dataset", "text"),)

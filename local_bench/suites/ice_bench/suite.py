@@ -24,6 +24,7 @@ class IceBench(Suite):
     source = "Pan et al., ICE-Bench; ali-vilab/ICE-Bench"
     files = "its data.jsonl"
     scores_of_judge = questions.SCORES
+    top_score = 1
     thresholds = questions.THRESHOLDS
     metrics_by_task = questions.METRICS
     categories = TASKS

@@ -27,6 +27,7 @@ class IdeaBench(Suite):
     files = "its dataset folder, one folder per case"
     repeats = REPEATS
     scores_of_judge = questions.SCORES
+    top_score = 1
     thresholds = questions.THRESHOLDS
     of_tasks = (("uid", "text"), ("case_id", "text"), ("sheets", "array"))
     layout = "idea-bench"

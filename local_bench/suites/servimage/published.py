@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from local_bench.settle.competition import Competition, Ranking, compete
-from local_bench.settle.intervals import wilson
 from local_bench.settle.savings import ClientSavings, savings
 from local_bench.settle.sensitivity import Point, flips, revenues
 from local_bench.settle.settlement import AsPrinted, Earnings, by_category, earnings
@@ -115,16 +114,21 @@ def _by_threshold(images: Sequence[Image], table: OutcomeTable, scores: Sequence
 
 
 def _earned(e: Earnings) -> dict[str, Any]:
-    low, high = wilson(e.n_tasks_accepted, e.n_tasks)
+    low, high = e.share_interval or (None, None)
+    value = float(e.value_usd)
     return {
         "revenue_usd": number(e.revenue_usd),
         "revenue_high_usd": number(e.revenue_high_usd),
         "value_usd": number(e.value_usd),
         "share": number(e.share),
         "share_high": number(e.share_high),
+        "revenue_ci95_low_usd": None if low is None else low * value,
+        "revenue_ci95_high_usd": None if high is None else high * value,
+        "share_ci95_low": low,
+        "share_ci95_high": high,
         "task_acceptance": number(e.task_acceptance),
         "task_acceptance_high": number(e.task_acceptance_high),
-        "task_acceptance_interval": [low, high],
+        "task_acceptance_interval": list(e.task_interval or (0.0, 1.0)),
         "deliverable_acceptance": number(e.deliverable_acceptance),
         "deliverable_acceptance_high": number(e.deliverable_acceptance_high),
         "n_tasks": e.n_tasks,

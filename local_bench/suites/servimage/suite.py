@@ -17,6 +17,7 @@ class DesignTasks(Suite):
     """Paid design tasks from an order file, with ServImage's questions, scores, settlement and result files."""
 
     scores_of_judge = questions.SCORES
+    top_score = 5
     layout = "servimage"
 
     def deliverables(self, task: Task) -> list[Deliverable]:

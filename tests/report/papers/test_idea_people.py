@@ -259,7 +259,7 @@ def test_without_eval_json_the_judges_questions_name_the_images_of_their_collage
 def test_agreement_says_that_people_answered_other_questions(run):
     given(run, yes)
     with RunDir.open(run) as opened:
-        (note,) = agreement(opened, run, intervals=False).notes
+        (note,) = agreement(opened, run).notes
     assert note.startswith("annotators answer other questions than the judges about 2 tasks")
 
 
