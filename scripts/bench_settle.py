@@ -114,19 +114,20 @@ def our_retries(rows: PrefixBatch, cells: Any) -> Figures:
     return figures
 
 
-def our_bootstrap(rows: PrefixBatch, cells: Any) -> Figures:
-    """1,000 cluster-bootstrap resamples of revenue share, images and orders accepted: by model, over all and by
-    category."""
-    from local_bench.settle.bootstrap import ratio_intervals
+def our_intervals(rows: PrefixBatch, cells: Any) -> Figures:
+    """95 % intervals of revenue share, images and orders accepted: by model, over all and by category."""
+    from local_bench.settle.intervals import rate_interval, share_interval
 
     accepted = rows.accepted.reshape(rows.models, -1, IMAGES)
-    images, complete = accepted.sum(axis=2).T, accepted.min(axis=2).T
-    price = np.broadcast_to(rows.price_cents[:, None], images.shape)
-    above = np.hstack([images * price / IMAGES, images, complete])
-    below = np.hstack([price, np.full(images.shape, IMAGES), np.ones(images.shape)])
-    masks = [np.ones(len(price)), *(rows.category == c for c in range(len(CATEGORIES)))]
-    columns = [np.hstack([table * mask[:, None] for mask in masks]) for table in (above, below)]
-    return [x or 0.0 for interval in ratio_intervals(*columns) for x in (interval.low, interval.high)]
+    masks = [np.ones(len(rows.price_cents), dtype=bool), *(rows.category == c for c in range(len(CATEGORIES)))]
+    figures: Figures = []
+    for of in accepted:
+        for mask in masks:
+            images, price = of[mask].sum(axis=1), rows.price_cents[mask]
+            figures += share_interval(images * price / IMAGES, price) or ()
+            figures += rate_interval(images, np.full(len(images), IMAGES)) or ()
+            figures += rate_interval(of[mask].min(axis=1), np.ones(len(images))) or ()
+    return figures
 
 
 def their_cells(rows: PrefixBatch) -> Any:
@@ -188,7 +189,7 @@ SECTIONS: dict[str, tuple[Callable[..., Figures], Callable[..., Figures] | None]
     "competition": (our_competition, their_competition),
     "savings": (our_savings, their_savings),
     "retries": (our_retries, their_retries),
-    "bootstrap": (our_bootstrap, None),
+    "intervals": (our_intervals, None),
 }
 """Scenario -> (ours, theirs or None), both (rows, cells) -> figures."""
 CELLS = (our_cells, their_cells)

@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
+from local_bench.analysis.official import run_results
 from local_bench.analysis.settlement import line_table
 from local_bench.core.errors import UserError
 from local_bench.runs.rundir import RunDir
@@ -14,7 +15,10 @@ from local_bench.settle.bootstrap import numbered, task_sums
 from local_bench.settle.intervals import LEVEL, Floats
 from local_bench.settle.paired import Difference, Statistics, adjusted, differences
 from local_bench.settle.table import ACCEPTED, REJECTED, Ints, Mask
+from local_bench.suites.base import Suite
 from local_bench.suites.questions_from import scale_of
+from local_bench.suites.registry import suite
+from local_bench.suites.run_results import TaskFigure
 
 REVENUE, ORDERS, IMAGES = "revenue", "orders accepted", "images accepted"
 _MAX_DELIVERABLES, _MAX_ATTEMPTS = 2**20, 2**16
@@ -100,11 +104,16 @@ def compare(a: RunDir, b: RunDir, *, every_pair: bool = False, level: float = LE
     if every_pair and itself:
         pairs = list(combinations(first, 2))  # each pair of the run's models once
     scales = {name: scale_of(a.config.suite.name, name) for kind, name in a.store.score_names() if kind == "judge"}
-    figures = [found for x, y in pairs for found in _figures((x, y), first[x], second[y], names, scales)]
+    own = _own_figures(a), _own_figures(b)
+    figures = [
+        found
+        for x, y in pairs
+        for found in (*_figures((x, y), first[x], second[y], names, scales), *_paired_by_task((x, y), *own))
+    ]
     compared = differences([of.statistics for of in figures], level=level, seed=seed)
     by_figure: dict[str, list[FigureComparison]] = {figure: [] for figure in (REVENUE, ORDERS, IMAGES, *names)}
     for of, (difference,) in zip(figures, compared, strict=True):
-        by_figure[of.name].append(_compared(of, difference))
+        by_figure.setdefault(of.name, []).append(_compared(of, difference))
     images = (a.store.outcomes_by_model(), b.store.outcomes_by_model())
     rows = [row for figure in by_figure.values() for row in _adjusted(figure, images)]
     return Comparison(rows, len(shared), only_a, only_b, [*_notes(a, b, only_a, only_b)])
@@ -196,6 +205,33 @@ def _figures(
             worst, best = (np.where(np.isnan(values), end, values)[applies].mean(axis=0) for end in scale)
             bounds = float(worst[0] - best[1]), float(best[0] - worst[1])
         yield _Figure(name, statistics, int(both.sum()), int((applies & ~both).sum()), bounds)
+
+
+_Own = dict[tuple[str, str], dict[str, TaskFigure]]
+"""(figure, model) -> task -> value"""
+
+
+def _own_figures(run: RunDir) -> _Own:
+    """The benchmark's own figures."""
+    entry, found = suite(run.config.suite.name), _Own()
+    if type(entry).figures_by_task is Suite.figures_by_task:
+        return found  # without reading the results
+    for one in entry.figures_by_task(run_results(run)):
+        found.setdefault((one.figure, one.model), {})[one.task_id] = one
+    return found
+
+
+def _paired_by_task(models: tuple[str, str], x: _Own, y: _Own) -> Iterator[_Figure]:
+    """The benchmark's own figures over the tasks of which both models have a value."""
+    for figure in dict.fromkeys(name for name, _ in x):
+        first, second = x.get((figure, models[0]), {}), y.get((figure, models[1]), {})
+        both = [(first[task_id], second[task_id]) for task_id in sorted(first.keys() & second.keys())]
+        if both:
+            weights = np.array([[one.weight, one.weight] for one, _ in both])
+            above = weights * np.array([[one.value, other.value] for one, other in both])
+            n_open = len(first.keys() ^ second.keys())
+            statistics = _statistics(models, above, above, weights, widest=both[0][0].widest)
+            yield _Figure(figure, statistics, len(both), n_open, (None, None))
 
 
 def _statistics(

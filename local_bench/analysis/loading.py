@@ -132,7 +132,7 @@ class Run:
     def settlement(self) -> "pd.DataFrame":
         """One row per model: `model, revenue_usd, revenue_low_usd, revenue_high_usd, value_usd, open_usd, whole_usd,
         share, coverage, task_acceptance, deliverable_acceptance, n_tasks, n, n_accepted, n_unscored, cost_usd,
-        profit_usd`. `revenue_low_usd` and `revenue_high_usd` are the bounds of the 95 % interval, resampling tasks;
+        profit_usd`. `revenue_low_usd` and `revenue_high_usd` are the ends of the 95 % interval for tasks like these;
         `whole_usd` is the price of the fully accepted tasks, which ServImage's tables print as revenue."""
         rows = []
         for s in accounting(self._run.store, self._run.config.settlement).settlements:

@@ -59,7 +59,7 @@ def _row(row: "FigureComparison") -> list[str]:
     return [
         *(d.a, d.b, row.figure, _formatted(row, row.a), _formatted(row, row.b), _formatted(row, d.estimate, sign=True)),
         _interval(row, d.low, d.high),
-        *("-" if p is None else f"{p:.4f}" for p in (d.p, d.p_holm)),
+        *("-" if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}" for p in (d.p, d.p_holm)),
         _formatted(row, d.detectable),
         f"{d.n_differ} of {d.n_tasks} differ" + ", too few" * d.too_few_differ,
         str(row.n_unscored),

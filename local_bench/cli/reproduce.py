@@ -55,7 +55,9 @@ class _ReproduceCommand(click.Command):
 @click.option("--costs", type=PATH, help='{"model": US dollars per image}, instead of measured costs.')
 @click.option("--api-prices", is_flag=True, help="The paper's prices of APIs, instead of measured costs.")
 @click.option("--allow-unlike", is_flag=True, help="Also runs that differ in judges, rubrics, acceptance or tasks.")
-@click.option("--intervals", is_flag=True, help="hype-edit-1: also 95 % bootstrap intervals over tasks.")
+@click.option(
+    "--intervals", is_flag=True, help="hype-edit-1: also unbiased values with 95 % intervals for tasks like these."
+)
 @click.option("--by-type", is_flag=True, help="hype-edit-1, table 4: one row per model and task type.")
 @click.option("--task", metavar="ID", help="hype-edit-1, figure 1: the task [default: the first].")
 def reproduce(

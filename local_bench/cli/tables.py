@@ -147,7 +147,8 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats]) -> st
         source = f"{price.source}, {price.date}" if price.date else price.source
         cost = f"{price.gpu} at {usd(price.micro_usd_per_hour)} per hour ({source})"
         cost += f"; total device cost of the run: {usd_fine(accounts.cost_micro_usd)}"
-    return table(header, [_row(s, bounds, rules.get(s.model)) for s in accounts.settlements]) + f"\ncost: {cost}"
+    rows = [_row(s, bounds, rules.get(s.model)) for s in accounts.settlements]
+    return f"{table(header, rows)}\n95 % interval: for tasks like these and the same decisions\ncost: {cost}"
 
 
 def _row(s: Settlement, bounds: bool, rules: HardRuleStats | None) -> list[str]:

@@ -53,8 +53,8 @@ class Difference:
     n_differ: int
     """Tasks on which the two differ."""
     detectable: float | None
-    """The difference that a run like this finds significant with a power of 80 %: about 0.71 of the interval's
-    width."""
+    """The difference that a run like this finds significant with a power of 80 %: about 0.71 of the interval's width;
+    None where no difference is."""
     at_least: float | None = None
     """Difference with everything unscored decided against `a` and for `b`; None without `bounds`."""
     at_most: float | None = None
@@ -150,7 +150,8 @@ def _compared(of: Statistics, heads: tuple[Floats, Floats], exact: bool, level: 
             if not differ.any():
                 low = high = None  # equal outcomes do not say that there is no difference
             if low is not None and high is not None:
-                width = of.unit * (high - low) / 2 * float(1 + ndtri(_POWER) / ndtri((1 + level) / 2))
+                width = (high - low) / 2 * float(1 + ndtri(_POWER) / ndtri((1 + level) / 2))
+                width = None if of.widest is not None and width > of.widest else width * of.unit
         low, high = (None if end is None else end * of.unit for end in (low, high))
         estimate = None if estimate is None else estimate * of.unit
         found.append(

@@ -18,7 +18,7 @@ from local_bench.models.cards import Takes
 from local_bench.suites.enrichment import with_written
 from local_bench.suites.orders import KeepImage, Refuse, read_orders
 from local_bench.suites.published import Published
-from local_bench.suites.run_results import ImageResult, RunResults
+from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
 if TYPE_CHECKING:
     import numpy as np
@@ -164,6 +164,10 @@ class Suite(ABC):
         return {}
 
     # the benchmark's file formats
+
+    def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
+        """The benchmark's own figures, by task, for the comparison of models; tasks without a value are left out."""
+        yield from ()
 
     def published(self, results: RunResults) -> dict[str, Published]:
         """The benchmark's published statistics by model, or under `all` if they combine models."""

@@ -46,6 +46,19 @@ class ImageResult:
 
 
 @dataclass(frozen=True)
+class TaskFigure:
+    """One model's value of a task, of a figure of the benchmark that is a weighted mean over tasks."""
+
+    figure: str
+    model: str
+    task_id: str
+    value: float
+    weight: float = 1.0
+    widest: float = 1.0
+    """The largest possible difference of two values."""
+
+
+@dataclass(frozen=True)
 class RunResults:
     """The results of a run as a suite receives them: plain rows, and functions that load the images."""
 

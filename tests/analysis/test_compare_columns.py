@@ -1,14 +1,20 @@
 """`compare` computes by columns what the same statistics computed row by row give."""
 
 from dataclasses import replace
+from math import comb
 
 import numpy as np
 import pytest
 
 from local_bench.analysis.compare import FigureComparison, compare
 from local_bench.analysis.settlement import lines
+from local_bench.core.types import Score, Task
 from local_bench.runs.acceptance import decide
 from local_bench.settle.paired import Statistics, adjusted_bh, adjusted_holm, differences
+from local_bench.suites.hype_edit_1.suite import HypeEdit1
+from local_bench.suites.ice_bench.suite import IceBench
+from local_bench.suites.idea_bench.suite import IdeaBench
+from local_bench.suites.run_results import ImageResult, RunResults
 from tests.runs.test_columns import random_run
 
 
@@ -123,3 +129,36 @@ def test_comparisons_are_those_of_single_rows(tmp_path, seed):
         order = ["revenue", "orders accepted", "images accepted", *names]
         expected = [row for name in order for row in adjusted(by_figure.get(name, []), run.store.outcomes_by_model())]
         assert repr(compare(run, run, every_pair=True).rows) == repr(expected)
+
+
+def test_figures_of_hype_edit_1_are_compared_by_task_over_all_attempts():
+    """pass@4 = 1 - C(n - c, 4) / C(n, 4) and 1 + sum over j < 4 of C(n - c, j) / C(n, j), with n = 10 attempts."""
+    task = Task("t", "c", 0, "T", "B", ("D",), ())
+    images = [
+        ImageResult(f"{m}{i}", m, task, 1, i + 1, "x", None, (None if i == 9 else i < passes))
+        for m, passes in (("a", 3), ("b", 0))
+        for i in range(10)
+    ]
+    found = {
+        (one.figure, one.model): one for one in HypeEdit1().figures_by_task(RunResults(images, {}, {}, None, None))
+    }
+    assert found["pass@4", "a"].value == pytest.approx(1 - comb(7, 4) / comb(10, 4))
+    assert found["expected attempts", "a"].value == pytest.approx(sum(comb(7, j) / comb(10, j) for j in range(4)))
+    assert (found["pass@4", "b"].value, found["expected attempts", "b"].value) == (0, 4)
+
+
+def test_cases_of_idea_bench_and_items_of_ice_bench_have_the_weights_of_the_overall_score(monkeypatch):
+    def image(task_id, category, uid):
+        task = Task(task_id, category, 0, "T", "B", ("D",), (), own={"uid": uid})
+        return ImageResult(task_id, "m", task, 1, 1, "x", None, None, {"v": Score("v", 50.0)})
+
+    cases = [image("1", "T2I", "0001"), image("2", "T2I", "0001"), image("3", "T2I", "0002"), image("4", "I2I", "0003")]
+    results = RunResults(cases, {}, {}, None, None)
+    monkeypatch.setattr(
+        "local_bench.suites.idea_bench.export.case_scores", lambda _: {i.work_id: Score("c", 60.0) for i in cases}
+    )
+    found = {one.task_id: (one.value, one.weight) for one in IdeaBench().figures_by_task(results)}
+    assert found == {"1": (60, 1 / 4), "2": (60, 1 / 4), "3": (60, 1 / 2), "4": (60, 1)}
+    monkeypatch.setattr("local_bench.suites.ice_bench.published.image_score", lambda task, _: Score("c", 0.6))
+    found = {one.task_id: (one.value, one.weight) for one in IceBench().figures_by_task(results)}
+    assert found == {"1": (0.6, 1 / 3), "2": (0.6, 1 / 3), "3": (0.6, 1 / 3), "4": (0.6, 1)}

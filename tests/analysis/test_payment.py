@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from local_bench.analysis.annotations import UNEQUAL, load_annotations
 from local_bench.analysis.payment import explained_alike, payment
 from local_bench.analysis.sampling import labelling
 from local_bench.cli.labels import LabelOptions
@@ -96,7 +97,9 @@ def test_the_text_and_the_json(run, people, tmp_path):  # noqa: F811
     for expected in (
         "PR-AUC",
         "rejected for",
-        "Cohen's d",
+        "Hedges' g",
+        "if calibrated",
+        "not of the predictor's fit",
         "boosted",
         "held-out tasks",
         "0 ties were assigned to the first",
@@ -107,6 +110,10 @@ def test_the_text_and_the_json(run, people, tmp_path):  # noqa: F811
     for predictor in output["predictors"].values():
         assert loads(predictor["predictor"])
         assert set(predictor["expected_revenue"]) == {MODEL}
+        expected = predictor["expected_revenue"][MODEL]
+        assert expected["ci95_low_usd"] < expected["expected_usd"] < expected["ci95_high_usd"]
+        assert predictor["quality"]["ece_if_calibrated"] > 0
+    assert output["notes"] == []
 
 
 def test_too_few_labels_are_an_error(run, tmp_path):  # noqa: F811
@@ -118,6 +125,23 @@ def test_too_few_labels_are_an_error(run, tmp_path):  # noqa: F811
     assert (found.predictors, found.expected) == ({}, {})
     assert "annotate more images" in found.not_fitted
     assert "no predictor: the labels have 1 accepted and 0 rejected" in text
+
+
+@pytest.mark.parametrize("other", [0.5, 0.25])
+def test_figures_without_the_sampling_probabilities_are_noted(run, tmp_path, capsys, other):  # noqa: F811
+    """They describe the sampled images where the probabilities differ; the estimates use them."""
+    path = tmp_path / "sampled.jsonl"
+    lines = [
+        line(task_id=t, overall=ok, probability=(0.5, other)[i % 2]) for i, (t, ok) in enumerate(truth(run).items())
+    ]
+    path.write_text("".join(lines[:60]))
+    with RunDir.open(run) as open_run:
+        LabelOptions(path, None, None).output(open_run)
+        assert UNEQUAL not in capsys.readouterr().err
+        values = LabelOptions(path, None, None, explain=True).output(open_run)[1]
+        notes = load_annotations(path, open_run, {}).notes(open_run)
+    assert (UNEQUAL in capsys.readouterr().err) == (other != 0.5)
+    assert values["payment"]["notes"] == notes == ([UNEQUAL] if other != 0.5 else [])
 
 
 def test_explaining_requires_labels():

@@ -16,7 +16,7 @@ from local_bench.settle.intervals import (
     share_interval,
     wilson,
 )
-from tests.settle.coverage_worlds import orders, within
+from scripts.bench_coverage import orders, within
 
 
 def test_wilson_against_published_values():

@@ -83,10 +83,15 @@ def table_9(given: Given) -> Table:
     ]
     notes += [
         f"expected revenue of {model}, the sum of probability times price and not part of the table: "
-        f"{usd(of_model.expected_micro_usd)}"
+        f"{usd(of_model.expected_micro_usd)}{_interval(of_model)}"
         for model, of_model in expected.items()
     ]
     return standard("ServImage, table 9: settlement by predicted payment", published(replace(of, images=images)), notes)
+
+
+def _interval(expected: ExpectedRevenue) -> str:
+    ends = expected.interval_micro_usd
+    return f" (95 %, of the choice of orders: {usd(ends[0])} to {usd(ends[1])})" if ends else ""
 
 
 def _rates(pairs: list[Pair], of: str) -> dict[str, Agreement | None]:
@@ -136,7 +141,8 @@ def table_11(given: Given) -> Table:
 
 def table_12(given: Given) -> Table:
     """The lowest dimension of every rejected image."""
-    found = payment(given.run, _people(given)).failures
+    paid = payment(given.run, _people(given))
+    found = paid.failures
     categories = in_order([c for row in found.rows for c in row.by_category])
     columns = (
         Column("dimension", "Dimension"),
@@ -156,6 +162,7 @@ def table_12(given: Given) -> Table:
     notes = (
         f"{found.n_rejected} images were rejected; {found.n_unscored} of them lack a score and are in no share",
         f"{found.n_tied} have several lowest scores and count for the first of them in the order of the rows",
+        *paid.notes,
     )
     return Table("ServImage, table 12: dominant dimension of failure", columns, rows, notes)
 
@@ -183,7 +190,8 @@ def table_13(given: Given) -> Table:
 
 def figure_3(given: Given) -> Figure:
     """Acceptance by bin of the composite score."""
-    bins = [b for b in payment(given.run, _people(given)).by_composite if b.n]
+    paid = payment(given.run, _people(given))
+    bins = [b for b in paid.by_composite if b.n]
     columns = (
         Column("composite", "Composite score"),
         Column("images", "Images", ","),
@@ -194,7 +202,7 @@ def figure_3(given: Given) -> Figure:
     title = "ServImage, figure 3: acceptance by composite score"
     shares = Series("acceptance", tuple(percent(b.rate) for b in bins))
     panel = Bars("labelled images", tuple(row[0] for row in rows), (shares,), "accepted, %")
-    return Figure(Table(title, columns, rows, (note,)), (panel,))
+    return Figure(Table(title, columns, rows, (note, *paid.notes)), (panel,))
 
 
 def figure_5(given: Given) -> Figure:

@@ -280,7 +280,7 @@ def _payment(run: RunDir) -> dict[str, Figure | None]:
     calibration = Lines("", lines, "predicted probability", "fraction accepted by annotators", diagonal=True)
     return {
         "what_predicts_payment": _figure(
-            "Scores and the annotators' decisions (95 % bootstrap over tasks)", [bars] if rows else [], 1
+            "Scores and the annotators' decisions (95 % intervals over tasks)", [bars] if rows else [], 1
         ),
         "calibration": _figure(
             "Calibration of predictors on held-out tasks", [calibration] if found.predictors else [], 1

@@ -24,7 +24,7 @@ class ScoreMean:
     kind: str
     mean: float | None
     low: float | None
-    """95 % bootstrap over tasks; None for fewer than two."""
+    """Of the 95 % interval for tasks like these; None for fewer than two."""
     high: float | None
     n: int
     n_unscored: int

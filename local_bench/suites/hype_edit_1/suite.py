@@ -6,12 +6,13 @@ from typing import Any
 
 from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
+from local_bench.settle.hype import RETRY_CAP, expected_attempts_unbiased, pass_at_k_unbiased
 from local_bench.suites.base import ImageKey, QuestionKey, Suite
 from local_bench.suites.hype_edit_1 import export, questions, tasks
 from local_bench.suites.hype_edit_1.results import read_judgements
 from local_bench.suites.orders import KeepImage, Refuse
 from local_bench.suites.published import Published
-from local_bench.suites.run_results import ImageResult, RunResults
+from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
 
 class HypeEdit1(Suite):
@@ -50,6 +51,18 @@ class HypeEdit1(Suite):
 
     def enrichment_question(self, task: Task) -> Question | None:
         return questions.enrichment_question(task)
+
+    def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
+        """Unbiased pass@4 and expected attempts; an attempt without a verdict counts as not passed."""
+        passed: dict[tuple[str, str], list[bool]] = {}
+        for image in results.images:
+            passed.setdefault((image.model, image.task.task_id), []).append(image.accepted is True)
+        for of, attempts in passed.items():
+            n, c = len(attempts), sum(attempts)
+            within, tries = pass_at_k_unbiased(n, c, RETRY_CAP), expected_attempts_unbiased(n, c)
+            if within is not None and tries is not None:
+                yield TaskFigure(f"pass@{RETRY_CAP}", *of, float(within))
+                yield TaskFigure("expected attempts", *of, float(tries), widest=RETRY_CAP - 1)
 
     def published(self, results: RunResults) -> dict[str, Published]:
         return export.published(results)

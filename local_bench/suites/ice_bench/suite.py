@@ -1,5 +1,6 @@
 """The suite `ice-bench`."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,11 @@ from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
 from local_bench.settle.ice import LIMITS, TASKS
 from local_bench.suites.base import ImageKey, QuestionKey, Suite
-from local_bench.suites.ice_bench import export, questions, tasks
+from local_bench.suites.ice_bench import export, published, questions, tasks
 from local_bench.suites.ice_bench.results import read_eval_result
 from local_bench.suites.orders import KeepImage, Refuse
 from local_bench.suites.published import Published
-from local_bench.suites.run_results import ImageResult, RunResults
+from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
 
 class IceBench(Suite):
@@ -47,6 +48,14 @@ class IceBench(Suite):
 
     def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
         return questions.scores(task, verdicts)
+
+    def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
+        """The overall score, whose items are weighted as its mean over the 31 tasks."""
+        items = Counter({image.task.task_id: image.task.category for image in results.images}.values())
+        for image in results.images:
+            if image.attempt == 1 and (value := published.image_score(image.task, image.scores).value) is not None:
+                weight = 1 / items[image.task.category]
+                yield TaskFigure("overall score", image.model, image.task.task_id, value, weight)
 
     def published(self, results: RunResults) -> dict[str, Published]:
         return export.published(results)

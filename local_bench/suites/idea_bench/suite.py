@@ -1,5 +1,6 @@
 """The suite `idea-bench`."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from local_bench.suites.idea_bench import export, questions, tasks
 from local_bench.suites.idea_bench.results import REPEATS, read_results
 from local_bench.suites.orders import KeepImage, Refuse
 from local_bench.suites.published import Published
-from local_bench.suites.run_results import ImageResult, RunResults
+from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
 
 class IdeaBench(Suite):
@@ -75,6 +76,16 @@ class IdeaBench(Suite):
             for image in results.images
         ]
         return replace(results, images=images, verdicts=verdicts)
+
+    def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
+        """The overall score in percent, whose cases are weighted as its mean over categories and tasks."""
+        tasks = {image.task.task_id: (image.task.category, image.task.own["uid"]) for image in results.images}
+        cases, scores = Counter(tasks.values()), export.case_scores(results)
+        of_category = Counter(category for category, _ in cases)
+        for (model, task_id), work_id in {(i.model, i.task.task_id): i.work_id for i in results.images}.items():
+            of = tasks[task_id]
+            if work_id in scores and (value := scores[work_id].value) is not None:
+                yield TaskFigure("overall score", model, task_id, value, 1 / cases[of] / of_category[of[0]], 100)
 
     def published(self, results: RunResults) -> dict[str, Published]:
         return export.published(results)
