@@ -3,6 +3,11 @@
 Angelopoulos et al., "Prediction-Powered Inference" (2023), and PPI++ (2023) with its power parameter: 0 uses the
 annotations alone, 1 the judge corrected by them. The judge may have any bias: its error on the annotated images,
 weighted by their inclusion probabilities, is subtracted from its mean over all images.
+
+A judge that errs seldom can have no error among few annotations, which is no evidence that it never errs. The variance
+is therefore at least that of annotations with `judged_variance`, and at least that with four more annotations of a
+judge that is no better than a guess (as Agresti and Coull 1998); the degrees of freedom are Satterthwaite's (1946).
+`docs/uncertainty.md` has the coverage.
 """
 
 from dataclasses import dataclass
@@ -10,15 +15,31 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
 
-from local_bench.settle.bootstrap import Floats
+from local_bench.settle.intervals import LEVEL, Floats, kish, ratio_and_error, student, wilson
+from local_bench.settle.ordering import by_content
 
 Over = Literal["these orders", "orders like these"]
 """Estimand: the annotations of all images of this run, or of the population of such orders."""
-Drawn = Literal["images", "orders"]
-"""Sampling unit of the annotations: single images, or whole orders."""
-TOO_FEW = "too few of the sampled {} have annotations"
+TOO_FEW = "fewer than three of the sampled images have annotations"
+TOO_FEW_ORDERS = "fewer than two orders"
+FLOOR = 0.05
+"""Smallest assumed variance of an annotation: that of a judge that is right 19 times in 20."""
+GUESS = 0.25
+"""Variance of an annotation that the judge tells nothing about."""
+ADDED = 4
+"""Annotations with the variance `GUESS` that are added to those given."""
+
+
+def with_added(variance: float, n: float, parts: float) -> float:
+    """Sampling variance with `ADDED` annotations more than the `n` (effective number) that gave it; `parts` is what it
+    would be if the variance of each annotation were 1."""
+    return (n * variance + ADDED * GUESS * parts) / (n + ADDED)
+
+
+def judged_variance(judge: Floats) -> Floats:
+    """p (1 - p), at least `FLOOR`: variance (images,) of an annotation with probability p by a calibrated judge."""
+    return np.asarray(np.maximum(FLOOR, judge * (1 - judge)), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -26,8 +47,9 @@ class PpiEstimate:
     """Weighted mean of annotations over all images: with weights 1 a rate, with prices a share of value."""
 
     estimate: float
+    """Within the bounds, over these orders."""
     low: float | None
-    """None with too few annotations; `undefined` has the reason."""
+    """Confidence interval; None where it is undefined, with the reason in `undefined`."""
     high: float | None
     level: float
     over: Over
@@ -48,7 +70,16 @@ class PpiEstimate:
     """Estimate with all unanswered images rejected; equal to the estimate without any."""
     at_most: float
     """Estimate with all unanswered images accepted."""
+    bound_low: float
+    """The mean over these images if everything without an annotation is rejected: certain, not a confidence limit."""
+    bound_high: float
+    """The same with everything accepted."""
     undefined: str | None = None
+
+    @property
+    def width(self) -> float | None:
+        """Of the interval."""
+        return None if self.low is None or self.high is None else self.high - self.low
 
     def of_weight(self, value: float | None) -> float | None:
         """`estimate`, `low` or another of these values as a sum, in the unit of the weights."""
@@ -61,14 +92,21 @@ class _Table:
     judge: Floats
     labels: Floats
     """0 without an annotation."""
-    weights: Floats
+    share: Floats
+    """Weight / sum of the weights."""
     chances: Floats
     answered: NDArray[np.bool_]
 
     @property
-    def label_weights(self) -> Floats:
-        """Weight / inclusion probability of each annotation; 0 without one."""
-        return np.divide(self.weights, self.chances, out=np.zeros(len(self.weights)), where=self.answered)
+    def label_share(self) -> Floats:
+        """Weight / inclusion probability of each annotation, normalised; 0 without one."""
+        w = np.divide(self.share, self.chances, out=np.zeros(len(self.share)), where=self.answered)
+        return np.asarray(w / w.sum(), dtype=np.float64)
+
+    def bounds(self) -> tuple[float, float]:
+        accepted = self.share * self.answered * self.labels
+        rejected = self.share * self.answered * (1 - self.labels)
+        return float(accepted.sum()), max(float(accepted.sum()), float(1 - rejected.sum()))
 
 
 def prediction_powered(
@@ -80,57 +118,62 @@ def prediction_powered(
     probabilities: ArrayLike | None = None,
     selected: ArrayLike | None = None,
     over: Over = "these orders",
-    drawn: Drawn = "images",
     power: float | None = None,
-    level: float = 0.95,
+    level: float = LEVEL,
 ) -> PpiEstimate:
     """Estimate the weighted mean of annotations over all images (PPI++, eqs. 3 and 6, with weights).
 
-    All are (images,): `tasks` numbers the orders, `judge` is the prediction (a probability or a decision; NaN for
+    All are (images,): `tasks` identifies the orders, `judge` is the prediction (a probability or a decision; NaN for
     none), `labels` the annotations in [0, 1] (NaN for none), `selected` the sampled images if more than were annotated.
     `probabilities` are the inclusion probabilities, 1 for images sampled with certainty; equal for all by default.
     `power` is tuned to the smallest variance by default.
 
     The estimate is power x mean(judge) + mean over annotations of (label - power x judge), the second mean weighted by
-    weight / probability (Hajek). Over orders like these, its variance is that of the orders' contributions
-    (cluster-robust); over these orders only the sampling counts, and the interval is a point once everything is
-    annotated. The interval uses Student's t. Asserts at least one annotation, and a positive probability for each.
+    weight / probability (Hajek). Over these orders only the sampling counts; the interval is Student's and lies within
+    the bounds, which coincide once everything is annotated. Over orders like these, it is Wilson's with the jackknife
+    over orders (`settle.intervals`), and equal to `share_interval` once everything is annotated. Asserts at least one
+    annotation, and a positive probability for each.
     """
-    predictions, given = np.asarray(judge, dtype=np.float64), np.asarray(labels, dtype=np.float64)
+    given = np.asarray(labels, dtype=np.float64)
     answered = ~np.isnan(given)
     sampled = answered if selected is None else np.asarray(selected, dtype=bool) | answered
     assert answered.any(), "no annotation"
-    chances = (
-        np.full(len(predictions), sampled.mean())
-        if probabilities is None
-        else np.asarray(probabilities, dtype=np.float64)
-    )
+    value = np.ones(len(given)) if weights is None else np.asarray(weights, dtype=np.float64)
+    chances = np.full(len(given), sampled.mean()) if probabilities is None else np.asarray(probabilities, np.float64)
     assert ((chances > 0) | ~sampled).all(), "an annotation with an inclusion probability of 0"
-    known = ~np.isnan(predictions)
+    predictions = np.asarray(judge, dtype=np.float64)
+    order, codes = by_content(tasks, predictions, given, sampled, value, chances)
+    predictions, given, value, chances = (column[order] for column in (predictions, given, value, chances))
+    sampled = sampled[order]
+    answered, known = ~np.isnan(given), ~np.isnan(predictions)
     table = _Table(
-        np.asarray(tasks, dtype=np.intp),
+        codes,
         np.where(known, predictions, np.mean(predictions[known]) if known.any() else 0.0),
         np.where(answered, given, 0.0),
-        np.ones(len(predictions)) if weights is None else np.asarray(weights, dtype=np.float64),
+        value / value.sum(),
         _inclusion_and_response(chances, sampled, answered),
         answered,
     )
-    labels_part, judge_part, free = _parts(table, over, drawn)
+    labels_part, judge_part = _errors(table)
     tuned = power is None
     if power is None:
         spread = float(judge_part @ judge_part)
         power = 0.0 if spread == 0 else min(1.0, max(0.0, -float(labels_part @ judge_part) / spread))
+    n_free = int((answered & (table.chances < 1)).sum())
+    sampling = _sampling(table, labels_part + power * judge_part, n_free - 1 - tuned)
+    bounds = table.bounds()
     estimate = _estimate(table, power)
-    low, high, undefined = None, None, None
-    if over == "these orders" and answered.all():
-        low = high = estimate
-    elif free - tuned < 2:
-        undefined = TOO_FEW.format("orders" if over == "orders like these" else drawn)
-    else:
-        contributions = labels_part + power * judge_part
-        error = np.sqrt(free / (free - 1) * float(contributions @ contributions))
-        half = float(stdtrit(free - 1 - tuned, (1 + level) / 2)) * float(error)
-        low, high = max(0.0, estimate - half), min(1.0, estimate + half)
+    undefined = TOO_FEW if sampling is None else None
+    low, high = None, None
+    if over == "these orders":
+        estimate = min(bounds[1], max(bounds[0], estimate))
+        if sampling is not None:
+            half = student(sampling[1], level) * sampling[0] ** 0.5 if sampling[0] > 0 else 0.0
+            low, high = max(bounds[0], estimate - half), min(bounds[1], estimate + half)
+    elif len(np.unique(codes)) < 2:
+        undefined = TOO_FEW_ORDERS
+    elif sampling is not None:
+        low, high = _at_large(table, power, *sampling, level)
     unanswered = sampled & ~answered
     return PpiEstimate(
         estimate=estimate,
@@ -139,14 +182,16 @@ def prediction_powered(
         level=level,
         over=over,
         power=power,
-        judge_alone=float(np.average(table.judge, weights=table.weights)),
-        weight=float(table.weights.sum()),
+        judge_alone=float(table.share @ table.judge),
+        weight=float(value.sum()),
         n=len(predictions),
         n_labelled=int(answered.sum()),
         n_unpredicted=int((~known).sum()),
         n_unanswered=int(unanswered.sum()),
         at_least=_estimate(_filled(table, unanswered, chances, 0.0), power),
         at_most=_estimate(_filled(table, unanswered, chances, 1.0), power),
+        bound_low=bounds[0],
+        bound_high=bounds[1],
         undefined=undefined,
     )
 
@@ -161,30 +206,55 @@ def _inclusion_and_response(chances: Floats, sampled: NDArray[np.bool_], answere
     return reached
 
 
+def _correction(table: _Table, power: float) -> float:
+    """Weighted mean over the annotations of (label - power x judge)."""
+    return float(table.label_share @ (table.labels - power * table.judge))
+
+
 def _estimate(table: _Table, power: float) -> float:
-    w = table.label_weights
-    corrections = w @ (table.labels - power * table.judge) / w.sum()
-    return float(power * (table.weights @ table.judge) / table.weights.sum() + corrections)
+    return float(power * (table.share @ table.judge)) + _correction(table, power)
 
 
 def _filled(table: _Table, unanswered: NDArray[np.bool_], chances: Floats, label: float) -> _Table:
     labels = np.where(unanswered, label, table.labels)
-    return _Table(table.tasks, table.judge, labels, table.weights, chances, table.answered | unanswered)
+    return _Table(table.tasks, table.judge, labels, table.share, chances, table.answered | unanswered)
 
 
-def _parts(table: _Table, over: Over, drawn: Drawn) -> tuple[Floats, Floats, int]:
-    """Contribution of each group (order, or single image) to the error of the estimate: the part of the annotations,
-    the part of the judge at power 1, and the number of groups sampled with a probability below 1."""
-    w = table.label_weights / table.label_weights.sum()
-    finite = over == "these orders"
-    by_image = finite and drawn == "images"
-    groups = np.arange(len(w)) if by_image else table.tasks
-    sampling = np.sqrt(np.maximum(0.0, 1 - table.chances)) if finite else np.ones(len(w))
-    labels = sampling * w * (table.labels - w @ table.labels)
-    judge = -sampling * w * (table.judge - w @ table.judge)
-    if not finite:
-        share = table.weights / table.weights.sum()
-        judge = judge + share * (table.judge - share @ table.judge)
-    free = np.unique(groups[table.answered & (sampling > 0)])
-    added = [np.asarray(np.bincount(groups, part), dtype=np.float64) for part in (labels, judge)]
-    return added[0], added[1], len(free)
+def _errors(table: _Table) -> tuple[Floats, Floats]:
+    """Contribution of each image (images,) to the sampling error of the estimate: the part of the annotations, and the
+    part of the judge at power 1; 0 for images sampled with certainty."""
+    w = table.label_share
+    scale = np.sqrt(np.maximum(0.0, 1 - table.chances)) * w
+    return scale * (table.labels - w @ table.labels), -scale * (table.judge - w @ table.judge)
+
+
+def _sampling(table: _Table, errors: Floats, most: int) -> tuple[float, float] | None:
+    """Sampling variance of the estimate and its degrees of freedom, at most `most`; None for too few annotations
+    of images not sampled with certainty, (0, inf) where all images are annotated."""
+    if table.answered.all():
+        return 0.0, np.inf
+    if most < 1:
+        return None
+    n = np.count_nonzero(table.answered & (table.chances < 1))
+    parts = (1 - table.chances) * table.label_share**2
+    shown, assumed = n / (n - 1) * float(errors @ errors), float(parts @ judged_variance(table.judge))
+    effective = float(parts.sum() ** 2 / (parts @ parts))
+    variance = max(shown, assumed, with_added(shown, effective, float(parts.sum())))
+    return variance, min(float(most), effective)
+
+
+def _at_large(table: _Table, power: float, variance: float, df: float, level: float) -> tuple[float, float]:
+    """Interval over orders like these. The effective sample size is at most that of the orders' weights and of the
+    annotations together: Kish's for the former, `variance` for the latter."""
+    mean = _correction(table, power)
+    corrected = table.label_share * (table.labels - power * table.judge - mean)
+    earned = table.share * (power * table.judge + mean) + corrected
+    by_order = [np.bincount(table.tasks, column) for column in (earned, table.share)]
+    share, error = ratio_and_error(*by_order)
+    share = min(1.0, max(0.0, share))
+    spread, assumed = share * (1 - share), max(FLOOR, share * (1 - share))
+    orders, annotations = 1 / kish(by_order[1][by_order[1] > 0]), variance / assumed
+    n = 1 / max(error**2 / spread if spread > 1e-12 and error > 1e-9 else 0.0, orders + annotations)
+    free = np.count_nonzero(by_order[1]) - 1
+    together = (orders + annotations) ** 2 / (orders**2 / free + annotations**2 / df)
+    return wilson(share * n, n, level, student(together, level))

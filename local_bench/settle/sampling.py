@@ -1,20 +1,23 @@
-"""Sample size and sampling of images for annotation.
+"""Sample size and sampling of images for annotation, in rounds.
 
 An image's inclusion probability is proportional to its price and to the uncertainty of the judge (Neyman 1934). The
-probabilities are reported, so estimates from the annotations are unbiased whatever the quality of the uncertainty.
-Existing annotations count as known.
+probabilities are reported, so estimates from the annotations are unbiased whatever the quality of the uncertainty. How
+often the judge is right is not known before the first annotations: the first round assumes that it is no better than a
+guess, and each later one that its errors are like those that the annotations have shown. Existing annotations count as
+known. Sampling ends when the interval of `settle.ppi` is narrow enough, whose variance has a lower limit, so that it
+does not end by chance with few annotations.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import chdtri, stdtrit
+from scipy.special import chdtri
 
-from local_bench.settle.bootstrap import Floats
+from local_bench.settle.intervals import LEVEL, Floats, student
+from local_bench.settle.ordering import by_content
+from local_bench.settle.ppi import GUESS, judged_variance, with_added
 
-FLOOR = 0.05
-"""Smallest assumed variance: that of an accuracy of 19 in 20."""
 ASSURANCE = 0.8
 
 
@@ -23,11 +26,11 @@ class LabelPlan:
     """Images to annotate next."""
 
     images: NDArray[np.intp]
-    """Indices of the images to annotate, ascending."""
+    """Indices of the images to annotate, ascending; empty once the interval is narrow enough."""
     probabilities: Floats
     """(images,) inclusion probability; 1 for annotated images."""
     width: float
-    """Expected width of the interval, with the requested assurance."""
+    """Expected width of the interval after this round."""
     n_known: int
 
     @property
@@ -42,23 +45,28 @@ def plan_labels(
     *,
     weights: ArrayLike | None = None,
     labels: ArrayLike | None = None,
-    level: float = 0.95,
+    level: float = LEVEL,
     assurance: float = ASSURANCE,
     seed: int = 0,
 ) -> LabelPlan:
-    """Smallest sample for an interval no wider than `width` (a fraction of the total weight) over these images.
+    """The next round of annotations for an interval no wider than `width` (a fraction of the total weight) over these
+    images.
 
     `judge` (images,) are probabilities of acceptance, NaN for none; `weights` as for `prediction_powered`; `labels`
-    the existing annotations, NaN for none. They count as sampled with certainty, and calibrate the judge's variance.
-    `assurance` is the probability that the interval is at most that wide (Kupper and Hafner 1989). At most all images.
+    the existing annotations, NaN for none. They count as sampled with certainty. Without any, the sample is the
+    smallest for a variance of 1/4; with them, the smallest that reaches the width with probability `assurance` (Kupper
+    and Hafner 1989) if the judge's further errors are like those known. At most all images.
     """
     assert 0 < width <= 1, width
     predictions = np.asarray(judge, dtype=np.float64)
     value = np.ones(len(predictions)) if weights is None else np.asarray(weights, dtype=np.float64)
     given = np.full(len(predictions), np.nan) if labels is None else np.asarray(labels, dtype=np.float64)
+    order = by_content(np.zeros(len(value)), value, predictions, given)[0]
+    predictions, value, given = predictions[order], value[order], given[order]
     open_ = np.isnan(given)
-    variance = label_variance(predictions, given)
-    size = value * np.sqrt(variance) * open_
+    expected, scale = label_variance(predictions, given)
+    size = value * np.sqrt(expected) * open_
+    variance = np.full(len(predictions), GUESS) if open_.all() else expected * max(1.0, scale)
 
     def width_of(n: int) -> float:
         chances = inclusion(size, n)
@@ -68,9 +76,12 @@ def plan_labels(
         free = n - int((chances >= 1).sum()) - 2  # the mean and the power are estimated
         if free < 1:
             return float("inf")
-        error = np.sum(value[drawn] ** 2 * variance[drawn] * (1 / chances[drawn] - 1))
-        unlucky = chdtri(free, 1 - assurance) / free  # the quantile of chi-squared
-        return float(2 * stdtrit(free, (1 + level) / 2) * np.sqrt(error * unlucky) / value.sum())
+        p, part = chances[drawn], (1 - chances[drawn]) * (value[drawn] / chances[drawn]) ** 2
+        parts, effective = float(p @ part), float((p @ part) ** 2 / (p @ part**2))
+        unlucky = chdtri(free, 1 - assurance) / free if not open_.all() else 1.0
+        error = float((p * part) @ variance[drawn]) * unlucky
+        error = max(error, with_added(error, effective, parts))
+        return float(min(1.0, 2 * student(min(free, effective), level) * np.sqrt(error) / value.sum()))
 
     fewest, most = 0, int(np.count_nonzero(size))
     if most:
@@ -79,22 +90,20 @@ def plan_labels(
         middle = (fewest + most) // 2
         fewest, most = (fewest, middle) if width_of(middle) <= width else (middle + 1, most)
     chances = inclusion(size, fewest)
-    images = systematic(chances, seed)
-    return LabelPlan(images, np.where(open_, chances, 1.0), width_of(fewest) if fewest else 0.0, int((~open_).sum()))
+    images = np.sort(order[systematic(chances, seed)])
+    probabilities = np.empty(len(chances))
+    probabilities[order] = np.where(open_, chances, 1.0)
+    return LabelPlan(images, probabilities, width_of(fewest) if fewest else 0.0, int((~open_).sum()))
 
 
-def label_variance(judge: Floats, labels: Floats) -> Floats:
-    """Assumed variance (images,) of each annotation around the judge's probability p.
-
-    p (1 - p), at least `FLOOR`, 1/4 without a prediction; scaled by the squared errors on existing annotations, with a
-    prior equivalent to about six images.
-    """
+def label_variance(judge: Floats, labels: Floats) -> tuple[Floats, float]:
+    """Assumed variance (images,) of each annotation around the judge's probability (`judged_variance`; `GUESS` without
+    one), and the factor by which the squared errors on existing annotations exceed it, with a prior equivalent to about
+    six images."""
     known = ~np.isnan(judge)
-    p = np.where(known, judge, 0.5)
-    own = np.maximum(FLOOR, p * (1 - p))
+    own = np.where(known, judged_variance(np.where(known, judge, 0.5)), GUESS)
     both = known & ~np.isnan(labels)
-    shown = (np.sum((labels[both] - p[both]) ** 2) + 1) / (np.sum(own[both]) + 1)
-    return np.asarray(np.where(known, np.minimum(1.0, own * shown), 0.25), dtype=np.float64)
+    return own, float((np.sum((labels[both] - judge[both]) ** 2) + 1) / (np.sum(own[both]) + 1))
 
 
 def inclusion(size: Floats, n: int) -> Floats:
