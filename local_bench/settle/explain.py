@@ -7,11 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from local_bench.settle.agreement import Agreement, spearman
-from local_bench.settle.bootstrap import RESAMPLES, Floats, ends, resampled_counts
+from local_bench.settle.bootstrap import RESAMPLES, ends, resampled_counts
 from local_bench.settle.discrimination import Bin, Bools, auc, by_bin, pr_auc
+from local_bench.settle.intervals import Floats
+from local_bench.settle.ordering import by_content
 from local_bench.settle.predictors.features import Features
 
 COMPOSITE = "composite"
+LEAST_TASKS = 30
+"""Fewest tasks for a bootstrap interval of a measure of predictions; with 14 it covers 86 to 91 %."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Explained:
     auc: float | None
     """None if all or none are accepted, like `pr_auc`."""
     auc_low: float | None
-    """95 % cluster bootstrap over orders; None with `auc`, and if undefined on most resamples."""
+    """95 % cluster bootstrap over orders (`auc_interval`)."""
     auc_high: float | None
     spearman: Agreement
     """Between score and annotation, ties with average ranks."""
@@ -104,18 +108,19 @@ def _explained(
 
 
 def auc_interval(
-    numbers: Floats, accepted: Bools, tasks: NDArray[np.intp], seed: int = 0, level: float = 0.95
+    numbers: Floats, accepted: Bools, tasks: NDArray[np.intp], seed: int = 0, n_resamples: int = RESAMPLES
 ) -> tuple[float, float] | None:
-    """Percentile cluster bootstrap interval of the area under the ROC curve over tasks; None for fewer than two tasks
-    or where most resamples have only one class."""
-    groups, codes = np.unique(tasks, return_inverse=True)
-    if len(groups) < 2:
+    """95 % percentile cluster bootstrap interval of the area under the ROC curve over tasks; None for fewer than
+    `LEAST_TASKS` tasks or where most resamples have only one class."""
+    rows, codes = by_content(tasks, numbers, accepted)
+    n_tasks = int(codes[-1]) + 1
+    if n_tasks < LEAST_TASKS:
         return None
-    order = np.argsort(numbers, kind="stable")
-    codes, accepted = codes[order], accepted[order]
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(numbers[order]) != 0]))  # of runs of equal numbers
+    order = np.argsort(numbers[rows], kind="stable")
+    numbers, accepted, codes = numbers[rows][order], accepted[rows][order], codes[order]
+    starts = np.flatnonzero(np.diff(numbers, prepend=-np.inf) != 0)  # of runs of equal numbers
     areas = []
-    for counts in resampled_counts(len(groups), RESAMPLES, seed):
+    for counts in resampled_counts(n_tasks, n_resamples, seed):
         for count in counts:
             weights = count[codes]
             paid = np.add.reduceat(weights * accepted, starts)
@@ -123,7 +128,4 @@ def auc_interval(
             pairs = paid.sum() * not_paid.sum()
             if pairs:
                 areas.append(float(paid @ (np.cumsum(not_paid) - not_paid / 2) / pairs))
-    if 2 * len(areas) < RESAMPLES:
-        return None
-    tail = (1 - level) / 2
-    return ends(np.sort(areas), tail, 1 - tail)
+    return ends(np.sort(areas), 0.025, 0.975) if 2 * len(areas) >= n_resamples else None

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from local_bench.settle.bootstrap import Floats
+from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.features import Features
 
 Ties = Literal["first", "share"]
@@ -35,7 +35,10 @@ class Failure:
     """Mean score of the accepted images; None without any."""
     mean_rejected: float | None
     cohens_d: float | None
-    """(mean accepted - mean rejected) / pooled standard deviation; None without variance or with too few images."""
+    """(mean accepted - mean rejected) / pooled standard deviation, as printed in the paper; None without variance or
+    with too few images."""
+    hedges_g: float | None
+    """`cohens_d` without its bias upwards in small samples."""
     n_accepted: int
     n_rejected: int
 
@@ -86,7 +89,8 @@ def failures(features: Features, labels: ArrayLike, ties: Ties = "first") -> Fai
                 },
                 mean_accepted=float(good.mean()) if len(good) else None,
                 mean_rejected=float(bad.mean()) if len(bad) else None,
-                cohens_d=cohens_d(good, bad),
+                cohens_d=(d := cohens_d(good, bad)),
+                hedges_g=hedges_g(d, len(good) + len(bad) - 2),
                 n_accepted=len(good),
                 n_rejected=len(bad),
             )
@@ -129,3 +133,8 @@ def cohens_d(accepted: Floats, rejected: Floats) -> float | None:
     squares = float(np.sum((accepted - accepted.mean()) ** 2) + np.sum((rejected - rejected.mean()) ** 2))
     pooled = np.sqrt(squares / (n + m - 2))
     return float((accepted.mean() - rejected.mean()) / pooled) if pooled > 0 else None
+
+
+def hedges_g(d: float | None, df: int) -> float | None:
+    """Cohen's d times 1 - 3 / (4 df - 1), approximately unbiased (Hedges 1981)."""
+    return None if d is None else d * (1 - 3 / (4 * df - 1))

@@ -8,7 +8,7 @@ from scipy import stats
 from local_bench.core.types import Score
 from local_bench.settle.discrimination import auc, brier, by_bin, ece, pr_auc, quality
 from local_bench.settle.explain import acceptance_by_score, auc_interval, composite, explained
-from local_bench.settle.failures import cohens_d, failures
+from local_bench.settle.failures import cohens_d, failures, hedges_g
 from local_bench.settle.predictors.features import feature_table
 from tests.conftest import SHARED
 
@@ -101,13 +101,32 @@ def test_the_interval_of_an_auc_has_its_coverage_with_correlated_images():
 
 
 def test_the_resampled_auc_is_the_auc_of_the_resampled_rows(monkeypatch):
+    """Of a resample with every second task twice; the tasks keep their numbers here."""
     rng = np.random.default_rng(4)
-    numbers, accepted, tasks = rng.integers(0, 5, 40).astype(float), rng.random(40) < 0.4, rng.integers(0, 9, 40)
-    count = np.array([2, 0, 1, 1, 3, 0, 1, 1, 0.0])
-    monkeypatch.setattr("local_bench.settle.explain.resampled_counts", lambda *_: [np.tile(count, (1000, 1))])
-    rows = np.repeat(np.arange(40), count[tasks].astype(int))
+    tasks = np.repeat(np.arange(30), 2)
+    numbers, accepted = np.repeat(np.arange(30.0), 2), rng.random(60) < 0.4
+    count = np.where(np.arange(30) % 2, 1.0, 2.0)
+    drawn = []
+    monkeypatch.setattr("local_bench.settle.explain.by_content", lambda tasks, *_: (np.arange(60), tasks))
+    monkeypatch.setattr(
+        "local_bench.settle.explain.resampled_counts", lambda *of: drawn.append(of) or [np.tile(count, (1000, 1))]
+    )
+    rows = np.repeat(np.arange(60), count[tasks].astype(int))
     expected = auc(numbers[rows], accepted[rows])
     assert auc_interval(numbers, accepted, tasks) == pytest.approx((expected, expected))
+    assert drawn == [(30, 1000, 0)]
+
+
+def test_no_auc_interval_of_few_tasks_and_none_that_depends_on_the_order_of_rows():
+    rng = np.random.default_rng(5)
+    tasks, accepted = np.repeat(np.arange(30), 3), rng.random(90) < 0.4
+    numbers = rng.integers(0, 5, 90) + accepted
+    few = tasks < 29
+    assert auc_interval(numbers[few], accepted[few], tasks[few]) is None
+    shuffled, names = rng.permutation(90), rng.permutation(30)
+    whole = auc_interval(numbers, accepted, tasks)
+    assert whole == auc_interval(numbers[shuffled], accepted[shuffled], names[tasks][shuffled])
+    assert whole[0] < auc(numbers, accepted) < whole[1]
 
 
 def test_the_composite_needs_every_score_that_applies():
@@ -163,6 +182,16 @@ def test_none_rejected_has_no_shares():
     found = failures(table(ROWS), np.ones(8))
     assert found.n_rejected == 0
     assert [row.share for row in found.rows] == [None, None, None]
+
+
+def test_hedges_g_is_unbiased():
+    """5 + 5 scores whose true difference is 0.8 standard deviations: d is a tenth too large on average."""
+    rng = np.random.default_rng(2)
+    found = [cohens_d(rng.normal(0.8, 1, 5), rng.normal(0, 1, 5)) for _ in range(20_000)]
+    assert np.mean([hedges_g(d, 8) for d in found]) == pytest.approx(0.8, abs=4 * np.std(found) / 20_000**0.5)
+    assert np.mean(found) > 0.86
+    assert hedges_g(1.0, 8) == 1 - 3 / 31
+    assert hedges_g(None, 8) is None
 
 
 def test_cohens_d_by_hand():

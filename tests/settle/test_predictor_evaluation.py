@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, brier_score_loss, roc_auc_score
 
 from local_bench.core.errors import UserError
@@ -49,6 +50,46 @@ def test_the_calibration_error_by_hand():
     p, paid = np.array([0.25, 0.25, 0.75, 0.75]), np.array([True, False, True, True])
     found = evaluate(p, paid, np.arange(4), ("a",) * 4)
     assert found.ece.value == pytest.approx(0.25)
+
+
+def test_the_calibration_error_that_right_probabilities_have():
+    """Of 20 images with a probability of 0.25 and 20 with 0.75: twice the mean deviation of a binomial, over 40."""
+    found = evaluate(np.repeat([0.25, 0.75], 20), np.arange(40) % 2 == 0, np.arange(40), ("a",) * 40)
+    deviation = sum(abs(k - 5) * binom.pmf(k, 20, 0.25) for k in range(21))
+    assert found.ece_if_calibrated == pytest.approx(2 * deviation / 40, abs=4 * 0.03 / 1000**0.5)
+    assert (found.ece.low, found.ece.high) == (None, None)
+    many = evaluate(np.repeat([0.25, 0.75], 2000), np.arange(4000) % 2 == 0, np.arange(4000), ("a",) * 4000)
+    assert many.ece_if_calibrated < 0.2 * found.ece_if_calibrated
+    assert evaluate(np.array([0.0, 1.0]), np.array([False, True]), np.arange(2), ("a",) * 2).ece_if_calibrated == 0
+
+
+def test_no_interval_of_few_tasks(guesses):
+    table, paid, p = guesses
+    for n_tasks in (29, 30):
+        few = np.flatnonzero(table.tasks < n_tasks)
+        found = evaluate(p[few], paid[few], table.tasks[few], ("a",) * len(few))
+        for of in (
+            found.accuracy,
+            found.balanced_accuracy,
+            found.auc,
+            found.pr_auc,
+            found.brier,
+            found.by_category["a"],
+        ):
+            assert of.value is not None
+            assert (of.low is None) == (of.high is None) == (n_tasks < 30)
+    few = table.tasks < 29
+    assert accuracy_difference(p[few], 1 - p[few], paid[few], table.tasks[few]).low is None
+
+
+def test_an_evaluation_does_not_depend_on_the_order_of_rows(guesses):
+    table, paid, p = guesses
+    rows = np.random.default_rng(1).permutation(len(p))
+    names = np.random.default_rng(2).permutation(150)
+    shuffled = p[rows], paid[rows], names[table.tasks][rows], tuple(table.categories[i] for i in rows)
+    assert evaluate(p, paid, table.tasks, table.categories) == evaluate(*shuffled)
+    difference = accuracy_difference(p, np.round(p[::-1], 1), paid, table.tasks)
+    assert difference == accuracy_difference(shuffled[0], np.round(p[::-1], 1)[rows], *shuffled[1:3])
 
 
 def test_missing_predictions_are_counted_and_left_out(guesses):

@@ -9,6 +9,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from local_bench.core.errors import UserError
 from local_bench.core.types import Decision, Score
 from local_bench.settle.acceptance import by_threshold
+from local_bench.settle.intervals import share_interval
 from local_bench.settle.predictors import fitting
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import fit_concepts, fit_rule
@@ -220,9 +221,31 @@ def test_expected_and_realised_by_hand():
     predicted = Probabilities(np.array([0.25, 0.9, np.nan]), {2: "brf was not scored"})
     price = np.array([100, 1000, 7])
     assert predicted.expected_revenue(price) == ExpectedRevenue(925, 932, 2, 1)
+    interval = predicted.expected_revenue(price, np.array([0, 1, 1])).interval_micro_usd
+    assert interval == tuple(round(1100 * end) for end in share_interval([25, 900], [100, 1000]))
+    assert predicted.expected_revenue(price, np.array([4, 4, 1])).interval_micro_usd is None
     assert predicted.decided().realised_revenue(price) == RealisedRevenue(1000, 1007, 2, 1)
     decisions = Decisions.of([Decision(True), Decision(False), Decision(None, "no answer")])
     assert decisions.realised_revenue(price) == RealisedRevenue(100, 107, 2, 1)
+
+
+def test_the_interval_of_an_expected_revenue_covers_that_of_such_orders():
+    """400 samples of 48 orders of one or two images with probabilities that depend on the price."""
+    rng = np.random.default_rng(3)
+
+    def draw(n_orders):
+        tasks = np.repeat(np.arange(n_orders), rng.integers(1, 3, n_orders))
+        price = rng.lognormal(5, 1, n_orders)[tasks]
+        values = np.clip(rng.normal(0, 1, n_orders)[tasks] + rng.normal(0, 0.3, len(tasks)) - price / 500, -4, 4)
+        return tasks, np.rint(price * 1e6).astype(np.int64), 1 / (1 + np.exp(-values))
+
+    _, price, values = draw(400_000)
+    share, covered = values @ price / price.sum(), 0
+    for _ in range(400):
+        tasks, price, values = draw(48)
+        low, high = Probabilities(values).expected_revenue(price, tasks).interval_micro_usd
+        covered += low <= share * price.sum() <= high
+    assert covered / 400 >= 0.95 - 3 * 0.011
 
 
 def test_expected_and_realised_revenue_are_separate_types():

@@ -1,21 +1,26 @@
-"""Quality of predicted probabilities with intervals: a cluster bootstrap over tasks (`settle.bootstrap`)."""
+"""Quality of predicted probabilities with intervals: a percentile cluster bootstrap over tasks (`settle.bootstrap`).
+
+The expected calibration error has none: it is biased upwards, a resample's is more so, and the interval of a calibrated
+predictor would not contain 0.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.settle.bootstrap import Floats, Interval, bootstrap, resampled_counts, task_sums
-from local_bench.settle.discrimination import Bools, auc, pr_auc
-from local_bench.settle.explain import auc_interval
+from local_bench.settle.bootstrap import Statistic, bootstrap, resampled_counts, task_sums
+from local_bench.settle.discrimination import Bools, auc, pr_auc, quality
+from local_bench.settle.explain import LEAST_TASKS, auc_interval
+from local_bench.settle.intervals import Floats
+from local_bench.settle.ordering import by_content
 
-BINS = 10
-RESAMPLES = 1000
+RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A statistic with its 95 % interval; None if undefined."""
+    """A statistic with its 95 % interval over tasks; None if undefined, and for fewer than `LEAST_TASKS` tasks."""
 
     value: float | None
     low: float | None
@@ -41,7 +46,9 @@ class Evaluation:
     pr_auc: Measured
     brier: Measured
     ece: Measured
-    """Expected calibration error over ten bins of equal width."""
+    """Expected calibration error over ten bins of equal width; without an interval."""
+    ece_if_calibrated: float
+    """What `ece` would be on average if the probabilities were right."""
     by_category: dict[str, Measured]
     """Accuracy."""
 
@@ -58,25 +65,25 @@ def evaluate(
     known = ~np.isnan(probabilities)
     if not known.any():
         return None
-    p, yes = probabilities[known], accepted[known]
-    names, codes = np.unique(tasks[known], return_inverse=True)
+    names, category = np.unique(np.asarray(categories, dtype=str)[known], return_inverse=True)
+    order, codes = by_content(tasks[known], probabilities[known], accepted[known], category)
+    p, yes, category = probabilities[known][order], accepted[known][order], category[order]
     right = (p >= cut) == yes
-    category = np.asarray(categories, dtype=object)[known]
+    found = quality(p, yes, codes)
     return Evaluation(
         n=len(p),
-        n_tasks=len(names),
+        n_tasks=found.n_tasks,
         n_unpredicted=int((~known).sum()),
-        base_rate=float(yes.mean()),
-        accuracy=_rate(right, np.ones(len(p)), codes, seed),
+        base_rate=found.base_rate,
+        accuracy=_mean(right, codes, seed),
         balanced_accuracy=_balanced(right, yes, codes, seed),
         auc=_auc(p, yes, codes, seed),
         pr_auc=_pr_auc(p, yes, codes, seed),
-        brier=_rate((p - yes) ** 2, np.ones(len(p)), codes, seed),
-        ece=_ece(p, yes, codes, seed),
+        brier=_mean((p - yes) ** 2, codes, seed),
+        ece=Measured(found.ece, None, None),
+        ece_if_calibrated=found.ece_if_calibrated,
         by_category={
-            str(name): _rate(right[here], np.ones(int(here.sum())), codes[here], seed)
-            for name in sorted(set(category))
-            for here in [category == name]
+            str(name): _mean(right[category == i], codes[category == i], seed) for i, name in enumerate(names)
         },
     )
 
@@ -88,47 +95,41 @@ def accuracy_difference(
     known = ~np.isnan(first) & ~np.isnan(second)
     yes = accepted[known]
     right = [((of[known] >= cut) == yes).astype(np.float64) for of in (first, second)]
-    return _rate(right[0] - right[1], np.ones(int(known.sum())), tasks[known], seed)
+    difference = right[0] - right[1]
+    order, codes = by_content(tasks[known], difference) if known.any() else (np.empty(0, int), np.empty(0, int))
+    return _mean(difference[order], codes, seed)
 
 
-def _measured(interval: Interval) -> Measured:
-    return Measured(interval.estimate, interval.low, interval.high)
-
-
-def _sums(tasks: NDArray[np.intp], columns: Floats) -> Floats:
-    codes = np.unique(tasks, return_inverse=True)[1]
-    return task_sums(codes, columns, int(codes.max()) + 1 if len(codes) else 0)
-
-
-def _rate(above: Floats | Bools, below: Floats, tasks: NDArray[np.intp], seed: int) -> Measured:
-    """sum(above) / sum(below)."""
-    if not len(above):
+def _measured(tasks: NDArray[np.intp], columns: Floats, statistic: Statistic, seed: int) -> Measured:
+    """`statistic` of the sums of `columns` (images, columns)."""
+    if not len(tasks):
         return Measured(None, None, None)
-    sums = _sums(tasks, np.column_stack([above, below]).astype(np.float64))
-    (found,) = bootstrap(sums, lambda s: (s[..., 0] / s[..., 1])[..., None], n_resamples=RESAMPLES, seed=seed)
-    return _measured(found)
+    codes = np.unique(tasks, return_inverse=True)[1]
+    sums = task_sums(codes, columns, int(codes.max()) + 1)
+    enough = len(sums) >= LEAST_TASKS
+    (found,) = bootstrap(sums if enough else sums.sum(axis=0)[None], statistic, n_resamples=RESAMPLES, seed=seed)
+    return Measured(found.estimate, found.low, found.high)
+
+
+def _mean(values: Floats | Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
+    columns = np.column_stack([values, np.ones(len(values))]).astype(np.float64)
+    return _measured(tasks, columns, lambda sums: sums[..., :1] / sums[..., 1:], seed)
 
 
 def _balanced(right: Bools, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
-    sums = _sums(tasks, np.column_stack([right & yes, yes, right & ~yes, ~yes]).astype(np.float64))
-
-    def statistic(s: Floats) -> Floats:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(((s[..., 0] / s[..., 1] + s[..., 2] / s[..., 3]) / 2)[..., None])
-
-    (found,) = bootstrap(sums, statistic, n_resamples=RESAMPLES, seed=seed)
-    return _measured(found)
+    columns = np.column_stack([right & yes, right & ~yes, yes, ~yes]).astype(np.float64)
+    return _measured(tasks, columns, lambda sums: (sums[..., :2] / sums[..., 2:]).mean(axis=-1, keepdims=True), seed)
 
 
 def _auc(p: Floats, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
-    low, high = auc_interval(p, yes, tasks, seed) or (None, None)
+    low, high = auc_interval(p, yes, tasks, seed, RESAMPLES) or (None, None)
     return Measured(auc(p, yes), low, high)
 
 
 def _pr_auc(p: Floats, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
     """Average precision; of each resample from weighted cumulative sums, equal probabilities together."""
     value = pr_auc(p, yes)
-    if value is None or len(np.unique(tasks)) < 2:
+    if value is None or len(np.unique(tasks)) < LEAST_TASKS:
         return Measured(value, None, None)
     order = np.argsort(-p, kind="stable")
     codes, ordered = tasks[order], yes[order]
@@ -145,14 +146,3 @@ def _pr_auc(p: Floats, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measur
         return Measured(value, None, None)
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Measured(value, float(low), float(high))
-
-
-def _ece(p: Floats, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
-    """Sum over bins of |sum of probabilities - number accepted|, over the number of images."""
-    bins = np.clip((p * BINS).astype(int), 0, BINS - 1)
-    columns = [(bins == i) * (p - yes) for i in range(BINS)]
-    sums = _sums(tasks, np.column_stack([*columns, np.ones(len(p))]).astype(np.float64))
-    (found,) = bootstrap(
-        sums, lambda s: (np.abs(s[..., :BINS]).sum(axis=-1) / s[..., BINS])[..., None], n_resamples=RESAMPLES, seed=seed
-    )
-    return _measured(found)

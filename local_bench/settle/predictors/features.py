@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_bench.core.types import Score
-from local_bench.settle.bootstrap import Floats
+from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.revenue import Micros
 
 CONCEPTS = ("brf", "veq", "cns")

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from local_bench.core.errors import UserError
-from local_bench.settle.bootstrap import Floats
+from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.features import NOT_THERE, Features
 from local_bench.settle.predictors.revenue import Decisions, Probabilities
 

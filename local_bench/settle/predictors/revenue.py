@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_bench.core.types import Decision
-from local_bench.settle.bootstrap import Floats
+from local_bench.settle.intervals import Floats, share_interval
 
 Micros = NDArray[np.int64]
 
@@ -28,6 +28,9 @@ class ExpectedRevenue:
     n: int
     """Images with a probability."""
     n_unscored: int
+    interval_micro_usd: tuple[int, int] | None = None
+    """95 % interval over orders like these, of the images with a probability: of the choice of orders, not of the
+    predictor's fit. None for fewer than two orders, and where the orders are not known."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,19 @@ class Probabilities:
     def __post_init__(self) -> None:
         assert set(self.unscored) == set(np.flatnonzero(np.isnan(self.values)).tolist())
 
-    def expected_revenue(self, price_micro_usd: Micros) -> ExpectedRevenue:
-        """`price_micro_usd` (images,): revenue of each image if accepted."""
+    def expected_revenue(self, price_micro_usd: Micros, tasks: NDArray[np.intp] | None = None) -> ExpectedRevenue:
+        """`price_micro_usd` (images,): revenue of each image if accepted; `tasks` (images,): its order, from 0."""
         known = ~np.isnan(self.values)
-        expected = round(fsum((self.values[known] * price_micro_usd[known]).tolist()))
+        prices = price_micro_usd[known]
+        earned = self.values[known] * prices
+        expected = round(fsum(earned.tolist()))
         open_ = int(price_micro_usd[~known].sum())
-        return ExpectedRevenue(expected, expected + open_, int(known.sum()), int((~known).sum()))
+        interval = None
+        if tasks is not None:
+            of = tasks[known]
+            ends = share_interval(np.bincount(of, np.rint(earned)), np.bincount(of, prices))  # whole: in any order
+            interval = ends and (round(ends[0] * int(prices.sum())), round(ends[1] * int(prices.sum())))
+        return ExpectedRevenue(expected, expected + open_, int(known.sum()), int((~known).sum()), interval)
 
     def decided(self, cut: float = 0.5) -> "Decisions":
         """Accepted if the probability is at least `cut`."""
