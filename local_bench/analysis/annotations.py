@@ -24,6 +24,10 @@ PEOPLE = "people"
 OVERALL = "overall"
 TOP = 5
 """Maximum of the scores, which start at 0."""
+UNEQUAL = (
+    "the annotated images were sampled with unequal probabilities: figures over annotated images are of these and not "
+    "of all images, and images with high prices and scores near the thresholds have more influence"
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,21 @@ class Annotations:
     tied: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Dimension -> work ids with as many accepting as rejecting raters; only dimensions with ties."""
 
+    def decisions(self) -> dict[str, bool]:
+        """Work id -> the consensus decision, where there is one."""
+        overall = self.consensus.get(OVERALL, {})
+        return {work_id: rating.decision for work_id, rating in overall.items() if rating.decision is not None}
+
+    @property
+    def sampling_notes(self) -> list[str]:
+        """For figures that do not use the sampling probabilities: a sentence where these differ."""
+        return [UNEQUAL] if len(set(self.probabilities.values())) > 1 else []
+
     def notes(self, run: RunDir) -> list[str]:
+        """`sampling_notes` and `ties`."""
+        return [*self.sampling_notes, *self.ties(run)]
+
+    def ties(self, run: RunDir) -> list[str]:
         """One sentence per dimension with ties, with the first images."""
         names = {row.work_id: f"{row.model}/{row.task_id}/{row.deliverable}" for row in run.store.candidates()}
         return [

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from local_bench.analysis.annotations import OVERALL, load_annotations
+from local_bench.analysis.annotations import Annotations, load_annotations
 from local_bench.analysis.settlement import counted_attempt
 from local_bench.core.errors import UserError
 from local_bench.core.types import Score
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.bootstrap import Floats
 from local_bench.settle.discrimination import Bin
 from local_bench.settle.explain import COMPOSITE, Explained, acceptance_by_score, composite, explained
 from local_bench.settle.failures import Failures, Ties, dominant, failures
+from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule, out_of_fold
 from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, RealisedRevenue
@@ -42,6 +42,8 @@ class Payment:
     """Model -> revenue of its images by their annotations; images without one are open."""
     not_fitted: str | None
     """Why no predictor was fitted."""
+    notes: list[str]
+    """On the annotations."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class _Images:
     task_ids: list[str]
     scores: list[dict[str, Score]]
     labels: Floats
+    notes: list[str]
 
     def features(self, names: Sequence[str]) -> Features:
         of_images = [list(of.values()) for of in self.scores]
@@ -89,6 +92,7 @@ def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
         expected={name: _expected(found, concepts, images.models) for name, found in predictors.items()},
         realised=_realised(images),
         not_fitted=not_fitted,
+        notes=images.notes,
     )
 
 
@@ -159,13 +163,17 @@ def rejected(run: RunDir, people: Path) -> dict[str, RejectedImage]:
 def _labelled(run: RunDir, people: Path, thresholds: Mapping[str, float]) -> "_Images":
     """The images with their annotations."""
     scores = _scores(run)
-    return _images(run, scores, _decided(run, people, thresholds, scores))
+    return _images(run, scores, _annotations(run, people, thresholds, scores))
+
+
+def annotated_by_people(run: RunDir, people: Path) -> Annotations:
+    """The annotations in `people` (`load_annotations`). UserError if they cannot be read."""
+    return _annotations(run, people, thresholds_of(run.config), _scores(run))
 
 
 def decided_by_people(run: RunDir, people: Path) -> dict[str, bool]:
-    """Work id -> the annotators' consensus decision, where there is one. UserError if the annotations cannot be
-    read."""
-    return _decided(run, people, thresholds_of(run.config), _scores(run))
+    """Work id -> the annotators' consensus decision, where there is one. Raises as `annotated_by_people`."""
+    return annotated_by_people(run, people).decisions()
 
 
 def _scores(run: RunDir) -> dict[str, dict[str, Score]]:
@@ -175,15 +183,15 @@ def _scores(run: RunDir) -> dict[str, dict[str, Score]]:
     return by_kind
 
 
-def _decided(
+def _annotations(
     run: RunDir, people: Path, thresholds: Mapping[str, float], scores: Mapping[str, Mapping[str, Score]]
-) -> dict[str, bool]:
+) -> Annotations:
     applies = {w: {s.name for s in of.values() if s.applies and s.name in thresholds} for w, of in scores.items()}
-    consensus = load_annotations(people, run, applies).consensus.get(OVERALL, {})
-    return {work_id: rating.decision for work_id, rating in consensus.items() if rating.decision is not None}
+    return load_annotations(people, run, applies)
 
 
-def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], decided: Mapping[str, bool]) -> _Images:
+def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], annotations: Annotations) -> _Images:
+    decided = annotations.decisions()
     outcomes = run.store.outcomes(counted_attempt(run.config))
     rows = sorted((row for row in outcomes if row.candidate.image), key=lambda row: row.candidate.work_id)
     return _Images(
@@ -194,6 +202,7 @@ def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], decided: Mappin
         [row.candidate.task_id for row in rows],
         [scores.get(row.candidate.work_id, {}) for row in rows],
         np.array([float(decided.get(row.candidate.work_id, np.nan)) for row in rows]),
+        annotations.sampling_notes,
     )
 
 
@@ -223,7 +232,7 @@ def _expected(found: Fitted, concepts: Features, models: Sequence[str]) -> dict[
     """Expected revenue by model."""
     of_model = np.array(models, dtype=object)
     return {
-        model: found.predictor.probabilities(part).expected_revenue(part.price_micro_usd)
+        model: found.predictor.probabilities(part).expected_revenue(part.price_micro_usd, part.tasks)
         for model in sorted(set(models))
         for part in [concepts.rows(np.flatnonzero(of_model == model))]
     }

@@ -1,7 +1,7 @@
 """Settlement by the annotators' decisions and by the run's own."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,19 +21,32 @@ class PeopleSettlement:
     """One model, settled twice. Where the benchmark counts all attempts (HYPE-EDIT-1), each is a deliverable."""
 
     people: Settlement
-    """By the annotators' consensus; images without one are unscored and earn nothing."""
+    """By the annotators' consensus; images without one are unscored. If there are any, its revenue is a lower bound,
+    and its interval has no meaning."""
     run: Settlement
     """By the run's decisions."""
+    not_annotated: Mapping[str, int]
+    """Category -> images without a consensus, only categories with any; missing images do not count."""
+
+    @property
+    def n_not_annotated(self) -> int:
+        return sum(self.not_annotated.values())
 
 
 def settled_by_people(run: RunDir, people: Path) -> list[PeopleSettlement]:
     """Every model's settlement by the annotations in `people` (`load_annotations`), highest revenue first. UserError if
     they cannot be read."""
     decided, attempt = decided_by_people(run, people), counted_attempt(run.config)
-    settled, own = settled_with(
-        run, lambda row: _decision(decided.get(row.candidate.work_id), row.candidate.image, row.decision), attempt
-    )
-    return [PeopleSettlement(one, own[one.model]) for one in settled]
+    not_annotated: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def decision(row: OutcomeRow) -> Decision:
+        of = row.candidate
+        if of.image is not None and of.work_id not in decided:
+            not_annotated[of.model][row.category] += 1
+        return _decision(decided.get(of.work_id), of.image, row.decision)
+
+    settled, own = settled_with(run, decision, attempt)
+    return [PeopleSettlement(one, own[one.model], not_annotated[one.model]) for one in settled]
 
 
 def settled_with(

@@ -19,7 +19,7 @@ from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.acceptance import likely
-from local_bench.settle.bootstrap import Floats
+from local_bench.settle.intervals import Floats
 from local_bench.settle.ppi import PpiEstimate, prediction_powered
 from local_bench.settle.sampling import LabelPlan, plan_labels
 
@@ -60,11 +60,18 @@ class ModelLabels:
     """Number accepted by the run's decisions."""
     labels: Floats
     """(images,): 1, 0, or NaN for none."""
+    sampled: NDArray[np.bool_]
+    """(images,): whether it was sampled for annotation."""
     n_not_made: int
     estimates: Estimates | None
     """None without annotations on this model's images."""
     plan: LabelPlan | None
-    """None unless requested."""
+    """The next round; without images if the interval is narrow enough. None unless requested."""
+
+    @property
+    def done(self) -> bool:
+        """Whether no further round is needed."""
+        return self.plan is not None and not self.plan.n_labels
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,9 @@ class Labels:
 
 
 def labelling(run: RunDir, width: float | None, people: Path | None) -> Labels:
-    """Estimates from the annotations in `people` (`load_annotations`; their `overall` decides), and a plan for
-    intervals of the revenue share of width `width` (a fraction). UserError if the annotations cannot be read."""
+    """Estimates from the annotations in `people` (`load_annotations`; their `overall` decides), and the next round of
+    annotations for an interval of the revenue share of width `width` (a fraction). UserError if the annotations cannot
+    be read."""
     scores = {work_id: list(of.values()) for work_id, of in run.store.scores_by_candidate("judge").items()}
     thresholds = thresholds_of(run.config)
     human = None
@@ -92,7 +100,7 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labels:
                 "without sampling, or remove all probabilities"
             )
         notes.append(NO_PROBABILITIES)
-    notes += human.notes(run) if human else []
+    notes += human.ties(run) if human else []
     by_model: dict[str, list[OutcomeRow]] = defaultdict(list)
     for row in run.store.outcomes(counted_attempt(run.config)):
         by_model[row.candidate.model].append(row)
@@ -115,6 +123,7 @@ def _labelled(
     seed: int,
 ) -> ModelLabels:
     made = [row for row in rows if row.candidate.image]
+    made.sort(key=lambda row: (row.candidate.task_id, row.candidate.deliverable, row.candidate.attempt))
     ids = tuple(row.candidate.work_id for row in made)
     indices = {task_id: i for i, task_id in enumerate(dict.fromkeys(row.candidate.task_id for row in made))}
     tasks = np.array([indices[row.candidate.task_id] for row in made], dtype=np.intp)
@@ -123,19 +132,32 @@ def _labelled(
     consensus = human.consensus.get(OVERALL, {}) if human else {}
     labels = _column(consensus[w].decision if w in consensus else None for w in ids)
     sampled = np.array([human is not None and w in human.probabilities for w in ids], dtype=bool)
-    probabilities = _column(human.probabilities.get(w) if human else None for w in ids)
+    probabilities = _inclusion(_column(human.probabilities.get(w) if human else None for w in ids), sampled)
     estimates, plan = None, None
     if not np.isnan(labels).all():
         estimates = _estimates(tasks, judge, labels, np.array(pays, dtype=np.float64), sampled, probabilities)
     if width is not None and ids and sum(pays):
-        sampling_seed = seed_of(digest({"labels": model, "seed": seed, "known": int((~np.isnan(labels)).sum())}))
-        plan = plan_labels(judge, width, weights=pays, labels=labels, seed=sampling_seed)
+        known = int((~np.isnan(labels)).sum())
+        reached = None if estimates is None else estimates.revenue.width
+        if reached is not None and reached <= width:
+            plan = LabelPlan(np.empty(0, dtype=np.intp), probabilities, reached, known)
+        else:
+            sampling_seed = seed_of(digest({"labels": model, "seed": seed, "known": known}))
+            plan = plan_labels(judge, width, weights=pays, labels=labels, seed=sampling_seed)
     keys = tuple((row.candidate.task_id, row.candidate.deliverable) for row in made)
     accepted = [bool(row.accepted) for row in made]
     decided = sum(pay for pay, yes in zip(pays, accepted, strict=True) if yes)
     return ModelLabels(
-        model, ids, keys, sum(pays), decided, sum(accepted), labels, len(rows) - len(made), estimates, plan
+        model, ids, keys, sum(pays), decided, sum(accepted), labels, sampled, len(rows) - len(made), estimates, plan
     )
+
+
+def _inclusion(given: Floats, sampled: NDArray[np.bool_]) -> Floats:
+    """Inclusion probabilities (images,), equal for all if none are `given`; those of images that were not sampled have
+    no influence and are the smallest of the others."""
+    if not sampled.any() or np.isnan(given[sampled]).any():
+        return np.full(len(given), sampled.mean() if sampled.any() else 1.0)
+    return np.where(sampled, given, given[sampled].min())
 
 
 def _estimates(
@@ -146,10 +168,10 @@ def _estimates(
     sampled: NDArray[np.bool_],
     probabilities: Floats,
 ) -> Estimates:
-    known = sampled & ~np.isnan(probabilities)
-    filled = np.where(sampled, probabilities, probabilities[sampled].min()) if known.sum() == sampled.sum() else None
     revenue, images, revenue_at_large, images_at_large = (
-        prediction_powered(tasks, judge, labels, weights=weights, probabilities=filled, selected=sampled, over=over)
+        prediction_powered(
+            tasks, judge, labels, weights=weights, probabilities=probabilities, selected=sampled, over=over
+        )
         for over in ("these orders", "orders like these")
         for weights in (pays if pays.any() else None, None)
     )
@@ -161,8 +183,9 @@ def _column(values: Any) -> Floats:
 
 
 def write_questions(found: Labels, path: Path) -> int:
-    """Write one line per image to annotate and per annotated image; return the number of images to annotate.
-    UserError if the file exists, because it may contain annotations."""
+    """Write one line per image to annotate and per annotated image, and of models without a further round also per
+    sampled one, which keep their probabilities; return the number of images to annotate. UserError if the file exists,
+    because it may contain annotations."""
     refuse_existing(path)
     lines, n = [], 0
     for model in found.models:
@@ -172,7 +195,7 @@ def write_questions(found: Labels, path: Path) -> int:
         n += len(pending)
         for i, (task_id, deliverable) in enumerate(model.keys):
             known = not np.isnan(model.labels[i])
-            if known or i in pending:
+            if known or i in pending or (model.done and model.sampled[i]):
                 line = {
                     "model": model.model,
                     "task_id": task_id,

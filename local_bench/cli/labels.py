@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from local_bench.analysis.sampling import Labels, ModelLabels
     from local_bench.runs.rundir import RunDir
     from local_bench.settle.ppi import PpiEstimate
+    from local_bench.settle.sampling import LabelPlan
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,6 @@ class LabelOptions:
     def _labels(self, run: "RunDir") -> tuple[str, dict[str, Any]]:
         from local_bench.analysis.people_settlement import settled_by_people
         from local_bench.analysis.sampling import labelling, write_questions
-        from local_bench.cli.tables import settlement_json
 
         if self.people is None and self.width is None:
             return "", {}
@@ -63,17 +63,20 @@ class LabelOptions:
             say(f"local-bench: {note}")
         if self.questions is not None:
             write_questions(result, self.questions)
-            say(f"local-bench: the images to annotate are in {self.questions}: set each `overall` to true or false")
+            if any(m.plan is not None and m.plan.n_labels for m in result.models):
+                say(f"local-bench: the images to annotate are in {self.questions}: set each `overall` to true or false")
         text, values = labels_text(result), {"labels": {m.model: _model_json(m) for m in result.models}}
         if self.people is not None:
             settled = settled_by_people(run, self.people)
             text = f"{people_text(settled)}\n\n{text}"
-            values |= {"people": {one.people.model: settlement_json(one.people) for one in settled}}
+            values |= {"people": {one.people.model: people_json(one) for one in settled}}
         if self.explain and self.people is not None:
             from local_bench.analysis.payment import payment
             from local_bench.cli.payment import payment_json, payment_text
 
             paid = payment(run, self.people)
+            for note in paid.notes:
+                say(f"local-bench: --explain: {note}")
             text, values = f"{text}\n\n{payment_text(paid)}", values | {"payment": payment_json(paid)}
         return text, values
 
@@ -101,25 +104,51 @@ class LabelOptions:
             "sha256": card.sha256,
             "n_tasks_used_in_training": n_used,
             "models": {model: settlement_json(one.predicted) for model, one in models.items()},
-            "expected_revenue": {model: expected_json(one) for model, one in models.items()},
+            "expected_revenue": {model: expected_json(one.expected) for model, one in models.items()},
         }
         return settled_text(settled), {"predictor": values}
+
+
+BOUNDS_NOTE = (
+    "no revenue by people of models with images that are not annotated: estimates are below; bounds: these images all "
+    "rejected, all accepted"
+)
+NEEDS_ALL = (
+    *("revenue_usd", "revenue_low_usd", "revenue_high_usd", "profit_usd", "share", "task_acceptance"),
+    *("deliverable_acceptance", "as_printed"),
+)
+"""Keys of a settlement that have no value while images are not annotated."""
 
 
 def people_text(settled: "Sequence[PeopleSettlement]") -> str:
     """The settlement by the annotators' decisions and that of the run."""
     paid = any(one.people.total.value_micro_usd for one in settled)
-    header = ["model", *(["revenue by people", "95 %", "by the run"] if paid else [])]
+    sampled = any(one.n_not_annotated for one in settled)
+    header = ["model", *(["revenue by people", "95 %", *(["bounds"] if sampled else []), "by the run"] if paid else [])]
     header += ["accepted by people", "by the run", "not annotated"]
     rows = []
     for one in settled:
         mine, run = one.people.total, one.run.total
-        interval = mine.revenue_interval_micro_usd
-        money = [usd(mine.revenue_micro_usd), " to ".join(map(usd, interval)) if interval else "-"]
+        complete = not one.n_not_annotated
+        money = [usd(mine.revenue_micro_usd) if complete else "-"]
+        money.append(_amounts(mine.revenue_interval_micro_usd if complete else None))
+        money += [_amounts(mine.bounds_micro_usd)] if sampled else []
         money.append(usd(run.revenue_micro_usd))
-        images = [f"{mine.n_accepted} of {mine.n}", f"{run.n_accepted} of {run.n}", str(mine.n_unscored)]
+        images = [f"{mine.n_accepted} of {mine.n}", f"{run.n_accepted} of {run.n}", str(one.n_not_annotated)]
         rows.append([one.people.model, *(money if paid else []), *images])
-    return table(header, rows)
+    return table(header, rows) + (f"\n{BOUNDS_NOTE}" if sampled and paid else "")
+
+
+def people_json(settled: "PeopleSettlement") -> dict[str, Any]:
+    """The settlement by the annotators; null where a value requires that all images are annotated."""
+    from local_bench.cli.tables import settlement_json
+
+    values = settlement_json(settled.people)
+    counted = [(of, settled.not_annotated.get(category, 0)) for category, of in values["by_category"].items()]
+    for of, n in [(values, settled.n_not_annotated), *counted]:
+        of["n_not_annotated"] = n
+        of.update({name: None for name in NEEDS_ALL if n and name in of})
+    return values
 
 
 def labels_text(found: "Labels") -> str:
@@ -131,16 +160,40 @@ def labels_text(found: "Labels") -> str:
         header = ["model", "images", "annotated"]
         header += ["revenue by the judge", "estimated revenue", "95 %"] if paid else ["accepted by the judge"]
         header += ["estimated acceptance", "95 %", "power", "unanswered"]
-        parts.append(table(header, [_estimate_row(m, paid) for m in estimated]))
-    planned = [m for m in found.models if m.plan is not None]
+        notes = ["estimates of these images by the judge and the annotations; 95 %: of the choice of annotated images"]
+        notes += [
+            f"{m.model} has no interval: {m.estimates.revenue.undefined}"
+            for m in estimated
+            if m.estimates is not None and m.estimates.revenue.undefined
+        ]
+        parts.append("\n".join([table(header, [_estimate_row(m, paid) for m in estimated]), *notes]))
+    planned = [(m, m.plan) for m in found.models if m.plan is not None]
     if planned:
         rows = [
-            [m.model, str(len(m.work_ids)), str(m.plan.n_known), str(m.plan.n_labels), _percent(m.plan.width)]
-            for m in planned
-            if m.plan is not None
+            [m.model, str(len(m.work_ids)), str(plan.n_known), str(plan.n_labels), _percent(plan.width), _round(plan)]
+            for m, plan in planned
         ]
-        parts.append(table(["model", "images", "annotated", "to annotate", "expected width"], rows))
+        header = ["model", "images", "annotated", "to annotate", "expected width", "round"]
+        notes = [_ROUNDS[name] for name in dict.fromkeys(_round(plan) for _, plan in planned)]
+        parts.append("\n".join([table(header, rows), *notes]))
     return "\n\n".join(parts) or "no image of this run is annotated"
+
+
+_ROUNDS = {
+    "first": "first round: how often the judge is right is not known yet, so the number of images is for a judge that "
+    "is no better than a guess; repeat the command with --people FILE after it: further images may be necessary",
+    "next": "next round: the number of images is for a judge whose errors are like those found so far, and is then "
+    "enough in 4 of 5 cases; repeat the command with --people FILE after it",
+    "none": "no further round: the interval is at most as wide as requested",
+}
+
+
+def _round(plan: "LabelPlan") -> str:
+    return "none" if not plan.n_labels else "next" if plan.n_known else "first"
+
+
+def _amounts(ends: tuple[int, int] | None) -> str:
+    return " to ".join(map(usd, ends)) if ends else "-"
 
 
 def _estimate_row(m: "ModelLabels", paid: bool) -> list[str]:
@@ -152,7 +205,7 @@ def _estimate_row(m: "ModelLabels", paid: bool) -> list[str]:
     money = [
         usd(m.decided_micro_usd),
         usd(round(revenue.estimate * revenue.weight)),
-        "-" if low is None or high is None else f"{usd(round(low))} to {usd(round(high))}",
+        _amounts(None if low is None or high is None else (round(low), round(high))),
     ]
     return [
         *(m.model, str(n), str(revenue.n_labelled)),
@@ -185,6 +238,7 @@ def _model_json(m: "ModelLabels") -> dict[str, Any]:
         },
         "plan": plan
         and {
+            "round": _round(plan),
             "n_labels": plan.n_labels,
             "n_known": plan.n_known,
             "width": plan.width,
@@ -201,6 +255,10 @@ def _estimate_json(p: "PpiEstimate") -> dict[str, Any]:
         "estimate": p.estimate,
         "low": p.low,
         "high": p.high,
+        "ci95_low": p.low,
+        "ci95_high": p.high,
+        "bound_low": p.bound_low,
+        "bound_high": p.bound_high,
         "undefined": p.undefined,
         "over": p.over,
         "power": p.power,

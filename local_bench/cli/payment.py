@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from local_bench.cli.predictor_output import CALIBRATED_NOTE, EXPECTED_NOTE, expected_cells, expected_json
 from local_bench.core.money import usd, usd_number
 from local_bench.core.tables import table
 
@@ -25,32 +26,23 @@ def payment_text(found: "Payment") -> str:
     parts.append(table(["composite", "images", "paid"], bins))
     parts.append(_failures_text(found))
     if found.predictors:
-        header = [
-            "predictor",
-            "images",
-            "accuracy",
-            "AUC",
-            "PR-AUC",
-            "Brier",
-            "ECE",
-            *next(iter(found.expected.values())),
-        ]
-        n_annotated = sum(revenue.n for revenue in found.realised.values())
-        realised = [usd(revenue.realised_micro_usd) for revenue in found.realised.values()]
-        rows = [["annotations", str(n_annotated), *5 * ["-"], *realised]]
-        rows += [
+        header = ["predictor", "images", "accuracy", "AUC", "PR-AUC", "Brier", "ECE", "if calibrated"]
+        rows = [
             [
                 *(name, str(f.quality.n), _percent(f.quality.accuracy), _number(f.quality.auc)),
-                *(_number(f.quality.pr_auc), _number(f.quality.brier), _number(f.quality.ece)),
-                *(usd(revenue.expected_micro_usd) for revenue in found.expected[name].values()),
+                *(_number(f.quality.pr_auc), _number(f.quality.brier)),
+                *(_number(f.quality.ece), _number(f.quality.ece_if_calibrated)),
             ]
             for name, f in found.predictors.items()
         ]
-        parts.append(table(header, rows))
-        parts.append(
-            "columns with a model's name: revenue of its annotated images, then expected revenue of all its images; "
-            "the other columns are measured on held-out tasks"
-        )
+        parts.append(f"{table(header, rows)}\nmeasured on held-out tasks; if calibrated: {CALIBRATED_NOTE}")
+        header = ["model", "annotated", "revenue of these", "predictor", "expected revenue of all", "95 %"]
+        rows = [
+            [model, str(of.n), usd(of.realised_micro_usd), name, *expected_cells(found.expected[name][model])]
+            for model, of in found.realised.items()
+            for name in found.predictors
+        ]
+        parts.append(f"{table(header, rows)}\n{EXPECTED_NOTE}")
     else:
         parts.append(f"no predictor: {found.not_fitted}")
     return "\n\n".join(parts)
@@ -59,11 +51,11 @@ def payment_text(found: "Payment") -> str:
 def _failures_text(found: "Payment") -> str:
     f = found.failures
     categories = list(f.rows[0].by_category) if f.rows else []
-    header = ["rejected for", "share", *categories, "mean paid", "mean rejected", "Cohen's d"]
+    header = ["rejected for", "share", *categories, "mean paid", "mean rejected", "Hedges' g"]
     rows = [
         [
             *(row.name, _percent(row.share), *(_percent(row.by_category[c]) for c in categories)),
-            *(_number(row.mean_accepted), _number(row.mean_rejected), _number(row.cohens_d)),
+            *(_number(row.mean_accepted), _number(row.mean_rejected), _number(row.hedges_g)),
         ]
         for row in f.rows
     ]
@@ -95,6 +87,7 @@ def payment_json(found: "Payment") -> dict[str, Any]:
         "acceptance_by_composite": [asdict(b) for b in found.by_composite],
         "failures": asdict(found.failures),
         "untaught": found.not_fitted,
+        "notes": found.notes,
         "realised_revenue": {
             model: {
                 "realised_usd": usd_number(revenue.realised_micro_usd),
@@ -109,15 +102,7 @@ def payment_json(found: "Payment") -> dict[str, Any]:
                 "quality": asdict(f.quality),
                 "n_unscored": f.n_unscored,
                 "n_unlabelled": f.n_unlabelled,
-                "expected_revenue": {
-                    model: {
-                        "expected_usd": usd_number(revenue.expected_micro_usd),
-                        "at_most_expected_usd": usd_number(revenue.at_most_expected_micro_usd),
-                        "n": revenue.n,
-                        "n_unscored": revenue.n_unscored,
-                    }
-                    for model, revenue in found.expected[name].items()
-                },
+                "expected_revenue": {model: expected_json(revenue) for model, revenue in found.expected[name].items()},
                 "predictor": dumps(f.predictor),
             }
             for name, f in found.predictors.items()

@@ -62,6 +62,10 @@ def predictor() -> None:
     """Train predictors of payment on annotated runs, evaluate them, and apply them to other runs."""
 
 
+def _say(note: str) -> None:
+    say(f"local-bench: {note}")
+
+
 @contextmanager
 def _opened(paths: tuple[Path, ...]) -> Iterator[list["RunDir"]]:
     """The runs. UserError for one that is given twice."""
@@ -137,7 +141,7 @@ def train(
                 return 0
             card = found
         else:
-            card = train_predictor(runs, annotations, kind, calibration, seed)  # type: ignore[arg-type]  # click's choices
+            card = train_predictor(runs, annotations, kind, calibration, seed, report=_say)  # type: ignore[arg-type]  # click's choices
     save(card, out)
     if as_json:
         show_json({"written": str(out)} | card_json(card))
@@ -167,7 +171,7 @@ def _train_model(
     decided = decisions_of(runs, annotations)
     # unsuitable annotations are refused here, before hours of training
     untrained = {row.work_id: 0.0 for run in runs for row in run.store.candidates()}
-    train_predictor(runs, annotations, "servimage", calibration, seed, untrained)  # type: ignore[arg-type]  # as above
+    train_predictor(runs, annotations, "servimage", calibration, seed, untrained, _say)  # type: ignore[arg-type]  # as above
     train_payment_model(runs, decided, config, out / MODEL, report=say)
     if not is_main_process():
         return None
@@ -215,6 +219,8 @@ def evaluate(
     others = [read_predictions(file) for file in predictions]
     with _opened(run_dirs) as runs:
         found = report(card, runs, annotations, others, other_judge, model_log_odds(card.kind, runs, folder))
+    for note in found.notes:
+        _say(note)
     show_json(report_json(found)) if as_json else show(report_text(found))
     return 0
 

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from local_bench.analysis.predictors.settlement import PredictedSettlement
     from local_bench.runs.prediction_file import PredictionLine
     from local_bench.settle.predictors.evaluation import Measured
+    from local_bench.settle.predictors.revenue import ExpectedRevenue
+
+CALIBRATED_NOTE = "the ECE of these images that exact probabilities would have on average"
+EXPECTED_NOTE = (
+    "expected revenue: probability times price; its interval is of the choice of orders and not of the predictor's fit"
+)
 
 
 def card_json(card: "Card") -> dict[str, Any]:
@@ -46,8 +52,10 @@ def card_text(card: "Card") -> str:
 
 def report_text(found: "Report") -> str:
     """Table 4 with further measures, then figure 4 (c): accuracy by category."""
+    from local_bench.settle.explain import LEAST_TASKS
+
     header = ["predictor", "images", "accuracy", "95 %", "over tuned rule", "95 %", "balanced", "AUC", "95 %"]
-    header += ["PR-AUC", "Brier", "ECE", "95 %", "no prediction"]
+    header += ["PR-AUC", "Brier", "ECE", "if calibrated", "no prediction"]
     rows, of_category = [], []
     categories = sorted({c for row in found.rows if row.evaluation for c in row.evaluation.by_category})
     for row in found.rows:
@@ -61,14 +69,15 @@ def report_text(found: "Report") -> str:
                 *(row.name, str(e.n), _percent(e.accuracy), _interval(e.accuracy, 100)),
                 *(["-", "-"] if over is None else [_percent(over, "+"), _interval(over, 100)]),
                 *(_percent(e.balanced_accuracy), _number(e.auc), _interval(e.auc), _number(e.pr_auc)),
-                *(_number(e.brier), _number(e.ece), _interval(e.ece), str(e.n_unpredicted)),
+                *(_number(e.brier), _number(e.ece), f"{e.ece_if_calibrated:.3f}", str(e.n_unpredicted)),
             ]
         )
         cells = [e.by_category.get(category) for category in categories]
         of_category.append([row.name, *("-" if m is None else f"{_percent(m)} ({_interval(m, 100)})" for m in cells)])
     note = (
         f"{found.n} annotated images of tasks that did not train or calibrate the predictor; {found.n_left_out} "
-        "others are left out; accuracy at a probability of one half; intervals: 95 %, bootstrap over tasks"
+        "others are left out; accuracy at a probability of one half; intervals: 95 %, bootstrap over tasks, from "
+        f"{LEAST_TASKS} tasks on; if calibrated: {CALIBRATED_NOTE}"
     )
     return "\n\n".join([table(header, rows), table(["accuracy", *categories], of_category), note])
 
@@ -125,7 +134,7 @@ def used_tasks_note(n_used: int, n_tasks: int) -> str:
 
 def settled_text(settled: Sequence["PredictedSettlement"]) -> str:
     """Revenue by predicted decisions and expected revenue, apart, with the run's own."""
-    header = ["model", "revenue, predicted", "95 %", "expected revenue", "revenue, by the run"]
+    header = ["model", "revenue, predicted", "95 %", "expected revenue", "95 %", "revenue, by the run"]
     header += ["accepted, predicted", "by the run", "no prediction"]
     rows = []
     for one in settled:
@@ -135,19 +144,27 @@ def settled_text(settled: Sequence["PredictedSettlement"]) -> str:
             [
                 one.predicted.model,
                 *(usd(mine.revenue_micro_usd), " to ".join(map(usd, interval)) if interval else "-"),
-                *(usd(one.expected.expected_micro_usd), usd(run.revenue_micro_usd)),
+                *(*expected_cells(one.expected), usd(run.revenue_micro_usd)),
                 *(f"{mine.n_accepted} of {mine.n}", f"{run.n_accepted} of {run.n}", str(one.expected.n_unscored)),
             ]
         )
-    return table(header, rows)
+    return f"{table(header, rows)}\n{EXPECTED_NOTE}"
 
 
-def expected_json(found: "PredictedSettlement") -> dict[str, Any]:
+def expected_cells(expected: "ExpectedRevenue") -> tuple[str, str]:
+    """Expected revenue and its interval."""
+    interval = expected.interval_micro_usd
+    return usd(expected.expected_micro_usd), " to ".join(map(usd, interval)) if interval else "-"
+
+
+def expected_json(expected: "ExpectedRevenue") -> dict[str, Any]:
     """Expected revenue, in US dollars."""
-    expected = found.expected
+    low, high = expected.interval_micro_usd or (None, None)
     return {
         "expected_usd": usd_number(expected.expected_micro_usd),
         "at_most_expected_usd": usd_number(expected.at_most_expected_micro_usd),
+        "ci95_low_usd": None if low is None else usd_number(low),
+        "ci95_high_usd": None if high is None else usd_number(high),
         "n": expected.n,
         "n_unscored": expected.n_unscored,
     }

@@ -123,7 +123,7 @@ def judge(
     "--plan-labels",
     metavar="WIDTH",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Plan which images to annotate so that the interval of the revenue share has this width (0.1: ten points).",
+    help="Plan the next round of annotations for an interval of the revenue share of this width (0.1: ten points).",
 )
 @click.option(
     "--explain", is_flag=True, help="With --people: report which scores predict payment, and train predictors."

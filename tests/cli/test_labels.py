@@ -8,7 +8,7 @@ import pytest
 
 from local_bench.analysis.sampling import NO_PROBABILITIES, labelling, write_questions
 from local_bench.analysis.settlement import accounting
-from local_bench.cli.labels import LabelOptions
+from local_bench.cli.labels import BOUNDS_NOTE, NEEDS_ALL, LabelOptions
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
 from local_bench.core.types import Score
@@ -75,6 +75,7 @@ def test_from_the_plan_to_the_estimate(cli, run, tmp_path):
     ended = cli("settle", run, "--plan-labels", "0.2", "--questions", "ask.jsonl", "--json")
     assert ended.returncode == 0, ended.stderr
     plan = json.loads(ended.stdout)["labels"][MODEL]["plan"]
+    assert (plan["round"], plan["n_known"]) == ("first", 0)
     sampled = [json.loads(line) for line in (tmp_path / "ask.jsonl").read_text().splitlines()]
     assert len(sampled) == plan["n_labels"] == len(plan["ask"])
     assert 10 < plan["n_labels"] < N
@@ -93,7 +94,10 @@ def test_from_the_plan_to_the_estimate(cli, run, tmp_path):
     share = estimate["estimates"]["revenue_share"]
     paid = sum(price[t] for t in true_decisions if true_decisions[t]) / total
     assert share["low"] <= paid <= share["high"]
-    assert share["high"] - share["low"] < 0.3
+    assert 0 < share["high"] - share["low"] < 0.25
+    assert (share["ci95_low"], share["ci95_high"]) == (share["low"], share["high"])
+    assert share["bound_low"] <= share["low"] <= share["estimate"] <= share["high"] <= share["bound_high"]
+    assert estimate["plan"]["round"] == "next"
     assert (share["n_labelled"], share["n_unanswered"], share["n_unpredicted"]) == (plan["n_labels"], 0, 1)
     assert 0 < share["power"] <= 1
 
@@ -124,8 +128,68 @@ def test_the_text_tables(run, tmp_path, capsys):
         nothing = LabelOptions(None, None, None).output(open_run)
     assert "estimated revenue" in text
     assert "to annotate" in text
+    assert "no revenue by people" in text
+    assert "next round: " in text
     assert NO_PROBABILITIES in capsys.readouterr().err
     assert nothing == ("", {})
+
+
+def test_without_all_annotations_there_is_no_revenue_by_people(run, tmp_path):
+    """Bounds and an estimate instead; with all of them, the revenue and its interval."""
+    decisions = list(truth(run).items())
+    with RunDir.open(run) as open_run:
+        rows = open_run.store.rows("SELECT task_id, price_micro_usd FROM tasks")
+        decide(open_run)
+        price = {row["task_id"]: row["price_micro_usd"] for row in rows}
+        for n in (30, N - 1):
+            people = tmp_path / f"{n}.jsonl"
+            people.write_text("".join(line(task_id=t, overall=ok) for t, ok in decisions[:n]))
+            text, values = LabelOptions(people, None, None).output(open_run)
+            found, of_category = values["people"][MODEL], values["people"][MODEL]["by_category"]["Digital"]
+            accepted = sum(price[t] for t, ok in decisions[:n] if ok)
+            unknown = sum(of for t, of in price.items() if t not in dict(decisions[:n]))  # with the one not made
+            assert (found["revenue_bound_low_usd"], found["revenue_bound_high_usd"]) == (
+                usd_number(accepted),
+                usd_number(accepted + unknown),
+            )
+            assert (found["n_unscored"], found["n_not_annotated"]) == (N - n, N - 1 - n)
+            for of in (found, of_category):
+                if n == 30:
+                    assert {of[name] for name in NEEDS_ALL if name in of} == {None}
+                else:
+                    assert of["revenue_low_usd"] < of["revenue_usd"] == usd_number(accepted) < of["revenue_high_usd"]
+            assert (BOUNDS_NOTE in text) == (n == 30)
+            shown = text.split("estimated revenue")[0]
+            assert (f"{usd(accepted)} to {usd(accepted + unknown)}" in shown) == (n == 30)
+            assert (f" {usd(accepted)}  " in shown) == (n > 30)
+
+
+def test_no_further_round_once_the_interval_is_narrow_enough(run, tmp_path):
+    """The file keeps the probabilities, without which its next estimate would be wrong; also of an open answer."""
+    labels = filled(_planned(run, tmp_path / "ask.jsonl", None), truth(run))
+    lines = labels.read_text().splitlines(keepends=True)
+    lines[0] = json.dumps(json.loads(lines[0]) | {"overall": None}) + "\n"
+    labels.write_text("".join(lines))
+    again = _planned(run, tmp_path / "again.jsonl", labels)
+    written = [[json.loads(line) for line in path.read_text().splitlines()] for path in (labels, again)]
+    key = ("task_id", "probability", "overall")
+    assert [[line[name] for name in key] for line in written[1]] == [
+        [line[name] for name in key] for line in written[0]
+    ]
+    with RunDir.open(run) as open_run:
+        text, values = LabelOptions(again, 0.4, None).output(open_run)
+        first, second = (labelling(open_run, None, path).models[0].estimates for path in (labels, again))
+    plan = values["labels"][MODEL]["plan"]
+    assert (plan["round"], plan["n_labels"], plan["ask"]) == ("none", 0, [])
+    assert plan["width"] == first.revenue.width <= 0.4
+    assert "no further round: " in text
+    assert first == second
+
+
+def _planned(run, out, people):
+    with RunDir.open(run) as open_run:
+        LabelOptions(people, 0.4, out).output(open_run)
+    return out
 
 
 def test_plans_are_seeded(run):

@@ -13,7 +13,7 @@ from local_bench.analysis.predictors.predictions import outputs
 from local_bench.core.errors import UserError
 from local_bench.runs.prediction_file import PredictionFile
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.bootstrap import Floats
+from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.evaluation import Evaluation, Measured, accuracy_difference, evaluate
 
 MAJORITY, RUN_RULE, TUNED_RULE = "majority", "rule of the training run", "tuned rule"
@@ -39,6 +39,8 @@ class Report:
     """Evaluated images."""
     n_left_out: int
     """Annotated images left out because their tasks trained or calibrated the predictor."""
+    notes: tuple[str, ...] = ()
+    """On the annotations."""
 
 
 def report(
@@ -98,4 +100,4 @@ def report_on(
         )
         for name, of in found.items()
     ]
-    return Report(rows, len(used), int((decided & ~unseen).sum()))
+    return Report(rows, len(used), int((decided & ~unseen).sum()), images.notes)

@@ -1,18 +1,19 @@
 """The images of annotated runs as features, decisions and splits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from local_bench.analysis.payment import decided_by_people
+from local_bench.analysis.annotations import Annotations
+from local_bench.analysis.payment import annotated_by_people
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
 from local_bench.core.types import Score
 from local_bench.judges.people.database import FILE
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.bootstrap import Floats
+from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.splits import Split, split_of, task_digest
 
@@ -31,6 +32,8 @@ class LabelledImages:
     """Work ids of the images of runs; other unique names for others."""
     manifest_sha256: str
     """Digest of all annotated images: key, pixels and decision."""
+    notes: tuple[str, ...] = ()
+    """On the annotations."""
 
     def of(self, split: Split) -> tuple[Features, Floats]:
         mask = self.mask(split)
@@ -80,7 +83,8 @@ def labelled_images(
     annotations cannot be read, and if an image is annotated in two of the runs."""
     images: list[LabelledImage] = []
     annotated: dict[str, Path] = {}
-    for run, decided in zip(runs, decisions_of(runs, annotations), strict=True):
+    given = _annotations_of(runs, annotations)
+    for run, decided in zip(runs, [of.decisions() for of in given], strict=True):
         scores = run.store.scores_by_candidate()
         tasks = {task.task_id: task_digest(task) for task in run.store.tasks()}
         for row in run.store.outcomes():
@@ -99,12 +103,17 @@ def labelled_images(
             images.append(
                 LabelledImage(of.work_id, of.image, tasks[of.task_id], row.category, row.part_micro_usd, own, accepted)
             )
-    return table_of(images, names, seed)
+    notes = dict.fromkeys(note for of in given for note in of.sampling_notes)
+    return replace(table_of(images, names, seed), notes=tuple(notes))
 
 
 def decisions_of(runs: Sequence[RunDir], annotations: Sequence[Path]) -> list[dict[str, bool]]:
     """The annotators' consensus decisions of each run, by work id; `annotations`: a file or an annotated run for each
     run, or none at all if the runs themselves are annotated. UserError if annotations cannot be read."""
+    return [of.decisions() for of in _annotations_of(runs, annotations)]
+
+
+def _annotations_of(runs: Sequence[RunDir], annotations: Sequence[Path]) -> list[Annotations]:
     files = list(annotations) or [run.path for run in runs]
     if len(files) != len(runs):
         raise UserError(
@@ -117,4 +126,4 @@ def decisions_of(runs: Sequence[RunDir], annotations: Sequence[Path]) -> list[di
                 f"{run.path} has no annotations of its own: annotate it with `local-bench annotate {run.path}`, or "
                 "give a file for each run with --annotations"
             )
-    return [decided_by_people(run, people) for run, people in zip(runs, files, strict=True)]
+    return [annotated_by_people(run, people) for run, people in zip(runs, files, strict=True)]

@@ -36,7 +36,8 @@ def settled_by_predictions(run: RunDir, lines: Sequence[PredictionLine]) -> list
         values = np.array([np.nan if line.probability is None else line.probability for _, line in of], np.float64)
         unscored = {i: line.unscored or "" for i, (_, line) in enumerate(of) if line.probability is None}
         pays = np.array([row.part_micro_usd for row, _ in of], dtype=np.int64)
-        expected[model] = Probabilities(values, unscored).expected_revenue(pays)
+        tasks = np.unique([row.candidate.task_id for row, _ in of], return_inverse=True)[1]
+        expected[model] = Probabilities(values, unscored).expected_revenue(pays, tasks)
     return [PredictedSettlement(one, expected[one.model], own[one.model]) for one in settled]
 
 

@@ -1,6 +1,6 @@
 """Training of a predictor on labelled images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.version import __version__
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.bootstrap import Floats
+from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.fitting import (
     Calibration,
     enough_to_calibrate,
@@ -34,15 +34,20 @@ def train(
     calibration: Calibration = "platt",
     seed: int = 0,
     log_odds: Mapping[str, float] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Card:
     """Fit a predictor to the annotated images of `runs`, with annotations as for `labelled_images`.
 
     70 % of the tasks train it and 15 % calibrate it, by a hash of the task; the rest is for tests. `log_odds` as for
-    `train_on`. UserError if the runs' judges, rubrics or deciding scores differ, or if there are too few annotations.
+    `train_on`; `report` receives notes on the annotations. UserError if the runs' judges, rubrics or deciding scores
+    differ, or if there are too few annotations.
     """
     inputs = same_inputs(runs)
     rule = Rule({name: float(value) for name, value in thresholds_of(runs[0].config).items()})
     images = labelled_images(runs, annotations, inputs.scores, seed)
+    if report is not None:
+        for note in images.notes:
+            report(note)
     names = [run.name for run in runs]
     return train_on(images, inputs, names, rule, kind, calibration, seed, log_odds)
 
