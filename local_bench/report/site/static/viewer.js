@@ -113,7 +113,7 @@ function overview(s) {
   const warnings = [...s.differences.map((one) => `Not comparable: ${one}.`), ...s.runs.flatMap((run) => run.warnings.map((one) => (several ? `${run.name}: ${one}` : one)))];
   show(h("h2", {}, "Overview"), conclusion(s),
     warnings.length ? h("section", { class: "warnings", "aria-label": "What to distrust" }, h("h3", {}, "What to distrust"), h("ul", {}, warnings.map((one) => h("li", {}, one)))) : null,
-    h("h3", {}, "Leaderboard"), parts, h("p", { class: "muted" }, "Bold: best; underlined: second best. Unscored images earn nothing and count as not accepted."),
+    h("h3", {}, "Leaderboard"), parts, h("p", { class: "muted" }, "Bold: best; underlined: second best. 95 %: for tasks like these and the same decisions, without the judge's errors. Unscored images earn nothing and count as not accepted."),
     names.length ? [h("h3", {}, "Scores (means)"), groups.map((group) => table(["model", ...names], scoreRows(models.filter((one) => one.group === group)), "Scores"))] : null,
     categories.length > 1 ? [h("h3", {}, money ? "Share of the value, by category" : "Images accepted, by category"),
       table(["model", ...categories], models.map((one) => [several ? `${one.name} (${s.runs[one.run].name})` : one.name, ...categories.map((name) => { const t = one.categories[name]; return t ? (money ? percent(t.value_usd ? t.revenue_usd / t.value_usd : null) : percent(t.n + t.n_unscored ? t.n_accepted / (t.n + t.n_unscored) : null)) : "–"; })]), "Categories")] : null,
