@@ -47,7 +47,7 @@ class PpiEstimate:
     """Weighted mean of annotations over all images: with weights 1 a rate, with prices a share of value."""
 
     estimate: float
-    """Within the bounds, over these orders."""
+    """Over these orders, within the bounds."""
     low: float | None
     """Confidence interval; None where it is undefined, with the reason in `undefined`."""
     high: float | None
@@ -101,7 +101,7 @@ class _Table:
     def label_share(self) -> Floats:
         """Weight / inclusion probability of each annotation, normalised; 0 without one."""
         w = np.divide(self.share, self.chances, out=np.zeros(len(self.share)), where=self.answered)
-        return np.asarray(w / w.sum(), dtype=np.float64)
+        return np.asarray(w / (w.sum() or 1.0), dtype=np.float64)
 
     def bounds(self) -> tuple[float, float]:
         accepted = self.share * self.answered * self.labels
@@ -158,23 +158,25 @@ def prediction_powered(
     tuned = power is None
     if power is None:
         spread = float(judge_part @ judge_part)
-        power = 0.0 if spread == 0 else min(1.0, max(0.0, -float(labels_part @ judge_part) / spread))
+        power = min(1.0, max(0.0, -float(labels_part @ judge_part) / spread)) if spread > 0 else 0.0
+    if not table.label_share.any():
+        power = 1.0  # the annotated images have no weight: the judge alone
     n_free = int((answered & (table.chances < 1)).sum())
     sampling = _sampling(table, labels_part + power * judge_part, n_free - 1 - tuned)
     bounds = table.bounds()
-    estimate = _estimate(table, power)
+    least, most = bounds if over == "these orders" else (0.0, 1.0)
+    unanswered = sampled & ~answered
+    tables = (table, *(_filled(table, unanswered, chances, label) for label in (0.0, 1.0)))
+    estimate, at_least, at_most = (min(most, max(least, _estimate(of, power))) for of in tables)
     undefined = TOO_FEW if sampling is None else None
     low, high = None, None
-    if over == "these orders":
-        estimate = min(bounds[1], max(bounds[0], estimate))
-        if sampling is not None:
-            half = student(sampling[1], level) * sampling[0] ** 0.5 if sampling[0] > 0 else 0.0
-            low, high = max(bounds[0], estimate - half), min(bounds[1], estimate + half)
-    elif len(np.unique(codes)) < 2:
+    if over == "orders like these" and np.count_nonzero(np.bincount(codes, value)) < 2:
         undefined = TOO_FEW_ORDERS
-    elif sampling is not None:
+    elif sampling is not None and over == "orders like these":
         low, high = _at_large(table, power, *sampling, level)
-    unanswered = sampled & ~answered
+    elif sampling is not None:
+        half = student(sampling[1], level) * sampling[0] ** 0.5 if sampling[0] > 0 else 0.0
+        low, high = max(least, estimate - half), min(most, estimate + half)
     return PpiEstimate(
         estimate=estimate,
         low=low,
@@ -188,8 +190,8 @@ def prediction_powered(
         n_labelled=int(answered.sum()),
         n_unpredicted=int((~known).sum()),
         n_unanswered=int(unanswered.sum()),
-        at_least=_estimate(_filled(table, unanswered, chances, 0.0), power),
-        at_most=_estimate(_filled(table, unanswered, chances, 1.0), power),
+        at_least=at_least,
+        at_most=at_most,
         bound_low=bounds[0],
         bound_high=bounds[1],
         undefined=undefined,
@@ -233,10 +235,9 @@ def _sampling(table: _Table, errors: Floats, most: int) -> tuple[float, float] |
     of images not sampled with certainty, (0, inf) where all images are annotated."""
     if table.answered.all():
         return 0.0, np.inf
-    if most < 1:
+    n, parts = np.count_nonzero(table.answered & (table.chances < 1)), (1 - table.chances) * table.label_share**2
+    if most < 1 or not parts.any():
         return None
-    n = np.count_nonzero(table.answered & (table.chances < 1))
-    parts = (1 - table.chances) * table.label_share**2
     shown, assumed = n / (n - 1) * float(errors @ errors), float(parts @ judged_variance(table.judge))
     effective = float(parts.sum() ** 2 / (parts @ parts))
     variance = max(shown, assumed, with_added(shown, effective, float(parts.sum())))

@@ -112,6 +112,28 @@ def test_one_order():
     assert (found[1].low, found[1].undefined) == (None, "fewer than two orders")
 
 
+def test_images_without_a_price():
+    """They say nothing about revenue: labels on such images alone have no interval, and such orders are none."""
+    price = [0, 0, 0, 0, 10, 20]
+    found = prediction_powered(range(6), [0.5] * 6, [1, 0, 1, 1, np.nan, np.nan], weights=price)
+    assert (found.estimate, found.low, found.bound_low, found.bound_high) == (0.5, None, 0, 1)
+    assert found.undefined == "fewer than three of the sampled images have annotations"
+    one = [5.0, 5.0, 5.0, 5.0, 0, 0]
+    found = prediction_powered(
+        [0, 0, 0, 0, 1, 2], [0.5] * 6, [1, 0, 1, np.nan, 1, 1], weights=one, over="orders like these"
+    )
+    assert (found.low, found.undefined) == (None, "fewer than two orders")
+
+
+def test_an_estimate_is_within_what_is_certain():
+    """160 of 240 dollars are accepted for certain; the sample of the others has the expensive ones and weighs 160."""
+    labels = [1, 1, 0, 0, 0, *[np.nan] * 5]
+    price = [80, 80, 20, 20, 20, 4, 4, 4, 4, 4]
+    found = prediction_powered(range(10), [0.1] * 10, labels, weights=price, probabilities=[1, 1, *[0.375] * 8])
+    assert found.estimate == found.low == found.at_least == found.at_most == found.bound_low == pytest.approx(160 / 240)
+    assert found.high <= found.bound_high == pytest.approx(180 / 240)
+
+
 @pytest.mark.parametrize("over", ["these orders", "orders like these"])
 def test_the_order_of_rows_changes_nothing(over):
     rng = np.random.default_rng(8)
