@@ -5,8 +5,8 @@
 Prices, images per order and correlations are those of ServImage's published orders (standard deviation of the logarithm
 of the price 1.2; 1.8 as the heavier case); attempts, cases and items those of the other three benchmarks. Every row of
 the output has the world, its size, the interval, the number of replicates, the covered share and the median width; an
-interval that is not shown counts as no interval and is left out, with its number in `n_without`. The percentile bootstrap,
-which these intervals replaced, is measured beside them for shares.
+interval that is not shown is left out, and counted in `n_without`. The percentile bootstrap, which these intervals
+replaced, is measured beside them for shares.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -114,12 +114,26 @@ def differing(rng: np.random.Generator, n_tasks: int, better: float) -> Found:
     return _difference(rng, price, np.full(n_tasks, 0.4 + better), np.full(n_tasks, 0.4), better)
 
 
+PIVOT = 1000.0
+"""Price in US dollars at which the first model of `crossing` is halfway from its lowest to its highest acceptance."""
+
+
 def crossing(rng: np.random.Generator, n_tasks: int) -> Found:
-    """Two models with the same expected share, of which one is better at expensive and one at cheap orders: an order's
+    """Two models with the same expected share, of which the first accepts more of expensive orders: an order's
     difference is then not symmetric, which sign flips assume."""
-    price = np.exp(rng.normal(0, SPREAD, n_tasks))
-    sign = np.where(price > np.exp(SPREAD**2), 1, -1)  # half of the value is above this price
-    return _difference(rng, price, 0.4 + 0.2 * sign, 0.4 - 0.2 * sign, 0.0)
+    same = _same_share()
+    price = orders(rng, n_tasks, 0.5).price
+    return _difference(rng, price, _by_price(price), np.full(n_tasks, same), 0.0)
+
+
+@cache
+def _same_share() -> float:
+    many = orders(np.random.default_rng(0), 2_000_000, 0.5).price
+    return float((many * _by_price(many)).sum() / many.sum())
+
+
+def _by_price(price: Floats) -> Floats:
+    return np.asarray(0.2 + 0.6 / (1 + (price / PIVOT) ** -2))
 
 
 def _difference(rng: np.random.Generator, price: Floats, first: Floats, second: Floats, truth: float) -> Found:
@@ -239,7 +253,7 @@ def worlds() -> Iterator[tuple[str, int, World]]:
         yield f"judge wrong in {error}, acceptance {accepted}", n, partial(agreements, error=error, accepted=accepted)
     for n, better in product((12, 48, 90), (0.0, 0.15)):
         yield f"two models, {better} apart", n, partial(differing, better=better)
-    yield from (("one model better at expensive orders, one at cheap ones", n, crossing) for n in (12, 48, 90))
+    yield from (("equal shares, one model better at expensive orders", n, crossing) for n in (12, 48, 90))
     for n, kind in product((50, 100), HYPE):
         yield f"pass rates {kind}", n, partial(hype, kind=kind)
     for n, mean in product((16, 100), (0.03, 0.15, 0.5, 0.85)):

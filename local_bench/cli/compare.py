@@ -47,7 +47,7 @@ def comparison_text(found: "Comparison") -> str:
     return "\n".join(
         [
             table([*header, "unscored", "if unscored"], [_row(row) for row in found.rows]),
-            f"{found.n_tasks} common tasks; 95 % and p: sign flips over tasks, each comparison alone; p (Holm): "
+            f"{found.n_tasks} common tasks; 95 % and p: sign flips and t over tasks, each comparison alone; p (Holm): "
             "corrected for the pairs of a quantity, not for several quantities; detectable: with a power of 80 % on tasks like "
             "these; a difference that is not significant does not mean equal",
         ]
@@ -112,7 +112,7 @@ def _compared_json(row: "FigureComparison") -> dict[str, Any]:
         "b": d.b,
         "figure": _NAMES.get(row.figure, row.figure),
         **values,
-        "method": "sign flips",
+        "method": "sign flips and t",
         "p": d.p,
         "p_holm": d.p_holm,
         "p_bh": d.p_bh,

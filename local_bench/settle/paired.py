@@ -4,9 +4,13 @@ The p-value of a difference is that of a sign-flip permutation test over tasks: 
 each task's difference is random. With few tasks all flips are enumerated and the test is exact; otherwise they are
 drawn (Phipson and Smyth 2010: the observed table counts as one of them, so p is never 0). The interval has the
 differences that the same flips do not reject, where a difference of theta shifts each task in proportion to its weight,
-such as its price: 0 is outside the 95 % interval exactly where p < 0.05. The flips that do not reject theta are those
-for which it lies between the differences on the flipped and on the other tasks, so that both ends are quantiles of
-these.
+such as its price. The flips that do not reject theta are those for which it lies between the differences on the flipped
+and on the other tasks, so that both ends are quantiles of these.
+
+Flips assume that a task's difference is symmetric, which it is not where one model is better at expensive and one at
+cheap orders. p is therefore the larger of two, the other that of the jackknife's t with Kish's n - 1 degrees of freedom
+(`settle.intervals`), and the interval reaches from the lower of two lower ends to the higher of two upper ones: 0 is
+outside the 95 % interval exactly where p < 0.05.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -15,9 +19,9 @@ from itertools import combinations
 from math import ceil
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtr
 
-from local_bench.settle.intervals import LEVEL, Floats, exact_sum
+from local_bench.settle.intervals import LEVEL, Floats, exact_sum, kish, ratio_and_error, student
 
 FLIPS = 99_999
 """Enough for the smallest p-value of 100 models, 1e-5, to be significant among all pairs."""
@@ -46,7 +50,8 @@ class Difference:
     p: float | None
     """Two-sided, uncorrected."""
     p_holm: float | None
-    """Corrected for all pairs, family-wise error rate (Holm 1979). Models with the same images and decisions are one."""
+    """Corrected for all pairs, family-wise error rate (Holm 1979); models with the same images and decisions are
+    one."""
     p_bh: float | None
     """Corrected for all pairs, false discovery rate (Benjamini and Hochberg 1995)."""
     n_tasks: int
@@ -143,6 +148,7 @@ def _compared(of: Statistics, heads: tuple[Floats, Floats], exact: bool, level: 
         if under[i] and under[j]:
             estimate = float(over[i] / under[i] - over[j] / under[j])
             p, ends = _tested(of, heads, over, under, (i, j), estimate, ceil((1 - level) * n_flips - 1e-9), exact)
+            p, ends = _with_t(of, over, under, (i, j), level, p, ends)
             low, high = (
                 None if np.isinf(end) and of.widest is None else float(np.clip(end, -limit, limit))
                 for end, limit in zip(ends, (of.widest or np.inf,) * 2, strict=True)
@@ -187,6 +193,30 @@ def _tested(
     m = n_kept - (not exact)
     ends = (-np.inf, np.inf) if m < 1 else (np.partition(least, m - 1)[m - 1], -np.partition(-most, m - 1)[m - 1])
     return kept / (len(least) + (not exact)), (float(ends[0]), float(ends[1]))
+
+
+def _with_t(
+    of: Statistics,
+    over: Floats,
+    under: Floats,
+    pair: tuple[int, int],
+    level: float,
+    p: float,
+    ends: tuple[float, float],
+) -> tuple[float, tuple[float, float]]:
+    """The larger p-value, and the hull of the intervals, of the sign flips and of the jackknife over tasks."""
+    i, j = pair
+    pooled = (over[i] + over[j]) / (under[i] + under[j])
+    above, below = of.above, of.below
+    contribution = (above[:, i] - pooled * below[:, i]) / under[i] - (above[:, j] - pooled * below[:, j]) / under[j]
+    weight = (below[:, i] / under[i] + below[:, j] / under[j]) / 2
+    if np.count_nonzero(weight) < 2:
+        return p, ends
+    mean, error = ratio_and_error(contribution, weight)
+    df = max(1.0, kish(weight) - 1)
+    half = student(df, level) * error
+    by_t = float(2 * stdtr(df, -abs(mean) / error)) if error > 1e-12 * abs(mean) else 0.0
+    return max(p, by_t), (min(ends[0], mean - half), max(ends[1], mean + half))
 
 
 def _flipped(tables: Sequence[Floats], seed: int) -> tuple[list[Floats], bool]:

@@ -102,7 +102,7 @@ def figures(summary: Mapping[str, Any]) -> dict[str, Figure]:
 
 
 _MODEL = Column("model", "model")
-_TEST = "paired sign-flip test over tasks, corrected for all pairs by Holm's method, at 0.05"
+_TEST = "paired test over tasks (sign flips and t), corrected for all pairs by Holm's method, at 0.05"
 
 
 def _ordered(summary: Mapping[str, Any]) -> list[Model]:
@@ -186,7 +186,7 @@ def _significance(summary: Mapping[str, Any]) -> Table:
         for one in pairs
     )
     notes = [
-        f"significant: {_TEST}; the interval and p are of one comparison alone, from the same sign flips over tasks",
+        f"significant: {_TEST}; the interval and p are of one comparison alone, by sign flips and t over tasks",
         "detectable: the difference that would be significant (p) with a power of 80 % on tasks like these",
     ]
     if any(one["too_few_differ"] for one in pairs):
