@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from local_bench.analysis.annotations import UNEQUAL
 from local_bench.cli.main import main
 from tests.analysis.annotated_runs import annotated_run
 from tests.report.conftest import DELTA
@@ -76,9 +77,24 @@ def test_every_kind_from_one_run_to_the_revenue_of_another(kind, run, first, sec
     accepted = [line for line in applied["predictions"] if line["accepted"]]
     assert by["models"]["tiny-flux"]["n_accepted"] == len(accepted) > 0
     assert by["models"]["tiny-sd3"]["revenue_usd"] == 0
-    assert by["expected_revenue"]["tiny-flux"]["expected_usd"] != by["models"]["tiny-flux"]["revenue_usd"]
+    expected = by["expected_revenue"]["tiny-flux"]
+    assert expected["expected_usd"] != by["models"]["tiny-flux"]["revenue_usd"]
+    assert expected["ci95_low_usd"] < expected["expected_usd"] < expected["ci95_high_usd"]
     status, text, _ = run("settle", b, "--predictor", out)
     assert (status, "expected revenue" in text) == (0, True)
+
+
+def test_annotations_with_unequal_probabilities_are_noted(run, first, tmp_path):
+    a, labels = first
+    lines = [json.loads(line) for line in labels.read_text().splitlines()]
+    sampled = tmp_path / "sampled.jsonl"
+    sampled.write_text("".join(json.dumps(x | {"probability": 0.5 + i % 2 / 4}) + "\n" for i, x in enumerate(lines)))
+    for annotations, noted in ((labels, False), (sampled, True)):
+        out = tmp_path / f"{noted}"
+        train = run("predictor", "train", a, "--annotations", annotations, "--out", out, "--kind", "rule")
+        evaluated = run("predictor", "evaluate", out, a, "--annotations", annotations)
+        for status, _, err in (train, evaluated):
+            assert (status, UNEQUAL in err) == (0, noted)
 
 
 def test_settling_the_training_run_is_reported(run, first, trained):
