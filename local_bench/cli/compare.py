@@ -48,8 +48,8 @@ def comparison_text(found: "Comparison") -> str:
         [
             table([*header, "unscored", "if unscored"], [_row(row) for row in found.rows]),
             f"{found.n_tasks} common tasks; 95 % and p: sign flips and t over tasks, each comparison alone; p (Holm): "
-            "corrected for the pairs of a quantity, not for several quantities; detectable: with a power of 80 % on tasks like "
-            "these; a difference that is not significant does not mean equal",
+            "corrected for the pairs of a quantity, not for several quantities; detectable: with a power of 80 % on "
+            "tasks like these; a difference that is not significant does not mean equal",
         ]
     )
 
