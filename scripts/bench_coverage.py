@@ -26,6 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from local_bench.settle.agreement import agreement_rate, cohen_kappa
 from local_bench.settle.bootstrap import bootstrap, ratios
@@ -34,6 +35,8 @@ from local_bench.settle.ice import TASKS, composite, item_scores, needed
 from local_bench.settle.idea import CATEGORIES, NO, YES, interval, subtask
 from local_bench.settle.intervals import mean_interval, rate_interval, share_interval
 from local_bench.settle.paired import Statistics, differences
+from local_bench.settle.ppi import prediction_powered
+from local_bench.settle.sampling import inclusion, plan_labels, systematic
 from local_bench.settle.strata import stratified_interval
 
 Floats = NDArray[np.float64]
@@ -159,6 +162,57 @@ def agreements(rng: np.random.Generator, n_tasks: int, error: float, accepted: f
     }
 
 
+# ---- labels for some images
+
+MARGINS = {
+    "97 % right": (-0.2, (2.0, -2.0), (0.97, 0.03)),
+    "90 % right": (-0.2, (1.5, -2.0), (0.90, 0.10)),
+    "lenient": (-0.8, (1.5, -2.0), (0.55, 0.03)),
+    "useless": (0.0, (1.0, -1.0), (0.5, 0.5)),
+}
+"""Judge -> the limit of its score, its margins above and below it, people's acceptance above and below it."""
+JUDGES = ("calibrated", *MARGINS)
+DESIGNS = ("plan 0.1", "plan 0.2", "rounds 0.1", "rounds 0.2", "uniform 10 %", "uniform 20 %", "price 20 %")
+"""Samples of images to annotate: planned for a width, planned in rounds until it is reached, uniform, by price."""
+
+
+def _labelled(rng: np.random.Generator, n_orders: int, judge: str) -> tuple[NDArray[np.int64], Floats, Floats, Floats]:
+    """(images,): order, price, the judge's probability, people's decision."""
+    world = orders(rng, n_orders, 0.5)
+    order = np.repeat(np.arange(n_orders), world.images)
+    score = (rng.normal(size=n_orders)[order] + rng.normal(size=len(order))) / np.sqrt(2)
+    if judge == "calibrated":
+        margin = np.round(np.clip(1.2 * score, -3, 2) * 2) / 2
+        margin = np.where(margin == 0, 0.25, margin)
+        chance = ndtr(margin)
+    else:
+        limit, margins, chances = MARGINS[judge]
+        margin, chance = np.where(score > limit, *margins), np.where(score > limit, *chances)
+    people = (rng.random(len(order)) < chance).astype(float)
+    return order, np.repeat(world.price / world.images, world.images), ndtr(margin), people
+
+
+def labels(rng: np.random.Generator, n_tasks: int, judge: str, design: str) -> Found:
+    """People's share of the value of these orders from the judge and a sample of labels."""
+    order, price, likely, people = _labelled(rng, n_tasks, judge)
+    n, kind, given = len(price), design.split(maxsplit=1)[0], np.full(len(price), np.nan)
+    size = float(design.split()[1]) / (100 if "%" in design else 1)
+    found = None
+    while kind in ("plan", "rounds") and (found is None or (kind == "rounds" and (found.width or 1) > size)):
+        plan = plan_labels(likely, size, weights=price, labels=given, seed=int(rng.integers(1 << 31)))
+        given[plan.images] = people[plan.images]
+        found = prediction_powered(order, likely, given, weights=price, probabilities=plan.probabilities)
+    if found is None:
+        few = max(3, round(size * n))
+        chances = np.full(n, few / n) if kind == "uniform" else inclusion(price, few)
+        chosen = (
+            rng.choice(n, few, replace=False) if kind == "uniform" else systematic(chances, int(rng.integers(1 << 31)))
+        )
+        given[chosen] = people[chosen]
+        found = prediction_powered(order, likely, given, weights=price, probabilities=chances)
+    return {"people's share from labels": ((found.low, found.high), float(people @ price / price.sum()))}
+
+
 # ---- the other benchmarks
 
 
@@ -259,6 +313,8 @@ def worlds() -> Iterator[tuple[str, int, World]]:
     for n, mean in product((16, 100), (0.03, 0.15, 0.5, 0.85)):
         yield f"mean answer {mean}", n, partial(idea, mean=mean)
     yield "4 to 220 items per task", len(TASKS), ice
+    for n, judge, design in product((48, 90), JUDGES, DESIGNS):
+        yield f"judge {judge}, labels {design}", n, partial(labels, judge=judge, design=design)
 
 
 def measured(describe: str, n_tasks: int, world: World, replicates: int) -> list[dict[str, Any]]:
@@ -301,15 +357,14 @@ def within(ends: Ends, truth: float) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--replicates", type=int, default=1000)
-    parser.add_argument("--only", help="Intervals whose name or world contains this.")
+    parser.add_argument("--only", default="", help="Worlds whose description contains this.")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/coverage.json"))
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for describe, n_tasks, world in worlds():
-        for row in measured(describe, n_tasks, world, given.replicates):
-            if given.only is None or given.only in f"{row['interval']} {row['world']}":
-                rows.append(row)
-                print(f"{row['interval']}, {describe}, {n_tasks} tasks: {row['covered']}", file=sys.stderr, flush=True)
+        for row in measured(describe, n_tasks, world, given.replicates) if given.only in describe else ():
+            rows.append(row)
+            print(f"{row['interval']}, {describe}, {n_tasks} tasks: {row['covered']}", file=sys.stderr, flush=True)
     lowest = min(
         (row["covered"] for row in rows if row["interval"] != "percentile bootstrap" and row["n"]), default=None
     )
