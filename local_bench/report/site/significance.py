@@ -1,4 +1,4 @@
-"""Which models of comparable runs differ: paired tests over tasks (`settle.paired`), corrected for all pairs (Holm 1979)."""
+"""Which models of comparable runs differ: paired tests over tasks (`settle.paired`), corrected for all pairs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
