@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from local_bench.settle.agreement import agreement_rate, cohen_kappa
-from local_bench.settle.bootstrap import bootstrap, ratios
+from local_bench.settle.bootstrap import percentile
 from local_bench.settle.hype import count_attempts, intervals
 from local_bench.settle.ice import TASKS, composite, item_scores, needed
 from local_bench.settle.idea import CATEGORIES, NO, YES, interval, subtask
@@ -91,8 +91,8 @@ def shares(rng: np.random.Generator, n_tasks: int, rate: float, spread: float, o
     earned = world.price * world.accepted / world.images
     found: Found = {"share of value": (share_interval(earned, world.price), world.true_share)}
     if old:
-        (percentile,) = bootstrap(np.stack([earned, world.price], axis=1), ratios(1))
-        found["percentile bootstrap"] = ((percentile.low, percentile.high), world.true_share)
+        ends = percentile(np.stack([earned, world.price], axis=1), lambda sums: sums[..., 0] / sums[..., 1])
+        found["percentile bootstrap"] = (ends, world.true_share)
     return found
 
 

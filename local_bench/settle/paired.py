@@ -135,88 +135,72 @@ def adjusted(found: Sequence[Difference], alike: Sequence[tuple[Hashable, Hashab
 
 
 def _compared(of: Statistics, heads: tuple[Floats, Floats], exact: bool, level: float) -> list[Difference]:
-    n_tasks, n = of.above.shape
     over, under = (np.array([exact_sum(column) for column in side.T]) for side in (of.above, of.below))
-    n_flips = len(heads[0]) + (not exact)  # the observed table is one of them
     found = []
-    for i, j in combinations(range(n), 2):
+    for i, j in combinations(range(len(of.models)), 2):
         differ = (of.above[:, i] != of.above[:, j]) | (of.below[:, i] != of.below[:, j])
-        at_least = at_most = None
+        at_least = at_most = estimate = p = low = high = detectable = None
         if of.bounds is not None:
             at_least, at_most = of.bounds[i][0] - of.bounds[j][1], of.bounds[i][1] - of.bounds[j][0]
-        estimate, low, high, p, width = None, None, None, None, None
         if under[i] and under[j]:
-            estimate = float(over[i] / under[i] - over[j] / under[j])
-            p, ends = _tested(of, heads, over, under, (i, j), estimate, ceil((1 - level) * n_flips - 1e-9), exact)
-            p, ends = _with_t(of, over, under, (i, j), level, p, ends)
-            low, high = (
-                None if np.isinf(end) and of.widest is None else float(np.clip(end, -limit, limit))
-                for end, limit in zip(ends, (of.widest or np.inf,) * 2, strict=True)
+            estimate = of.unit * float(over[i] / under[i] - over[j] / under[j])
+            scale = (over[i] + over[j]) / (under[i] + under[j]), under[i], under[j]
+            by_flips = _by_flips(
+                *_linear(*heads, i, j, *scale), _linear(of.above, of.below, i, j, *scale)[0], exact, level
             )
+            by_t = _by_t(*_linear(of.above, of.below, i, j, *scale), level)
+            p = max(by_flips[0], by_t[0])
+            ends = min(by_flips[1], by_t[1]), max(by_flips[2], by_t[2])
+            widest = np.inf if of.widest is None else of.widest
+            low, high = (float(np.clip(end, -widest, widest)) * of.unit for end in ends)
+            low, high = (None if np.isinf(end) else end for end in (low, high))
             if not differ.any():
                 low = high = None  # equal outcomes do not say that there is no difference
             if low is not None and high is not None:
-                width = (high - low) / 2 * float(1 + ndtri(_POWER) / ndtri((1 + level) / 2))
-                width = None if of.widest is not None and width > of.widest else width * of.unit
-        low, high = (None if end is None else end * of.unit for end in (low, high))
-        estimate = None if estimate is None else estimate * of.unit
-        found.append(
-            Difference(
-                of.models[i], of.models[j], estimate, low, high, p, None, None, n_tasks, int(differ.sum()), width,
-                at_least, at_most,
-            )
-        )  # fmt: skip
+                detectable = (high - low) / 2 * float(1 + ndtri(_POWER) / ndtri((1 + level) / 2))
+                detectable = detectable if detectable <= widest * of.unit else None
+        n = len(of.above), int(differ.sum())
+        ends_of = estimate, low, high, p, None, None
+        found.append(Difference(of.models[i], of.models[j], *ends_of, *n, detectable, at_least, at_most))
     return found
 
 
-def _tested(
-    of: Statistics, heads: tuple[Floats, Floats], over: Floats, under: Floats, pair: tuple[int, int],
-    estimate: float, n_kept: int, exact: bool,
-) -> tuple[float, tuple[float, float]]:  # fmt: skip
-    """p, and the ends of the interval: the lower one is the smallest difference that `n_kept` flips do not reject."""
-    i, j = pair
-    pooled = (over[i] + over[j]) / (under[i] + under[j])
-    above, below = heads
-    flipped = (above[:, i] - pooled * below[:, i]) / under[i] - (above[:, j] - pooled * below[:, j]) / under[j]
-    weight = (below[:, i] / under[i] + below[:, j] / under[j]) / 2
-    rest = estimate - flipped
-    rounding = 1e-12 * float(
-        np.abs((of.above[:, i] - pooled * of.below[:, i]) / under[i]).sum()
-        + np.abs((of.above[:, j] - pooled * of.below[:, j]) / under[j]).sum()
-    )
+def _linear(
+    above: Floats, below: Floats, i: int, j: int, pooled: float, under_i: float, under_j: float
+) -> tuple[Floats, Floats]:
+    """Each row's contribution to the difference of the ratios, linearised at the pooled one, and its weight."""
+    contribution = (above[:, i] - pooled * below[:, i]) / under_i - (above[:, j] - pooled * below[:, j]) / under_j
+    return contribution, (below[:, i] / under_i + below[:, j] / under_j) / 2
+
+
+def _by_flips(
+    flipped: Floats, weight: Floats, contribution: Floats, exact: bool, level: float
+) -> tuple[float, float, float]:
+    """p and the ends of the interval, from sums over the flipped tasks of contributions and weights (flips,)."""
+    rounding = 1e-12 * float(np.abs(contribution).sum())
+    rest = exact_sum(contribution) - flipped
     flipped, rest = (np.where(np.abs(side) <= rounding, 0.0, side) for side in (flipped, rest))
     with np.errstate(divide="ignore", invalid="ignore"):
         sides = flipped / weight, rest / (1 - weight)
     whole = (weight <= 1e-12) | (weight >= 1 - 1e-12)  # no task is flipped, or all are
     least, most = np.where(whole, -np.inf, np.fmin(*sides)), np.where(whole, np.inf, np.fmax(*sides))
-    kept = int(((least <= 0) & (most >= 0)).sum()) + (not exact)
-    m = n_kept - (not exact)
-    ends = (-np.inf, np.inf) if m < 1 else (np.partition(least, m - 1)[m - 1], -np.partition(-most, m - 1)[m - 1])
-    return kept / (len(least) + (not exact)), (float(ends[0]), float(ends[1]))
+    n = len(least) + (not exact)  # the observed table is one of them
+    m = ceil((1 - level) * n - 1e-9) - (not exact)
+    p = (int(((least <= 0) & (most >= 0)).sum()) + (not exact)) / n
+    if m < 1:
+        return p, -np.inf, np.inf
+    return p, float(np.partition(least, m - 1)[m - 1]), -float(np.partition(-most, m - 1)[m - 1])
 
 
-def _with_t(
-    of: Statistics,
-    over: Floats,
-    under: Floats,
-    pair: tuple[int, int],
-    level: float,
-    p: float,
-    ends: tuple[float, float],
-) -> tuple[float, tuple[float, float]]:
-    """The larger p-value, and the hull of the intervals, of the sign flips and of the jackknife over tasks."""
-    i, j = pair
-    pooled = (over[i] + over[j]) / (under[i] + under[j])
-    above, below = of.above, of.below
-    contribution = (above[:, i] - pooled * below[:, i]) / under[i] - (above[:, j] - pooled * below[:, j]) / under[j]
-    weight = (below[:, i] / under[i] + below[:, j] / under[j]) / 2
+def _by_t(contribution: Floats, weight: Floats, level: float) -> tuple[float, float, float]:
+    """p and the ends of the interval by the jackknife over tasks."""
     if np.count_nonzero(weight) < 2:
-        return p, ends
+        return 0.0, np.inf, -np.inf
     mean, error = ratio_and_error(contribution, weight)
     df = max(1.0, kish(weight) - 1)
     half = student(df, level) * error
-    by_t = float(2 * stdtr(df, -abs(mean) / error)) if error > 1e-12 * abs(mean) else 0.0
-    return max(p, by_t), (min(ends[0], mean - half), max(ends[1], mean + half))
+    p = float(2 * stdtr(df, -abs(mean) / error)) if error > 1e-12 * abs(mean) else 0.0
+    return p, mean - half, mean + half
 
 
 def _flipped(tables: Sequence[Floats], seed: int) -> tuple[list[Floats], bool]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.settle.bootstrap import Statistic, bootstrap, resampled_counts, task_sums
+from local_bench.settle.bootstrap import Statistic, percentile, resampled_counts, task_sums
 from local_bench.settle.discrimination import Bools, auc, pr_auc, quality
 from local_bench.settle.explain import LEAST_TASKS, auc_interval
 from local_bench.settle.intervals import Floats
@@ -106,19 +106,21 @@ def _measured(tasks: NDArray[np.intp], columns: Floats, statistic: Statistic, se
         return Measured(None, None, None)
     codes = np.unique(tasks, return_inverse=True)[1]
     sums = task_sums(codes, columns, int(codes.max()) + 1)
-    enough = len(sums) >= LEAST_TASKS
-    (found,) = bootstrap(sums if enough else sums.sum(axis=0)[None], statistic, n_resamples=RESAMPLES, seed=seed)
-    return Measured(found.estimate, found.low, found.high)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(statistic(sums.sum(axis=0)))
+    if np.isnan(value) or len(sums) < LEAST_TASKS:
+        return Measured(None if np.isnan(value) else value, None, None)
+    return Measured(value, *(percentile(sums, statistic, n_resamples=RESAMPLES, seed=seed) or (None, None)))
 
 
 def _mean(values: Floats | Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
     columns = np.column_stack([values, np.ones(len(values))]).astype(np.float64)
-    return _measured(tasks, columns, lambda sums: sums[..., :1] / sums[..., 1:], seed)
+    return _measured(tasks, columns, lambda sums: sums[..., 0] / sums[..., 1], seed)
 
 
 def _balanced(right: Bools, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
     columns = np.column_stack([right & yes, right & ~yes, yes, ~yes]).astype(np.float64)
-    return _measured(tasks, columns, lambda sums: (sums[..., :2] / sums[..., 2:]).mean(axis=-1, keepdims=True), seed)
+    return _measured(tasks, columns, lambda sums: (sums[..., :2] / sums[..., 2:]).mean(axis=-1), seed)
 
 
 def _auc(p: Floats, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
