@@ -29,6 +29,8 @@ def test_both_settlements_of_the_published_labels(capsys):
     data = run(capsys, "score", "servimage", LABELS, "--tasks", FOLDER, "--api-prices")
     model = data["models"][MODEL]
     assert round(model["revenue_usd"], 2) == 1979.16  # eq. 1
+    assert model["share_ci95_low"] < model["share"] < model["share_ci95_high"]
+    assert model["revenue_ci95_high_usd"] == pytest.approx(model["share_ci95_high"] * 295_038.08)
     printed = model["as_printed"]
     assert rounded(printed, 2, 1, 2, 2) == [1.81, 0.6, 6.98, 6.77]
     assert (printed["n_tasks"], printed["n_deliverables"]) == (129, 251)
