@@ -58,6 +58,7 @@ class _ReproduceCommand(click.Command):
 @click.option(
     "--intervals", is_flag=True, help="hype-edit-1: also unbiased values with 95 % intervals for tasks like these."
 )
+@click.option("--raters", is_flag=True, help="hype-edit-1: each result file is from one rater; decide by majority.")
 @click.option("--by-type", is_flag=True, help="hype-edit-1, table 4: one row per model and task type.")
 @click.option("--task", metavar="ID", help="hype-edit-1, figure 1: the task [default: the first].")
 def reproduce(
@@ -76,6 +77,7 @@ def reproduce(
     api_prices: bool,
     allow_unlike: bool,
     intervals: bool,
+    raters: bool,
     by_type: bool,
     task: str | None,
 ) -> int:
@@ -102,7 +104,7 @@ def reproduce(
     if usd is not None and api_prices:
         raise UserError("--costs and --api-prices both set the cost per image: give only one of them")
     options = Options(
-        tasks, scores, usd, api_prices, allow_unlike, people, predictor, predictions, by_type, intervals, task
+        tasks, scores, usd, api_prices, allow_unlike, people, predictor, predictions, by_type, intervals, raters, task
     )
     _check(selected, options, out)
     with opened(paper, paths, options, selected.beside) as inputs:

@@ -122,7 +122,7 @@ IDEA_BENCH = (
 )
 
 _HYPE = ("costs", "api_prices")
-_CHARTS = (*_HYPE, "intervals", "people")
+_CHARTS = (*_HYPE, "intervals", "people", "raters")
 _RICHER = (*_CHARTS, "by_type")
 HYPE_EDIT_1 = (
     _hype(_TABLE, 1, "comparison with other benchmarks", reason=_LITERATURE),

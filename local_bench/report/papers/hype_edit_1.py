@@ -15,7 +15,7 @@ from local_bench.settle.hype import FAIL, Ends, Outcomes, count_attempts
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.hype_edit_1.export import judgements
 from local_bench.suites.hype_edit_1.published import PROTOCOL_ATTEMPTS, UNBIASED, Review, model_json, outcomes
-from local_bench.suites.hype_edit_1.results import Judgement, Judgements, read_file
+from local_bench.suites.hype_edit_1.results import Judgement, Judgements, read_file, read_raters
 
 MODEL = Column("model", "Model")
 
@@ -80,7 +80,10 @@ def gathered(given: Given) -> Gathered:
         for model, usd in results.usd_per_image.items():
             n = sum(row.model == model and row.pixels_sha256 is not None for row in rows)
             paid.setdefault(model, []).append((Fraction(usd), n))
-    sources += [(path, read_file(path)) for path in given.files]
+    if given.options.raters and given.files:
+        sources.append((given.files[0], read_raters(given.files)[0]))
+    else:
+        sources += [(path, read_file(path)) for path in given.files]
     for (first, one), (second, other) in combinations(sources, 2):
         if set(one.task_ids) & set(other.task_ids):
             once([(first, one.models), (second, other.models)])

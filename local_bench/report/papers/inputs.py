@@ -39,6 +39,8 @@ class Options:
     """Files of predictions, of judges or of predictors."""
     by_type: bool = False
     intervals: bool = False
+    raters: bool = False
+    """Whether the result files are of one rater each."""
     task: str | None = None
 
 

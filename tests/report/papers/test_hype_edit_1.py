@@ -223,3 +223,5 @@ def test_five_annotators_of_all_attempts_become_the_table(runs, reproduce, tmp_p
     assert main(["score", "hype-edit-1", *files, "--raters", "--json"]) == 0
     scored = json.loads(capsys.readouterr().out)["models"]
     assert {model: 100 * of["pass_rate"] for model, of in scored.items()} == pytest.approx(rates)
+    table = reproduce("hype-edit-1", "table-4", *files, "--raters")["rows"]
+    assert {row["model"]: row["pass_rate"] for row in table} == pytest.approx(rates)
