@@ -79,5 +79,5 @@ def _certainty(ranked: Sequence[Settlement]) -> str:
     could = f", and could add up to {usd(open_)} to a model's revenue" if open_ else ""
     return (
         f"{count(unscored, 'image')} could not be decided{could}; the least coverage is that of {worst.model}, "
-        f"{percent(worst.total.coverage)} of the value."
+        f"{percent(worst.total.coverage)} of {'the value' if worst.total.value_micro_usd else 'its images'}."
     )

@@ -45,9 +45,9 @@ def thresholds(run: RunDir) -> dict[str, float]:
 
 
 def size_line(run: RunDir) -> str:
-    """Return the size of the run: `12 orders worth $1,234.50, 2 models, 32 images`."""
+    """Return the size of the run: `12 orders worth $1,234.50, 2 models, 32 images`, or `12 tasks, …` without prices."""
     n_tasks, value = run.store.task_totals()
-    worth = f"{count(n_tasks, 'order')} worth {usd(value)}"
+    worth = f"{count(n_tasks, 'order')} worth {usd(value)}" if value else count(n_tasks, "task")
     return f"{worth}, {count(len(model_order(run)), 'model')}, {count(run.store.counts().done, 'image')}"
 
 
@@ -79,9 +79,10 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     least = run.config.settlement.coverage_min
     for s in settlements:
         if s.total.coverage < least:
+            what = "orders' value could be settled" if s.total.value_micro_usd else "images could be decided"
             found.append(
-                f"{s.model}: {percent(s.total.coverage)} of the orders' value could be settled, "
-                f"less than the required {percent(least)} (settlement.coverage_min)."
+                f"{s.model}: {percent(s.total.coverage)} of the {what}, less than the required {percent(least)} "
+                "(settlement.coverage_min)."
             )
     progress = run.store.progress()
     for row in progress:

@@ -111,8 +111,10 @@ class Total:
 
     @property
     def coverage(self) -> float:
-        """Decided share of the value."""
-        return 1 - self.open_micro_usd / self.value_micro_usd if self.value_micro_usd else 1.0
+        """Decided share of the value, or of the deliverables where they have none."""
+        if self.value_micro_usd:
+            return 1 - self.open_micro_usd / self.value_micro_usd
+        return self.n / (self.n + self.n_unscored) if self.n + self.n_unscored else 1.0
 
     @property
     def deliverable_acceptance(self) -> float | None:

@@ -40,6 +40,14 @@ def test_the_best_model_with_its_interval_and_cost():
     assert sentences[3] == "The run held its devices for 1 min 30 s."
 
 
+def test_tasks_without_a_price_are_counted_in_images():
+    money = accounts({"a": [True] * 3 + [None], "b": [True] * 4}, price=0)
+    assert min(s.total.coverage for s in money.settlements) == 0.75
+    assert overview(money, [])[-2] == (
+        "1 image could not be decided; the least coverage is that of a, 75.0% of its images."
+    )
+
+
 @pytest.mark.parametrize(
     ("p", "beginning"),
     [
