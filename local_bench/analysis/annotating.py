@@ -77,7 +77,7 @@ def open_session(
 def _keep_protocol(database: AnnotationDatabase, protocol: Protocol) -> None:
     text = protocol.model_dump_json()
     before = database.meta(PROTOCOL_META + protocol.id)
-    if before is not None and before != text:
+    if before is not None and Protocol.model_validate_json(before).asked != protocol.asked:
         items = {item_id for item_id, item in database.items().items() if item.protocol == protocol.id}
         if any(answer.item_id in items for answer in database.answers()):
             raise UserError(

@@ -242,6 +242,8 @@ def test_annotations_are_merged_with_their_runs(tmp_path, capsys, monkeypatch):
         file = write(tmp_path / f"{rater}.jsonl", labels(shop, rater))
         run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept")
     monkeypatch.setattr("local_bench.runs.merge._refuse_faulty", lambda run: None)  # drawn by hand, not generated
+    with AnnotationDatabase(shops[1].path / FILE) as database:  # of a release with another key
+        database.set_meta("protocol:accept", database.meta("protocol:accept").replace('"key":"r"', '"key":"w"'))
     merge(tmp_path / "all", [shop.path for shop in shops])
     with RunDir.open(tmp_path / "all") as opened:
         found = load_annotations(opened.path, opened, {})
@@ -293,6 +295,10 @@ def test_a_protocol_of_a_lab_and_one_that_changed(shop, tmp_path, capsys, monkey
     load_protocol.cache_clear()
     with RunDir.open(shop.path) as opened, pytest.raises(UserError, match="give the changed protocol another id"):
         open_session([opened], load_protocol("mine"))
+    (folder / "mine.yaml").write_text(text.replace("key: r", "key: w").replace("version: 1", "version: 2"))
+    load_protocol.cache_clear()
+    with RunDir.open(shop.path) as opened, open_session([opened], load_protocol("mine")).session.database as database:
+        assert len(database.answers()) == 32  # by other keys, and as valid as before
     (folder / "mine.yaml").write_text(text.replace("key: r", "key: z"))
     load_protocol.cache_clear()
     assert "the key z is used by the page" in _refused(capsys, "annotate", shop.path, "--protocol", "mine")

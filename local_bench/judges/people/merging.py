@@ -6,6 +6,7 @@ from pathlib import Path
 
 from local_bench.core.errors import UserError
 from local_bench.judges.people.database import AnnotationDatabase
+from local_bench.judges.people.protocol import Protocol
 
 PROTOCOL_META, SESSION_META = "protocol:", "session:"
 """Prefixes of the keys of `meta` with the text of a protocol, and with the settings and items of its session."""
@@ -27,7 +28,7 @@ def merge_annotations(target: Path, parts: Sequence[Path]) -> None:
                 if not key.startswith(PROTOCOL_META):
                     continue
                 before = protocols.setdefault(key, (text, part))
-                if before[0] != text:
+                if not _same(before[0], text):
                     name = key.removeprefix(PROTOCOL_META)
                     raise UserError(f"the annotation protocol {name} differs between {before[1]} and {part}: {_APART}")
             merged.absorb(part)
@@ -36,6 +37,11 @@ def merge_annotations(target: Path, parts: Sequence[Path]) -> None:
                     merged.set_meta(key, text)
                 elif key.startswith(SESSION_META):
                     merged.set_meta(key, _joined(merged.meta(key), text))
+
+
+def _same(before: str, text: str) -> bool:
+    """Whether answers by both protocols can stand together."""
+    return before == text or Protocol.model_validate_json(before).asked == Protocol.model_validate_json(text).asked
 
 
 _APART = "rename the protocol of one run, or merge the runs apart"

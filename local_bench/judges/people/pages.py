@@ -22,7 +22,7 @@ _SCRIPT_TEXTS = (
 _NAMES: dict[Language, str] = {"en": "English", "zh": "中文"}
 _LEGEND = (
     *(("Enter", "k_enter"), ("z", "k_undo"), ("c", "k_cannot"), ("t", "k_tags"), ("n", "k_note"), ("[ ]", "k_images")),
-    *(("d", "k_side"), ("s", "k_slider"), ("f", "k_flicker"), ("+ - 0", "k_zoom"), ("← ↑ → ↓", "k_arrows")),
+    *(("d", "k_side"), ("s", "k_slider"), ("f", "k_flicker"), ("+ - Home", "k_zoom"), ("← ↑ → ↓", "k_arrows")),
     *(("g", "k_guidelines"), ("?", "k_legend")),
 )
 

@@ -22,7 +22,7 @@ POINT = "point_{}"
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 Value = bool | int | str
-_RESERVED = "zcntgsfd?+-0[]"
+_RESERVED = "zcntgsfd?+-[]"
 """Keys of the page itself; an option cannot have them."""
 
 
@@ -124,6 +124,11 @@ class Protocol(Strict):
         if self.adjudicate and (self.overall == "none" or self.shows == "pair"):
             raise ValueError("adjudicate requires a protocol with a decision")
         return self
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """All that an answer depends on: everything but the version and the keys."""
+        return self.model_dump(exclude={"version": True, "fields": {"__all__": {"options": {"__all__": {"key"}}}}})
 
     @property
     def scores(self) -> bool:

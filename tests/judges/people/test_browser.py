@@ -236,7 +236,7 @@ def test_the_keyboard_alone_completes_a_session(tmp_path):
             await press("g")
             assert await page.is_visible("#guidelines")
             await press("Escape")
-            for key in ("+", "+", "ArrowLeft", "-", "0", "d", "s", "Shift+ArrowRight", "f", "f", "d", "]", "["):
+            for key in ("+", "+", "ArrowLeft", "-", "Home", "d", "s", "Shift+ArrowRight", "f", "f", "d", "]", "["):
                 await press(key)
             await press("t")
             await press("Space")
@@ -262,6 +262,31 @@ def test_the_keyboard_alone_completes_a_session(tmp_path):
     noted = [one.given for one in stored if one.given.note]
     assert [(one.note, one.reasons) for one in noted] == [("z, a and r are letters here", ("missing_requirement",))]
     assert all(one.given.cannot_tell is None for one in stored)
+
+
+def test_a_digit_gives_that_score(tmp_path):
+    """Key 0 is score 0, key 5 is score 5; `Home` resets the zoom."""
+    shop = make_shop(tmp_path / "run", 3, models=MODELS[:1])
+
+    async def work(live):
+        async with chromium() as browser, at_the_page(browser, live.link("ann")) as page:
+            fitted = await page.inner_text("#zoom")
+            await page.keyboard.press("+")
+            assert await page.inner_text("#zoom") != fitted
+            await page.keyboard.press("Home")
+            assert await page.inner_text("#zoom") == fitted
+            for keys in ("012", "345"):
+                for key in keys * len(await displayed(page)):
+                    await page.keyboard.press(key)
+                await page.evaluate("document.querySelector('article').dataset.seen = 1")
+                await page.keyboard.press("Enter")
+                await next_item(page, None)
+
+    with live_server(shop.path, "scores", {"ann": "annotator"}) as live:
+        asyncio.run(work(live))
+        first, second = live.session.database.answers()
+    assert list(first.given.values.values()) == [{"brf": 0, "veq": 1, "cns": 2}] * len(first.given.values)
+    assert list(second.given.values.values()) == [{"brf": 3, "veq": 4, "cns": 5}] * len(second.given.values)
 
 
 def test_answers_given_without_a_network_are_sent_later(tmp_path):

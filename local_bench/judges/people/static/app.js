@@ -466,7 +466,7 @@ document.addEventListener("keydown", (event) => {
   const actions = {
     c: () => answers.open("cannot"), n: () => answers.open("note"), t: () => answers.open("tags"),
     d: () => viewer.toggle("side"), s: () => viewer.toggle("slider"), f: () => viewer.toggle("flicker"),
-    "+": () => viewer.zoom("in"), "=": () => viewer.zoom("in"), "-": () => viewer.zoom("out"), 0: () => viewer.zoom("fit"),
+    "+": () => viewer.zoom("in"), "=": () => viewer.zoom("in"), "-": () => viewer.zoom("out"), Home: () => viewer.zoom("fit"),
     "[": () => viewer.step(-1), "]": () => viewer.step(1),
   };
   if (answers.key(key) || (key in actions && (actions[key](), true))) event.preventDefault();
