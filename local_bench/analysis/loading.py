@@ -1,12 +1,11 @@
 """A finished run as pandas data frames, for notebooks and scripts: `local_bench.load_run`."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from local_bench.analysis.agreement import judge_labels
-from local_bench.analysis.economics import usd_per_image
+from local_bench.analysis.candidate_table import CandidateTable
 from local_bench.analysis.official import derived
 from local_bench.analysis.settlement import accounting
 from local_bench.core import strictjson
@@ -14,7 +13,6 @@ from local_bench.core.money import MICRO
 from local_bench.core.packages import require
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import OutcomeRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,30 +47,29 @@ class Run:
         """One row per candidate, in the plan's order.
 
         `work_id, model, task_id, category, deliverable, attempt, prompt, seed, width, height, state, unscored, image,
-        pixels_sha256, cost_usd, price_usd, accepted`. `image` is the PNG's path, None without an image.
+        pixels_sha256, cost_usd, price_usd, task_price_usd, accepted`. `image` is the PNG's path, None without an image.
         `cost_usd` is the model's mean metered cost per image, or the cost of an imported image; `price_usd` is the
-        deliverable's share of the task's price.
+        deliverable's share of the task's price, `task_price_usd`. exports/candidates.csv and .parquet have the same
+        values, with `image` relative to the run directory.
         """
-        costs = self._image_costs()
-        columns = ("work_id", "model", "task_id", "deliverable", "attempt", "prompt", "seed", "width", "height")
-        rows = []
-        for row in self._run.store.outcomes():
-            candidate = row.candidate
-            rows.append(
-                {name: getattr(candidate, name) for name in columns}
-                | {
-                    "category": row.category,
-                    "state": candidate.state,
-                    "unscored": candidate.unscored,
-                    "image": None if candidate.image is None else str(self._run.image(candidate.image)),
-                    "pixels_sha256": candidate.image,
-                    "cost_usd": _cost(row, costs),
-                    "price_usd": row.part_micro_usd / MICRO,
-                    "accepted": row.accepted,
-                }
-            )
-        order = [*columns[:3], "category", *columns[3:], "state", "unscored", "image", "pixels_sha256"]
-        return _frame(rows, [*order, "cost_usd", "price_usd", "accepted"])
+        store = self._run.store
+        table = CandidateTable(self._run, accounting(store, self._run.config.settlement))
+        columns: dict[str, list[Any]] = {name: [] for name in _CANDIDATES}
+        positions: list[int] = []
+        for limits in store.parts():
+            part = table.part(limits)
+            positions += part["position"]
+            part |= {
+                "image": [None if image is None else str(self.path / image) for image in part["image"]],
+                "cost_usd": [None if cost is None else float(cost) for cost in part["cost_usd"]],
+                "price_usd": [micro / MICRO for micro in part["price_micro_usd"]],
+                "task_price_usd": [micro / MICRO for micro in part["task_price_micro_usd"]],
+                "accepted": [None if accepted is None else bool(accepted) for accepted in part["accepted"]],
+            }
+            for name, values in columns.items():
+                values.extend(part[name])
+        in_order = sorted(range(len(positions)), key=positions.__getitem__)
+        return _frame([{name: values[i] for name, values in columns.items()} for i in in_order], list(_CANDIDATES))
 
     def scores(self) -> "pd.DataFrame":
         """One row per score: `work_id, model, task_id, deliverable, attempt, name, kind, value, spread, applies,
@@ -173,26 +170,28 @@ class Run:
     def _candidate_columns(self) -> dict[str, dict[str, Any]]:
         return {row.work_id: {name: getattr(row, name) for name in _CANDIDATE} for row in self._run.store.candidates()}
 
-    def _image_costs(self) -> dict[str, float]:
-        store = self._run.store
-        return {
-            model: float(usd)
-            for model, usd in usd_per_image(store, accounting(store, self._run.config.settlement)).items()
-        }
-
 
 _CANDIDATE = ("work_id", "model", "task_id", "deliverable", "attempt")
+_CANDIDATES = (
+    *(
+        "work_id",
+        "model",
+        "task_id",
+        "category",
+        "deliverable",
+        "attempt",
+        "prompt",
+        "seed",
+        "width",
+        "height",
+        "state",
+    ),
+    *("unscored", "image", "pixels_sha256", "cost_usd", "price_usd", "task_price_usd", "accepted"),
+)
 _TOTALS = (
     *("share", "coverage", "task_acceptance", "deliverable_acceptance"),
     *("n_tasks", "n", "n_accepted", "n_unscored"),
 )
-
-
-def _cost(row: OutcomeRow, costs: Mapping[str, float]) -> float | None:
-    if row.candidate.image is None:
-        return None
-    own = row.candidate.cost_micro_usd
-    return own / MICRO if own is not None else costs.get(row.candidate.model)
 
 
 def _frame(rows: list[dict[str, Any]], columns: list[str]) -> "pd.DataFrame":

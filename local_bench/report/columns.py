@@ -7,14 +7,17 @@ import pyarrow as pa
 TEXT, INT, REAL, YES_NO = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 USD = pa.decimal128(19, 6)
 """US dollars, exact to the micro-dollar; every 64-bit number of micro-dollars fits."""
+MEAN_USD = pa.decimal128(38, 18)
+"""US dollars as a mean, which is no whole number of micro-dollars."""
 
 
 def schema(**columns: Any) -> Any:
-    """A pyarrow schema; every `<name>_micro_usd` column is followed by the same amount as `<name>_usd`."""
+    """A pyarrow schema; every `<name>_micro_usd` column is followed by the same amount as `<name>_usd`, if that is not
+    a column of its own."""
     fields = []
     for name, kind in columns.items():
         fields.append(pa.field(name, kind))
-        if name.endswith("_micro_usd"):
+        if name.endswith("_micro_usd") and name.replace("_micro_usd", "_usd") not in columns:
             fields.append(pa.field(name.replace("_micro_usd", "_usd"), USD))
     return pa.schema(fields)
 
@@ -24,8 +27,10 @@ _WORK = {"work_id": TEXT, "model": TEXT, "task_id": TEXT, "category": TEXT, "del
 CANDIDATES = schema(
     **_WORK, title=TEXT, prompt=TEXT, seed=INT, height=INT, width=INT, state=TEXT, unscored=TEXT, identity=TEXT,
     pixels_sha256=TEXT, accepted=YES_NO, decision_unscored=TEXT, price_micro_usd=INT, work=TEXT, batch_size=INT,
-    truncated=TEXT, cost_micro_usd=INT,
+    truncated=TEXT, cost_micro_usd=INT, cost_usd=MEAN_USD, task_price_micro_usd=INT, image=TEXT,
 )  # fmt: skip
+"""`price` is the deliverable's part of `task_price`; `cost_micro_usd` is stated for imported images, `cost_usd` is also
+the model's mean metered cost per image; `image` is relative to the run directory."""
 VERDICTS = schema(
     **_WORK, rubric=TEXT, point=INT, repeat=INT, answer=TEXT, labels=TEXT, unscored=TEXT, raw=TEXT, question_id=TEXT,
     rubric_sha256=TEXT, judge=TEXT,

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from local_bench.analysis.candidate_table import CandidateTable
 from local_bench.analysis.economics import economics_of
 from local_bench.analysis.official import derived
 from local_bench.analysis.performance import GenerationStats, generation_stats, prompt_truncations
@@ -64,9 +65,10 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
             tables[name] = opened.enter_context(closing(TableWriter(name, schema, *files)))
             paths += of_table
         titles: dict[str, str] = {}
+        table = CandidateTable(run, money)
         for part in run.store.parts():
-            candidates = run.store.candidate_columns(part)
-            tables["candidates"].add(candidates | {"title": _titles(run, candidates["task_id"], titles)})
+            candidates = table.part(part)
+            tables["candidates"].add({**candidates, "title": _titles(run, candidates["task_id"], titles)})
             tables["verdicts"].add(run.store.verdict_columns(part))
             tables["scores"].add(run.store.score_columns(part))
         small["scores"] = (columns.SCORES, _derived(run))

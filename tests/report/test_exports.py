@@ -7,9 +7,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from local_bench.analysis.loading import load_run
 from local_bench.analysis.settlement import accounting
 from local_bench.core.errors import LocalBenchError
 from local_bench.report.exports import write_exports
@@ -147,6 +149,30 @@ def test_candidates_have_their_generation_and_api_cost(make_run: MakeRun) -> Non
     elsewhere = rows["some-api", "t1", 1]
     assert elsewhere["cost_usd"] == Decimal("0.137406")
     assert [elsewhere[name] for name in ("batch_size", "truncated", "height", "width")] == [None] * 4
+
+
+@pytest.mark.parametrize("on_gpus", [False, True])
+def test_the_candidates_are_those_of_load_run(make_run: MakeRun, on_gpus: bool) -> None:
+    path = make_run(on_gpus=on_gpus, planned=not on_gpus, gap=on_gpus)
+    export(path)
+    read = pd.read_csv(path / "exports" / "candidates.csv", keep_default_na=False, na_values=[""])
+    with load_run(path) as run:
+        loaded = run.candidates()
+    read = read.set_index("work_id").loc[loaded["work_id"]].reset_index()
+    files = [None if pd.isna(image) else str(path / image) for image in read["image"]]
+    assert all(Path(file).is_file() for file in files if file)
+    for name in loaded:
+        written = files if name == "image" else [None if pd.isna(cell) else cell for cell in read[name]]
+        if name in ("category", "prompt"):
+            written = [cell.removeprefix("'") for cell in written]  # which keeps a spreadsheet from running it
+        expected = [None if pd.isna(cell) else cell for cell in loaded[name]]
+        assert written == (pytest.approx(expected, rel=1e-12) if name.endswith("_usd") else expected), name
+    assert loaded.groupby(["model", "task_id"])["price_usd"].sum().unstack().to_dict("index")["alpha"] == {
+        "t1": 35,
+        "t2": 100,
+    }
+    assert set(loaded["task_price_usd"]) == {35, 100}
+    assert loaded["cost_usd"].notna().equals(loaded["image"].notna())
 
 
 def test_generation_statistics_are_those_of_the_meter(make_run: MakeRun) -> None:

@@ -89,8 +89,7 @@ class ColumnReader(Database):
         return self._named(
             f"""SELECT {_OF_CANDIDATE}, prompt, seed, height, width, state, c.unscored, identity, pixels_sha256,
                   accepted, d.unscored AS decision_unscored,
-                  iif(d.work_id IS NULL, NULL, t.price_micro_usd) AS price_micro_usd, work, batch_size, truncated,
-                  cost_micro_usd
+                  t.price_micro_usd AS task_price_micro_usd, work, batch_size, truncated, cost_micro_usd, c.position
                 FROM candidates AS c CROSS JOIN tasks AS t USING (task_id) LEFT JOIN decisions AS d USING (work_id)
                 WHERE {_PART} ORDER BY c.work_id""",
             *limits,

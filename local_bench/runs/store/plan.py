@@ -158,6 +158,11 @@ class PlanStore(SummaryStore):
         (row,) = self.rows(f"SELECT {_CANDIDATE} FROM candidates WHERE work_id = ?", work_id)
         return CandidateRow(*row)
 
+    def n_deliverables(self) -> dict[tuple[str, str], int]:
+        """(task, model) -> number of the task's deliverables for this model."""
+        rows = self._stream("SELECT task_id, model, count(DISTINCT deliverable) FROM candidates GROUP BY 1, 2")
+        return {(task_id, model): n for task_id, model, n in rows}
+
     def outcomes(self, attempt: int | None = None, first_tasks: int | None = None) -> list[OutcomeRow]:
         """Candidates with price and decision, in the plan's order: of one attempt or of all; of the first tasks."""
         rows = self.rows(
