@@ -81,7 +81,7 @@ def arguments(line):
     for blank in BLANKS.get(" ".join(names), ()):
         line = line.replace("{}", blank, 1)
     assert "{}" not in line, f"give BLANKS[{' '.join(names)!r}] a value"
-    line = re.sub(r" \| --[a-z-]+( [A-Z]+)?|[\[\]]", "", line)
+    line = re.sub(r" (\||or) --[a-z-]+( [A-Z]+)?|[\[\]]", "", line)
     words = shlex.split(re.sub(r"(?<!--metrics )(?<!--set )(?<!--path )…", "", line))[len(names) :]
     return [*names, *(valued(names[:1], i and words[i - 1], words[i].rstrip(",")) for i in range(len(words)))] + (
         [] if words else ["--help"]

@@ -17,7 +17,7 @@ import yaml
 import local_bench
 
 ROOT = Path(__file__).resolve().parents[2]
-TITLED = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```$", re.M | re.S)
+TITLED = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.M | re.S)
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,8 @@ class Entry:
         parts = ["local-bench reproduce", self.paper, self.name]
         parts += {"run": ["RUN"], "anything": []}.get(self.sources, ["RUN…"])
         parts += [_given(name) for name in self.required]
-        parts += [f"[{' | '.join(map(_given, self.either))}]"] if self.either else []
+        # not `|`: in a table of Markdown it would have to be escaped, and MkDocs shows the backslash
+        parts += [f"[{' or '.join(map(_given, self.either))}]"] if self.either else []
         return " ".join([*parts, *(["--out FILE.svg"] if self.kind == "figure" else [])])
 
     def make(self, given: "Given") -> "Table | Figure":
