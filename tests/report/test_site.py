@@ -204,6 +204,11 @@ def test_only_comparable_runs_are_compared(tmp_path, browser):
     assert "Not comparable: c and a differ in the tasks." in text
     assert "Comparable runs: a, b" in text
     assert len(visit.page.query_selector_all("[aria-label=Leaderboard]")) == 2
+    widths = visit.page.eval_on_selector_all(
+        "main table", "all => all.map(one => [...one.rows].map(row => row.cells.length))"
+    )
+    assert len(widths) >= 4
+    assert all(len(set(one)) == 1 for one in widths), widths  # every table has a heading for every column
     visit.close()
 
 

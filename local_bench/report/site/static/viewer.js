@@ -87,7 +87,8 @@ function overview(s) {
   const models = [...s.models].sort((a, b) => a.group - b.group || b.total.revenue_usd - a.total.revenue_usd || b.total.n_accepted - a.total.n_accepted);
   const several = s.runs.length > 1;
   const money = models.some((one) => one.total.value_usd > 0);
-  const header = [h("th", { class: "text", scope: "col" }, "model"), ...(several ? [h("th", { class: "text", scope: "col" }, "run")] : []), ...(money ? ["revenue", "95 % interval", "", "share"] : []), "tasks accepted", "images accepted", "95 %", "unscored", "cost", ...(money ? ["profit"] : [])];
+  // Made anew for every table: an element that is put into a second one leaves the first.
+  const header = () => [h("th", { class: "text", scope: "col" }, "model"), ...(several ? [h("th", { class: "text", scope: "col" }, "run")] : []), ...(money ? ["revenue", "95 % interval", "", "share"] : []), "tasks accepted", "images accepted", "95 %", "unscored", "cost", ...(money ? ["profit"] : [])];
   const groups = [...new Set(models.map((one) => one.group))];
   const parts = groups.map((group) => {
     const of = models.filter((one) => one.group === group);
@@ -98,7 +99,7 @@ function overview(s) {
         ...(money ? [h("td", { class: best[i] }, usd(t.revenue_usd)), t.low_usd === null ? "–" : `${usd(t.low_usd)} to ${usd(t.high_usd)}`, bar(t), percent(t.value_usd ? t.revenue_usd / t.value_usd : null)] : []),
         `${t.n_tasks_accepted} / ${t.n_tasks}`, h("td", { class: money ? null : best[i] }, `${t.n_accepted} / ${t.n + t.n_unscored}`), `${percent(t.acceptance_low)} to ${percent(t.acceptance_high)}`, t.n_unscored, usd(one.cost_usd), ...(money ? [one.cost_usd === null ? "–" : usd(t.revenue_usd - one.cost_usd)] : [])];
     });
-    return [groups.length > 1 ? h("h3", {}, `Comparable runs: ${[...new Set(of.map((one) => s.runs[one.run].name))].join(", ")}`) : null, table(header, rows, "Leaderboard")];
+    return [groups.length > 1 ? h("h3", {}, `Comparable runs: ${[...new Set(of.map((one) => s.runs[one.run].name))].join(", ")}`) : null, table(header(), rows, "Leaderboard")];
   });
   const names = [...new Set(models.flatMap((one) => one.scores.map((score) => score.name)))];
   const scoreRows = (of) => {
