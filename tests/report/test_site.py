@@ -1,5 +1,6 @@
 """The site of one run or several in a real browser, from the disk: filters, links, hostile texts, accessibility."""
 
+import io
 import json
 import re
 from collections import Counter
@@ -209,6 +210,32 @@ def test_only_comparable_runs_are_compared(tmp_path, browser):
     )
     assert len(widths) >= 4
     assert all(len(set(one)) == 1 for one in widths), widths  # every table has a heading for every column
+    visit.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 768, 1280])
+def test_a_wide_table_has_a_shadow_at_its_end_and_keeps_its_first_column(shop_site, browser, width, scheme):
+    visit = Visit(browser, shop_site, width)
+    visit.page.emulate_media(color_scheme=scheme)
+    region = visit.go().locator("[aria-label=Leaderboard]")
+    hidden = region.evaluate("one => one.scrollWidth - one.clientWidth")
+    assert hidden > 0
+
+    def right_edge():
+        image = Image.open(io.BytesIO(region.screenshot())).convert("RGB")
+        return image.getpixel((image.width - 3, 2))  # above the headings; the picture can be a pixel wider
+
+    shadow = right_edge()
+    for left in range(0, hidden, 20):  # the cells below the first column are never over it, the bars neither
+        region.evaluate("(one, left) => { one.scrollLeft = left; }", left)
+        assert region.evaluate("""one => [...one.querySelectorAll("tr > :first-child")].every((cell) => {
+            const { right, top, height } = cell.getBoundingClientRect();
+            return document.elementFromPoint(right - 3, top + height / 2) === cell;
+        })"""), left
+    region.evaluate("one => { one.scrollLeft = one.scrollWidth; }")
+    ground = right_edge()
+    assert sum(abs(a - b) for a, b in zip(shadow, ground, strict=True)) > 60
     visit.close()
 
 
