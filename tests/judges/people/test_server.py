@@ -5,6 +5,7 @@ import re
 import threading
 import zlib
 from contextlib import ExitStack
+from html import escape
 
 import httpx2
 import pytest
@@ -233,6 +234,20 @@ def test_script_in_a_brief_is_text(tmp_path):
             assert "<script>" not in item["html"]
             assert "&lt;script&gt;" in item["html"]
             assert 'onerror="' not in item["html"]
+
+
+def test_the_image_that_is_judged_is_named_among_those_of_its_task(shop_run):
+    named = set()
+    with live_server(shop_run.path, "pass-fail", PEOPLE) as live, Client(live, "ann") as ann:
+        while found := ann.queue()["items"]:
+            item = live.session.queue.by_id[found[0]["item_id"]]
+            lines, at = live.session.tasks[item.task_id].deliverables, item.images[0].deliverable
+            bold = re.findall("<strong>(.*?)</strong>", found[0]["html"])
+            which = f"Image {at} of {len(lines)}"
+            assert bold == ([f"{which}: {escape(lines[at - 1])}", which] if len(lines) > 1 else [])
+            named |= {which} if bold else set()
+            assert ann.answer(found[0]).status_code == 200
+    assert {"Image 1 of 2", "Image 2 of 2"} <= named
 
 
 def test_every_response_has_the_security_headers(ann):
