@@ -289,6 +289,23 @@ def test_a_digit_gives_that_score(tmp_path):
     assert list(second.given.values.values()) == [{"brf": 3, "veq": 4, "cns": 5}] * len(second.given.values)
 
 
+def test_on_a_phone_only_the_page_scrolls(tmp_path):
+    shop = make_shop(tmp_path / "run", 2, models=MODELS[:1])
+
+    async def work(live):
+        async with chromium() as browser, at_the_page(browser, live.link("ann")) as page:
+            for width, height in ((375, 500), (834, 400)):
+                await page.set_viewport_size({"width": width, "height": height})
+                hidden = await page.evaluate(
+                    """[...document.querySelectorAll("main *")].filter((one) => one.scrollHeight > one.clientHeight + 1
+                       && ["auto", "scroll"].includes(getComputedStyle(one).overflowY)).map((one) => one.className)"""
+                )
+                assert hidden == []
+
+    with live_server(shop.path, "scores", {"ann": "annotator"}) as live:
+        asyncio.run(work(live))
+
+
 def test_answers_given_without_a_network_are_sent_later(tmp_path):
     shop = make_shop(tmp_path / "run", 6, models=MODELS[:1])
 
