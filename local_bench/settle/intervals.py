@@ -2,8 +2,9 @@
 
 Tasks are the clusters. A share or rate r = sum(a_t) / sum(b_t) over T tasks has the Wilson score interval (Wilson 1927)
 with Student's t of T - 1 degrees of freedom in place of z, and with the effective sample size n = r (1 - r) / SE^2
-(Korn and Graubard 1998), where SE is the jackknife's over tasks. n is at most the number of tasks or, for weights as
-unequal as prices, Kish's (sum b_t)^2 / sum b_t^2; this is also n where all tasks are alike, such as 0 of n and n of n.
+(Korn and Graubard 1998), where SE is the jackknife's over tasks. For weights as unequal as prices n is at most Kish's
+(sum b_t)^2 / sum b_t^2, for units of a rate at most the geometric mean of Kish's n and T; where all tasks are alike,
+such as 0 of n and n of n, it is Kish's n.
 `docs/uncertainty.md` has the coverage, `scripts/bench_coverage` measures it.
 """
 
@@ -41,24 +42,24 @@ def share_interval(earned: ArrayLike, values: ArrayLike, level: float = LEVEL) -
 def rate_interval(successes: ArrayLike, n: ArrayLike, level: float = LEVEL) -> tuple[float, float] | None:
     """Interval of a rate of units clustered by task: successes (or their sums in [0, 1]) and units by task; None for
     fewer than two tasks with units."""
-    return _closed(successes, n, level, len)
+    return _closed(successes, n, level, lambda b: sqrt(kish(b) * len(b)))
 
 
 def mean_interval(
     sums: ArrayLike, n: ArrayLike, scale: tuple[float, float] | None = None, level: float = LEVEL
 ) -> tuple[float, float] | None:
     """Interval of the mean of values clustered by task, from sums and numbers of values by task: on a bounded scale
-    (its ends) that of a rate, else the mean +- t SE. None for fewer than two tasks with values, and on an unbounded
-    scale for tasks that are all alike."""
+    (its ends) that of a rate, else the mean +- t SE, both with Kish's n - 1 degrees of freedom. None for fewer than two
+    tasks with values, and on an unbounded scale for tasks that are all alike."""
     above, below = _tasks(sums, n)
     if len(below) < 2:
         return None
     if scale is not None:
         low, high = scale
-        ends = _closed((above - low * below) / (high - low), below, level, lambda _: inf)
+        ends = _closed((above - low * below) / (high - low), below, level, lambda _: inf, kish(below) - 1)
         return None if ends is None else (low + ends[0] * (high - low), low + ends[1] * (high - low))
     mean, error = ratio_and_error(above, below)
-    half = student(len(below) - 1, level) * error
+    half = student(max(1.0, kish(below) - 1), level) * error
     return (mean - half, mean + half) if half > 0 else None
 
 
@@ -88,16 +89,17 @@ def exact_sum(values: Iterable[float]) -> float:
 
 
 def _closed(
-    successes: ArrayLike, n: ArrayLike, level: float, most: Callable[[Floats], float]
+    successes: ArrayLike, n: ArrayLike, level: float, most: Callable[[Floats], float], df: float | None = None
 ) -> tuple[float, float] | None:
-    """`most` is the largest effective sample size of tasks with these denominators."""
+    """`most` is the largest effective sample size of tasks with these denominators, `df` the degrees of freedom if not
+    T - 1."""
     a, b = _tasks(successes, n)
     if len(b) < 2:
         return None
     rate, error = ratio_and_error(a, b)
     spread = rate * (1 - rate)
     effective = min(most(b), spread / error**2) if spread > 1e-12 and error > 1e-9 else kish(b)
-    return wilson(rate * effective, effective, level, student(len(b) - 1, level))
+    return wilson(rate * effective, effective, level, student(len(b) - 1 if df is None else max(1.0, df), level))
 
 
 def _tasks(above: ArrayLike, below: ArrayLike) -> tuple[Floats, Floats]:

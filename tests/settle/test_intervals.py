@@ -33,7 +33,7 @@ def test_the_jackknife_of_one_unit_a_task_is_the_standard_error():
     assert (mean, error) == (pytest.approx(values.mean()), pytest.approx(stats.sem(values)))
 
 
-def by_hand(earned, values, most):
+def by_hand(earned, values, most, df=None):
     """The interval in exact fractions up to the last step."""
     earned, values = [Fraction(x) for x in earned], [Fraction(x) for x in values]
     n, total = len(values), sum(values)
@@ -42,7 +42,7 @@ def by_hand(earned, values, most):
     middle = sum(without) / n
     variance = Fraction(n - 1, n) * sum((x - middle) ** 2 for x in without)
     size = min(float(rate * (1 - rate) / variance), most)
-    t, p = stats.t.ppf(0.975, n - 1), float(rate)
+    t, p = stats.t.ppf(0.975, df or n - 1), float(rate)
     half = t * sqrt(p * (1 - p) / size + t**2 / 4 / size**2)
     return (p + t**2 / 2 / size - half) / (1 + t**2 / size), (p + t**2 / 2 / size + half) / (1 + t**2 / size)
 
@@ -51,9 +51,10 @@ def test_shares_and_rates_by_hand():
     earned, values = [50, 0, 100, 25], [100, 100, 100, 50]
     assert kish(values) == pytest.approx(350**2 / (3 * 100**2 + 50**2))
     assert share_interval(earned, values) == pytest.approx(by_hand(earned, values, kish(values)))
-    assert rate_interval([1, 0, 2, 3], [2, 1, 2, 4]) == pytest.approx(by_hand([1, 0, 2, 3], [2, 1, 2, 4], 4))
+    most = sqrt(4 * 81 / 25)
+    assert rate_interval([1, 0, 2, 3], [2, 1, 2, 4]) == pytest.approx(by_hand([1, 0, 2, 3], [2, 1, 2, 4], most))
     low, high = mean_interval([4.0, 7.0, 3.0, 10.0], [1, 2, 1, 2], (0, 5))
-    shares = by_hand([Fraction(4, 5), Fraction(7, 5), Fraction(3, 5), 2], [1, 2, 1, 2], np.inf)
+    shares = by_hand([Fraction(4, 5), Fraction(7, 5), Fraction(3, 5), 2], [1, 2, 1, 2], np.inf, 36 / 10 - 1)
     assert (low / 5, high / 5) == pytest.approx(shares)
 
 
