@@ -24,7 +24,7 @@ from local_bench.core.storage import write_new
 from local_bench.core.tables import guarded
 from local_bench.judges.people.database import FILE, AnnotationDatabase
 from local_bench.judges.people.items import Given, Item, StoredAnswer
-from local_bench.judges.people.merging import PROTOCOL_META, SESSION_META
+from local_bench.judges.people.merging import PROTOCOL_META, SESSION_META, same_questions
 from local_bench.judges.people.protocol import PREFERRED, Protocol
 from local_bench.judges.people.queue import Queue
 from local_bench.judges.people.session import InvalidAnswer, Session
@@ -77,7 +77,7 @@ def open_session(
 def _keep_protocol(database: AnnotationDatabase, protocol: Protocol) -> None:
     text = protocol.model_dump_json()
     before = database.meta(PROTOCOL_META + protocol.id)
-    if before is not None and Protocol.model_validate_json(before).asked != protocol.asked:
+    if before is not None and not same_questions(before, text):
         items = {item_id for item_id, item in database.items().items() if item.protocol == protocol.id}
         if any(answer.item_id in items for answer in database.answers()):
             raise UserError(

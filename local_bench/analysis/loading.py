@@ -173,20 +173,8 @@ class Run:
 
 _CANDIDATE = ("work_id", "model", "task_id", "deliverable", "attempt")
 _CANDIDATES = (
-    *(
-        "work_id",
-        "model",
-        "task_id",
-        "category",
-        "deliverable",
-        "attempt",
-        "prompt",
-        "seed",
-        "width",
-        "height",
-        "state",
-    ),
-    *("unscored", "image", "pixels_sha256", "cost_usd", "price_usd", "task_price_usd", "accepted"),
+    *("work_id", "model", "task_id", "category", "deliverable", "attempt", "prompt", "seed", "width", "height"),
+    *("state", "unscored", "image", "pixels_sha256", "cost_usd", "price_usd", "task_price_usd", "accepted"),
 )
 _TOTALS = (
     *("share", "coverage", "task_acceptance", "deliverable_acceptance"),

@@ -107,7 +107,7 @@ def reproduce(
         tasks, scores, usd, api_prices, allow_unlike, people, predictor, predictions, by_type, intervals, raters, task
     )
     _check(selected, options, out)
-    with opened(paper, paths, options, selected.beside) as inputs:
+    with opened(paper, paths, options, selected.keeps_judge) as inputs:
         result = selected.make(inputs)
     from local_bench.core.storage import write_atomic
     from local_bench.report.papers.draw import draw

@@ -81,8 +81,9 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
 
 def _derived(run: RunDir) -> Iterator[dict[str, Any]]:
     """The scores that follow from an image's other scores, after those."""
-    images = {row.candidate.work_id: row for row in run.store.outcomes()}
-    for work_id, score in derived(run):
+    scores = derived(run)
+    images = {row.candidate.work_id: row for row in run.store.outcomes()} if scores else {}
+    for work_id, score in scores:
         candidate = vars(images[work_id].candidate) | {"category": images[work_id].category}
         yield candidate | vars(score) | {"kind": "benchmark"}
 

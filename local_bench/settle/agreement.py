@@ -133,7 +133,7 @@ def krippendorff_alpha(units: Sequence[Sequence[float | None]], level: Level = "
 def rank_correlation(x: Sequence[float | None], y: Sequence[float | None]) -> Agreement:
     """Spearman's rho of two rankings of models (ServImage, table 11) with the probability of one as high by chance,
     exact for up to 8 models without ties. Undefined for fewer than `MIN_MODELS`."""
-    from scipy.stats import spearmanr
+    from scipy.stats import rankdata, spearmanr
 
     found, pairs = spearman(x, y), _pairs(x, y)
     if len(pairs) < MIN_MODELS:
@@ -144,11 +144,9 @@ def rank_correlation(x: Sequence[float | None], y: Sequence[float | None]) -> Ag
     if len(pairs) > _ALL_ORDERS:
         return replace(found, by_chance=float(spearmanr(first, second, alternative="greater").pvalue))
     # with equal ranks on one side, rho orders the permutations as the sum of products of the ranks does
-    ranks = [
-        (np.searchsorted(s := np.sort(of), of) + np.searchsorted(s, of, side="right")) / 2 for of in (first, second)
-    ]
-    sums = np.array(list(permutations(ranks[1]))) @ ranks[0]
-    return replace(found, by_chance=float((sums >= ranks[0] @ ranks[1] - 1e-9).mean()))
+    ranks, others = rankdata(first), rankdata(second)
+    sums = np.array(list(permutations(others))) @ ranks
+    return replace(found, by_chance=float((sums >= ranks @ others - 1e-9).mean()))
 
 
 def spearman(x: Sequence[float | None], y: Sequence[float | None]) -> Agreement:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_bench.settle.agreement import Agreement, agreement_rate, spearman
-from local_bench.settle.intervals import Floats, rate_interval, share_interval
+from local_bench.settle.intervals import Floats, amounts, rate_interval, share_interval
 
 ALL = "all models"
 
@@ -155,11 +155,11 @@ def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
         judged_micro_usd=_sum(known, lambda each: each.judged is True),
         faultless_micro_usd=_sum(known, lambda each: each.faultless is True),
         true_micro_usd=_sum(known, lambda each: each.right is True),
-        true_interval_micro_usd=_amounts(share_interval(of_tasks(right), values), total),
+        true_interval_micro_usd=amounts(share_interval(of_tasks(right), values), total),
         too_much_micro_usd=_sum(known, lambda each: each.judged is True and not each.right),
         too_little_micro_usd=_sum(known, lambda each: each.judged is not True and each.right is True),
         off_micro_usd=_sum(known, lambda each: each.judged is True) - _sum(known, lambda each: each.right is True),
-        off_interval_micro_usd=_amounts((much[0] - little[1], much[1] - little[0]) if much and little else None, total),
+        off_interval_micro_usd=amounts((much[0] - little[1], much[1] - little[0]) if much and little else None, total),
         n_right=n_right,
         right_low=low,
         right_high=high,
@@ -172,7 +172,3 @@ def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
 
 def _sum(paid: Iterable[JudgedDeliverable], when: Callable[[JudgedDeliverable], bool]) -> int:
     return sum(each.part_micro_usd for each in paid if when(each))
-
-
-def _amounts(ends: tuple[float, float] | None, total: float) -> tuple[int, int] | None:
-    return None if ends is None else (round(ends[0] * total), round(ends[1] * total))

@@ -63,6 +63,11 @@ def mean_interval(
     return (mean - half, mean + half) if half > 0 else None
 
 
+def amounts(ends: tuple[float, float] | None, total: float) -> tuple[int, int] | None:
+    """The interval of a share of `total` as amounts in its unit, such as micro-USD, rounded."""
+    return None if ends is None else (round(ends[0] * total), round(ends[1] * total))
+
+
 def student(df: float, level: float = LEVEL) -> float:
     """The two-sided quantile of Student's t."""
     return float(stdtrit(df, (1 + level) / 2))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from local_bench.core.money import MICRO
-from local_bench.settle.intervals import rate_interval, share_interval
+from local_bench.settle.intervals import amounts, rate_interval, share_interval
 from local_bench.settle.table import (
     ACCEPTED,
     UNSCORED,
@@ -220,9 +220,7 @@ def _totals(
 
 def revenue_interval(earned: ArrayLike, values: ArrayLike) -> tuple[int, int] | None:
     """`share_interval` in the unit of the values, such as micro-USD, rounded."""
-    ends = share_interval(earned, values)
-    total = int(np.asarray(values).sum())
-    return None if ends is None else (round(ends[0] * total), round(ends[1] * total))
+    return amounts(share_interval(earned, values), int(np.asarray(values).sum()))
 
 
 # ---- tables of outcomes, exact

@@ -47,9 +47,9 @@ class Suite(ABC):
     repeats: ClassVar[int] = 1
     """Number of repeats of each question."""
     scores_of_judge: ClassVar[Sequence[str]]
+    """Names of the scores that `scores` returns."""
     top_score: ClassVar[float | None] = None
     """The end of the judge's scores' scale, which starts at 0; None if it is not known."""
-    """Names of the scores that `scores` returns."""
     thresholds: ClassVar[Mapping[str, float] | None] = None
     """Score -> minimum value for acceptance, which replaces the config's `acceptance`; None: the config's."""
     pass_fail: ClassVar[Sequence[str]] = ()

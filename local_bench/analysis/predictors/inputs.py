@@ -54,18 +54,20 @@ def check_inputs(expected: Inputs, run: RunDir, other_judge: bool = False) -> No
 
 def judges_differ(expected: Inputs, run: RunDir) -> bool:
     """Whether `run` has another judge or other rubrics, so that `check_inputs` refuses it without `other_judge`."""
-    try:
-        _refuse_judges(expected, inputs_of(run), run.path, "", "")
-    except UserError:
-        return True
-    return False
+    return _difference(expected, inputs_of(run), run.path) is not None
 
 
 def _refuse_judges(expected: Inputs, found: Inputs, path: Path, than: str, hint: str) -> None:
+    difference = _difference(expected, found, path)
+    if difference is not None:
+        raise UserError(f"{difference} {than}: {hint}")
+
+
+def _difference(expected: Inputs, found: Inputs, path: Path) -> str | None:
+    """The beginning of a sentence that says what differs."""
     if expected.judges != found.judges:
-        raise UserError(f"the judges of {path} differ {than}: {hint}")
+        return f"the judges of {path} differ"
     theirs, own = set(expected.rubrics), set(found.rubrics)
     both = {name for name, _ in theirs} & {name for name, _ in own}
     different = next((name for name, sha in sorted(own - theirs) if name in both), None)
-    if different is not None:
-        raise UserError(f"the rubric {different} of {path} differs {than}: {hint}")
+    return None if different is None else f"the rubric {different} of {path} differs"

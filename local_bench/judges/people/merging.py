@@ -28,7 +28,7 @@ def merge_annotations(target: Path, parts: Sequence[Path]) -> None:
                 if not key.startswith(PROTOCOL_META):
                     continue
                 before = protocols.setdefault(key, (text, part))
-                if not _same(before[0], text):
+                if not same_questions(before[0], text):
                     name = key.removeprefix(PROTOCOL_META)
                     raise UserError(f"the annotation protocol {name} differs between {before[1]} and {part}: {_APART}")
             merged.absorb(part)
@@ -39,8 +39,8 @@ def merge_annotations(target: Path, parts: Sequence[Path]) -> None:
                     merged.set_meta(key, _joined(merged.meta(key), text))
 
 
-def _same(before: str, text: str) -> bool:
-    """Whether answers by both protocols can stand together."""
+def same_questions(before: str, text: str) -> bool:
+    """Whether two stored protocols ask the same, so that answers by both can be used together."""
     return before == text or Protocol.model_validate_json(before).asked == Protocol.model_validate_json(text).asked
 
 

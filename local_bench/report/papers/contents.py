@@ -14,14 +14,14 @@ _PROMPT = (
 _TABLE: Kind = "table"
 _FIGURE: Kind = "figure"
 _servimage = partial(Entry, "servimage")
-_servimage_people = partial(_servimage, sources="run", options=_PEOPLE, required=_PEOPLE, beside=True)
+_servimage_people = partial(_servimage, sources="run", options=_PEOPLE, required=_PEOPLE, keeps_judge=True)
 """Of one run with labels."""
 _servimage_payers = partial(
     _servimage,
     sources="runs",
     options=(*_PEOPLE, "predictor", "predictions"),
     required=(*_PEOPLE, "predictor"),
-    beside=True,
+    keeps_judge=True,
 )
 """Of runs with annotations, and trained predictors."""
 _idea = partial(Entry, "idea-bench")
@@ -47,7 +47,7 @@ SERVIMAGE = (
         sources="run",
         options=(*_PEOPLE, "predictor"),
         either=(*_PEOPLE, "predictor"),
-        beside=True,
+        keeps_judge=True,
     ),
     _servimage_people(_TABLE, 10, "agreement of judges and people", "servimage_people:table_10"),
     _servimage(_TABLE, 11, "rank correlation of judges", "servimage_people:table_11", sources="run"),
@@ -109,7 +109,7 @@ IDEA_BENCH = (
         "the mini subset: CLIPScore, judge, people",
         "idea_bench:table_8",
         options=_PEOPLE,
-        beside=True,
+        keeps_judge=True,
     ),
     _idea(_FIGURE, 1, "overview", reason=_ILLUSTRATION),
     _idea(_FIGURE, 2, "construction of the dataset", reason=_ILLUSTRATION),

@@ -40,8 +40,8 @@ class Entry:
     required: tuple[str, ...] = ()
     either: tuple[str, ...] = ()
     """Options of which one is required."""
-    beside: bool = False
-    """Whether the labels of `--people` are shown beside the judge's results; else they replace them."""
+    keeps_judge: bool = False
+    """Whether the judge's results are shown with the labels of `--people`, which otherwise replace them."""
 
     @property
     def name(self) -> str:

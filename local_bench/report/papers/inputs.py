@@ -56,15 +56,15 @@ class Given:
     """Why runs of the table cannot be compared, if that is allowed."""
     unlike: frozenset[str] = frozenset()
     """Models of runs that differ from the first."""
-    beside: bool = False
-    """`Entry.beside`"""
+    keeps_judge: bool = False
+    """`Entry.keeps_judge`"""
 
     @property
     def judging(self) -> list[str]:
         """Who judged: the judges and rubric sets of the runs, one sentence each, or the labels that replace them; and
         how many images of each model were made. Empty for result files."""
         made = self._made()
-        if self.options.people and not self.beside:
+        if self.options.people and not self.keeps_judge:
             return [f"decided by people's labels: {', '.join(path.name for path in self.options.people)}", *made]
         return [*self.judges, *made]
 
@@ -121,9 +121,9 @@ class Given:
 
 
 @contextmanager
-def opened(paper: str, paths: Sequence[Path], options: Options, beside: bool = False) -> Iterator[Given]:
-    """Open folders as runs, and the rest as result files; `beside` as in `Entry`. UserError if both are given, for a
-    path that does not exist, and for a run of another benchmark or without a plan; the errors of `RunDir.open`."""
+def opened(paper: str, paths: Sequence[Path], options: Options, keeps_judge: bool = False) -> Iterator[Given]:
+    """Open folders as runs, and the rest as result files; `keeps_judge` as in `Entry`. UserError if both are given, for
+    a path that does not exist, and for a run of another benchmark or without a plan; the errors of `RunDir.open`."""
     absent = next((path for path in paths if not path.exists()), None)
     if absent is not None:
         raise UserError(f"{absent} does not exist: give a run directory or a result file")
@@ -143,14 +143,14 @@ def opened(paper: str, paths: Sequence[Path], options: Options, beside: bool = F
             raise UserError(
                 f"{of_files} is for result files, and {runs[0].path} is a run, which has its own: leave it out"
             )
-        groups, differences = comparable(runs, _conditions(paper, bool(options.people) and not beside))
+        groups, differences = comparable(runs, _conditions(paper, bool(options.people) and not keeps_judge))
         if differences and not options.allow_unlike:
             raise LocalBenchError(
                 f"{'; '.join(differences)}: their models cannot be compared in one table, give like runs, or "
                 "--allow-unlike to mark their rows"
             )
         unlike = frozenset(model for run, i in zip(runs, groups, strict=True) if i for model in run.store.models())
-        yield Given(paper, runs, files, options, tuple(differences), unlike, beside)
+        yield Given(paper, runs, files, options, tuple(differences), unlike, keeps_judge)
 
 
 def _conditions(paper: str, by_people: bool) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_bench.core.types import Decision
-from local_bench.settle.intervals import Floats, share_interval
+from local_bench.settle.intervals import Floats, amounts, share_interval
 
 Micros = NDArray[np.int64]
 
@@ -68,7 +68,7 @@ class Probabilities:
         if tasks is not None:
             of = tasks[known]
             ends = share_interval(np.bincount(of, np.rint(earned)), np.bincount(of, prices))  # whole: in any order
-            interval = ends and (round(ends[0] * int(prices.sum())), round(ends[1] * int(prices.sum())))
+            interval = amounts(ends, int(prices.sum()))
         return ExpectedRevenue(expected, expected + open_, int(known.sum()), int((~known).sum()), interval)
 
     def decided(self, cut: float = 0.5) -> "Decisions":

@@ -141,7 +141,7 @@ def _task(folder: Path, keep: KeepImage) -> Task:
     for entry in questions:
         absent += [name for name in entry["given"] if name not in images]
         entry["given"] = [images[name] for name in entry["given"] if name in images]
-    people, note = _beside(folder) if kind == "auto_eval" else ([], None)
+    people, note = _questions_for_people(folder) if kind == "auto_eval" else ([], None)
     name = folder.name if is_safe_id(folder.name) else f"{meta.uid}_{meta.case_id}"
     return Task(
         task_id=name,
@@ -189,8 +189,8 @@ def _questions(folder: Path, meta: Meta, images: dict[str, str]) -> tuple[list[d
     return found, kind
 
 
-def _beside(folder: Path) -> tuple[list[str], str | None]:
-    """(the questions of the eval.json beside an auto_eval.jsonl, a note if it cannot be used). They are optional: only
+def _questions_for_people(folder: Path) -> tuple[list[str], str | None]:
+    """(the questions of the eval.json next to an auto_eval.jsonl, a note if it cannot be used). They are optional: only
     annotators answer them."""
     file = folder / "eval.json"
     if not file.exists():
