@@ -7,6 +7,7 @@ from typing import Any
 
 from local_bench.analysis.economics import usd_per_image
 from local_bench.analysis.settlement import Accounting
+from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.money import MICRO, part_of
 from local_bench.runs.rundir import RunDir
 
@@ -19,7 +20,9 @@ class CandidateTable:
 
     def __init__(self, run: RunDir, money: Accounting) -> None:
         self._run = run
+        self._imported = {model.label for model in run.config.models if model.imported is not None}
         self._n_deliverables = run.store.n_deliverables()
+        self._unseen = unseen_inputs(run).pairs
         self._costs = {model: _rounded(usd) for model, usd in usd_per_image(run.store, money).items()}
 
     def part(self, limits: tuple[str, str]) -> dict[str, Sequence[Any]]:
@@ -29,7 +32,8 @@ class CandidateTable:
         - `price_micro_usd`: the deliverable's part of the task's price, `task_price_micro_usd`;
         - `cost_usd`: the cost of an imported image, else the model's mean metered cost per image; None without an
           image, or if the cost is not known. The ledger's `cost_micro_usd` is that of imported images only;
-        - `image`: the image's path in the run directory; None without an image.
+        - `image`: the image's path in the run directory; None without an image;
+        - `without_inputs`: whether the model does not take all of the task's input images; None for imported models.
         """
         read: Mapping[str, Sequence[Any]] = self._run.store.candidate_columns(limits)
         names = ("task_id", "model", "deliverable", "task_price_micro_usd", "pixels_sha256", "cost_micro_usd")
@@ -38,7 +42,9 @@ class CandidateTable:
             prices.append(part_of(price, self._n_deliverables[task_id, model], deliverable - 1))
             images.append(None if sha is None else self._run.image(sha).relative_to(self._run.path).as_posix())
             costs.append(None if sha is None else self._costs.get(model) if own is None else Decimal(own) / MICRO)
-        return {**read, "price_micro_usd": prices, "cost_usd": costs, "image": images}
+        pairs = zip(read["model"], read["task_id"], strict=True)
+        unseen = [None if pair[0] in self._imported else pair in self._unseen for pair in pairs]
+        return {**read, "price_micro_usd": prices, "cost_usd": costs, "image": images, "without_inputs": unseen}
 
 
 def _rounded(usd: Fraction) -> Decimal:

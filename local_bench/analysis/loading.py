@@ -8,6 +8,7 @@ from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.candidate_table import CandidateTable
 from local_bench.analysis.official import derived
 from local_bench.analysis.settlement import accounting
+from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core import strictjson
 from local_bench.core.money import MICRO
 from local_bench.core.packages import require
@@ -47,10 +48,11 @@ class Run:
         """One row per candidate, in the plan's order.
 
         `work_id, model, task_id, category, deliverable, attempt, prompt, seed, width, height, state, unscored, image,
-        pixels_sha256, cost_usd, price_usd, task_price_usd, accepted`. `image` is the PNG's path, None without an image.
-        `cost_usd` is the model's mean metered cost per image, or the cost of an imported image; `price_usd` is the
-        deliverable's share of the task's price, `task_price_usd`. exports/candidates.csv and .parquet have the same
-        values, with `image` relative to the run directory.
+        pixels_sha256, cost_usd, price_usd, task_price_usd, accepted, without_inputs`. `image` is the PNG's path, None
+        without an image. `cost_usd` is the model's mean metered cost per image, or the cost of an imported image;
+        `price_usd` is the deliverable's share of the task's price, `task_price_usd`; `without_inputs` is True if the
+        model does not take all of the task's input images. exports/candidates.csv and .parquet have the same values,
+        with `image` relative to the run directory.
         """
         store = self._run.store
         table = CandidateTable(self._run, accounting(store, self._run.config.settlement))
@@ -127,18 +129,24 @@ class Run:
         return _frame(rows, [*_CANDIDATE, "accepted", "unscored"])
 
     def settlement(self) -> "pd.DataFrame":
-        """One row per model: `model, revenue_usd, revenue_low_usd, revenue_high_usd, value_usd, open_usd, whole_usd,
-        share, coverage, task_acceptance, deliverable_acceptance, n_tasks, n, n_accepted, n_unscored, cost_usd,
-        profit_usd`. `revenue_low_usd` and `revenue_high_usd` are the ends of the 95 % interval for tasks like these;
-        `whole_usd` is the price of the fully accepted tasks, which ServImage's tables print as revenue."""
-        rows = []
+        """One row per model: `model, revenue_usd, revenue_ci95_low_usd, revenue_ci95_high_usd, revenue_bound_low_usd,
+        revenue_bound_high_usd, value_usd, open_usd, whole_usd, share, coverage, task_acceptance,
+        deliverable_acceptance, n_tasks, n, n_accepted, n_unscored, cost_usd, profit_usd, n_without_inputs`.
+
+        `ci95` are the ends of the 95 % interval for tasks like these, `bound` the revenue if none and if all unscored
+        images were accepted; `whole_usd` is the price of the fully accepted tasks, which ServImage's tables print as
+        revenue; `n_without_inputs` counts images generated without all of their task's input images.
+        exports/settlement.csv and .parquet have the same values (`scope` run)."""
+        rows, unseen = [], unseen_inputs(self._run).n_images
         for s in accounting(self._run.store, self._run.config.settlement).settlements:
             total = s.total
             low, high = total.revenue_interval_micro_usd or (None, None)
             amounts = {
                 "revenue": total.revenue_micro_usd,
-                "revenue_low": low,
-                "revenue_high": high,
+                "revenue_ci95_low": low,
+                "revenue_ci95_high": high,
+                "revenue_bound_low": total.bounds_micro_usd[0],
+                "revenue_bound_high": total.bounds_micro_usd[1],
                 "value": total.value_micro_usd,
                 "open": total.open_micro_usd,
                 "whole": total.whole_micro_usd,
@@ -149,9 +157,11 @@ class Run:
                 {"model": s.model}
                 | {f"{name}_usd": None if micro is None else micro / MICRO for name, micro in amounts.items()}
                 | {name: getattr(total, name) for name in _TOTALS}
+                | {"n_without_inputs": unseen.get(s.model, 0)}
             )
-        money = ["revenue_usd", "revenue_low_usd", "revenue_high_usd", "value_usd", "open_usd", "whole_usd"]
-        return _frame(rows, ["model", *money, *_TOTALS, "cost_usd", "profit_usd"])
+        ends = [f"revenue_{kind}_{end}_usd" for kind in ("ci95", "bound") for end in ("low", "high")]
+        names = ["model", "revenue_usd", *ends, "value_usd", "open_usd", "whole_usd", *_TOTALS]
+        return _frame(rows, [*names, "cost_usd", "profit_usd", "n_without_inputs"])
 
     def close(self) -> None:
         self._run.__exit__(None, None, None)
@@ -175,6 +185,7 @@ _CANDIDATE = ("work_id", "model", "task_id", "deliverable", "attempt")
 _CANDIDATES = (
     *("work_id", "model", "task_id", "category", "deliverable", "attempt", "prompt", "seed", "width", "height"),
     *("state", "unscored", "image", "pixels_sha256", "cost_usd", "price_usd", "task_price_usd", "accepted"),
+    "without_inputs",
 )
 _TOTALS = (
     *("share", "coverage", "task_acceptance", "deliverable_acceptance"),

@@ -11,11 +11,13 @@ from local_bench.analysis.ground_truth import GroundTruthCheck, check_ground_tru
 from local_bench.analysis.hard_rules import HardRuleStats, hard_rule_stats
 from local_bench.analysis.official import official
 from local_bench.analysis.settlement import Accounting, accounting
+from local_bench.analysis.unseen_inputs import UnseenInputs, unseen_inputs
 from local_bench.core.money import usd, usd_fine, usd_number
 from local_bench.core.tables import table
 from local_bench.core.types import Task
 from local_bench.report.judging import judges
 from local_bench.report.scenarios import economics_json
+from local_bench.report.view import warnings
 from local_bench.runs.engine import Outcome
 from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
@@ -28,16 +30,18 @@ from local_bench.suites.servimage.published import as_printed_json
 def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> str:
     """Counts, the settlement table (with a report, or if `settled`), the report's path and the revenue per model."""
     parts = [
-        f"{outcome.n_done} of {outcome.n_candidates} images generated, {outcome.n_unscored} unscored; "
-        f"{outcome.n_verdicts} verdicts, {outcome.n_verdicts_unscored} unscored"
+        f"{outcome.n_done} of {outcome.n_candidates} images generated, {outcome.n_unscored} cannot be; "
+        f"{outcome.n_verdicts} verdicts, {outcome.n_verdicts_unscored} without an answer"
     ]
     parts += judging_text(run)
     if report or settled:
         accounts = accounting(run.store, run.config.settlement)
-        priced = any(s.total.value_micro_usd for s in accounts.settlements)
-        parts += ["", settlement_text(accounts, hard_rule_stats(run)) if priced else official_text(run), ""]
+        priced, unseen = any(s.total.value_micro_usd for s in accounts.settlements), unseen_inputs(run)
+        parts += ["", settlement_text(accounts, hard_rule_stats(run), unseen) if priced else official_text(run), ""]
         parts += [f"report: {report}"] if report else []
         parts += earnings(accounts, check_ground_truth(run)) if priced else []
+        cautions = warnings(run, accounts.settlements)
+        parts += ["", "Read these numbers with care:", *(f"- {sentence}" for sentence in cautions)] if cautions else []
     return "\n".join(parts)
 
 
@@ -134,12 +138,14 @@ def _retest_json(row: RepeatabilityRow) -> dict[str, Any]:
     }
 
 
-def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats]) -> str:
-    """The settlement table; for tasks with hard rules also the images and tasks refused only by these rules."""
-    header = ["model", "revenue", "95 % interval", "share", "orders", "images", "unscored", "cost", "profit"]
+def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unseen: UnseenInputs) -> str:
+    """The settlement table; for tasks with hard rules also the images and tasks refused only by these rules. If some
+    models do not support all tasks, a second table has the others."""
+    header = ["model", "revenue", "95 % interval", "share", "tasks", "images", "unscored", "cost", "profit"]
     bounds = any(s.total.open_micro_usd for s in accounts.settlements)
-    header[3:3] = [*(["bounds"] if bounds else []), "full orders only"]
+    header[3:3] = [*(["bounds"] if bounds else []), "full tasks only"]
     header += ["refused by rules"] if rules else []
+    header += ["without inputs"] if unseen.n_images else []
     price = accounts.price
     if price is None or accounts.cost_micro_usd is None:
         cost = "no price for this device: set settlement.usd_per_hour"
@@ -147,8 +153,18 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats]) -> st
         source = f"{price.source}, {price.date}" if price.date else price.source
         cost = f"{price.gpu} at {usd(price.micro_usd_per_hour)} per hour ({source})"
         cost += f"; total device cost of the run: {usd_fine(accounts.cost_micro_usd)}"
-    rows = [_row(s, bounds, rules.get(s.model)) for s in accounts.settlements]
-    return f"{table(header, rows)}\n95 % interval: for tasks like these and the same decisions\ncost: {cost}"
+    rows = [
+        _row(s, bounds, rules.get(s.model)) + ([str(unseen.n_images.get(s.model, 0))] if unseen.n_images else [])
+        for s in accounts.settlements
+    ]
+    notes = ["95 % interval: for tasks like these and the same decisions", f"cost: {cost}"]
+    if unseen.n_images:
+        notes.append("without inputs: images generated without all of their task's input images (suite.unsupported)")
+    if unseen.common:
+        n = unseen.common[0].total.n_tasks
+        notes += ["", f"on the {n} tasks that all models support with all input images:"]
+        notes.append(table(header[: 8 + bounds], [_row(s, bounds, None)[: 8 + bounds] for s in unseen.common]))
+    return "\n".join([table(header, rows), *notes])
 
 
 def _row(s: Settlement, bounds: bool, rules: HardRuleStats | None) -> list[str]:
@@ -195,7 +211,14 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
         result["report"] = str(report)
     if report or settled:
         accounts = accounting(run.store, run.config.settlement)
-        result["models"] = {s.model: settlement_json(s) for s in accounts.settlements}
+        unseen = unseen_inputs(run)
+        result["models"] = {
+            s.model: settlement_json(s) | {"n_without_inputs": unseen.n_images.get(s.model, 0)}
+            for s in accounts.settlements
+        }
+        if unseen.common:
+            models = {s.model: _total_json(s.total) for s in unseen.common}
+            result["supported_by_all"] = {"n_tasks": unseen.common[0].total.n_tasks, "models": models}
         for model, stats in hard_rule_stats(run).items():
             result["models"][model]["rules"] = {"counted": run.config.acceptance.rules, **asdict(stats)}
         result["cost_usd"] = _money(accounts.cost_micro_usd)
@@ -240,6 +263,8 @@ def _total_json(t: Total) -> dict[str, Any]:
         "revenue_usd": usd_number(t.revenue_micro_usd),
         "revenue_low_usd": _money(low),
         "revenue_high_usd": _money(high),
+        "revenue_ci95_low_usd": _money(low),
+        "revenue_ci95_high_usd": _money(high),
         "revenue_bound_low_usd": usd_number(t.bounds_micro_usd[0]),
         "revenue_bound_high_usd": usd_number(t.bounds_micro_usd[1]),
         "value_usd": usd_number(t.value_micro_usd),

@@ -1,7 +1,7 @@
 """The core data types: task, deliverable, candidate, question, verdict, score, decision."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from local_bench.core.identity import digest, seed_of
 
@@ -13,6 +13,8 @@ LEAST_PROBABILITY = 1e-30
 """Of an image's inclusion in a sample; its annotations are weighted by the inverse. Prices differ by 1e15 at most."""
 UNSUPPORTED = "not supported: "
 """Prefix of the reason for a task that the model does not support."""
+Unsupported = Literal["text_only", "unscored", "skip"]
+"""What a model does with a task that has more input images than it takes (`suite.unsupported`)."""
 
 
 @dataclass(frozen=True)

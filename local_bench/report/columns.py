@@ -27,23 +27,27 @@ _WORK = {"work_id": TEXT, "model": TEXT, "task_id": TEXT, "category": TEXT, "del
 CANDIDATES = schema(
     **_WORK, title=TEXT, prompt=TEXT, seed=INT, height=INT, width=INT, state=TEXT, unscored=TEXT, identity=TEXT,
     pixels_sha256=TEXT, accepted=YES_NO, decision_unscored=TEXT, price_micro_usd=INT, work=TEXT, batch_size=INT,
-    truncated=TEXT, cost_micro_usd=INT, cost_usd=MEAN_USD, task_price_micro_usd=INT, image=TEXT,
+    truncated=TEXT, cost_micro_usd=INT, cost_usd=MEAN_USD, task_price_micro_usd=INT, image=TEXT, without_inputs=YES_NO,
 )  # fmt: skip
 """`price` is the deliverable's part of `task_price`; `cost_micro_usd` is stated for imported images, `cost_usd` is also
-the model's mean metered cost per image; `image` is relative to the run directory."""
+the model's mean metered cost per image; `image` is relative to the run directory; `without_inputs`: the model does not
+take all of the task's input images."""
 VERDICTS = schema(
     **_WORK, rubric=TEXT, point=INT, repeat=INT, answer=TEXT, labels=TEXT, unscored=TEXT, raw=TEXT, question_id=TEXT,
-    rubric_sha256=TEXT, judge=TEXT,
+    rubric_sha256=TEXT, judge=TEXT, judge_id=TEXT,
 )  # fmt: skip
+"""`judge` is the judge's name, `judge_id` its id in the ledger and in `judges`."""
 SCORES = schema(**_WORK, name=TEXT, kind=TEXT, value=REAL, unscored=TEXT, applies=YES_NO, spread=REAL)
 SETTLEMENT = schema(
-    model=TEXT, scope=TEXT, category=TEXT, value_micro_usd=INT, revenue_micro_usd=INT, revenue_low_micro_usd=INT,
-    revenue_high_micro_usd=INT, open_micro_usd=INT, share=REAL, coverage=REAL, n_tasks=INT, n_tasks_accepted=INT,
+    model=TEXT, scope=TEXT, category=TEXT, value_micro_usd=INT, revenue_micro_usd=INT,
+    revenue_ci95_low_micro_usd=INT, revenue_ci95_high_micro_usd=INT, revenue_bound_low_micro_usd=INT,
+    revenue_bound_high_micro_usd=INT, open_micro_usd=INT, share=REAL, coverage=REAL, n_tasks=INT, n_tasks_accepted=INT,
     n_tasks_unscored=INT, task_acceptance=REAL, n=INT, n_accepted=INT, n_unscored=INT, deliverable_acceptance=REAL,
-    deliverable_acceptance_low=REAL, deliverable_acceptance_high=REAL, whole_micro_usd=INT, n_tasks_decided=INT,
-    cost_micro_usd=INT, profit_micro_usd=INT,
-    cost_unscored=TEXT,
+    deliverable_acceptance_ci95_low=REAL, deliverable_acceptance_ci95_high=REAL, whole_micro_usd=INT,
+    n_tasks_decided=INT, cost_micro_usd=INT, profit_micro_usd=INT, cost_unscored=TEXT, n_without_inputs=INT,
 )  # fmt: skip
+"""By `scope`: all tasks (`run`), those of a category, those that all models support (`supported_by_all`). `ci95` are
+the ends of the 95 % interval for tasks like these, `bound` what unscored images could change."""
 COSTS = schema(
     phase=TEXT, model=TEXT, held_ns=INT, n_items=INT, energy_mj=INT, cost_micro_usd=INT, cost_unscored=TEXT, gpu=TEXT,
     price_level=TEXT, hour_micro_usd=INT, price_source=TEXT, price_date=TEXT,
@@ -62,7 +66,8 @@ JUDGES = schema(
 CUTS = schema(model=TEXT, encoder=TEXT, n_prompts=INT, n_cut=INT, most_tokens=INT)
 
 COMPETITION = schema(
-    model=TEXT, rank=INT, revenue_usd=REAL, revenue_low_usd=REAL, revenue_high_usd=REAL, n_won=INT, n_shared=INT
+    model=TEXT, rank=INT, revenue_usd=REAL, revenue_bound_low_usd=REAL, revenue_bound_high_usd=REAL, n_won=INT,
+    n_shared=INT,
 )  # fmt: skip
 """ServImage's table 3: one row per model, by rank."""
 _SAVED = ("cost_usd", "cost_savings", "cost_savings_high", "contribution_ratio", "contribution_ratio_high")

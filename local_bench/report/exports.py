@@ -13,11 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.candidate_table import CandidateTable
 from local_bench.analysis.economics import economics_of
 from local_bench.analysis.official import derived
 from local_bench.analysis.performance import GenerationStats, generation_stats, prompt_truncations
 from local_bench.analysis.settlement import Accounting, accounting
+from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.errors import LedgerError
 from local_bench.core.money import MICRO
 from local_bench.core.storage import atomic_file
@@ -50,7 +52,7 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
         "making": (columns.MAKING, map(_making, generation_stats(run.store, money, model_order(run)))),
         "judges": (columns.JUDGES, map(_judge, judges(run))),
         "cuts": (columns.CUTS, map(vars, prompt_truncations(run.store))),
-        "competition": (columns.COMPETITION, competition_rows(scenarios) if scenarios else ()),
+        "competition": (columns.COMPETITION, map(_placed, competition_rows(scenarios)) if scenarios else ()),
         "cost_reduction": (columns.COST_REDUCTION, cost_reduction_rows(scenarios) if scenarios else ()),
         "break_even": (columns.BREAK_EVEN, break_even_rows(scenarios) if scenarios else ()),
     }
@@ -65,11 +67,14 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
             tables[name] = opened.enter_context(closing(TableWriter(name, schema, *files)))
             paths += of_table
         titles: dict[str, str] = {}
+        labels = judge_labels(run)
         table = CandidateTable(run, money)
         for part in run.store.parts():
             candidates = table.part(part)
             tables["candidates"].add({**candidates, "title": _titles(run, candidates["task_id"], titles)})
-            tables["verdicts"].add(run.store.verdict_columns(part))
+            verdicts = run.store.verdict_columns(part)
+            named = [labels.get(judge, judge) for judge in verdicts["judge"]]
+            tables["verdicts"].add({**verdicts, "judge": named, "judge_id": verdicts["judge"]})
             tables["scores"].add(run.store.score_columns(part))
         small["scores"] = (columns.SCORES, _derived(run))
         for name, (schema, rows) in small.items():
@@ -164,21 +169,39 @@ def _titles(run: RunDir, task_ids: Sequence[str], known: dict[str, str]) -> list
 
 def _settlement(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:
     imported = {m.label for m in run.config.models if m.imported is not None}
+    unseen = unseen_inputs(run)
+    common = {s.model: s for s in unseen.common}
     for s in sorted(money.settlements, key=lambda s: s.model):
         no_cost = "the cost of its images is not stated" if s.model in imported else _no_cost(money)
         reason = None if s.cost_micro_usd is not None else no_cost
         costs = {"cost_micro_usd": s.cost_micro_usd, "profit_micro_usd": s.profit_micro_usd, "cost_unscored": reason}
-        yield _total(s, s.total) | {"scope": "run", "category": "all"} | costs
+        n = unseen.n_images.get(s.model, 0)
+        yield _total(s, s.total) | {"scope": "run", "category": "all", "n_without_inputs": n} | costs
+        costs = {"cost_micro_usd": None, "profit_micro_usd": None, "cost_unscored": "costs are counted by model"}
+        costs |= {"n_without_inputs": None}
+        if s.model in common:
+            total = common[s.model].total
+            yield _total(s, total) | costs | {"scope": "supported_by_all", "category": "all", "n_without_inputs": 0}
         for category, total in sorted(s.by_category.items()):
-            costs = {"cost_micro_usd": None, "profit_micro_usd": None, "cost_unscored": "costs are counted by model"}
             yield _total(s, total) | {"scope": "category", "category": category} | costs
 
 
 def _total(settlement: Settlement, total: Total) -> dict[str, Any]:
     derived = ("share", "coverage", "task_acceptance", "deliverable_acceptance")
     low, high = total.revenue_interval_micro_usd or (None, None)
-    ends = {"revenue_low_micro_usd": low, "revenue_high_micro_usd": high}
-    return {"model": settlement.model} | vars(total) | ends | {name: getattr(total, name) for name in derived}
+    bounds = total.bounds_micro_usd
+    ends = {"revenue_ci95_low_micro_usd": low, "revenue_ci95_high_micro_usd": high}
+    ends |= {"revenue_bound_low_micro_usd": bounds[0], "revenue_bound_high_micro_usd": bounds[1]}
+    rates = {
+        "deliverable_acceptance_ci95_low": total.deliverable_acceptance_low,
+        "deliverable_acceptance_ci95_high": total.deliverable_acceptance_high,
+    }
+    return {"model": settlement.model} | vars(total) | ends | rates | {name: getattr(total, name) for name in derived}
+
+
+def _placed(row: Mapping[str, Any]) -> dict[str, Any]:
+    ends = {f"revenue_bound_{end}_usd": row[f"revenue_{end}_usd"] for end in ("low", "high")}
+    return {**row, **ends}
 
 
 def _costs(money: Accounting) -> Iterator[dict[str, Any]]:

@@ -12,15 +12,18 @@ from local_bench.settle.settlement import Settlement
 ALPHA = 0.05
 
 
-def overview(money: Accounting, pairs: Sequence[dict[str, Any]]) -> list[str]:
-    """The sentences, most important first; `pairs` are the paired differences of `significance`. Empty before the run
-    is settled."""
+def overview(money: Accounting, pairs: Sequence[dict[str, Any]], common: Sequence[Settlement] = ()) -> list[str]:
+    """The sentences, most important first; `pairs` are the paired differences of `significance`, `common` the results
+    on the tasks that all models support. Empty before the run is settled."""
     ranked = _ranked(money.settlements)
     if not ranked or not ranked[0].total.n + ranked[0].total.n_unscored:
         return []
     found = [_first(ranked[0])]
     if len(ranked) > 1:
         found.append(_differences(ranked, pairs))
+    if common:
+        n_tasks = count(common[0].total.n_tasks, "task")
+        found.append(f"On the {n_tasks} that all models support with all input images: {_first(_ranked(common)[0])}")
     found.append(_certainty(ranked))
     if held_ns := sum(row.held_ns for row in money.costs):
         cost = "" if money.price is None else f", which cost {cost_text(money.price, money.cost_micro_usd)}"

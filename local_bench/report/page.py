@@ -11,6 +11,7 @@ from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.hard_rules import hard_rule_stats
 from local_bench.analysis.performance import generation_stats, prompt_truncations
 from local_bench.analysis.settlement import Accounting, accounting
+from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.storage import write_atomic
 from local_bench.report import benchmark, costs, economics, gallery, judging, making, provenance, scores, truth, view
 from local_bench.report.overview import overview
@@ -41,6 +42,7 @@ def render(run: RunDir, money: Accounting | None = None) -> str:
     made = generation_stats(run.store, money, view.model_order(run))
     known = check_ground_truth(run)
     orders = gallery.gallery(run, known.truths if known else None)
+    common = unseen_inputs(run).common
     return (
         _environment()
         .get_template("page.html.j2")
@@ -49,9 +51,11 @@ def render(run: RunDir, money: Accounting | None = None) -> str:
             root=root(run.store),
             run=run.config,
             size=view.size_line(run),
-            overview=overview(money, significance([run], [0])),
+            overview=overview(money, significance([run], [0]), common),
             warnings=[*view.warnings(run, money.settlements), *faulty_images(run)],
             settlement=view.settlement_rows(run, money),
+            priced=any(s.total.value_micro_usd for s in money.settlements),
+            common=view.rows_of(common),
             categories=view.category_rows(money.settlements),
             truth=truth.truth_view(known),
             thresholds=view.thresholds(run),

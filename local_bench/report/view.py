@@ -1,8 +1,10 @@
 """The header and settlement tables of the report, with every cell formatted as text."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from local_bench.analysis.settlement import Accounting
+from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.money import usd
 from local_bench.models.cards import cards
 from local_bench.report.costs import cost_text
@@ -71,6 +73,14 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
             "are valid for these images only and do not apply to large models."
         )
     found += judge_warnings(run)
+    unseen = unseen_inputs(run)
+    requested = {s.model: s.total.n + s.total.n_unscored for s in settlements}
+    blind = ", ".join(f"{model} {n:,} of {count(requested[model], 'image')}" for model, n in unseen.n_images.items())
+    if blind:
+        found.append(
+            "Generated without all of their task's input images, which the model does not take (suite.unsupported): "
+            f"{blind}. Judges and metrics compare them with the source all the same."
+        )
     found += [
         f"{', '.join(models)} have the same pixels in {count(n, 'image')} of the same deliverables: if one was copied, "
         "it is judged and paid once per model."
@@ -106,6 +116,11 @@ def settlement_rows(run: RunDir, accounting: Accounting) -> list[SettlementRow]:
         profit = cost if s.profit_micro_usd is None else amount(s.profit_micro_usd)
         rows.append(_row(s.model, s.total, cost, profit))
     return rows
+
+
+def rows_of(settlements: Sequence[Settlement]) -> list[SettlementRow]:
+    """One row per model, without costs."""
+    return [_row(s.model, s.total) for s in settlements]
 
 
 def category_rows(settlements: list[Settlement]) -> dict[str, list[SettlementRow]]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.types import Unsupported
 from local_bench.core.yamlfile import Amount, ExactAmount, Strict, check, read_yaml, yaml_text
 from local_bench.runs.config_setting import apply_setting
 from local_bench.runs.judge_config import JudgeConfig, Name, Number, PathText
@@ -31,6 +32,11 @@ class SuiteConfig(Strict):
     """`i/n`: run only the i-th of n shards of the tasks, in a run directory of its own (`local-bench merge`)."""
     part: str | None = None
     """Run only the tasks of this category or of this part of the benchmark (`mini`, `public`, a task type)."""
+    unsupported: Unsupported | None = None
+    """What a model does with a task that has input images which it does not take. `text_only`: it generates from the
+    text and the images that it takes. `unscored`: the task counts for it, undecided. `skip`: as `unscored`, and the
+    benchmark's own numbers leave the task out. Defaults to the benchmark's protocol: `skip` for IDEA-Bench, HYPE-EDIT-1
+    and ICE-Bench, else `text_only`."""
 
     @field_validator("shard")
     @classmethod

@@ -15,7 +15,7 @@ from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.sizes import size_by_rules, size_like
-from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task
+from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task, Unsupported
 from local_bench.generators.imported import find_images
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.judges.vlm.plugin import BUILT_IN, plugin
@@ -131,9 +131,9 @@ def make_plan(
         if model.card is None:
             planned += _imported(model, entry, shown, _keeper(run_dir and run_dir / IMAGES, {}), notes)
         else:
-            fits = list(_fits(entry, shown, model.card.takes))
+            fits = list(_fits(entry, shown, model.card.takes, settings.unsupported or entry.unsupported))
             planned += _generated(model, model.card, fits, sizes, config.seed, settings.sizes_from_rules)
-            notes += _model_notes(model, fits)
+            notes += _model_notes(model, fits, settings.unsupported or entry.unsupported)
         if model.config.attempts != entry.attempts and entry.attempts > 1:
             own = model.config.attempts
             notes.append(
@@ -278,13 +278,22 @@ class _Fit:
     reason: str | None
 
 
-def _fits(entry: Suite, tasks: Iterable[Task], takes: Takes) -> Iterator[_Fit]:
+def _fits(entry: Suite, tasks: Iterable[Task], takes: Takes, unsupported: Unsupported) -> Iterator[_Fit]:
     for task in tasks:
         fitted = entry.fitted(task, takes)
-        if isinstance(fitted, str):
-            yield _Fit(task, entry.deliverables(task), fitted)
-        else:
-            yield _Fit(task, [replace(d, prompt=without_control_tokens(d.prompt)) for d in fitted], None)
+        reason = fitted if isinstance(fitted, str) else None
+        deliverables = entry.deliverables(task) if isinstance(fitted, str) else fitted
+        given = max((len(d.input_images) for d in deliverables), default=0)
+        if unsupported == "text_only":
+            reason = None
+        elif reason is None and given > takes.pictures:
+            takes_n = takes.pictures or "none"
+            reason = f"{UNSUPPORTED}the task has {given} input image{'s' * (given > 1)}, and the model takes {takes_n}"
+        if reason is None:
+            deliverables = [replace(d, prompt=without_control_tokens(d.prompt)) for d in deliverables]
+        elif unsupported == "unscored":
+            reason = reason.removeprefix(UNSUPPORTED)
+        yield _Fit(task, deliverables, reason)
 
 
 def _generated(
@@ -350,17 +359,21 @@ def _misfit(takes: Takes, width: int, height: int) -> str | None:
     return None
 
 
-def _model_notes(model: ModelPlan, fits: Sequence[_Fit]) -> list[str]:
+def _model_notes(model: ModelPlan, fits: Sequence[_Fit], mode: Unsupported) -> list[str]:
     assert model.card is not None
     label, takes = model.label, model.card.takes
     given = [len(d.input_images) for fit in fits if not fit.task.unscored and not fit.reason for d in fit.deliverables]
     beyond_limit = sum(n > takes.pictures for n in given)
     sentences = []
     if unsupported := sum(bool(fit.reason and fit.deliverables) for fit in fits):
-        sentences.append(f"{label} does not support {unsupported} of {len(fits)} tasks, which it skips.")
+        then = "which it skips" if mode == "skip" else "which stay unscored"
+        sentences.append(f"{label} does not support {unsupported} of {len(fits)} tasks, {then}.")
     if beyond_limit:
         limit = f"{takes.pictures} input image{'s' * (takes.pictures != 1)}" if takes.pictures else "no input images"
-        sentences.append(f"{label} takes {limit}; {beyond_limit} of {len(given)} deliverables have more.")
+        sentences.append(
+            f"{label} takes {limit}; {beyond_limit} of {len(given)} deliverables have more and are generated without "
+            "them (suite.unsupported)."
+        )
     if model.sampler.get("paste_back"):
         sentences.append(f"{label}: pixels outside the mask are copied from the source (paste_back).")
     if takes.condition and any(given):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.suggest import hint
-from local_bench.core.types import Deliverable, GroundTruth, Question, Score, Task, Verdict
+from local_bench.core.types import Deliverable, GroundTruth, Question, Score, Task, Unsupported, Verdict
 from local_bench.models.cards import Takes
 from local_bench.suites.enrichment import with_written
 from local_bench.suites.orders import KeepImage, Refuse, read_orders
@@ -61,6 +61,8 @@ class Suite(ABC):
     """What every task of it has in `Task.own`: the key, and the type as SQLite names it (`text`, `array`)."""
     categories: ClassVar[Collection[str]] = ()
     """The categories of its tasks; empty if they may have any."""
+    unsupported: ClassVar[Unsupported] = "text_only"
+    """Default of `suite.unsupported`: the benchmark's protocol."""
     layout: ClassVar[str | None] = None
     """Name of the layout in which results are exported; None for a suite without one."""
 

@@ -1,6 +1,7 @@
 """run -> export -> `score` on what was written gives what the run itself comes to, in all four layouts."""
 
 import json
+import re
 import shlex
 import shutil
 from fractions import Fraction
@@ -24,6 +25,7 @@ from local_bench.settle.ice import composite, needed
 from local_bench.suites.hype_edit_1.results import read_judgements
 from local_bench.suites.idea_bench.results import HEADER
 from tests.analysis.simulated import LAYOUTS, config, draw, judged
+from tests.report.exported import assert_exports_are_those_of_load_run
 from tests.suites.benchmarks import layouts
 
 
@@ -201,6 +203,12 @@ def cli_status(capsys):
     return run
 
 
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_exports_are_the_frames_of_load_run(runs, name, tmp_path):
+    path = shutil.copytree(runs[name][0], tmp_path / "run")
+    assert_exports_are_those_of_load_run(path)
+
+
 @pytest.mark.parametrize("name", ["ice-bench", "idea-bench", "hype-edit-1"])
 def test_the_page_has_what_the_benchmark_publishes(runs, name):
     path, _, _, own = runs[name]
@@ -208,6 +216,7 @@ def test_the_page_has_what_the_benchmark_publishes(runs, name):
         html = render(run)
     assert 'id="benchmark"' in html
     assert 'id="economics"' not in html  # nothing in it has a price
+    assert not re.search(r"Revenue|eq\. 1|Profit", html)
     cells = [cell for found in own.values() for _, rows in found.tables for row in rows for cell in row]
     assert len(cells) > 4
     assert all(str(escape(cell)) in html for cell in cells)

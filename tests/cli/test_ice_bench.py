@@ -8,6 +8,7 @@ from local_bench.cli.main import main
 from local_bench.core.paths import configs_dir
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.ice_bench.tasks import METRICS_OF
+from tests.report.exported import assert_exports_are_those_of_load_run
 from tests.suites.benchmarks import layouts
 
 CARDS = ["tiny-omnigen", "tiny-flux-fill", "tiny-flux-control"]
@@ -35,6 +36,7 @@ def test_all_tasks_are_made_judged_and_measured_by_their_own_metrics(tmp_path, c
         assert made
         assert all(row["aesthetic"] is not None and row["imaging"] is not None for row in made)
         assert table["columns"]["clip_cap"].endswith(" (clip_cap:tiny-clip)")
+    assert_exports_are_those_of_load_run(run)
     with RunDir.open(run) as finished:
         made = {row["work_id"]: row for row in finished.store.rows("SELECT * FROM candidates WHERE state = 'done'")}
         found = {}

@@ -1,6 +1,7 @@
 """The small trained models behave as expected of large ones, on the print shop, whose ground truth is known."""
 
 import os
+import shutil
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
@@ -10,7 +11,11 @@ import pytest
 from PIL import Image
 
 from local_bench.analysis.ground_truth import check_ground_truth
+from local_bench.analysis.loading import load_run
 from local_bench.analysis.settlement import accounting, lines
+from local_bench.analysis.unseen_inputs import unseen_inputs
+from local_bench.cli.tables import settlement_text
+from local_bench.report.view import warnings
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
@@ -23,6 +28,7 @@ from local_bench.suites.printshop.edits import draw_edit
 from local_bench.suites.printshop.sampling import choose
 from local_bench.suites.printshop.scene import BACKGROUNDS, Scene
 from local_bench.suites.registry import suite
+from tests.report.exported import assert_exports_are_those_of_load_run
 
 ORDERS = 24
 """Of the shop's 48: six each of one figure, two, a set, an edit."""
@@ -144,6 +150,7 @@ def earned(tmp_path_factory):
         run_dir = Path(demo) if demo and seed == 0 else folder / str(seed)
         if run_dir.parent == folder:
             run_stages(config, run_dir)
+        results.setdefault("first run", run_dir)
         with RunDir.open(run_dir) as done:
             assert (done.config.seed, done.config.acceptance) == (seed, config.acceptance)
             pixels = done.store.rows("SELECT work_id, pixels_sha256 FROM candidates WHERE model = 'mini-flux'")
@@ -154,6 +161,35 @@ def earned(tmp_path_factory):
                 first_orders(done),
             )
     return results
+
+
+def test_the_exports_are_the_frames_of_load_run(earned, tmp_path):
+    assert_exports_are_those_of_load_run(shutil.copytree(earned["first run"], tmp_path / "run"))
+
+
+def test_models_that_see_no_source_are_counted_and_all_are_compared_without_these_tasks(earned):
+    """12 of the shop's 48 orders are edits of one image each."""
+    with RunDir.open(earned["first run"]) as done:
+        found, money = unseen_inputs(done), accounting(done.store, done.config.settlement)
+        text = settlement_text(money, {}, found)
+        cautions = " ".join(warnings(done, money.settlements))
+    assert {model: found.n_images.get(model) for model in ("mini-flux", "mini-flux-early")} == {
+        "mini-flux": 12,
+        "mini-flux-early": 12,
+    }
+    assert "mini-kontext" not in found.n_images
+    whole = {s.model: s.total for s in money.settlements}
+    for s in found.common:
+        assert (s.total.n_tasks, s.total.n) == (36, 58)
+        assert s.total.value_micro_usd < whole[s.model].value_micro_usd
+        assert s.total.revenue_micro_usd <= whole[s.model].revenue_micro_usd
+    assert {s.model for s in found.common} == set(whole)
+    assert "on the 36 tasks that all models support with all input images:" in text
+    assert "mini-flux 12 of 70 images" in cautions
+    with load_run(earned["first run"]) as run:
+        candidates, settlement = run.candidates(), run.settlement().set_index("model")
+    assert candidates.query("model == 'mini-flux' and without_inputs").shape[0] == 12
+    assert settlement.loc["mini-flux", "n_without_inputs"] == 12
 
 
 def test_a_better_model_earns_more(earned):

@@ -130,3 +130,31 @@ def test_invalid_input_is_an_error(folder):
     (folder / "tasks.jsonl").write_text("")
     with pytest.raises(UserError, match="contains no orders"):
         plan(folder, FLUX)
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        (None, None),
+        ("text_only", None),
+        ("unscored", "the task has 1 input image, and the model takes none"),
+        ("skip", "not supported: the task has 1 input image, and the model takes none"),
+    ],
+)
+def test_a_task_with_more_input_images_than_the_model_takes_is_as_the_config_says(folder, mode, reason):
+    suite = {"name": "servimage", "path": str(folder / "tasks.jsonl"), "unsupported": mode}
+    found = plan(folder, FLUX, KONTEXT, suite=suite)
+    of = {(p.candidate.model, p.candidate.deliverable.task_id): p.unscored for p in found.planned}
+    assert (of["tiny-flux", "edit"], of["tiny-flux", "text"]) == (reason, None)
+    assert of["tiny-flux-kontext", "edit"] is None
+    assert [p.candidate.work_id for p in found.planned] == [c.work_id for c in plan(folder, FLUX, KONTEXT).candidates]
+    (note,) = [note for note in found.notes if note.startswith("tiny-flux ")]
+    expected = {
+        "skip": "tiny-flux does not support 1 of 3 tasks, which it skips.",
+        "unscored": "tiny-flux does not support 1 of 3 tasks, which stay unscored.",
+    }
+    assert note == expected.get(
+        mode,
+        "tiny-flux takes no input images; 2 of 3 deliverables have more and are generated without them "
+        "(suite.unsupported).",
+    )

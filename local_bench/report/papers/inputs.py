@@ -11,6 +11,7 @@ from pathlib import Path
 from local_bench.analysis.comparability import JUDGED, TASKS, comparable, rubric_sets
 from local_bench.analysis.official import format_of, run_results
 from local_bench.analysis.payment import decided_by_people
+from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.api_prices import api_prices
@@ -75,12 +76,15 @@ class Given:
         return [f"judged by {name} with the rubric set {variant} ({sha[:12]})" for name, variant, sha in sorted(used)]
 
     def _made(self) -> list[str]:
-        requested, made = Counter[str](), Counter[str]()
+        requested, made, unseen = Counter[str](), Counter[str](), Counter[str]()
         for run in self.runs:
             requested.update(run.store.n_candidates())
             made.update(run.store.n_candidates(made=True))
+            unseen.update(unseen_inputs(run).n_images)
         counts = (f"{model} {made[model]} of {n}" for model, n in requested.items())
-        return [f"images made: {', '.join(counts)}"] if requested else []
+        blind = ", ".join(f"{model} {n}" for model, n in unseen.items())
+        notes = [f"images made: {', '.join(counts)}"] if requested else []
+        return notes + ([f"made without all of their task's input images: {blind}"] if blind else [])
 
     def costs_of(self, models: Sequence[str], measured: Mapping[str, Decimal]) -> dict[str, Decimal]:
         """US dollars per image: `--costs`, else `--api-prices`, else as measured."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json
+from local_bench.core.types import UNSUPPORTED
 from local_bench.runs.store.contents import ContentStore
 from local_bench.runs.store.rows import Counts, GeneratedRow, ModelProgress, UnscoredItems, truncated_tokens
 
@@ -39,6 +40,24 @@ class SummaryStore(ContentStore):
                GROUP BY models ORDER BY models"""
         )
         return {tuple(models.split("\n")): n for models, n in rows}
+
+    def with_fewer_inputs(self) -> list[tuple[str, str, str]]:
+        """(model, task id, the work of its first candidate) where a generated candidate may have fewer input images
+        than its task: a suite may use some of them only."""
+        rows = self.rows(
+            """SELECT c.model, c.task_id, c.work, min(c.deliverable) FROM candidates AS c JOIN
+                 (SELECT task_id, json_array_length(content, '$.reference_sha256')
+                    + (json_extract(content, '$.source_sha256') IS NOT NULL)
+                    + (json_extract(content, '$.mask_sha256') IS NOT NULL) AS n FROM tasks) USING (task_id)
+               WHERE n > 0 AND c.attempt = 1 AND json_type(c.work, '$.pictures') = 'array'
+                 AND json_array_length(c.work, '$.pictures') < n GROUP BY 1, 2"""
+        )
+        return [(model, task_id, work) for model, task_id, work, _ in rows]
+
+    def unsupported(self) -> set[tuple[str, str]]:
+        """(model, task id) of the tasks that a model does not support."""
+        query = "SELECT DISTINCT model, task_id FROM candidates WHERE state = 'unscored' AND instr(unscored, ?) = 1"
+        return {(model, task_id) for model, task_id in self.rows(query, UNSUPPORTED)}
 
     def models(self) -> list[str]:
         """Names of the models of the plan, sorted."""

@@ -29,6 +29,7 @@ class HypeEdit1(Suite):
     thresholds = questions.THRESHOLDS
     pass_fail = questions.PASS_FAIL
     of_tasks = (("dataset", "text"),)
+    unsupported = "skip"
     layout = "hype-edit-1"
     annotation_protocol = "pass-fail"
 

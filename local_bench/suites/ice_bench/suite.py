@@ -29,6 +29,7 @@ class IceBench(Suite):
     thresholds = questions.THRESHOLDS
     metrics_by_task = questions.METRICS
     categories = TASKS
+    unsupported = "skip"
     layout = "ice-bench"
     annotation_protocol = "pairwise"
 

@@ -31,6 +31,7 @@ class IdeaBench(Suite):
     top_score = 1
     thresholds = questions.THRESHOLDS
     of_tasks = (("uid", "text"), ("case_id", "text"), ("sheets", "array"))
+    unsupported = "skip"
     layout = "idea-bench"
     annotation_protocol = "points"
 

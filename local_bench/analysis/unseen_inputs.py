@@ -1,0 +1,59 @@
+"""Which images were generated without all of their task's input images, and the results on the other tasks."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from local_bench.analysis.settlement import line_table
+from local_bench.core import strictjson
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.store.attempts import OF_ATTEMPTS
+from local_bench.settle.settlement import Settlement, settle
+from local_bench.suites.registry import suite
+
+
+@dataclass(frozen=True)
+class UnseenInputs:
+    """Pairs of model and task where the model does not take all of the task's input images. What an imported model was
+    given is not known: it has none."""
+
+    pairs: frozenset[tuple[str, str]]
+    """(model, task id)"""
+    n_images: dict[str, int]
+    """Model -> images (first attempts) that were generated without all input images; models without any are left
+    out."""
+    common: tuple[Settlement, ...]
+    """The standard scenario on the tasks that every model supports and saw completely, without costs; empty if these
+    are all tasks, or none."""
+
+
+def unseen_inputs(run: RunDir) -> UnseenInputs:
+    """LedgerError if the ledger cannot be read."""
+    return run.store.once("unseen inputs", lambda: _unseen_inputs(run), OF_ATTEMPTS)
+
+
+def _unseen_inputs(run: RunDir) -> UnseenInputs:
+    store, entry = run.store, suite(run.config.suite.name)
+    fewer = store.with_fewer_inputs()
+    tasks = {task.task_id: task for task in store.tasks_of(sorted({task_id for _, task_id, _ in fewer}))}
+    given = {key: {sha for d in entry.deliverables(task) for sha in d.input_images} for key, task in tasks.items()}
+    seen = ((model, task_id, strictjson.stored(work)) for model, task_id, work in fewer)
+    pairs = frozenset(
+        (model, task_id)
+        for model, task_id, work in seen
+        if not given[task_id] <= {str(work.get("mask")), *map(str, work["pictures"])}
+    )
+    left_out = {task_id for _, task_id in pairs | store.unsupported()}
+    if not left_out:
+        return UnseenInputs(pairs, {}, ())
+    lines = line_table(store)
+    model_of, task_of = (
+        [names[i] for i in of] for names, of in ((lines.models, lines.model), (lines.task_ids, lines.task))
+    )
+    blind = np.fromiter(((m, t) in pairs for m, t in zip(model_of, task_of, strict=True)), np.bool_, len(lines.model))
+    counts = np.bincount(lines.model[blind & lines.made], minlength=len(lines.models))
+    kept = np.fromiter((t not in left_out for t in task_of), np.bool_, len(lines.task))
+    columns = ("model", "task", "deliverable", "deliverables", "decision", "made")
+    common = settle(replace(lines, **{name: getattr(lines, name)[kept] for name in columns}), {}) if kept.any() else []
+    n_images = {model: int(n) for model, n in zip(lines.models, counts, strict=True) if n}
+    return UnseenInputs(pairs, n_images, tuple(common))
