@@ -6,6 +6,8 @@ import numpy as np
 
 from local_bench.analysis.settlement import line_table
 from local_bench.core import strictjson
+from local_bench.core.errors import ConfigError
+from local_bench.core.types import Task
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store.attempts import OF_ATTEMPTS
 from local_bench.settle.settlement import Settlement, settle
@@ -33,10 +35,10 @@ def unseen_inputs(run: RunDir) -> UnseenInputs:
 
 
 def _unseen_inputs(run: RunDir) -> UnseenInputs:
-    store, entry = run.store, suite(run.config.suite.name)
+    store = run.store
     fewer = store.with_fewer_inputs()
     tasks = {task.task_id: task for task in store.tasks_of(sorted({task_id for _, task_id, _ in fewer}))}
-    given = {key: {sha for d in entry.deliverables(task) for sha in d.input_images} for key, task in tasks.items()}
+    given = {key: _input_images(run, task) for key, task in tasks.items()}
     seen = ((model, task_id, strictjson.stored(work)) for model, task_id, work in fewer)
     pairs = frozenset(
         (model, task_id)
@@ -57,3 +59,12 @@ def _unseen_inputs(run: RunDir) -> UnseenInputs:
     common = settle(replace(lines, **{name: getattr(lines, name)[kept] for name in columns}), {}) if kept.any() else []
     n_images = {model: int(n) for model, n in zip(lines.models, counts, strict=True) if n}
     return UnseenInputs(pairs, n_images, tuple(common))
+
+
+def _input_images(run: RunDir, task: Task) -> set[str]:
+    """The pixel digests of the images that the task gives to a model."""
+    try:
+        entry = suite(run.config.suite.name)
+    except ConfigError:  # the suite of a package that is not installed here
+        return {*filter(None, (task.source_sha256,)), *task.reference_sha256}
+    return {sha for deliverable in entry.deliverables(task) for sha in deliverable.input_images}

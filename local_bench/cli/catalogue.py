@@ -10,7 +10,7 @@ from local_bench.cli.cards import card_rows, fetch_rows, inputs_text, local_file
 from local_bench.cli.options import JSON, PATH, Commands, cards_completed, examples, suites_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.cli.suites_fetch import fetch_suite
-from local_bench.core.paths import find_config
+from local_bench.core.paths import config_files, find_config, is_safe_id
 from local_bench.core.tables import table
 
 
@@ -25,7 +25,7 @@ def list_models(as_json: bool) -> int:
     """List all model cards, except pyiqa's metrics (pyiqa:NAME)."""
     from local_bench.models.cards import cards
 
-    known = cards()
+    known = cards(lambda fault: say(f"local-bench: {fault}"))
     if as_json:
         show_json({name: card.model_dump() for name, card in known.items()})
         return 0
@@ -145,9 +145,11 @@ def _card(name: str) -> Any:
     if name.partition(":")[0] in LIBRARIES:
         return card(name, "metric")
     known = cards()
-    if name not in known:
-        raise UserError(f"unknown model {name!r}: {hint(name, known, 'see `local-bench models list`')}")
-    return known[name]
+    if name in known:
+        return known[name]
+    if is_safe_id(name) and config_files(f"models/{name}.yaml"):
+        return card(name, "generator")  # raises with the reason why it is left out
+    raise UserError(f"unknown model {name!r}: {hint(name, known, 'see `local-bench models list`')}")
 
 
 @click.group(cls=Commands)

@@ -230,8 +230,8 @@ def _models() -> list[dict[str, Any]]:
         require("fetch")
     except MissingExtra as e:
         return [_row("models", None, f"not examined: {e}")]
-    rows = []
-    for card in cards().values():
+    rows: list[dict[str, Any]] = []
+    for card in cards(lambda fault: rows.append(_row("model card", False, fault))).values():
         if card.source.build:
             continue
         try:

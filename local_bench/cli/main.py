@@ -17,6 +17,7 @@ from local_bench.cli.doctor import doctor
 from local_bench.cli.edge import DEBUG, abandon, interruptible, printable_streams, system_error, unexpected, without_nul
 from local_bench.cli.exchange import export_run, import_files
 from local_bench.cli.extract import extract
+from local_bench.cli.init import init
 from local_bench.cli.inspect import digest, list_runs, recover, report, seal, verify
 from local_bench.cli.merge import merge
 from local_bench.cli.options import PATH, Commands, examples
@@ -74,30 +75,19 @@ def cli(config_dirs: tuple[Path, ...]) -> None:
         )
 
 
-for command in (
-    *(demo, run, plan, generate, measure, judge, settle, list_runs),
-    *(
-        annotate,
-        extract,
-        revise,
-        predictor,
-        score,
-        reproduce,
-        export_run,
-        import_files,
-        report,
-        agreement,
-        compare,
-        digest,
-        verify,
-        seal,
-    ),
-    view,
-    merge,
-    recover,
-    *(models, suites, doctor, slurm),
-):
-    cli.add_command(command)
+SECTIONS: dict[str, list[click.Command]] = {
+    "Start": [demo, init, doctor, models, suites],
+    "Run": [plan, run, generate, measure, judge, settle, extract, revise, slurm, merge],
+    "Look": [list_runs, view, report, compare],
+    "People": [annotate, agreement, predictor],
+    "Papers": [score, reproduce, export_run, import_files],
+    "Integrity": [verify, digest, seal, recover],
+}
+assert isinstance(cli, Commands)
+cli.sections = SECTIONS
+for section in SECTIONS.values():
+    for command in section:
+        cli.add_command(command)
 
 
 def main(arguments: list[str] | None = None) -> int:

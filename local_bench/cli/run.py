@@ -256,7 +256,7 @@ def plan(
     from local_bench.models.gpus import gpu as find_gpu
     from local_bench.runs.config import load_config
     from local_bench.runs.estimate import estimate
-    from local_bench.runs.plan import make_plan
+    from local_bench.runs.plan import make_plan, no_judge_key
     from local_bench.runs.progress import Late
 
     loaded = load_config(config, settings)
@@ -267,7 +267,7 @@ def plan(
     with progress() as shown:
         bars = Late(shown)
         work = make_plan(loaded, files=False, progress=bars)
-        for message in work.notes:
+        for message in filter(None, (no_judge_key(loaded), *work.notes)):
             say(message)
         planned = estimate(loaded, work, gpu, gpus, nodes, bars)
     planned |= {"refused_cases": list(work.refused), "notes": work.notes, **described(work.tasks)}
@@ -337,9 +337,14 @@ def _run(
 ) -> int:
     from local_bench.cli.tables import REPORTED_SHARE, outcome_json, outcome_text, unscored_sentence
     from local_bench.runs.engine import STAGES, run_stages
+    from local_bench.runs.plan import refuse_no_judge_key
     from local_bench.runs.rundir import RunDir
 
     config, run_dir = _locate(target, run_dir, settings, "judge" in (stages or STAGES), allow_remote)
+    if stages is None:
+        refuse_no_judge_key(config)
+    elif "judge" in stages:
+        _ = config.required_judge
     with progress() as bars:
         outcome = run_stages(config, run_dir, stages or STAGES, bars, rejudge, require_metrics)
     with RunDir.open(run_dir) as finished:

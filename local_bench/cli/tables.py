@@ -36,10 +36,15 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
     parts += judging_text(run)
     if report or settled:
         accounts = accounting(run.store, run.config.settlement)
-        priced, unseen = any(s.total.value_micro_usd for s in accounts.settlements), unseen_inputs(run)
-        parts += ["", settlement_text(accounts, hard_rule_stats(run), unseen) if priced else official_text(run), ""]
+        unseen = unseen_inputs(run)
+        priced = any(s.total.value_micro_usd for s in accounts.settlements)
+        decided = any(s.total.n for s in accounts.settlements)
+        if not priced:
+            parts += ["", official_text(run), ""]
+        elif decided:
+            parts += ["", settlement_text(accounts, hard_rule_stats(run), unseen), ""]
         parts += [f"report: {report}"] if report else []
-        parts += earnings(accounts, check_ground_truth(run)) if priced else []
+        parts += earnings(accounts, check_ground_truth(run)) if priced and decided else []
         cautions = warnings(run, accounts.settlements)
         parts += ["", "Read these numbers with care:", *(f"- {sentence}" for sentence in cautions)] if cautions else []
     return "\n".join(parts)
@@ -326,7 +331,10 @@ def plan_text(plan: dict[str, Any]) -> str:
         elif m["refused"]:
             parts.append(f"{m['model']}: refused: {m['refused']}")
         parts += [f"{m['model']}: {note}" for note in m["sentences"]]
-    parts.append(f"judge: {judge['card']}, {judge['n_questions']} questions, {judge['vram_gb']:g} GB")
+    if judge:
+        parts.append(f"judge: {judge['card']}, {judge['n_questions']} questions, {judge['vram_gb']:g} GB")
+    else:
+        parts.append("judge: none; images get no scores of a judge and no decisions")
     disk = plan["disk_gb"]
     if generated:
         parts.append(

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.files import read_text
@@ -198,16 +199,20 @@ def check(
     data: Any,
     model: type[M],
     source: str,
-    lines: dict[Location, int] | None = None,
+    lines: Mapping[Location, int | str] | None = None,
     error: type[UserError] = ConfigError,
 ) -> M:
-    """Validate `data` as a `model`. Raises `error` with the location from `source` and `lines`."""
+    """Validate `data` as a `model`. Raises `error` with the location of each mistake from `source` and `lines`: the
+    line, or a text that replaces both."""
     if not isinstance(data, dict):
         raise error(f"{source} must be a mapping of keys to values, not {kind(data)}: correct it")
     try:
         return model.model_validate(data)
     except ValidationError as e:
-        raise error(explain(e, data, model, source, lines or {})) from None
+        first, *others = explain(e, data, model, source, lines or {})
+        if error is ConfigError:  # written by hand: all of its mistakes are shown at once
+            raise error("\n".join([first, *others])) from None
+        raise error(f"{first} (and {len(others)} more)" if others else first) from None
 
 
 _PLAIN = {
@@ -218,14 +223,22 @@ _PLAIN = {
 """pydantic's messages with names of Python's types, by the type of the error."""
 
 
-def explain(error: ValidationError, data: Any, model: type[BaseModel], source: str, lines: dict[Location, int]) -> str:
-    """One sentence about the first validation error of `data`, with the number of further errors at its end."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    location = _inside(data, first["loc"], missing=first["type"] == "missing")
-    line = next((lines[location[:n]] for n in range(len(location), 0, -1) if location[:n] in lines), None)
-    where = f"{source}, line {line}" if line else source
+def explain(
+    error: ValidationError, data: Any, model: type[BaseModel], source: str, lines: Mapping[Location, int | str]
+) -> list[str]:
+    """One sentence about each validation error of `data`."""
+    found = error.errors(include_url=False, include_context=False)
+    return list(dict.fromkeys(_sentence(one, data, model, source, lines) for one in found))
+
+
+def _sentence(
+    error: ErrorDetails, data: Any, model: type[BaseModel], source: str, lines: Mapping[Location, int | str]
+) -> str:
+    location = _inside(data, error["loc"], missing=error["type"] == "missing")
+    place = next((lines[location[:n]] for n in range(len(location), 0, -1) if location[:n] in lines), None)
+    where = source if place is None else place if isinstance(place, str) else f"{source}, line {place}"
     name = ".".join(map(str, location)) or "the file"
-    match first["type"]:
+    match error["type"]:
         case "extra_forbidden":
             keys = _keys_at(model, location[:-1])
             suggestion = hint(str(location[-1]), keys, f"the keys here are {', '.join(sorted(keys))}")
@@ -233,14 +246,13 @@ def explain(error: ValidationError, data: Any, model: type[BaseModel], source: s
         case "missing":
             what = f"the key {name!r} is missing: add it"
         case _:
-            given = first["input"]
+            given = error["input"]
             shown = "" if isinstance(given, dict | list) else f", not {short(given)}"
-            message = _PLAIN.get(first["type"], first["msg"].removeprefix("Value error, "))
+            message = _PLAIN.get(error["type"], error["msg"].removeprefix("Value error, "))
             what = f"{name}: {message[0].lower()}{message[1:]}{shown}"
-            if first["type"] == "string_type" and shown and given is not None:
+            if error["type"] == "string_type" and shown and given is not None:
                 what += " (put it in quotes)"
-    more = error.error_count() - 1
-    return f"{where}: {what}" + (f" (and {more} more)" if more else "")
+    return f"{where}: {what}"
 
 
 def _inside(data: Any, location: Location, missing: bool) -> Location:

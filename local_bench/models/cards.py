@@ -2,16 +2,17 @@
 
 import importlib
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from local_bench.core.errors import ConfigError
-from local_bench.core.paths import configs_dir, is_safe_id, user_config_dirs
+from local_bench.core.errors import ConfigError, UserError
+from local_bench.core.paths import config_files, configs_dir, is_safe_id, user_config_dirs
 from local_bench.core.suggest import hint
-from local_bench.core.yamlfile import Strict, check, load_yaml, read_yaml
+from local_bench.core.yamlfile import Location, Strict, check, load_yaml, read_yaml
 
 LIBRARIES = {"pyiqa": "local_bench.judges.metrics.pyiqa_cards:pyiqa_card"}
 """The function that returns the card for a name `library:name`; these cards have no YAML files."""
@@ -236,13 +237,16 @@ class ModelCard(Strict):
         return self
 
 
-def cards() -> dict[str, ModelCard]:
-    """All cards by name: the built-in ones, then the custom ones. ConfigError for a custom card with a built-in card's
-    name."""
+def cards(refuse: Callable[[str], None] = lambda _: None) -> dict[str, ModelCard]:
+    """All cards by name: the built-in ones, then the custom ones. A custom card that is not valid, or has a built-in
+    card's name, is left out, and `refuse` is called with the reason."""
     by_name = {path.stem: _load(path) for path in sorted((configs_dir() / "models").glob("*.yaml"))}
     for folder in user_config_dirs():
         for path in sorted((folder / "models").glob("*.yaml")):
-            by_name.setdefault(path.stem, _custom(path))
+            try:
+                by_name.setdefault(path.stem, _custom(path))
+            except UserError as e:
+                refuse(str(e))
     return by_name
 
 
@@ -255,9 +259,9 @@ def card(name: str, role: str) -> ModelCard:
             raise ConfigError(f"{name} is not a {role} with weights: there is nothing to fetch or to show")
         return found
     if is_safe_id(name):
-        shipped = configs_dir() / "models" / f"{name}.yaml"
-        custom = [path for folder in user_config_dirs() if (path := folder / "models" / f"{name}.yaml").is_file()]
-        if (custom or shipped.is_file()) and (found := _custom(custom[0]) if custom else _load(shipped)).role == role:
+        files = config_files(f"models/{name}.yaml")
+        custom = files and files[0].parent.parent != configs_dir()
+        if files and (found := (_custom if custom else _load)(files[0])).role == role:
             return found
     known = {n: c for n, c in cards().items() if c.role == role}
     suggestion = hint(name, known, f"available: {', '.join(known)}")
@@ -267,34 +271,42 @@ def card(name: str, role: str) -> ModelCard:
 def _custom(path: Path) -> ModelCard:
     """Load a custom card. It cannot run code or reuse the name of a built-in card.
 
-    With `extends: NAME` it inherits the fields it does not set from the built-in card NAME; `parts` are merged.
+    With `extends: NAME` it inherits the fields it does not set from the card NAME; `parts` are merged.
     """
-    data, lines = read_yaml(path)
-    if (configs_dir() / "models" / path.name).is_file():
-        raise ConfigError(f"{path}: {path.stem!r} is the name of a built-in card: give your card another name")
-    if isinstance(data, dict):
-        sources = [data.get("source"), *(parts.values() if isinstance(parts := data.get("parts"), dict) else ())]
-        for source in sources:
-            if isinstance(source, dict) and {"build", "gather"} & source.keys():
-                raise ConfigError(
-                    f"{path}: only built-in cards can have `build` and `gather`: give repo, base_url or folder"
-                )
-            if isinstance(source, dict) and isinstance(source.get("folder"), str):
-                source["folder"] = str(path.parent.absolute() / Path(source["folder"]).expanduser())
-        data = _extended(path, data)
+    data, lines = _custom_fields(path, ())
     return _checked(path, check(data, ModelCard, str(path), lines))
 
 
-def _extended(path: Path, data: dict[str, Any]) -> dict[str, Any]:
+def _custom_fields(path: Path, extended_by: tuple[Path, ...]) -> tuple[Any, dict[Location, int]]:
+    """The fields of a custom card with those that it inherits, and their lines; `extended_by` are the cards that extend
+    it."""
+    data, lines = read_yaml(path)
+    if (configs_dir() / "models" / path.name).is_file():
+        raise ConfigError(f"{path}: {path.stem!r} is the name of a built-in card: give your card another name")
+    if not isinstance(data, dict):
+        return data, lines
+    sources = [data.get("source"), *(parts.values() if isinstance(parts := data.get("parts"), dict) else ())]
+    for source in sources:
+        if isinstance(source, dict) and {"build", "gather"} & source.keys():
+            raise ConfigError(
+                f"{path}: only built-in cards can have `build` and `gather`: give repo, base_url or folder"
+            )
+        if isinstance(source, dict) and isinstance(source.get("folder"), str):
+            source["folder"] = str(path.parent.absolute() / Path(source["folder"]).expanduser())
     name = data.pop("extends", None)
     if name is None:
-        return data
+        return data, lines
     shipped = configs_dir() / "models" / f"{name}.yaml"
-    if not (isinstance(name, str) and is_safe_id(name) and shipped.is_file()):
-        raise ConfigError(f"{path}: extends: unknown built-in card {name!r} (`local-bench models list`)")
-    base: dict[str, Any] = read_yaml(shipped)[0]
+    found = config_files(f"models/{name}.yaml") if isinstance(name, str) and is_safe_id(name) else []
+    if not found:
+        raise ConfigError(f"{path}: extends: unknown card {name!r} (`local-bench models list`)")
+    if found[0] in (path, *extended_by):
+        raise ConfigError(f"{path}: extends: {name!r} is extended by this card and extends it: remove one of them")
+    base = read_yaml(shipped)[0] if found[0] == shipped else _custom_fields(found[0], (*extended_by, path))[0]
+    if not isinstance(base, dict):
+        raise ConfigError(f"{path}: extends: {found[0]} is no card: correct it")
     parts = {**(base.get("parts") or {}), **(data.get("parts") or {})}
-    return base | data | ({"parts": parts} if parts else {})
+    return base | data | ({"parts": parts} if parts else {}), lines
 
 
 def _load(path: Path) -> ModelCard:

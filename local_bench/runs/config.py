@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Unsupported
-from local_bench.core.yamlfile import Amount, ExactAmount, Strict, check, read_yaml, yaml_text
+from local_bench.core.yamlfile import Amount, ExactAmount, Location, Strict, check, read_yaml, yaml_text
 from local_bench.runs.config_setting import apply_setting
 from local_bench.runs.judge_config import JudgeConfig, Name, Number, PathText
 
@@ -224,7 +224,8 @@ class RunConfig(Strict):
     seed: int = Field(0, ge=0)
     suite: SuiteConfig = SuiteConfig()
     models: list[ModelConfig] = Field(min_length=1)
-    judge: JudgeConfig = JudgeConfig()
+    judge: JudgeConfig | None = None
+    """The judge of the images; `null` for a run without one. `run` requires this key."""
     panel: list[JudgeConfig] = Field(default=[])
     """Further judges of the same images."""
     panel_word: Literal["mean", "majority"] = "mean"
@@ -238,10 +239,19 @@ class RunConfig(Strict):
 
     @property
     def judges(self) -> list[JudgeConfig]:
-        return [self.judge, *self.panel]
+        return [] if self.judge is None else [self.judge, *self.panel]
+
+    @property
+    def required_judge(self) -> JudgeConfig:
+        """`judge`. ConfigError for a run without one."""
+        if self.judge is None:
+            raise ConfigError("judge: this command needs a judge, and the config has none: add --set judge.card=NAME")
+        return self.judge
 
     @model_validator(mode="after")
     def _check_labels(self) -> "RunConfig":
+        if self.judge is None and self.panel:
+            raise ValueError("a panel is added to a judge: give `judge` too")
         for what, labels in (("models", [m.label for m in self.models]), ("judges", [j.label for j in self.judges])):
             twice = {label for label in labels if labels.count(label) > 1}
             if twice:
@@ -273,14 +283,17 @@ def load_config(path: Path, settings: tuple[str, ...] = (), *, servers: bool = T
     With `servers=False` the file's `base_url` and `api_key_env` are ignored; only `settings` can set them.
     """
     data, lines = read_yaml(path)
+    places: dict[Location, int | str] = dict(lines)
     if isinstance(data, dict):
         if not servers:
             _remove_servers(data)
         for setting in settings:
             if not setting.startswith(f"{ONLY_MODEL}="):
-                apply_setting(data, setting)
+                key = apply_setting(data, setting)
+                places = {at: line for at, line in places.items() if at[: len(key)] != key}
+                places[key] = "--set"
         _keep_models(data, [s.partition("=")[2] for s in settings if s.startswith(f"{ONLY_MODEL}=")])
-    return check(data, RunConfig, str(path), lines)
+    return check(data, RunConfig, str(path), places)
 
 
 def _keep_models(data: dict[Any, Any], names: list[str]) -> None:
@@ -306,7 +319,7 @@ def load_config_to_judge(path: Path, settings: tuple[str, ...] = (), *, allow_re
         judges = [
             judge.model_copy(update={"base_url": url}) for judge, url in zip(allowed.judges, servers, strict=True)
         ]
-        return allowed.model_copy(update={"judge": judges[0], "panel": judges[1:]})
+        return allowed.model_copy(update={"judge": next(iter(judges), None), "panel": judges[1:]})
     for i, (stored_judge, allowed_judge) in enumerate(zip(stored.judges, allowed.judges, strict=True)):
         if stored_judge.base_url is not None and allowed_judge.base_url is None:
             key = "judge" if i == 0 else f"panel.{i - 1}"

@@ -8,8 +8,9 @@ from local_bench.core.strictjson import natural
 from local_bench.core.yamlfile import yaml_value
 
 
-def apply_setting(data: dict[str, Any], setting: str) -> None:
-    """Set the value at a dotted path of `data`; indices of lists are numbers. ConfigError if there is no such place."""
+def apply_setting(data: dict[str, Any], setting: str) -> tuple[int | str, ...]:
+    """Set the value at a dotted path of `data`, and return the path; indices of lists are numbers. ConfigError if there
+    is no such place."""
     key, equals, text = setting.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {short(setting, 200)} is not of the form key.sub=value: use that form")
@@ -18,13 +19,14 @@ def apply_setting(data: dict[str, Any], setting: str) -> None:
     except ValueError as e:
         raise ConfigError(f"--set {short(setting, 200)}: the value is not valid YAML ({e}): quote it") from None
     at: Any = data
+    path: list[int | str] = []
     *parents, last = key.split(".")
     for step in parents:
+        path.append(_index(at, step, setting) if isinstance(at, list) else step)
         at = _child(at, step, setting)
-    if isinstance(at, list):
-        at[_index(at, last, setting)] = value
-    else:
-        at[last] = value
+    path.append(_index(at, last, setting) if isinstance(at, list) else last)
+    at[path[-1]] = value
+    return tuple(path)
 
 
 def _child(at: Any, step: str, setting: str) -> Any:

@@ -84,7 +84,9 @@ def write_enrichment(
             if isinstance(fields, str):
                 result.refused[task_id] = fields
                 continue
-            rows[task_id] = {"task_id": task_id} | rows.get(task_id, {}) | fields | {"judge": config.judge.label}
+            rows[task_id] = (
+                {"task_id": task_id} | rows.get(task_id, {}) | fields | {"judge": config.required_judge.label}
+            )
             result.n += 1
             if pace.due:
                 with pace.saving():
@@ -111,9 +113,11 @@ def _answers(
 
     set_determinism(config.engine.threads)
     judge_devices = local_judge_devices(config.engine)
-    spec = judge_spec(config.judge, judge_devices[0])
+    spec = judge_spec(config.required_judge, judge_devices[0])
     log = out.with_name(f"{out.name}.log")
-    yield from judge_answers(config.judge, spec, judge_devices, questions, images.__getitem__, log, progress, "write")
+    yield from judge_answers(
+        config.required_judge, spec, judge_devices, questions, images.__getitem__, log, progress, "write"
+    )
 
 
 def _read(question: Question, verdict: Verdict, n_images: int) -> dict[str, list[Any]] | str:

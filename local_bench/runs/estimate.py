@@ -70,7 +70,8 @@ def estimate(
         "n_deliverables": sum(len(t.deliverables) for t in plan.tasks),
         "value_usd": usd_number(sum(t.price_micro_usd for t in plan.tasks)),
         "models": models,
-        "judge": {
+        "judge": config.judge
+        and {
             "card": config.judge.card,
             "protocol": config.judge.protocol,
             "transport": transport_of(config.judge),

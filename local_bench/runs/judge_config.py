@@ -63,7 +63,7 @@ def _check_url(url: str) -> None:
 class JudgeConfig(Strict):
     """A judge: its model card, protocol and transport."""
 
-    card: str = "tiny-qwen3-vl"
+    card: str
     name: Name | None = None
     """The judge's name in results; defaults to the card's name."""
     weights: PathText | None = None

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from local_bench.core.control_tokens import without_control_tokens
-from local_bench.core.errors import ConfigError, RunImageError
+from local_bench.core.errors import ConfigError, RunImageError, UserError
 from local_bench.core.files import unused
 from local_bench.core.hardrules import HardRules, VisualSpecs
 from local_bench.core.identity import digest
@@ -20,10 +21,12 @@ from local_bench.generators.imported import find_images
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.judges.vlm.plugin import BUILT_IN, plugin
 from local_bench.judges.vlm.server import claim_port
+from local_bench.judges.vlm.variants import DEFAULT_SET
 from local_bench.models.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.models.weights import check_local, resolve, resolve_parts, weights_digest
 from local_bench.runs.config import ModelConfig, RunConfig, parse_shard
 from local_bench.runs.image_store import IMAGES, INPUTS
+from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.progress import Progress, Quiet
 from local_bench.suites.base import Suite
 from local_bench.suites.questions_from import check_borrowed
@@ -183,29 +186,76 @@ def count_of(refused: Sequence[str]) -> str:
 
 
 def check_config(config: RunConfig, *, files: bool = True) -> None:
-    """Checks that need no torch: unknown names, missing files. Raises UserError."""
-    for name in config.metrics:
-        metric_card(name)  # missing weights only leave its scores unscored
-    suite(config.suite.name)
-    for model in config.models:
-        if model.imported is None:
-            described = card(model.card, "generator")
-            _settings(model, described)
-            if files and model.load == "weights":
-                check_local(described, model.weights)
-        elif files and not Path(model.imported.images).exists():
-            raise ConfigError(
-                f"imported.images: {model.imported.images} does not exist: give an existing folder or manifest"
-            )
-    for judge in config.judges:
-        described = card(judge.card, "judge")
-        judge.rubric_set(described)
-        if judge.transport not in BUILT_IN:
-            plugin(judge.transport)
-        if files and judge.base_url is None:
-            check_local(described, judge.weights)
-            if judge.transport == "served":
-                claim_port(judge.port)
+    """Checks that need no torch: unknown names, missing files. Raises UserError, of all faults if there are several."""
+    checks: list[Callable[[], object]] = [
+        *(partial(metric_card, name) for name in config.metrics),  # missing weights only leave its scores unscored
+        partial(_check_suite, config.suite.name),
+        *(partial(_check_model, model, files) for model in config.models),
+        *(partial(_check_judge, judge, files) for judge in config.judges),
+    ]
+    faults: list[UserError] = []
+    for check in checks:
+        try:
+            check()
+        except UserError as e:
+            faults.append(e)
+    if len(faults) > 1:
+        raise ConfigError("\n".join(dict.fromkeys(map(str, faults))))
+    if faults:
+        raise faults[0]
+
+
+def no_judge_key(config: RunConfig) -> str | None:
+    """A sentence if the config says neither who judges nor that nobody does."""
+    if "judge" in config.model_fields_set:
+        return None
+    return (
+        "judge: name the judge, as `judge: {card: qwen3-vl-8b}` (`local-bench models list` has them), or write "
+        "`judge: null` for a run without one"
+    )
+
+
+def refuse_no_judge_key(config: RunConfig) -> None:
+    """ConfigError with `no_judge_key`, after the config's other faults."""
+    sentence = no_judge_key(config)
+    if sentence is None:
+        return
+    try:
+        check_config(config)
+    except UserError as e:
+        sentence = f"{e}\n{sentence}"
+    raise ConfigError(sentence)
+
+
+def _check_suite(name: str) -> None:
+    for rubric, fields in suite(name).rubrics.items():
+        known = {criterion.field for criterion in DEFAULT_SET[rubric].criteria}
+        absent = next((field for field in fields if field not in known), None)
+        if absent is not None:
+            raise ConfigError(f"suite {name}: the rubric {rubric!r} has no field {absent!r} under `answer`: correct it")
+
+
+def _check_model(model: ModelConfig, files: bool) -> None:
+    if model.imported is None:
+        described = card(model.card, "generator")
+        _settings(model, described)
+        if files and model.load == "weights":
+            check_local(described, model.weights)
+    elif files and not Path(model.imported.images).exists():
+        raise ConfigError(
+            f"imported.images: {model.imported.images} does not exist: give an existing folder or manifest"
+        )
+
+
+def _check_judge(judge: JudgeConfig, files: bool) -> None:
+    described = card(judge.card, "judge")
+    judge.rubric_set(described)
+    if judge.transport not in BUILT_IN:
+        plugin(judge.transport)
+    if files and judge.base_url is None:
+        check_local(described, judge.weights)
+        if judge.transport == "served":
+            claim_port(judge.port)
 
 
 def _keeper(folder: Path | None, sizes: dict[str, tuple[int, int]]) -> Callable[[Image.Image], str]:

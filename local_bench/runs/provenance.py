@@ -40,8 +40,8 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Judg
     if plan is not None and plan.refused:
         fresh["refused_cases"] = {"n": len(plan.refused), "cases": list(plan.refused)}
     if judged_on:
-        first, *panel = [_judge(run, config, judged_on, used) for config in run.config.judges]
-        fresh |= {"judge": first, "panel": panel}
+        judges = [_judge(run, config, judged_on, used) for config in run.config.judges]
+        fresh |= {"judge": next(iter(judges), None), "panel": judges[1:]}
     merged = known | fresh
     store.set_meta("provenance", json.dumps(merged, sort_keys=True))
     run.write_json("provenance.json", merged)

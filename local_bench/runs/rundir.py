@@ -225,7 +225,7 @@ def _is_free(key: tuple[Any, ...]) -> bool:
 def _refuse_other_run(path: Path, stored: RunConfig, config: RunConfig) -> bool:
     """Whether `config` extends `stored`, the config of the run at `path`, which then needs a larger plan.
 
-    Models, attempts, tasks (`suite.limit`) and metrics can be added. ConfigError with the first of all other
+    Models, attempts, tasks (`suite.limit`), metrics and judges can be added. ConfigError with the first of all other
     differences.
     """
     old, new = _comparable(stored), _comparable(config)
@@ -239,7 +239,7 @@ def _refuse_other_run(path: Path, stored: RunConfig, config: RunConfig) -> bool:
             f"{path} is a run with another config ({'.'.join(map(str, key))}: {_short(old.get(key))} in the run, "
             f"{_short(new.get(key))} now{more}): give a new --run-dir, or the old settings"
         )
-    return any(key[0] != "metrics" for key in grown)
+    return any(key[0] not in ("metrics", "judge") for key in grown)
 
 
 def first_config_difference(a: RunConfig, b: RunConfig) -> str | None:
@@ -268,6 +268,8 @@ def _grows(key: tuple[Any, ...], old: Mapping[tuple[Any, ...], Any], new: Mappin
             return new[key] is None or (old[key] is not None and new[key] > old[key])
         case ("metrics", _):
             return key in new
+        case ("judge", *_):
+            return ("judge",) in old
         case ("models", _, "attempts") if key in old and key in new:
             return bool(new[key] > old[key])
         case ("models", label, *_):

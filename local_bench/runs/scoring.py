@@ -148,7 +148,7 @@ def computed_scores(run: RunDir, part: Part, judge_ids: Sequence[str]) -> list[t
     by_judge = _by_judge(run.store.verdicts_of(part.work_ids))
     verdicts = [by_judge.get(judge_id, {}) for judge_id in judge_ids]
     each = [scores_of(run, part.tasks, one, part.images) for one in verdicts]
-    combined = each[0]
+    combined = next(iter(each), {})
     if len(verdicts) > 1:
         by_majority = run.config.panel_word == "majority"
         graded = scores_of(run, part.tasks, majority_verdicts(verdicts), part.images) if by_majority else _mean(each)

@@ -52,6 +52,8 @@ class Suite(ABC):
     """The end of the judge's scores' scale, which starts at 0; None if it is not known."""
     thresholds: ClassVar[Mapping[str, float] | None] = None
     """Score -> minimum value for acceptance, which replaces the config's `acceptance`; None: the config's."""
+    rubrics: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Rubric -> fields of its answer that must exist, checked before a run."""
     pass_fail: ClassVar[Sequence[str]] = ()
     """Scores that are one judge's pass/fail decision: a panel decides them by majority, independent of
     `panel_word`."""

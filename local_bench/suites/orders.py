@@ -50,8 +50,8 @@ class OrderLine(Strict):
     title: Text
     brief: Text
     deliverables: list[Text] = Field(min_length=1, max_length=100)
-    evaluation_points: list[Text] = Field(max_length=200)
-    """None if they have not been extracted: BRF is then unscored."""
+    evaluation_points: list[Text] | None = Field(None, max_length=200)
+    """Omitted, null or empty if they have not been extracted: BRF is then unscored."""
     source_image: Text | None = None
     mask_image: Text | None = None
     """White where the source image is to be changed; for models with a mask input."""
@@ -128,7 +128,7 @@ def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
         title=order.title,
         brief=order.brief,
         deliverables=tuple(order.deliverables),
-        evaluation_points=tuple(order.evaluation_points),
+        evaluation_points=tuple(order.evaluation_points or ()),
         source_sha256=given.get("source"),
         mask_sha256=given.get("mask"),
         reference_sha256=tuple(references),

@@ -7,6 +7,7 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.packages import entry_points
 from local_bench.core.suggest import hint
 from local_bench.suites.base import Suite
+from local_bench.suites.from_files import file_of, names, suite_of
 
 PLUGINS = "local_bench.suites"
 """Group of entry points `name = "package.module:Class"` with subclasses of `Suite`; built-in names take precedence."""
@@ -21,8 +22,8 @@ _SUITES = {
 
 
 def suite_names() -> list[str]:
-    """Names of all suites: built-in ones, then those of installed packages."""
-    return list(_known())
+    """Names of all suites: built-in ones, then those of installed packages and of config folders."""
+    return list(dict.fromkeys([*_known(), *names()]))
 
 
 def suite(name: str) -> Suite:
@@ -31,8 +32,11 @@ def suite(name: str) -> Suite:
     if name in _SUITES:
         return _loaded(name, _SUITES[name])
     known = _known()
+    if name not in known and (described := file_of(name)):
+        return suite_of(described)
     if name not in known:
-        suggestion = hint(name, known, f"available: {', '.join(known)}")
+        available = suite_names()
+        suggestion = hint(name, available, f"available: {', '.join(available)}")
         raise ConfigError(f"suite.name: unknown suite {name!r}: {suggestion}")
     return _loaded(name, known[name])
 

@@ -11,6 +11,8 @@ from PIL import Image
 from local_bench.cli.main import cli as commands
 from local_bench.core.tables import clean, table
 
+JUDGE = "judge: {card: tiny-qwen3-vl}\n"
+
 
 def test_the_commands_are_these():
     assert set(commands.commands) == {
@@ -38,11 +40,27 @@ def test_the_commands_are_these():
             "models",
             "suites",
             "doctor",
+            "init",
         ),
     }
     for command in commands.commands.values():
         options = {o for p in command.params for o in p.opts}
         assert "--json" in options or hasattr(command, "commands")
+
+
+def test_help_lists_every_command_in_a_section_with_its_whole_sentence(cli):
+    from local_bench.cli.main import SECTIONS
+    from local_bench.cli.main import cli as group
+
+    assert {command for section in SECTIONS.values() for command in section} == set(group.commands.values())
+    text = cli("--help").stdout
+    assert [line for line in text.splitlines() if line in {f"{name}:" for name in SECTIONS}] == [
+        f"{name}:" for name in SECTIONS
+    ]
+    listed = " ".join(text.split())
+    for command in group.commands.values():
+        assert command.get_short_help_str(limit=400) in listed
+    assert "..." not in text.partition("ARGS]...")[2]
 
 
 def test_help_imports_no_torch():
@@ -87,7 +105,7 @@ def test_help_is_quick(cli):
     ],
 )
 def test_wrong_input_exits_with_2(cli, tmp_path, arguments, message):
-    (tmp_path / "good.yaml").write_text("name: good\nmodels:\n  - {card: tiny-flux}\n")
+    (tmp_path / "good.yaml").write_text("name: good\nmodels:\n  - {card: tiny-flux}\njudge: null\n")
     (tmp_path / "bad.yaml").write_text("name: bad\nsede: 1\nmodels:\n  - {card: tiny-flux}\n")
     ended = cli(*arguments)
     assert ended.returncode == 2, ended.stderr
@@ -97,7 +115,9 @@ def test_wrong_input_exits_with_2(cli, tmp_path, arguments, message):
 
 
 def test_plan_reports_the_requirements_of_a_run(cli, tmp_path):
-    (tmp_path / "c.yaml").write_text("name: c\nmodels:\n  - {card: tiny-flux, attempts: 2}\nsettlement: {gpu: h100}\n")
+    (tmp_path / "c.yaml").write_text(
+        "name: c\nmodels:\n  - {card: tiny-flux, attempts: 2}\nsettlement: {gpu: h100}\n" + JUDGE
+    )
     ended = cli("plan", "c.yaml", "--json")
     plan = json.loads(ended.stdout)
     assert (plan["n_tasks"], plan["n_deliverables"], plan["value_usd"]) == (12, 20, 2813.5)

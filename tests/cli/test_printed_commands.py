@@ -34,6 +34,7 @@ VALUES = {
 }  # fmt: skip
 """What a placeholder stands for, after an option or in a command if it has another meaning there."""
 BLANKS = {
+    "plan": ["my.yaml"], "run": ["my.yaml"],
     "judge": [RUN], "annotate": [RUN], "annotate status": [RUN], "annotate export": [RUN], "settle": [RUN],
     "verify": [RUN], "seal": [RUN], "recover": [RUN], "agreement": [RUN, "labels.jsonl"], "reproduce": ["servimage"],
     "score": ["servimage", "annotations.jsonl", ""], "predictor evaluate": ["payers/a"],
@@ -117,7 +118,7 @@ def lab(tmp_path, monkeypatch):
             if any(word.partition("/")[0] == name for word in words):
                 shutil.copytree(EARLIER_RUN / "images", tmp_path / name)
         for name in ("my.yaml", "edit.yaml"):
-            (tmp_path / name).write_text("name: mine\nmodels: [{card: flux1-schnell}]\n")
+            (tmp_path / name).write_text("name: mine\nmodels: [{card: flux1-schnell}]\njudge: {card: qwen3-vl-8b}\n")
         (tmp_path / "captions.jsonl").write_text('{"image": "a.png", "caption": "a house"}\n')
         (tmp_path / "raters.yaml").write_text("annotators: [{name: r01}, {name: r02, role: lead}]\n")
         (tmp_path / "local-bench/models").mkdir(parents=True)

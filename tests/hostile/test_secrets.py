@@ -86,7 +86,10 @@ def test_a_config_reads_no_other_variable(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(name, KEY)
     base()
-    write("c.yaml", CONFIG | {"judge": {"base_url": "http://127.0.0.1:9/v1", "api_key_env": name}})
+    write(
+        "c.yaml",
+        CONFIG | {"judge": {"card": "tiny-qwen3-vl", "base_url": "http://127.0.0.1:9/v1", "api_key_env": name}},
+    )
     assert main(["plan", "c.yaml"]) == 2
     assert KEY not in "".join(capsys.readouterr())
 
@@ -97,7 +100,7 @@ def test_a_config_reads_no_other_variable(name, tmp_path, monkeypatch, capsys):
 def test_a_url_with_a_secret_is_refused_and_not_printed(url, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     base()
-    write("c.yaml", CONFIG | {"judge": {"base_url": url}})
+    write("c.yaml", CONFIG | {"judge": {"card": "tiny-qwen3-vl", "base_url": url}})
     for argv in (["plan", "c.yaml"], ["plan", "run.yaml", "--set", f"judge.base_url={url}"]):
         assert main(argv) == 2
         printed = "".join(capsys.readouterr())

@@ -44,7 +44,7 @@ def checked(cache, monkeypatch):
 
 
 def embedded(**given):
-    return JudgeConfig(transport="embedded", **given)
+    return JudgeConfig(card="tiny-qwen3-vl", transport="embedded", **given)
 
 
 def test_vllm_checks_this_judge_for_this_gpu_and_not_for_a_cpu(checked):
@@ -94,21 +94,29 @@ def test_impossible_requirements_are_one_sentence(checked):
             CPU,
             r"judge\.attention_backend: FLASH_ATTN .* leave it out on a CPU$",
         ),
-        (JudgeConfig(transport="local", batch_invariant="on"), A100, "are settings of vLLM, .* the transport local"),
-        (JudgeConfig(transport="local", attention_backend="X"), CPU, "are settings of vLLM, .* the transport local"),
+        (
+            JudgeConfig(card="tiny-qwen3-vl", transport="local", batch_invariant="on"),
+            A100,
+            "are settings of vLLM, .* the transport local",
+        ),
+        (
+            JudgeConfig(card="tiny-qwen3-vl", transport="local", attention_backend="X"),
+            CPU,
+            "are settings of vLLM, .* the transport local",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             attention_of(config, device)
     for given in ({"batch_invariant": "off"}, {"attention_backend": "TRITON_ATTN"}):
         with pytest.raises(ValidationError, match="start the server at base_url with them"):
-            JudgeConfig(base_url="http://127.0.0.1:1/v1", **given)
+            JudgeConfig(card="tiny-qwen3-vl", base_url="http://127.0.0.1:1/v1", **given)
 
 
 def test_judges_that_vllm_does_not_run_here_have_no_such_settings(cache):
-    external = JudgeConfig(base_url="http://127.0.0.1:1/v1")
+    external = JudgeConfig(card="tiny-qwen3-vl", base_url="http://127.0.0.1:1/v1")
     assert attention_of(external, A100) is None
     assert numerics_of(external, [A100]) == {"server": "external"}
-    assert attention_of(JudgeConfig(transport="local"), A100) is None
+    assert attention_of(JudgeConfig(card="tiny-qwen3-vl", transport="local"), A100) is None
 
 
 def test_numerics_on_a_cpu_are_those_of_earlier_releases(checked):
@@ -121,14 +129,14 @@ def test_numerics_on_a_cpu_are_those_of_earlier_releases(checked):
 )
 def test_yaml_s_booleans_are_read(text, value):
     data = yaml_value(f"{{batch_invariant: {text}}}")
-    assert JudgeConfig(**data).batch_invariant == value
+    assert JudgeConfig(card="tiny-qwen3-vl", **data).batch_invariant == value
     assert ModelCard(**card("mini-judge", "judge").model_dump() | data).batch_invariant == value
 
 
 def test_other_values_are_refused():
     for given in ({"batch_invariant": "yes"}, {"batch_invariant": 1}, {"attention_backend": "flash attn"}):
         with pytest.raises(ValidationError):
-            JudgeConfig(**given)
+            JudgeConfig(card="tiny-qwen3-vl", **given)
 
 
 def test_the_reason_of_a_failing_check_is_given(monkeypatch, tmp_path):
@@ -161,20 +169,23 @@ def test_layers_other_than_attention_are_known_from_the_weights_folder(tmp_path,
 
 def test_the_config_adds_to_the_card_s_template_variables(cache, monkeypatch):
     described = card("tiny-qwen3-vl", "judge")
-    plain = judge_spec(JudgeConfig(), CPU)
+    plain = judge_spec(JudgeConfig(card="tiny-qwen3-vl"), CPU)
     assert plain.chat_template_kwargs == ()
     of_card = described.model_copy(update={"chat_template_kwargs": {"enable_thinking": False, "b": 1}})
     monkeypatch.setattr(judge_factory, "card", lambda *_: of_card)
-    assert judge_spec(JudgeConfig(), CPU).chat_template_kwargs == (("b", 1), ("enable_thinking", False))
-    both = judge_spec(JudgeConfig(chat_template_kwargs={"b": 2, "a": "x"}), CPU)
+    assert judge_spec(JudgeConfig(card="tiny-qwen3-vl"), CPU).chat_template_kwargs == (
+        ("b", 1),
+        ("enable_thinking", False),
+    )
+    both = judge_spec(JudgeConfig(card="tiny-qwen3-vl", chat_template_kwargs={"b": 2, "a": "x"}), CPU)
     assert both.chat_template_kwargs == (("a", "x"), ("b", 2), ("enable_thinking", False))
-    assert len({spec.judge_id for spec in (plain, judge_spec(JudgeConfig(), CPU), both)}) == 3
+    assert len({spec.judge_id for spec in (plain, judge_spec(JudgeConfig(card="tiny-qwen3-vl"), CPU), both)}) == 3
 
 
 @pytest.mark.parametrize("name", ["chat_template", "tokenize", "tools", "add_generation_prompt", "a b", "", "9a"])
 def test_the_template_itself_cannot_be_replaced(name):
     with pytest.raises(ValidationError, match="is not a variable of a chat template"):
-        JudgeConfig(chat_template_kwargs={name: "{{ x }}"})
+        JudgeConfig(card="tiny-qwen3-vl", chat_template_kwargs={name: "{{ x }}"})
 
 
 # ---- the batch-invariance check

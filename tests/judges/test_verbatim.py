@@ -247,4 +247,4 @@ def test_the_checks_of_a_judge_have_questions_in_every_format():
 @pytest.mark.parametrize("settings", [{"protocol": "logit"}, {"hype_usable": True}])
 def test_other_criteria_and_formats_are_refused(settings):
     with pytest.raises(ConfigError, match="`verbatim` has the authors' criteria and answer formats"):
-        JudgeConfig(rubrics="verbatim", **settings).rubric_set(card("tiny-qwen3-vl", "judge"))
+        JudgeConfig(card="tiny-qwen3-vl", rubrics="verbatim", **settings).rubric_set(card("tiny-qwen3-vl", "judge"))

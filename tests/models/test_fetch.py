@@ -324,7 +324,7 @@ def test_a_fetched_generator_works_without_network(lab, flux_weights):
         "name": "r",
         "suite": {"limit": 1},
         "models": [{"card": "served", "height": 64, "width": 64, "num_inference_steps": 1}],
-        "judge": {"base_url": "http://127.0.0.1:1/v1"},
+        "judge": {"card": "tiny-qwen3-vl", "base_url": "http://127.0.0.1:1/v1"},
         "metrics": [],
     }
     (lab.place / "run.yaml").write_text(yaml.safe_dump(config))

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -142,6 +143,74 @@ def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(lab):
     assert "sharpness" in done.stdout
 
 
+def test_a_benchmark_of_files_alone_runs(lab):
+    assert run(lab, "init", "lab-signs").stdout.startswith("lab-signs.yaml: ")
+    config = yaml.safe_load((lab / "lab-signs.yaml").read_text())
+    config |= {"models": [{"card": "tiny-flux"}], "judge": {"card": "tiny-qwen3-vl", "transport": "brightness"}}
+    (lab / "lab-signs.yaml").write_text(yaml.safe_dump(config | {"metrics": [], "engine": {"device": "cpu"}}))
+    assert "lab-signs" in run(lab, "suites", "list").stdout
+    assert run(lab, "init", "lab-signs", code=2).stderr == (
+        "local-bench: lab-signs.yaml exists: give another file with --out\n"
+    )
+    found = json.loads(run(lab, "run", "lab-signs.yaml", "--json").stdout)
+    assert found["models"]["tiny-flux"]["n"] == 2
+    with local_bench.load_run(lab / "runs/lab-signs") as loaded:
+        scores, decisions = loaded.scores(), loaded.decisions()
+    assert sorted(scores["name"]) == ["colour", "colour", "word", "word"]
+    assert scores["value"].isin([0, 1]).all()
+    both = scores.groupby("work_id")["value"].min()
+    assert {row.work_id: row.accepted for row in decisions.itertuples()} == {w: v == 1 for w, v in both.items()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("[word, colour]", "[word, color]", "'colour' is not under rubrics"),
+        ("thresholds: {word: 1, colour: 1} ", "# ", None),
+        ("lab_sign: [word, colour]", "lab_sign: [word, colour, size]", "the rubric 'lab_sign' has no field 'size'"),
+        ("lab_sign: [", "lab_signs: [", "unknown rubric 'lab_signs'"),
+        ("title:", "titel:", "there is no key 'titel'; did you mean 'title'?"),
+        ("lab-signs.jsonl", "lab-sign.jsonl", "lab-sign.jsonl does not exist"),
+    ],
+)
+def test_a_mistake_in_the_file_of_a_benchmark_is_an_error_before_the_run(lab, tmp_path, old, new, sentence):
+    folder = tmp_path / "local-bench"
+    for kind in ("suites", "rubrics"):
+        shutil.copytree(lab / "local-bench" / kind, folder / kind)
+    described = folder / "suites/lab-signs.yaml"
+    text = described.read_text()
+    assert old in text
+    described.write_text(text.replace(old, new))
+    (tmp_path / "x.yaml").write_text("name: x\nsuite: {name: lab-signs}\nmodels: [{card: tiny-flux}]\njudge: null\n")
+    done = run(tmp_path, "plan", "x.yaml", code=0 if sentence is None else 2)
+    assert sentence is None or sentence in done.stderr
+
+
+def test_points_and_inputs_of_a_benchmark_of_files(tmp_path, monkeypatch):
+    """One question for each point with the task's source, and the mean of the answers as score."""
+    from local_bench.core.types import Task, Verdict
+    from local_bench.suites.registry import suite
+
+    folder = tmp_path / "local-bench/suites"
+    folder.mkdir(parents=True)
+    text = "{title: t, licence: l, source: s, tasks: t.jsonl, rubrics: {one: [a], each: [met]}, per_point: [each]}"
+    (folder / "lab-points.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    entry = suite("lab-points")
+    task = Task("t", "c", 0, "title", "brief", ("x", "y"), ("p", "q"), source_sha256="s", reference_sha256=("r",))
+    assert [d.prompt for d in entry.deliverables(task)] == ["x. brief", "y. brief"]
+    found = dict(entry.questions(task, {1: "i", 2: "j"}))
+    assert list(found) == [(i, *key, 0) for i in (1, 2) for key in (("one", 0), ("each", 0), ("each", 1))]
+    question = found[2, "each", 1, 0]
+    assert (question.images, question.roles) == (("j", "s", "r"), ("image", "source", "reference"))
+    assert dict(question.slots)["point"] == "q"
+    verdicts = {key: Verdict({"a": 1} if key[1] == "one" else {"met": key[2]}, None, "") for key in found}
+    del verdicts[2, "each", 1, 0]
+    scores = entry.scores(task, verdicts)
+    assert [(s.name, s.value) for s in scores[1]] == [("a", 1), ("met", 0.5)]
+    assert [(s.value, s.unscored) for s in scores[2]] == [(1, None), (None, "the judge was not reached")]
+
+
 def test_an_adapter_is_fused_as_by_the_library(lab, monkeypatch):
     from diffusers import FluxPipeline
 
@@ -180,7 +249,8 @@ CARD = "name: {name}\nextends: {extends}\ntitle: t\n"
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (CARD.format(name="x", extends="no-such") + "lora: {}\n", "extends: unknown built-in card 'no-such'"),
+        (CARD.format(name="x", extends="no-such") + "lora: {}\n", "extends: unknown card 'no-such'"),
+        (CARD.format(name="x", extends="x"), "extends: 'x' is extended by this card and extends it"),
         (CARD.format(name="x", extends="tiny-flux") + "lora: {style: 1.0}\n", "lora: 'style' is not in parts"),
         (
             CARD.format(name="x", extends="tiny-flux") + "source: {build: 'os:system'}\n",
@@ -238,8 +308,15 @@ def test_folders_given_by_option_come_first_and_shipped_names_stay(lab, tmp_path
     output = run(lab, "--config-dir", str(tmp_path), "models", "show", "my-flux", "--json").stdout
     assert json.loads(output)["family"] == "sd3"
     (tmp_path / "models/tiny-flux.yaml").write_text(CARD.format(name="tiny-flux", extends="tiny-sd3"))
-    refused = run(lab, "--config-dir", str(tmp_path), "models", "list", code=2).stderr
-    assert "'tiny-flux' is the name of a built-in card" in refused
+    (tmp_path / "models/other.yaml").write_text(CARD.format(name="other", extends="my-flux"))
+    (tmp_path / "models/bad.yaml").write_text("title: [\n")
+    listed = run(lab, "--config-dir", str(tmp_path), "models", "list")
+    assert "'tiny-flux' is the name of a built-in card" in listed.stderr
+    assert "bad.yaml" in listed.stderr
+    assert {"other", "my-flux", "tiny-flux"} <= {line.split(" ")[0] for line in listed.stdout.splitlines()}
+    assert "bad.yaml" in run(lab, "--config-dir", str(tmp_path), "models", "show", "bad", code=2).stderr
+    other = run(lab, "--config-dir", str(tmp_path), "models", "show", "other", "--json").stdout
+    assert json.loads(other)["family"] == "sd3"
 
 
 def test_the_public_names_exist_and_import_nothing_heavy():

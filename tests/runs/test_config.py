@@ -40,8 +40,51 @@ def test_an_error_names_its_line_and_the_nearest_valid_key(tmp_path, text, messa
 
 
 def test_settings_change_list_items_and_add_missing_keys(tmp_path):
-    config = load(tmp_path, GOOD, "models.0.height=64", "judge.in_flight=3", "suite.path=a.jsonl")
+    config = load(tmp_path, GOOD, "models.0.height=64", "judge.card=x", "judge.in_flight=3", "suite.path=a.jsonl")
     assert (config.models[0].height, config.judge.in_flight, config.suite.path) == (64, 3, "a.jsonl")
+
+
+def test_all_mistakes_are_listed_with_their_places(tmp_path):
+    text = "name: x\nsuite: {limt: 2}\nmodels:\n  - {card: a, hight: 64}\n  - {card: b}\n"
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text, "models.1.attempts=x", "judge={protocol: json}")
+    path = tmp_path / "run.yaml"
+    assert str(caught.value).splitlines() == [
+        f"{path}, line 2: there is no key 'suite.limt'; did you mean 'limit'?",
+        f"{path}, line 4: there is no key 'models.0.hight'; did you mean 'height'?",
+        "--set: models.1.attempts: input should be a valid integer, not 'x'",
+        "--set: the key 'judge.card' is missing: add it",
+    ]
+
+
+def test_all_unknown_and_missing_models_are_listed(cli, tmp_path):
+    models = "models: [{card: tiny-flus}, {card: flux1-dev}, {card: sd35-large}]\njudge: {card: qwen3-vl-8b}\n"
+    (tmp_path / "x.yaml").write_text("name: x\nmetrics: []\n" + models)
+    ended = cli("run", "x.yaml")
+    assert ended.returncode == 2
+    lines = ended.stderr.splitlines()
+    assert [
+        next(n for n in ("tiny-flus", "flux1-dev", "sd35-large", "qwen3-vl-8b") if n in line) for line in lines
+    ] == [
+        "tiny-flus",
+        "flux1-dev",
+        "sd35-large",
+        "qwen3-vl-8b",
+    ]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_nobody_judges_by_default(cli, tmp_path):
+    (tmp_path / "x.yaml").write_text(GOOD)
+    ended = cli("run", "x.yaml", "--set", "metrics=[pique]")
+    assert ended.returncode == 2
+    assert "did you mean 'piqe'?\njudge: name the judge" in ended.stderr
+    planned = cli("plan", "x.yaml")
+    assert planned.returncode == 0
+    assert "judge: name the judge" in planned.stderr
+    assert "judge: none" in planned.stdout
+    with pytest.raises(ConfigError, match="a panel is added to a judge"):
+        load(tmp_path, GOOD + "panel: [{card: tiny-qwen3-vl}]\n")
 
 
 @pytest.mark.parametrize(
@@ -53,7 +96,7 @@ def test_an_invalid_setting_is_an_error(tmp_path, setting):
 
 
 def test_a_written_config_is_complete_portable_and_loads_equal(tmp_path):
-    config = load(tmp_path, GOOD, "suite.path=/data/secret/tasks.jsonl")
+    config = load(tmp_path, GOOD, "suite.path=/data/secret/tasks.jsonl", "judge={card: x}")
     text = dump_config(config)
     assert "/data" not in text
     assert "request_timeout_s: 300.0" in text
@@ -87,7 +130,7 @@ def test_every_shipped_config_loads_and_has_the_name_of_its_file(path):
 )
 @pytest.mark.parametrize("key", ["judge: {}", "panel: [{}]"])
 def test_keys_are_sent_to_configured_servers_only(tmp_path, judge, message, key):
-    text = GOOD + key.replace("{}", judge.replace("{", "{name: other, seed: 1, ")) + "\n"
+    text = GOOD + key.replace("{}", judge.replace("{", "{card: tiny-qwen3-vl, name: other, seed: 1, ")) + "\n"
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
     assert message in str(caught.value)
@@ -96,7 +139,9 @@ def test_keys_are_sent_to_configured_servers_only(tmp_path, judge, message, key)
 
 @pytest.mark.parametrize("name", ["VLLM_API_KEY", "OPENAI_API_KEY", "LOCAL_BENCH_KEY"])
 def test_keys_are_read_from_three_kinds_of_variables(tmp_path, name):
-    config = load(tmp_path, GOOD + f"judge: {{base_url: 'https://[::1]:8000/v1', api_key_env: {name}}}\n")
+    config = load(
+        tmp_path, GOOD + f"judge: {{card: tiny-qwen3-vl, base_url: 'https://[::1]:8000/v1', api_key_env: {name}}}\n"
+    )
     assert config.judge.api_key_env == name
 
 
@@ -105,8 +150,8 @@ def test_a_run_directory_does_not_determine_where_images_and_keys_are_sent(tmp_p
     url = "http://127.0.0.1:9/v1"
     path.write_text(
         GOOD
-        + f"judge: {{base_url: '{url}', api_key_env: OPENAI_API_KEY}}\n"
-        + f"panel: [{{name: second, seed: 1, base_url: '{url}', api_key_env: OPENAI_API_KEY}}]\n"
+        + f"judge: {{card: tiny-qwen3-vl, base_url: '{url}', api_key_env: OPENAI_API_KEY}}\n"
+        + f"panel: [{{card: tiny-qwen3-vl, name: second, seed: 1, base_url: '{url}', api_key_env: OPENAI_API_KEY}}]\n"
     )
     assert load_config(path).judge.api_key_env == "OPENAI_API_KEY"  # a config given by the user is trusted
     with pytest.raises(ConfigError, match=rf"add `--set judge\.base_url={url}`"):
@@ -134,7 +179,9 @@ def test_judging_an_untrusted_run_contacts_no_server(cli, tmp_path, target):
         listener.listen()
         listener.settimeout(0)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        (run / "run.yaml").write_text(GOOD + f"judge: {{base_url: '{url}', api_key_env: OPENAI_API_KEY}}\n")
+        (run / "run.yaml").write_text(
+            GOOD + f"judge: {{card: tiny-qwen3-vl, base_url: '{url}', api_key_env: OPENAI_API_KEY}}\n"
+        )
         before = {path: path.read_bytes() for path in run.iterdir()}
         ended = cli("judge", run / target, OPENAI_API_KEY="hunter2")
         with pytest.raises(BlockingIOError):

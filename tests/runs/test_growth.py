@@ -88,7 +88,7 @@ def config_of(
         ],
         metrics=[name for name in ("entropy", "l1_raw") if name in added],
         engine={"device": "cpu"},
-        **({"judge": judge} if judge_url else {}),
+        judge=judge if judge_url else {"card": "tiny-qwen3-vl"},
         panel=[judge | {"name": "second", "seed": 1}] if "second judge" in added else [],
     )
 

@@ -1,0 +1,58 @@
+"""`local-bench init`: a run config to start from."""
+
+from pathlib import Path
+
+import click
+
+from local_bench.cli.options import JSON, PATH, examples, suites_completed
+from local_bench.cli.output import show, show_json
+
+_TEMPLATE = """\
+# {title}
+name: {name}
+suite: {{name: {name}}}
+models:
+  - {{card: flux1-schnell}}  # `local-bench models list` has all
+judge: {{card: qwen3-vl-8b}}
+metrics: [piqe, entropy]
+"""
+
+
+@click.command(
+    epilog=examples(
+        "local-bench init studio                          # writes studio.yaml",
+        "local-bench init servimage --path ServImage_Bench --out ours.yaml",
+    )
+)
+@click.argument("suite_name", metavar="SUITE", shell_complete=suites_completed)
+@click.option("--path", type=PATH, help="The benchmark's file or folder, if it does not ship with local-bench.")
+@click.option("--out", type=PATH, help="The new file [default: SUITE.yaml].")
+@JSON
+def init(suite_name: str, path: Path | None, out: Path | None, as_json: bool) -> int:
+    """Write a run config for SUITE into this folder, to be edited.
+
+    `plan` then estimates the run, `models fetch` downloads what it needs, and `run` executes it."""
+    from local_bench.core.errors import UserError
+    from local_bench.core.paths import configs_dir
+    from local_bench.core.storage import write_atomic
+    from local_bench.core.yamlfile import yaml_text
+    from local_bench.suites.registry import suite
+
+    entry, target = suite(suite_name), out or Path(f"{suite_name}.yaml")
+    if target.exists():
+        raise UserError(f"{target} exists: give another file with --out")
+    if entry.shipped and path:
+        raise UserError(f"the suite {suite_name!r} includes its tasks: leave --path out")
+    shipped = (configs_dir() / "runs" / f"{entry.name}{ending}.yaml" for ending in ("", "-open-weights"))
+    found = next((file.read_text(encoding="utf-8") for file in shipped if file.is_file()), None)
+    text = found or _TEMPLATE.format(title=entry.title, name=entry.name)
+    if not entry.shipped:
+        value = yaml_text(str(path or "CHANGE-ME"), default_flow_style=True).removesuffix("...\n").strip()
+        line = f"suite: {{name: {entry.name}"
+        text = text.replace(f"{line}}}", f"{line}, path: {value}}}  # {entry.files}", 1)
+    write_atomic(target, text.encode())
+    if as_json:
+        show_json({"config": str(target)})
+    else:
+        show(f"{target}: `local-bench plan {target}` estimates it, `local-bench run {target}` runs it")
+    return 0
