@@ -25,7 +25,7 @@ from local_bench.core.tables import guarded
 from local_bench.judges.people.database import FILE, AnnotationDatabase
 from local_bench.judges.people.items import Given, Item, StoredAnswer
 from local_bench.judges.people.merging import PROTOCOL_META, SESSION_META, same_questions
-from local_bench.judges.people.protocol import PREFERRED, Protocol
+from local_bench.judges.people.protocol import PREFERRED, AnswerField, Protocol
 from local_bench.judges.people.queue import Queue
 from local_bench.judges.people.session import InvalidAnswer, Session
 from local_bench.judges.people.summary import numbers
@@ -263,17 +263,20 @@ def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
     session = opened.session
     with session.database:
         pixels = {row.key: row.image for row in run.store.candidates()}
-        names = [field.name for field in protocol.fields]
+        n_of_set = Counter(key[:2] + key[3:] for key, image in pixels.items() if image)
         given: dict[tuple[str, str, str, int], dict[str, dict[str, Any]]] = defaultdict(dict)
         n_unrated = 0
         lines = strictjson.objects(
             path, UserError, "an annotation", missing="check the path", unreadable="give a JSON Lines file"
         )
         for _, where, data in lines:
-            key = (data.get("model"), data.get("task_id"), data.get("deliverable"), data.get("attempt", 1))
-            if not all(isinstance(part, str | int) for part in key) or pixels.get(key) is None:  # type: ignore[arg-type]
+            key: Any = (data.get("model"), data.get("task_id"), data.get("deliverable"), data.get("attempt", 1))
+            if not all(isinstance(part, str | int) for part in key) or pixels.get(key) is None:
                 raise UserError(f"{where}: the run has no image with this model, task_id, deliverable and attempt")
-            values = {name: _option(data.get(name), protocol, name, where) for name in names}
+            n_shown = 1 if protocol.shows == "image" else n_of_set[key[:2] + key[3:]]
+            compared = session.tasks[key[1]].source is not None or n_shown > 1
+            fields = protocol.fields_of((), compared)
+            values = {one.name: _option(data.get(one.name), one, protocol, where) for one in fields}
             if None in values.values():
                 n_unrated += 1
                 continue
@@ -281,42 +284,43 @@ def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
             rater = data.get("rater", PEOPLE)
             if not isinstance(rater, str) or not rater:
                 raise UserError(f"{where}: the rater is {short(rater)}: give a name in quotes")
-            of_item = given[rater, key[0], key[1], key[3] * 1000 + part]  # type: ignore[index]
+            of_item = given[rater, key[0], key[1], key[3] * 1000 + part]
             if of_item.setdefault(str(key[2]), values) is not values:
                 raise UserError(f"{where}: {rater!r} rates this image on an earlier line too: remove one")
-        return replace(_store(session, run, given, path), n_unrated=n_unrated)
+        return replace(_store(session, pixels, given, path), n_unrated=n_unrated)
 
 
-def _option(value: Any, protocol: Protocol, name: str, where: str) -> Any:
+def _option(value: Any, field: AnswerField, protocol: Protocol, where: str) -> Any:
     """The option of the field that equals `value`; None for null. UserError if there is none."""
     if value is None:
         return None
-    options = next(field.values for field in protocol.fields if field.name == name)
+    options = field.values
     try:
         value = decision(value) if all(isinstance(one, bool) for one in options) else value
     except ValueError as e:
-        raise UserError(f"{where}: {name}, {short(value)}: {e}") from None
+        raise UserError(f"{where}: {field.name}, {short(value)}: {e}") from None
     found = [one for one in options if one == value and isinstance(one, bool) == isinstance(value, bool)]
     if not found:
         known = ", ".join(json.dumps(one, ensure_ascii=False) for one in options)
-        raise UserError(f"{where}: {name} is {short(value)}, but protocol {protocol.id} has {known}: correct it")
+        raise UserError(f"{where}: {field.name} is {short(value)}, but protocol {protocol.id} has {known}: correct it")
     return found[0]
 
 
-def _store(session: Session, run: RunDir, given: Mapping[tuple[str, str, str, int], Any], path: Path) -> Imported:
+def _store(
+    session: Session,
+    pixels: Mapping[tuple[str, str, int, int], str | None],
+    given: Mapping[tuple[str, str, str, int], Any],
+    path: Path,
+) -> Imported:
     by_images = {
         (item.task_id, tuple((one.deliverable, one.pixels_sha256) for one in item.images)): item
         for item in session.queue.items
     }
-    by_set: dict[tuple[str, str, int], list[Any]] = defaultdict(list)
-    for row in run.store.candidates():
-        if row.image:
-            part = row.deliverable if session.protocol.shows == "image" else 0
-            by_set[row.model, row.task_id, row.attempt * 1000 + part].append((row.deliverable, row.image))
     wanted = []
     for (rater, model, task_id, part), values in given.items():
-        item = by_images.get((task_id, tuple(sorted(by_set[model, task_id, part]))))
-        if item is None or set(values) != set(session.keys(item)):
+        deliverables = sorted(int(key) for key in values)
+        item = by_images.get((task_id, tuple((i, str(pixels[model, task_id, i, part // 1000])) for i in deliverables)))
+        if item is None:
             raise UserError(
                 f"{path}: {rater} rates only some of the images of {task_id!r} by {model}, and protocol "
                 f"{session.protocol.id} rates them together: complete the file, or import with a protocol for images"

@@ -131,7 +131,7 @@ def _single(
         if not chosen:
             continue
         sampled = [] if sample is None else [(row.model, row.deliverable, sample[row.key]) for row in chosen]
-        shown = of if protocol.points else chosen  # a point is about the whole set
+        shown = of if protocol.whole_set else chosen
         gold = {str(row.deliverable): known[row.key] for row in chosen if row.key in known}
         item = Item(protocol.id, task_id, _images(shown), (), tuple(sampled), gold or None)
         before = found.get(item.item_id)

@@ -107,10 +107,11 @@ def _ratings(
 
 def scores_of(values: Mapping[str, Any], protocol: Protocol, run: RunDir) -> dict[str, Any]:
     """The scores of an image that the run's benchmark has, from the protocol's fields: the decision as `overall`, and
-    as the benchmark's own score if that is a pass/fail decision."""
+    as the benchmark's own score if that is a pass/fail decision. A question that the item did not have is None."""
     of_suite = suite(run.config.suite.name)
+    names = [field.name for field in protocol.fields if field.name in of_suite.scores_of_judge]
     scores: dict[str, Any] = {
-        name: float(value) for name, value in values.items() if name != OVERALL and name in of_suite.scores_of_judge
+        name: float(values[name]) if name in values else None for name in names if name != OVERALL
     }
     decision = protocol.decision(dict(values))
     if decision is not None:

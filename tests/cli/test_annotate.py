@@ -144,6 +144,45 @@ def _refused(capsys, *arguments):
     return err
 
 
+def test_consistency_is_a_question_only_where_something_can_be_compared(shop, tmp_path, capsys):
+    """Without a source image and other images of the set CNS is not answered, and no number of the run has it."""
+    people = dict.fromkeys(("a", "b"), "annotator")
+    answer_all(shop.path, "scores", people, lambda name, item, field, key: 4 + (name == "b"))
+    with RunDir.open(shop.path) as opened:
+        compared = {t.task_id: bool(t.source_sha256 or len(t.deliverables) > 1) for t in opened.store.tasks()}
+        assert set(compared.values()) == {True, False}
+        consensus = load_annotations(shop.path, opened, {}).consensus
+        of_task = {row.work_id: row.task_id for row in opened.store.candidates()}
+    assert {of_task[work_id] for work_id in consensus["cns"]} == {task for task, has in compared.items() if has}
+    assert consensus["brf"].keys() == consensus["veq"].keys() == of_task.keys()
+    with AnnotationDatabase(shop.path / FILE) as database:
+        assert {len(values) for one in database.answers() for values in one.given.values.values()} == {2, 3}
+    n = sum(compared[task] for _, task, _, _ in shop.images)
+    status = json.loads(run(capsys, "annotate", "status", shop.path, "--json")[0])["protocols"][0]
+    assert {one["name"]: one["n_units"] for one in status["fields"]} == {"brf": 20, "veq": 20, "cns": n}
+    exported = tmp_path / "out.jsonl"
+    run(capsys, "annotate", "export", shop.path, "--out", exported)
+    lines = [json.loads(line) for line in exported.read_text().splitlines()]
+    assert all((line["cns"] is None) != compared[line["task_id"]] for line in lines)
+    again = imported(shop, capsys, exported, [line | {"rater": f"{line['rater']}2"} for line in lines], "scores")
+    assert again == "32 new of 32 answers; 0 were there already"
+    for command in (("agreement", "--people"), ("settle", "--people")):
+        run(capsys, command[0], shop.path, command[1], shop.path)
+    run(capsys, "annotate", "export", shop.path, "--format", "servimage", "--out", tmp_path / "layout")
+
+
+def test_a_sampled_image_is_shown_with_what_it_is_compared_with(shop, tmp_path):
+    (model, task, _, _), *_ = [key for key in shop.images if key[2] == 2]
+    line = {"model": model, "task_id": task, "deliverable": 2, "probability": 0.5, "overall": None}
+    questions = write(tmp_path / "ask.jsonl", [line])
+    for protocol, n in (("scores", 2), ("accept", 1)):
+        with RunDir.open(shop.path) as opened:
+            session = open_session([opened], load_protocol(protocol), questions).session
+            with session.database:
+                (item,) = session.queue.items
+                assert len(item.images) == n
+
+
 def test_points_become_the_benchmarks_score(shop, capsys):
     answer_all(
         shop.path, "points", dict.fromkeys("abc", "annotator"), lambda name, item, field, key: field != "point_2"

@@ -101,7 +101,7 @@ class Pages:
             adjudication=kind == "adjudication",
             opinions=session.queue.opinions(item.item_id) if kind == "adjudication" else [],
             note_characters=NOTE_CHARACTERS,
-            point_list=() if session.protocol.points else task.points,
+            point_list=task.points if session.protocol.show_points and not session.protocol.points else (),
         )
         return {
             "item_id": item.item_id,

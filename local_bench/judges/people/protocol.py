@@ -52,6 +52,8 @@ class AnswerField(Strict):
     """Name of the score, as in files of annotations: `overall`, `brf`, …"""
     text: Text
     options: list[Option] = Field(min_length=2)
+    compares: bool = False
+    """Whether it compares an image with the source image or the others of its set; left out where there is neither."""
 
     @model_validator(mode="after")
     def _check(self) -> "AnswerField":
@@ -105,6 +107,8 @@ class Protocol(Strict):
     """With `pair`: number of pairs of models per task; None: all."""
     break_minutes: int = Field(45, ge=5)
     """The page suggests a break after this time."""
+    show_points: bool = True
+    """Whether the task's evaluation points are on the page; with `points` they are the questions."""
     guidelines: Text
     """Paragraphs are separated by empty lines; a line that starts with `- ` is an item of a list."""
 
@@ -135,10 +139,16 @@ class Protocol(Strict):
         """Whether any field is a number rather than a decision or a preference."""
         return any(isinstance(value, int) and not isinstance(value, bool) for f in self.fields for value in f.values)
 
-    def fields_of(self, points: tuple[str, ...]) -> list[AnswerField]:
-        """The fields of an item; `points` are the task's evaluation points."""
+    @property
+    def whole_set(self) -> bool:
+        """Whether a question is about the set, so that a sampled image is shown with the others of its set."""
+        return self.points or any(field.compares for field in self.fields)
+
+    def fields_of(self, points: tuple[str, ...], compared: bool = True) -> list[AnswerField]:
+        """The fields of an item; `points` are the task's evaluation points, `compared` is whether the item has a source
+        image or several images."""
         if not self.points:
-            return self.fields
+            return [field for field in self.fields if compared or not field.compares]
         yes, no = Text(en="Yes", zh="是"), Text(en="No", zh="否")
         options = [Option(value=True, key="y", text=yes), Option(value=False, key="x", text=no)]
         return [

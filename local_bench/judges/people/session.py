@@ -40,7 +40,8 @@ class Session:
             self.queue.record(stored.annotator, stored.item_id, stored.kind, stored.given)
 
     def fields(self, item: Item) -> Sequence[AnswerField]:
-        return self.protocol.fields_of(self.tasks[item.task_id].points)
+        task = self.tasks[item.task_id]
+        return self.protocol.fields_of(task.points, compared=task.source is not None or len(item.images) > 1)
 
     def keys(self, item: Item) -> list[str]:
         """What the fields are answered for: every deliverable, or "" for the item as a whole."""

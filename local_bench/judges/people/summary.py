@@ -249,4 +249,5 @@ def _known(session: Session, answers: Sequence[StoredAnswer]) -> Iterable[bool]:
             values = one.given.values.get(key)
             given = None if values is None else numbers(session.protocol, one.given, values)
             for name, value in known.items():
-                yield given is not None and given.get(name) == float(value)
+                if given is None or name in given:
+                    yield given is not None and given[name] == float(value)

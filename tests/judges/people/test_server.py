@@ -13,6 +13,7 @@ from PIL import Image, PngImagePlugin
 
 from local_bench.judges.people.app import COOKIE, csrf_token
 from local_bench.judges.people.guard import MAX_BODY
+from local_bench.judges.people.protocol import FOLDER
 from tests.judges.people.conftest import MODELS, SCRIPT, live_server, make_shop
 
 PEOPLE = {"ann": "annotator", "bob": "annotator", "cleo": "annotator", "boss": "lead"}
@@ -225,6 +226,19 @@ def test_undo_withdraws_the_latest_answer_once(live, ann):
     with Client(live, "bob") as bob:
         assert bob.post("/undo", json={"number": ann.queue()["last"]}).status_code == 409
     assert len(live.session.database.answers()) == 1
+
+
+def test_a_lab_can_hide_the_evaluation_points(shop_run, tmp_path):
+    text = (FOLDER / "accept.yaml").read_text()
+    hidden = tmp_path / "blind.yaml"
+    hidden.write_text(text.replace("id: accept", "id: blind\nshow_points: false"))
+    for protocol, shown in (("accept", True), (str(hidden), False)):
+        with (
+            live_server(shop_run.path, protocol, {protocol[-9:]: "annotator"}) as live,
+            Client(live, protocol[-9:]) as ann,
+        ):
+            (item,) = ann.queue()["items"]
+            assert ("Evaluation points" in item["html"]) is shown
 
 
 def test_script_in_a_brief_is_text(tmp_path):
