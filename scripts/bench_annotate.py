@@ -24,7 +24,7 @@ from local_bench.judges.people.database import AnnotationDatabase
 from local_bench.judges.people.items import Given, Item, ItemImage, TaskView
 from local_bench.judges.people.protocol import load_protocol
 from local_bench.judges.people.queue import Queue
-from local_bench.judges.people.serve import listening_socket, serve
+from local_bench.judges.people.serve import address_of, listening_socket, serve
 from local_bench.judges.people.session import Session, add_people
 
 PER_TASK = 10
@@ -51,8 +51,8 @@ def run_server(folder: Path, n: int, clients: int) -> None:
         session = Session(protocol, Queue(protocol, items, 1, 0.05), database, tasks, lambda sha: b"")
         opened_s = time.perf_counter() - began
         bound = listening_socket("127.0.0.1", 0)
-        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        serve(session, bound, "127.0.0.1", lambda: print(json.dumps([url, tokens, opened_s]), flush=True))
+        address = address_of(bound, "127.0.0.1", None)
+        serve(session, bound, address, lambda: print(json.dumps([address.base, tokens, opened_s]), flush=True))
 
 
 async def annotator(url: str, token: str, requests: int, found: dict[str, list[float]]) -> None:

@@ -24,8 +24,8 @@ from local_bench.core.storage import write_new
 from local_bench.core.tables import guarded
 from local_bench.judges.people.database import FILE, AnnotationDatabase
 from local_bench.judges.people.items import Given, Item, StoredAnswer
-from local_bench.judges.people.merging import PROTOCOL_META, SESSION_META, same_questions
-from local_bench.judges.people.protocol import PREFERRED, AnswerField, Protocol
+from local_bench.judges.people.merging import PROTOCOL_META, SERVED_PROTOCOL, SESSION_META, same_questions
+from local_bench.judges.people.protocol import PREFERRED, AnswerField, Protocol, load_protocol, protocol_files
 from local_bench.judges.people.queue import Queue
 from local_bench.judges.people.session import InvalidAnswer, Session
 from local_bench.judges.people.summary import numbers
@@ -51,27 +51,91 @@ class OpenedSession:
 def open_session(
     runs: Sequence[RunDir],
     protocol: Protocol,
-    questions: Path | None = None,
+    questions: Path | tuple[()] | None = None,
     gold: Path | None = None,
     repeats: float | None = None,
 ) -> OpenedSession:
-    """Open or continue the annotation of `runs` by `protocol`; the database is in the first run.
+    """Open or continue the annotation of `runs` by `protocol`; the database is in the first run. What is None is as it
+    was before: the sample (without one, all images), the known answers and the fraction of repeats.
 
-    UserError if there is nothing to annotate, or if the protocol has changed since its annotation began.
+    UserError if there is nothing to annotate, if the protocol has changed since its annotation began, or if a run of
+    the session is missing.
     """
-    work = annotation_work(runs, protocol, questions, gold)
+    path = runs[0].path / FILE
+    before, stored = _stored_setting(path, protocol)
+    _check_runs(runs, protocol, before)
+    sample = [stored[i] for i in before.get("items", ())] if questions is None else questions
+    work = annotation_work(runs, protocol, sample, gold)
+    if gold is None:
+        known = {item_id: item.gold for item_id, item in stored.items()}
+        work = replace(work, items=[replace(item, gold=known.get(item.item_id)) for item in work.items])
+    repeats = before.get("repeats", protocol.repeats) if repeats is None else repeats
+    setting = {"seed": runs[0].config.seed, "repeats": repeats, "runs": len(runs)}
+    return _opened(runs, protocol, work, setting | {"items": [item.item_id for item in work.items]})
+
+
+def _opened(
+    runs: Sequence[RunDir], protocol: Protocol, work: AnnotationWork, setting: Mapping[str, Any]
+) -> OpenedSession:
     database = AnnotationDatabase(runs[0].path / FILE, create=True)
     try:
         _keep_protocol(database, protocol)
         database.add_items(work.items)
-        seed, repeats = runs[0].config.seed, protocol.repeats if repeats is None else repeats
-        setting = {"seed": seed, "repeats": repeats, "items": [item.item_id for item in work.items]}
         database.set_meta(SESSION_META + protocol.id, json.dumps(setting))
-        queue = Queue(protocol, work.items, seed, repeats)
+        queue = Queue(protocol, work.items, setting["seed"], setting["repeats"])
         return OpenedSession(Session(protocol, queue, database, work.tasks, image_loader(runs)), work)
     except BaseException:
         database.close()
         raise
+
+
+def _stored_setting(path: Path, protocol: Protocol) -> tuple[dict[str, Any], dict[str, Item]]:
+    """The settings of the protocol's session, and all its items by id, those of earlier samples included; empty if it
+    has not begun."""
+    if not path.is_file():
+        return {}, {}
+    with AnnotationDatabase(path) as database:
+        text = database.meta(SESSION_META + protocol.id)
+        items = {item_id: item for item_id, item in database.items().items() if item.protocol == protocol.id}
+    return strictjson.stored(text) if text else {}, items
+
+
+def _check_runs(runs: Sequence[RunDir], protocol: Protocol, before: Mapping[str, Any]) -> None:
+    first = runs[0].path
+    other = next((run.path for run in runs[1:] if (run.path / FILE).is_file()), None)
+    if other is not None and not (first / FILE).is_file():
+        raise UserError(f"{other} has annotations and {first} has none: give {other} first, where answers are stored")
+    if len(runs) < before.get("runs", 1):
+        raise UserError(
+            f"{first}: its annotation by protocol {protocol.id} is of the images of {before['runs']} runs: give all of "
+            "them, this one first"
+        )
+
+
+def protocol_to_serve(run: RunDir, name: str | None, new: bool) -> Protocol:
+    """The protocol `name` (a name or a file), else the one that was served or answered last, else the suite's.
+
+    UserError if annotators have answered by others only, unless it is begun with `new`.
+    """
+    if new and name is None:
+        raise UserError("--new begins annotation by another protocol: name it with --protocol")
+    path, of_suite = run.path / FILE, suite(run.config.suite.name).annotation_protocol
+    if not path.is_file():
+        return load_protocol(name or of_suite)
+    with AnnotationDatabase(path) as database:
+        stored, items = protocols_of(database), database.items()
+        answered = Counter(items[one.item_id].protocol for one in reversed(database.answers()))
+        begun = database.meta(SERVED_PROTOCOL) or next(iter(answered), None)
+    if name is None and begun in stored:
+        known = load_protocol(begun) if begun in protocol_files() else stored[begun]
+        return known if known.asked == stored[begun].asked else stored[begun]
+    chosen = stored[name] if name in stored and name not in protocol_files() else load_protocol(name or of_suite)
+    if answered and not new and chosen.id not in (*answered, begun):
+        given = " and ".join(f"{n} answers by protocol {of}" for of, n in answered.items())
+        raise UserError(
+            f"{run.path} has {given}: leave --protocol out to continue, or add --new to begin {chosen.id} as well"
+        )
+    return chosen
 
 
 def _keep_protocol(database: AnnotationDatabase, protocol: Protocol) -> None:
@@ -82,7 +146,7 @@ def _keep_protocol(database: AnnotationDatabase, protocol: Protocol) -> None:
         if any(answer.item_id in items for answer in database.answers()):
             raise UserError(
                 f"the protocol {protocol.id} has changed since annotators answered by it in {database.path}: give the "
-                "changed protocol another id"
+                "changed protocol another id, or continue by the earlier one with `annotate RUN` without --protocol"
             )
     database.set_meta(PROTOCOL_META + protocol.id, text)
 
@@ -259,7 +323,11 @@ def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
     before stay as they are. UserError for a line that does not fit; then nothing is stored."""
     if protocol.points or protocol.shows == "pair":
         raise UserError(f"protocol {protocol.id} has no answers about single images: import with another protocol")
-    opened = open_session([run], protocol)
+    work = annotation_work([run], protocol)
+    before, stored = _stored_setting(run.path / FILE, protocol)  # what was sampled or has known answers stays so
+    items = {item.item_id: item for item in work.items} | stored
+    begun = {"seed": run.config.seed, "repeats": protocol.repeats, "runs": 1, "items": sorted(items)}
+    opened = _opened([run], protocol, replace(work, items=list(items.values())), before or begun)
     session = opened.session
     with session.database:
         pixels = {row.key: row.image for row in run.store.candidates()}
@@ -329,7 +397,7 @@ def _store(
     known = {(a.annotator, a.item_id): a.given.values for a in session.database.answers() if a.kind == "answer"}
     n = Counter[str]()
     for rater in sorted({rater for rater, _, _ in wanted}):
-        session.database.add_annotator(rater, "annotator", "en")
+        session.database.add_annotator(rater, "annotator", "")
         session.queue.add_if_new(rater, "annotator")
     people = {one.name: one for one in session.database.annotators()}
     for rater, item, one in wanted:

@@ -56,9 +56,13 @@ class AnnotationWork:
 
 
 def annotation_work(
-    runs: Sequence[RunDir], protocol: Protocol, questions: Path | None = None, gold: Path | None = None
+    runs: Sequence[RunDir],
+    protocol: Protocol,
+    questions: Path | Sequence[Item] = (),
+    gold: Path | None = None,
 ) -> AnnotationWork:
-    """The items of `protocol` for the images of `runs`; with `questions` only of the images in that file.
+    """The items of `protocol` for the images of `runs`; with `questions` only of the images in that file, or of those
+    that were sampled for these items.
 
     `gold` is a file of annotations with known answers. UserError if there is nothing to annotate, if the same task
     differs between runs, or for an invalid file.
@@ -68,7 +72,7 @@ def annotation_work(
     if protocol.attempts == "first":
         rows = [row for row in rows if row.attempt == 1]
     made = [row for row in rows if row.image]
-    sample = None if questions is None else _sample(questions, made)
+    sample = _sample(questions, made) if isinstance(questions, Path) else _sampled(questions, made)
     known = {} if gold is None else _gold(gold, protocol, made)
     if protocol.points:
         without = next((row.task_id for row in made if not tasks[row.task_id].points), None)
@@ -183,6 +187,19 @@ def _sample(path: Path, made: Sequence[CandidateRow]) -> dict[ImageKey, float]:
     if not found:
         raise UserError(f"{path} has no image without an answer: there is nothing to annotate")
     return found
+
+
+def _sampled(items: Sequence[Item], made: Sequence[CandidateRow]) -> dict[ImageKey, float] | None:
+    """Images of which these items are a sample -> probability; None if they are not a sample."""
+    of_image = {
+        (item.task_id, one.deliverable, one.pixels_sha256, model): probability
+        for item in items
+        for one in item.images
+        for model, deliverable, probability in item.sampled
+        if deliverable == one.deliverable
+    }
+    found = {row.key: of_image.get((row.task_id, row.deliverable, str(row.image), row.model)) for row in made}
+    return {key: p for key, p in found.items() if p is not None} if of_image else None
 
 
 def _gold(path: Path, protocol: Protocol, made: Sequence[CandidateRow]) -> dict[ImageKey, dict[str, Any]]:

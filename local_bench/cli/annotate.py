@@ -62,15 +62,22 @@ def annotate() -> None:
     "--protocol", metavar="NAME|FILE", help="accept, pass-fail, scores, pairwise, points, … [default: the suite's]."
 )
 @click.option("--annotators", metavar="FILE", type=PATH, help="YAML file with the annotators' names and roles.")
-@click.option("--questions", metavar="FILE", type=PATH, help="Only the images in this file of settle --plan-labels.")
+@click.option(
+    "--questions",
+    metavar="FILE|all",
+    type=PATH,
+    help="Only the images in this file of settle --plan-labels [default: as before; at first, all].",
+)
 @click.option(
     "--gold", metavar="FILE", type=PATH, help="Known answers, in the format of annotations, to check annotators."
 )
 @click.option(
     "--repeats", type=click.FloatRange(0, 0.5), help="Fraction of items shown again [default: the protocol's]."
 )
+@click.option("--new", is_flag=True, help="Begin --protocol on a run that has answers by another one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need --annotators.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0: any free port.")
+@click.option("--base", metavar="URL", help="Address that annotators open, of a proxy with HTTPS or of a tunnel.")
 @JSON
 def serve(
     run_dirs: tuple[Path, ...],
@@ -79,61 +86,67 @@ def serve(
     questions: Path | None,
     gold: Path | None,
     repeats: float | None,
+    new: bool,
     host: str,
     port: int,
+    base: str | None,
     as_json: bool,
 ) -> int:
     """Start the annotation server for the images of RUN…, until Ctrl-C.
 
-    Answers are stored in the first RUN. Every annotator has a personal link; it is printed once, when it is created."""
-    from local_bench.analysis.annotating import open_session
+    Answers are stored in the first RUN. Every annotator has a personal link; it is printed once, when it is created.
+    Started again, the server continues: without --protocol, --questions, --gold or --repeats these are as before."""
+    from local_bench.analysis.annotating import open_session, protocol_to_serve
     from local_bench.core.errors import UserError
-    from local_bench.judges.people.protocol import load_protocol
-    from local_bench.judges.people.serve import LOOPBACK, listening_socket, lock_annotations
+    from local_bench.judges.people.merging import SERVED_BASE, SERVED_PROTOCOL
+    from local_bench.judges.people.serve import LOOPBACK, address_of, listening_socket, lock_annotations
     from local_bench.judges.people.serve import serve as run_server
-    from local_bench.judges.people.session import add_people, new_link
+    from local_bench.judges.people.session import new_links
     from local_bench.runs.rundir import RunDir
-    from local_bench.suites.registry import suite
 
     people = _people(annotators) if annotators else {}
     with ExitStack() as stack:
         runs = [stack.enter_context(RunDir.open(path)) for path in run_dirs]
-        chosen = load_protocol(protocol or suite(runs[0].config.suite.name).annotation_protocol)
         _close_later(stack, lock_annotations(run_dirs[0]))
-        opened = open_session(runs, chosen, questions, gold, repeats)
-        session = opened.session
-        stack.enter_context(session.database)
-        known = {one.name for one in session.database.annotators()}
-        if host not in LOOPBACK and not people and not known:
-            raise UserError(f"--host {host} requires annotators with personal links: give them with --annotators FILE")
-        tokens = add_people(session.database, people, "en")
-        if not people and host in LOOPBACK:
-            alone: dict[str, Role] = {"me": "annotator", "lead": "lead"}
-            add_people(session.database, {name: role for name, role in alone.items() if name not in known}, "en")
-            tokens |= {name: new_link(session.database, name) for name in alone}
-        for one in session.database.annotators():
-            session.queue.add_if_new(one.name, one.role)
+        chosen = protocol_to_serve(runs[0], protocol, new)
         bound = stack.enter_context(listening_socket(host, port))
-        base = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
-        links = [
-            {"name": one.name, "role": one.role, "link": f"{base}/a/{tokens[one.name]}" if one.name in tokens else None}
-            for one in session.database.annotators()
-        ]
-        n = len(session.queue.items)
+        address = address_of(bound, host, base)
+        opened = open_session(runs, chosen, () if questions == Path("all") else questions, gold, repeats)
+        session = opened.session
+        database = stack.enter_context(session.database)
+        tokens = new_links(database, people, host in LOOPBACK)
+        everyone = database.annotators()
+        if not any(one.has_link for one in everyone):
+            raise UserError(f"--host {host} requires annotators with personal links: give them with --annotators FILE")
+        for one in everyone:
+            session.queue.add_if_new(one.name, one.role)
+        links = {name: f"{address.base}/a/{token}" for name, token in tokens.items()}
+        before, n = database.meta(SERVED_BASE), len(session.queue.items)
+        database.set_meta(SERVED_BASE, address.base)
+        database.set_meta(SERVED_PROTOCOL, chosen.id)
 
         def ready() -> None:
             if as_json:
-                show_json({"url": base, "protocol": chosen.id, "n_items": n, "annotators": links})
+                of = [{"name": one.name, "role": one.role, "link": links.get(one.name)} for one in everyone]
+                show_json({"url": address.base, "protocol": chosen.id, "n_items": n, "annotators": of})
             else:
-                rows = [[row["name"], row["role"], row["link"] or "(has a link)"] for row in links]
-                show(table(["annotator", "role", "personal link"], [[str(cell) for cell in row] for row in rows]))
+                rows = [
+                    [one.name, one.role, links.get(one.name) or ("(has a link)" if one.has_link else "(has no link)")]
+                    for one in everyone
+                ]
+                show(table(["annotator", "role", "personal link"], rows))
             if opened.work.n_missing:
                 say(f"local-bench: {opened.work.n_missing} images are missing and cannot be annotated")
-            if host not in LOOPBACK:
+            if before not in (None, address.base) and any(one.has_link and one.name not in links for one in everyone):
+                say(f"local-bench: earlier links begin with {before}, where the server is not now: see --base, --port")
+            if host not in LOOPBACK and not address.hosts and not base:
+                say("local-bench: links have this machine's address; if it has another one, give it with --base")
+            if host not in LOOPBACK and address.base.startswith("http:"):
                 say("local-bench: links are sent without encryption: use a trusted network, or a proxy with HTTPS")
-            say(f"local-bench: {n} items, protocol {chosen.id}, on {base}; Ctrl-C stops the server")
+            listens = f" (port {bound.getsockname()[1]} of {host})" if base else ""
+            say(f"local-bench: {n} items, protocol {chosen.id}, on {address.base}{listens}; Ctrl-C stops the server")
 
-        run_server(session, bound, host, ready)
+        run_server(session, bound, address, ready)
     say(f"local-bench: stopped; `local-bench annotate status {run_dirs[0]}` shows the state")
     return 0
 
@@ -302,16 +315,21 @@ def ranking(run_dir: Path, as_json: bool) -> int:
 @annotate.command(epilog=examples("local-bench annotate link runs/studio r01 --base http://10.0.0.5:8000"))
 @RUN
 @click.argument("name")
-@click.option("--base", default="http://127.0.0.1:8765", show_default=True, help="The server's address.")
+@click.option("--base", metavar="URL", help="The server's address [default: that of the server that ran last].")
 @JSON
-def link(run_dir: Path, name: str, base: str, as_json: bool) -> int:
+def link(run_dir: Path, name: str, base: str | None, as_json: bool) -> int:
     """Make a new personal link for the annotator NAME; the earlier one becomes invalid."""
+    from local_bench.core.errors import UserError
     from local_bench.judges.people.database import FILE, AnnotationDatabase
+    from local_bench.judges.people.merging import SERVED_BASE
+    from local_bench.judges.people.serve import origin_of
     from local_bench.judges.people.session import new_link
 
     with AnnotationDatabase(run_dir / FILE) as database:
         _known(database, name)
-        url = f"{base.rstrip('/')}/a/{new_link(database, name)}"
+        if not (base := base or database.meta(SERVED_BASE)):
+            raise UserError(f"no server has run for {run_dir}: give its address with --base")
+        url = f"{origin_of(base)}/a/{new_link(database, name)}"
     if as_json:
         show_json({"name": name, "link": url})
     else:

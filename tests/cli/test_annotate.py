@@ -3,6 +3,9 @@
 import csv
 import json
 import shutil
+import socket
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 import pytest
 from PIL import Image
@@ -129,7 +132,7 @@ def test_a_sample_is_annotated_with_its_probabilities(shop, tmp_path, capsys):
     assert "sampling probabilities" not in err
     assert "nothing to annotate" in _refused(capsys, "annotate", shop.path, "--questions", out_of(tmp_path, wanted))
     assert "compares pairs" in _refused(
-        capsys, "annotate", shop.path, "--questions", questions, "--protocol", "pairwise"
+        capsys, "annotate", shop.path, "--questions", questions, "--protocol", "pairwise", "--new"
     )
 
 
@@ -224,7 +227,10 @@ def test_pairs_rank_the_models(shop, capsys):
 def test_forgetting_and_links(shop, tmp_path, capsys):
     write(tmp_path / "in.jsonl", labels(shop, "r1") + labels(shop, "r2"))
     run(capsys, "annotate", "import", shop.path, tmp_path / "in.jsonl", "--protocol", "accept")
-    first, second = (run(capsys, "annotate", "link", shop.path, "r1")[0].strip() for _ in range(2))
+    assert "give its address with --base" in _refused(capsys, "annotate", "link", shop.path, "r1")
+    base = ("--base", "https://annotate.lab.org/")
+    first, second = (run(capsys, "annotate", "link", shop.path, "r1", *base)[0].strip() for _ in range(2))
+    assert second.startswith("https://annotate.lab.org/a/")
     with AnnotationDatabase(shop.path / FILE) as database:
         assert database.annotator_of(first.rpartition("/")[2]) is None
         assert database.annotator_of(second.rpartition("/")[2]).name == "r1"
@@ -305,7 +311,14 @@ def test_an_exported_sheet_has_no_formulas(shop, tmp_path, capsys):
     ("arguments", "sentence"),
     [
         (("--protocol", "acept"), "did you mean 'accept'"),
-        (("--host", "192.0.2.1"), "requires annotators with personal links"),
+        (("--host", "0.0.0.0", "--port", "0"), "requires annotators with personal links"),
+        (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
+        (("--new",), "name it with --protocol"),
+        *(
+            (("--port", "0", "--base", base), "give http:// or https://, the host")
+            for base in ("annotate.lab.org", "https://a.org/rate", "ftp://a.org", "https://", "https://u@a.org", "//a")
+        ),
+        (("--port", "0", "--base", "https://a.org:99999"), "such as https://annotate.lab.org"),
         (("--annotators", "nobody.yaml"), "does not exist"),
         (("--protocol", "mine.yaml"), "does not exist"),
         (("--gold", "none.jsonl"), "does not exist"),
@@ -320,6 +333,145 @@ def test_commands_before_anyone_has_annotated(shop, tmp_path, capsys):
         _, err = run(capsys, "annotate", *command, status=1)
         assert "this run has no annotations" in err
     assert not (shop.path / FILE).exists()
+
+
+@pytest.fixture
+def serve(monkeypatch, capsys):
+    """`annotate RUN… OPTIONS` whose server stops at once: what it prints, the links by name, and stderr."""
+    monkeypatch.setattr("local_bench.judges.people.serve.serve", lambda session, bound, address, ready: ready())
+
+    def served(*arguments):
+        out, err = run(capsys, "annotate", *arguments, "--port", "0", "--json")
+        printed = json.loads(out)
+        return printed, {one["name"]: one["link"] for one in printed["annotators"]}, err
+
+    return served
+
+
+def raters(path, **roles):
+    path.write_text(json.dumps({"annotators": [{"name": name, "role": role} for name, role in roles.items()]}))
+    return path
+
+
+def test_a_restart_continues_the_protocol_and_keeps_the_links(shop, tmp_path, capsys, serve):
+    people = raters(tmp_path / "raters.yaml", r1="annotator", r2="annotator", boss="lead")
+    first, links, _ = serve(shop.path, "--protocol", "pass-fail", "--annotators", people)
+    assert (first["protocol"], None in links.values()) == ("pass-fail", False)
+    assert serve(shop.path)[0]["protocol"] == "pass-fail"  # before the first answer too
+    answer_all(shop.path, "pass-fail", {}, lambda name, item, f, key: shop.right[_sha(item, key)])
+    for more in ((), ("--protocol", "pass-fail"), ("--annotators", people)):
+        again, links_again, err = serve(shop.path, *more)
+        assert (again["protocol"], again["n_items"]) == ("pass-fail", first["n_items"])
+        assert links_again == dict.fromkeys(("boss", "r1", "r2"))  # no new ones, and nobody was added
+        assert "earlier links begin with http://127.0.0.1:" in err
+    with AnnotationDatabase(shop.path / FILE) as database:
+        assert all(database.annotator_of(link.rpartition("/")[2]).name == name for name, link in links.items())
+    n = 2 * first["n_items"]
+    assert _refused(capsys, "annotate", shop.path, "--protocol", "scores") == (
+        f"local-bench: {shop.path} has {n} answers by protocol pass-fail: leave --protocol out to continue, or add "
+        "--new to begin scores as well\n"
+    )
+    assert serve(shop.path, "--protocol", "scores", "--new")[0]["protocol"] == "scores"
+    assert serve(shop.path)[0]["protocol"] == "scores"  # the one that was served last
+    status = json.loads(run(capsys, "annotate", "status", shop.path, "--json")[0])["protocols"]
+    found = {one["protocol"]: [sum(a["n_answers"] for a in one["annotators"]), one["n_items"]] for one in status}
+    assert found == {"pass-fail": [n, first["n_items"]], "scores": [0, 16]}
+    assert serve(shop.path, "--protocol", "pass-fail")[0]["protocol"] == "pass-fail"  # has answers: without --new
+
+
+def test_who_works_alone_gets_a_link_at_every_start(shop, tmp_path, capsys, serve):
+    _, first, _ = serve(shop.path)
+    file = write(tmp_path / "in.jsonl", labels(shop, "r1"))
+    run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept")
+    _, second, err = serve(shop.path)
+    assert "earlier links" not in err  # they are replaced
+    with AnnotationDatabase(shop.path / FILE) as database:
+        assert [database.annotator_of(first[name].rpartition("/")[2]) for name in ("me", "lead")] == [None, None]
+        assert database.annotator_of(second["me"].rpartition("/")[2]).name == "me"
+    assert second["r1"] is None  # made elsewhere
+    _, third, _ = serve(shop.path, "--annotators", raters(tmp_path / "raters.yaml", r1="annotator"))
+    assert [name for name, link in third.items() if link] == ["r1"]
+    assert not any(serve(shop.path)[1].values())  # r1 has one now: nobody's is replaced
+
+
+def test_an_import_alone_is_continued_by_whoever_annotates(shop, tmp_path, capsys, serve):
+    run(capsys, "annotate", "import", shop.path, write(tmp_path / "i", labels(shop, "r1")), "--protocol", "pass-fail")
+    printed, links, _ = serve(shop.path)
+    assert printed["protocol"] == "pass-fail"
+    assert [name for name, link in links.items() if link] == ["lead", "me"]
+
+
+def test_a_restart_keeps_the_sample_the_known_answers_and_the_repeats(shop, tmp_path, capsys, serve):
+    """And an import does not change them either."""
+    gold = write(tmp_path / "gold.jsonl", labels(shop, "x")[:5])
+    asked = [{"model": m, "task_id": t, "deliverable": i, "attempt": a} for m, t, i, a in list(shop.images)[:8]]
+    questions = write(tmp_path / "ask.jsonl", [one | {"probability": 0.4, "overall": None} for one in asked])
+    one = ("--protocol", "pass-fail")
+
+    def stored():
+        with AnnotationDatabase(shop.path / FILE) as database:
+            setting = json.loads(database.meta("session:pass-fail"))
+            items = database.items()
+        return setting, {i: (items[i].sampled, items[i].gold) for i in setting["items"]}
+
+    serve(shop.path, *one, "--questions", questions, "--gold", gold, "--repeats", "0.25")
+    before = stored()
+    assert [bool(known) for _, known in before[1].values()].count(True) == 5
+    assert [sampled[0][2] for sampled, _ in before[1].values()] == [0.4] * 8
+    for change in (lambda: serve(shop.path), lambda: serve(shop.path, *one), lambda: imported(
+        shop, capsys, tmp_path / "in.jsonl", labels(shop, "r1"), "pass-fail"
+    )):  # fmt: skip
+        change()
+        assert stored() == before
+    serve(shop.path, "--repeats", "0")
+    assert (stored()[0]["repeats"], stored()[1]) == (0, before[1])
+    assert serve(shop.path, "--questions", "all")[0]["n_items"] == len(shop.right)
+
+
+def test_a_restart_needs_all_runs_of_the_session(tmp_path, capsys, serve):
+    a, b = make_shop(tmp_path / "a", 4, models=MODELS[:1]), make_shop(tmp_path / "b", 4, models=MODELS[1:], seed=9)
+    n = serve(a.path, b.path)[0]["n_items"]
+    assert "of the images of 2 runs: give all of them" in _refused(capsys, "annotate", a.path, "--port", "0")
+    assert f"give {a.path} first" in _refused(capsys, "annotate", b.path, a.path, "--port", "0")
+    assert serve(a.path, b.path)[0]["n_items"] == n
+
+
+def test_a_protocol_that_a_release_changed_is_continued_as_it_was(shop, tmp_path, capsys, serve):
+    answer_all(shop.path, "scores", {"x": "annotator"}, lambda *_: 3)
+    with AnnotationDatabase(shop.path / FILE) as database:
+        earlier = json.loads(database.meta("protocol:scores"))
+        earlier["fields"][2]["text"]["en"] = "How consistent is it? (5 without either)"
+        database.set_meta("protocol:scores", json.dumps(earlier))
+    assert serve(shop.path)[0]["protocol"] == "scores"
+    with AnnotationDatabase(shop.path / FILE) as database:
+        assert json.loads(database.meta("protocol:scores")) == earlier
+    assert "without --protocol" in _refused(capsys, "annotate", shop.path, "--protocol", "scores", "--port", "0")
+
+
+def test_a_link_has_the_address_of_the_last_server(shop, tmp_path, capsys, serve):
+    people = raters(tmp_path / "raters.yaml", r1="annotator")
+    printed, links, _ = serve(shop.path, "--annotators", people, "--base", "https://Annotate.lab.org:443/")
+    assert printed["url"] == "https://annotate.lab.org"
+    assert links["r1"].startswith("https://annotate.lab.org/a/")
+    assert run(capsys, "annotate", "link", shop.path, "r1")[0].startswith("https://annotate.lab.org/a/")
+    printed, _, err = serve(shop.path)
+    assert "earlier links begin with https://annotate.lab.org" in err
+    assert run(capsys, "annotate", "link", shop.path, "r1")[0].startswith(printed["url"] + "/a/")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_links_of_a_server_on_all_addresses_open_elsewhere(shop, tmp_path, serve, host):
+    if host == "::" and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    people = raters(tmp_path / "raters.yaml", r1="annotator")
+    printed, links, err = serve(shop.path, "--annotators", people, "--host", host)
+    name = urlsplit(printed["url"]).hostname
+    assert name == socket.gethostname().lower() or not ip_address(name).is_unspecified
+    assert links["r1"].startswith(printed["url"])
+    assert "give it with --base" in err
+    assert "without encryption" in err
+    err = serve(shop.path, "--host", host, "--base", "https://annotate.lab.org")[2]
+    assert "without encryption" not in err
 
 
 def test_a_protocol_of_a_lab_and_one_that_changed(shop, tmp_path, capsys, monkeypatch):

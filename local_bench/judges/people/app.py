@@ -9,7 +9,7 @@ import hmac
 import re
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -25,9 +25,10 @@ from local_bench.judges.people.database import AlreadyAnswered, Annotator
 from local_bench.judges.people.guard import Guard, PlainError
 from local_bench.judges.people.items import Given, Kind, Side
 from local_bench.judges.people.pages import Pages
+from local_bench.judges.people.protocol import Language
 from local_bench.judges.people.session import NOTE_CHARACTERS, InvalidAnswer, Session
 from local_bench.judges.people.summary import summary
-from local_bench.judges.people.texts import known_language
+from local_bench.judges.people.texts import known_language, preferred_language
 
 COOKIE = "local_bench_annotator"
 AT_ONCE = 5
@@ -102,7 +103,7 @@ class _Context:
     session: Session
     pages: Pages
     limit: LinkLimit
-    secure: bool
+    base: str
 
 
 router = APIRouter()
@@ -120,17 +121,22 @@ def _annotator(request: Request) -> Annotator:
     if found is None:
         raise HTTPException(403, "link_invalid")
     session.queue.add_if_new(found.name, found.role)
-    return found
+    return replace(found, language=found.language or _language(request))
+
+
+def _language(request: Request) -> Language:
+    return preferred_language(request.headers.get("accept-language", ""))
 
 
 def _changing(request: Request) -> Annotator:
     """The annotator of a request that changes something."""
     found = _annotator(request)
     origin = request.headers.get("origin")
-    same = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    if origin not in (None, _context(request).base) and urlsplit(origin).netloc != request.headers.get("host"):
+        raise HTTPException(403, "wrong_origin")
     given = request.headers.get("x-csrf-token", "")
-    if not same or not hmac.compare_digest(given.encode(), csrf_token(request.cookies[COOKIE]).encode()):
-        raise HTTPException(403, "link_invalid")
+    if not hmac.compare_digest(given.encode(), csrf_token(request.cookies[COOKIE]).encode()):
+        raise HTTPException(403, "other_link")
     return found
 
 
@@ -149,16 +155,17 @@ Lead = Annotated[Annotator, Depends(_lead)]
 
 @router.get("/a/{token}")
 def enter(token: str, request: Request, shared: Shared) -> Response:
-    """A personal link: sets the cookie."""
+    """A personal link: sets the cookie. A valid one is never refused: all clients of a proxy have its address."""
     client = request.client.host if request.client else ""
-    if shared.limit.exceeded(client):
-        raise HTTPException(429, "too_many")
     found = shared.session.database.annotator_of(token)
     if found is None:
+        if shared.limit.exceeded(client):
+            raise HTTPException(429, "too_many")
         shared.limit.failed(client)
         raise HTTPException(403, "link_invalid")
+    secure = shared.base.startswith("https:")
     response = RedirectResponse("/lead" if found.role == "lead" else "/", 303)
-    response.set_cookie(COOKIE, token, max_age=90 * 86400, httponly=True, samesite="lax", secure=shared.secure)
+    response.set_cookie(COOKIE, token, max_age=90 * 86400, httponly=True, samesite="lax", secure=secure)
     return response
 
 
@@ -217,7 +224,8 @@ def undo(body: UndoIn, me: Changing, shared: Shared) -> Response:
     if found is None:
         return PlainError(409, shared.pages.sentence("nothing_to_undo", known_language(me.language)))
     item, stored = found
-    return JSONResponse(shared.pages.entry(me, item, stored.kind) | {"given": stored.given.content})
+    entry = shared.pages.entry(me, item, stored.kind, stored.given.left)
+    return JSONResponse(entry | {"given": stored.given.content})
 
 
 @router.post("/language")
@@ -242,7 +250,7 @@ def _failed(request: Request, error: Exception) -> Response:
     pages = _context(request).pages
     if "text/html" in request.headers.get("accept", "") and request.method == "GET":
         return HTMLResponse(pages.message(str(error.detail)), error.status_code)
-    return PlainError(error.status_code, pages.sentence(str(error.detail), "en"))
+    return PlainError(error.status_code, pages.sentence(str(error.detail), _language(request)))
 
 
 def _malformed(request: Request, error: Exception) -> Response:
@@ -252,11 +260,12 @@ def _malformed(request: Request, error: Exception) -> Response:
     return PlainError(422, f"The request is not of the expected form ({where}).")
 
 
-def create_app(session: Session, hosts: frozenset[str] = frozenset(), secure: bool = False) -> FastAPI:
-    """The application. It answers only under the names in `hosts` (empty: any); `secure` is for one behind HTTPS."""
+def create_app(session: Session, hosts: frozenset[str] = frozenset(), base: str = "") -> FastAPI:
+    """The application. It answers only under the names in `hosts` (empty: any). `base` is the origin of the annotators'
+    links: pages of it may send answers whatever the Host header is, and if it is https the cookie is `Secure`."""
     app = FastAPI(title="local-bench annotate", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.context = _Context(session, Pages(session), LinkLimit(), secure)
-    app.add_middleware(Guard, hosts=hosts)
+    app.state.context = _Context(session, Pages(session), LinkLimit(), base)
+    app.add_middleware(Guard, hosts=hosts, refuse=_failed)
     app.add_exception_handler(HTTPException, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.include_router(router)

@@ -55,6 +55,7 @@ class Annotator:
     name: str
     role: Role
     language: str
+    """"" until the annotator chooses one: that of the browser."""
     has_link: bool
 
 

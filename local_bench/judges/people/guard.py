@@ -1,8 +1,11 @@
 """ASGI middleware of the annotation server: Host header, size of bodies, security headers."""
 
 import re
+from collections.abc import Callable
 
-from fastapi.responses import JSONResponse
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY = 64 * 1024
@@ -18,10 +21,11 @@ HEADERS = {
 
 
 class Guard:
-    """Checks the Host header and the size of bodies, and adds the security headers to every response."""
+    """Checks the Host header and the size of bodies, and adds the security headers to every response. `refuse` makes
+    the response to another Host."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
-        self._app, self._hosts = app, hosts
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], refuse: Callable[[Request, Exception], Response]) -> None:
+        self._app, self._hosts, self._refuse = app, hosts, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,10 +42,11 @@ class Guard:
             await send(message)
 
         headers = dict(scope["headers"])
-        host = headers.get(b"host", b"").decode("latin-1")
+        host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
         if self._hosts and name not in self._hosts:
-            await PlainError(400, "This server does not answer under that name.")(scope, receive, with_headers)
+            refusal = self._refuse(Request(scope), HTTPException(400, "wrong_host"))
+            await refusal(scope, receive, with_headers)
             return
         body = await _body(receive) if scope["method"] == "POST" else b""
         if body is None:

@@ -10,6 +10,8 @@ from local_bench.judges.people.protocol import Protocol
 
 PROTOCOL_META, SESSION_META = "protocol:", "session:"
 """Prefixes of the keys of `meta` with the text of a protocol, and with the settings and items of its session."""
+SERVED_PROTOCOL, SERVED_BASE = "served:protocol", "served:base"
+"""Keys of `meta` with the protocol and the address of the server that ran last."""
 
 
 def merge_annotations(target: Path, parts: Sequence[Path]) -> None:
@@ -36,7 +38,7 @@ def merge_annotations(target: Path, parts: Sequence[Path]) -> None:
                 if key.startswith(PROTOCOL_META):
                     merged.set_meta(key, text)
                 elif key.startswith(SESSION_META):
-                    merged.set_meta(key, _joined(merged.meta(key), text))
+                    merged.set_meta(key, _joined(merged.meta(key), text))  # the runs are one now
 
 
 def same_questions(before: str, text: str) -> bool:
@@ -49,7 +51,6 @@ _APART = "rename the protocol of one run, or merge the runs apart"
 
 def _joined(before: str | None, text: str) -> str:
     """The settings of a session, with the items of both parts."""
-    if before is None:
-        return text
-    first, second = json.loads(before), json.loads(text)
-    return json.dumps(first | {"items": sorted({*first["items"], *second["items"]})})
+    second = json.loads(text)
+    first = json.loads(before) if before else second
+    return json.dumps(first | {"items": sorted({*first["items"], *second["items"]}), "runs": 1})

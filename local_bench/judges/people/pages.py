@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from local_bench.judges.people.database import Annotator
-from local_bench.judges.people.items import Item, Kind
+from local_bench.judges.people.items import Item, Kind, Side
 from local_bench.judges.people.protocol import LANGUAGES, Language
 from local_bench.judges.people.session import NOTE_CHARACTERS, Session
 from local_bench.judges.people.texts import known_language, texts
@@ -82,11 +82,12 @@ class Pages:
             "more_later": not entries and queue.may_follow(me.name),
         }
 
-    def entry(self, me: Annotator, item: Item, kind: Kind) -> dict[str, Any]:
-        """One item. A repeat is marked only by its kind `repeat`, which the page does not show."""
+    def entry(self, me: Annotator, item: Item, kind: Kind, left: Side | None = None) -> dict[str, Any]:
+        """One item; `left` is the side of a pair on the left, by default the queue's. A repeat is marked only by its
+        kind `repeat`, which the page does not show."""
         session, language = self._session, known_language(me.language)
         task = session.tasks[item.task_id]
-        left = session.queue.left_side(me.name, item.item_id, kind)
+        left = left or session.queue.left_side(me.name, item.item_id, kind)
         sides = (item.images, item.other) if left != "b" else (item.other, item.images)
         fields = session.fields(item)
         html = self._item.render(

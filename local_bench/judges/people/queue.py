@@ -1,11 +1,12 @@
 """Selects an annotator's next item: order, assignment, hidden repeats and adjudication. State is kept in memory and
 rebuilt from the stored answers.
 
-Every annotator has an own random order of all items, so that models and attempts are interleaved. An item is open to
-anyone until it has the protocol's number of answers; items on someone's screen count as answered for a while.
+Every annotator has an own random order of all items, so that models and attempts are interleaved; items that are added
+do not change the order of the others. An item is open to anyone until it has the protocol's number of answers; items on
+someone's screen count as answered for a while.
 """
 
-import random
+import hashlib
 import threading
 import time
 from collections import Counter, defaultdict
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from local_bench.core.identity import digest, seed_of
+from local_bench.core.identity import digest
 from local_bench.judges.people.items import Given, Item, Kind, Side
 from local_bench.judges.people.protocol import Protocol
 
@@ -25,6 +26,7 @@ COUNT_EVERY_S = 20.0
 """Seconds between exact counts of the items left for an annotator; in between own answers are subtracted."""
 Entry = tuple[Item, Kind]
 _State = Literal["open", "later", "finished"]
+_ANSWER: Kind = "answer"
 
 
 @dataclass(frozen=True)
@@ -87,37 +89,33 @@ class Queue:
         if name not in self._people:
             self.add(name, role)
 
-    def _random(self, name: str, purpose: str) -> random.Random:
-        seed = digest({"annotator": name, "seed": self._seed, "protocol": self.protocol.id, "purpose": purpose})
-        return random.Random(seed_of(seed))  # noqa: S311 - an order, not a secret
+    def _draw(self, name: str, purpose: str, index: int) -> float:
+        """A random number in [0, 1) that depends on the item and not on which others there are."""
+        text = f"{self._seed} {self.protocol.id} {purpose} {name} {self.items[index].item_id}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) / 2**64
 
     def _order(self, name: str) -> list[tuple[int, Kind]]:
-        rng = self._random(name, "order")
-        order: list[tuple[int, Kind]] = [(i, "answer") for i in range(len(self.items))]
-        rng.shuffle(order)
-        repeated = [rng.random() < self._repeats for _ in order]
+        order = sorted(range(len(self.items)), key=lambda index: self._draw(name, "order", index))
         later: dict[int, list[tuple[int, Kind]]] = defaultdict(list)
-        for at, ((i, _), again) in enumerate(zip(order, repeated, strict=True)):
-            if again:
-                later[min(at + REPEAT_GAP, len(order) - 1)].append((i, "repeat"))
-        return [entry for at, one in enumerate(order) for entry in (one, *later[at])]
+        for at, index in enumerate(order):
+            if self._draw(name, "repeat", index) < self._repeats:
+                later[min(at + REPEAT_GAP, len(order) - 1)].append((index, "repeat"))
+        return [entry for at, index in enumerate(order) for entry in ((index, _ANSWER), *later[at])]
 
     def _sides(self, name: str, order: list[tuple[int, Kind]]) -> dict[str, Side]:
         """Random blocks of two in the annotator's order, so that each side is on the left equally often."""
-        rng = self._random(name, "sides")
         found: dict[str, Side] = {}
         block: list[Side] = []
         for index, kind in order:
             if kind == "answer":
-                if not block:
-                    block = ["a", "b"]
-                    rng.shuffle(block)
+                block = block or (["a", "b"] if self._draw(name, "side", index) < 0.5 else ["b", "a"])
                 found[self.items[index].item_id] = block.pop()
         return found
 
     def left_side(self, annotator: str, item_id: str, kind: Kind) -> Side | None:
-        """The side of a pair on the left; the other one in the repeat. None for other items."""
-        side = self._people[annotator].left_sides.get(item_id)
+        """The side of a pair on the left; in the repeat the other one than at the answer. None for other items."""
+        given = self._given.get(item_id, {}).get(annotator)
+        side = (given and given.left) or self._people[annotator].left_sides.get(item_id)
         if side is None or kind != "repeat":
             return side
         return "b" if side == "a" else "a"

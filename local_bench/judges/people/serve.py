@@ -4,29 +4,89 @@ import fcntl
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from local_bench.core.errors import LedgerError, UserError
 from local_bench.core.storage import storage_errors
 from local_bench.judges.people.app import create_app
 from local_bench.judges.people.session import Session
 
+if TYPE_CHECKING:
+    import uvicorn
+
 LOCK = ".annotations.lock"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_PORTS = {"http": 80, "https": 443}
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
     """A socket that is bound to the address; port 0 selects a free one. UserError if that is not possible."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-    except OSError as e:
-        raise UserError(f"cannot listen on {host} port {port} ({e.strerror}): give another --host or --port") from None
+    with ExitStack() as on_failure:
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            bound = on_failure.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((host, port))
+        except OSError as e:
+            raise UserError(
+                f"cannot listen on {host} port {port} ({e.strerror}): give another --host or --port"
+            ) from None
+        on_failure.pop_all()
     return bound
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where annotators reach the server."""
+
+    base: str
+    """Origin of their links, as browsers write it: `https://annotate.lab.org`."""
+    hosts: frozenset[str]
+    """Names that a Host header may have; empty: any."""
+
+
+def address_of(bound: socket.socket, host: str, base: str | None) -> Address:
+    """The address of a server on `bound`, listening on `host`; `base` if a proxy or a tunnel forwards it from there."""
+    own, port = ip_address(bound.getsockname()[0]), bound.getsockname()[1]
+    names = {*LOOPBACK} if own.is_loopback else {host.lower(), str(own)}
+    base = origin_of(base or f"http://{_bracketed(_reachable_name(bound) if own.is_unspecified else host)}:{port}")
+    names.add(urlsplit(base).hostname or "")
+    return Address(base, frozenset() if own.is_unspecified else frozenset(_bracketed(name) for name in names))
+
+
+def origin_of(base: str) -> str:
+    """The origin of an address as browsers write it. UserError for anything more than a scheme, a name and a port."""
+    try:
+        parts = urlsplit(base)
+        name, port = parts.hostname or "", parts.port
+    except ValueError:
+        name = ""
+    only = base.lower().rstrip("/") == f"{parts.scheme}://{parts.netloc}".lower() if name else False
+    if not only or parts.scheme not in _PORTS or "@" in parts.netloc or not name.isascii():
+        raise UserError(
+            f"--base {base}: give http:// or https://, the host and if necessary the port, without a path, such as "
+            "https://annotate.lab.org"
+        )
+    return f"{parts.scheme}://{_bracketed(name)}" + (f":{port}" if port not in (None, _PORTS[parts.scheme]) else "")
+
+
+def _bracketed(name: str) -> str:
+    return f"[{name}]" if ":" in name else name
+
+
+def _reachable_name(bound: socket.socket) -> str:
+    """The address under which other machines reach this one: that of the route to the outside, else the host name.
+    Nothing is sent."""
+    outside = "192.0.2.1" if bound.family == socket.AF_INET else "2001:db8::1"
+    with suppress(OSError), socket.socket(bound.family, socket.SOCK_DGRAM) as probe:
+        probe.connect((outside, 9))
+        return str(probe.getsockname()[0])
+    return socket.gethostname()
 
 
 def lock_annotations(folder: Path) -> int:
@@ -42,17 +102,20 @@ def lock_annotations(folder: Path) -> int:
     return lock
 
 
-def serve(session: Session, bound: socket.socket, host: str, ready: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is called before the first request."""
+def server_of(session: Session, address: Address) -> "uvicorn.Server":
     import uvicorn
 
-    bound_to = ip_address(bound.getsockname()[0])
-    names = {*LOOPBACK, "[::1]"} if bound_to.is_loopback else {host, f"[{host}]"}
-    hosts = frozenset() if bound_to.is_unspecified else frozenset(names)
     config = uvicorn.Config(
-        create_app(session, hosts), log_level="warning", access_log=False, server_header=False, lifespan="off",
-        timeout_keep_alive=30, timeout_graceful_shutdown=3,
+        create_app(session, address.hosts, address.base), log_level="warning", access_log=False, server_header=False,
+        lifespan="off", timeout_keep_alive=30, timeout_graceful_shutdown=3,
+        proxy_headers=False,  # any client can write X-Forwarded-For
     )  # fmt: skip
+    return uvicorn.Server(config)
+
+
+def serve(session: Session, bound: socket.socket, address: Address, ready: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` is called before the first request."""
+    server = server_of(session, address)
     ready()
     with suppress(KeyboardInterrupt):  # raised again by uvicorn after it has stopped
-        uvicorn.Server(config).run(sockets=[bound])
+        server.run(sockets=[bound])

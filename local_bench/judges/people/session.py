@@ -11,6 +11,8 @@ from local_bench.judges.people.protocol import AnswerField, Protocol
 from local_bench.judges.people.queue import Queue
 
 NOTE_CHARACTERS = 2000
+ALONE: Mapping[str, Role] = {"me": "annotator", "lead": "lead"}
+"""The annotators of someone who works alone on this machine."""
 
 
 class InvalidAnswer(Exception):
@@ -109,7 +111,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def add_people(database: AnnotationDatabase, people: Mapping[str, Role], language: str) -> dict[str, str]:
+def add_people(database: AnnotationDatabase, people: Mapping[str, Role], language: str = "") -> dict[str, str]:
     """Add annotators; return name -> token for those who have no link yet."""
     found = {}
     for name, role in people.items():
@@ -119,3 +121,13 @@ def add_people(database: AnnotationDatabase, people: Mapping[str, Role], languag
         if name not in linked:
             found[name] = new_link(database, name)
     return found
+
+
+def new_links(database: AnnotationDatabase, people: Mapping[str, Role], local: bool) -> dict[str, str]:
+    """Add `people`; return name -> token of those who have no link yet. If nobody else has one and the server is on
+    this machine (`local`), the tokens are those of `ALONE`: new ones at every start, because only hashes are stored."""
+    annotators = {one.name: one for one in database.annotators()}
+    if people or not local or {one.name for one in annotators.values() if one.has_link} - set(ALONE):
+        return add_people(database, people)
+    add_people(database, {name: role for name, role in ALONE.items() if name not in annotators})
+    return {name: new_link(database, name) for name in ALONE}

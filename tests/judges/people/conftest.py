@@ -8,17 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-import uvicorn
 from PIL import Image
 
 from local_bench.analysis.annotating import open_session
 from local_bench.core.identity import digest
 from local_bench.core.images import store_image
 from local_bench.core.types import Decision, Score
-from local_bench.judges.people.app import create_app
 from local_bench.judges.people.items import Given
 from local_bench.judges.people.protocol import load_protocol
-from local_bench.judges.people.serve import listening_socket
+from local_bench.judges.people.serve import address_of, listening_socket, server_of
 from local_bench.judges.people.session import add_people
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.judge_config import JudgeConfig
@@ -110,17 +108,16 @@ class Live:
 
 
 @contextmanager
-def live_server(path, protocol, people, repeats=0.0, **more):
+def live_server(path, protocol, people, repeats=0.0, base=None, language="en", **more):
     """Serve the annotation of a run from a thread."""
     with RunDir.open(path) as run:
         session = open_session([run], load_protocol(protocol), repeats=repeats, **more).session
         with session.database:
-            tokens = add_people(session.database, people, "en")
+            tokens = add_people(session.database, people, language)
             for one in session.database.annotators():
                 session.queue.add_if_new(one.name, one.role)
             bound = listening_socket("127.0.0.1", 0)
-            hosts = frozenset({"127.0.0.1"})
-            server = uvicorn.Server(uvicorn.Config(create_app(session, hosts), log_level="error", lifespan="off"))
+            server = server_of(session, address_of(bound, "127.0.0.1", base))
             thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
             thread.start()
             while not server.started:

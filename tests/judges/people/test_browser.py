@@ -25,12 +25,12 @@ RATERS = {"r1": 0.0, "r2": 0.1, "r3": 0.2, "r4": 0.3, "r5": 0.4}
 
 
 @asynccontextmanager
-async def chromium():
+async def chromium(*more):
     async with async_playwright() as playwright:
         path = CHROMIUM or playwright.chromium.executable_path
         if not Path(path).exists():
             pytest.skip("no Chromium here: apt-get install chromium, or playwright install chromium")
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *more]
         browser = await playwright.chromium.launch(executable_path=path, args=arguments)
         yield browser
         await browser.close()

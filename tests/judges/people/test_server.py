@@ -76,7 +76,11 @@ def test_a_forged_token_is_refused_and_guessing_is_limited(live, ann):
     for _ in range(10):
         assert httpx2.get(f"{live.url}/a/{'x' * 43}").status_code == 403
     assert httpx2.get(f"{live.url}/a/{'x' * 43}").status_code == 429
-    assert httpx2.get(f"{live.url}/a/{live.tokens['bob']}").status_code == 429  # not even a right one, for a minute
+    spoofed = {"X-Forwarded-For": "203.0.113.9", "Forwarded": "for=203.0.113.9"}
+    assert httpx2.get(f"{live.url}/a/{'x' * 43}", headers=spoofed).status_code == 429
+    assert (
+        httpx2.get(f"{live.url}/a/{live.tokens['bob']}").status_code == 303
+    )  # who guesses behind a proxy stops no one
     assert ann.get("/").status_code == 200  # who is in stays in
     assert httpx2.get(live.url, cookies={COOKIE: "x" * 43}).status_code == 403
 
@@ -88,15 +92,75 @@ def test_a_change_needs_the_csrf_token_and_the_own_origin(live, ann):
         ann.headers["X-CSRF-Token"] = token
         assert ann.answer(item).status_code == 403
         assert ann.post("/undo", json={"number": 1}).status_code == 403
+        other_link = ann.answer(item).json()["error"]
+    assert "Another personal link was opened in this browser" in other_link
     ann.headers["X-CSRF-Token"] = good
-    assert ann.post("/language", json={"language": "zh"}, headers={"Origin": "http://evil.example"}).status_code == 403
+    elsewhere = ann.post("/language", json={"language": "zh"}, headers={"Origin": "http://evil.example"})
+    assert elsewhere.status_code == 403
+    assert "from an address that the server does not know" in elsewhere.json()["error"]
     assert live.session.database.answers() == []
     assert ann.answer(item).status_code == 200
 
 
 def test_another_host_name_is_refused(live):
-    answer = httpx2.get(live.url, headers={"Host": "evil.example"}, cookies={COOKIE: live.tokens["ann"]})
-    assert answer.status_code == 400
+    for more in ({}, {"X-Forwarded-Host": "127.0.0.1"}, {"Forwarded": "host=127.0.0.1"}):
+        headers = {"Host": "evil.example", "Accept": "text/html"} | more
+        answer = httpx2.get(live.url, headers=headers, cookies={COOKIE: live.tokens["ann"]})
+        assert answer.status_code == 400
+        assert "The server does not know the address" in answer.text
+        assert "服务器不认识您使用的地址" in answer.text
+
+
+@pytest.mark.parametrize(("host", "status"), [("127.0.0.1", 200), ("Annotate.lab.org", 200), ("evil.example", 400)])
+@pytest.mark.parametrize(
+    "origin", ["https://annotate.lab.org", "http://annotate.lab.org:81", "null", "https://evil.example"]
+)
+def test_behind_a_proxy_answers_come_from_the_page_of_base(shop_run, host, status, origin):
+    """Whether the proxy keeps the Host header or writes its own."""
+    with (
+        live_server(shop_run.path, "accept", PEOPLE, base="https://annotate.lab.org") as live,
+        Client(live, "ann") as ann,
+    ):
+        cookie = ann.responses[0].headers["set-cookie"]
+        assert "Secure" in cookie
+        ann.cookies.set(COOKIE, ann.token)  # over http, which the client would not send back
+        (item,) = ann.queue()["items"]
+        ann.headers["Host"] = host
+        if status == 200 and origin != "https://annotate.lab.org":
+            status = 403
+        ann.headers |= {"Origin": origin, "X-Forwarded-Host": "evil.example", "X-Forwarded-Proto": "https"}
+        assert ann.answer(item).status_code == status
+
+
+def test_without_base_there_is_no_other_origin(live, ann):
+    assert "Secure" not in ann.responses[0].headers["set-cookie"]
+    (item,) = ann.queue()["items"]
+    ann.headers["Origin"] = "https://annotate.lab.org"
+    assert ann.answer(item).status_code == 403
+    ann.headers["Origin"] = live.url
+    assert ann.answer(item).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "language"),
+    [
+        *(
+            ("zh-CN,zh;q=0.9,en;q=0.8", "zh"),
+            ("zh-Hant-TW", "zh"),
+            ("fr, zh;q=0.4, en;q=0.3", "zh"),
+            ("en-GB,zh;q=0.9", "en"),
+        ),
+        *(("de", "en"), ("", "en"), ("*;q=0.1", "en"), (";;q=,zh;q=9", "zh"), ("english, zhx", "en")),
+    ],
+)
+def test_the_language_is_the_browser_s_until_one_is_chosen(shop_run, header, language):
+    with live_server(shop_run.path, "accept", PEOPLE, language="") as live, Client(live, "ann") as ann:
+        ann.headers["Accept-Language"] = header
+        assert f'<html lang="{language}">' in ann.get("/").text
+        assert ("任务说明" in ann.queue()["items"][0]["html"]) == (language == "zh")
+        other = "en" if language == "zh" else "zh"
+        ann.post("/language", json={"language": other})
+        assert f'<html lang="{other}">' in ann.get("/").text
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ const state = {
   hiddenAt: null,
   began: Date.now(),
   refused: false,
+  blocked: "", // why the server does not take answers of this page
   loads: 0, // number of the latest request for items
   answered: new Set(), // in this session
 };
@@ -128,6 +129,7 @@ const store = () => localStorage.setItem(storageKey, JSON.stringify(state.pendin
 async function flush() {
   if (state.sending) return false;
   state.sending = true;
+  state.blocked = "";
   try {
     while (state.pending.length) {
       const { status, data } = await post("/answer", state.pending[0]);
@@ -136,7 +138,7 @@ async function flush() {
         store();
         if (status === 409) say(texts.stale, true);
         else if (status !== 200) { say(fill(texts.refused, { why: data.error || status }), true); state.refused = true; }
-      } else if (status === 403) { say(texts.link_invalid, true); return false; }
+      } else if (status === 403 || status === 400) { say(state.blocked = data.error || texts.link_invalid, true); return false; }
       else throw new Error(`status ${status}`);
     }
     return true;
@@ -174,7 +176,7 @@ async function submit(answer) {
   state.times.push(Date.now());
   state.counts = { done: state.counts.done + 1, left: Math.max(0, state.counts.left - 1) };
   if (offline) {
-    say(fill(texts.offline, { n: state.pending.length }), true);
+    say(state.blocked || fill(texts.offline, { n: state.pending.length }), true);
     if (state.pending.length === 1) setTimeout(retry, retryMs);
   } else {
     if (notice.textContent === texts.saving) say(texts.saved);
