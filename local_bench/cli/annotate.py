@@ -202,10 +202,11 @@ def status(run_dir: Path, as_json: bool) -> int:
 
 
 def _status_text(found: "Summary") -> str:
-    header = ["annotator", "role", "answers", "cannot tell", "median", "pace", "agreement", "kappa", "repeats", "known"]
+    header = ["annotator", "role", "answers", "open", "cannot tell", "median", "pace", "agreement", "kappa", "repeats"]
+    header += ["known"]
     rows = [
         [
-            *(one.name, one.role, str(one.n_answers), str(one.n_cannot_tell)),
+            *(one.name, one.role, str(one.n_answers), str(one.n_open), str(one.n_cannot_tell)),
             "-" if one.median_s is None else f"{one.median_s:.1f} s",
             *(one.outlier or "-", _figure(one.agreement), _figure(one.kappa), _figure(one.repeats), _figure(one.gold)),
         ]

@@ -17,6 +17,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.images import store_image
 from local_bench.judges.people.database import FILE, AnnotationDatabase
 from local_bench.judges.people.items import Given
+from local_bench.judges.people.merging import merge_annotations
 from local_bench.judges.people.protocol import FOLDER, load_protocol
 from local_bench.judges.people.serve import lock_annotations
 from local_bench.judges.people.session import add_people
@@ -318,7 +319,7 @@ def test_an_exported_sheet_has_no_formulas(shop, tmp_path, capsys):
             (("--port", "0", "--base", base), "give http:// or https://, the host")
             for base in ("annotate.lab.org", "https://a.org/rate", "ftp://a.org", "https://", "https://u@a.org", "//a")
         ),
-        (("--port", "0", "--base", "https://a.org:99999"), "such as https://annotate.lab.org"),
+        (("--port", "0", "--base", "https://a.org:999999"), "such as https://annotate.lab.org"),
         (("--annotators", "nobody.yaml"), "does not exist"),
         (("--protocol", "mine.yaml"), "does not exist"),
         (("--gold", "none.jsonl"), "does not exist"),
@@ -434,6 +435,9 @@ def test_a_restart_needs_all_runs_of_the_session(tmp_path, capsys, serve):
     assert "of the images of 2 runs: give all of them" in _refused(capsys, "annotate", a.path, "--port", "0")
     assert f"give {a.path} first" in _refused(capsys, "annotate", b.path, a.path, "--port", "0")
     assert serve(a.path, b.path)[0]["n_items"] == n
+    merge_annotations(tmp_path / FILE, [a.path / FILE, b.path / FILE])
+    with AnnotationDatabase(tmp_path / FILE) as database:  # of a run that has the images of both
+        assert json.loads(database.meta("session:accept"))["runs"] == 1
 
 
 def test_a_protocol_that_a_release_changed_is_continued_as_it_was(shop, tmp_path, capsys, serve):

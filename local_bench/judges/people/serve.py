@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from local_bench.core.errors import LedgerError, UserError
 from local_bench.core.storage import storage_errors
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LOCK = ".annotations.lock"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORT = {"http": ":80", "https": ":443"}
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -53,26 +53,22 @@ class Address:
 def address_of(bound: socket.socket, host: str, base: str | None) -> Address:
     """The address of a server on `bound`, listening on `host`; `base` if a proxy or a tunnel forwards it from there."""
     own, port = ip_address(bound.getsockname()[0]), bound.getsockname()[1]
-    names = {*LOOPBACK} if own.is_loopback else {host.lower(), str(own)}
     base = origin_of(base or f"http://{_bracketed(_reachable_name(bound) if own.is_unspecified else host)}:{port}")
-    names.add(urlsplit(base).hostname or "")
-    return Address(base, frozenset() if own.is_unspecified else frozenset(_bracketed(name) for name in names))
+    names = {_bracketed(name) for name in (LOOPBACK if own.is_loopback else (host.lower(), str(own)))}
+    names.add(re.sub(r"^.*//|:\d+$", "", base))
+    return Address(base, frozenset() if own.is_unspecified else frozenset(names))
 
 
 def origin_of(base: str) -> str:
-    """The origin of an address as browsers write it. UserError for anything more than a scheme, a name and a port."""
-    try:
-        parts = urlsplit(base)
-        name, port = parts.hostname or "", parts.port
-    except ValueError:
-        name = ""
-    only = base.lower().rstrip("/") == f"{parts.scheme}://{parts.netloc}".lower() if name else False
-    if not only or parts.scheme not in _PORTS or "@" in parts.netloc or not name.isascii():
+    """The origin of an address as browsers write it. UserError for anything but a scheme, a host and a port."""
+    parts = re.fullmatch(r"(https?)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d{1,5})?/?", base.lower())
+    if parts is None:
         raise UserError(
             f"--base {base}: give http:// or https://, the host and if necessary the port, without a path, such as "
             "https://annotate.lab.org"
         )
-    return f"{parts.scheme}://{_bracketed(name)}" + (f":{port}" if port not in (None, _PORTS[parts.scheme]) else "")
+    scheme, host, port = parts.groups("")
+    return f"{scheme}://{host}{'' if port == _DEFAULT_PORT[scheme] else port}"
 
 
 def _bracketed(name: str) -> str:

@@ -55,6 +55,8 @@ class AnnotatorSummary:
     n_answers: int
     """Without repeats; adjudications for adjudicators."""
     n_on_screen: int
+    n_open: int
+    """Items that this annotator could answer now."""
     n_cannot_tell: int
     median_s: float | None
     """Median seconds per answer, as measured by the page."""
@@ -190,6 +192,7 @@ def _annotators(
                 role=annotator.role,
                 n_answers=len(own),
                 n_on_screen=on_screen.get(name, 0),
+                n_open=session.queue.progress(name).left,
                 n_cannot_tell=sum(one.given.cannot_tell is not None for one in own),
                 median_s=median(times[name]) if times.get(name) else None,
                 outlier=_outlier(medians.get(name), typical),

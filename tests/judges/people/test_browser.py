@@ -170,6 +170,7 @@ def test_five_concurrent_raters_and_their_statistics(tmp_path):
         assert by_name[rater].repeats.value in (None, 1.0)  # an error is the same the second time
         assert by_name[rater].n_answers == len(images)
     assert by_name["boss"].n_answers == 0
+    assert {one.n_open for one in found.annotators} == {0}
 
     # into the numbers of the run
     with RunDir.open(shop.path) as run:

@@ -54,6 +54,26 @@ def test_everyone_has_an_own_order_that_a_restart_preserves():
     assert all(len(set(order)) == 40 for order in orders[0].values())
 
 
+def test_added_items_change_neither_the_order_nor_the_repeats_of_the_others():
+    """A run that has grown: the earlier items come in the same order, and the same ones are repeated."""
+    before, after = (queue_of(n, "pass-fail", "a", repeats=0.2)[0] for n in (40, 60))
+    known = before.by_id.keys()
+    kinds = [[(i, kind) for i, kind in drain(queue, "a") if i in known] for queue in (before, after)]
+    for kind in ("answer", "repeat"):
+        first, second = ([i for i, of in seen if of == kind] for seen in kinds)
+        assert first == second
+    assert 0 < sum(kind == "repeat" for _, kind in kinds[0]) < 20
+
+
+def test_the_repeat_of_a_pair_has_the_other_side_than_its_answer():
+    """Also if the side was assigned among other items, before the run had grown."""
+    queue, _ = queue_of(1, "pairwise", "a", repeats=0.5)
+    (item,) = queue.items
+    for left, right in ("ab", "ba"):
+        queue.record("a", item.item_id, "answer", Given({"": {"preferred": "tie"}}, left=left))
+        assert queue.left_side("a", item.item_id, "repeat") == right
+
+
 def test_an_item_is_answered_by_the_protocol_s_number_of_raters():
     queue, _ = queue_of(people=("a", "b", "c"))
     seen = Counter()
