@@ -55,11 +55,14 @@ def annotate() -> None:
         "local-bench annotate runs/studio",
         "local-bench annotate runs/studio --questions ask.jsonl     # the sample of settle --plan-labels",
         "local-bench annotate runs/a runs/b --protocol pairwise --annotators raters.yaml",
+        "local-bench annotate runs/studio --annotators raters.yaml --base https://annotate.lab.org   # behind a proxy",
     )
 )
 @click.argument("run_dirs", metavar="RUN…", nargs=-1, required=True, type=PATH, shell_complete=runs_completed)
 @click.option(
-    "--protocol", metavar="NAME|FILE", help="accept, pass-fail, scores, pairwise, points, … [default: the suite's]."
+    "--protocol",
+    metavar="NAME|FILE",
+    help="accept, pass-fail, scores, pairwise, points, … [default: as before; at first, the suite's].",
 )
 @click.option("--annotators", metavar="FILE", type=PATH, help="YAML file with the annotators' names and roles.")
 @click.option(

@@ -344,6 +344,30 @@ def test_answers_given_without_a_network_are_sent_later(tmp_path):
             assert one.given.values[str(image.deliverable)]["overall"] is shop.right[image.pixels_sha256]
 
 
+def test_an_answer_from_another_address_is_named_as_such_and_kept(tmp_path):
+    """As behind a proxy that writes its own Host header, without --base."""
+    shop = make_shop(tmp_path / "run", 4, models=MODELS[:1])
+
+    async def elsewhere(route):
+        headers = route.request.headers | {"origin": "https://annotate.lab.org"}
+        await route.fulfill(response=await route.fetch(headers=headers))
+
+    async def work(live):
+        async with chromium() as browser, at_the_page(browser, live.link("ann"), locale="zh-CN") as page:
+            await page.route("**/answer", elsewhere)
+            for _ in await displayed(page):
+                await page.keyboard.press("a")
+            await page.keyboard.press("Enter")
+            await page.wait_for_selector("#notice.warn")
+            assert "答案来自服务器不认识的地址" in await page.inner_text("#notice")
+            await page.unroute("**/answer")
+            await page.wait_for_selector("#notice:not(.warn)")
+            assert len(live.session.database.answers()) == 1
+
+    with live_server(shop.path, "accept", {"ann": "annotator"}, language="") as live:
+        asyncio.run(work(live))
+
+
 @pytest.mark.parametrize("protocol", ["accept", "pass-fail-criteria", "points", "pairwise"])
 def test_no_serious_fault_of_accessibility(tmp_path, protocol):
     """axe-core on the page with its dialogs, in both languages, on a wide screen and a tablet; and the lead's page."""
