@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 from local_bench.core.errors import UserError
 from local_bench.core.files import path_fault
 from local_bench.core.messages import short
-from local_bench.core.suggest import nearest
+from local_bench.core.suggest import hint
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,9 +77,8 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            near = nearest(args[0], self.list_commands(ctx))
-            hint = f"did you mean {near!r}?" if near else f"`{ctx.command_path} --help` lists the commands."
-            raise click.UsageError(f"unknown command {args[0]!r}: {hint}", ctx)
+            found = hint(args[0], self.list_commands(ctx), f"`{ctx.command_path} --help` lists the commands.")
+            raise click.UsageError(f"unknown command {args[0]!r}: {found}", ctx)
         return super().resolve_command(ctx, args)
 
 

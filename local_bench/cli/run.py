@@ -212,6 +212,10 @@ def measure(
         stray = next((flag for flag, value in folder_options.items() if value is not None), None)
         if stray:
             raise UserError(f"{stray} applies to a folder of images: name the metrics with --metrics")
+        if target.is_dir() and not (target / "run.yaml").exists():
+            raise UserError(
+                f"{target} is a folder without a run: for the images in it, name the metrics with --metrics"
+            )
         return _run(find_config(target), run_dir, settings, ("measure",), as_json, require_metrics=require_metrics)
     if run_dir is not None:
         raise UserError("--run-dir applies to a config: leave it out with --metrics")

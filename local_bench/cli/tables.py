@@ -1,5 +1,6 @@
 """A run's result as text and as JSON."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -341,7 +342,7 @@ def plan_text(plan: dict[str, Any]) -> str:
             f"disk: at most {disk['images']:.3g} GB of images and at most {disk['encodings']:g} GB of encoded prompts "
             "at a time (engine.encodings_gb)"
         )
-    return "\n".join([*parts, *_budget_lines(plan["budget"]), plan["basis"]])
+    return "\n".join([*parts, *_budget_lines(plan["budget"]), *textwrap.wrap(plan["basis"], 112)])
 
 
 def _budget_lines(budget: dict[str, Any]) -> list[str]:
@@ -351,23 +352,25 @@ def _budget_lines(budget: dict[str, Any]) -> list[str]:
     unknown = budget["metrics_unknown"]
     devices = f"{budget['gpus_per_node']} GPU{'s' * (budget['gpus_per_node'] > 1)}"
     devices += f" on each of {budget['nodes']} nodes" if budget["nodes"] > 1 else ""
+    cost = _range(_figure(budget["cost_usd"], "$.2f"), _figure(budget["cost_usd_high"], "$.2f"))
+    metrics = _range(*(f"{s / 3600:.3g}" for s in budget["metric_s"]))
+    compilation = _range(*(f"{s / 60:.3g}" for s in budget["compile_s"]))
     return [
-        f"whole run on {devices}: {_span(budget, 'wall_hours')} h, {_span(budget, 'gpu_hours')} GPU-hours, "
-        f"{_figure(budget['cost_usd'], '$.2f')} to {_figure(budget['cost_usd_high'], '$.2f')}; of these judging "
-        f"{budget['judge_gpu_hours']:.3g} GPU-hours, metrics {_hours(budget['metric_s'])} GPU-hours, loading "
-        f"{(budget['load_s'] + budget['judge_start_s']) / 60:.3g} minutes on each node, compilation "
-        f"{' to '.join(f'{s / 60:.3g}' for s in budget['compile_s'])} minutes on each GPU",
-        *([f"without the metrics {', '.join(unknown)}, whose time is not known"] if unknown else []),
-        f"({budget['basis']})",
+        f"whole run on {devices}: {_span(budget, 'wall_hours')} h, {_span(budget, 'gpu_hours')} GPU-hours, {cost}",
+        f"  judging: {budget['judge_gpu_hours']:.3g} GPU-hours; metrics: {metrics} GPU-hours",
+        f"  loading: {(budget['load_s'] + budget['judge_start_s']) / 60:.3g} minutes on each node; compilation: "
+        f"{compilation} minutes on each GPU",
+        *([f"  without the metrics {', '.join(unknown)}, whose time is not known"] if unknown else []),
+        *textwrap.wrap(budget["basis"], 110, initial_indent="  ", subsequent_indent="  "),
     ]
 
 
+def _range(*ends: str) -> str:
+    return " to ".join(dict.fromkeys(ends))
+
+
 def _span(budget: dict[str, Any], name: str) -> str:
-    return f"{budget[name]:.3g} to {budget[f'{name}_high']:.3g}"
-
-
-def _hours(seconds: list[float]) -> str:
-    return " to ".join(f"{s / 3600:.3g}" for s in seconds)
+    return _range(f"{budget[name]:.3g}", f"{budget[f'{name}_high']:.3g}")
 
 
 _PLAN_WORK = (

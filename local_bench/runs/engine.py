@@ -65,6 +65,10 @@ def run_stages(
     check_config(config, files=bool(ON_DEVICE & set(stages)))  # settle needs neither weights nor imported images
     if require_metrics:
         check_metrics(config.metrics)
+    if ON_DEVICE & set(stages) and config.engine.executor == "local":
+        from local_bench.generators.numerics import choose_devices
+
+        choose_devices(config.engine.device, config.engine.workers)  # raises before there is a run directory
     with RunDir.begin(run_dir, config) as run:
         try:
             _run(run, stages, Recorded(progress or Quiet(), run.logs / FILE), rejudge, only)

@@ -63,12 +63,13 @@ def test_every_command_has_examples_that_parse(path):
 @pytest.mark.parametrize(
     ("name", "known", "expected"),
     [
-        ("flux1", ["flux1-schnell", "flux1-dev", "flux2-dev"], "flux1-dev"),
-        ("servimage-bench", ["servimage", "ice-bench"], "servimage"),
-        ("modls", ["models", "merge"], "models"),
-        ("Qwen-Image", ["qwen-image", "qwen-image-edit"], "qwen-image"),
-        ("xyz", ["models", "merge"], None),
-        ("", ["models"], None),
+        ("flux1", ["flux1-schnell", "flux1-dev", "flux2-dev"], ["flux1-dev"]),
+        ("flux-dev", ["flux2-dev", "flux1-dev", "flux1-fill-dev"], ["flux1-dev", "flux2-dev"]),
+        ("servimage-bench", ["servimage", "ice-bench"], ["servimage"]),
+        ("modls", ["models", "merge"], ["models"]),
+        ("Qwen-Image", ["qwen-image", "qwen-image-edit"], ["qwen-image"]),
+        ("xyz", ["models", "merge"], []),
+        ("", ["models"], []),
     ],
 )
 def test_a_prefix_is_suggested_before_similar_names(name, known, expected):

@@ -74,6 +74,13 @@ def test_all_unknown_and_missing_models_are_listed(cli, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("setting", ["engine.device=cuda:9", "engine.device=tpu", "suite.name=x", "metrics=[x]"])
+def test_a_run_that_is_refused_leaves_no_directory(cli, tmp_path, setting):
+    (tmp_path / "x.yaml").write_text(GOOD + "judge: null\n")
+    assert cli("run", "x.yaml", "--set", setting).returncode == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["x.yaml"]
+
+
 def test_nobody_judges_by_default(cli, tmp_path):
     (tmp_path / "x.yaml").write_text(GOOD)
     ended = cli("run", "x.yaml", "--set", "metrics=[pique]")
