@@ -6,13 +6,18 @@ The run has 1 to 4 images per task and model (about 33,000), three scores and a 
 every one. `report --out` is timed the first time and again, each in a process of its own with its peak memory (its own
 and that of its largest child process, of which there are two); then Chromium opens the site from the disk: bytes and
 time of the first view, time of a filter and of a search, and the renderer's memory. The one-page report of the same run
-(`report`), which shows the first 200 tasks only, is measured beside it.
+(`report`), which shows the first 200 tasks only, is measured too. `view` is started twice, without a site and with
+the one of the first time: seconds from the start of the command to the link, to the first page (which says what is
+computed), to the overview and to the last figure. `--run RUN` measures `view` of an existing run and nothing else.
 """
 
 import argparse
 import json
+import os
 import random
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +25,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 MEASURE = """
 import json, resource, sys, time
@@ -131,6 +137,37 @@ def make_run(path: Path, n_tasks: int, n_models: int, side: int) -> int:
     return len(rows)
 
 
+def view_twice(run: Path, cache: Path) -> dict[str, dict[str, float]]:
+    """Seconds of `local-bench view` without and with a site in the cache."""
+    shutil.rmtree(cache, ignore_errors=True)
+    return {name: _view(run, cache) for name in ("view_first", "view_again")}
+
+
+def _view(run: Path, cache: Path) -> dict[str, float]:
+    begun = time.perf_counter()
+    seconds: dict[str, float] = {}
+
+    def get(name: str, path: str) -> str:
+        with urlopen(link + path) as response:
+            text = response.read().decode()
+        seconds[name] = round(time.perf_counter() - begun, 2)
+        return str(text)
+
+    environment = os.environ | {"LOCAL_BENCH_CACHE": str(cache)}
+    command = [sys.executable, "-m", "local_bench", "view", str(run), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        assert server.stdout is not None
+        link = server.stdout.readline().strip()
+        seconds["link_s"] = round(time.perf_counter() - begun, 2)
+        get("first_page_s", "")
+        while "viewer.js" not in get("overview_s", ""):
+            time.sleep(0.05)
+        for file in re.findall(r'"file":"([^"]+)"', get("data_s", "data/summary.js")):
+            get("figures_s", f"figures/{file}")
+        server.send_signal(signal.SIGINT)
+    return seconds
+
+
 def renderer_mib() -> int:
     """Proportional set size of the largest renderer process."""
     found = [0]
@@ -207,10 +244,14 @@ def main() -> None:
     parser.add_argument("--chromium", default=shutil.which("chromium") or "chromium")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--work", type=Path, help="keep the run and the site in this folder")
+    parser.add_argument("--run", type=Path, help="measure `view` of this run only")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.work or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
+        if given.run:
+            print(json.dumps(view_twice(given.run, folder / "cache"), indent=2))
+            return
         if not (folder / "large" / "run.yaml").exists():
             make_run(folder / "large", given.tasks, given.models, given.side)
         from local_bench.runs.rundir import RunDir
@@ -226,6 +267,7 @@ def main() -> None:
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             result[name] = json.loads(done.stdout)
             print(name, result[name], flush=True)
+        result |= view_twice(folder / "large", folder / "cache")
         result |= in_chromium(folder / "site" / "index.html", given.chromium)
         result["one_page"] |= page_in_chromium(folder / "large" / "report" / "index.html", given.chromium)
     print(json.dumps(result, indent=2))

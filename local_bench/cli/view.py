@@ -1,14 +1,20 @@
 """`local-bench view`: the site of one run or several, served on this machine."""
 
 import secrets
+import socket
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from local_bench.cli.options import JSON, PATH, examples, run_dirs, runs_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.core.errors import UserError
+
+if TYPE_CHECKING:
+    from local_bench.report.site.live import LiveRun
 
 
 @click.command(epilog=examples("local-bench view runs/studio", "local-bench view                 # all runs in runs/"))
@@ -19,44 +25,85 @@ def view(targets: tuple[Path, ...], port: int, as_json: bool) -> int:
     """Browse runs: leaderboard, models, tasks with all images side by side, and a gallery with filters.
 
     Of a run in progress it shows the progress, the time left, recent images and the GPUs, updated every few seconds.
-    Serves on this machine only, until Ctrl-C; the link contains a secret. `report RUN… --out FOLDER` writes the same
-    site as files."""
+    Serves on this machine only, until Ctrl-C; the link contains a secret and works at once: the pages appear when they
+    are computed, and are kept until a run changes. `report RUN… --out FOLDER` writes the same site as files."""
     from local_bench.core.identity import digest
     from local_bench.core.paths import cache_dir
     from local_bench.judges.people.serve import listening_socket
-    from local_bench.report.site.build import write_site
-    from local_bench.report.site.live import LiveRun
-    from local_bench.report.site.server import create_app
-    from local_bench.runs.rundir import RunDir
 
     paths = _runs(targets)
-    with ExitStack() as stack:
-        runs = [stack.enter_context(RunDir.open(path)) for path in paths]
-        out = cache_dir() / "sites" / digest([str(path.resolve()) for path in paths])[:16]
-        site = write_site(runs, out, runs[0].config.engine.io_workers, say, live=True)
-        bound = stack.enter_context(listening_socket("127.0.0.1", port))
+    out = cache_dir() / "sites" / digest([str(path.resolve()) for path in paths])[:16]
+    with listening_socket("127.0.0.1", port) as bound:
+        bound.listen()  # the first request waits for the server
         token = secrets.token_urlsafe(24)
         link = f"http://127.0.0.1:{bound.getsockname()[1]}/{token}/"
         if as_json:
-            show_json({"link": link, "n_runs": site.n_runs, "n_candidates": site.n_candidates})
+            show_json({"link": link, "n_runs": len(paths), "n_candidates": sum(map(_n_candidates, paths))})
         else:
             show(link)
         say("local-bench: Ctrl-C stops the server")
-        import uvicorn
-
-        def write_again() -> None:
-            with ExitStack() as again:
-                opened = [again.enter_context(RunDir.open(path)) for path in paths]
-                write_site(opened, out, opened[0].config.engine.io_workers, live=True)
-
-        app = create_app(out, token, [LiveRun(run.path, run.store.counts()) for run in runs], write_again)
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, lifespan="off",
-            timeout_graceful_shutdown=2,
-        )  # fmt: skip
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[bound])
+        _serve(paths, out, token, bound)
     return 0
+
+
+def _serve(paths: list[Path], out: Path, token: str, bound: socket.socket) -> None:
+    """Serve the site of the runs until Ctrl-C, and write it meanwhile if they have changed. Raises what ends the first
+    writing."""
+    import uvicorn
+
+    from local_bench.report.site.mark import complete, is_of, state
+    from local_bench.report.site.server import Writing, create_app
+
+    watched: list[LiveRun] = []
+    failures: list[Exception] = []
+    n_written = 0
+
+    def write(note: Callable[[str], None], ready: Callable[[], None]) -> None:
+        nonlocal n_written
+        now = state(paths)
+        unchanged = is_of(out, now)
+        if unchanged:
+            ready()
+        from local_bench.report.site.live import LiveRun
+
+        watched[:] = watched or map(LiveRun, paths)
+        if not unchanged:
+            from local_bench.report.site.build import write_site
+            from local_bench.runs.rundir import RunDir
+
+            with ExitStack() as stack:
+                runs = [stack.enter_context(RunDir.open(path)) for path in paths]
+                for one, run in zip(watched, runs, strict=True):
+                    one.shown = run.store.counts()
+                write_site(runs, out, runs[0].config.engine.io_workers, note, ready)
+            complete(out, now)
+        n_written += 1
+
+    def failed(error: Exception) -> None:
+        if n_written:
+            say(f"local-bench: the site was not written again: {error}")
+        else:
+            failures.append(error)
+            server.should_exit = True
+
+    writing = Writing(write, failed)
+    app = create_app(out, token, watched, writing)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=2
+    )
+    server = uvicorn.Server(config)
+    writing.start()
+    with suppress(KeyboardInterrupt):
+        server.run(sockets=[bound])
+    for error in failures:
+        raise error
+
+
+def _n_candidates(path: Path) -> int:
+    from local_bench.runs.rundir import RunDir
+
+    with RunDir.open(path) as run:
+        return run.store.counts().candidates
 
 
 def _runs(targets: tuple[Path, ...]) -> list[Path]:
@@ -69,6 +116,11 @@ def _runs(targets: tuple[Path, ...]) -> list[Path]:
             raise UserError(f"there is no run in {targets[0]}: give run directories, or the folder that contains them")
         return found
     if targets:
+        for path in targets:
+            if not (path / "run.yaml").is_file():
+                raise UserError(
+                    f"{path} is not a run directory (it has no run.yaml): give one created by `local-bench run`"
+                )
         return list(targets)
     found = run_dirs(runs_dir())
     if not found:

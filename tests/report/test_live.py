@@ -2,8 +2,14 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
 from types import SimpleNamespace
 from unittest.mock import create_autospec
 
@@ -12,12 +18,14 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
+from local_bench.cli.main import main
 from local_bench.core.errors import LedgerError
 from local_bench.judges.people.serve import listening_socket
 from local_bench.report.site import live
 from local_bench.report.site.build import write_site
 from local_bench.report.site.live import LiveRun, devices
-from local_bench.report.site.server import create_app
+from local_bench.report.site.mark import MARK
+from local_bench.report.site.server import Writing, create_app
 from local_bench.runs.progress import FILE, Quiet, Recorded
 from local_bench.runs.rundir import RunDir, in_progress, take_lock
 from tests.judges.people.conftest import make_shop
@@ -153,8 +161,9 @@ def test_gpu_figures(monkeypatch):
 def test_the_server_gives_only_what_is_below_its_secret(shop, tmp_path):
     calls = []
     with RunDir.open(shop.path) as run:
-        site = write_site([run], tmp_path / "site", live=True)
-        app = create_app(site.index.parent, "secret", [LiveRun(run.path)], lambda: calls.append(1))
+        site = write_site([run], tmp_path / "site", ready=lambda: None)
+        writing = Writing(lambda note, ready: (calls.append(1), ready()))
+        app = create_app(site.index.parent, "secret", [LiveRun(run.path)], writing)
         with TestClient(app, base_url="http://127.0.0.1") as client:
             sha = client.get("/secret/live.json").json()["runs"][0]["recent"][0]["image"]
             assert client.get(f"/secret/live/{sha}.png").content == run.image(sha).read_bytes()
@@ -163,10 +172,101 @@ def test_the_server_gives_only_what_is_below_its_secret(shop, tmp_path):
             assert client.get("/secret/live.json", headers={"host": "evil.example"}).status_code == 400
             assert client.get("/secret/refresh").status_code == 404
             assert calls == []
-            assert client.post("/secret/refresh").text == "written"
+            assert client.post("/secret/refresh").text == "writing"
+            wait_until(lambda: not writing.active)
             assert calls == [1]
             assert "connect-src 'self'" in client.get("/secret/").text
     assert "connect-src" not in write_static(shop, tmp_path).index.read_text()
+
+
+def wait_until(holds):
+    deadline = time.monotonic() + 30
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert holds()
+
+
+def test_the_first_page_waits_for_the_site_and_a_figure_for_its_drawing(tmp_path):
+    steps, out = [threading.Event() for _ in range(3)], tmp_path / "site"
+    (out / "figures").mkdir(parents=True)
+    (out / "index.html").write_text("the index")
+
+    def write(note, ready):
+        note("a <step>")
+        steps[0].wait()
+        ready()
+        steps[1].wait()
+        (out / "figures" / "revenue.svg").write_text("<svg/>")
+        steps[2].wait()
+        raise LedgerError("damaged")
+
+    failures = []
+    writing = Writing(write, failures.append)
+    with TestClient(create_app(out, "secret", [], writing), base_url="http://127.0.0.1") as client:
+        writing.start()
+        wait_until(lambda: writing.step == "a <step>")
+        first = client.get("/secret/").text
+        assert "a &lt;step&gt;" in first
+        assert 'http-equiv="refresh"' in first
+        assert client.post("/secret/refresh").status_code == 409
+        steps[0].set()
+        wait_until(lambda: writing.step is None)
+        assert client.get("/secret/").text == "the index"
+        threading.Timer(0.5, steps[1].set).start()
+        assert client.get("/secret/figures/revenue.svg").text == "<svg/>"
+        steps[2].set()
+        wait_until(lambda: failures)
+        assert client.get("/secret/figures/none.svg").status_code == 404
+        assert "damaged" in client.get("/secret/").text
+
+
+def served(*arguments):
+    """`local-bench view` in a process: the output, and the modules that were loaded when the link was printed."""
+    code = (
+        "import sys; from local_bench.cli import view, main; show = view.show\n"
+        "def printed(text): show(text); show(','.join(sys.modules)); sys.stdout.flush()\n"
+        "view.show = printed; sys.exit(main.main(sys.argv[1:]))"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "view", *map(str, arguments)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_the_link_is_printed_first_and_an_unchanged_site_is_reused(shop, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))
+
+    def view():
+        server = served(shop.path, "--port", 0)
+        try:
+            link, modules = server.stdout.readline().strip(), set(server.stdout.readline().strip().split(","))
+            assert not modules & {"torch", "numpy", "matplotlib", "starlette", "local_bench.runs.rundir"}
+            began = time.monotonic()
+            while b"viewer.js" not in urllib.request.urlopen(link).read():
+                assert time.monotonic() < began + 60
+                time.sleep(0.1)
+            for name in ("cost_quality", "none"):  # the last one is answered when all are drawn
+                with suppress(urllib.error.HTTPError):
+                    urllib.request.urlopen(f"{link}figures/{name}.svg").read()
+        finally:
+            server.send_signal(signal.SIGINT)
+            assert server.wait(30) == 0
+        (mark,) = (tmp_path / "cache" / "sites").glob(f"*/{MARK}")
+        return {path: path.stat().st_mtime_ns for path in mark.parent.rglob("*") if path.is_file()}
+
+    first = view()
+    assert view() == first
+    with RunDir.begin(shop.path, RunDir.open(shop.path).config) as run:
+        run.store.set_meta("note", "changed")
+    assert {path.name for path, at in view().items() if first.get(path) != at} >= {"summary.js", MARK}
+
+
+def test_what_cannot_be_shown_ends_the_command(shop, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert main(["view", str(tmp_path / "empty")]) == 2
+    assert main(["view", str(shop.path), str(tmp_path)]) == 2
+    (shop.path / "ledger.sqlite").write_bytes(b"damaged" * 1000)
+    assert main(["view", str(shop.path), "--port", "0"]) == 1
+    assert "ledger.sqlite" in capsys.readouterr().err
 
 
 def write_static(shop, tmp_path):
@@ -181,10 +281,11 @@ def test_the_page_shows_the_progress_and_takes_new_results(shop, tmp_path, brows
     (shop.path / "logs" / FILE).write_text(json.dumps({"phases": phases, "updated_utc": "2026-11-24"}))
     lock, again = take_lock(shop.path), []
     with RunDir.open(shop.path) as run:
-        site = write_site([run], tmp_path / "site", live=True)
+        site = write_site([run], tmp_path / "site", ready=lambda: None)
         watched = LiveRun(shop.path, run.store.counts()._replace(done=1))
     with listening_socket("127.0.0.1", 0) as bound:
-        app = create_app(site.index.parent, "secret", [watched], lambda: again.append(1))
+        writing = Writing(lambda note, ready: (again.append(1), ready()))
+        app = create_app(site.index.parent, "secret", [watched], writing)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
@@ -201,9 +302,7 @@ def test_the_page_shows_the_progress_and_takes_new_results(shop, tmp_path, brows
             assert box.locator(".recent img").count() > 0
             page.get_by_role("button", name="Show the newest results below").click()
             page.wait_for_url("**/secret/")
-            deadline = time.monotonic() + 10
-            while not again and time.monotonic() < deadline:
-                time.sleep(0.05)
+            wait_until(lambda: again)
             assert again == [1]
             assert messages == []
             page.close()

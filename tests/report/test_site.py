@@ -13,9 +13,10 @@ from local_bench.analysis.comparability import comparable
 from local_bench.cli.main import main
 from local_bench.core.errors import UserError
 from local_bench.core.images import store_image
-from local_bench.report.site.build import MARK, write_site
+from local_bench.report.site.build import write_site
 from local_bench.report.site.details import RunDetails
 from local_bench.report.site.images import _write, full_path, preview_path, thumbnail_path
+from local_bench.report.site.mark import MARK
 from local_bench.runs.rundir import RunDir
 from tests.conftest import ROOT
 from tests.judges.people.conftest import MODELS, answer_all, make_shop
@@ -285,9 +286,9 @@ def test_large_images_have_a_preview_too(shop, tmp_path, size, preview):
 def test_the_site_is_served_below_a_secret_path(shop, shop_site):
     from starlette.testclient import TestClient
 
-    from local_bench.report.site.server import create_app
+    from local_bench.report.site.server import Writing, create_app
 
-    app = create_app(shop_site.index.parent, "secret", [], lambda: None)
+    app = create_app(shop_site.index.parent, "secret", [], Writing(lambda note, ready: ready()))
     with TestClient(app, base_url="http://127.0.0.1") as client:
         assert client.get("/secret/").status_code == 200
         assert client.get("/secret/data/summary.js").status_code == 200

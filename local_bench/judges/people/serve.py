@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from local_bench.core.errors import LedgerError, UserError
 from local_bench.core.storage import storage_errors
-from local_bench.judges.people.app import create_app
-from local_bench.judges.people.session import Session
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from local_bench.judges.people.session import Session
 
 LOCK = ".annotations.lock"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -98,8 +98,10 @@ def lock_annotations(folder: Path) -> int:
     return lock
 
 
-def server_of(session: Session, address: Address) -> "uvicorn.Server":
+def server_of(session: "Session", address: Address) -> "uvicorn.Server":
     import uvicorn
+
+    from local_bench.judges.people.app import create_app
 
     config = uvicorn.Config(
         create_app(session, address.hosts, address.base), log_level="warning", access_log=False, server_header=False,
@@ -109,7 +111,7 @@ def server_of(session: Session, address: Address) -> "uvicorn.Server":
     return uvicorn.Server(config)
 
 
-def serve(session: Session, bound: socket.socket, address: Address, ready: Callable[[], None]) -> None:
+def serve(session: "Session", bound: socket.socket, address: Address, ready: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM; `ready` is called before the first request."""
     server = server_of(session, address)
     ready()

@@ -1,7 +1,6 @@
 """Writes the site of one run or several: an index, data in files that are loaded on demand, thumbnails and images."""
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +11,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.core.errors import MissingExtra, UserError
 from local_bench.core.packages import require
-from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.core.storage import write_atomic
 from local_bench.report.papers.draw import SUFFIXES
 from local_bench.report.site.details import RunDetails
 from local_bench.report.site.images import write_images
+from local_bench.report.site.mark import claim
 from local_bench.report.site.paper import figures, tables, write_figures, write_tables
 from local_bench.report.site.run_figures import numbered, run_figures
 from local_bench.report.site.summary import accounts_of, summary
 from local_bench.runs.rundir import RunDir
 
-MARK = ".local-bench-site"
-"""The file that marks a folder with a site, whose files are replaced by the next one."""
+IN_TABLES = ("revenue", "categories")
+"""Figures that the page does not show, because its tables have the same numbers."""
 _STATIC = Path(__file__).parent / "static"
 
 
@@ -42,10 +42,10 @@ def write_site(
     out: Path,
     workers: int = 2,
     note: Callable[[str], None] = lambda _: None,
-    live: bool = False,
+    ready: Callable[[], None] | None = None,
 ) -> Site:
-    """Write the site of `runs` to `out` and return it; `live` for a server that also sends their progress:
-    figures are then SVG only.
+    """Write the site of `runs` to `out` and return it. With `ready` it is for a server that also sends the runs'
+    progress: figures are then SVG only, and are drawn after `ready` is called, when everything else is written.
 
     UserError if `out` has files that are not of a site, or for two runs of the same name; StorageError if a write
     fails.
@@ -54,7 +54,7 @@ def write_site(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"two of the runs are named {twice!r}: rename one of their folders")
-    _claim(out)
+    claim(out)
     note("computing the summary")
     accounts = accounts_of(runs)
     found = summary(runs, accounts)
@@ -87,36 +87,28 @@ def write_site(
         found["runs"][i]["warnings"] += details.notes
         own = run_figures(run, accounts[i], outcomes, details.decided_by_people)
         drawn |= numbered(own, i, names[i]) if len(runs) > 1 else own
-    note("drawing figures and writing tables")
     write_tables(tables(found), out / "tables")
     try:
         require("tables")
     except MissingExtra as e:
         note(f"figures are not drawn: {e}")
         drawn = {}
-    write_figures(drawn, out / "figures", [".svg"] if live else list(SUFFIXES))
-    found["figures"] = [{"file": f"{name}.svg", "title": figure.data.title} for name, figure in drawn.items()]
+    shown = {name: figure for name, figure in drawn.items() if name not in IN_TABLES}
+    found["figures"] = [
+        {"file": f"{name}.svg", "title": figure.data.title, "wide": min(figure.columns, len(figure.panels)) > 1}
+        for name, figure in shown.items()
+    ]
     _write_data(out, "summary", found)
     jinja = Environment(loader=PackageLoader("local_bench.report.site"), autoescape=True, undefined=StrictUndefined)
-    page = jinja.get_template("index.html.j2").render(title=", ".join(names), live=live)
-    for file in ("viewer.js", "viewer.css"):
-        write_atomic(out / file, (_STATIC / file).read_bytes())
+    page = jinja.get_template("index.html.j2").render(title=", ".join(names), live=ready is not None)
+    for path in _STATIC.iterdir():
+        write_atomic(out / path.name, path.read_bytes())
     write_atomic(out / "index.html", page.encode())
+    if ready:
+        ready()
+    note("drawing figures")
+    write_figures(shown if ready else drawn, out / "figures", [".svg"] if ready else list(SUFFIXES))
     return Site(out / "index.html", len(runs), n_candidates, n_missing)
-
-
-def _claim(out: Path) -> None:
-    """Mark `out` as a site and remove the data of an earlier one; its images are kept."""
-    mark = out / MARK
-    with storage_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        foreign = not mark.exists() and any(out.iterdir())
-    if foreign:
-        raise UserError(f"{out} has files that are not of a site: give a new or empty folder with --out")
-    write_atomic(mark, b"Written by local-bench report; the next report replaces the files in this folder.\n")
-    with storage_errors(out):
-        for folder in ("data", "tables", "figures"):
-            shutil.rmtree(out / folder, ignore_errors=True)
 
 
 def _write_data(out: Path, name: str, value: Any) -> None:
