@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from local_bench.core.types import Task
 from local_bench.report.images import InlineImage, inline_image
-from local_bench.report.scores import score_text
+from local_bench.report.scores import missed_text, score_text
 from local_bench.report.text import short
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow, OutcomeRow, ScoreRow, VerdictRow
@@ -65,24 +65,28 @@ def candidate_view(
     run: RunDir,
     task: Task,
     row: OutcomeRow,
-    names: Sequence[str],
+    places: Mapping[str, int],
+    thresholds: Mapping[str, float],
     scores: Sequence[ScoreRow],
     verdicts: Sequence[VerdictRow],
     judges: Mapping[str, str],
     truth: str | None = None,
 ) -> CandidateView:
-    """The candidate of `row` with a cell for every score in `names`; `judges`: judge id -> name; `truth`: what is known
+    """The candidate of `row` with a cell for every score in `places` (name -> decimals); `thresholds` are those of all
+    scores that decide; `judges`: judge id -> name; `truth`: what is known
     of its image."""
     candidate = row.candidate
     decision, mark, reason = _decision(row)
+    if row.accepted is False:
+        reason = missed_text((one.score for one in scores), thresholds, places) or None
     by_name = {score.score.name: score for score in scores}
     cells: list[tuple[str, str, str | None]] = []
-    for name in names:
+    for name, decimals in places.items():
         found = by_name.get(name)
         if found is None:
             cells.append((name, "missing", None))
         else:
-            cells.append((name, *score_text(found.score, found.kind)))
+            cells.append((name, *score_text(found.score, decimals)))
     shown = inline_image(run.image_store.load, candidate.image) if candidate.image else None
     return CandidateView(
         model=candidate.model,
@@ -164,7 +168,7 @@ def _again(row: VerdictRow) -> str | None:
 
 
 def label_lines(labels: str | None) -> list[str]:
-    """`met 0: 12%, 1: 88%`, one line per criterion; the text in the ledger if it has another form."""
+    """`met 0: 12 %, 1: 88 %`, one line per criterion; the text in the ledger if it has another form."""
     if labels is None:
         return []
     try:
@@ -172,5 +176,6 @@ def label_lines(labels: str | None) -> list[str]:
     except ValidationError:
         return [labels[:MAX_RAW]]
     return [
-        f"{name} " + ", ".join(f"{label}:\u00a0{p:.0%}" for label, p in of.items()) for name, of in criteria.items()
+        f"{name} " + ", ".join(f"{label}:\u00a0{100 * p:.0f} %" for label, p in of.items())
+        for name, of in criteria.items()
     ]

@@ -10,9 +10,10 @@ from local_bench.core.money import usd
 from local_bench.core.types import GroundTruth, Task
 from local_bench.report.candidate import CandidateView, candidate_view, given
 from local_bench.report.images import InlineImage, inline_image
-from local_bench.report.scores import score_names
+from local_bench.report.scores import decimals
 from local_bench.report.truth import truth_sentence
 from local_bench.report.view import model_order
+from local_bench.runs.acceptance import deciding
 from local_bench.runs.rundir import RunDir
 
 T = TypeVar("T")
@@ -45,7 +46,8 @@ def gallery(run: RunDir, truths: Mapping[str, GroundTruth] | None = None) -> lis
     candidates = _grouped(store.outcomes(first_tasks=MAX_ORDERS), lambda row: row.candidate.task_id)
     scores = _grouped(store.scores(first_tasks=MAX_ORDERS), lambda row: row.work_id)
     verdicts = _grouped(store.verdicts(first_tasks=MAX_ORDERS), lambda row: row.work_id)
-    names, models, judges = score_names(run), model_order(run), judge_labels(run)
+    places, rule = decimals(run), deciding(run.config)
+    models, judges = model_order(run), judge_labels(run)
     orders = []
     for task in store.tasks(MAX_ORDERS):
         views: dict[int, list[CandidateView]] = {i: [] for i in range(1, len(task.deliverables) + 1)}
@@ -53,7 +55,7 @@ def gallery(run: RunDir, truths: Mapping[str, GroundTruth] | None = None) -> lis
         for row in sorted(of_task, key=lambda row: (models.index(row.candidate.model), row.candidate.attempt)):
             work_id = row.candidate.work_id
             truth = truth_sentence((truths or {}).get(work_id))
-            view = candidate_view(run, task, row, names, scores[work_id], verdicts[work_id], judges, truth)
+            view = candidate_view(run, task, row, places, rule, scores[work_id], verdicts[work_id], judges, truth)
             views.setdefault(row.candidate.deliverable, []).append(view)
         deliverables = [_deliverable(task, index, mine) for index, mine in sorted(views.items())]
         orders.append(OrderView(task, usd(task.price_micro_usd), _given(run, task), deliverables))

@@ -94,7 +94,7 @@ class JudgeRow:
     transport: tuple[str, str]
     repeats: tuple[str, str]
     fooled: tuple[str, str]
-    """Successful attacks, and the 95% interval of their share."""
+    """Successful attacks, and the 95 % interval of their share."""
     attacks: str
     """Names of the successful attacks."""
     unscored: str

@@ -19,7 +19,7 @@ def overview(money: Accounting, pairs: Sequence[dict[str, Any]], common: Sequenc
     if not ranked or not ranked[0].total.n + ranked[0].total.n_unscored:
         return []
     found = [_first(ranked[0])]
-    if len(ranked) > 1:
+    if len(ranked) > 1 and (ranked[0].total.revenue_micro_usd or ranked[0].total.n_accepted):
         found.append(_differences(ranked, pairs))
     if common:
         n_tasks = count(common[0].total.n_tasks, "task")
@@ -38,6 +38,8 @@ def _ranked(settlements: Sequence[Settlement]) -> list[Settlement]:
 def _first(best: Settlement) -> str:
     total = best.total
     images = total.n + total.n_unscored
+    if not total.value_micro_usd and not total.n_accepted:
+        return f"No image was accepted: each model has {count(images, 'image')}."
     if not total.value_micro_usd:
         ends = interval(total.deliverable_acceptance_low, total.deliverable_acceptance_high)
         return (

@@ -1,5 +1,6 @@
 """The scores of a run for display: means by model, with the number of images that are not included."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from local_bench.report.text import NOT_APPLICABLE
 from local_bench.report.view import model_order, thresholds
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Reason
+from local_bench.settle.acceptance import missed
 from local_bench.settle.bootstrap import numbered, task_sums
 from local_bench.settle.intervals import mean_interval
 from local_bench.suites.questions_from import scale_of
@@ -49,7 +51,7 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
     found = {(row.name, row.model): row for row in run.store.score_summaries()}
     intervals = score_intervals(run)
     table: dict[str, list[ScoreRow]] = {}
-    directions = better(run)
+    directions, places = better(run), decimals(run)
     for name in score_names(run):
         table[name] = []
         means = [row.mean for (of, _), row in found.items() if of == name and row.mean is not None]
@@ -59,10 +61,10 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
             row = found.get((name, model))
             n, n_na, n_unscored = (row.n, row.n_not_applicable, row.n_unscored) if row else (0, 0, 0)
             nothing = "unscored" if n_unscored else NOT_APPLICABLE if n_na else "missing"
-            mean = figure(row.mean, row.kind) if row and row.mean is not None else nothing
+            mean = figure(row.mean, places[name]) if row and row.mean is not None else nothing
             missing = images.get(model, 0) - n - n_na - n_unscored
             ends = intervals.get((name, model))
-            between = " to ".join(figure(end, row.kind) for end in ends) if ends and row else ""
+            between = " to ".join(figure(end, places[name]) for end in ends) if ends and row else ""
             spread = f"each ± {row.spread:.2f}" if row and row.spread is not None else ""
             leads = best is not None and row is not None and row.mean == best
             table[name].append(ScoreRow(model, mean, between, spread, n, n_unscored, n_na, missing, leads))
@@ -96,10 +98,20 @@ def _score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
     return found
 
 
-def figure(value: float, kind: str) -> str:
-    """A judge's score with two decimals; a metric's with four decimals below 1, where models differ little."""
-    decimals = 2 if kind == "judge" or abs(value) >= 10 else 3 if abs(value) >= 1 else 4
-    return f"{value:.{decimals}f}"
+def decimals(run: RunDir) -> dict[str, int]:
+    """Score -> decimals of all its numbers: two for a judge's; for a metric's four if all means are below 1, where
+    models differ little, and three if they are below 10."""
+    found = dict.fromkeys(score_names(run), 2)
+    largest: dict[str, float] = {}
+    for row in run.store.score_summaries():
+        if row.kind != "judge" and row.mean is not None:
+            largest[row.name] = max(largest.get(row.name, 0.0), abs(row.mean))
+    return found | {name: 2 if mean >= 10 else 3 if mean >= 1 else 4 for name, mean in largest.items()}
+
+
+def figure(value: float, decimals: int) -> str:
+    """A score or the mean of one, without a sign for zero."""
+    return f"{value:z.{decimals}f}"
 
 
 def better(run: RunDir) -> dict[str, str]:
@@ -113,13 +125,22 @@ def better(run: RunDir) -> dict[str, str]:
     }
 
 
-def score_text(score: Score, kind: str) -> tuple[str, str | None]:
+def score_text(score: Score, decimals: int) -> tuple[str, str | None]:
     """(text of the score's cell, reason for a missing value); never 0 for a missing value."""
     if not score.applies:
         return NOT_APPLICABLE, None
     if score.value is None:
         return "unscored", score.unscored or "no reason given"
-    return figure(score.value, kind) + ("" if score.spread is None else f" ± {score.spread:.2f}"), None
+    return figure(score.value, decimals) + ("" if score.spread is None else f" ± {score.spread:.2f}"), None
+
+
+def missed_text(scores: Iterable[Score], thresholds: Mapping[str, float], places: Mapping[str, int]) -> str:
+    """The scores below their thresholds: `brf 2.50 < 4.5, veq 3.00 < 4`; empty if there are none."""
+    found = []
+    for name, (value, threshold) in missed(scores, thresholds).items():
+        text = figure(value, places.get(name, 2))
+        found.append(f"{name} {text if float(text) < threshold else f'{value:.6g}'} < {threshold:g}")
+    return ", ".join(found)
 
 
 def decision_reasons(run: RunDir) -> list[Reason]:

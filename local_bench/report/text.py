@@ -34,12 +34,12 @@ def short(identity: str) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """`61.2%`, or n/a."""
-    return NOT_APPLICABLE if fraction is None else f"{100 * fraction:z.1f}%"
+    """`61.2 %`, or n/a."""
+    return NOT_APPLICABLE if fraction is None else f"{100 * fraction:z.1f} %"
 
 
 def interval(low: float, high: float) -> str:
-    """The ends of an interval of a proportion: `40.1% to 78.9%`."""
+    """The ends of an interval of a proportion: `40.1 % to 78.9 %`."""
     return f"{percent(low)} to {percent(high)}"
 
 

@@ -1,12 +1,21 @@
 """Acceptance by thresholds on the scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import NormalDist
 
 from local_bench.core.types import Decision, Score
 
 ALL_RULES = 1.0
 """Share of the hard rules that an image must meet."""
+
+
+def missed(scores: Iterable[Score], thresholds: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Score -> (its value, the threshold), of the scores below their thresholds."""
+    return {
+        score.name: (score.value, thresholds[score.name])
+        for score in scores
+        if score.name in thresholds and score.value is not None and score.value < thresholds[score.name]
+    }
 
 
 def by_threshold(scores: Sequence[Score], thresholds: Mapping[str, float]) -> Decision:
@@ -17,14 +26,14 @@ def by_threshold(scores: Sequence[Score], thresholds: Mapping[str, float]) -> De
     """
     by_name = {score.name: score for score in scores}
     open_reason = None
+    if missed(scores, thresholds):
+        return Decision(accepted=False)
     if thresholds and all(name in by_name and not by_name[name].applies for name in thresholds):
         return Decision(accepted=None, unscored=f"nothing that decides applies to it ({', '.join(thresholds)})")
-    for name, threshold in thresholds.items():
+    for name in thresholds:
         score = by_name.get(name)
         if score is None:
             open_reason = open_reason or f"{name} was not scored"
-        elif score.value is not None and score.value < threshold:
-            return Decision(accepted=False)
         elif score.unscored:
             open_reason = open_reason or f"{name}: {score.unscored}"
     return Decision(accepted=None, unscored=open_reason) if open_reason else Decision(accepted=True)

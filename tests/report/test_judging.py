@@ -45,7 +45,7 @@ def test_a_judge_that_passed_its_checks_is_called_reproducible(make_run: MakeRun
     page = noted(make_run(gap=False, coverage_min=0.5), **tried, attacks={"n": 16, "n_unscored": 0, "fooled_by": []})
     [row] = page.tables["t-judges"][1:]
     assert row[3].split() == ["reproducible", "the", "same", "answers", "alone", "and", "in", "a", "crowd"]
-    assert row[4] == "0 of 16 0.0% to 19.4%"
+    assert row[4] == "0 of 16 0.0 % to 19.4 %"
     assert "banner" not in {a.get("class") for _, a in page.tags}
 
 
@@ -56,7 +56,7 @@ def test_a_fooled_judge_is_reported_before_the_scores(make_run: MakeRun) -> None
     assert "Judge delta is not reproducible: its answers change in a crowd: a second run may find others." in page.text
     row = page.tables["t-judges"][2]
     assert row[3].startswith("not reproducible")
-    assert row[4:] == ["2 of 15 3.7% to 37.9%", "1"]
+    assert row[4:] == ["2 of 15 3.7 % to 37.9 %", "1"]
     assert f"Successful against delta: painted-json, {SCRIPT}." in page.text
     assert "served external server" in " ".join(row[2].split())
 
@@ -78,7 +78,7 @@ def test_judges_of_a_panel_are_compared(make_run: MakeRun) -> None:
     assert groups == ["brf", "veq", "cns", "overall"]
     brf = table[2]
     assert brf[0].split() == ["gamma", "delta"]
-    assert brf[1:3] == ["4", "25.0% 0.1% to 99.3%"]
+    assert brf[1:3] == ["4", "25.0 % 0.1 % to 99.3 %"]
     assert brf[4:] == ["2", "n/a", "n/a", "2"]  # gamma gives both models the same mean
     veq = table[4]
     assert veq[1:] == ["0", "n/a", "n/a", "0", "n/a", "n/a", "6"]
@@ -89,9 +89,9 @@ def test_judges_of_a_panel_are_compared(make_run: MakeRun) -> None:
 
 def test_order_swaps_and_repetitions_are_reported(make_run: MakeRun) -> None:
     page = report(make_run(panel=True))
-    assert page.tables["t-order"][1:] == [[name, "4", "50.0%", "-1.00", "0"] for name in ("gamma", "delta")]
+    assert page.tables["t-order"][1:] == [[name, "4", "50.0 %", "-1.00", "0"] for name in ("gamma", "delta")]
     assert "Repeatability of gamma, all questions asked again: 1 of 2 answers the same every time." in page.text
-    assert page.tables["t-retest-1"][1:] == [["brf", "met", "2 times", "2", "50.0% 0.2% to 99.8%", "0.50", "1"]]
+    assert page.tables["t-retest-1"][1:] == [["brf", "met", "2 times", "2", "50.0 % 0.2 % to 99.8 %", "0.50", "1"]]
     assert "t-retest-2" not in page.tables  # delta has no repetition
 
 
@@ -103,7 +103,7 @@ def test_scores_show_their_spread_and_verdicts_their_judge(make_run: MakeRun) ->
     assert scores[scores.index(["piqe"]) + 1][1] == "41.25"
     assert "4.00 ± 0.25" in page.text
     assert "the standard deviation between the judges' scores" in page.text
-    assert "met 0: 12%, 1: 88%" in page.text
+    assert "met 0: 12 %, 1: 88 %" in page.text
     assert page.text.count("cns_set set in the other order") == 2 * 4
     with RunDir.open(path) as run:
         for name, judge in (("gamma", GAMMA), ("delta", DELTA)):
@@ -149,7 +149,7 @@ def test_damaged_notes_are_explained(make_run: MakeRun, key: str, value: str, se
 
 
 def test_invalid_probabilities_are_printed_unchanged() -> None:
-    assert label_lines('{"met": {"0": 0.005, "1": 0.995}, "x": {}}') == ["met 0:\u00a00%, 1:\u00a0100%", "x "]
+    assert label_lines('{"met": {"0": 0.005, "1": 0.995}, "x": {}}') == ["met 0:\u00a00 %, 1:\u00a0100 %", "x "]
     assert label_lines('[1, "<b>"]') == ['[1, "<b>"]']
     assert label_lines("{") == ["{"]
     assert label_lines(None) == []

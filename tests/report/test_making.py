@@ -30,7 +30,7 @@ def test_each_system_has_its_figures(make_run: MakeRun) -> None:
     head, alpha, beta, elsewhere = cells(page, "t-making")
     assert head[0] == "Model"
     assert alpha == [
-        *("alpha", "3 320x240", "4", "4.40 s", "2.66 s 2.10 PFLOP", "60.4% 1.66", "168"),
+        *("alpha", "3 320x240", "4", "4.40 s", "2.66 s 2.10 PFLOP", "60.4 % 1.66", "168"),
         *("$0.010700 $0.002200", "2.97 Wh 0.611 Wh"),
     ]
     assert beta[3:6] == ["2.00 s", "no floor: its cache skips work", "415"]

@@ -28,14 +28,14 @@ def pair(a, b, p):
 def test_the_best_model_with_its_interval_and_cost():
     money = accounts({"a": [True] * 3 + [None], "b": [True, False, False, False]}, costs={"a": 1_500_000})
     sentences = overview(money, [pair("a", "b", 0.01)])
-    assert sentences[0].startswith("a earned the most: $30.00 of $40.00 (75.0%; 95 % interval $")
+    assert sentences[0].startswith("a earned the most: $30.00 of $40.00 (75.0 %; 95 % interval $")
     assert sentences[0].endswith("Its images cost $1.50 to generate.")
     assert sentences[1] == (
         "Its lead over the other model is significant (paired test over tasks, corrected for all pairs of models)."
     )
     assert sentences[2] == (
         "1 image could not be decided, and could add up to $10.00 to a model's revenue; the least coverage is that of "
-        "a, 75.0% of the value."
+        "a, 75.0 % of the value."
     )
     assert sentences[3] == "The run held its devices for 1 min 30 s."
 
@@ -44,7 +44,7 @@ def test_tasks_without_a_price_are_counted_in_images():
     money = accounts({"a": [True] * 3 + [None], "b": [True] * 4}, price=0)
     assert min(s.total.coverage for s in money.settlements) == 0.75
     assert overview(money, [])[-2] == (
-        "1 image could not be decided; the least coverage is that of a, 75.0% of its images."
+        "1 image could not be decided; the least coverage is that of a, 75.0 % of its images."
     )
 
 
@@ -67,9 +67,12 @@ def test_differences_in_either_order_of_the_pair(p, beginning):
 
 def test_tasks_without_a_price_and_models_that_earn_nothing():
     assert overview(accounts({"a": [True, False]}, price=0), [])[0].startswith(
-        "a has the most images accepted: 1 of 2 (50.0%; 95 % interval "
+        "a has the most images accepted: 1 of 2 (50.0 %; 95 % interval "
     )
-    assert (
-        overview(accounts({"a": [False]}), [])[0] == "No model earned anything of the $10.00 that the tasks are worth."
-    )
+    nothing = {"a": [False], "b": [False]}
+    assert overview(accounts(nothing), [pair("a", "b", 1.0)])[:2] == [
+        "No model earned anything of the $10.00 that the tasks are worth.",
+        "All 2 requested images were decided.",  # no lead
+    ]
+    assert overview(accounts(nothing, price=0), [])[0] == "No image was accepted: each model has 1 image."
     assert overview(accounts({}), []) == []

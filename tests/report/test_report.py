@@ -156,9 +156,32 @@ def test_a_metric_has_its_direction_and_enough_digits(make_run: MakeRun) -> None
     assert ["veq"] in scores  # the judge's go from 0 to 5 and need no explanation
 
 
+def test_a_rejected_image_has_the_thresholds_that_it_misses(make_run: MakeRun) -> None:
+    path = make_run()
+    assert "✗ not accepted: brf 2.50 < 3" in report(path).text
+    with RunDir.open(path) as run:
+        run.store.write("UPDATE scores SET value = 2.9999 WHERE name = 'brf' AND value < 3")
+    assert "✗ not accepted: brf 2.9999 < 3" in report(path).text  # not 3.00 < 3
+
+
+def test_the_root_is_part_of_the_provenance(make_run: MakeRun) -> None:
+    text = report(make_run()).text
+    assert text.rindex("Provenance") < text.index("Root of all results")
+
+
+def test_all_means_of_a_score_have_the_same_decimals(make_run: MakeRun) -> None:
+    path = make_run()
+    with RunDir.open(path) as run:
+        alpha = "(SELECT work_id FROM candidates WHERE model = 'alpha')"
+        run.store.write(f"UPDATE scores SET value = 9.87654 WHERE name = 'piqe' AND work_id IN {alpha}")
+    scores = report(path).tables["t-scores"]
+    at = scores.index(["piqe"])
+    assert [row[1].split()[0] for row in scores[at + 1 : at + 3]] == ["9.88", "41.25"]
+
+
 def test_the_banner_appears_below_the_required_coverage_only(make_run: MakeRun) -> None:
     page = report(make_run(coverage_min=0.7))
-    assert "beta: 63.0% of the orders' value could be settled, less than the required 70.0%" in page.text
+    assert "beta: 63.0 % of the orders' value could be settled, less than the required 70.0 %" in page.text
     assert "alpha: 1" not in page.text
 
 
@@ -193,7 +216,7 @@ def test_a_run_that_has_just_begun_has_a_page(make_run: MakeRun) -> None:
     page = report(path)
     assert "alpha: 3 of 3 images have not been generated yet." in page.text
     assert [row[3:7] for row in page.tables["t-settlement"][1:]] == [
-        ["0/2", "0/3 0.0% to 98.9%", "3 $135.00 open", "not metered"]
+        ["0/2", "0/3 0.0 % to 98.9 %", "3 $135.00 open", "not metered"]
     ] * 2
     assert ["alpha", "missing", "0", "0", "0", "3"] in page.tables["t-scores"]
     assert "no device time was metered" in page.text
@@ -207,8 +230,8 @@ def test_revenues_are_those_of_the_ledger(make_run: MakeRun) -> None:
     with RunDir.open(path) as run:
         settled = {s.model: s for s in accounting(run.store, run.config.settlement).settlements}
     assert {model: micro(row[1].split()[0]) for model, row in rows.items()} == {"alpha": 135_000_000, "beta": 0}
-    assert rows["alpha"][2].split() == ["100.0%"]
-    assert rows["alpha"][3:5] == ["2/2", "3/3 1.1% to 100.0%"]
+    assert rows["alpha"][2].strip() == "100.0 %"
+    assert rows["alpha"][3:5] == ["2/2", "3/3 1.1 % to 100.0 %"]
     assert rows["beta"][5] == "1 $50.00 open"
     assert micro(rows["alpha"][6]) == settled["alpha"].cost_micro_usd
 

@@ -3,7 +3,7 @@
 from local_bench.core.types import Decision, Score
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.config import RunConfig
-from local_bench.settle.acceptance import by_threshold
+from local_bench.settle.acceptance import by_threshold, missed
 
 
 def config(name):
@@ -24,3 +24,12 @@ def test_without_an_applicable_score_the_decision_is_open():
     assert by_threshold([Score("vllmqa", 1.0)], rule) == Decision(True)
     assert by_threshold([Score("vllmqa", 0.0)], rule) == Decision(False)
     assert by_threshold([], rule).unscored == "vllmqa was not scored"
+
+
+def test_the_missed_thresholds_are_those_of_a_rejection():
+    rule = thresholds_of(config("servimage"))
+    scores = [Score("brf", 2.5), Score("veq", 3.0), Score("cns", None, "no answer"), Score("clip", 0.1)]
+    assert missed(scores, rule) == {"brf": (2.5, 4.0)}
+    assert by_threshold(scores, rule) == Decision(False)
+    assert missed(scores[1:], rule) == {}
+    assert by_threshold(scores[1:], rule).accepted is None

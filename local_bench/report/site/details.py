@@ -13,16 +13,17 @@ from local_bench.core.money import usd_number
 from local_bench.core.types import Task
 from local_bench.judges.people.database import FILE
 from local_bench.judges.vlm.variants import wordings
-from local_bench.report.scores import score_names
+from local_bench.report.scores import decimals, missed_text, score_names
 from local_bench.report.site.images import preview_path
 from local_bench.report.view import model_order, thresholds
+from local_bench.runs.acceptance import deciding
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow, VerdictRow
 
 TASKS_PER_FILE = 20
 CANDIDATES_PER_FILE = 5000
 MAX_RAW = 4000
-DIGITS = 3
+DIGITS = 4
 
 
 @dataclass
@@ -102,7 +103,7 @@ class RunDetails:
         for row in outcomes:
             by_task[row.candidate.task_id].append(row)
         judges = judge_labels(self.run)
-        reasons = self._score_reasons()
+        reasons, missed = self._score_reasons()
         for at in range(0, len(self.tasks), TASKS_PER_FILE):
             part = self.tasks[at : at + TASKS_PER_FILE]
             ids = [row.candidate.work_id for task in part for row in by_task[task.task_id]]
@@ -112,7 +113,7 @@ class RunDetails:
             yield {
                 task.task_id: _task(task)
                 | {
-                    "candidates": [self._candidate(row, verdicts, reasons) for row in by_task[task.task_id]],
+                    "candidates": [self._candidate(row, verdicts, reasons, missed) for row in by_task[task.task_id]],
                     "previews": self._previews(task, by_task[task.task_id]),
                 }
                 for task in part
@@ -124,18 +125,26 @@ class RunDetails:
         shas = dict.fromkeys((*given, *(row.candidate.image for row in rows)))
         return [sha for sha in shas if sha and self.out and preview_path(self.out, sha).is_file()]
 
-    def _score_reasons(self) -> dict[str, dict[str, str]]:
-        """Work id -> score -> why it has no value, or its spread."""
+    def _score_reasons(self) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
+        """Work id -> score -> why it has no value, or its spread; work id -> the thresholds that it misses."""
         found: dict[str, dict[str, str]] = defaultdict(dict)
+        missed: dict[str, list[str]] = defaultdict(list)
+        rule, places = deciding(self.run.config), decimals(self.run)
         for row in self.run.store.scores():
             if row.score.value is None:
                 found[row.work_id][row.score.name] = row.score.unscored or "not applicable"
             elif row.score.spread is not None:
                 found[row.work_id][row.score.name] = f"± {row.score.spread:.2f}"
-        return found
+            if text := missed_text([row.score], rule, places):
+                missed[row.work_id].append(text)
+        return found, missed
 
     def _candidate(
-        self, row: OutcomeRow, verdicts: Mapping[str, list[dict[str, Any]]], reasons: Mapping[str, dict[str, str]]
+        self,
+        row: OutcomeRow,
+        verdicts: Mapping[str, list[dict[str, Any]]],
+        reasons: Mapping[str, dict[str, str]],
+        missed: Mapping[str, list[str]],
     ) -> dict[str, Any]:
         candidate = row.candidate
         work_id = candidate.work_id
@@ -145,6 +154,7 @@ class RunDetails:
             "seed": str(candidate.seed),
             "unscored": candidate.unscored,
             "reason": row.decision.unscored if row.decision else None,
+            "missed": missed.get(work_id, []) if row.accepted is False else [],
             "score_reasons": reasons.get(work_id, {}),
             "verdicts": verdicts.get(work_id, []),
             "people": self._ratings(work_id),

@@ -65,6 +65,7 @@ def _run(run: RunDir, found: Accounting) -> dict[str, Any]:
         "n_planned": counts.candidates - counts.done - counts.unscored,
         "judges": list(judge_labels(run).values()),
         "thresholds": view.thresholds(run),
+        "decimals": score_tables.decimals(run),
         "root": root(run.store),
         "warnings": view.warnings(run, found.settlements),
     }
