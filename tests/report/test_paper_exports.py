@@ -6,9 +6,10 @@ import re
 
 import pytest
 
+from local_bench.report.papers.draw import canvas_of, plain
 from local_bench.report.papers.render import latex, markdown
-from local_bench.report.papers.table import Column, Table
-from local_bench.report.site.paper import _front, digits, figures, tables, write_figures, write_tables
+from local_bench.report.papers.table import Column, Figure, Point, Points, Table
+from local_bench.report.site.paper import _front, digits, figures, small_usd, tables, write_figures, write_tables
 from local_bench.report.site.summary import accounts_of, summary
 from local_bench.runs.rundir import RunDir
 from tests.judges.people.conftest import make_shop
@@ -89,6 +90,26 @@ def test_figures_have_the_numbers_of_the_summary_and_are_the_same_each_time(foun
 def test_the_pareto_front():
     points = [(1, 0.5), (2, 0.7), (2, 0.6), (3, 0.7), (4, 0.9), (1, 0.5)]
     assert _front(points) == {0, 1, 4, 5}
+
+
+@pytest.mark.parametrize("points", [[(1, 0.9), (2, 0.5)], [(1, 0.5), (2, 0.9), (20, 0.6)]])
+def test_the_front_is_drawn_also_if_one_model_dominates(points):
+    front = _front(points)
+    panel = Points("", tuple(Point(str(i), *at, i in front) for i, at in enumerate(points)), "x", "y")
+    (axes,) = canvas_of(Figure(Table("t", (Column("x", "x"),), ()), (panel,))).get_axes()
+    (line,) = axes.get_lines()
+    assert line.get_label() == "Pareto front"
+    (_, right), (bottom, _) = axes.get_xlim(), axes.get_ylim()
+    assert (line.get_xdata()[-1], line.get_ydata()[0]) == (right, bottom)
+    assert {(1, points[0][1]), (right, 0.9)} <= set(zip(line.get_xdata(), line.get_ydata(), strict=True))
+
+
+def test_numbers_are_in_fixed_notation():
+    assert [plain(x) for x in (8e-05, 1e-06, 0.5, 1.0, 12000.0)] == ["0.00008", "0.000001", "0.5", "1", "12,000"]
+    amounts = [small_usd(x) for x in (9.2e-05, 0.000189, 0.0, 1.234, 419.97)]
+    assert amounts == ["0.0000920", "0.000189", "0.00", "1.23", "419.97"]
+    columns = (Column("m", "model"), Column("cost_usd", "cost", small_usd))
+    assert "0.0000920" in latex(Table("T", columns, (("a", 9.2e-05),)))
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import main
-from local_bench.report.papers.draw import canvas_of
+from local_bench.report.papers.draw import SMALL, canvas_of, width_inches
 from local_bench.report.papers.table import Bars, Grid, Lines, Points
 from local_bench.report.site.details import RunDetails
 from local_bench.report.site.paper import figures, tables
@@ -102,11 +103,30 @@ def test_figures_have_the_values_of_their_tables(made):
             values = [x for row in figure.data.rows for x in row[1:]]
         drawn = [x for place, panel in zip(axes, figure.panels, strict=False) for x in _drawn(place, panel)]
         if name == "significance":  # the shades mark differences; the texts are the numbers
-            drawn = [float(text.get_text()) if text.get_text() else None for text in axes[0].texts]
+            drawn = [
+                float(text.get_text().rstrip(" +\N{MINUS SIGN}")) if text.get_text() else None for text in axes[0].texts
+            ]
             values = [None if x is None else round(x, 3) for x in values]
         assert len(drawn) == len(values), name
         for one, other in zip(drawn, values, strict=True):
             assert (other is None and (one is None or np.isnan(one))) or one == pytest.approx(other), name
+
+
+def test_labels_have_one_size_and_legends_appear_once(made):
+    for name, figure in made.items():
+        canvas = canvas_of(figure)
+        assert canvas.get_size_inches()[0] == pytest.approx(width_inches(figure))
+        texts = [one for one in canvas.findobj(Text) if one.get_text()]
+        assert min(one.get_fontsize() for one in texts) >= SMALL, name
+        assert min(figure.columns, len(figure.panels)) <= 2
+    assert sum(axes.get_legend() is not None for axes in canvas_of(made["scores_by_category"]).get_axes()) == 1
+
+
+def test_acceptance_by_score_is_of_people_only(run, made):
+    assert "acceptance_by_score" in made
+    found = run_figures(run, accounting(run.store, run.config.settlement), run.store.outcomes())
+    assert set(made) - set(found) > {"acceptance_by_score", "calibration"}
+    assert "scores_by_category" in found
 
 
 def test_time_by_phase_is_that_of_the_meter(made):

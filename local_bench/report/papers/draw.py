@@ -23,7 +23,11 @@ _SETTINGS = {"svg.hashsalt": "local-bench", "text.parse_math": False, "pdf.fontt
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 """Distinguishable with all common kinds of colour blindness (Okabe and Ito 2008)."""
 _STYLES = ("-", "--", ":", "-.")
-_INCHES = 3.4
+SMALL = 8.5
+"""Size of the smallest text of figures in points, except captions of images."""
+_TEXT = 9.5
+_INCHES = {1: 6.4, 2: 4.4}
+"""Width of a panel by their number side by side; 3.4 for more."""
 _BINS = 20
 _LONGEST = 200
 """Characters of a panel's title."""
@@ -53,7 +57,8 @@ def draw_all(figure: Figure, files: Sequence[Path]) -> None:
         for out in files:
             buffer = io.BytesIO()
             suffix = out.suffix.lower()
-            canvas.savefig(buffer, format=suffix[1:], dpi=150, metadata=SUFFIXES[suffix])
+            see_through = suffix == ".svg"  # on light and dark pages
+            canvas.savefig(buffer, format=suffix[1:], dpi=150, metadata=SUFFIXES[suffix], transparent=see_through)
             write_atomic(out, buffer.getvalue())
 
 
@@ -61,20 +66,43 @@ def canvas_of(figure: Figure) -> "Canvas":
     """The figure as a matplotlib figure."""
     from matplotlib.figure import Figure as Canvas
 
-    across = min(figure.columns, len(figure.panels))
+    across = _across(figure)
     down = -(-len(figure.panels) // across)
-    inches = _INCHES * (1.5 if any(isinstance(panel, Images) for panel in figure.panels) else 1)
-    wide = max(_labels_inches(panel) for panel in figure.panels)
-    tall = max(inches, *(_rows_inches(panel) for panel in figure.panels))
-    canvas = Canvas(figsize=(max(6.4, inches * across, wide * across), tall * down + 0.4), layout="constrained")
+    tall = max(3.8 if across < 3 else 3.4, *(_rows_inches(panel) for panel in figure.panels))
+    canvas = Canvas(figsize=(width_inches(figure), tall * down + 0.4), layout="constrained")
     grid = canvas.subplots(down, across, squeeze=False).flatten()
-    for axes, panel in zip(grid, figure.panels, strict=False):
-        axes.set_title(shorten(clean(panel.title), _LONGEST), fontsize=9, wrap=True)
+    names = [_names(panel) for panel in figure.panels]
+    for i, (axes, panel) in enumerate(zip(grid, figure.panels, strict=False)):
+        axes.set_title(shorten(clean(panel.title), _LONGEST), fontsize=_TEXT, wrap=True)
         _draw(axes, panel)
+        if len(names[i]) > 1 and (i == across - 1 or len(set(names)) > 1):  # next to the panel, where it covers nothing
+            axes.legend(fontsize=SMALL, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     for axes in grid[len(figure.panels) :]:
         axes.set_axis_off()
-    canvas.suptitle(clean(figure.data.title), fontsize=10)
+    canvas.suptitle(clean(figure.data.title), fontsize=_TEXT)
     return canvas
+
+
+def _across(figure: Figure) -> int:
+    return min(figure.columns, len(figure.panels))
+
+
+def _names(panel: Panel) -> tuple[str, ...]:
+    """What a legend explains."""
+    match panel:
+        case Bars():
+            return tuple(series.name for series in panel.series)
+        case Lines():
+            return tuple(line.name for line in panel.lines)
+        case _:
+            return ()
+
+
+def width_inches(figure: Figure) -> float:
+    """Width of the drawn figure."""
+    across = _across(figure)
+    panel = _INCHES.get(across, 3.4) * (1.5 if any(isinstance(panel, Images) for panel in figure.panels) else 1)
+    return max(6.4, across * max(panel, *(_labels_inches(panel) for panel in figure.panels)))
 
 
 def _labels_inches(panel: Panel) -> float:
@@ -87,6 +115,11 @@ def _labels_inches(panel: Panel) -> float:
             return 2 + 0.45 * len(panel.columns)
         case _:
             return 0
+
+
+def plain(x: float, at: int | None = None) -> str:
+    """A tick of an axis in fixed notation: `0.00008`, `12,000`. `at` is its number, unused."""
+    return f"{x:,.12f}".rstrip("0").rstrip(".")
 
 
 def _rows_inches(panel: Panel) -> float:
@@ -120,7 +153,7 @@ def _bars(axes: Any, panel: Bars) -> None:
         hatch = "///" if i >= len(_COLOURS) else None
         axes.bar(at, heights, width, bottom, color=colour, hatch=hatch, label=clean(series.name))
         for x in at[np.isnan(heights)]:  # a missing value is not 0
-            axes.text(x, 0, DASH, ha="center", va="bottom", fontsize=7)
+            axes.text(x, 0, DASH, ha="center", va="bottom", fontsize=SMALL)
         if panel.stacked:
             bottom += np.nan_to_num(heights)
             continue
@@ -132,15 +165,14 @@ def _bars(axes: Any, panel: Bars) -> None:
                 axes.plot([x], [height], color="black", marker="_")
                 if high is None:  # open above
                     axes.plot([x], [top], color="black", marker="^", markersize=4)
-    axes.set_xticks(positions, [clean(label) for label in panel.labels], rotation=45, ha="right", fontsize=7)
+    axes.set_xticks(positions, [clean(label) for label in panel.labels], rotation=45, ha="right", fontsize=SMALL)
     axes.set_xlim(-0.6, len(panel.labels) - 0.4)
-    axes.tick_params(axis="y", labelsize=7)
-    axes.set_ylabel(panel.unit, fontsize=8)
-    _legend(axes, len(panel.series))
+    axes.tick_params(axis="y", labelsize=SMALL)
+    axes.set_ylabel(panel.unit, fontsize=_TEXT)
 
 
 def _lines(axes: Any, panel: Lines) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for i, line in enumerate(panel.lines):
         colour, style = _COLOURS[i % len(_COLOURS)], _STYLES[i // len(_COLOURS) % len(_STYLES)]
@@ -159,29 +191,22 @@ def _lines(axes: Any, panel: Lines) -> None:
     for name, y in panel.levels:
         axes.axhline(y, color="#777777", linestyle="--", linewidth=0.8)
         axes.annotate(
-            clean(name), (1, y), (-2, 2), ("axes fraction", "data"), "offset points", ha="right", fontsize=6.5
+            clean(name), (1, y), (-2, 2), ("axes fraction", "data"), "offset points", ha="right", fontsize=SMALL
         )
     if panel.logarithmic:
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(plain))
         axes.yaxis.set_major_locator(LogLocator(numticks=8))
-        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_major_formatter(FuncFormatter(plain))
         axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(panel.x_label, fontsize=8)
-    axes.set_ylabel(panel.y_label, fontsize=8)
-    axes.tick_params(labelsize=7)
-    _legend(axes, len(panel.lines))
-
-
-def _legend(axes: Any, n: int) -> None:
-    """Next to the panel, where it covers nothing."""
-    if n > 1:
-        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    axes.set_xlabel(panel.x_label, fontsize=_TEXT)
+    axes.set_ylabel(panel.y_label, fontsize=_TEXT)
+    axes.tick_params(labelsize=SMALL)
 
 
 def _histogram(axes: Any, panel: Histogram) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     values = np.array([value for value in panel.values if value > 0])  # a logarithm has no 0
     if len(values):
@@ -190,34 +215,45 @@ def _histogram(axes: Any, panel: Histogram) -> None:
         axes.hist(values, edges)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(plain))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.axvline(float(np.median(values)), color="black", linestyle="--", linewidth=1)
-    axes.set_xlabel(panel.unit, fontsize=8)
-    axes.set_ylabel("count", fontsize=8)
-    axes.tick_params(labelsize=7)
+    axes.set_xlabel(panel.unit, fontsize=_TEXT)
+    axes.set_ylabel("count", fontsize=_TEXT)
+    axes.tick_params(labelsize=SMALL)
 
 
 def _points(axes: Any, panel: Points) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     front = sorted((point.x, point.y) for point in panel.points if point.on_front)
-    axes.plot([x for x, _ in front], [y for _, y in front], color="#0072B2", linewidth=1, drawstyle="steps-post")
     for on_front, colour in ((True, "#0072B2"), (False, "#777777")):
         of = [point for point in panel.points if point.on_front == on_front]
         axes.scatter([point.x for point in of], [point.y for point in of], s=18, color=colour, zorder=3)
     for point in panel.points:
-        axes.annotate(clean(point.name), (point.x, point.y), xytext=(4, 4), textcoords="offset points", fontsize=6.5)
+        axes.annotate(clean(point.name), (point.x, point.y), xytext=(4, 4), textcoords="offset points", fontsize=SMALL)
     costs = [point.x for point in panel.points]
     if min(costs) > 0 and max(costs) > 10 * min(costs):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.set_xlabel(panel.x_label, fontsize=8)
-    axes.set_ylabel(panel.y_label, fontsize=8)
-    axes.tick_params(labelsize=7)
+        axes.xaxis.set_major_formatter(FuncFormatter(plain))
+    else:
+        axes.ticklabel_format(axis="x", style="plain", useOffset=False)
+    axes.set_xlabel(panel.x_label, fontsize=_TEXT)
+    axes.set_ylabel(panel.y_label, fontsize=_TEXT)
+    axes.tick_params(labelsize=SMALL)
     axes.margins(0.15)
+    if not front:
+        return
+    # From the axes' lower edge to their right one, so that a single point that dominates all has a front too.
+    (_, right), (bottom, _) = axes.get_xlim(), axes.get_ylim()
+    xs, ys = zip(*front, strict=True)
+    axes.plot(
+        [xs[0], *xs, right], [bottom, *ys, ys[-1]], color="#0072B2", linewidth=1, drawstyle="steps-post",
+        label="Pareto front", scalex=False, scaley=False,
+    )  # fmt: skip
+    axes.legend(fontsize=SMALL, loc="lower right", frameon=False)
 
 
 def _grid(axes: Any, panel: Grid) -> None:
@@ -227,9 +263,11 @@ def _grid(axes: Any, panel: Grid) -> None:
     for i, row in enumerate(panel.values):
         for j, value in enumerate(row):
             dark = value is not None and (abs(value - 0.5) > 0.3 if panel.diverging else value <= 0.55)
-            axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=7, color="white" if dark else "black")
-    axes.set_xticks(range(len(panel.columns)), [clean(x) for x in panel.columns], rotation=45, ha="right", fontsize=7)
-    axes.set_yticks(range(len(panel.rows)), [clean(x) for x in panel.rows], fontsize=7)
+            axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=SMALL, color="white" if dark else "black")
+    axes.set_xticks(
+        range(len(panel.columns)), [clean(x) for x in panel.columns], rotation=45, ha="right", fontsize=SMALL
+    )
+    axes.set_yticks(range(len(panel.rows)), [clean(x) for x in panel.rows], fontsize=SMALL)
 
 
 def _images(axes: Any, panel: Images) -> None:

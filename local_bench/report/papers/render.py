@@ -41,7 +41,9 @@ def shown(cell: Cell, column: Column) -> str:
         return DASH
     if isinstance(cell, bool):
         return YES if cell else NO
-    return cell if isinstance(cell, str) else format(cell, column.form)
+    if isinstance(cell, str):
+        return cell
+    return column.form(cell) if callable(column.form) else format(cell, column.form)
 
 
 def text(table: Table) -> str:

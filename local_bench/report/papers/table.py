@@ -1,6 +1,6 @@
 """What a builder returns: a table, or a figure with the table of its data. Values are in the paper's own units."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -21,7 +21,7 @@ class Column:
     """The name in JSON."""
     name: str
     """The header in the paper."""
-    form: str = ""
+    form: str | Callable[[float], str] = ""
     """The format of its numbers in text and LaTeX; CSV and JSON have them unrounded."""
     group: str = ""
     """The header over several columns."""

@@ -134,7 +134,7 @@ def _leaderboard(summary: Mapping[str, Any], models: Sequence[Model]) -> Table:
         columns += [Column("revenue_usd", "revenue ($)", ".2f"), Column("low", "low", ".2f", "95 %")]
         columns += [Column("high", "high", ".2f", "95 %"), Column("share", "share", ".1%")]
     columns += [Column("tasks", "tasks accepted", ".1%"), Column("images", "images accepted", ".1%")]
-    columns += [Column("unscored", "unscored", ".0f"), Column("cost_usd", "cost ($)", ".4g")]
+    columns += [Column("unscored", "unscored", ".0f"), Column("cost_usd", "cost ($)", small_usd)]
     same = letters([_key(one) for one in models], summary["significance"])
     if same:
         columns.append(Column("group", "group"))
@@ -208,16 +208,25 @@ def _matrices(summary: Mapping[str, Any], models: Sequence[Model]) -> dict[str, 
         if len(own) < 2 or not signed:
             continue
         values = tuple(tuple(_shade(signed.get((x, y))) for y in keys) for x in keys)
-        texts = tuple(tuple(f"{signed[x, y][1]:.3f}" if (x, y) in signed else "" for y in keys) for x in keys)
+        texts = tuple(tuple(_p_text(signed.get((x, y))) for y in keys) for x in keys)
         columns = (_MODEL, *(Column(f"m{i}", name, ".4f") for i, name in enumerate(names)))
         rows = tuple(
             (name, *(signed[x, y][1] if (x, y) in signed else None for y in keys))
             for name, x in zip(names, keys, strict=True)
         )
-        title = "p-values of paired differences (Holm); purple: the row is better, orange: worse, at 0.05"
+        title = "p-values of paired differences (Holm); +: the row is significantly better, \N{MINUS SIGN}: worse"
         grid = Grid("", names, names, values, texts, diverging=True)
         found[f"significance_{group + 1}" if group else "significance"] = Figure(Table(title, columns, rows), (grid,))
     return found
+
+
+def _p_text(signed: tuple[float, float] | None) -> str:
+    """`0.021 +` if the row is significantly better than the column."""
+    if signed is None:
+        return ""
+    difference, p = signed
+    sign = "" if p >= ALPHA else " +" if difference > 0 else " \N{MINUS SIGN}"
+    return f"{'< 0.001' if p < 0.001 else f'{p:.3f}'}{sign}"
 
 
 def _shade(signed: tuple[float, float] | None) -> float | None:
@@ -287,6 +296,12 @@ def digits(half_widths: Sequence[float]) -> int:
     if not known:
         return 2
     return min(6, max(0, 1 - math.floor(math.log10(known[len(known) // 2]))))
+
+
+def small_usd(amount: float) -> str:
+    """Dollars in fixed notation: three significant digits below $10, cents above."""
+    decimals = 2 - math.floor(math.log10(abs(amount))) if amount else 2
+    return f"{amount:.{max(2, decimals)}f}"
 
 
 def _front(points: Sequence[tuple[float, float]]) -> set[int]:

@@ -15,7 +15,7 @@ from local_bench.analysis.settlement import Accounting
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.money import MICRO, NS_PER_HOUR
 from local_bench.report.papers.table import Bars, Column, Figure, Line, Lines, Panel, Series, Table
-from local_bench.report.view import model_order
+from local_bench.report.view import model_order, thresholds
 from local_bench.runs.prices import price_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
@@ -28,8 +28,8 @@ from local_bench.suites.questions_from import scale_of
 from local_bench.suites.registry import suite
 
 BINS = 10
-MAX_PANELS = 9
-"""Scores of one figure."""
+MAX_PANELS = 4
+"""Scores of one figure: those that decide first."""
 MAX_BARS = 240
 """Bars of one panel; with more models and categories the heat map has the numbers."""
 
@@ -39,7 +39,6 @@ def run_figures(
 ) -> dict[str, Figure]:
     """The figures by file name; those without data are left out. `people` are the annotators' decisions by work id."""
     found = {
-        "acceptance_by_score": _acceptance_by_score(run, outcomes, people),
         "scores_by_category": _scores_by_category(run, outcomes),
         "time_by_phase": _time_by_phase(money),
         "throughput": _throughput(run, money),
@@ -47,11 +46,11 @@ def run_figures(
         "pass_at_k": _pass_at_k(run, outcomes),
     }
     if people:
-        found |= _payment(run)
+        found |= {"acceptance_by_score": _acceptance_by_score(run, outcomes, people)} | _payment(run)
     return {name: figure for name, figure in found.items() if figure is not None}
 
 
-def _figure(title: str, panels: Sequence[Panel], columns: int = 3) -> Figure | None:
+def _figure(title: str, panels: Sequence[Panel], columns: int = 2) -> Figure | None:
     """The figure with its numbers in long form; None without panels."""
     if not panels:
         return None
@@ -76,14 +75,8 @@ def _rows(panel: Panel) -> Iterator[tuple[str | float | None, ...]]:
                 yield (panel.title, name, None, y, None, None)
 
 
-def _acceptance_by_score(
-    run: RunDir, outcomes: Sequence[OutcomeRow], people: Mapping[str, bool] | None
-) -> Figure | None:
-    decided = people or {
-        row.candidate.work_id: row.accepted
-        for row in outcomes
-        if row.accepted is not None and row.candidate.attempt == 1
-    }
+def _acceptance_by_score(run: RunDir, outcomes: Sequence[OutcomeRow], decided: Mapping[str, bool]) -> Figure | None:
+    """Of the annotators' decisions. (The run's own follow from the scores: they would be a step at the threshold.)"""
     tasks = {row.candidate.work_id: row.candidate.task_id for row in outcomes}
     values: dict[str, tuple[list[float], list[bool], list[str]]] = defaultdict(lambda: ([], [], []))
     for row in run.store.scores("judge"):
@@ -94,7 +87,8 @@ def _acceptance_by_score(
             labels.append(accepted)
             of_task.append(tasks[row.work_id])
     panels = []
-    for name, (numbers, labels, of_task) in sorted(values.items())[:MAX_PANELS]:
+    for name in _deciding_first(run, sorted(values)):
+        numbers, labels, of_task = values[name]
         low, high = min(numbers), max(numbers)
         if low == high:
             continue
@@ -111,8 +105,13 @@ def _acceptance_by_score(
             tuple(one.interval or (0.0, 1.0) for one in bins),
         )
         panels.append(Lines(name, (line,), "mean score of the bin", "fraction accepted", fractions=True))
-    who = "annotators" if people else "the run's acceptance rule"
-    return _figure(f"Images accepted by {who}, by score (95 % intervals over tasks)", panels)
+    return _figure("Images accepted by annotators, by score (95 % intervals over tasks)", panels)
+
+
+def _deciding_first(run: RunDir, names: Sequence[str]) -> list[str]:
+    """At most MAX_PANELS of the scores, those with a threshold first."""
+    rule = thresholds(run)
+    return sorted(names, key=lambda name: name not in rule)[:MAX_PANELS]
 
 
 def _scores_by_category(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure | None:
@@ -122,7 +121,7 @@ def _scores_by_category(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure |
     if len(categories) < 2 or len(models) * len(categories) > MAX_BARS:
         return None
     values: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    names = list(suite(run.config.suite.name).scores_of_judge)[:MAX_PANELS]
+    names = _deciding_first(run, suite(run.config.suite.name).scores_of_judge)
     for model in models:
         for name, task_id, value in run.store.score_values(model):
             values[name, model, category[task_id]][task_id].append(value)
