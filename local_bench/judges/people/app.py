@@ -37,7 +37,9 @@ _STATIC = Path(__file__).parent / "static"
 _TYPES = {
     "app.js": "text/javascript; charset=utf-8",
     "lead.js": "text/javascript; charset=utf-8",
+    "compare.js": "text/javascript; charset=utf-8",
     "app.css": "text/css; charset=utf-8",
+    "compare.css": "text/css; charset=utf-8",
 }
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

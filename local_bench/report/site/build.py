@@ -12,7 +12,8 @@ from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.core.errors import MissingExtra, UserError
 from local_bench.core.packages import require
 from local_bench.core.storage import write_atomic
-from local_bench.report.papers.draw import SUFFIXES
+from local_bench.judges import people
+from local_bench.report.papers.draw import SMALL, SUFFIXES, width_inches
 from local_bench.report.site.details import RunDetails
 from local_bench.report.site.images import write_images
 from local_bench.report.site.mark import claim
@@ -23,7 +24,11 @@ from local_bench.runs.rundir import RunDir
 
 IN_TABLES = ("revenue", "categories")
 """Figures that the page does not show, because its tables have the same numbers."""
+LABEL_PX = 11
+"""Least size of the text of figures on the page; on a narrower page they scroll."""
 _STATIC = Path(__file__).parent / "static"
+_COMPARE = [Path(people.__file__).parent / "static" / name for name in ("compare.css", "compare.js")]
+"""Shared with the annotation page."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +100,17 @@ def write_site(
         drawn = {}
     shown = {name: figure for name, figure in drawn.items() if name not in IN_TABLES}
     found["figures"] = [
-        {"file": f"{name}.svg", "title": figure.data.title, "wide": min(figure.columns, len(figure.panels)) > 1}
+        {
+            "file": f"{name}.svg",
+            "title": figure.data.title,
+            "width_px": round(width_inches(figure) * 72 * LABEL_PX / SMALL),
+        }
         for name, figure in shown.items()
     ]
     _write_data(out, "summary", found)
     jinja = Environment(loader=PackageLoader("local_bench.report.site"), autoescape=True, undefined=StrictUndefined)
     page = jinja.get_template("index.html.j2").render(title=", ".join(names), live=ready is not None)
-    for path in _STATIC.iterdir():
+    for path in (*_STATIC.iterdir(), *_COMPARE):
         write_atomic(out / path.name, path.read_bytes())
     write_atomic(out / "index.html", page.encode())
     if ready:

@@ -39,17 +39,51 @@ const large = document.getElementById("large");
 const usd = (x) => (x === null ? "–" : x.toLocaleString("en-US", { style: "currency", currency: "USD", minimumFractionDigits: Math.abs(x) < 0.01 && x ? 6 : 2 }));
 const percent = (x) => (x === null || Number.isNaN(x) ? "–" : `${(100 * x).toFixed(1)} %`);
 const plural = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
-const digits = (x) => (x === null || x === undefined ? "–" : Number(x.toFixed(3)).toString());
+const fixed = (x, decimals) => (x === null || x === undefined ? "–" : x.toFixed(decimals));
 const path = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 const image = (sha) => `images/${sha.slice(0, 2)}/${sha}.png`;
 const thumb = (sha) => `thumbs/${sha.slice(0, 2)}/${sha}.webp`;
 const preview = (sha) => `previews/${sha.slice(0, 2)}/${sha}.webp`;
 const isDigest = (sha) => /^[0-9a-f]{64}$/.test(sha || "");
 
-function table(header, rows, caption = null) {
-  const cell = (value, tag) => (value instanceof Element && value.matches("td, th") ? value : h(tag, tag === "th" ? { scope: "col" } : {}, value ?? "–"));
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption || "Table" }, h("table", {}, h("thead", {}, h("tr", {}, header.map((one) => cell(one, "th")))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((one, i) => (i ? cell(one, "td") : one instanceof Element && one.matches("th") ? one : h("th", { scope: "row" }, one))))))));
+/* Number with a second line below it; `sort`: what its column is sorted by. */
+const under = (text, below, sort, mark = null, title = null) => h("td", { "data-sort": sort, title }, h("span", { class: mark }, text), below && h("span", { class: "sub" }, below));
+
+const ROWS = 200;
+const textOf = (cell) => (cell instanceof Element ? cell.dataset.sort ?? cell.textContent : String(cell ?? "–")).trim() || "–";
+const numberOf = (text) => (/^[-$]*[\d.]/.test(text) ? Number.parseFloat(text.replace(/[$,]/g, "")) : NaN);
+
+/* A table of rows of texts, numbers and elements (their data-sort, if any, is what they are sorted by). Headings sort it,
+   columns without any value are left out, columns of numbers are aligned right, rows after the first ROWS come on demand. */
+function table(header, rows, caption, sortable = rows.length > 1) {
+  const columns = header.map((text, i) => ({ text, i, keys: rows.map((row) => textOf(row[i])) })).filter(({ i, keys }) => !i || keys.some((key) => key !== "–"));
+  for (const column of columns) column.number = column.keys.every((key) => key === "–" || !Number.isNaN(numberOf(key)));
+  const body = h("tbody"), more = h("button", { type: "button", onclick: () => page() }, "Show more");
+  let order = rows.map((_, i) => i), shown = 0;
+  const cell = (value, column) => {
+    const made = value instanceof Element && value.matches("td, th") ? value : column.i ? h("td", {}, value ?? "–") : h("th", { scope: "row" }, value);
+    made.classList.toggle("text", !column.number);
+    return made;
+  };
+  const page = () => {
+    body.append(...order.slice(shown, shown + ROWS).map((at) => h("tr", {}, columns.map((column) => cell(rows[at][column.i], column)))));
+    shown = Math.min(order.length, shown + ROWS);
+    more.hidden = shown === order.length;
+  };
+  const heads = columns.map((column) => h("th", { scope: "col", class: column.number ? null : "text" }, sortable ? h("button", { type: "button", class: "sort", onclick: () => sort(column) }, column.text) : column.text));
+  const sort = (column) => {
+    const head = heads[columns.indexOf(column)], now = head.getAttribute("aria-sort");
+    const up = now ? now === "descending" : !column.number, { keys, number } = column;
+    const compare = (a, b) => (number ? numberOf(keys[a]) - numberOf(keys[b]) : keys[a].localeCompare(keys[b], "en", { numeric: true }));
+    order.sort((a, b) => (keys[a] === "–") - (keys[b] === "–") || (keys[a] === "–" ? 0 : (up ? 1 : -1) * compare(a, b)) || a - b);
+    for (const one of heads) one.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    body.replaceChildren();
+    shown = 0;
+    page();
+  };
+  page();
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, h("table", {}, h("thead", {}, h("tr", {}, heads)), body), more);
 }
 
 /* Marks the best and second best of a column of numbers: index -> class. */
@@ -69,56 +103,66 @@ function bar(total) {
   return h("span", { class: "bar", role: "img", "aria-label": label }, fill, ends);
 }
 
+const accepted = (t) => (t.n + t.n_unscored ? t.n_accepted / (t.n + t.n_unscored) : null);
+const share = (t) => (t.value_usd ? t.revenue_usd / t.value_usd : accepted(t));
+const between = (low, high, text) => (low === null ? null : `${text(low)} to ${text(high)}`);
+const revenue = (t, mark = null) => (t.value_usd ? under(usd(t.revenue_usd), between(t.low_usd, t.high_usd, usd), t.revenue_usd, mark) : null);
+const images = (t, mark = null) => under(`${t.n_accepted} / ${t.n + t.n_unscored}`, between(t.acceptance_low, t.acceptance_high, percent), accepted(t) ?? "–", mark);
+
 function conclusion(s) {
-  const [first, second] = [...s.models].filter((one) => one.group === s.models[0].group).sort((a, b) => b.total.revenue_usd - a.total.revenue_usd || b.total.n_accepted - a.total.n_accepted);
   if (!s.models.some((one) => one.total.n)) return h("p", {}, "Nothing has been decided yet.");
+  const [first, second] = [...s.models].filter((one) => one.group === s.models[0].group).sort((a, b) => b.total.revenue_usd - a.total.revenue_usd || b.total.n_accepted - a.total.n_accepted);
   const money = first.total.value_usd > 0;
+  if (!(money ? first.total.revenue_usd : first.total.n_accepted)) return h("p", { class: "lead" }, money ? `No model earned anything of ${usd(first.total.value_usd)}.` : "No image was accepted.");
   const said = (one) => (money ? `${usd(one.total.revenue_usd)} of ${usd(one.total.value_usd)}` : `${one.total.n_accepted} of ${plural(one.total.n, "image")} accepted`);
   const pair = second && s.significance.find((one) => [one.a, one.b].every(([run, name]) => [first, second].some((x) => x.run === run && x.name === name)));
   const p = pair ? pair.p_holm : null;
-  const lead = p === null ? "" : ` The lead is ${p < 0.05 ? "" : "not "}significant (paired test over tasks, p = ${p < 0.001 ? "< 0.001" : p.toFixed(3)} after Holm's correction).`.replace("p = <", "p <");
+  const lead = p === null ? "" : ` The lead is ${p < 0.05 ? "" : "not "}significant (paired test over tasks, p ${p < 0.001 ? "< 0.001" : `= ${p.toFixed(3)}`} after Holm's correction).`;
   return h("p", { class: "lead" }, h("b", {}, first.name), ` ${money ? "earned most" : "has the most images accepted"}: ${said(first)}`,
     first.total.low_usd === null ? "" : ` (95 %: ${usd(first.total.low_usd)} to ${usd(first.total.high_usd)})`,
     first.cost_usd === null ? "" : `, at a cost of ${usd(first.cost_usd)}`, ". ",
     second ? `Next: ${second.name} with ${said(second)}.${lead}` : "");
 }
 
+/* The tables of comparable runs: leaderboard, scores, categories. */
+function groupTables(s, of) {
+  const runs = [...new Set(of.map((one) => one.run))], money = of.some((one) => one.total.value_usd);
+  const name = (one) => h("a", { href: path("model", one.run, one.name) }, one.name);
+  const run = (one) => (s.runs.length > 1 ? s.runs[one.run].name : null);
+  const best = marks(of.map((one) => share(one.total)));
+  const leaderboard = table(["model", "run", "revenue", "share", "tasks accepted", "images accepted", "unscored", "cost", "profit"], of.map((one, i) => {
+    const t = one.total, cost = one.cost_usd;
+    return [name(one), run(one), revenue(t, best[i]), t.value_usd ? h("td", {}, percent(share(t)), bar(t)) : null, `${t.n_tasks_accepted} / ${t.n_tasks}`, images(t, money ? null : best[i]), t.n_unscored,
+      cost === null ? null : h("td", { "data-sort": cost }, usd(cost)), cost === null || !t.value_usd ? null : usd(t.revenue_usd - cost)];
+  }), "Leaderboard");
+  const names = [...new Set(of.flatMap((one) => one.scores.map((score) => score.name)))];
+  const means = names.map((score) => {
+    const found = of.map((one) => one.scores.find((x) => x.name === score && x.mean !== null)), decimals = Math.max(...runs.map((r) => s.runs[r].decimals[score] ?? 0));
+    const mark = marks(found.map((x) => x?.mean), s.better[score]?.includes("low") ? "lower" : "higher"), text = (x) => fixed(x, decimals);
+    return found.map((x, i) => x && under(text(x.mean), between(x.low, x.high, text), x.mean, mark[i], `n = ${x.n}${x.n_unscored ? `, ${x.n_unscored} unscored` : ""}`));
+  });
+  const categories = [...new Set(of.flatMap((one) => Object.keys(one.categories)))].sort();
+  return [leaderboard, names.length ? [h("h4", {}, "Scores (means)"), table(["model", "run", ...names], of.map((one, i) => [name(one), run(one), ...means.map((column) => column[i])]), "Scores")] : null,
+    categories.length > 1 ? [h("h4", {}, money ? "Share of the value, by category" : "Images accepted, by category"), table(["model", "run", ...categories], of.map((one) => [name(one), run(one), ...categories.map((c) => one.categories[c] && percent(share(one.categories[c])))]), "Categories")] : null];
+}
+
+function figure(one) {
+  const shown = h("img", { src: `figures/${one.file}`, alt: `Figure: ${one.title}`, loading: "lazy" });
+  shown.style.minWidth = `${one.width_px}px`;
+  shown.style.width = `${1.25 * one.width_px}px`;
+  return h("figure", { class: one.width_px > 600 ? "wide" : null }, h("a", { href: `figures/${one.file}`, class: "scroll" }, shown));
+}
+
 function overview(s) {
   const models = [...s.models].sort((a, b) => a.group - b.group || b.total.revenue_usd - a.total.revenue_usd || b.total.n_accepted - a.total.n_accepted);
-  const several = s.runs.length > 1;
-  const money = models.some((one) => one.total.value_usd > 0);
-  // Made anew for every table: an element that is put into a second one leaves the first.
-  const header = () => [h("th", { class: "text", scope: "col" }, "model"), ...(several ? [h("th", { class: "text", scope: "col" }, "run")] : []), ...(money ? ["revenue", "95 % interval", "", "share"] : []), "tasks accepted", "images accepted", "95 %", "unscored", "cost", ...(money ? ["profit"] : [])];
-  const groups = [...new Set(models.map((one) => one.group))];
-  const parts = groups.map((group) => {
-    const of = models.filter((one) => one.group === group);
-    const best = marks(of.map((one) => (money ? one.total.revenue_usd : one.total.n_accepted / one.total.n)));
-    const rows = of.map((one, i) => {
-      const t = one.total;
-      return [h("a", { href: path("model", one.run, one.name) }, one.name), ...(several ? [h("td", { class: "text" }, s.runs[one.run].name)] : []),
-        ...(money ? [h("td", { class: best[i] }, usd(t.revenue_usd)), t.low_usd === null ? "–" : `${usd(t.low_usd)} to ${usd(t.high_usd)}`, bar(t), percent(t.value_usd ? t.revenue_usd / t.value_usd : null)] : []),
-        `${t.n_tasks_accepted} / ${t.n_tasks}`, h("td", { class: money ? null : best[i] }, `${t.n_accepted} / ${t.n + t.n_unscored}`), `${percent(t.acceptance_low)} to ${percent(t.acceptance_high)}`, t.n_unscored, usd(one.cost_usd), ...(money ? [one.cost_usd === null ? "–" : usd(t.revenue_usd - one.cost_usd)] : [])];
-    });
-    return [groups.length > 1 ? h("h3", {}, `Comparable runs: ${[...new Set(of.map((one) => s.runs[one.run].name))].join(", ")}`) : null, table(header(), rows, "Leaderboard")];
-  });
-  const names = [...new Set(models.flatMap((one) => one.scores.map((score) => score.name)))];
-  const scoreRows = (of) => {
-    const columns = names.map((name) => { const values = of.map((one) => one.scores.find((score) => score.name === name)?.mean ?? null); return marks(values, s.better[name]?.includes("low") ? "lower" : "higher"); });
-    return of.map((one, i) => [several ? `${one.name} (${s.runs[one.run].name})` : one.name, ...names.map((name, k) => {
-      const score = one.scores.find((x) => x.name === name);
-      if (!score || score.mean === null) return "–";
-      return h("td", { class: columns[k][i], title: `n = ${score.n}${score.n_unscored ? `, ${score.n_unscored} unscored` : ""}${score.low === null ? "" : `, 95 % ${digits(score.low)} to ${digits(score.high)}`}` }, digits(score.mean));
-    })]);
-  };
-  const categories = [...new Set(models.flatMap((one) => Object.keys(one.categories)))].sort();
+  const several = s.runs.length > 1, groups = [...new Set(models.map((one) => one.group))];
   const warnings = [...s.differences.map((one) => `Not comparable: ${one}.`), ...s.runs.flatMap((run) => run.warnings.map((one) => (several ? `${run.name}: ${one}` : one)))];
   show(h("h2", {}, "Overview"), conclusion(s),
-    warnings.length ? h("section", { class: "warnings", "aria-label": "What to distrust" }, h("h3", {}, "What to distrust"), h("ul", {}, warnings.map((one) => h("li", {}, one)))) : null,
-    h("h3", {}, "Leaderboard"), parts, h("p", { class: "muted" }, "Bold: best; underlined: second best. 95 %: for tasks like these and the same decisions, without the judge's errors. Unscored images earn nothing and count as not accepted."),
-    names.length ? [h("h3", {}, "Scores (means)"), groups.map((group) => table(["model", ...names], scoreRows(models.filter((one) => one.group === group)), "Scores"))] : null,
-    categories.length > 1 ? [h("h3", {}, money ? "Share of the value, by category" : "Images accepted, by category"),
-      table(["model", ...categories], models.map((one) => [several ? `${one.name} (${s.runs[one.run].name})` : one.name, ...categories.map((name) => { const t = one.categories[name]; return t ? (money ? percent(t.value_usd ? t.revenue_usd / t.value_usd : null) : percent(t.n + t.n_unscored ? t.n_accepted / (t.n + t.n_unscored) : null)) : "–"; })]), "Categories")] : null,
-    s.figures.length ? [h("h3", {}, "Figures and tables for papers"), h("p", { class: "muted" }, "live" in document.body.dataset ? "`local-bench report RUN --figures` writes them as SVG, PDF and PNG, with their numbers and the tables, to RUN/exports/." : "SVG, PDF, PNG and their numbers as CSV in figures/; LaTeX, Markdown and CSV in tables/."), h("div", { class: "figures" }, s.figures.map((one) => h("figure", {}, h("a", { href: `figures/${one.file}` }, h("img", { src: `figures/${one.file}`, alt: `Figure: ${one.title}`, loading: "lazy" })))))] : null,
+    warnings.length ? h("section", { class: "warnings", "aria-label": "Read with care" }, h("h3", {}, "Read these numbers with care"), h("ul", {}, warnings.map((one) => h("li", {}, one)))) : null,
+    groups.map((group) => [h("h3", {}, groups.length > 1 ? `Comparable runs: ${s.runs.filter((_, i) => s.groups[i] === group).map((run) => run.name).join(", ")}` : "Leaderboard"), groupTables(s, models.filter((one) => one.group === group))]),
+    h("p", { class: "muted" }, "A click on a heading sorts the table. Bold: best; underlined: second best. Small: 95 % intervals for tasks like these and the same decisions, without the judge's errors. Unscored images earn nothing and count as not accepted."),
+    s.figures.length ? [h("h3", {}, "Figures"), h("div", { class: "figures" }, s.figures.map(figure)),
+      h("p", { class: "muted" }, "live" in document.body.dataset ? "`local-bench report RUN --figures` writes more figures as SVG, PDF and PNG, with their numbers and the tables, to RUN/exports/." : "More figures as SVG, PDF, PNG, and their numbers as CSV, are in figures/; LaTeX, Markdown and CSV of the tables in tables/.")] : null,
     h("h3", {}, "Runs"), table(["run", "suite", "seed", "tasks", "images", "not generated", "planned", "judges", "acceptance", "root"], s.runs.map((run) => [run.name, run.suite, run.seed, run.n_tasks, run.n_images, run.n_unscored, run.n_planned, run.judges.join(", ") || "none", Object.entries(run.thresholds).map(([k, v]) => `${k} ≥ ${v}`).join(", "), run.root.slice(0, 12)]), "Runs"));
 }
 
@@ -170,7 +214,7 @@ async function gallery(s, r, query) {
     disagreements.length > 1 ? select("disagree", "disagreement", disagreements) : null,
     select("score", "score", [["", "–"], ...run.scores.map((name) => [name, name])]),
     h("label", {}, "from", h("input", { name: "min", type: "number", step: "any", value: chosen.min })), h("label", {}, "to", h("input", { name: "max", type: "number", step: "any", value: chosen.max })),
-    select("sort", "order", [["plan", "as planned"], ["failures", "failures first"], ["up", "score, lowest first"], ["down", "score, highest first"]]),
+    select("sort", "order", [["plan", "by task"], ["failures", "failures first"], ["up", "score, lowest first"], ["down", "score, highest first"]]),
     h("label", {}, "search in tasks", h("input", { name: "q", type: "search", value: chosen.q })));
   const count = h("p", { "aria-live": "polite" }), cards = h("div", { class: "cards" }), more = h("button", { type: "button", hidden: true }, "Show more");
   show(h("h2", {}, `Gallery${s.runs.length > 1 ? `: ${run.name}` : ""}`), form, count, cards, more);
@@ -213,6 +257,7 @@ function filtered(run, tasks, rows, want) {
     return words.every((one) => run.search[task].includes(one));
   });
   const badness = (row) => (at(row, "state") !== 1 ? 0 : at(row, "decision") === null ? 1 : at(row, "decision") === 0 ? 2 : 3);
+  found.sort((a, b) => ["task", "deliverable", "model", "attempt"].reduce((order, name) => order || at(a, name) - at(b, name), 0));
   if (want.sort === "failures") found.sort((a, b) => badness(a) - badness(b));
   if (want.sort === "up" || want.sort === "down") {
     const name = want.score || run.scores[0], sign = want.sort === "up" ? 1 : -1;
@@ -226,7 +271,7 @@ function card(r, run, tasks, row, name) {
   const where = path("task", r, tasks.id[task], row.id);
   const text = `${model}, ${tasks.id[task]}, image ${at(row, "deliverable")}, attempt ${at(row, "attempt")}`;
   return h("article", { class: "card" }, h("a", { class: "shot", href: where }, isDigest(sha) && at(row, "state") === 1 ? h("img", { src: thumb(sha), alt: text, loading: "lazy" }) : "no image"),
-    h("b", {}, model), h("span", {}, `${tasks.id[task]} · ${tasks.title[task]}`, at(row, "attempt") > 1 ? ` · attempt ${at(row, "attempt")}` : ""), decision(row), notes(row), name ? h("span", {}, `${name}: ${digits(score(row, name))}`) : null);
+    h("b", {}, model), h("span", {}, `${tasks.id[task]} · ${tasks.title[task]}`, at(row, "attempt") > 1 ? ` · attempt ${at(row, "attempt")}` : ""), decision(row), notes(row), name ? h("span", {}, `${name}: ${fixed(score(row, name), run.decimals[name])}`) : null);
 }
 
 /* ---- one task */
@@ -242,40 +287,63 @@ async function taskPage(s, r, id, target) {
   const byId = new Map(of.candidates.map((one) => [one.id, one]));
   const own = rows.filter((row) => at(row, "task") === index);
   const given = [["source", of.source], ["mask", of.mask], ...of.references.map((sha, i) => [`reference ${i + 1}`, sha])].filter(([, sha]) => isDigest(sha));
+  const all = given.map(([name, sha]) => ({ name, sha, about: "input image" }));
+  for (const row of [...own].sort((a, b) => at(a, "deliverable") - at(b, "deliverable") || at(a, "model") - at(b, "model") || at(a, "attempt") - at(b, "attempt")))
+    if (at(row, "state") === 1 && isDigest(at(row, "image"))) all.push({ name: `${label(run, row)}${of.deliverables.length > 1 ? `, image ${at(row, "deliverable")}` : ""}`, sha: at(row, "image"), deliverable: at(row, "deliverable"), row, of: byId.get(row.id) });
   const step = (by, word) => { const other = tasks.id[index + by]; return other === undefined ? null : h("a", { href: path("task", r, other) }, word); };
   show(h("p", {}, step(-1, "← previous task"), " ", step(1, "next task →")), h("h2", {}, `${id}: ${of.title}`), h("p", {}, `${of.category}${of.price_usd ? ` · ${usd(of.price_usd)}` : ""} · ${plural(of.deliverables.length, "image")}`),
     h("p", { class: "brief" }, of.brief), of.unscored ? h("p", { class: "open" }, of.unscored) : null,
     of.points.length ? [h("h3", {}, "Evaluation points"), h("ol", {}, of.points.map((one) => h("li", {}, one)))] : null,
-    given.length ? [h("h3", {}, "Input images"), h("div", { class: "shots" }, given.map(([name, sha]) => h("figure", {}, frame(sha, name, of), h("figcaption", {}, name))))] : null,
+    given.length ? [h("h3", {}, "Input images"), h("div", { class: "shots" }, given.map(([name, sha], i) => h("figure", {}, frame(sha, name, of, () => enlarge(all, i)), h("figcaption", {}, name))))] : null,
     [...new Set(own.map((row) => at(row, "deliverable")))].sort((a, b) => a - b).map((i) => [h("h3", {}, `Image ${i}: ${of.deliverables[i - 1] ?? "not in the task"}`),
-      h("div", { class: "shots" }, own.filter((row) => at(row, "deliverable") === i).sort((a, b) => at(a, "model") - at(b, "model") || at(a, "attempt") - at(b, "attempt")).map((row) => candidate(run, row, byId.get(row.id), rubrics, of)))]));
+      h("div", { class: "shots" }, own.filter((row) => at(row, "deliverable") === i).sort((a, b) => at(a, "model") - at(b, "model") || at(a, "attempt") - at(b, "attempt")).map((row) => candidate(run, row, byId.get(row.id), rubrics, of, all)))]));
   if (target) { const element = document.getElementById(`c-${target}`); if (element) { element.scrollIntoView({ block: "center" }); element.classList.add("chosen"); element.focus({ preventScroll: true }); } }
 }
 
-function frame(sha, name, task, source = null) {
-  return h("button", { class: "frame", type: "button", "aria-label": `${name}: full resolution`, onclick: () => enlarge(sha, name, source) }, h("img", { src: task.previews.includes(sha) ? preview(sha) : thumb(sha), alt: name, loading: "lazy" }));
+const label = (run, row) => `${run.models[at(row, "model")]}${at(row, "attempt") > 1 ? `, attempt ${at(row, "attempt")}` : ""}`;
+
+function frame(sha, name, task, onclick) {
+  return h("button", { class: "frame", type: "button", "aria-label": `${name}: full resolution`, onclick }, h("img", { src: task.previews.includes(sha) ? preview(sha) : thumb(sha), alt: name, loading: "lazy" }));
 }
 
-function enlarge(sha, name, source) {
-  const close = h("button", { type: "button", onclick: () => large.close() }, "Close");
-  const result = h("img", { src: image(sha), alt: name, class: source ? null : "whole" });
-  if (!source) large.replaceChildren(result, h("p", {}, name, " ", close));
-  else {
-    const over = h("img", { src: image(source), alt: "source" });
-    const slider = h("input", { type: "range", min: 0, max: 100, value: 50, "aria-label": "Source left of the divider, result right of it", oninput: (event) => { over.style.clipPath = `inset(0 ${100 - event.target.value}% 0 0)`; } });
-    over.style.clipPath = "inset(0 50% 0 0)";
-    large.replaceChildren(h("div", { class: "pair" }, result, over), slider, h("p", {}, `${name}; left of the divider: the source image`, " ", close));
-  }
+/* What decided: accepted, or the thresholds that are missed, or why it is undecided. */
+const why = (row, of) => h("span", {}, decision(row), of.missed.length ? `: ${of.missed.join(", ")}` : of.reason ? `: ${of.reason}` : null);
+
+/* Two of `all` images of a task at full resolution: the chosen one, and its source or the next model's. */
+function enlarge(all, first) {
+  const { deliverable } = all[first];
+  const other = all.findIndex((one, i) => i !== first && (one.name === "source" || (one.row && (!deliverable || one.deliverable === deliverable))));
+  const button = (attributes, ...text) => h("button", { type: "button", ...attributes }, text);
+  const tools = h("div", { class: "tools", role: "group", "aria-label": "View" }, [["single", "One image"], ["side", "Side by side", "d"], ["slider", "Slider", "s"], ["flicker", "Flicker", "f"]].map(([mode, text, key]) => (all.length > 1 || mode === "single") && button({ "data-mode": mode }, text, key && [" ", h("kbd", {}, key)])),
+    [["out", "−", "Zoom out"], ["in", "+", "Zoom in"], ["fit", "Fit"], ["actual", "1:1"]].map(([zoom, text, name]) => button({ "data-zoom": zoom, "aria-label": name }, text)), h("span", { id: "zoom", "aria-live": "polite" }), button({ onclick: () => large.close() }, "Close"));
+  const pane = (side) => h("figure", { class: `pane ${side}` }, h("div", { class: "frame" }, h("img", { alt: side, draggable: "false" })));
+  const stage = h("div", { class: "stage", role: "group", tabindex: 0, autofocus: true, "aria-label": "Images; arrow keys move them", "data-mode": other < 0 ? "single" : "side" }, pane("left"), pane("right"));
+  const choice = (side, index) => {
+    const about = h("span"), select = h("select", { "aria-label": `${side} image`, onchange: () => pick() }, all.map((one, i) => h("option", { value: i, selected: i === index }, one.name)));
+    const pick = () => {
+      const one = all[select.value], shown = stage.querySelector(`.${side} img`);
+      shown.src = image(one.sha);
+      shown.alt = one.name;
+      about.replaceChildren(one.row ? why(one.row, one.of) : one.about);
+    };
+    pick();
+    return h("div", { class: side }, select, " ", about);
+  };
+  large.replaceChildren(tools, h("div", { class: "choices" }, choice("left", first), choice("right", other < 0 ? first : other)), stage,
+    h("label", { class: "divider", hidden: true }, "Divider ", h("input", { type: "range", id: "divider", min: 0, max: 100, value: 50 })));
   large.showModal();
+  viewer.attach(large);
 }
+large.addEventListener("close", () => clearInterval(viewer.timer));
+large.addEventListener("keydown", (event) => { if (!event.altKey && !event.ctrlKey && !event.metaKey && !event.target.matches("select, input") && viewer.key(event)) event.preventDefault(); });
 
-function candidate(run, row, of, rubrics, task) {
-  const sha = at(row, "image"), model = run.models[at(row, "model")], name = `${model}${at(row, "attempt") > 1 ? `, attempt ${at(row, "attempt")}` : ""}`;
+function candidate(run, row, of, rubrics, task, all) {
+  const sha = at(row, "image"), name = label(run, row);
   const scores = run.scores.filter((one) => score(row, one) !== null || of.score_reasons[one]);
   return h("section", { class: "candidate card", id: `c-${row.id}`, tabindex: -1, "aria-label": name },
-    at(row, "state") === 1 && isDigest(sha) ? frame(sha, name, task, isDigest(task.source) ? task.source : null) : h("p", { class: "open" }, of.unscored || "not generated yet"),
-    h("b", {}, name), decision(row), of.reason ? h("span", {}, of.reason) : null, notes(row),
-    scores.length ? h("span", {}, scores.map((one) => `${one} ${score(row, one) === null ? "–" : `${digits(score(row, one))}${of.score_reasons[one] ? ` ${of.score_reasons[one]}` : ""}`}`).join(" · ")) : null,
+    at(row, "state") === 1 && isDigest(sha) ? frame(sha, name, task, () => enlarge(all, all.findIndex((one) => one.row === row))) : h("p", { class: "open" }, of.unscored || "not generated yet"),
+    h("b", {}, name), why(row, of), notes(row),
+    scores.length ? h("span", {}, scores.map((one) => `${one} ${score(row, one) === null ? "–" : `${fixed(score(row, one), run.decimals[one])}${of.score_reasons[one] ? ` ${of.score_reasons[one]}` : ""}`}`).join(" · ")) : null,
     scores.some((one) => score(row, one) === null && of.score_reasons[one] && of.score_reasons[one] !== "not applicable") ? h("ul", {}, scores.filter((one) => score(row, one) === null && of.score_reasons[one] && of.score_reasons[one] !== "not applicable").map((one) => h("li", {}, `${one}: ${of.score_reasons[one]}`))) : null,
     of.people.length ? h("details", {}, h("summary", {}, plural(of.people.length, "annotation")), h("ul", {}, of.people.map(([who, what, value]) => h("li", {}, `${who}: ${what} ${value === true ? "accepted" : value === false ? "not accepted" : value}`)))) : null,
     h("details", {}, h("summary", {}, "Prompt and seed"), h("pre", {}, of.prompt), h("p", {}, `seed ${of.seed}`)),
@@ -300,28 +368,19 @@ async function modelPage(s, r, name) {
   const index = run.models.indexOf(name), own = rows.filter((row) => at(row, "model") === index);
   const link = (text, filters) => h("a", { href: `${path("gallery", r)}?${new URLSearchParams({ model: name, ...filters })}` }, text);
   const n = (test) => own.filter(test).length.toLocaleString("en-US");
-  const total = (label, t) => [label, ...(t.value_usd ? [usd(t.revenue_usd), t.low_usd === null ? "–" : `${usd(t.low_usd)} to ${usd(t.high_usd)}`] : ["–", "–"]), `${t.n_tasks_accepted} / ${t.n_tasks}`, `${t.n_accepted} / ${t.n + t.n_unscored}`, t.n_unscored];
   show(h("h2", {}, name), h("p", {}, s.runs.length > 1 ? `${run.name} · ` : "", one.cost_usd === null ? "no cost known" : `cost ${usd(one.cost_usd)}`),
     h("ul", {}, h("li", {}, link(`${n((row) => at(row, "decision") === 1)} accepted`, { decision: "accepted" })), h("li", {}, link(`${n((row) => at(row, "state") === 1 && at(row, "decision") === 0)} not accepted`, { decision: "rejected" })), h("li", {}, link(`${n((row) => at(row, "state") === 1 && at(row, "decision") === null)} unscored`, { decision: "unscored" })), h("li", {}, link(`${n((row) => at(row, "state") !== 1)} not generated`, { decision: "missing" })),
       run.has_people ? h("li", {}, link(`${n((row) => at(row, "people") !== null && at(row, "decision") !== null && at(row, "people") !== at(row, "decision"))} on which judge and people differ`, { disagree: "people" })) : null),
-    table(["", "revenue", "95 % interval", "tasks accepted", "images accepted", "unscored"], [total("all", one.total), ...Object.entries(one.categories).map(([label, t]) => total(label, t))], "Totals"),
-    h("h3", {}, "Scores"), table(["score", "mean", "95 %", "images", "unscored"], one.scores.map((x) => [x.name, digits(x.mean), x.low === null ? "–" : `${digits(x.low)} to ${digits(x.high)}`, x.n, x.n_unscored]), "Scores"));
+    table(["category", "revenue", "share", "tasks accepted", "images accepted", "unscored"], [["all", one.total], ...Object.entries(one.categories)].map(([label, t]) => [label, revenue(t), t.value_usd ? percent(share(t)) : null, `${t.n_tasks_accepted} / ${t.n_tasks}`, images(t), t.n_unscored]), "Totals"),
+    h("h3", {}, "Scores"), table(["score", "mean", "95 %", "images", "unscored"], one.scores.map((x) => { const text = (value) => fixed(value, run.decimals[x.name]); return [x.name, text(x.mean), between(x.low, x.high, text), x.n, x.n_unscored]; }), "Scores"));
 }
 
 async function taskList(s, r) {
   const { run, tasks, rows } = await runData(s, r);
-  const accepted = new Map();
-  for (const row of rows) if (at(row, "attempt") === 1) { const key = at(row, "task"), now = accepted.get(key) || [0, 0]; accepted.set(key, [now[0] + (at(row, "decision") === 1), now[1] + 1]); }
-  let shown = 0;
-  const body = h("tbody"), more = h("button", { type: "button" }, "Show more");
-  const page = () => {
-    for (let i = shown; i < Math.min(tasks.id.length, shown + 200); i++) { const [yes, n] = accepted.get(i) || [0, 0]; body.append(h("tr", {}, h("th", { scope: "row" }, h("a", { href: path("task", r, tasks.id[i]) }, tasks.id[i])), h("td", { class: "text" }, tasks.title[i]), h("td", { class: "text" }, tasks.category[i]), h("td", {}, tasks.price_usd[i] ? usd(tasks.price_usd[i]) : "–"), h("td", {}, `${yes} / ${n}`))); }
-    shown = Math.min(tasks.id.length, shown + 200);
-    more.hidden = shown >= tasks.id.length;
-  };
-  more.addEventListener("click", page);
-  show(h("h2", {}, `Tasks${s.runs.length > 1 ? `: ${run.name}` : ""}`), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Tasks" }, h("table", {}, h("thead", {}, h("tr", {}, ["task", "title", "category", "price", "images accepted, all models"].map((one, i) => h("th", { scope: "col", class: i === 1 || i === 2 ? "text" : null }, one)))), body)), more);
-  page();
+  const found = tasks.id.map(() => [0, 0]);
+  for (const row of rows) if (at(row, "attempt") === 1) { const of = found[at(row, "task")]; of[0] += at(row, "decision") === 1; of[1] += 1; }
+  show(h("h2", {}, `Tasks${s.runs.length > 1 ? `: ${run.name}` : ""}`), table(["task", "title", "category", "price", "images accepted, all models"],
+    tasks.id.map((id, i) => [h("a", { href: path("task", r, id) }, id), tasks.title[i], tasks.category[i], tasks.price_usd[i] ? usd(tasks.price_usd[i]) : null, found[i].join(" / ")]), "Tasks"));
 }
 
 /* ---- pages */
@@ -359,7 +418,7 @@ const clock = (s) => (s === null || s === undefined ? "–" : s < 90 ? `${Math.r
 function phaseRow(one) {
   const bar = h("progress", { max: Math.max(one.total, 1), value: one.n, "aria-label": one.phase });
   const rate = one.n && one.seconds ? one.n / one.seconds : null;
-  return [h("th", { scope: "row", class: "text" }, one.phase), h("td", {}, bar), `${one.n.toLocaleString("en-US")} / ${one.total.toLocaleString("en-US")}`,
+  return [h("th", { scope: "row", class: "text" }, one.phase), h("td", { "data-sort": one.n }, bar), `${one.n.toLocaleString("en-US")} / ${one.total.toLocaleString("en-US")}`,
     rate === null ? "–" : rate >= 1 ? `${rate.toFixed(1)} / s` : `${(rate * 60).toFixed(1)} / min`, clock(one.seconds), clock(one.seconds_left)];
 }
 
@@ -367,7 +426,7 @@ function liveRun(run) {
   const head = [h("h3", {}, `${run.name}: ${run.running ? "in progress" : "not running"}`)];
   if (run.counts) head.push(h("p", {}, `${run.counts.done.toLocaleString("en-US")} of ${plural(run.counts.candidates, "image")}, ${plural(run.counts.unscored, "image")} not generated, ${plural(run.counts.verdicts, "answer")} of judges.`));
   const phases = run.phases.slice(-4);
-  if (phases.length) head.push(table(["phase", "", "done", "rate", "time", "left"], phases.map(phaseRow), `Phases of ${run.name}`));
+  if (phases.length) head.push(table(["phase", "", "done", "rate", "time", "left"], phases.map(phaseRow), `Phases of ${run.name}`, false));
   if (run.running && run.recent.length) head.push(h("div", { class: "recent", role: "list", "aria-label": "Recent images" }, [...run.recent].reverse().filter((one) => isDigest(one.image)).map((one) =>
     h("img", { role: "listitem", src: `live/${one.image}.png`, alt: `${one.model}, ${one.task}`, title: `${one.model}, ${one.task}` }))));
   return head;
