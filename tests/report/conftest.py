@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,22 @@ class Writer:
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
-    """Makes a run directory and returns its path.
+    """`write_run` into this test's folder."""
+    return partial(write_run, tmp_path / "run")
+
+
+def write_run(
+    path: Path,
+    *,
+    gap: bool = True,
+    planned: bool = False,
+    no_source: bool = False,
+    price: str | None = HOUR_USD,
+    coverage_min: float = 0.98,
+    on_gpus: bool = False,
+    panel: bool = False,
+) -> Path:
+    """Write a run directory and return its path.
 
     Two models, two orders of 35 and 100 dollars with one and two images. `alpha` gets everything accepted and `beta`
     nothing; of `beta` the last image is unscored (`gap`) or has not been made (`planned`). With `no_source`, a third
@@ -165,37 +181,23 @@ def make_run(tmp_path: Path) -> MakeRun:
     with a step cache, and `some-api` made the first order's image elsewhere. With `panel`, a second judge, `delta`,
     had the same questions as `gamma`, both saw the set in both orders, and `gamma` was judged again on the first image.
     """
-
-    def make(
-        *,
-        gap: bool = True,
-        planned: bool = False,
-        no_source: bool = False,
-        price: str | None = HOUR_USD,
-        coverage_min: float = 0.98,
-        on_gpus: bool = False,
-        panel: bool = False,
-    ) -> Path:
-        path = tmp_path / "run"
-        config = RunConfig(
-            name="hostile",
-            seed=7,
-            models=[ModelConfig(card="alpha"), ModelConfig(card="beta"), *([IMPORTED] if on_gpus else [])],
-            judge=JudgeConfig(card="gamma"),
-            panel=[JudgeConfig(card="delta", protocol="logit", name="delta")] if panel else [],
-            metrics=["piqe"],
-            settlement=SettlementConfig(usd_per_hour=price, coverage_min=coverage_min),
-        )
-        with RunDir.begin(path, config) as run, run.store.transaction():
-            _fill(Writer(run), gap, planned, on_gpus)
-            if panel:
-                _panel(Writer(run))
-            if no_source:
-                _impossible(Writer(run))
-        (path / "provenance.json").write_text(json.dumps({"python": "3.11", "packages": {SCRIPT: [1, 2, BIDI]}}))
-        return path
-
-    return make
+    config = RunConfig(
+        name="hostile",
+        seed=7,
+        models=[ModelConfig(card="alpha"), ModelConfig(card="beta"), *([IMPORTED] if on_gpus else [])],
+        judge=JudgeConfig(card="gamma"),
+        panel=[JudgeConfig(card="delta", protocol="logit", name="delta")] if panel else [],
+        metrics=["piqe"],
+        settlement=SettlementConfig(usd_per_hour=price, coverage_min=coverage_min),
+    )
+    with RunDir.begin(path, config) as run, run.store.transaction():
+        _fill(Writer(run), gap, planned, on_gpus)
+        if panel:
+            _panel(Writer(run))
+        if no_source:
+            _impossible(Writer(run))
+    (path / "provenance.json").write_text(json.dumps({"python": "3.11", "packages": {SCRIPT: [1, 2, BIDI]}}))
+    return path
 
 
 IMPORTED = ModelConfig(card="imported", name=ELSEWHERE, imported=ImportedConfig(images="made"))

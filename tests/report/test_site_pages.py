@@ -1,0 +1,174 @@
+"""Every page of a site of two suites at several widths, in light and dark: layout, sorting, comparison, figures."""
+
+import io
+import re
+import sqlite3
+from contextlib import closing
+
+import pytest
+from PIL import Image
+
+from local_bench.report.papers.draw import SMALL
+from local_bench.report.papers.table import DASH
+from tests.judges.people.conftest import MODELS, make_shop
+from tests.report.conftest import write_run
+from tests.report.test_site import Visit, site_of
+
+pytestmark = pytest.mark.browser
+PAGES = ("", "gallery/0", "gallery/1", "tasks/0", "tasks/1", "task/0/print-03", "task/1/t2", "model/0/quagga-turbo")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Three models of printshop, and a suite without prices whose model `beta` has no accepted image."""
+    folder = tmp_path_factory.mktemp("site")
+    shop = make_shop(folder / "shop", 8)
+    other = write_run(folder / "run", gap=False, on_gpus=True)
+    with closing(sqlite3.connect(other / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE tasks SET price_micro_usd = 0, content = json_set(content, '$.price_micro_usd', 0)")
+    return site_of(folder, shop.path, other)
+
+
+@pytest.fixture
+def visit(site, browser):
+    visit = Visit(browser, site)
+    yield visit
+    visit.close()
+
+
+def test_all_pages_at_all_widths(visit):
+    for width in (400, 768, 1280, 1600):
+        visit.page.set_viewport_size({"width": width, "height": 900})
+        for where in PAGES:
+            page = visit.go(where)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, where)
+            assert "cannot be shown" not in page.inner_text("main")
+            if not where:
+                _check_figures(page, width)
+
+
+def _check_figures(page, width):
+    """Labels of 11 px or more; at 1280 px, text that differs from the page and no box around the figure."""
+    page.evaluate("for (const one of document.images) one.loading = 'eager'")
+    page.wait_for_function("[...document.images].every((one) => one.complete)")
+    shown = page.locator(".figures img")
+    assert shown.count() >= 4
+    for i in range(shown.count()):
+        size = shown.nth(i).evaluate("one => one.getBoundingClientRect().width / (one.naturalWidth * 0.75)") * SMALL
+        assert size >= 10.95, (width, i, size)
+    for scheme in ("light", "dark") if width == 1280 else ():
+        page.emulate_media(color_scheme=scheme)
+        _check_contrast(page, scheme)
+
+
+def _check_contrast(page, at):
+    ground = tuple(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))))
+    image = Image.open(io.BytesIO(page.locator(".figures figure").first.screenshot())).convert("RGB")
+    assert image.getpixel((2, 2)) == ground, at
+    title = image.crop((0, 0, image.width, 30))  # nothing else is so high
+    assert max(_contrast(colour, ground) for _, colour in title.getcolors(100_000)) > 4.5, at
+
+
+def _contrast(a, b):
+    """WCAG 2.1, contrast ratio."""
+
+    def luminance(colour):
+        linear = [x / 3294.6 if x <= 10 else ((x / 255 + 0.055) / 1.055) ** 2.4 for x in colour]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+CELLS = (
+    """all => all.map((table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText.trim())))"""
+)
+
+
+def test_every_group_has_its_own_columns(visit):
+    page = visit.go()
+    tables = {
+        name: page.locator(f"[aria-label={name}] table").evaluate_all(CELLS) for name in ("Leaderboard", "Scores")
+    }
+    for found in tables.values():
+        for rows in found:
+            assert len({len(row) for row in rows}) == 1
+            assert all(any(cell != DASH for cell in column[1:]) for column in zip(*rows, strict=True))
+    priced, unpriced = tables["Leaderboard"]
+    assert {"revenue", "share"} <= set(priced[0])
+    assert not {"revenue", "share", "profit"} & set(unpriced[0])
+    assert [rows[0] for rows in tables["Scores"]] == [["model", "run", "brf"], ["model", "run", "brf", "veq", "piqe"]]
+    assert re.search(r"\$[\d,.]+\n\$[\d,.]+ to \$[\d,.]+", priced[1][2])  # the interval is below the value
+
+
+@pytest.mark.parametrize("where", ["", "tasks/0", "model/0/quagga-turbo"])
+def test_headings_sort_by_click_and_by_keyboard(visit, where):
+    page = visit.go(where)
+    tables = page.locator("main table")
+    n_sorted = 0
+    for i in range(tables.count()):
+        heads = tables.nth(i).locator("thead th")
+        for k in range(heads.count()):
+            button = heads.nth(k).locator("button")
+            if not button.count():
+                assert tables.nth(i).locator("tbody tr").count() == 1
+                continue
+            seen = {}
+            for act in (button.click, lambda: page.keyboard.press("Enter")):
+                act()  # the button has the focus after the click
+                direction = heads.nth(k).get_attribute("aria-sort")
+                assert tables.nth(i).locator("[aria-sort]").count() == 1
+                seen[direction] = [
+                    row.locator("th, td").nth(k).evaluate("one => one.dataset.sort ?? one.innerText")
+                    for row in tables.nth(i).locator("tbody tr").all()
+                ]
+            assert set(seen) == {"ascending", "descending"}
+            for direction, values in seen.items():
+                known = [value for value in values if value != DASH]
+                assert values[: len(known)] == known  # without a value: last in both directions
+                try:
+                    numbers = [
+                        float(re.match(r"[$-]*[\d.,]+", value)[0].replace("$", "").replace(",", "")) for value in known
+                    ]
+                except TypeError:
+                    numbers = list(map(str.lower, known))
+                assert numbers == sorted(numbers, reverse=direction == "descending")
+            n_sorted += 1
+    assert n_sorted >= 4
+
+
+def test_two_images_are_compared_at_full_resolution(visit):
+    page = visit.go("task/1/t2")
+    cards = page.locator(".candidate")
+    assert "not accepted: brf 2.50 < 3" in cards.filter(has_text="beta").first.inner_text()
+    cards.filter(has_text="beta").first.locator(".frame").click()
+    dialog = page.locator("dialog[open]")
+    left, right = dialog.get_by_label("left image"), dialog.get_by_label("right image")
+    assert left.evaluate("one => one.selectedOptions[0].text") == "beta, image 1"
+    assert right.evaluate("one => one.selectedOptions[0].text") == "source"
+    right.select_option(label="alpha, image 1")
+    assert "not accepted: brf 2.50 < 3" in dialog.inner_text()
+    assert dialog.locator("img").evaluate_all("all => all.map((one) => one.alt)") == ["beta, image 1", "alpha, image 1"]
+    page.wait_for_function("[...document.querySelectorAll('dialog img')].every((one) => one.naturalWidth === 320)")
+    stage = dialog.locator(".stage")
+    stage.focus()
+    for key, mode in (("s", "slider"), ("f", "flicker"), ("d", "side")):
+        page.keyboard.press(key)
+        assert stage.get_attribute("data-mode") == mode
+    before = dialog.locator("#zoom").inner_text()
+    page.keyboard.press("+")
+    assert dialog.locator("#zoom").inner_text() != before
+    assert len(set(dialog.locator("img").evaluate_all("all => all.map((one) => one.style.transform)"))) == 1
+    page.keyboard.press("Escape")
+    assert not dialog.count()
+
+
+def test_the_gallery_has_the_images_of_a_task_next_to_each_other(visit):
+    names = (
+        visit.go("gallery/0")
+        .locator(".card")
+        .evaluate_all("all => all.map((one) => [...one.querySelectorAll('span, b')].map((part) => part.textContent))")
+    )
+    assert len(names) > 10
+    assert [task for _, task, *_ in names] == sorted(task for _, task, *_ in names)
+    assert {model for model, task, *_ in names if task == names[0][1]} == set(MODELS)
