@@ -42,9 +42,7 @@ def annotating(run: Path, protocol: str) -> Iterator[str]:
     command = [sys.executable, "-m", "local_bench", "annotate", str(run), "--protocol", protocol, "--json"]
     with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        text = ""
-        while not text.rstrip().endswith("\n}"):
-            text += server.stdout.readline()
+        text = "".join(iter(server.stdout.readline, "}\n")) + "}"
         yield next(one["link"] for one in json.loads(text)["annotators"] if one["name"] == "me")
         server.send_signal(signal.SIGINT)
 
@@ -78,8 +76,12 @@ def main() -> None:
         run, site = Path(scratch) / "demo", Path(scratch) / "site"
         shutil.copytree(given.run, run)
         browser = playwright.chromium.launch(executable_path=given.chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+
+        def new_page() -> Page:
+            return browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+
         if not given.protocol:
+            page = new_page()
             for more in ([], ["--out", str(site)]):
                 subprocess.run([sys.executable, "-m", "local_bench", "report", str(run), *more], check=True)
             for name, where in (("site", ""), ("task", f"#/task/0/{TASK}")):
@@ -90,9 +92,10 @@ def main() -> None:
             page.set_viewport_size({"width": WIDTH, "height": 1250})  # with the first table
             page.goto((run / "report" / "index.html").as_uri())
             save(page, given.out / "report.png")
-            page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+            page.close()
         for protocol in given.protocol or [PROTOCOL]:
             with annotating(run, protocol) as link:
+                page = new_page()
                 annotation(page, link, protocol == "pairwise")
                 save(page, given.out / (f"{protocol}.png" if given.protocol else "annotate.png"))
         browser.close()
