@@ -1,5 +1,6 @@
 """A finished run as pandas data frames, for notebooks and scripts: `local_bench.load_run`."""
 
+from collections import defaultdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -12,8 +13,10 @@ from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core import strictjson
 from local_bench.core.money import MICRO
 from local_bench.core.packages import require
+from local_bench.runs.acceptance import deciding
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
+from local_bench.settle.acceptance import missed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,14 +122,23 @@ class Run:
         return _frame(rows, [*_CANDIDATE, *names])
 
     def decisions(self) -> "pd.DataFrame":
-        """One row per settled candidate: `work_id, model, task_id, deliverable, attempt, accepted, unscored`.
-        `accepted` is True, False, or None if undecided; `unscored` then gives the reason."""
-        candidates = self._candidate_columns()
+        """One row per settled candidate: `work_id, model, task_id, deliverable, attempt, accepted, unscored, missed`.
+        `accepted` is True, False, or None if undecided; `unscored` then gives the reason. `missed` are the names of the
+        scores below their thresholds."""
+        candidates, rule = self._candidate_columns(), deciding(self._run.config)
+        below: dict[str, list[str]] = defaultdict(list)
+        for score in self._run.store.scores():
+            below[score.work_id] += missed([score.score], rule)
         rows = [
-            candidates[row.work_id] | {"accepted": row.decision.accepted, "unscored": row.decision.unscored}
+            candidates[row.work_id]
+            | {
+                "accepted": row.decision.accepted,
+                "unscored": row.decision.unscored,
+                "missed": below.get(row.work_id, []),
+            }
             for row in self._run.store.decisions()
         ]
-        return _frame(rows, [*_CANDIDATE, "accepted", "unscored"])
+        return _frame(rows, [*_CANDIDATE, "accepted", "unscored", "missed"])
 
     def settlement(self) -> "pd.DataFrame":
         """One row per model: `model, revenue_usd, revenue_ci95_low_usd, revenue_ci95_high_usd, revenue_bound_low_usd,

@@ -9,6 +9,7 @@ from local_bench.cli.output import say
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
 from local_bench.core.tables import table
+from local_bench.report.text import percent
 
 if TYPE_CHECKING:
     from local_bench.analysis.people_settlement import PeopleSettlement
@@ -170,7 +171,7 @@ def labels_text(found: "Labels") -> str:
     planned = [(m, m.plan) for m in found.models if m.plan is not None]
     if planned:
         rows = [
-            [m.model, str(len(m.work_ids)), str(plan.n_known), str(plan.n_labels), _percent(plan.width), _round(plan)]
+            [m.model, str(len(m.work_ids)), str(plan.n_known), str(plan.n_labels), percent(plan.width), _round(plan)]
             for m, plan in planned
         ]
         header = ["model", "images", "annotated", "to annotate", "expected width", "round"]
@@ -209,16 +210,12 @@ def _estimate_row(m: "ModelLabels", paid: bool) -> list[str]:
     ]
     return [
         *(m.model, str(n), str(revenue.n_labelled)),
-        *(money if paid else [_percent(m.n_accepted / n) if n else "-"]),
-        _percent(images.estimate),
-        "-" if images.low is None or images.high is None else f"{_percent(images.low)} to {_percent(images.high)}",
+        *(money if paid else [percent(m.n_accepted / n) if n else "-"]),
+        percent(images.estimate),
+        "-" if images.low is None or images.high is None else f"{percent(images.low)} to {percent(images.high)}",
         f"{revenue.power:.2f}",
         str(revenue.n_unanswered),
     ]
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}"
 
 
 def _model_json(m: "ModelLabels") -> dict[str, Any]:

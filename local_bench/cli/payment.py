@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from local_bench.cli.predictor_output import CALIBRATED_NOTE, EXPECTED_NOTE, expected_cells, expected_json
 from local_bench.core.money import usd, usd_number
 from local_bench.core.tables import table
+from local_bench.report.text import percent
 
 if TYPE_CHECKING:
     from local_bench.analysis.payment import Payment
@@ -71,7 +72,7 @@ def _number(value: float | None) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
+    return "-" if share is None else percent(share)
 
 
 def _interval(low: float | None, high: float | None) -> str:

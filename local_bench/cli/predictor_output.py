@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from local_bench.core.money import usd, usd_number
 from local_bench.core.tables import table
+from local_bench.report.text import percent
 
 if TYPE_CHECKING:
     from local_bench.analysis.predictors.card import Card
@@ -46,7 +47,7 @@ def card_text(card: "Card") -> str:
     thresholds = ", ".join(f"{name} >= {value:.3g}" for name, value in tuned_thresholds(card).items())
     return (
         f"{card.kind} on {', '.join(card.inputs.scores)}; annotated images: {counts}; calibrated on: "
-        f"{on.calibrated_on}; {card.majority:.1%} of the training images are accepted; tuned rule: {thresholds}"
+        f"{on.calibrated_on}; {percent(card.majority)} of the training images are accepted; tuned rule: {thresholds}"
     )
 
 
@@ -173,14 +174,14 @@ def expected_json(expected: "ExpectedRevenue") -> dict[str, Any]:
 def statistics_text(found: "Statistics") -> str:
     """Counts, then one row per category and per concept."""
     counts = (
-        f"{found.n_samples} samples of {found.n_tasks} tasks by {found.n_models} models, {found.accepted:.1%} accepted;"
-        f" of {found.n_lines} lines {found.n_unlabelled} have no label, {found.n_duplicates} are repeated, and "
+        f"{found.n_samples} samples of {found.n_tasks} tasks by {found.n_models} models, "
+        f"{percent(found.accepted)} accepted; of {found.n_lines} lines {found.n_unlabelled} have no label, {found.n_duplicates} are repeated, and "
         f"{found.n_contradictory} deliverables have both labels and are left out"
     )
     if found.n_doubtful is not None:
         counts += f"; {found.n_doubtful} doubtful training samples are left out"
     counts += "; by split: " + ", ".join(f"{n} {split}" for split, n in found.samples_by_split.items())
-    categories = [[c, str(n), f"{found.accepted_by_category[c]:.1%}"] for c, n in found.samples_by_category.items()]
+    categories = [[c, str(n), percent(found.accepted_by_category[c])] for c, n in found.samples_by_category.items()]
     concepts = [
         [e.name, str(e.n), "-" if e.auc is None else f"{e.auc:.3f}", str(e.n_unscored), str(e.n_not_applicable)]
         for e in found.explained

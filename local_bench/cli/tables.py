@@ -18,6 +18,7 @@ from local_bench.core.tables import table
 from local_bench.core.types import Task
 from local_bench.report.judging import judges
 from local_bench.report.scenarios import economics_json
+from local_bench.report.text import interval, percent
 from local_bench.report.view import warnings
 from local_bench.runs.engine import Outcome
 from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
@@ -107,7 +108,7 @@ def _retest_row(row: RepeatabilityRow) -> list[str]:
     same, difference = row.retest.same, row.retest.mean_abs_difference
     return [
         *(row.judge, row.rubric, row.criterion, str(row.rounds), str(same.n), _percent(same.value)),
-        "-" if same.low is None or same.high is None else f"{same.low:.1%} to {same.high:.1%}",
+        "-" if same.low is None or same.high is None else interval(same.low, same.high),
         *(_figure(difference, ".2f"), str(same.n_unscored)),
     ]
 
@@ -192,7 +193,7 @@ def _row(s: Settlement, bounds: bool, rules: HardRuleStats | None) -> list[str]:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
+    return "-" if share is None else percent(share)
 
 
 def outcome_json(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def number(value: Fraction | float | None) -> float | None:
 
 
 def percent(value: Fraction | float | None) -> str:
-    return "-" if value is None else f"{float(value):.1%}"
+    return "-" if value is None else f"{100 * float(value):z.1f} %"
 
 
 def dollars(value: Fraction | float | None) -> str:

@@ -88,7 +88,7 @@ def test_judging_reports_each_judge_and_its_repetition(make_run):  # noqa: F811
         text[2]
         == "delta: its answers change in a crowd: a second run may find others; 2 of 15 prompt injections successful"
     )
-    assert text[-1].split()[:6] == ["gamma", "brf", "met", "2", "2", "50.0%"]
+    assert text[-1].split()[:7] == ["gamma", "brf", "met", "2", "2", "50.0", "%"]
     gamma, delta = judges
     assert gamma.items() >= {"name": "gamma", "protocol": "json-2", "reproducible": None, "attacks": None}.items()
     assert delta["attacks"] == {"n": 15, "n_fooled": 2, "n_unscored": 1}

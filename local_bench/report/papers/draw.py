@@ -259,7 +259,7 @@ def _points(axes: Any, panel: Points) -> None:
 def _grid(axes: Any, panel: Grid) -> None:
     values = np.array([[np.nan if x is None else x for x in row] for row in panel.values])
     axes.imshow(values, cmap="PuOr" if panel.diverging else "cividis", vmin=0, vmax=1, aspect="auto")
-    texts = panel.texts or tuple(tuple(DASH if x is None else f"{x:.0%}" for x in row) for row in panel.values)
+    texts = panel.texts or tuple(tuple(DASH if x is None else f"{100 * x:.0f} %" for x in row) for row in panel.values)
     for i, row in enumerate(panel.values):
         for j, value in enumerate(row):
             dark = value is not None and (abs(value - 0.5) > 0.3 if panel.diverging else value <= 0.55)

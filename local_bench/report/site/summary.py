@@ -7,6 +7,7 @@ from typing import Any
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.comparability import comparable
 from local_bench.analysis.settlement import Accounting, accounting
+from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.money import usd_number
 from local_bench.report import scores as score_tables
 from local_bench.report import view
@@ -72,11 +73,15 @@ def _run(run: RunDir, found: Accounting) -> dict[str, Any]:
 
 
 def _model(index: int, run: RunDir, one: Settlement, group: int) -> dict[str, Any]:
+    unseen = unseen_inputs(run)
+    common = next((found.total for found in unseen.common if found.model == one.model), None)
     return {
         "run": index,
         "group": group,
         "name": one.model,
         "total": _total(one.total),
+        "without_inputs": unseen.n_images.get(one.model, 0),
+        "common": None if common is None else _total(common),
         "cost_usd": None if one.cost_micro_usd is None else usd_number(one.cost_micro_usd),
         "categories": {name: _total(total) for name, total in one.by_category.items()},
         "scores": [vars(score) for score in _scores(run, one.model)],

@@ -130,11 +130,15 @@ function groupTables(s, of) {
   const name = (one) => h("a", { href: path("model", one.run, one.name) }, one.name);
   const run = (one) => (s.runs.length > 1 ? s.runs[one.run].name : null);
   const best = marks(of.map((one) => share(one.total)));
-  const leaderboard = table(["model", "run", "revenue", "share", "tasks accepted", "images accepted", "unscored", "cost", "profit"], of.map((one, i) => {
-    const t = one.total, cost = one.cost_usd;
-    return [name(one), run(one), revenue(t, best[i]), t.value_usd ? h("td", {}, percent(share(t)), bar(t)) : null, `${t.n_tasks_accepted} / ${t.n_tasks}`, images(t, money ? null : best[i]), t.n_unscored,
-      cost === null ? null : h("td", { "data-sort": cost }, usd(cost)), cost === null || !t.value_usd ? null : usd(t.revenue_usd - cost)];
+  const counts = (t, mark) => [revenue(t, mark), t.value_usd ? h("td", {}, percent(share(t)), bar(t)) : null, `${t.n_tasks_accepted} / ${t.n_tasks}`, images(t, money ? null : mark), t.n_unscored];
+  const headings = ["model", "run", "revenue", "share", "tasks accepted", "images accepted", "unscored"], blind = of.some((one) => one.without_inputs);
+  const leaderboard = table([...headings, "without inputs", "cost", "profit"], of.map((one, i) => {
+    const cost = one.cost_usd;
+    return [name(one), run(one), ...counts(one.total, best[i]), blind ? one.without_inputs : null,
+      cost === null ? null : h("td", { "data-sort": cost }, usd(cost)), cost === null || !one.total.value_usd ? null : usd(one.total.revenue_usd - cost)];
   }), "Leaderboard");
+  const both = of.filter((one) => one.common), bestOfBoth = marks(both.map((one) => share(one.common)));
+  const common = both.length ? [h("h4", {}, "On the tasks that all models support with all input images"), table(headings, both.map((one, i) => [name(one), run(one), ...counts(one.common, bestOfBoth[i])]), "Tasks that all models support")] : null;
   const names = [...new Set(of.flatMap((one) => one.scores.map((score) => score.name)))];
   const means = names.map((score) => {
     const found = of.map((one) => one.scores.find((x) => x.name === score && x.mean !== null)), decimals = Math.max(...runs.map((r) => s.runs[r].decimals[score] ?? 0));
@@ -142,7 +146,7 @@ function groupTables(s, of) {
     return found.map((x, i) => x && under(text(x.mean), between(x.low, x.high, text), x.mean, mark[i], `n = ${x.n}${x.n_unscored ? `, ${x.n_unscored} unscored` : ""}`));
   });
   const categories = [...new Set(of.flatMap((one) => Object.keys(one.categories)))].sort();
-  return [leaderboard, names.length ? [h("h4", {}, "Scores (means)"), table(["model", "run", ...names], of.map((one, i) => [name(one), run(one), ...means.map((column) => column[i])]), "Scores")] : null,
+  return [leaderboard, common, names.length ? [h("h4", {}, "Scores (means)"), table(["model", "run", ...names], of.map((one, i) => [name(one), run(one), ...means.map((column) => column[i])]), "Scores")] : null,
     categories.length > 1 ? [h("h4", {}, money ? "Share of the value, by category" : "Images accepted, by category"), table(["model", "run", ...categories], of.map((one) => [name(one), run(one), ...categories.map((c) => one.categories[c] && percent(share(one.categories[c])))]), "Categories")] : null];
 }
 
@@ -160,7 +164,7 @@ function overview(s) {
   show(h("h2", {}, "Overview"), conclusion(s),
     warnings.length ? h("section", { class: "warnings", "aria-label": "Read with care" }, h("h3", {}, "Read these numbers with care"), h("ul", {}, warnings.map((one) => h("li", {}, one)))) : null,
     groups.map((group) => [h("h3", {}, groups.length > 1 ? `Comparable runs: ${s.runs.filter((_, i) => s.groups[i] === group).map((run) => run.name).join(", ")}` : "Leaderboard"), groupTables(s, models.filter((one) => one.group === group))]),
-    h("p", { class: "muted" }, "A click on a heading sorts the table. Bold: best; underlined: second best. Small: 95 % intervals for tasks like these and the same decisions, without the judge's errors. Unscored images earn nothing and count as not accepted."),
+    h("p", { class: "muted" }, "A click on a heading sorts the table. Bold: best; underlined: second best. Small: 95 % intervals for tasks like these and the same decisions, without the judge's errors. Unscored images earn nothing and count as not accepted. Without inputs: images generated without all of their task's input images."),
     s.figures.length ? [h("h3", {}, "Figures"), h("div", { class: "figures" }, s.figures.map(figure)),
       h("p", { class: "muted" }, "live" in document.body.dataset ? "`local-bench report RUN --figures` writes more figures as SVG, PDF and PNG, with their numbers and the tables, to RUN/exports/." : "More figures as SVG, PDF, PNG, and their numbers as CSV, are in figures/; LaTeX, Markdown and CSV of the tables in tables/.")] : null,
     h("h3", {}, "Runs"), table(["run", "suite", "seed", "tasks", "images", "not generated", "planned", "judges", "acceptance", "root"], s.runs.map((run) => [run.name, run.suite, run.seed, run.n_tasks, run.n_images, run.n_unscored, run.n_planned, run.judges.join(", ") || "none", Object.entries(run.thresholds).map(([k, v]) => `${k} ≥ ${v}`).join(", "), run.root.slice(0, 12)]), "Runs"));
