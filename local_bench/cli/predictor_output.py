@@ -175,8 +175,8 @@ def statistics_text(found: "Statistics") -> str:
     """Counts, then one row per category and per concept."""
     counts = (
         f"{found.n_samples} samples of {found.n_tasks} tasks by {found.n_models} models, "
-        f"{percent(found.accepted)} accepted; of {found.n_lines} lines {found.n_unlabelled} have no label, {found.n_duplicates} are repeated, and "
-        f"{found.n_contradictory} deliverables have both labels and are left out"
+        f"{percent(found.accepted)} accepted; of {found.n_lines} lines {found.n_unlabelled} have no label, "
+        f"{found.n_duplicates} are repeated, and {found.n_contradictory} deliverables have both labels and are left out"
     )
     if found.n_doubtful is not None:
         counts += f"; {found.n_doubtful} doubtful training samples are left out"

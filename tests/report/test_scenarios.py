@@ -44,7 +44,10 @@ def test_json_and_exports_have_the_tables_of_the_page(make_run: MakeRun) -> None
         write_exports(run)
     found = result["economics"]
     for name in ("competition", "cost_reduction"):
-        by_model = {row["model"]: {k: v for k, v in row.items() if k != "model"} for row in cells(run.path, name)}
+        by_model = {
+            row["model"]: {k.replace("_bound", ""): v for k, v in row.items() if k != "model"}
+            for row in cells(run.path, name)
+        }
         assert {m: values(row) for m, row in by_model.items()} == found[name]
     assert [values(row) for row in cells(run.path, "break_even")] == found["break_even"]
     assert view is not None

@@ -85,7 +85,7 @@ def test_the_unbiased_figures_have_intervals(score, tmp_path):
     assert (b["effective_cost_usd_unbiased"], b["effective_cost_usd_unbiased_ci95_high"]) == (None, None)
     assert b["effective_cost_usd_unbiased_ci95_low"] > 1
     text = score("hype-edit-1", *arguments, as_json=False)[1]
-    assert f"50.0% ({a['pass_rate_ci95_low']:.1%} to {a['pass_rate_ci95_high']:.1%})" in text
+    assert f"50.0% ({a['pass_rate_ci95_low']:.1%} to {a['pass_rate_ci95_high']:.1%})" in text.replace(" %", "%")
     assert f"- (from ${b['effective_cost_usd_unbiased_ci95_low']:.2f})" in text
     reversed_rows = tried("a", **dict(reversed(rows.items()))) | tried("b", **dict.fromkeys(rows, "F" * 10))
     assert (
