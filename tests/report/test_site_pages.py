@@ -15,14 +15,18 @@ from tests.report.conftest import write_run
 from tests.report.test_site import Visit, site_of
 
 pytestmark = pytest.mark.browser
+BLIND = MODELS[0]
 PAGES = ("", "gallery/0", "gallery/1", "tasks/0", "tasks/1", "task/0/print-03", "task/1/t2", "model/0/quagga-turbo")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Three models of printshop, and a suite without prices whose model `beta` has no accepted image."""
+    """Three models of printshop, of which the first saw no source image, and a suite without prices whose model `beta`
+    has no accepted image."""
     folder = tmp_path_factory.mktemp("site")
     shop = make_shop(folder / "shop", 8)
+    with closing(sqlite3.connect(shop.path / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE candidates SET work = json_set(work, '$.pictures', json('[]')) WHERE model = ?", (BLIND,))
     other = write_run(folder / "run", gap=False, on_gpus=True)
     with closing(sqlite3.connect(other / "ledger.sqlite")) as db, db:
         db.execute("UPDATE tasks SET price_micro_usd = 0, content = json_set(content, '$.price_micro_usd', 0)")
@@ -99,6 +103,17 @@ def test_every_group_has_its_own_columns(visit):
     assert not {"revenue", "share", "profit"} & set(unpriced[0])
     assert [rows[0] for rows in tables["Scores"]] == [["model", "run", "brf"], ["model", "run", "brf", "veq", "piqe"]]
     assert re.search(r"\$[\d,.]+\n\$[\d,.]+ to \$[\d,.]+", priced[1][2])  # the interval is below the value
+
+
+def test_images_without_inputs_are_counted_and_the_other_tasks_compared(visit):
+    page = visit.go()
+    rows = page.locator("[aria-label=Leaderboard] table").first.evaluate_all(CELLS)[0]
+    at = [cell.rstrip(" ▾▴") for cell in rows[0]].index("without inputs")
+    assert {row[0]: row[at] for row in rows[1:]} == {model: "2" if model == BLIND else "0" for model in MODELS}
+    common = page.locator("[aria-label='Tasks that all models support'] table").evaluate_all(CELLS)[0]
+    assert {row[0] for row in common[1:]} == set(MODELS)
+    assert all(row[4].endswith(" / 6") for row in common[1:])
+    assert f"{BLIND} 2 of" in page.inner_text(".warnings")
 
 
 @pytest.mark.parametrize("where", ["", "tasks/0", "model/0/quagga-turbo"])
