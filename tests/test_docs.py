@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.conftest import ROOT
+from tests.docs_site import build
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md"))
@@ -38,14 +39,8 @@ class Blocks(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site without its plugins, the index for the search and the reference from docstrings: they take most of the
-    time and do not change the text of a page."""
-    pytest.importorskip("mkdocs", reason="MkDocs is not installed: it is in the dependency group `dev`")
-    from mkdocs.commands.build import build
-    from mkdocs.config import load_config
-
     folder = tmp_path_factory.mktemp("docs")
-    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), plugins=[]))
+    build(folder)
     return folder
 
 

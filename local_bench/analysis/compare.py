@@ -20,7 +20,7 @@ from local_bench.suites.questions_from import scale_of
 from local_bench.suites.registry import suite
 from local_bench.suites.run_results import TaskFigure
 
-REVENUE, ORDERS, IMAGES = "revenue", "orders accepted", "images accepted"
+REVENUE, ORDERS, IMAGES = "revenue", "tasks accepted", "images accepted"
 _MAX_DELIVERABLES, _MAX_ATTEMPTS = 2**20, 2**16
 """More than the deliverables of any order, and than the attempts of any model."""
 

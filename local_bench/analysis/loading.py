@@ -11,6 +11,7 @@ from local_bench.analysis.official import derived
 from local_bench.analysis.settlement import accounting
 from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core import strictjson
+from local_bench.core.errors import ConfigError
 from local_bench.core.money import MICRO
 from local_bench.core.packages import require
 from local_bench.runs.acceptance import deciding
@@ -124,17 +125,21 @@ class Run:
     def decisions(self) -> "pd.DataFrame":
         """One row per settled candidate: `work_id, model, task_id, deliverable, attempt, accepted, unscored, missed`.
         `accepted` is True, False, or None if undecided; `unscored` then gives the reason. `missed` are the names of the
-        scores below their thresholds."""
-        candidates, rule = self._candidate_columns(), deciding(self._run.config)
+        scores below their thresholds; None if the suite is not installed here."""
+        candidates = self._candidate_columns()
         below: dict[str, list[str]] = defaultdict(list)
-        for score in self._run.store.scores():
-            below[score.work_id] += missed([score.score], rule)
+        try:
+            rule = deciding(self._run.config)
+        except ConfigError:
+            rule = None
+        for work_id, _, score in self._run.store.scores() if rule else ():
+            below[work_id].extend(missed([score], rule or {}))
         rows = [
             candidates[row.work_id]
             | {
                 "accepted": row.decision.accepted,
                 "unscored": row.decision.unscored,
-                "missed": below.get(row.work_id, []),
+                "missed": None if rule is None else below.get(row.work_id, []),
             }
             for row in self._run.store.decisions()
         ]

@@ -94,7 +94,7 @@ def comparison_json(found: "Comparison") -> dict[str, Any]:
     }
 
 
-_NAMES = {"revenue": "revenue_usd", "orders accepted": "task_acceptance", "images accepted": "deliverable_acceptance"}
+_NAMES = {"revenue": "revenue_usd", "tasks accepted": "task_acceptance", "images accepted": "deliverable_acceptance"}
 
 
 def _compared_json(row: "FigureComparison") -> dict[str, Any]:

@@ -47,9 +47,9 @@ def thresholds(run: RunDir) -> dict[str, float]:
 
 
 def size_line(run: RunDir) -> str:
-    """Return the size of the run: `12 orders worth $1,234.50, 2 models, 32 images`, or `12 tasks, …` without prices."""
+    """Return the size of the run: `12 tasks worth $1,234.50, 2 models, 32 images`."""
     n_tasks, value = run.store.task_totals()
-    worth = f"{count(n_tasks, 'order')} worth {usd(value)}" if value else count(n_tasks, "task")
+    worth = count(n_tasks, "task") + (f" worth {usd(value)}" if value else "")
     return f"{worth}, {count(len(model_order(run)), 'model')}, {count(run.store.counts().done, 'image')}"
 
 
@@ -89,7 +89,7 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     least = run.config.settlement.coverage_min
     for s in settlements:
         if run.config.judges and s.total.coverage < least:
-            what = "orders' value could be settled" if s.total.value_micro_usd else "images could be decided"
+            what = "tasks' value could be settled" if s.total.value_micro_usd else "images could be decided"
             found.append(
                 f"{s.model}: {percent(s.total.coverage)} of the {what}, less than the required {percent(least)} "
                 "(settlement.coverage_min)."

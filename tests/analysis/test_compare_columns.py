@@ -73,7 +73,7 @@ def figures_by_row(models, x, y, scores_x, scores_y, names):
         size = sums(keys, ones, first)
         complete, completable = ((sums(keys, which, first) == size).astype(float) for which in (yes, ~no))
         undecided = int((complete != completable).any(axis=1).sum())
-        yield compared("orders accepted", models, complete, completable, np.ones_like(size), len(size), undecided)
+        yield compared("tasks accepted", models, complete, completable, np.ones_like(size), len(size), undecided)
     accepted, acceptable = sums(keys, yes), sums(keys, ~no)
     yield compared("images accepted", models, accepted, acceptable, sums(keys, ones), len(keys), int(open_.sum()))
     for name in names:
@@ -126,7 +126,7 @@ def test_comparisons_are_those_of_single_rows(tmp_path, seed):
             for b in sorted(lines_of)[i + 1 :]:
                 for row in figures_by_row((a, b), lines_of[a], lines_of[b], scores, scores, names):
                     by_figure.setdefault(row.figure, []).append(row)
-        order = ["revenue", "orders accepted", "images accepted", *names]
+        order = ["revenue", "tasks accepted", "images accepted", *names]
         expected = [row for name in order for row in adjusted(by_figure.get(name, []), run.store.outcomes_by_model())]
         assert repr(compare(run, run, every_pair=True).rows) == repr(expected)
 

@@ -16,6 +16,7 @@ import torch
 import yaml
 
 import local_bench
+from tests.docs_site import CodeBlocks, build
 
 ROOT = Path(__file__).resolve().parents[2]
 TITLED = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.M | re.S)
@@ -23,14 +24,19 @@ TITLED = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.M | re.S)
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A working folder with every file of the page, and its package installed: the wheel's files, in `site/`."""
+    """A working folder with every file of the page as it is on the documentation site, which has those of the Markdown,
+    and its package installed: the wheel's files, in `site/`."""
     folder = tmp_path_factory.mktemp("lab")
-    for name, text in TITLED.findall((ROOT / "docs/extending.md").read_text()):
+    build(folder / "docs")
+    blocks = CodeBlocks((folder / "docs/extending.html").read_text()).found
+    files = [(title, text) for title, text in blocks if title]
+    assert files == TITLED.findall((ROOT / "docs/extending.md").read_text())
+    for name, text in files:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    build = "import hatchling.build as b; print(b.build_wheel('dist'))"
-    subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
+    wheel_of = "import hatchling.build as b; print(b.build_wheel('dist'))"
+    subprocess.run([sys.executable, "-c", wheel_of], cwd=folder, check=True, capture_output=True)
     (wheel,) = (folder / "dist").glob("*.whl")
     zipfile.ZipFile(wheel).extractall(folder / "site")
     stable_diffusion(folder / "local-bench/weights/my-sd")

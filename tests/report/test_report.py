@@ -181,7 +181,7 @@ def test_all_means_of_a_score_have_the_same_decimals(make_run: MakeRun) -> None:
 
 def test_the_banner_appears_below_the_required_coverage_only(make_run: MakeRun) -> None:
     page = report(make_run(coverage_min=0.7))
-    assert "beta: 63.0 % of the orders' value could be settled, less than the required 70.0 %" in page.text
+    assert "beta: 63.0 % of the tasks' value could be settled, less than the required 70.0 %" in page.text
     assert "alpha: 1" not in page.text
 
 
