@@ -22,13 +22,18 @@ def models() -> None:
 @models.command("list", epilog=examples("local-bench models list", "local-bench models list --json"))
 @JSON
 def list_models(as_json: bool) -> int:
-    """List all model cards, except pyiqa's metrics (pyiqa:NAME)."""
+    """List all model cards, except pyiqa's metrics (pyiqa:NAME).
+
+    A card of your own that is not valid is left out and named, with exit status 1."""
     from local_bench.models.cards import cards
 
-    known = cards(lambda fault: say(f"local-bench: {fault}"))
+    faults: list[str] = []
+    known = cards(faults.append)
+    for fault in faults:
+        say(f"local-bench: {fault}")
     if as_json:
         show_json({name: card.model_dump() for name, card in known.items()})
-        return 0
+        return int(bool(faults))
     rows = [
         [
             c.name,
@@ -43,7 +48,7 @@ def list_models(as_json: bool) -> int:
         for c in sorted(known.values(), key=lambda c: (c.role, c.family, c.parameters_b))
     ]
     show(table(["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"], rows))
-    return 0
+    return int(bool(faults))
 
 
 @models.command("show", epilog=examples("local-bench models show flux1-dev"))

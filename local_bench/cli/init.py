@@ -32,7 +32,8 @@ def init(suite_name: str, path: Path | None, out: Path | None, as_json: bool) ->
     """Write a run config for SUITE into this folder, to be edited.
 
     `plan` then estimates the run, `models fetch` downloads what it needs, and `run` executes it."""
-    from local_bench.core.errors import UserError
+    from local_bench.core.errors import ConfigError, UserError
+    from local_bench.core.files import read_text
     from local_bench.core.paths import configs_dir
     from local_bench.core.storage import write_atomic
     from local_bench.core.yamlfile import yaml_text
@@ -44,7 +45,7 @@ def init(suite_name: str, path: Path | None, out: Path | None, as_json: bool) ->
     if entry.shipped and path:
         raise UserError(f"the suite {suite_name!r} includes its tasks: leave --path out")
     shipped = (configs_dir() / "runs" / f"{entry.name}{ending}.yaml" for ending in ("", "-open-weights"))
-    found = next((file.read_text(encoding="utf-8") for file in shipped if file.is_file()), None)
+    found = next((read_text(file, ConfigError, missing="reinstall") for file in shipped if file.is_file()), None)
     text = found or _TEMPLATE.format(title=entry.title, name=entry.name)
     if not entry.shipped:
         value = yaml_text(str(path or "CHANGE-ME"), default_flow_style=True).removesuffix("...\n").strip()

@@ -345,10 +345,8 @@ def _run(
     from local_bench.runs.rundir import RunDir
 
     config, run_dir = _locate(target, run_dir, settings, "judge" in (stages or STAGES), allow_remote)
-    if stages is None:
+    if stages is None and not (run_dir / "run.yaml").exists():  # else the run has its judge, or none
         refuse_no_judge_key(config)
-    elif "judge" in stages:
-        _ = config.required_judge
     with progress() as bars:
         outcome = run_stages(config, run_dir, stages or STAGES, bars, rejudge, require_metrics)
     with RunDir.open(run_dir) as finished:

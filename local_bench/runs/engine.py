@@ -94,6 +94,8 @@ def _run(
     run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int, only: frozenset[str] | None = None
 ) -> None:
     plan = None
+    if stages == ("judge",):
+        _ = run.config.required_judge
     run.store.start_recording()
     if "generate" in stages or run.grows or not run.store.planned:
         plan = make_plan(run.config, run.path, only=only)

@@ -63,7 +63,8 @@ def _check_url(url: str) -> None:
 class JudgeConfig(Strict):
     """A judge: its model card, protocol and transport."""
 
-    card: str
+    card: str = ""
+    """The judge's model card; there is no default, and names are checked before a run."""
     name: Name | None = None
     """The judge's name in results; defaults to the card's name."""
     weights: PathText | None = None

@@ -248,6 +248,8 @@ def _check_model(model: ModelConfig, files: bool) -> None:
 
 
 def _check_judge(judge: JudgeConfig, files: bool) -> None:
+    if not judge.card:
+        raise ConfigError("judge.card: name the judge's card (`local-bench models list` has them)")
     described = card(judge.card, "judge")
     judge.rubric_set(described)
     if judge.transport not in BUILT_IN:

@@ -316,7 +316,7 @@ def test_folders_given_by_option_come_first_and_shipped_names_stay(lab, tmp_path
     (tmp_path / "models/tiny-flux.yaml").write_text(CARD.format(name="tiny-flux", extends="tiny-sd3"))
     (tmp_path / "models/other.yaml").write_text(CARD.format(name="other", extends="my-flux"))
     (tmp_path / "models/bad.yaml").write_text("title: [\n")
-    listed = run(lab, "--config-dir", str(tmp_path), "models", "list")
+    listed = run(lab, "--config-dir", str(tmp_path), "models", "list", code=1)
     assert "'tiny-flux' is the name of a built-in card" in listed.stderr
     assert "bad.yaml" in listed.stderr
     assert {"other", "my-flux", "tiny-flux"} <= {line.split(" ")[0] for line in listed.stdout.splitlines()}

@@ -47,13 +47,13 @@ def test_settings_change_list_items_and_add_missing_keys(tmp_path):
 def test_all_mistakes_are_listed_with_their_places(tmp_path):
     text = "name: x\nsuite: {limt: 2}\nmodels:\n  - {card: a, hight: 64}\n  - {card: b}\n"
     with pytest.raises(ConfigError) as caught:
-        load(tmp_path, text, "models.1.attempts=x", "judge={protocol: json}")
+        load(tmp_path, text, "models.1.attempts=x", "judge={protocol: jsn}")
     path = tmp_path / "run.yaml"
     assert str(caught.value).splitlines() == [
         f"{path}, line 2: there is no key 'suite.limt'; did you mean 'limit'?",
         f"{path}, line 4: there is no key 'models.0.hight'; did you mean 'height'?",
         "--set: models.1.attempts: input should be a valid integer, not 'x'",
-        "--set: the key 'judge.card' is missing: add it",
+        "--set: judge.protocol: input should be 'json' or 'logit', not 'jsn'",
     ]
 
 
@@ -86,6 +86,8 @@ def test_nobody_judges_by_default(cli, tmp_path):
     ended = cli("run", "x.yaml", "--set", "metrics=[pique]")
     assert ended.returncode == 2
     assert "did you mean 'piqe'?\njudge: name the judge" in ended.stderr
+    unnamed = cli("run", "x.yaml", "--set", "judge.transport=local")
+    assert (unnamed.returncode, "judge.card: name the judge's card" in unnamed.stderr) == (2, True)
     planned = cli("plan", "x.yaml")
     assert planned.returncode == 0
     assert "judge: name the judge" in planned.stderr

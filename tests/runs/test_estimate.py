@@ -112,6 +112,6 @@ def test_imported_images_take_no_gpu(tmp_path):
 def test_questions_are_counted_for_the_images_that_are_planned(tmp_path):
     suite = {"name": "idea-bench", "path": str(layouts.idea(tmp_path))}
     model = {"card": "tiny-flux", "attempts": 2}
-    plan = planned(model, suite=suite, engine={"device": "cpu"})
+    plan = planned(model, suite=suite, judge={"card": "tiny-qwen3-vl"}, engine={"device": "cpu"})
     assert plan["models"][0]["n_images"] == 2  # one of three cases is text to one image
     assert plan["judge"]["n_questions"] == 2 * 6 * 3  # attempts, questions, repeats

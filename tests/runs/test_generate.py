@@ -251,7 +251,10 @@ def test_unsupported_tasks_are_unscored_with_the_reason(orders, tmp_path):
     )
     assert states["tiny-pix2pix", "wide"] == ("done", None)
     assert states["tiny-flux", "wide"] == ("done", None)
-    assert "tiny-flux takes no input images; 6 of 7 deliverables have more." in recorded.notes
+    assert (
+        "tiny-flux takes no input images; 6 of 7 deliverables have more and are generated without them "
+        "(suite.unsupported)."
+    ) in recorded.notes
 
 
 def test_a_lossy_system_has_its_own_name_and_its_own_images(orders, tmp_path):

@@ -4,11 +4,12 @@ import pytest
 
 from local_bench.core.errors import ConfigError, LedgerError, UserError
 from local_bench.runs.config import ModelConfig, RunConfig
+from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.meter import Meter
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
 
-CONFIG = RunConfig(name="x", models=[ModelConfig(card="tiny-flux")])
+CONFIG = RunConfig(name="x", models=[ModelConfig(card="tiny-flux")], judge=JudgeConfig(card="tiny-qwen3-vl"))
 
 
 def test_a_transaction_is_all_or_nothing(tmp_path):

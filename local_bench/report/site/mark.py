@@ -7,6 +7,7 @@ from pathlib import Path
 
 import local_bench
 from local_bench.core.errors import UserError
+from local_bench.core.files import read_text
 from local_bench.core.identity import digest
 from local_bench.core.paths import configs_dir, user_config_dirs
 from local_bench.core.storage import storage_errors, write_atomic
@@ -37,8 +38,8 @@ def _files(folder: Path) -> Iterator[list[str | int]]:
 def is_of(out: Path, state: str) -> bool:
     """Whether the folder has a complete site of this state."""
     try:
-        return (out / MARK).read_text() == f"{_TEXT}{state}\n"
-    except (OSError, UnicodeDecodeError):
+        return read_text(out / MARK, UserError, missing="write it again") == f"{_TEXT}{state}\n"
+    except UserError:
         return False
 
 
