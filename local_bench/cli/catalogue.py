@@ -121,6 +121,38 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | N
     return int(any(entry.error for entry in on_nodes))
 
 
+@models.command(
+    epilog=examples(
+        "local-bench models add Tongyi-MAI/Z-Image-Turbo",
+        "local-bench models add ../checkpoints/ours --name ours",
+    )
+)
+@click.argument("target", metavar="OWNER/NAME|FOLDER")
+@click.option("--name", help="The model's name [default: the last part of TARGET].")
+@JSON
+def add(target: str, name: str | None, as_json: bool) -> int:
+    """Write a card for a diffusers pipeline to ./local-bench/models/.
+
+    Any repository or folder with a model_index.json whose classes are in diffusers and transformers; code from a
+    repository is never run. Reads configs and the headers of weights."""
+    from local_bench.core.environment import go_online
+
+    go_online()
+    from local_bench.core.packages import require
+
+    require("generate")
+    from local_bench.generators.adding import add_card
+
+    added = add_card(target, name, Path("local-bench") / "models")
+    if as_json:
+        show_json({"path": str(added.path), "card": added.card, "notes": added.notes})
+    else:
+        show(f"{added.path}: use it as `models: [{{card: {added.card['name']}}}]`")
+        for note in added.notes:
+            say(f"local-bench: {note}")
+    return 0
+
+
 def _target_cards(target: str) -> list[Any]:
     """The card with a name, or all cards that a config uses."""
     from local_bench.judges.metrics.registry import metric_card

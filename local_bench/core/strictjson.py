@@ -20,11 +20,13 @@ _NATURAL = re.compile(r"[0-9]{1,9}")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def loads(text: str, **how: Any) -> Any:
-    """As `json.loads`. Raises ValueError also for NaN and Infinity, duplicate keys, integers of more than
-    `MAX_INTEGER_DIGITS` digits, lone surrogates (which have no UTF-8 encoding) and JSON that is nested too deeply."""
+def loads(text: str, *, constants: bool = False, **how: Any) -> Any:
+    """As `json.loads`. Raises ValueError also for NaN and Infinity (with `constants` they are their names), duplicate
+    keys, integers of more than `MAX_INTEGER_DIGITS` digits, lone surrogates (which have no UTF-8 encoding) and JSON
+    that is nested too deeply."""
+    constant = str if constants else _no_constant
     try:
-        data = json.loads(text, parse_constant=_no_constant, parse_int=_integer, object_pairs_hook=_unique_keys, **how)
+        data = json.loads(text, parse_constant=constant, parse_int=_integer, object_pairs_hook=_unique_keys, **how)
     except ArithmeticError:  # Decimal's, as parse_float
         raise ValueError("a number's exponent is too large") from None
     except RecursionError:

@@ -57,7 +57,7 @@ def count(card: ModelCard, sampler: Sampler, input_images: int = 0, text_tokens:
 def _declared(card: ModelCard, sampler: Sampler) -> Operations:
     """The figures declared on the card: memory by phase from `vram_by_phase_gb`, else `vram_gb` for each phase;
     operations from `pflop_per_image` (at the card's size and steps), if present. Layer sizes are unknown, so weights
-    are not offloaded."""
+    are not offloaded, except those of the family `diffusers` where `vram_by_phase_gb` has the largest `component`."""
     gb = {name: card.vram_by_phase_gb.get(name, card.vram_gb) for name in ("encode", "denoise", "decode")}
     encoder_bytes, transformer_bytes = int(gb["encode"] * 1e9), int(gb["denoise"] * 1e9)
     return Operations(
@@ -75,7 +75,7 @@ def _declared(card: ModelCard, sampler: Sampler) -> Operations:
         transformer_bytes=transformer_bytes,
         vae_bytes=0,
         encoder_layer_bytes=encoder_bytes,
-        transformer_layer_bytes=transformer_bytes,
+        transformer_layer_bytes=int(card.vram_by_phase_gb.get("component", 2 * gb["denoise"]) * 0.5e9),
         encode_live_bytes=0,
         picture_live_bytes=0,
         forward_live_bytes=0,

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from local_bench.generators.architecture import components
-from local_bench.generators.registry import FAMILIES, traits
+from local_bench.generators.registry import BUILT_IN, traits
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard
 
@@ -14,7 +14,7 @@ from local_bench.models.cards import ModelCard
 def family(name: str) -> type[Staged]:
     """Import a family's class. Raises ConfigError if the family does not exist."""
     module, _, attribute = traits(name).implementation.partition(":")
-    path = f"local_bench.generators.{module}" if name in FAMILIES else module
+    path = f"local_bench.generators.{module}" if name in BUILT_IN else module
     cls: type[Staged] = getattr(importlib.import_module(path), attribute)
     return cls
 

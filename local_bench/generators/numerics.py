@@ -141,14 +141,20 @@ def cudnn_attention_allowed() -> Iterator[None]:
 
 
 def attention_backend(
-    wanted: str, device: torch.device, dtype: str, own: Mapping[str, str] | None = None, masks: bool = False
+    wanted: str,
+    device: torch.device,
+    dtype: str,
+    own: Mapping[str, str] | None = None,
+    masks: bool = False,
+    of_family: str | None = None,
 ) -> str:
     """Select the diffusers attention backend.
 
-    `auto` is the card's `own` for this compute capability, else the memory-efficient kernel for a model that `masks`,
-    cuDNN on Hopper and later, FlashAttention-2 on Ampere and Ada. Raises ConfigError for inexact backends (int8
-    attention changes the model), for backends that do not support masks if the model `masks`, and for a backend that
-    cannot compute a small attention on the device, such as xformers where it is not installed.
+    `auto` is the card's `own` for this compute capability, else `of_family`, else the memory-efficient kernel for a
+    model that `masks`, cuDNN on Hopper and later, FlashAttention-2 on Ampere and Ada. Raises ConfigError for
+    inexact backends (int8 attention changes the model), for backends that do not support masks if the model
+    `masks`, and for a backend that cannot compute a small attention on the device, such as xformers where it is not
+    installed.
     """
     if wanted.startswith(("sage", "_sage")):
         raise ConfigError(
@@ -159,7 +165,7 @@ def attention_backend(
             return "native"
         major, minor = torch.cuda.get_device_capability(device)
         usual = "_native_cudnn" if major >= 9 else "_native_flash" if major == 8 else "native"
-        return (own or {}).get(f"sm{major}{minor}") or ("_native_efficient" if masks else usual)
+        return (own or {}).get(f"sm{major}{minor}") or of_family or ("_native_efficient" if masks else usual)
     if masks and wanted not in ("native", "_native_efficient", "_native_math", "xformers"):
         raise ConfigError(
             f"engine.attention_backend: {wanted!r} does not support this model's attention mask: use auto"
@@ -187,14 +193,18 @@ def _check_runs(backend: str, device: torch.device, dtype: str) -> None:
 
 
 def compiles(
-    wanted: bool | None, device: torch.device, offload: Sequence[str], lossy: Mapping[str, Any] | None = None
+    wanted: bool | None,
+    device: torch.device,
+    offload: Sequence[str],
+    lossy: Mapping[str, Any] | None = None,
+    possible: bool = True,
 ) -> bool:
-    """Whether the transformer's blocks are compiled: by default on a GPU.
+    """Whether the transformer's blocks are compiled: by default on a GPU, if it is `possible` for the family.
 
     Never with an offloaded transformer, whose copies would split the graphs; nor with weights stored in float8,
     whose hooks on every layer cannot be traced into one graph.
     """
-    if "denoise" in offload or "weights" in (lossy or {}):
+    if not possible or "denoise" in offload or "weights" in (lossy or {}):
         return False
     return device.type == "cuda" if wanted is None else wanted
 

@@ -28,6 +28,8 @@ class Traits:
     """Whether a step's batch has another forward pass with input images, so that its blocks are compiled again."""
     unbatched_with_images: bool = False
     """Whether requests with input images need batch size 1."""
+    compiles: bool = True
+    """Whether its blocks can be compiled."""
     lossy_settings: tuple[str, ...] = ("weights",)
     """The settings of `generators.lossy` that its pipeline supports."""
 
@@ -61,16 +63,19 @@ FAMILIES = {
     "instruct_pix2pix": Traits("instruct_pix2pix:InstructPix2Pix", encodes_images=True),
     "omnigen": Traits("omnigen:OmniGen", max_batch=1, images_add_passes=True),
 }
+"""The families with stages of their own."""
+GENERIC = {"diffusers": Traits("any_pipeline:AnyPipeline", max_batch=1, compiles=False, lossy_settings=())}
+BUILT_IN = FAMILIES | GENERIC
 
 
 def traits(name: str) -> Traits:
     """A family's traits, without importing torch. Raises ConfigError if the family does not exist."""
-    if name in FAMILIES:
-        return FAMILIES[name]
+    if name in BUILT_IN:
+        return BUILT_IN[name]
     point = next((point for point in entry_points(PLUGINS) if point.name == name), None)
     if point is None:
         plugins = sorted({point.name for point in entry_points(PLUGINS)})
-        raise ConfigError(f"unknown generator family {name!r}: use one of {', '.join((*FAMILIES, *plugins))}")
+        raise ConfigError(f"unknown generator family {name!r}: use one of {', '.join((*BUILT_IN, *plugins))}")
     try:
         loaded = point.load()
     except (ImportError, AttributeError) as e:

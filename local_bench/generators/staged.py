@@ -43,6 +43,8 @@ class Staged(ABC):
     """The pipeline's components that are never loaded (a safety checker)."""
     masks: ClassVar[bool] = False
     """Whether attention is masked, which flash and cuDNN kernels do not support."""
+    attention: ClassVar[str | None] = None
+    """The attention backend where neither the config nor the card names one; None: by GPU class."""
 
     def __init__(
         self, card: ModelCard, weights: Path | None, machine: Machine, parts: Mapping[str, Path] | None = None

@@ -189,7 +189,8 @@ class ModelCard(Strict):
     """Decimal GB of GPU memory: for a generator, the largest stage at the default size, batch size 1, bfloat16; for a
     judge, the weights plus the minimum needed for serving."""
     vram_by_phase_gb: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})
-    """Decimal GB of GPU memory of each generation phase: encode, denoise, decode."""
+    """Decimal GB of GPU memory of each generation phase: encode, denoise, decode. For the family `diffusers` also of
+    the largest `component`: where the sum does not fit, the components are moved to the GPU one by one."""
     pflop_per_image: float | None = Field(None, ge=0)
     """10^15 floating-point operations per image at the default settings; gives a lower bound on the generation time."""
     takes: Takes = Takes()
@@ -199,6 +200,8 @@ class ModelCard(Strict):
     """The pipeline's components: component name -> architecture in configs/architectures.yaml."""
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     sampler: SamplerDefaults = SamplerDefaults()
+    call: dict[str, bool | int | float | str | None] = Field(default={})
+    """For the family `diffusers`: further arguments of the pipeline's `__call__`, the same for all images."""
     judge_max_pixels: int = Field(1024 * 1024, ge=1, le=2**30)
     """For a judge: larger images are downscaled to at most this many pixels."""
     judge_min_pixels: int = Field(1, ge=1, le=2**30)
@@ -226,6 +229,8 @@ class ModelCard(Strict):
         missing = next((name for name in self.lora if name not in self.parts), None)
         if missing is not None:
             raise ValueError(f"lora: {missing!r} is not in parts: add a part with its source")
+        if self.call and self.family != "diffusers":
+            raise ValueError("call: only the family `diffusers` has arguments of its own")
         if self.lora and self.role != "generator":
             raise ValueError("lora: only generators support adapters")
         return self

@@ -64,7 +64,7 @@ class Listing:
     def json(self, name: str) -> dict[str, Any]:
         """Read a JSON object. WeightsError if the file contains anything else."""
         try:
-            value = strictjson.loads(self.read(name).decode())
+            value = strictjson.loads(self.read(name).decode(), constants=True)  # schedulers have -Infinity
         except ValueError:
             value = None
         if not isinstance(value, dict):

@@ -164,6 +164,7 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
             "sentences": [],
         }
     from local_bench.generators.memory import OFFLOADABLE
+    from local_bench.generators.registry import traits
 
     always = OFFLOADABLE if config.engine.offload == "always" else None
     groups = _groups(model, model.card, plan, config, target, always)
@@ -175,6 +176,7 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
     refused = next((g.memory.refused for g in groups if g.memory.refused), None)
     compiled = target.name != "cpu" if config.engine.compile is None else config.engine.compile
     compiled = compiled and "denoise" not in largest.offload and "weights" not in model.config.lossy.settings
+    compiled = compiled and traits(model.card.family).compiles
     seconds = None if target.gpu is None or refused else _weighted(groups, _seconds, target.gpu, compiled)
     skips = model.config.lossy.first_block_cache is not None  # fewer operations than counted: no lower bound
     floor = None if target.gpu is None or skips else _weighted(groups, _floor_seconds, target.gpu, compiled)

@@ -60,6 +60,8 @@ class ModelPlan:
         }
         if self.card.lora:
             made["lora"] = self.card.lora
+        if self.card.call:
+            made["call"] = self.card.call
         return made | ({"lossy": self.config.lossy.settings} if self.config.lossy.settings else {})
 
 

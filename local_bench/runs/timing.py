@@ -23,6 +23,7 @@ from local_bench.generators.base import GenerationRequest, InputImage, Item, Mac
 from local_bench.generators.batches import warm_up
 from local_bench.generators.families import family
 from local_bench.generators.masked import half_mask
+from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler
 from local_bench.models.gpus import gpu_of
 from local_bench.runs.config import EngineConfig, RunConfig
@@ -79,11 +80,14 @@ def time_model(
     device = numerics.choose_devices(engine.device, 1)[0]
     kind = family(card.family)
     offload = ("encode", "denoise") if engine.offload == "always" else tuple(offload)
-    compiled = numerics.compiles(engine.compile, device, offload, model.config.lossy.settings)
+    possible = traits(card.family).compiles
+    compiled = numerics.compiles(engine.compile, device, offload, model.config.lossy.settings, possible)
     machine = Machine(
         device,
         getattr(torch, card.dtype),
-        numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, kind.masks),
+        numerics.attention_backend(
+            engine.attention_backend, device, card.dtype, card.attention, kind.masks, kind.attention
+        ),
         compiled,
         offload,
         parked_gb,

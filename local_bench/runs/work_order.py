@@ -12,6 +12,7 @@ from local_bench.generators import numerics
 from local_bench.generators.capacity import device_memory_gb, free_memory_gb, host_memory_gb
 from local_bench.generators.families import family
 from local_bench.generators.memory import OFFLOADABLE, OTHERS_GB, plan_memory
+from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.executors.base import WorkerDevice
@@ -102,9 +103,14 @@ def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[Work
         weights_sha256=model.weights_sha256,
         lossy=model.config.lossy.settings,
         device=worker_device.device,
-        attention=numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, kind.masks),
+        attention=numerics.attention_backend(
+            engine.attention_backend, device, card.dtype, card.attention, kind.masks, kind.attention
+        ),
         compile=request.placement.get(
-            "compile", numerics.compiles(engine.compile, device, memory.offload, model.config.lossy.settings)
+            "compile",
+            numerics.compiles(
+                engine.compile, device, memory.offload, model.config.lossy.settings, traits(card.family).compiles
+            ),
         ),
         offload=memory.offload,
         parked_gb=memory.parked_gb,

@@ -38,7 +38,7 @@ BLANKS = {
     "judge": [RUN], "annotate": [RUN], "annotate status": [RUN], "annotate export": [RUN], "settle": [RUN],
     "verify": [RUN], "seal": [RUN], "recover": [RUN], "agreement": [RUN, "labels.jsonl"], "reproduce": ["servimage"],
     "score": ["servimage", "annotations.jsonl", ""], "predictor evaluate": ["payers/a"],
-    "models fetch": ["flux1-schnell", 40 * "a"], "suites fetch": ["servimage", "new"],
+    "models fetch": ["flux1-schnell", 40 * "a"], "models add": ["lab/model"], "suites fetch": ["servimage", "new"],
 }  # fmt: skip
 """What a message has in its blanks, by command."""
 PLUGINS = "unknown metric 'sharpness'"

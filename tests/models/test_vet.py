@@ -49,6 +49,7 @@ def model(tmp_path):
             },
         ),
         ({}, {"transformer/config.json": '{"auto_map": {}, "trust_remote_code": false}'}),
+        ({"scheduler": ["diffusers", "X"]}, {"scheduler/scheduler_config.json": '{"lambda_min_clipped": -Infinity}'}),
     ],
 )
 def test_accepted_repositories(model, index, files):

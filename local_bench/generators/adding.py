@@ -1,0 +1,220 @@
+"""`models add`: the card of a diffusers pipeline, from its repository or folder, by its configs and headers of weights.
+
+What the repository does not say is left at the pipeline's own defaults, and named in the notes.
+"""
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import diffusers
+
+from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.core.files import is_dir
+from local_bench.core.paths import is_safe_id
+from local_bench.core.storage import write_new
+from local_bench.core.tensors import open_tensors
+from local_bench.core.yamlfile import yaml_text, yaml_value
+from local_bench.generators.any_pipeline import IMAGES, arguments_of
+from local_bench.models.cards import ModelCard, cards
+from local_bench.models.purpose import Purpose
+from local_bench.models.vet import PIPELINE, Listing, listing_of, vet
+
+Tensors = dict[str, int]
+"""dtype of safetensors -> number of parameters."""
+_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+_SMALL = 10**9
+"""Parameters below which a model that is stored in float32 also runs in it."""
+_SETTINGS = ("num_inference_steps", "guidance_scale", "true_cfg_scale", "image_guidance_scale", "max_sequence_length")
+_EDITS = re.compile("Edit|Img2Img|Pix2Pix|Inpaint|Fill")
+_FILLS = re.compile("Inpaint|Fill")
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass
+class Added:
+    """A card that was written."""
+
+    path: Path
+    card: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    """What the repository does not say, one sentence each."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a model is."""
+
+    listing: Listing
+    source: dict[str, str]
+    gated: bool
+    tensors: Callable[[str], Tensors]
+    """The tensors of a safetensors file."""
+
+
+def add_card(target: str, name: str | None, folder: Path) -> Added:
+    """Write `folder`/NAME.yaml for a Hub repository `OWNER/NAME` or a local folder. ConfigError for a name that exists
+    or a pipeline that cannot be called; WeightsError for one that needs code from its repository, or has pickles
+    only."""
+    local = Path(target)
+    name = name or re.sub(r"[^a-z0-9._-]+", "-", local.resolve().name.lower()).strip("-._")
+    if not is_safe_id(name):
+        raise ConfigError(f"{name!r} cannot be a model's name: give another one with --name")
+    if name in cards():
+        raise ConfigError(f"there is already a card {name!r}: give another name with --name")
+    if not is_dir(local) and not _REPOSITORY.fullmatch(target):
+        raise ConfigError(f"{target} is neither a folder nor a Hub repository OWNER/NAME: correct it")
+    place = _local(local) if is_dir(local) else _hub(target, name)
+    if place.listing.index is None:
+        raise WeightsError(
+            f"{target} has no {PIPELINE}: only diffusers pipelines can be added, as `vae/`, `transformer/` …"
+        )
+    vet(place.listing)
+    added = Added(folder / f"{name}.yaml", {})
+    added.card = _card(place, name, added.notes)
+    checked = ModelCard.model_validate(added.card)
+    pipeline = _class(place.listing)
+    arguments_of(pipeline, checked)
+    head = f"# {target}, by `local-bench models add`. " + " ".join(added.notes)
+    write_new(added.path, (f"{head}\n" + yaml_text(added.card, sort_keys=False)).encode(), "card")
+    return added
+
+
+def _class(listing: Listing) -> type:
+    assert listing.index is not None
+    found = getattr(diffusers, str(listing.index.get("_class_name")), None)
+    if not (isinstance(found, type) and issubclass(found, diffusers.DiffusionPipeline)):
+        raise WeightsError(
+            f"{listing.where}: diffusers {diffusers.__version__} has no pipeline {listing.index.get('_class_name')!r}: "
+            "update local-bench"
+        )
+    return found
+
+
+def _card(place: _Place, name: str, notes: list[str]) -> dict[str, Any]:
+    pipeline = _class(place.listing)
+    signature = inspect.signature(pipeline.__call__).parameters
+    sizes = {part: _of_component(place, part) for part in place.listing.components or ()}
+    every: Counter[str] = sum(sizes.values(), Counter())
+    n = every.total()
+    stored = max(_DTYPES, key=lambda kind: every[kind]) if n else "BF16"
+    dtype = "bfloat16" if stored == "F32" and n >= _SMALL else _DTYPES[stored]
+    width = {"bfloat16": 2, "float16": 2, "float32": 4}[dtype]
+    largest = max((part.total() for part in sizes.values()), default=0) * width / 1e9
+    total = n * width / 1e9
+    settings = {key: signature[key].default for key in _SETTINGS if _is_number(signature, key)}
+    notes.append("The settings are the defaults of the pipeline's class: compare them with the authors' model card.")
+    side = _side(place.listing)
+    if side is None:
+        notes.append("The image size is not known: 1024 x 1024 is assumed.")
+    licence = _licence(place.listing)
+    if licence is None:
+        notes.append("The licence is not stated.")
+    edits = bool(_EDITS.search(pipeline.__name__))
+    takes = {
+        "text_alone": not edits,
+        "pictures": int(_takes_images(signature)),
+        "mask": bool(_FILLS.search(pipeline.__name__)),
+    }
+    if takes["pictures"]:
+        notes.append("takes.pictures is 1: raise it if the model takes several input images.")
+        takes["size_from_picture"] = edits
+    return {
+        "name": name,
+        "role": "generator",
+        "family": "diffusers",
+        "title": f"{Path(place.listing.where).name} ({pipeline.__name__})",
+        "source": place.source,
+        "licence": licence or "not stated",
+        "gated": place.gated,
+        "parameters_b": round(n / 1e9, 3),
+        "vram_gb": _rounded(total),
+        "vram_by_phase_gb": {
+            "encode": 0.0,
+            "denoise": _rounded(total),
+            "decode": _rounded(total),
+            "component": _rounded(largest),
+        },
+        "takes": takes,
+        "dtype": dtype,
+        "sampler": {"height": side or 1024, "width": side or 1024, **settings},
+    }
+
+
+def _rounded(gb: float) -> float:
+    return round(gb, 2) or 0.01
+
+
+def _is_number(signature: Any, key: str) -> bool:
+    return key in signature and type(signature[key].default) in (int, float)
+
+
+def _takes_images(signature: Any) -> bool:
+    return any(name in signature for name in IMAGES)
+
+
+def _of_component(place: _Place, component: str) -> Counter[str]:
+    files = [
+        name for name in place.listing.loaded if name.startswith(f"{component}/") and name.endswith(".safetensors")
+    ]
+    return sum((Counter(place.tensors(name)) for name in files), Counter())
+
+
+def _side(listing: Listing) -> int | None:
+    """The side of the model's square images, from `sample_size` of the denoiser and the VAE's factor."""
+    for part in ("transformer", "unet"):
+        names = (f"{part}/config.json", "vae/config.json")
+        if not all(name in listing.names for name in names):
+            continue
+        own, vae = (listing.json(name) for name in names)
+        latent, blocks = own.get("sample_size"), vae.get("block_out_channels") or vae.get("dim_mult")
+        side = latent * 2 ** (len(blocks) - 1) if isinstance(latent, int) and isinstance(blocks, list) else 0
+        if 16 <= side <= 4096 and side % 16 == 0:
+            return int(side)
+    return None
+
+
+def _licence(listing: Listing) -> str | None:
+    """The licence in the front matter of README.md."""
+    if "README.md" not in listing.names:
+        return None
+    parts = listing.read("README.md").decode(errors="replace").split("---", 2)
+    try:
+        data = yaml_value(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
+    except ValueError:
+        return None
+    found = isinstance(data, dict) and (data.get("license_name") or data.get("license"))
+    return found[:200] if isinstance(found, str) else None
+
+
+def _local(folder: Path) -> _Place:
+    def tensors(name: str) -> Tensors:
+        counts: Counter[str] = Counter()
+        with open_tensors(folder / name) as file:
+            for key in file.keys():  # noqa: SIM118 - it is no mapping
+                one = file.get_slice(key)
+                counts[one.get_dtype()] += prod(one.get_shape())
+        return counts
+
+    return _Place(listing_of(folder), {"folder": str(folder.resolve())}, False, tensors)
+
+
+def _hub(repo: str, name: str) -> _Place:
+    from huggingface_hub import HfApi
+
+    from local_bench.models.hub import hub_errors, repository_info
+
+    purpose = Purpose(name, f"local-bench models add {repo}", "the command line")
+    info = repository_info(purpose, repo, "main")
+
+    def tensors(file: str) -> Tensors:
+        with hub_errors(purpose, repo, info.revision):
+            found = HfApi().parse_safetensors_file_metadata(repo, file, revision=info.revision)
+        return {str(dtype): n for dtype, n in found.parameter_count.items()}
+
+    return _Place(info.listing, {"repo": repo, "revision": info.revision}, info.gated, tensors)

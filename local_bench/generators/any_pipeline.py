@@ -1,0 +1,157 @@
+"""The family `diffusers`: any pipeline that `DiffusionPipeline` loads by its model_index.json, one call per image.
+
+Nothing is staged: encoders, denoiser and VAE are loaded together, and each image is one call of the pipeline with its
+own CPU generator. torch's, numpy's and Python's global generators are seeded too, for pipelines that ignore theirs.
+Which arguments the pipeline takes is read from the signature of its `__call__`.
+"""
+
+import inspect
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers import DiffusionPipeline
+
+from local_bench.core.errors import ConfigError
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
+from local_bench.generators.device import attend, place_denoiser
+from local_bench.generators.sampler import Sampler
+from local_bench.generators.staged import Staged
+from local_bench.models.cards import ModelCard
+
+IMAGES = ("image", "images", "input_images", "input_image", "control_image")
+MASKS = ("mask_image", "mask")
+IMAGE_GUIDANCE = ("image_guidance_scale", "img_guidance_scale")
+_REQUIRED = ("prompt", "generator", "output_type")
+_NOT_SETTINGS = ("adapter_scale", "paste_back", "image_guidance_scale")
+_OWN = {*_REQUIRED, *IMAGES, *MASKS, "return_dict", "height", "width", "num_images_per_prompt"}
+"""Arguments that are not the card's to set."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """How a pipeline is called, from the parameters of its `__call__`."""
+
+    names: frozenset[str]
+    image: str | None
+    """The parameter for input images; None: it takes none."""
+    mask: str | None
+    image_guidance: str | None
+
+
+def arguments_of(pipeline: type, card: ModelCard) -> Arguments:
+    """ConfigError if the pipeline cannot be called as the card says: a setting, an input or an argument of `call` is
+    not a parameter."""
+    names = frozenset(inspect.signature(pipeline.__call__).parameters)
+    found = Arguments(names, *(_first(one, names) for one in (IMAGES, MASKS, IMAGE_GUIDANCE)))
+    absent = [name for name in _REQUIRED if name not in names]
+    if absent:
+        raise ConfigError(f"{card.name}: {pipeline.__name__} has no {', '.join(absent)}: it cannot be run")
+    settings = {name for name, value in card.sampler.model_dump().items() if value is not None} - {"height", "width"}
+    unknown = sorted((settings - {*_NOT_SETTINGS}) - names) + sorted(card.call.keys() - names)
+    unknown += sorted(settings & {"adapter_scale", "paste_back"})
+    if card.sampler.image_guidance_scale is not None and found.image_guidance is None:
+        unknown.append("image_guidance_scale")
+    if unknown:
+        known = ", ".join(sorted(names - _OWN - {"self"}))
+        raise ConfigError(f"{card.name}: {pipeline.__name__} has no {', '.join(unknown)}; its arguments are {known}")
+    reserved = sorted(card.call.keys() & _OWN)
+    if reserved:
+        raise ConfigError(f"{card.name}: call: {', '.join(reserved)} is set for each image: remove it")
+    if card.takes.pictures and found.image is None:
+        raise ConfigError(f"{card.name}: {pipeline.__name__} takes no input image: set takes.pictures to 0")
+    if card.takes.mask and found.mask is None:
+        raise ConfigError(f"{card.name}: {pipeline.__name__} takes no mask: set takes.mask to false")
+    return found
+
+
+def _first(names: Sequence[str], known: frozenset[str]) -> str | None:
+    return next((name for name in names if name in known), None)
+
+
+class AnyPipeline(Staged):
+    pipeline = DiffusionPipeline
+    encoders = ()
+    attention = "native"
+    _takes: Arguments
+
+    def load_encoder(self) -> None:
+        """Do nothing: the pipeline encodes the prompt itself."""
+
+    def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
+        return EncodedPrompt({})
+
+    def load_denoiser(self) -> None:
+        """ConfigError if the pipeline cannot be called as the card says."""
+        self.pipe = self._load(())
+        self._takes = arguments_of(type(self.pipe), self.card)
+        if "denoise" in self.machine.offload and self.machine.device.type == "cuda":
+            self.pipe.enable_model_cpu_offload(device=self.machine.device)
+        else:
+            place_denoiser(self.pipe, self._denoiser, self.machine)
+
+    def _from_architecture(self, without: tuple[str, ...]) -> Any:
+        raise ConfigError(f"{self.card.name}: the family `diffusers` has no random weights: remove `load: random`")
+
+    @property
+    def _denoiser(self) -> str:
+        """The component with most parameters of those that pipelines name so, else of all."""
+        modules = {n: part for n, part in self.pipe.components.items() if isinstance(part, torch.nn.Module)}
+        usual = {name: part for name, part in modules.items() if name in ("transformer", "unet", "prior")} or modules
+        sizes: dict[str, int] = {name: sum(w.numel() for w in part.parameters()) for name, part in usual.items()}
+        return max(sizes, key=sizes.__getitem__)
+
+    def denoise(self, items: Sequence[Item]) -> torch.Tensor:
+        """One image with values in [0, 1], (1, height, width, 3), on the host."""
+        (item,) = items
+        device = self.machine.device
+        with (
+            torch.inference_mode(),
+            _seeded(item.seed, device),
+            attend(getattr(self.pipe, self._denoiser), self.machine),
+        ):
+            made = self.pipe(
+                **self._arguments(item.request),
+                generator=torch.Generator("cpu").manual_seed(item.seed),
+                output_type="np",
+                return_dict=False,
+            )[0]
+        image = torch.as_tensor(np.asarray(made[0], dtype=np.float32))
+        return image.reshape(1, *image.shape[-3:])
+
+    def _arguments(self, request: GenerationRequest) -> Mapping[str, Any]:
+        takes, sampler = self._takes, request.sampler
+        given = {name: value for name, value in asdict(sampler).items() if value is not None and name in takes.names}
+        given |= {"prompt": request.prompt, **self.card.call}
+        if takes.image_guidance and sampler.image_guidance_scale is not None:
+            given[takes.image_guidance] = sampler.image_guidance_scale
+        images = [image.pixels for image in request.input_images]
+        if images and takes.image:
+            given[takes.image] = images if takes.image.endswith("s") or len(images) > 1 else images[0]
+        if request.mask and takes.mask:
+            given[takes.mask] = request.mask.pixels.convert("L")
+        return given
+
+    def pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
+        self.finite = latents.isfinite().flatten(1).all(1)
+        rgb = latents.nan_to_num(0).clamp(0, 1).expand(*latents.shape[:3], 3)
+        return (rgb * 255).round().to(torch.uint8)
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the global generators, and restore them afterwards."""
+    numpys, pythons = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpys)
+            random.setstate(pythons)

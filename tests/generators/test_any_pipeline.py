@@ -1,0 +1,183 @@
+"""The family `diffusers`: bytes of the plain pipeline's call, independent of order; cards of `models add`."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import diffusers
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from local_bench.analysis.digest import digests
+from local_bench.cli.main import main
+from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.generators.adding import add_card
+from local_bench.generators.any_pipeline import AnyPipeline, arguments_of
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine
+from local_bench.generators.memory import plan_memory
+from local_bench.generators.sampler import Sampler
+from local_bench.models.cards import ModelCard, card
+from local_bench.models.weights import resolve
+from local_bench.runs.rundir import RunDir
+
+PIPELINES = {
+    "FluxImg2ImgPipeline": "tiny-flux",
+    "FluxInpaintPipeline": "tiny-flux",
+    "FluxKontextInpaintPipeline": "tiny-flux-kontext",
+    "FluxControlPipeline": "tiny-flux-control",
+    "StableDiffusion3Img2ImgPipeline": "tiny-sd3",
+    "QwenImagePipeline": "tiny-qwen-image",
+    "Flux2KleinKVPipeline": "tiny-flux2-klein",
+    "PixArtAlphaPipeline": "tiny-pixart",
+    "OmniGenPipeline": "tiny-omnigen",
+}
+"""Pipeline -> the small model with its components. OmniGen's samples input images with torch's global generator."""
+SEED = 7
+
+
+def folder_of(name: str, base: str, out: Path) -> Path:
+    """The small model as another pipeline of the same components."""
+    folder = shutil.copytree(resolve(card(base, "generator")), out / name.lower())
+    index = json.loads((folder / "model_index.json").read_text())
+    (folder / "model_index.json").write_text(json.dumps(index | {"_class_name": name}))
+    return folder
+
+
+def request_of(described: ModelCard) -> GenerationRequest:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    mask = Image.new("RGB", (64, 64))
+    mask.paste((255, 255, 255), (16, 16, 48, 48))
+    images = (InputImage("0" * 64, Image.fromarray(noise)),) if described.takes.pictures else ()
+    prompt = "<img><|image_1|></img>A red boot" if "OmniGen" in described.title else "A red boot"
+    sampler = Sampler(**described.sampler.model_dump() | {"height": 64, "width": 64, "num_inference_steps": 2})
+    return GenerationRequest(prompt, sampler, images, InputImage("1" * 64, mask) if described.takes.mask else None)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_images_are_those_of_the_plain_call(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = folder_of(name, PIPELINES[name], tmp_path)
+    added = add_card(str(folder), None, tmp_path / "local-bench/models")
+    described = card(added.card["name"], "generator")
+    request = request_of(described)
+    generator = AnyPipeline(described, folder, Machine(torch.device("cpu"), torch.float32, "native"))
+    generator.load_denoiser()
+    random.seed(1)
+    before = random.getstate(), torch.get_rng_state()
+    item = Item(request, EncodedPrompt({}), (), SEED)
+    images = [generator.pixels(generator.denoise([one]), request.sampler) for one in (item, item)]
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    assert torch.equal(*images)
+    assert generator.finite is not None
+    assert generator.finite.all()
+
+    pipe = getattr(diffusers, name).from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    takes = arguments_of(type(pipe), described)
+    given = {k: v for k, v in vars(request.sampler).items() if v is not None and k in takes.names}
+    if described.takes.pictures:
+        image = request.input_images[0].pixels
+        given[takes.image] = [image] if takes.image in ("images", "input_images") else image
+    if request.mask:
+        given[takes.mask] = request.mask.pixels.convert("L")
+    torch.manual_seed(SEED)
+    plain = pipe(prompt=request.prompt, generator=torch.Generator("cpu").manual_seed(SEED), **given).images[0]
+    assert np.array_equal(images[0][0].numpy(), np.asarray(plain.convert("RGB")))
+
+
+def test_components_are_moved_one_by_one_where_the_sum_does_not_fit(tmp_path, monkeypatch):
+    """12 GB in all, the largest component 8: on 16 GB they are resident, on 10 GB moved, on 6 GB refused."""
+    monkeypatch.chdir(tmp_path)
+    folder = folder_of("PixArtAlphaPipeline", "tiny-pixart", tmp_path)
+    added = add_card(str(folder), "ours", tmp_path / "local-bench/models").card
+    sizes = {"encode": 0, "denoise": 12, "decode": 12, "component": 8}
+    described = ModelCard.model_validate(added | {"vram_gb": 12, "vram_by_phase_gb": sizes})
+    sampler = Sampler(64, 64, 2)
+    plans = {gb: plan_memory(described, sampler, capacity_gb=gb, host_gb=64) for gb in (16, 10, 6)}
+    assert {gb: (plan.offload, bool(plan.refused)) for gb, plan in plans.items()} == {
+        16: ((), False),
+        10: (("denoise",), False),
+        6: (("denoise",), True),
+    }
+    moved = []
+    monkeypatch.setattr(
+        diffusers.PixArtAlphaPipeline, "enable_model_cpu_offload", lambda self, device: moved.append(device)
+    )
+    machine = Machine(torch.device("cuda"), torch.float32, "native", offload=plans[10].offload)
+    AnyPipeline(card("ours", "generator"), folder, machine).load_denoiser()
+    assert moved == [torch.device("cuda")]
+
+
+def test_an_added_model_runs_and_its_images_depend_on_no_order(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = folder_of("PixArtAlphaPipeline", "tiny-pixart", tmp_path)
+    assert main(["models", "add", str(folder), "--name", "ours"]) == 0
+    assert "`models: [{card: ours}]`" in capsys.readouterr().out
+    model = {"card": "ours", "height": 64, "width": 64, "num_inference_steps": 2}
+    config = {"name": "x", "suite": {"name": "studio", "limit": 3}, "models": [model], "judge": None, "metrics": []}
+    found = []
+    for order in ("plan", "reverse"):
+        Path(f"{order}.yaml").write_text(yaml.safe_dump(config | {"engine": {"batch_order": order, "device": "cpu"}}))
+        assert main(["run", f"{order}.yaml", "--run-dir", order]) == 0, capsys.readouterr().err
+        with RunDir.open(Path(order)) as run:
+            assert run.store.counts().unscored == 0
+            found.append(digests(run))
+    assert found[0] == found[1]
+    assert main(["plan", "plan.yaml"]) == 0
+
+
+def test_arguments_of_a_card_are_part_of_an_image(tmp_path, monkeypatch):
+    from local_bench.runs.config import RunConfig
+    from local_bench.runs.plan import make_plan
+
+    monkeypatch.chdir(tmp_path)
+    folder = folder_of("PixArtAlphaPipeline", "tiny-pixart", tmp_path)
+    path = add_card(str(folder), "ours", tmp_path / "local-bench/models").path
+    config = RunConfig.model_validate({"name": "x", "models": [{"card": "ours"}], "metrics": []})
+    before = {one.work_id for one in make_plan(config, files=False).candidates}
+    path.write_text(path.read_text() + "call: {clean_caption: false}\n")
+    assert not before & {one.work_id for one in make_plan(config, files=False).candidates}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"call": {"strenght": 0.5}}, "PixArtAlphaPipeline has no strenght; its arguments are .*clean_caption"),
+        ({"call": {"height": 8}}, "call: height is set for each image"),
+        ({"sampler": {"true_cfg_scale": 2.0}}, "has no true_cfg_scale"),
+        ({"sampler": {"image_guidance_scale": 2.0}}, "has no image_guidance_scale"),
+        ({"takes": {"pictures": 1}}, "takes no input image"),
+        ({"takes": {"mask": True}}, "takes no mask"),
+    ],
+)
+def test_a_setting_that_the_pipeline_lacks_is_an_error(changes, sentence):
+    data = {
+        "name": "x", "role": "generator", "family": "diffusers", "title": "x", "source": {"folder": "/x"},
+        "licence": "x", "parameters_b": 0, "vram_gb": 1,
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=sentence):
+        arguments_of(diffusers.PixArtAlphaPipeline, ModelCard.model_validate(data | changes))
+
+
+def test_what_cannot_be_added_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, cards = folder_of("QwenImagePipeline", "tiny-qwen-image", tmp_path), tmp_path / "local-bench/models"
+    (tmp_path / "empty").mkdir()
+    for target, name, error, sentence in (
+        ("empty", None, WeightsError, "has no model_index.json"),
+        ("nowhere", None, ConfigError, "neither a folder nor a Hub repository"),
+        (str(folder), "tiny-flux", ConfigError, "there is already a card 'tiny-flux'"),
+        (str(folder), "a b", ConfigError, "cannot be a model's name"),
+    ):
+        with pytest.raises(error, match=sentence):
+            add_card(target, name, cards)
+    index = json.loads((folder / "model_index.json").read_text())
+    (folder / "model_index.json").write_text(json.dumps(index | {"transformer": ["transformer_of_ours", "Ours"]}))
+    (folder / "transformer/transformer_of_ours.py").write_text("class Ours: pass")
+    with pytest.raises(WeightsError, match="from code in the repository"):
+        add_card(str(folder), None, cards)
+    assert not cards.exists()
