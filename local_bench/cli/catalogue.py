@@ -87,7 +87,8 @@ def show_model(name: str, as_json: bool) -> int:
 def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | None, as_json: bool) -> int:
     """Download and verify the files of models, or build the small ones.
 
-    If a target is a config, all models that it uses are fetched. Only this command and `suites fetch` use the network.
+    If a target is a config, all models that it uses are fetched. Only this
+    command, `models add` and `suites fetch` use the network.
     """
     from local_bench.core.environment import go_online
 
@@ -134,11 +135,13 @@ def add(target: str, name: str | None, as_json: bool) -> int:
     """Write a card for a diffusers pipeline to ./local-bench/models/.
 
     Any repository or folder with a model_index.json whose classes are in diffusers and transformers; code from a
-    repository is never run. Reads configs and the headers of weights."""
+    repository is never run. Reads configs and the headers of weights; of a folder without the network."""
     from local_bench.core.environment import go_online
-
-    go_online()
+    from local_bench.core.files import is_dir
     from local_bench.core.packages import require
+
+    if not is_dir(Path(target)):
+        go_online()
 
     require("generate")
     from local_bench.generators.adding import add_card

@@ -62,7 +62,8 @@ def cli(config_dirs: tuple[Path, ...]) -> None:
     """Evaluate open-weight image generation models on your own GPUs.
 
     Generates the images (diffusers), judges them (a vision-language model served by vLLM), measures them (pyiqa, CLIP,
-    DINO, pixels) and reports scores, revenue and cost. Only `models fetch` and `suites fetch` use the network."""
+    DINO, pixels) and reports scores, revenue and cost. Only `models fetch`, `models add` and `suites fetch` use the
+    network."""
     for folder in config_dirs:
         if not is_dir(folder):
             raise UserError(

@@ -29,7 +29,7 @@ def fetch_suite(name: str, folder: Path, revision: str | None, dry_run: bool, as
     """Download a benchmark's published files.
 
     The folder is written atomically, with the digest of every file in fetched.json, and then checked by loading the
-    suite: exit 1 if tasks or images are missing. Only this command and `models fetch` use the network.
+    suite: exit 1 if tasks or images are missing. Only this command, `models fetch` and `models add` use the network.
     """
     from local_bench.core.environment import go_online
 

@@ -1,6 +1,7 @@
 """Hub repositories: verified download of a pinned commit, and offline lookup in the cache.
 
-Only `models fetch` and `suites fetch` use the network; everything else reads the Hub cache on this machine.
+Only `models fetch`, `models add` and `suites fetch` use the network; everything else reads the Hub cache of this
+machine.
 """
 
 import errno

@@ -32,7 +32,7 @@ def test_three_real_orders_from_generation_to_settlement(cli, shared, judge_serv
     assert (settled["n_tasks"], settled["n_tasks_unscored"], settled["n_unscored"]) == (3, 1, 1)
     assert settled["coverage"] == pytest.approx(1 - 138.89 / 347.22)
     page = (tmp_path / result["report"]).read_text()
-    assert "60.0% of the orders&#39; value could be settled" in page
+    assert "60.0 % of the tasks&#39; value could be settled" in page
     assert "which the order asks to edit, is not there" in page
 
 

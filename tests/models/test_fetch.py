@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -349,3 +350,32 @@ def run_config(lab: Lab, **judge: str) -> Path:
     path = lab.place / "run.yaml"
     path.write_text(yaml.safe_dump({"name": "r", "models": [{"card": "flux1-dev", "load": "random"}], "judge": judge}))
     return path
+
+
+def test_a_pipeline_is_added_from_the_hub_by_its_headers(lab: Lab) -> None:
+    """No weights are downloaded; the card's commit is fetched later."""
+    from safetensors.numpy import save
+
+    index = {
+        "_class_name": "PixArtAlphaPipeline",
+        "transformer": ["diffusers", "PixArtTransformer2DModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+    }
+    files: dict[str, str | bytes] = {
+        "README.md": "---\nlicense: apache-2.0\n---\n# Ours\n",
+        "model_index.json": json.dumps(index),
+        "transformer/config.json": '{"sample_size": 64}',
+        "transformer/diffusion_pytorch_model.safetensors": save({"a": np.ones((30, 100), np.float16)}),
+        "vae/config.json": '{"block_out_channels": [8, 8, 8, 8]}',
+        "vae/diffusion_pytorch_model.safetensors": save({"b": np.ones(1000, np.float32)}),
+    }
+    lab.serve("pipe", files, branch="main")
+    ended = lab.run("models", "add", "lab/pipe", "--json")
+    assert ended.returncode == 0, ended.stderr
+    added = json.loads(ended.stdout)["card"]
+    assert added["source"] == {"repo": "lab/pipe", "revision": COMMIT}
+    assert (added["licence"], added["dtype"], added["family"]) == ("apache-2.0", "float16", "diffusers")
+    assert (added["sampler"]["height"], added["sampler"]["guidance_scale"]) == (512, 4.5)
+    ended = lab.run("models", "fetch", "pipe", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["pipe"]["here"]
