@@ -5,6 +5,7 @@ import io
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,16 +78,15 @@ def open_session(
 def _opened(
     runs: Sequence[RunDir], protocol: Protocol, work: AnnotationWork, setting: Mapping[str, Any]
 ) -> OpenedSession:
-    database = AnnotationDatabase(runs[0].path / FILE, create=True)
-    try:
+    with ExitStack() as on_failure:
+        database = on_failure.enter_context(AnnotationDatabase(runs[0].path / FILE, create=True))
         _keep_protocol(database, protocol)
         database.add_items(work.items)
         database.set_meta(SESSION_META + protocol.id, json.dumps(setting))
         queue = Queue(protocol, work.items, setting["seed"], setting["repeats"])
-        return OpenedSession(Session(protocol, queue, database, work.tasks, image_loader(runs)), work)
-    except BaseException:
-        database.close()
-        raise
+        opened = OpenedSession(Session(protocol, queue, database, work.tasks, image_loader(runs)), work)
+        on_failure.pop_all()
+    return opened
 
 
 def _stored_setting(path: Path, protocol: Protocol) -> tuple[dict[str, Any], dict[str, Item]]:
@@ -128,7 +128,7 @@ def protocol_to_serve(run: RunDir, name: str | None, new: bool) -> Protocol:
         begun = database.meta(SERVED_PROTOCOL) or next(iter(answered), None)
     if name is None and begun in stored:
         known = load_protocol(begun) if begun in protocol_files() else stored[begun]
-        return known if known.asked == stored[begun].asked else stored[begun]
+        return known if known.questions == stored[begun].questions else stored[begun]
     chosen = stored[name] if name in stored and name not in protocol_files() else load_protocol(name or of_suite)
     if answered and not new and chosen.id not in (*answered, begun):
         given = " and ".join(f"{n} answers by protocol {of}" for of, n in answered.items())

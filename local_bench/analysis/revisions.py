@@ -98,7 +98,7 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
             lines.append(_task(name, task, candidate.deliverable, sha256, why))
             manifest[name] = {key: getattr(candidate, key) for key in ("model", "task_id", "deliverable", "work_id")}
             rejected.add(sha256)
-            inputs |= {sha for sha in (task.source_sha256, *task.reference_sha256) if sha}
+            inputs |= set(task.input_images)
             found.by_model[candidate.model] = found.by_model.get(candidate.model, 0) + 1
     found.n = len(lines)
     if not lines:
@@ -226,7 +226,7 @@ def _file(sha: str) -> str:
 
 def _task(name: str, task: Task, deliverable: int, sha256: str, why: Sequence[str]) -> dict[str, Any]:
     listed = "\n".join(f"- {reason}" for reason in why)
-    references = [sha for sha in (task.source_sha256, *task.reference_sha256) if sha]
+    references = list(task.input_images)
     line = {
         "task_id": name,
         "category": task.category,

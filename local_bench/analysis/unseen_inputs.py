@@ -66,5 +66,5 @@ def _input_images(run: RunDir, task: Task) -> set[str]:
     try:
         entry = suite(run.config.suite.name)
     except ConfigError:  # the suite of a package that is not installed here
-        return {*filter(None, (task.source_sha256,)), *task.reference_sha256}
+        return set(task.input_images)
     return {sha for deliverable in entry.deliverables(task) for sha in deliverable.input_images}

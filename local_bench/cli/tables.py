@@ -40,12 +40,13 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
         accounts = accounting(run.store, run.config.settlement)
         unseen = unseen_inputs(run)
         priced = any(s.total.value_micro_usd for s in accounts.settlements)
+        decided = run.config.judges or any(s.total.n for s in accounts.settlements)
         if not priced:
             parts += ["", official_text(run), ""]
-        elif run.config.judges:
+        elif decided:
             parts += ["", settlement_text(accounts, hard_rule_stats(run), unseen), ""]
         parts += [f"report: {report}"] if report else []
-        parts += earnings(accounts, check_ground_truth(run)) if priced and run.config.judges else []
+        parts += earnings(accounts, check_ground_truth(run)) if priced and decided else []
         cautions = warnings(run, accounts.settlements)
         parts += ["", "Read these numbers with care:", *(f"- {sentence}" for sentence in cautions)] if cautions else []
     return "\n".join(parts)

@@ -50,6 +50,11 @@ class Task:
     """Benchmark-specific data, as JSON; `parts` contains the subsets of the benchmark that the task belongs to."""
 
     @property
+    def input_images(self) -> tuple[str, ...]:
+        """Pixel digests of the source image, if any, and the references."""
+        return (*(() if self.source_sha256 is None else (self.source_sha256,)), *self.reference_sha256)
+
+    @property
     def content(self) -> dict[str, Any]:
         """The task as JSON. The fields from `mask_sha256` on are included only if they are set, so that the digests of
         older tasks do not change."""

@@ -7,7 +7,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -31,18 +31,19 @@ _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _SMALL = 10**9
 """Parameters below which a model that is stored in float32 also runs in it."""
 _SETTINGS = ("num_inference_steps", "guidance_scale", "true_cfg_scale", "image_guidance_scale", "max_sequence_length")
-_EDITS = re.compile("Edit|Img2Img|Pix2Pix|Inpaint|Fill")
-_FILLS = re.compile("Inpaint|Fill")
+_NEEDS_IMAGE = re.compile("Edit|Img2Img|Pix2Pix|Control|Inpaint|Fill")
+_NEEDS_MASK = re.compile("Inpaint|Fill")
+"""In the names of pipelines: their signatures have no required image or mask."""
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Added:
     """A card that was written."""
 
     path: Path
     card: dict[str, Any]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
     """What the repository does not say, one sentence each."""
 
 
@@ -75,14 +76,12 @@ def add_card(target: str, name: str | None, folder: Path) -> Added:
             f"{target} has no {PIPELINE}: only diffusers pipelines can be added, as `vae/`, `transformer/` …"
         )
     vet(place.listing)
-    added = Added(folder / f"{name}.yaml", {})
-    added.card = _card(place, name, added.notes)
-    checked = ModelCard.model_validate(added.card)
     pipeline = _class(place.listing)
-    arguments_of(pipeline, checked)
-    head = f"# {target}, by `local-bench models add`. " + " ".join(added.notes)
-    write_new(added.path, (f"{head}\n" + yaml_text(added.card, sort_keys=False)).encode(), "card")
-    return added
+    data, notes = _card(place, name, pipeline)
+    arguments_of(pipeline, ModelCard.model_validate(data))
+    text = f"# {target}, by `local-bench models add`. {' '.join(notes)}\n{yaml_text(data, sort_keys=False)}"
+    write_new(folder / f"{name}.yaml", text.encode(), "card")
+    return Added(folder / f"{name}.yaml", data, notes)
 
 
 def _class(listing: Listing) -> type:
@@ -96,35 +95,26 @@ def _class(listing: Listing) -> type:
     return found
 
 
-def _card(place: _Place, name: str, notes: list[str]) -> dict[str, Any]:
-    pipeline = _class(place.listing)
+def _card(place: _Place, name: str, pipeline: type) -> tuple[dict[str, Any], list[str]]:
+    """The card, and what the repository does not say."""
     signature = inspect.signature(pipeline.__call__).parameters
-    sizes = {part: _of_component(place, part) for part in place.listing.components or ()}
-    every: Counter[str] = sum(sizes.values(), Counter())
-    n = every.total()
-    stored = max(_DTYPES, key=lambda kind: every[kind]) if n else "BF16"
-    dtype = "bfloat16" if stored == "F32" and n >= _SMALL else _DTYPES[stored]
-    width = {"bfloat16": 2, "float16": 2, "float32": 4}[dtype]
-    largest = max((part.total() for part in sizes.values()), default=0) * width / 1e9
-    total = n * width / 1e9
-    settings = {key: signature[key].default for key in _SETTINGS if _is_number(signature, key)}
-    notes.append("The settings are the defaults of the pipeline's class: compare them with the authors' model card.")
-    side = _side(place.listing)
-    if side is None:
-        notes.append("The image size is not known: 1024 x 1024 is assumed.")
-    licence = _licence(place.listing)
-    if licence is None:
-        notes.append("The licence is not stated.")
-    edits = bool(_EDITS.search(pipeline.__name__))
-    takes = {
-        "text_alone": not edits,
-        "pictures": int(_takes_images(signature)),
-        "mask": bool(_FILLS.search(pipeline.__name__)),
-    }
-    if takes["pictures"]:
-        notes.append("takes.pictures is 1: raise it if the model takes several input images.")
-        takes["size_from_picture"] = edits
-    return {
+    sizes = [_of_component(place, part) for part in place.listing.components or ()]
+    stored = sum(sizes, Counter[str]())
+    n = stored.total()
+    dtype = _DTYPES[max(_DTYPES, key=stored.__getitem__)]
+    dtype = "bfloat16" if dtype == "float32" and n >= _SMALL else dtype
+    gb = (4 if dtype == "float32" else 2) / 1e9
+    total, largest = (max(0.01, round(count * gb, 2)) for count in (n, max((one.total() for one in sizes), default=0)))
+    settings = {key: signature[key].default for key in _SETTINGS if key in signature}
+    side, licence = _side(place.listing), _licence(place.listing)
+    edits, pictures = bool(_NEEDS_IMAGE.search(pipeline.__name__)), int(any(name in signature for name in IMAGES))
+    notes = [
+        "The settings are the defaults of the pipeline's class: compare them with the authors' model card.",
+        *([] if side else ["The image size is not known: 1024 x 1024 is assumed."]),
+        *([] if licence else ["The licence is not stated."]),
+        *(["takes.pictures is 1: raise it if the model takes several input images."] if pictures else []),
+    ]
+    card = {
         "name": name,
         "role": "generator",
         "family": "diffusers",
@@ -133,29 +123,22 @@ def _card(place: _Place, name: str, notes: list[str]) -> dict[str, Any]:
         "licence": licence or "not stated",
         "gated": place.gated,
         "parameters_b": round(n / 1e9, 3),
-        "vram_gb": _rounded(total),
-        "vram_by_phase_gb": {
-            "encode": 0.0,
-            "denoise": _rounded(total),
-            "decode": _rounded(total),
-            "component": _rounded(largest),
+        "vram_gb": total,
+        "vram_by_phase_gb": {"encode": 0.0, "denoise": total, "decode": total, "component": largest},
+        "takes": {
+            "text_alone": not edits,
+            "pictures": pictures,
+            "size_from_picture": edits,
+            "mask": bool(_NEEDS_MASK.search(pipeline.__name__)),
         },
-        "takes": takes,
         "dtype": dtype,
-        "sampler": {"height": side or 1024, "width": side or 1024, **settings},
+        "sampler": {
+            "height": side or 1024,
+            "width": side or 1024,
+            **{key: value for key, value in settings.items() if type(value) in (int, float)},
+        },
     }
-
-
-def _rounded(gb: float) -> float:
-    return round(gb, 2) or 0.01
-
-
-def _is_number(signature: Any, key: str) -> bool:
-    return key in signature and type(signature[key].default) in (int, float)
-
-
-def _takes_images(signature: Any) -> bool:
-    return any(name in signature for name in IMAGES)
+    return card, notes
 
 
 def _of_component(place: _Place, component: str) -> Counter[str]:

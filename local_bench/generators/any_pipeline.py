@@ -27,7 +27,6 @@ IMAGES = ("image", "images", "input_images", "input_image", "control_image")
 MASKS = ("mask_image", "mask")
 IMAGE_GUIDANCE = ("image_guidance_scale", "img_guidance_scale")
 _REQUIRED = ("prompt", "generator", "output_type")
-_NOT_SETTINGS = ("adapter_scale", "paste_back", "image_guidance_scale")
 _OWN = {*_REQUIRED, *IMAGES, *MASKS, "return_dict", "height", "width", "num_images_per_prompt"}
 """Arguments that are not the card's to set."""
 
@@ -52,10 +51,8 @@ def arguments_of(pipeline: type, card: ModelCard) -> Arguments:
     if absent:
         raise ConfigError(f"{card.name}: {pipeline.__name__} has no {', '.join(absent)}: it cannot be run")
     settings = {name for name, value in card.sampler.model_dump().items() if value is not None} - {"height", "width"}
-    unknown = sorted((settings - {*_NOT_SETTINGS}) - names) + sorted(card.call.keys() - names)
-    unknown += sorted(settings & {"adapter_scale", "paste_back"})
-    if card.sampler.image_guidance_scale is not None and found.image_guidance is None:
-        unknown.append("image_guidance_scale")
+    called = {"image_guidance_scale": found.image_guidance}
+    unknown = sorted(name for name in settings | card.call.keys() if called.get(name, name) not in names)
     if unknown:
         known = ", ".join(sorted(names - _OWN - {"self"}))
         raise ConfigError(f"{card.name}: {pipeline.__name__} has no {', '.join(unknown)}; its arguments are {known}")
@@ -90,6 +87,11 @@ class AnyPipeline(Staged):
         self.pipe = self._load(())
         self._takes = arguments_of(type(self.pipe), self.card)
         if "denoise" in self.machine.offload and self.machine.device.type == "cuda":
+            if self.pipe.model_cpu_offload_seq is None:
+                raise ConfigError(
+                    f"{self.card.name}: its components do not fit {self.machine.device} together, and "
+                    f"{type(self.pipe).__name__} cannot move them one by one: use a GPU with more memory"
+                )
             self.pipe.enable_model_cpu_offload(device=self.machine.device)
         else:
             place_denoiser(self.pipe, self._denoiser, self.machine)
@@ -108,12 +110,8 @@ class AnyPipeline(Staged):
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
         """One image with values in [0, 1], (1, height, width, 3), on the host."""
         (item,) = items
-        device = self.machine.device
-        with (
-            torch.inference_mode(),
-            _seeded(item.seed, device),
-            attend(getattr(self.pipe, self._denoiser), self.machine),
-        ):
+        denoiser = getattr(self.pipe, self._denoiser)
+        with torch.inference_mode(), _seeded(item.seed, self.machine.device), attend(denoiser, self.machine):
             made = self.pipe(
                 **self._arguments(item.request),
                 generator=torch.Generator("cpu").manual_seed(item.seed),

@@ -131,7 +131,8 @@ def plan_memory(
     if size < requested:
         notes.append(f"the batch size is limited to {size} here, not {requested}")
     if offload is None and refused is None:
-        notes += [_streaming(name, need, size, capacity_gb) for name in streams]
+        changes = traits(card.family).compiles
+        notes += [_streaming(name, need, size, capacity_gb, changes) for name in streams]
     return replace(plan, refused=refused, sentences=tuple(notes))
 
 
@@ -216,11 +217,12 @@ class _Need:
         return max(at_once * counted.forward_live_bytes / _GB, self._late_reads)
 
 
-def _streaming(name: str, need: _Need, size: int, capacity_gb: float | None) -> str:
+def _streaming(name: str, need: _Need, size: int, capacity_gb: float | None, compiles: bool) -> str:
     whole = max(need.resident(phase, size) for phase in (("encode",) if name == "encode" else ("denoise", "decode")))
     batch = f" in batches of {size}" if size > 1 else ""
     host = PINNED_COPIES * need.streamed[name]
-    costs = "" if name == "encode" else " and its blocks are not compiled, so its images differ from a larger GPU's"
+    costs = " and its blocks are not compiled, so its images differ from a larger GPU's"
+    costs = costs if compiles and name != "encode" else ""
     return (
         f"to {name}{batch} it needs {whole:.1f} GB and the device has {capacity_gb:.1f} GB, so its weights are "
         f"offloaded to host memory (about {host:.0f} GB); this is slower{costs}"

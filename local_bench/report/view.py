@@ -72,7 +72,10 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
             f"{', '.join(trained)}: small models trained only on the synthetic printshop images. Their results "
             "are valid for these images only and do not apply to large models."
         )
-    found += judge_warnings(run) if run.config.judges else ["The run has no judge: no image has a decision."]
+    decided = run.config.judges or any(s.total.n for s in settlements)
+    if not run.config.judges:
+        found.append("The run has no judge" + ("." if decided else ": no image has a decision."))
+    found += judge_warnings(run)
     unseen = unseen_inputs(run)
     requested = {s.model: s.total.n + s.total.n_unscored for s in settlements}
     blind = ", ".join(f"{model} {n:,} of {count(requested[model], 'image')}" for model, n in unseen.n_images.items())
@@ -88,7 +91,7 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     ]
     least = run.config.settlement.coverage_min
     for s in settlements:
-        if run.config.judges and s.total.coverage < least:
+        if decided and s.total.coverage < least:
             what = "tasks' value could be settled" if s.total.value_micro_usd else "images could be decided"
             found.append(
                 f"{s.model}: {percent(s.total.coverage)} of the {what}, less than the required {percent(least)} "

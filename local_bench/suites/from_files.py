@@ -31,7 +31,7 @@ class Description(Strict):
     per_point: list[str] = Field(default=[])
     """Rubrics that are one question for each of the task's evaluation points instead, in the slot `point`; a score is
     the mean over the points."""
-    thresholds: dict[str, float] = Field(default={})
+    thresholds: dict[str, float] = Field(min_length=1)
     """Score -> minimum value; an image is accepted if it reaches all of them."""
     top_score: float | None = Field(None, gt=0)
     """The end of the scores' scale, which starts at 0; omit it if it is not known."""
@@ -48,17 +48,17 @@ class FilesSuite(Suite):
     description: ClassVar[Description]
 
     def deliverables(self, task: Task) -> list[Deliverable]:
-        inputs = (*filter(None, (task.source_sha256,)), *task.reference_sha256)
         several = len(task.deliverables) > 1
         return [
-            Deliverable(task.task_id, i, f"{what}. {task.brief}" if several else task.brief, inputs, task.mask_sha256)
+            Deliverable(
+                task.task_id, i, f"{what}. {task.brief}" if several else task.brief, task.input_images, task.mask_sha256
+            )
             for i, what in enumerate(task.deliverables, 1)
         ]
 
     def questions(
         self, task: Task, images: Mapping[int, str], order_swap: bool = False
     ) -> Iterator[tuple[QuestionKey, Question]]:
-        inputs = (*filter(None, (task.source_sha256,)), *task.reference_sha256)
         roles = ("image", *("source",) * (task.source_sha256 is not None), *("reference",) * len(task.reference_sha256))
         for deliverable, image in sorted(images.items()):
             what = task.deliverables[deliverable - 1]
@@ -67,7 +67,7 @@ class FilesSuite(Suite):
                 points = task.evaluation_points if rubric in self.description.per_point else ("",)
                 for k, point in enumerate(points):
                     given = (*slots, (POINT, point))
-                    yield (deliverable, rubric, k, 0), Question(rubric, k, (image, *inputs), given, roles)
+                    yield (deliverable, rubric, k, 0), Question(rubric, k, (image, *task.input_images), given, roles)
 
     def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
         return {

@@ -127,7 +127,7 @@ def _ice(task: Task) -> Task | None:
 
 
 def _idea(task: Task) -> Task | None:
-    given = tuple(sha for sha in (task.source_sha256, *task.reference_sha256) if sha is not None)
+    given = task.input_images
     collage = {"given": given, "outputs": (1,), "card": False}
     points = task.evaluation_points
     return replace(task, own=task.own | {"sheets": [collage] * len(points)}) if points else None

@@ -405,8 +405,8 @@ def test_an_import_alone_is_continued_by_whoever_annotates(shop, tmp_path, capsy
 def test_a_restart_keeps_the_sample_the_known_answers_and_the_repeats(shop, tmp_path, capsys, serve):
     """And an import does not change them either."""
     gold = write(tmp_path / "gold.jsonl", labels(shop, "x")[:5])
-    asked = [{"model": m, "task_id": t, "deliverable": i, "attempt": a} for m, t, i, a in list(shop.images)[:8]]
-    questions = write(tmp_path / "ask.jsonl", [one | {"probability": 0.4, "overall": None} for one in asked])
+    sampled = [{"model": m, "task_id": t, "deliverable": i, "attempt": a} for m, t, i, a in list(shop.images)[:8]]
+    questions = write(tmp_path / "ask.jsonl", [one | {"probability": 0.4, "overall": None} for one in sampled])
     one = ("--protocol", "pass-fail")
 
     def stored():

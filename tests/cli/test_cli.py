@@ -10,7 +10,10 @@ from PIL import Image
 
 from local_bench.cli.main import cli as commands
 from local_bench.core.tables import clean, table
+from local_bench.runs.config import load_config
+from local_bench.suites.registry import suite
 
+SUITES = ("studio", "printshop", "servimage", "hype-edit-1", "idea-bench", "ice-bench")
 JUDGE = "judge: {card: tiny-qwen3-vl}\n"
 
 
@@ -61,6 +64,21 @@ def test_help_lists_every_command_in_a_section_with_its_whole_sentence(cli):
     for command in group.commands.values():
         assert command.get_short_help_str(limit=400) in listed
     assert "..." not in text.partition("ARGS]...")[2]
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_init_writes_a_config_of_the_suite(cli, tmp_path, name):
+    written = cli("init", name, "--json")
+    assert written.returncode == 0, written.stderr
+    path = json.loads(written.stdout)["config"]
+    config = load_config(tmp_path / path)
+    assert (path, config.suite.name) == (f"{name}.yaml", name)
+    assert config.suite.path == (None if suite(name).shipped else "CHANGE-ME")
+    assert config.judge
+    assert cli("init", name).returncode == 2
+    if config.suite.path:
+        assert cli("init", name, "--path", "a: b", "--out", "other.yaml").returncode == 0
+        assert load_config(tmp_path / "other.yaml").suite.path == "a: b"
 
 
 def test_help_imports_no_torch():

@@ -172,7 +172,7 @@ def test_a_benchmark_of_files_alone_runs(lab):
     ("old", "new", "sentence"),
     [
         ("[word, colour]", "[word, color]", "'colour' is not under rubrics"),
-        ("thresholds: {word: 1, colour: 1} ", "# ", None),
+        ("thresholds: {word: 1, colour: 1} ", "# ", "the key 'thresholds' is missing: add it"),
         ("lab_sign: [word, colour]", "lab_sign: [word, colour, size]", "the rubric 'lab_sign' has no field 'size'"),
         ("lab_sign: [", "lab_signs: [", "unknown rubric 'lab_signs'"),
         ("title:", "titel:", "there is no key 'titel'; did you mean 'title'?"),
@@ -188,8 +188,7 @@ def test_a_mistake_in_the_file_of_a_benchmark_is_an_error_before_the_run(lab, tm
     assert old in text
     described.write_text(text.replace(old, new))
     (tmp_path / "x.yaml").write_text("name: x\nsuite: {name: lab-signs}\nmodels: [{card: tiny-flux}]\njudge: null\n")
-    done = run(tmp_path, "plan", "x.yaml", code=0 if sentence is None else 2)
-    assert sentence is None or sentence in done.stderr
+    assert sentence in run(tmp_path, "plan", "x.yaml", code=2).stderr
 
 
 def test_points_and_inputs_of_a_benchmark_of_files(tmp_path, monkeypatch):
@@ -199,7 +198,8 @@ def test_points_and_inputs_of_a_benchmark_of_files(tmp_path, monkeypatch):
 
     folder = tmp_path / "local-bench/suites"
     folder.mkdir(parents=True)
-    text = "{title: t, licence: l, source: s, tasks: t.jsonl, rubrics: {one: [a], each: [met]}, per_point: [each]}"
+    text = "{title: t, licence: l, source: s, tasks: t.jsonl, rubrics: {one: [a], each: [met]}, per_point: [each], "
+    text += "thresholds: {a: 1}}"
     (folder / "lab-points.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     entry = suite("lab-points")

@@ -54,7 +54,7 @@ def test_all_pages_at_all_widths(visit):
 def _check_figures(page, width):
     """Labels of 11 px or more; at 1280 px, text that differs from the page and no box around the figure."""
     page.evaluate("for (const one of document.images) one.loading = 'eager'")
-    page.wait_for_function("[...document.images].every((one) => one.complete)")
+    page.evaluate("Promise.all([...document.images].map((one) => one.decode()))")
     shown = page.locator(".figures img")
     assert shown.count() >= 4
     for i in range(shown.count()):
@@ -164,7 +164,8 @@ def test_two_images_are_compared_at_full_resolution(visit):
     right.select_option(label="alpha, image 1")
     assert "not accepted: brf 2.50 < 3" in dialog.inner_text()
     assert dialog.locator("img").evaluate_all("all => all.map((one) => one.alt)") == ["beta, image 1", "alpha, image 1"]
-    page.wait_for_function("[...document.querySelectorAll('dialog img')].every((one) => one.naturalWidth === 320)")
+    dialog.locator("img").evaluate_all("all => Promise.all(all.map((one) => one.decode()))")
+    assert dialog.locator("img").evaluate_all("all => all.map((one) => one.naturalWidth)") == [320, 320]
     stage = dialog.locator(".stage")
     stage.focus()
     for key, mode in (("s", "slider"), ("f", "flicker"), ("d", "side")):

@@ -42,8 +42,9 @@ def merge_annotations(target: Path, parts: Sequence[Path]) -> None:
 
 
 def same_questions(before: str, text: str) -> bool:
-    """Whether two stored protocols ask the same, so that answers by both can be used together."""
-    return before == text or Protocol.model_validate_json(before).asked == Protocol.model_validate_json(text).asked
+    """Whether two stored protocols have the same questions, so that answers by both can be used together."""
+    one, other = map(Protocol.model_validate_json, (before, text))
+    return one.questions == other.questions
 
 
 _APART = "rename the protocol of one run, or merge the runs apart"

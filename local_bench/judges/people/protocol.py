@@ -130,7 +130,7 @@ class Protocol(Strict):
         return self
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def questions(self) -> dict[str, Any]:
         """All that an answer depends on: everything but the version and the keys."""
         return self.model_dump(exclude={"version": True, "fields": {"__all__": {"options": {"__all__": {"key"}}}}})
 

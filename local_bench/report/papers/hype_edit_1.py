@@ -105,7 +105,7 @@ def gathered(given: Given) -> Gathered:
 def table_2(given: Given) -> Table:
     """Statistics of the runs' tasks."""
     tasks = {task.task_id: task for run in given.runs for task in run.store.tasks()}
-    images = [len(t.reference_sha256) + (t.source_sha256 is not None) for t in tasks.values()]
+    images = [len(t.input_images) for t in tasks.values()]
     types = [kind for task in tasks.values() for kind in task.category.split("+")]
     splits = [str(task.own["dataset"]) for task in tasks.values()]
     sizes = [task.size for task in tasks.values() if task.size is not None]

@@ -24,7 +24,7 @@ def _small(image: Image.Image) -> Image.Image:
 
 
 def _inputs(run: RunDir, task: Task) -> Images:
-    shas = (*((task.source_sha256,) if task.source_sha256 else ()), *task.reference_sha256)
+    shas = task.input_images
     captions = tuple(f"input {i}" for i in range(1, len(shas) + 1))
     return Images("", tuple(_small(run.image_store.load_input(sha)) for sha in shas), captions)
 

@@ -29,12 +29,12 @@ Key = tuple[int, str, int, int]
 
 def deliverables(task: Task) -> list[Deliverable]:
     """The one requested image; the generator receives the instruction verbatim."""
-    return [Deliverable(task.task_id, 1, task.brief, _given(task))]
+    return [Deliverable(task.task_id, 1, task.brief, task.input_images)]
 
 
 def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
     """The deliverables, or one sentence why the model does not support the task."""
-    n = len(_given(task))
+    n = len(task.input_images)
     edits = takes.pictures and not takes.condition and "source" in takes.roles
     if n > takes.pictures or not edits:
         sees = f"{takes.pictures}" if edits else "no picture to edit"
@@ -49,7 +49,7 @@ def enrichment_question(task: Task) -> Question | None:
 
 def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
     """The one question about an attempt: its input images, then the result."""
-    given = _given(task)
+    given = task.input_images
     slots = (
         ("instruction", task.brief),
         ("changes", _listed(task.own.get("changes") or [task.brief])),
@@ -77,10 +77,6 @@ def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]
         for name in PARTS
     ]
     return {1: [passed, Score(RATING, prod(values.values()) if values else passed.value), *parts]}
-
-
-def _given(task: Task) -> tuple[str, ...]:
-    return (*(() if task.source_sha256 is None else (task.source_sha256,)), *task.reference_sha256)
 
 
 def _listed(sentences: list[str]) -> str:

@@ -38,10 +38,8 @@ Key = tuple[int, str, int, int]
 
 def deliverables(task: Task) -> list[Deliverable]:
     """The images that an order requests, each with its prompt: the deliverable, then the order."""
-    source = () if task.source_sha256 is None else (task.source_sha256,)
-    images = (*source, *task.reference_sha256)
     return [
-        Deliverable(task.task_id, i, f"{what}. {task.title}. {task.brief}", images, task.mask_sha256)
+        Deliverable(task.task_id, i, f"{what}. {task.title}. {task.brief}", task.input_images, task.mask_sha256)
         for i, what in enumerate(task.deliverables, 1)
     ]
 
@@ -55,7 +53,7 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
     """
     source = () if task.source_sha256 is None else (task.source_sha256,)
     made = tuple(pixels for _, pixels in sorted(images.items()))
-    inputs = (*source, *task.reference_sha256, *made)
+    inputs = (*task.input_images, *made)
     roles = ("delivered", *("source",) * len(source), *("reference",) * len(task.reference_sha256))
     roles += ("set",) * len(made)
     of_order = (

@@ -155,10 +155,8 @@ def published_orders(path: Path, refuse: Refuse | None = None) -> list[tuple[Pub
 
 def deliverables(task: Task) -> list[Deliverable]:
     """The images that an order requests, each with its prompt."""
-    source = () if task.source_sha256 is None else (task.source_sha256,)
-    images = (*source, *task.reference_sha256)
     return [
-        Deliverable(task.task_id, i, _prompt(task, i), images, task.mask_sha256)
+        Deliverable(task.task_id, i, _prompt(task, i), task.input_images, task.mask_sha256)
         for i in range(1, len(task.deliverables) + 1)
     ]
 
