@@ -10,6 +10,7 @@ from local_bench.cli.cards import card_rows, fetch_rows, inputs_text, local_file
 from local_bench.cli.options import JSON, PATH, Commands, cards_completed, examples, suites_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.cli.suites_fetch import fetch_suite
+from local_bench.core.packages import require
 from local_bench.core.paths import config_files, find_config, is_safe_id
 from local_bench.core.tables import table
 
@@ -58,6 +59,11 @@ def show_model(name: str, as_json: bool) -> int:
     """Show a model card and which of its files are on this machine."""
     card = _card(name)
     data = card.model_dump() | local_files(card, say)
+    if card.pipeline:
+        require("generate")
+        from local_bench.generators.any_pipeline import arguments_of, pipeline_class
+
+        data["arguments"] = arguments_of(pipeline_class(card.pipeline, card.name), card).inputs
     if as_json:
         show_json(data)
     else:
@@ -138,7 +144,6 @@ def add(target: str, name: str | None, as_json: bool) -> int:
     repository is never run. Reads configs and the headers of weights; of a folder without the network."""
     from local_bench.core.environment import go_online
     from local_bench.core.files import is_dir
-    from local_bench.core.packages import require
 
     if not is_dir(Path(target)):
         go_online()

@@ -12,15 +12,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import diffusers
-
 from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.files import is_dir
 from local_bench.core.paths import is_safe_id
 from local_bench.core.storage import write_new
 from local_bench.core.tensors import open_tensors
 from local_bench.core.yamlfile import yaml_text, yaml_value
-from local_bench.generators.any_pipeline import IMAGES, arguments_of
+from local_bench.generators.any_pipeline import IMAGES, arguments_of, pipeline_class
 from local_bench.models.cards import ModelCard, cards
 from local_bench.models.purpose import Purpose
 from local_bench.models.vet import PIPELINE, Listing, listing_of, vet
@@ -76,23 +74,12 @@ def add_card(target: str, name: str | None, folder: Path) -> Added:
             f"{target} has no {PIPELINE}: only diffusers pipelines can be added, as `vae/`, `transformer/` …"
         )
     vet(place.listing)
-    pipeline = _class(place.listing)
+    pipeline = pipeline_class(place.listing.index.get("_class_name"), place.listing.where)
     data, notes = _card(place, name, pipeline)
     arguments_of(pipeline, ModelCard.model_validate(data))
     text = f"# {target}, by `local-bench models add`. {' '.join(notes)}\n{yaml_text(data, sort_keys=False)}"
     write_new(folder / f"{name}.yaml", text.encode(), "card")
     return Added(folder / f"{name}.yaml", data, notes)
-
-
-def _class(listing: Listing) -> type:
-    assert listing.index is not None
-    found = getattr(diffusers, str(listing.index.get("_class_name")), None)
-    if not (isinstance(found, type) and issubclass(found, diffusers.DiffusionPipeline)):
-        raise WeightsError(
-            f"{listing.where}: diffusers {diffusers.__version__} has no pipeline {listing.index.get('_class_name')!r}: "
-            "update local-bench"
-        )
-    return found
 
 
 def _card(place: _Place, name: str, pipeline: type) -> tuple[dict[str, Any], list[str]]:
@@ -118,7 +105,8 @@ def _card(place: _Place, name: str, pipeline: type) -> tuple[dict[str, Any], lis
         "name": name,
         "role": "generator",
         "family": "diffusers",
-        "title": f"{Path(place.listing.where).name} ({pipeline.__name__})",
+        "title": Path(place.listing.where).name,
+        "pipeline": pipeline.__name__,
         "source": place.source,
         "licence": licence or "not stated",
         "gated": place.gated,

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import diffusers
 import numpy as np
 import torch
 from diffusers import DiffusionPipeline
 
-from local_bench.core.errors import ConfigError
+from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
 from local_bench.generators.device import attend, place_denoiser
 from local_bench.generators.sampler import Sampler
@@ -40,6 +41,20 @@ class Arguments:
     """The parameter for input images; None: it takes none."""
     mask: str | None
     image_guidance: str | None
+
+    @property
+    def inputs(self) -> dict[str, str | None]:
+        """The parameter of each kind of input; None: the pipeline takes none."""
+        negative = "negative_prompt" if "negative_prompt" in self.names else None
+        return {"image": self.image, "mask": self.mask, "negative_prompt": negative}
+
+
+def pipeline_class(name: object, where: str) -> type:
+    """diffusers' pipeline of this name. WeightsError, naming `where`, if it has none."""
+    found = getattr(diffusers, str(name), None)
+    if not (isinstance(found, type) and issubclass(found, DiffusionPipeline)):
+        raise WeightsError(f"{where}: diffusers {diffusers.__version__} has no pipeline {name!r}: update local-bench")
+    return found
 
 
 def arguments_of(pipeline: type, card: ModelCard) -> Arguments:
@@ -85,6 +100,9 @@ class AnyPipeline(Staged):
     def load_denoiser(self) -> None:
         """ConfigError if the pipeline cannot be called as the card says."""
         self.pipe = self._load(())
+        found = type(self.pipe).__name__
+        if self.card.pipeline not in (None, found):
+            raise ConfigError(f"{self.card.name}: the card has pipeline: {self.card.pipeline}, the model is a {found}")
         self._takes = arguments_of(type(self.pipe), self.card)
         if "denoise" in self.machine.offload and self.machine.device.type == "cuda":
             if self.pipe.model_cpu_offload_seq is None:

@@ -56,14 +56,16 @@ def count(card: ModelCard, sampler: Sampler, input_images: int = 0, text_tokens:
 
 def _declared(card: ModelCard, sampler: Sampler) -> Operations:
     """The figures declared on the card: memory by phase from `vram_by_phase_gb`, else `vram_gb` for each phase;
-    operations from `pflop_per_image` (at the card's size and steps), if present. Layer sizes are unknown, so weights
-    are not offloaded, except those of the family `diffusers` where `vram_by_phase_gb` has the largest `component`."""
+    operations from `pflop_per_image` (at the card's size and steps), if present. Operations and the memory of decoding
+    are in proportion to the area. Layer sizes are unknown, so weights are not offloaded, except those of the family
+    `diffusers` where `vram_by_phase_gb` has the largest `component`."""
+    area = sampler.height * sampler.width / (card.sampler.height * card.sampler.width)
     gb = {name: card.vram_by_phase_gb.get(name, card.vram_gb) for name in ("encode", "denoise", "decode")}
     encoder_bytes, transformer_bytes = int(gb["encode"] * 1e9), int(gb["denoise"] * 1e9)
     return Operations(
         encode_flop=0,
         picture_flop=0,
-        forward_flop=int((card.pflop_per_image or 0) * 1e15 / card.sampler.num_inference_steps),
+        forward_flop=int((card.pflop_per_image or 0) * 1e15 * area / card.sampler.num_inference_steps),
         passes=1,
         together=False,
         steps=sampler.num_inference_steps,
@@ -79,7 +81,7 @@ def _declared(card: ModelCard, sampler: Sampler) -> Operations:
         encode_live_bytes=0,
         picture_live_bytes=0,
         forward_live_bytes=0,
-        decode_live_bytes=max(int(gb["decode"] * 1e9) - transformer_bytes, 0),
+        decode_live_bytes=int(max(gb["decode"] * 1e9 - transformer_bytes, 0.0) * area),
     )
 
 

@@ -173,6 +173,8 @@ class ModelCard(Strict):
     family: str
     """The implementation that runs the model."""
     title: str
+    pipeline: str | None = None
+    """For the family `diffusers`: the pipeline's class."""
     source: Source
     parts: dict[str, Source] = Field(default={})
     """Components from other repositories, by name (an adapter, its image encoder)."""
@@ -229,8 +231,8 @@ class ModelCard(Strict):
         missing = next((name for name in self.lora if name not in self.parts), None)
         if missing is not None:
             raise ValueError(f"lora: {missing!r} is not in parts: add a part with its source")
-        if self.call and self.family != "diffusers":
-            raise ValueError("call: only the family `diffusers` has arguments of its own")
+        if (self.call or self.pipeline) and self.family != "diffusers":
+            raise ValueError("call and pipeline: only the family `diffusers` has them")
         if self.lora and self.role != "generator":
             raise ValueError("lora: only generators support adapters")
         return self

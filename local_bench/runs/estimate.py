@@ -178,8 +178,11 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
     compiled = compiled and "denoise" not in largest.offload and "weights" not in model.config.lossy.settings
     compiled = compiled and traits(model.card.family).compiles
     seconds = None if target.gpu is None or refused else _weighted(groups, _seconds, target.gpu, compiled)
-    skips = model.config.lossy.first_block_cache is not None  # fewer operations than counted: no lower bound
-    floor = None if target.gpu is None or skips else _weighted(groups, _floor_seconds, target.gpu, compiled)
+    counted = bool(model.card.architecture)
+    if not counted and seconds is not None:
+        sentences.append("its time is an estimate by parameters, tokens and steps: `plan --measure` measures it")
+    bounded = counted and model.config.lossy.first_block_cache is None  # which skips some of the counted operations
+    floor = _weighted(groups, _floor_seconds, target.gpu, compiled) if target.gpu is not None and bounded else None
     hours = None if seconds is None else n * seconds / 3600
     cost = None
     if hours is not None and target.price is not None:

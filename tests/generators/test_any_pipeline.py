@@ -53,7 +53,7 @@ def request_of(described: ModelCard) -> GenerationRequest:
     mask = Image.new("RGB", (64, 64))
     mask.paste((255, 255, 255), (16, 16, 48, 48))
     images = (InputImage("0" * 64, Image.fromarray(noise)),) if described.takes.pictures else ()
-    prompt = "<img><|image_1|></img>A red boot" if "OmniGen" in described.title else "A red boot"
+    prompt = "<img><|image_1|></img>A red boot" if described.pipeline == "OmniGenPipeline" else "A red boot"
     sampler = Sampler(**described.sampler.model_dump() | {"height": 64, "width": 64, "num_inference_steps": 2})
     return GenerationRequest(prompt, sampler, images, InputImage("1" * 64, mask) if described.takes.mask else None)
 

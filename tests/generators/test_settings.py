@@ -42,7 +42,8 @@ def test_a_card_names_the_source_of_its_settings(name):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_table_has_the_cards_numbers(name):
     sampler = cards()[name].sampler
-    guidance = str(sampler.true_cfg_scale if sampler.guidance_scale is None else sampler.guidance_scale)
+    scale = sampler.true_cfg_scale if sampler.guidance_scale is None else sampler.guidance_scale
+    guidance = "none" if scale is None else str(scale)
     if sampler.image_guidance_scale is not None:
         guidance += f", image {sampler.image_guidance_scale}"
     assert rows()[name] == (str(sampler.num_inference_steps), guidance, str(sampler.height))
