@@ -33,8 +33,9 @@ def padded(items: Sequence[T], size: int) -> list[T]:
 
 def warm_up(generator: Staged, item: Item, batch_size: int) -> None:
     """Run the model for a few steps on the canonical form of `item`, so that its blocks are compiled here."""
-    short = generator.canonical(_short(item))
-    generator.decode(generator.denoise([short] * batch_size), short.request.sampler)
+    for short in generator.compiled_forms(_short(item)):
+        latents = generator.denoise([short] * batch_size)
+    generator.decode(latents, short.request.sampler)
 
 
 def batch_is_neutral(generator: Staged, items: Sequence[Item], batch_size: int) -> bool:

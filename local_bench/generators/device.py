@@ -26,6 +26,9 @@ _TOKEN_AXES = {
     "encoder_attention_mask": (-1,),  # (B, 1, tokens)
     "image_rotary_emb": (-2,),  # (tokens, head) each
     "modulate_index": (-1,),  # (B, tokens)
+    "x": (-2,),  # Z-Image: (B, tokens, width)
+    "attn_mask": (-1,),  # (B, tokens)
+    "freqs_cis": (-2,),  # (B, tokens, head / 2)
 }
 """The axes of a block's arguments, by name, whose lengths differ between image sizes and prompts. Of four-dimensional
 tensors (a UNet's features, a mask of tokens by tokens) these are the last two."""

@@ -80,6 +80,14 @@ def _pixart(config: Any, s: Sizes, empty: Empty) -> Inputs:
     }
 
 
+def _z_image(config: Any, s: Sizes, empty: Empty) -> Inputs:
+    return {
+        "x": [empty(config.in_channels, 1, s.result[0] // 8, s.result[1] // 8)],
+        "t": empty(1),
+        "cap_feats": [empty(s.text, config.cap_feat_dim)],
+    }
+
+
 def _unet(config: Any, s: Sizes, empty: Empty) -> Inputs:
     return {
         "sample": empty(1, config.in_channels, s.result[0] // 8, s.result[1] // 8),
@@ -113,6 +121,7 @@ _FORWARD: dict[str, Callable[[Any, Sizes, Empty], Inputs]] = {
     **dict.fromkeys(("flux2", "flux2_klein"), _flux2),
     **dict.fromkeys(("sd3", "sd3_inpaint"), _sd3),
     "pixart_sigma": _pixart,
+    "z_image": _z_image,
     "instruct_pix2pix": _unet,
     "omnigen": _omnigen,
 }

@@ -5,7 +5,6 @@ kernels apply it incorrectly). Prompts are therefore encoded one by one, and a b
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,9 +13,6 @@ from diffusers import QwenImagePipeline
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, tokens_over
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
-
-_CANONICAL_TOKENS = 251
-"""Prompt length used for compilation: close to a typical prompt, and a prime, so that no divisor is assumed."""
 
 
 class QwenImage(Staged):
@@ -32,10 +28,6 @@ class QwenImage(Staged):
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         scale = items[0].request.sampler.true_cfg_scale
         return super().call(items, generators) | ({} if scale is None else {"true_cfg_scale": scale})
-
-    def canonical(self, item: Item) -> Item:
-        fixed = {name: _of_length(t, _CANONICAL_TOKENS) for name, t in item.text.tensors.items()}
-        return replace(super().canonical(item), text=replace(item.text, tensors=fixed))
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         pipe, config = self.pipe, self.pipe.vae.config
@@ -63,9 +55,3 @@ class QwenImage(Staged):
 
     def _seen(self, request: GenerationRequest) -> dict[str, Any]:
         return {}
-
-
-def _of_length(embeds: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Repeat and cut (1, n, width) to (1, tokens, width)."""
-    times = -(-tokens // embeds.shape[1])
-    return embeds.repeat(1, times, 1)[:, :tokens]

@@ -59,6 +59,7 @@ FAMILIES = {
     ),
     "flux2": Traits("flux2:Flux2", unbatched_with_images=True),
     "flux2_klein": Traits("flux2:Flux2Klein", unbatched_with_images=True),
+    "z_image": Traits("z_image:ZImage", exact_length=True),
     "pixart_sigma": Traits("pixart_sigma:PixArtSigma"),
     "instruct_pix2pix": Traits("instruct_pix2pix:InstructPix2Pix", encodes_images=True),
     "omnigen": Traits("omnigen:OmniGen", max_batch=1, images_add_passes=True),

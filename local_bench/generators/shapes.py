@@ -89,6 +89,8 @@ def sizes(card: ModelCard, sampler: Sampler, input_images: int = 0, text_tokens:
 def _passes(card: ModelCard, sampler: Sampler, input_images: int) -> tuple[int, bool]:
     guided = (sampler.guidance_scale or 0) > 1
     match card.family:
+        case "z_image":
+            return (2, True) if sampler.guidance_scale != 0 else (1, False)
         case "sd3" | "sd3_inpaint" | "pixart_sigma":
             return (2, True) if guided else (1, False)
         case "instruct_pix2pix":
@@ -113,7 +115,7 @@ def _encoded(family: str, sampler: Sampler, own: int, grids: tuple[tuple[int, in
             return {"text_encoder": sampler.max_sequence_length or 300}
         case "instruct_pix2pix":
             return {"text_encoder": _CLIP_TOKENS}
-        case "flux2" | "flux2_klein":
+        case "flux2" | "flux2_klein" | "z_image":
             return {"text_encoder": sampler.max_sequence_length or 512}
         case "omnigen":
             return {}
@@ -127,7 +129,7 @@ def _text(family: str, sampler: Sampler, own: int, encoded: dict[str, int]) -> i
     match family:
         case "sd3" | "sd3_inpaint":
             return _CLIP_TOKENS + encoded["text_encoder_3"]
-        case "omnigen":
+        case "omnigen" | "z_image":
             return own
         case _ if family in QWEN_TEMPLATE:
             return encoded["text_encoder"] - QWEN_TEMPLATE[family]

@@ -27,6 +27,9 @@ from local_bench.models.cards import ModelCard
 # environments without onnxruntime instead.
 diffusers.OnnxRuntimeModel = dummy_onnx_objects.OnnxRuntimeModel
 
+_CANONICAL_TOKENS = 251
+"""Prompt length used for compilation: close to a typical prompt, and a prime, so that no divisor is assumed."""
+
 
 class Staged(ABC):
     """A generator. Call order: `load_encoder`, `encode_text` and `encode_image` for each input, `drop_encoder`,
@@ -78,6 +81,10 @@ class Staged(ABC):
         guidance = items[0].request.sampler.guidance_scale
         return {} if guidance is None else {"guidance_scale": guidance}
 
+    def prompts(self, items: Sequence[Item]) -> dict[str, Any]:
+        """The pipeline's arguments for the encoded prompts of a batch, on the device."""
+        return cat([item.text.tensors for item in items], self.machine.device, self.machine.dtype)
+
     def canonical(self, item: Item) -> Item:
         """`item` at `compiled_size`, with the fewest input images; of families with unpadded prompts, also with a
         prompt of a fixed length.
@@ -98,7 +105,15 @@ class Staged(ABC):
             mask=item.request.mask and of_size(item.request.mask),
         )
         encoded = tuple(_of_size(image, height, width) for image in item.input_images[:fewest])
-        return replace(item, request=request, input_images=encoded)
+        text = item.text
+        if self.traits.exact_length:
+            fixed = {name: _of_length(tensor, _CANONICAL_TOKENS) for name, tensor in text.tensors.items()}
+            text = replace(text, tensors=fixed)
+        return replace(item, request=request, text=text, input_images=encoded)
+
+    def compiled_forms(self, item: Item) -> list[Item]:
+        """The items whose denoising compiles all graphs: more than `canonical` where calls differ by a mask."""
+        return [self.canonical(item)]
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         """Decode one image's latents, as returned by the pipeline, to pixels in [-1, 1], (1, 3, height, width)."""
@@ -134,7 +149,7 @@ class Staged(ABC):
         generators = [torch.Generator("cpu").manual_seed(item.seed) for item in items]
         with torch.inference_mode(), attend(getattr(self.pipe, self.denoiser), self.machine):
             latents: torch.Tensor = self.pipe(
-                **cat([item.text.tensors for item in items], self.machine.device, self.machine.dtype),
+                **self.prompts(items),
                 **self._size(sampler),
                 **self.call(items, generators),
                 num_inference_steps=sampler.num_inference_steps,
@@ -207,6 +222,12 @@ class Staged(ABC):
         collect()
         if self.machine.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _of_length(embeds: torch.Tensor, tokens: int) -> torch.Tensor:
+    """Repeat and cut (1, n, width) to (1, tokens, width)."""
+    times = -(-tokens // embeds.shape[1])
+    return embeds.repeat(1, times, 1)[:, :tokens]
 
 
 def _of_size(encoded: EncodedPrompt, height: int, width: int) -> EncodedPrompt:

@@ -38,6 +38,7 @@ CARDS = {
     "qwen_image_edit_plus": "tiny-qwen-image-edit-plus",
     "flux2": "tiny-flux2",
     "flux2_klein": "tiny-flux2-klein",
+    "z_image": "tiny-z-image",
     "pixart_sigma": "tiny-pixart",
     "instruct_pix2pix": "tiny-pix2pix",
     "omnigen": "tiny-omnigen",

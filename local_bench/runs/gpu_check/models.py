@@ -68,6 +68,11 @@ MODELS = {
     "flux2_klein": FamilyModels(
         "flux2-klein-4b", "tiny-flux2-klein", {"transformer": {"num_layers": 2, "num_single_layers": 4}}
     ),
+    "z_image": FamilyModels(
+        "z-image",
+        "tiny-z-image",
+        {"transformer": {"n_layers": 4}, "text_encoder": {"num_hidden_layers": 4}},
+    ),
     "pixart_sigma": FamilyModels("pixart-sigma", "tiny-pixart", {"text_encoder": _T5}),
     "instruct_pix2pix": FamilyModels("instruct-pix2pix", "tiny-pix2pix", {}),
     "omnigen": FamilyModels("omnigen", "tiny-omnigen", {"transformer": {"num_layers": 8}}),
