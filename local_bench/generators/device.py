@@ -6,6 +6,7 @@ round differently.
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -130,6 +131,7 @@ def compile_regions(module: Any) -> None:
     torch._dynamo.config.recompile_limit = 4096
     torch._dynamo.config.accumulated_recompile_limit = 1_000_000
     torch._dynamo.config.fail_on_recompile_limit_hit = True
+    warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")  # Z-Image has them
     torch.fx.experimental._config.use_duck_shape = False  # axes of equal length are not assumed to be always equal
     for block in _blocks(module):
         block.forward = _of_any_length(block.forward, torch.compile(block.forward, fullgraph=True, dynamic=False))
