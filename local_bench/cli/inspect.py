@@ -161,21 +161,16 @@ def digest(run_dir: Path, fast: bool, as_json: bool) -> int:
     epilog=examples(
         "local-bench verify runs/studio",
         "local-bench verify runs/studio --deep 5 --set suite.path=data/tasks.jsonl",
-        "local-bench verify runs/studio --seal --signer lab.pub",
     )
 )
 @RUN
 @click.option("--deep", metavar="N", type=click.IntRange(1), help="Also generate and judge N tasks again.")
-@click.option("--seal", "sealed", is_flag=True, help="Also compare RUN with its seal and check the signature.")
-@click.option("--signer", metavar="FILE", type=PATH, help="With --seal: the public SSH key that must have signed it.")
 @SETTING
 @ALLOW_REMOTE
 @JSON
 def verify(
     run_dir: Path,
     deep: int | None,
-    sealed: bool,
-    signer: Path | None,
     settings: tuple[str, ...],
     allow_remote: bool,
     as_json: bool,
@@ -184,20 +179,13 @@ def verify(
 
     Compares every image file with its digest, every row with its identity and with the record of the last command,
     and computes question ids, scores and decisions again. Lists what differs; exit 1 if anything does."""
-    from local_bench.analysis.seal import check_seal
     from local_bench.runs.contents import root
     from local_bench.runs.image_store import stored_digests
     from local_bench.runs.rundir import RunDir
     from local_bench.runs.verify import verify as checked
 
-    if signer is not None and not sealed:
-        raise UserError("--signer is the key of a seal: add --seal")
-    fingerprint = None
     with RunDir.open(run_dir) as run, progress() as shown:
         findings = checked(run, shown.note)
-        if sealed:
-            of_seal, fingerprint = check_seal(run, signer)
-            findings += of_seal
         if deep:
             from local_bench.runs.config import load_config_to_judge
             from local_bench.runs.deep import repeat_tasks
@@ -206,40 +194,15 @@ def verify(
             findings += repeat_tasks(run, config, deep, shown)
         n = sum(map(len, stored_digests(run.store).values()))
         faults, digest_ = run.image_store.all_faults, root(run.store)
-    if sealed:
-        say(f"the seal is signed by {fingerprint}" if fingerprint else "the seal has no valid signature")
     if as_json:
         found = {"n_pictures": n, "image_faults": [vars(fault) for fault in faults], "ok": not findings}
         found |= {"findings": [vars(finding) for finding in findings], "root": digest_}
-        show_json(found | ({"signed_by": fingerprint} if sealed else {}))
+        show_json(found)
     elif findings:
         show(table(["check", "subject", "fault"], [[f.check, f.subject, f.fault] for f in findings]))
     else:
         show(f"all checks passed: {n:,} image files, and all rows of the database; root {digest_}")
     return say_faults(faults) or int(bool(findings))
-
-
-@click.command(epilog=examples("local-bench seal runs/studio --key ~/.ssh/id_ed25519"))
-@RUN
-@click.option("--key", metavar="FILE", type=PATH, help="Sign the seal with this private SSH key (ssh-keygen -Y sign).")
-@JSON
-def seal(run_dir: Path, key: Path | None, as_json: bool) -> int:
-    """Write RUN's digests to RUN/seal.json and sign them, after verifying RUN.
-
-    `verify --seal` compares the run with it later. Publish the seal, or its sha256, to prove that results are
-    unchanged; seal.json can also be signed or timestamped with other tools."""
-    from local_bench.analysis.seal import seal as write_seal
-    from local_bench.analysis.seal import seal_sha256
-    from local_bench.runs.rundir import RunDir
-
-    with RunDir.open(run_dir) as run:
-        path, signature = write_seal(run, key)
-        sha256 = seal_sha256(run)
-    if as_json:
-        show_json({"seal": str(path), "signature": None if signature is None else str(signature), "sha256": sha256})
-    else:
-        show(f"{path}{f' and {signature}' if signature else ', not signed'}; sha256 {sha256}")
-    return 0
 
 
 @click.command(epilog=examples("local-bench recover runs/studio"))

@@ -18,7 +18,7 @@ from local_bench.cli.edge import DEBUG, abandon, interruptible, printable_stream
 from local_bench.cli.exchange import export_run, import_files
 from local_bench.cli.extract import extract
 from local_bench.cli.init import init
-from local_bench.cli.inspect import digest, list_runs, recover, report, seal, verify
+from local_bench.cli.inspect import digest, list_runs, recover, report, verify
 from local_bench.cli.merge import merge
 from local_bench.cli.options import PATH, Commands, examples
 from local_bench.cli.output import say
@@ -82,7 +82,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Look": [list_runs, view, report, compare],
     "People": [annotate, agreement, predictor],
     "Papers": [score, reproduce, export_run, import_files],
-    "Integrity": [verify, digest, seal, recover],
+    "Integrity": [verify, digest, recover],
 }
 assert isinstance(cli, Commands)
 cli.sections = SECTIONS

@@ -37,7 +37,6 @@ def test_the_commands_are_these():
             "ls",
             "merge",
             "recover",
-            "seal",
             "slurm",
             "verify",
             "models",

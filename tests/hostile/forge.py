@@ -211,7 +211,7 @@ class Forgery:
             "nan": b'{"a": NaN}',
             "latin-1": b'{"a": "\xe9"}',
         }
-        names = ("ledger.sqlite", "run.yaml", "provenance.json", "seal.json", "annotations.sqlite", ".lock", "logs")
+        names = ("ledger.sqlite", "run.yaml", "provenance.json", "annotations.sqlite", ".lock", "logs")
         names += ("report", "exports", "ledger.backup.sqlite", "ledger.sqlite-journal", "ledger.sqlite-wal", "images")
         for name in names:
             for kind, data in contents.items():

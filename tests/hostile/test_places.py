@@ -59,7 +59,6 @@ READERS: list[list[str]] = [
     ["annotate", "status", AT],
     ["annotate", "import", AT, "people.jsonl", "--protocol", "accept"],
     ["revise", "write", AT, "--out", "revised"],
-    ["seal", AT],
     ["export", AT, "--format", "servimage", "--out", "out"],
     ["--config-dir", AT, "models", "list"],
 ]

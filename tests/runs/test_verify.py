@@ -3,15 +3,12 @@
 import hashlib
 import json
 import shutil
-import subprocess
 from types import SimpleNamespace
 
 import pytest
 
-from local_bench.analysis.seal import check_seal, seal
 from local_bench.cli.main import main
-from local_bench.core.errors import UserError
-from local_bench.runs.contents import merkle_root, record_contents, root
+from local_bench.runs.contents import merkle_root, root
 from local_bench.runs.deep import repeat_tasks
 from local_bench.runs.engine import run_stages
 from local_bench.runs.progress import Quiet
@@ -126,72 +123,6 @@ def test_the_command_lists_findings_and_exits_with_1(recorded, tmp_path, cli):
     ended = cli("verify", path)
     assert ended.returncode == 1
     assert "does not follow from the verdicts" in ended.stdout
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory):
-    path = tmp_path_factory.mktemp("keys")
-    for name in ("lab", "other"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(path / name)], check=True)
-    return path
-
-
-def test_a_seal_is_signed_and_compared(recorded, keys, tmp_path, cli):
-    path = tmp_path / "run"
-    shutil.copytree(recorded, path)
-    assert "has no seal.json" in cli("verify", path, "--seal").stderr
-    ended = cli("seal", path, "--key", keys / "lab", "--json")
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout)["sha256"] == hashlib.sha256((path / "seal.json").read_bytes()).hexdigest()
-    ended = cli("verify", path, "--seal", "--signer", keys / "lab.pub", "--json")
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout)["signed_by"].startswith("SHA256:")
-    ended = cli("verify", path, "--seal", "--signer", keys / "other.pub")
-    assert ended.returncode == 1
-    assert "is not a valid signature" in ended.stdout
-    assert cli("verify", path, "--seal").returncode == 0
-    text = (path / "seal.json").read_text()
-    (path / "seal.json").write_text(text.replace('"n_images": ', '"n_images": 1'))
-    ended = cli("verify", path, "--seal")
-    assert ended.returncode == 1
-    assert "has another n_images than the run" in ended.stdout
-    assert "is not a valid signature" in ended.stdout
-
-
-def test_a_seal_reveals_a_change_that_was_recorded_again(recorded, keys, tmp_path):
-    """Anyone who can write the run can also write its record; the seal is not part of the run."""
-    path = tmp_path / "run"
-    shutil.copytree(recorded, path)
-    with RunDir.open(path) as run:
-        seal(run, keys / "lab")
-    with RunDir.begin(path, read_run_config(path)) as run:
-        run.store.write("UPDATE scores SET value = value + 0.01 WHERE name = 'entropy'")
-        record_contents(run)
-    with RunDir.open(path) as run:
-        assert verify(run) == []
-        findings, fingerprint = check_seal(run, keys / "lab.pub")
-        assert {finding.fault for finding in findings} == {
-            "has another root than the run",
-            "has another digests than the run",
-        }
-        assert fingerprint
-
-
-def test_only_a_run_without_findings_is_sealed(recorded, tmp_path):
-    path = tmp_path / "run"
-    shutil.copytree(recorded, path)
-    mutate_run.MUTATIONS["change a score"][0](path)
-    with (
-        RunDir.open(path) as run,
-        pytest.raises(UserError, match="does not follow from the verdicts"),
-    ):
-        seal(run, None)
-    assert not (path / "seal.json").exists()
-    shutil.rmtree(path)
-    shutil.copytree(recorded, path)
-    with RunDir.open(path) as run, pytest.raises(UserError, match="cannot sign"):
-        seal(run, tmp_path / "no-key")
-    assert not (path / "seal.json").exists()
 
 
 def test_deep_generates_again_and_compares(folder, tmp_path):  # noqa: F811
