@@ -35,7 +35,7 @@ class Payment:
     """Acceptance rate by bins of the deciding scores' mean."""
     failures: Failures
     predictors: dict[str, Fitted]
-    """`rule`, `logistic`, `boosted`; empty if there are too few annotations to fit them."""
+    """`rule`, `logistic`; empty if there are too few annotations to fit them."""
     expected: dict[str, dict[str, ExpectedRevenue]]
     """Predictor -> model -> expected revenue of all its images, annotated or not."""
     realised: dict[str, RealisedRevenue]
@@ -127,7 +127,7 @@ def predicted(run: RunDir, people: Path) -> dict[str, bool | None]:
     is missing (ServImage, sec. G.2, table 9). UserError if there are too few annotations."""
     thresholds = thresholds_of(run.config)
     images = _labelled(run, people, thresholds)
-    found = out_of_fold(images.features(tuple(thresholds)), images.labels, "logistic")
+    found = out_of_fold(images.features(tuple(thresholds)), images.labels)
     return {work_id: None if np.isnan(p) else bool(p >= 0.5) for work_id, p in zip(images.work_ids, found, strict=True)}
 
 
@@ -212,8 +212,7 @@ def _fitted(
     try:
         return {
             "rule": fit_rule(concepts, labels, thresholds),
-            "logistic": fit_concepts(concepts, labels, "logistic"),
-            "boosted": fit_concepts(concepts, labels, "boosted"),
+            "logistic": fit_concepts(concepts, labels),
         }, None
     except UserError as e:
         return {}, str(e)

@@ -39,20 +39,13 @@ OTHER_JUDGE = click.option(
     "--other-judge", is_flag=True, help="Accept runs with other judges or rubrics than those of the training runs."
 )
 
-_SCORE_KINDS = ["rule", "logistic", "boosted"]
-CALIBRATION = click.option(
-    "--calibration",
-    type=click.Choice(["platt", "isotonic", "temperature"]),
-    default="platt",
-    show_default=True,
-    help="Calibration of the probabilities on the validation tasks.",
-)
+_SCORE_KINDS = ["rule", "logistic"]
 KIND = click.option(
     "--kind",
     type=click.Choice(_SCORE_KINDS),
     default="logistic",
     show_default=True,
-    help="A tuned threshold rule, logistic regression, or gradient boosting of the deciding scores.",
+    help="A tuned threshold rule, or logistic regression on the deciding scores.",
 )
 SEED = click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Selects the splits.")
 
@@ -82,7 +75,7 @@ def _opened(paths: tuple[Path, ...]) -> Iterator[list["RunDir"]]:
 
 @predictor.command(
     epilog=examples(
-        "local-bench predictor train runs/a runs/b --annotations a.jsonl --annotations b.jsonl --out payers/boosted",
+        "local-bench predictor train runs/a runs/b --annotations a.jsonl --annotations b.jsonl --out payers/logistic",
         "local-bench predictor train runs/a --out payers/logistic --kind logistic   # annotated with `annotate`",
         "local-bench predictor train runs/a --out payers/servimage --kind servimage --model qwen3-vl-4b-1gpu",
     )
@@ -95,8 +88,8 @@ def _opened(paths: tuple[Path, ...]) -> Iterator[list["RunDir"]]:
     type=click.Choice([*_SCORE_KINDS, "servimage"]),
     default="logistic",
     show_default=True,
-    help="A tuned threshold rule, logistic regression, or gradient boosting of the deciding scores; servimage: the "
-    "two-stage model of the images.",
+    help="A tuned threshold rule, or logistic regression on the deciding scores; servimage: the two-stage model of the "
+    "images.",
 )
 @click.option(
     "--model",
@@ -110,7 +103,6 @@ def _opened(paths: tuple[Path, ...]) -> Iterator[list["RunDir"]]:
     type=click.Choice(["frozen", "concepts", "vision", "full"]),
     help="With --kind servimage: a row of ServImage's table 4 [default: as in --model].",
 )
-@CALIBRATION
 @SEED
 @JSON
 def train(
@@ -120,7 +112,6 @@ def train(
     kind: str,
     model: str,
     row: str | None,
-    calibration: str,
     seed: int,
     as_json: bool,
 ) -> int:
@@ -136,12 +127,12 @@ def train(
     check_folder(out)
     with _opened(run_dirs) as runs:
         if kind == "servimage":
-            found = _train_model(runs, annotations, out, model, row, calibration, seed)
+            found = _train_model(runs, annotations, out, model, row, seed)
             if found is None:  # another process of the training writes the predictor
                 return 0
             card = found
         else:
-            card = train_predictor(runs, annotations, kind, calibration, seed, report=_say)  # type: ignore[arg-type]  # click's choices
+            card = train_predictor(runs, annotations, kind, seed, report=_say)  # type: ignore[arg-type]  # click's choices
     save(card, out)
     if as_json:
         show_json({"written": str(out)} | card_json(card))
@@ -156,7 +147,6 @@ def _train_model(
     out: Path,
     model: str,
     row: str | None,
-    calibration: str,
     seed: int,
 ) -> "Card | None":
     """Train a payment model, then its calibration. None in all processes but the first."""
@@ -171,18 +161,18 @@ def _train_model(
     decided = decisions_of(runs, annotations)
     # unsuitable annotations are refused here, before hours of training
     untrained = {row.work_id: 0.0 for run in runs for row in run.store.candidates()}
-    train_predictor(runs, annotations, "servimage", calibration, seed, untrained, _say)  # type: ignore[arg-type]  # as above
+    train_predictor(runs, annotations, "servimage", seed, untrained, _say)
     train_payment_model(runs, decided, config, out / MODEL, report=say)
     if not is_main_process():
         return None
     odds = log_odds_of(runs, out / MODEL)
-    return train_predictor(runs, annotations, "servimage", calibration, seed, odds)  # type: ignore[arg-type]  # as above
+    return train_predictor(runs, annotations, "servimage", seed, odds)
 
 
 @predictor.command(
     epilog=examples(
-        "local-bench predictor evaluate payers/boosted runs/a runs/b --annotations a.jsonl --annotations b.jsonl",
-        "local-bench predictor evaluate payers/boosted runs/a --predictions zero-shot.jsonl --json",
+        "local-bench predictor evaluate payers/logistic runs/a runs/b --annotations a.jsonl --annotations b.jsonl",
+        "local-bench predictor evaluate payers/logistic runs/a --predictions zero-shot.jsonl --json",
     )
 )
 @click.argument("folder", metavar="DIR", type=PATH)
@@ -227,8 +217,8 @@ def evaluate(
 
 @predictor.command(
     epilog=examples(
-        "local-bench predictor apply runs/new --predictor payers/boosted",
-        "local-bench predictor apply runs/new --predictor payers/boosted --out predictions.jsonl",
+        "local-bench predictor apply runs/new --predictor payers/logistic",
+        "local-bench predictor apply runs/new --predictor payers/logistic --out predictions.jsonl",
     )
 )
 @RUN
@@ -333,7 +323,6 @@ def zero_shot(
 )
 @click.option("--out", metavar="DIR", type=PATH, help="Also train a predictor and write it to this new folder.")
 @KIND
-@CALIBRATION
 @SEED
 @JSON
 def dataset(
@@ -341,7 +330,6 @@ def dataset(
     least_confidence: float | None,
     out: Path | None,
     kind: str,
-    calibration: str,
     seed: int,
     as_json: bool,
 ) -> int:
@@ -365,7 +353,7 @@ def dataset(
     text, values = statistics_text(found), statistics_json(found)
     if out is not None:
         names = [file.name for file in files]
-        card = datasets.train_dataset(images, names, kind, calibration, seed)  # type: ignore[arg-type]  # as `train`
+        card = datasets.train_dataset(images, names, kind, seed)  # type: ignore[arg-type]  # as `train`
         save(card, out)
         text += f"\n\n{card_text(card)}\nwritten to {out}"
         values |= {"written": str(out), "predictor": card_json(card)}

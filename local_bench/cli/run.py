@@ -109,7 +109,7 @@ def judge(
         "local-bench settle runs/studio --set settlement.usd_per_hour=2 --save",
         "local-bench settle runs/studio --plan-labels 0.1 --questions ask.jsonl",
         "local-bench settle runs/studio --people runs/studio      # annotated with `annotate`",
-        "local-bench settle runs/studio --predictor payers/boosted # trained on other runs",
+        "local-bench settle runs/studio --predictor payers/logistic # trained on other runs",
     )
 )
 @TARGET

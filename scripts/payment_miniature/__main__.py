@@ -99,11 +99,10 @@ def _simple(shop: orders.Shop, examples: list[Example], seed: int) -> dict[str, 
         "tuned rule": rule.accepted.astype(np.float64),
     }
     for name, features in (("judge scores", table), ("judge scores and points", wide)):
-        for kind in ("logistic", "boosted"):
-            model = fit_held_out(
-                features.rows(train_mask), labels[train_mask], features.rows(held), labels[held], kind, seed=seed
-            )
-            found[f"{kind}, {name}"] = model.probabilities(features.rows(test)).values
+        model = fit_held_out(
+            features.rows(train_mask), labels[train_mask], features.rows(held), labels[held], seed=seed
+        )
+        found[f"logistic, {name}"] = model.probabilities(features.rows(test)).values
     return found
 
 

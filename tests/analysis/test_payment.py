@@ -40,7 +40,7 @@ def test_payment_is_explained_and_predicted(run, people):  # noqa: F811
     assert found.failures.n_rejected == sum(not ok for ok in list(truth(run).values())[:100])
     assert [row.name for row in found.failures.rows] == ["brf", "cns"], "of table 12's, those that there are"
     assert found.failures.rows[0].cohens_d > 1
-    assert set(found.predictors) == {"rule", "logistic", "boosted"}
+    assert set(found.predictors) == {"rule", "logistic"}
     for name, fitted in found.predictors.items():
         assert fitted.quality.n == 100
         assert fitted.n_unlabelled == N - 1 - 100
@@ -86,7 +86,7 @@ def test_expected_revenue_is_close_to_that_of_people(run, people):  # noqa: F811
                WHERE name = 'brf' AND value >= 3"""
         )[0]["paid"]
     paid = sum(row["price_micro_usd"] for row in rows if true_decisions.get(row["task_id"]))
-    for name in ("rule", "logistic", "boosted"):
+    for name in ("rule", "logistic"):
         assert found.expected[name][MODEL].expected_micro_usd == pytest.approx(paid, rel=0.12)
     assert judged > 1.15 * paid
 
@@ -100,7 +100,7 @@ def test_the_text_and_the_json(run, people, tmp_path):  # noqa: F811
         "Hedges' g",
         "if calibrated",
         "not of the predictor's fit",
-        "boosted",
+        "logistic",
         "held-out tasks",
         "0 ties were assigned to the first",
     ):

@@ -89,8 +89,7 @@ def test_training_tasks_are_not_evaluated(card, opened):
         report(card.model_copy(update={"trained_on": all_used}), [a], [a_file])
 
 
-@pytest.mark.parametrize("kind", ["logistic", "boosted"])
-def test_shuffled_annotations_give_chance(kind, opened, tmp_path):
+def test_shuffled_annotations_give_chance(opened, tmp_path):
     """The negative control: of shuffled decisions nothing is learnt, with the same scores; of the real ones a lot."""
     (a, b), files = opened
     shuffled = []
@@ -101,7 +100,7 @@ def test_shuffled_annotations_give_chance(kind, opened, tmp_path):
         shuffled.append(tmp_path / f"{i}.jsonl")
         text = (json.dumps(row | {"overall": of}) + "\n" for row, of in zip(rows, decisions, strict=True))
         shuffled[-1].write_text("".join(text))
-    learnt, chance = (report(train([a], [of[0]], kind), [a, b], of).rows[-1].evaluation for of in (files, shuffled))
+    learnt, chance = (report(train([a], [of[0]]), [a, b], of).rows[-1].evaluation for of in (files, shuffled))
     assert learnt.auc.value > 0.9
     assert 0.35 < chance.auc.value < 0.65
     assert chance.accuracy.value < max(chance.base_rate, 1 - chance.base_rate) + 0.08
@@ -153,7 +152,7 @@ def test_a_file_of_predictions_adds_a_row(card, opened, tmp_path):
 
 def test_training_is_deterministic_and_the_card_loads(runs, opened, tmp_path):
     both, files = opened
-    one, other = (train(both, files, "boosted", "isotonic") for _ in range(2))
+    one, other = (train(both, files) for _ in range(2))
     assert one == other
     save(one, tmp_path / "p")
     again = load(tmp_path / "p")
@@ -240,7 +239,7 @@ def test_log_odds_of_a_model_that_reads_images_are_calibrated_and_used(opened):
     rng = np.random.default_rng(0)
     noisy = {key: float(4 * (y - 0.5) + rng.normal(0, 1)) for key, y in zip(images.keys, images.accepted, strict=True)}
     rule = Rule({"brf": 3.0})
-    card = train_on(images, inputs, ["a"], rule, "logistic", "temperature", log_odds=noisy)
+    card = train_on(images, inputs, ["a"], rule, "logistic", log_odds=noisy)
     *_, row = report_on(card, images, log_odds=noisy).rows
     assert row.evaluation.accuracy.value > 0.9
     lines = predictions(card, a, log_odds=noisy)

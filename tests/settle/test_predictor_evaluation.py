@@ -147,23 +147,20 @@ def test_the_tuned_rule_can_reject_everything():
     assert not found.decisions(table).accepted.any()
 
 
-@pytest.mark.parametrize("calibration", ["platt", "isotonic", "temperature"])
-def test_calibration_on_other_tasks_repairs_overconfidence(calibration):
+def test_calibration_on_other_tasks_repairs_overconfidence():
     """Log-odds three times too large, on validation tasks; measured on test tasks."""
     rng = np.random.default_rng(0)
     odds = rng.normal(0, 1.5, 4000)
     paid = (rng.random(4000) < 1 / (1 + np.exp(-odds))).astype(float)
     validation, test = slice(0, 2000), slice(2000, 4000)
-    model = fit_calibration(3 * odds[validation], paid[validation], calibration)
+    model = fit_calibration(3 * odds[validation], paid[validation])
     assert loads(dumps(model)) == model
     tasks = np.arange(2000)
     before = evaluate(Platt(1, 0).probabilities(3 * odds[test]), paid[test] > 0, tasks, ("a",) * 2000)
     after = evaluate(model.probabilities(3 * odds[test]).values, paid[test] > 0, tasks, ("a",) * 2000)
     assert after.ece.value < 0.5 * before.ece.value
     assert after.brier.value < before.brier.value
-    if calibration == "temperature":
-        assert model.calibration.slope == pytest.approx(1 / 3, abs=0.05)
-        assert model.calibration.intercept == 0
+    assert model.calibration.slope == pytest.approx(1 / 3, abs=0.05)
 
 
 def test_calibrating_a_models_log_odds_needs_enough_of_both(guesses):
@@ -179,14 +176,10 @@ def test_few_validation_images_calibrate_out_of_fold_instead(monkeypatch):
     """With seven validation images the validation labels have no influence."""
     table, labels = world(60)
     train, validation = table.rows(np.arange(150)), table.rows(np.arange(150, 157))
-    models = [
-        fit_held_out(train, labels[:150], validation, of, "logistic") for of in (labels[150:157], 1 - labels[150:157])
-    ]
+    models = [fit_held_out(train, labels[:150], validation, of) for of in (labels[150:157], 1 - labels[150:157])]
     assert models[0] == models[1]
     monkeypatch.setattr(fitting, "LEAST_VALIDATION", 1)
-    models = [
-        fit_held_out(train, labels[:150], validation, of, "logistic") for of in (labels[150:157], 1 - labels[150:157])
-    ]
+    models = [fit_held_out(train, labels[:150], validation, of) for of in (labels[150:157], 1 - labels[150:157])]
     assert models[0] != models[1]
 
 
@@ -197,13 +190,13 @@ def test_out_of_fold_no_image_is_predicted_by_a_model_with_its_tasks_labels():
     task = table.tasks[0]
     own = np.flatnonzero(table.tasks == task)
     given[own[0]] = np.nan
-    before = out_of_fold(table, given, "logistic")
+    before = out_of_fold(table, given)
     assert not np.isnan(before).any()
-    fitted = fit_concepts(table, given, "logistic").predictor.probabilities(table).values
+    fitted = fit_concepts(table, given).predictor.probabilities(table).values
     assert not np.allclose(before, fitted)
     for i in own[1:]:
         table.scores[i] = 5 - table.scores[i]  # what its task's rows say must not reach its model
-    after = out_of_fold(table, given, "logistic")
+    after = out_of_fold(table, given)
     assert after[own[0]] == before[own[0]]
-    refitted = fit_concepts(table, given, "logistic").predictor.probabilities(table).values
+    refitted = fit_concepts(table, given).predictor.probabilities(table).values
     assert refitted[own[0]] != fitted[own[0]]

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.ensemble import HistGradientBoostingClassifier
 
 from local_bench.core.errors import UserError
 from local_bench.core.types import Decision, Score
@@ -13,7 +12,7 @@ from local_bench.settle.intervals import share_interval
 from local_bench.settle.predictors import fitting
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import fit_concepts, fit_rule
-from local_bench.settle.predictors.models import ConceptModel, Isotonic, Layout, Linear, Platt, Rule, Tree, Trees
+from local_bench.settle.predictors.models import ConceptModel, Layout, Linear, Platt, Rule
 from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, Probabilities, RealisedRevenue
 from local_bench.settle.predictors.serialization import dumps, loads
 
@@ -41,11 +40,7 @@ def world(n_tasks=250, images=3, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     table, labels = world()
-    return {
-        (kind, calibration): fit_concepts(table, labels, kind, calibration, folds=3)
-        for kind in ("logistic", "boosted")
-        for calibration in ("platt", "isotonic")
-    }
+    return fit_concepts(table, labels, folds=3)
 
 
 def test_the_rule_of_a_table_is_the_rule_of_single_decisions():
@@ -72,24 +67,24 @@ def test_a_missing_column_leaves_open_what_the_others_accept():
     assert (found.known.tolist(), found.unscored) == ([True, False], {1: "cns was not scored"})
 
 
-def test_every_predictor_beats_the_majority_class_on_unseen_orders(fitted):
-    for found in fitted.values():
-        q = found.quality
-        assert q.n == 750
-        assert q.n_tasks == 250
-        assert q.accuracy > max(q.base_rate, 1 - q.base_rate) + 0.1
-        assert q.auc > 0.8
-        assert q.pr_auc > q.base_rate + 0.2
-        assert q.brier < 0.75 * q.base_rate * (1 - q.base_rate)
-        assert q.ece < 0.06, "750 images in ten bins: chance alone gives about 0.03"
+def test_the_model_beats_the_majority_class_on_unseen_orders(fitted):
+    q = fitted.quality
+    assert q.n == 750
+    assert q.n_tasks == 250
+    assert q.accuracy > max(q.base_rate, 1 - q.base_rate) + 0.1
+    assert q.auc > 0.8
+    assert q.pr_auc > q.base_rate + 0.2
+    assert q.brier < 0.75 * q.base_rate * (1 - q.base_rate)
+    assert q.ece < 0.06, "750 images in ten bins: chance alone gives about 0.03"
 
 
 def test_random_labels_have_chance_auc():
     """Random labels, the same for an order's images: splits by image would let the order be known again."""
     rng = np.random.default_rng(1)
     tasks = np.repeat(np.arange(120), 4)
-    scores = rng.uniform(0, 5, (120, 3))[tasks]
-    table = Features(("a", "b", "c"), scores, np.ones((480, 3), bool), ("x",) * 480, np.ones(480, np.int64), tasks)
+    names = tuple(f"s{i}" for i in range(60))  # enough for an order to be known again
+    scores = rng.uniform(0, 5, (120, 60))[tasks]
+    table = Features(names, scores, np.ones((480, 60), bool), ("x",) * 480, np.ones(480, np.int64), tasks)
     labels = rng.integers(0, 2, 120)[tasks].astype(float)
     q = fit_concepts(table, labels, folds=3).quality
     assert 0.35 < q.auc < 0.65
@@ -103,8 +98,7 @@ def test_fifty_labels_are_better_than_chance():
     """With unbalanced folds the prediction could be reversed and the AUC be far below a half."""
     for seed in (0, 1):
         table, labels = world(50, 1, seed)
-        for kind in ("logistic", "boosted"):
-            assert fit_concepts(table, labels, kind).quality.auc > 0.6
+        assert fit_concepts(table, labels).quality.auc > 0.6
 
 
 def test_no_order_is_in_two_folds():
@@ -116,73 +110,28 @@ def test_no_order_is_in_two_folds():
     assert sorted(np.concatenate([see for _, see in parts])) == list(range(120))
 
 
-@pytest.mark.parametrize("calibration", ["platt", "isotonic"])
-def test_boosting_never_falls_as_a_score_rises(fitted, calibration):
-    model = fitted["boosted", calibration].predictor
-    table, _ = world(60, seed=5)
-    grid = np.linspace(0, 5, 41)
-    for column in range(3):
-        rows = np.flatnonzero(table.applies[:, column])[:40]
-        at = []
-        for value in grid:
-            scores = table.scores.copy()
-            scores[rows, column] = value
-            at.append(model.probabilities(replace(table, scores=scores)).values[rows])
-        steps = np.diff(at, axis=0)
-        assert (steps >= 0).all()
-        assert (steps > 0).any(), "and it does rise"
-
-
-def test_without_the_constraint_it_does_fall(monkeypatch):
-    """The negative control: payment that falls as veq rises, which the constraint does not learn."""
-    table, _ = world()
-    falls = (np.random.default_rng(2).random(750) < 1 - table.scores[:, 1] / 5).astype(float)
-    low, high = (replace(table, scores=np.where([False, True, False], v, table.scores)) for v in (0.5, 4.5))
-    constrained = fit_concepts(table, falls, folds=2).predictor
-    assert (constrained.probabilities(low).values <= constrained.probabilities(high).values).all()
-    free = HistGradientBoostingClassifier
-    monkeypatch.setattr("sklearn.ensemble.HistGradientBoostingClassifier", lambda monotonic_cst, **how: free(**how))
-    loose = fit_concepts(table, falls, folds=2).predictor
-    assert loose.probabilities(low).values.mean() > loose.probabilities(high).values.mean() + 0.3
-
-
-def test_our_trees_are_scikit_learns():
-    table, labels = world(80)
-    layout = fitting._layout(table)
-    columns = layout.table(table)
-    ours = fitting._trees(columns, labels > 0, layout, 0)
-    theirs = HistGradientBoostingClassifier(
-        monotonic_cst=[1, 1, 1] + [0] * (columns.shape[1] - 3), random_state=0, min_samples_leaf=12, **fitting._TREES
-    ).fit(columns, labels > 0)
-    other = layout.table(world(80, seed=9)[0])
-    assert (ours.log_odds(other) == theirs.decision_function(other)).all()
-
-
 def test_read_back_to_the_last_bit(fitted):
     table, _ = world(40, seed=3)
-    for found in fitted.values():
-        text = dumps(found.predictor)
-        again = loads(text)
-        assert again == found.predictor
-        assert dumps(again) == text
-        assert (again.probabilities(table).values == found.predictor.probabilities(table).values).all()
+    text = dumps(fitted.predictor)
+    again = loads(text)
+    assert again == fitted.predictor
+    assert dumps(again) == text
+    assert (again.probabilities(table).values == fitted.predictor.probabilities(table).values).all()
     rule = Rule({"brf": 3.5}, 0.1, 0.7)
     assert loads(dumps(rule)) == rule
 
 
 def test_fitting_again_gives_the_same():
     table, labels = world(60)
-    for kind in ("logistic", "boosted"):
-        one, other = (fit_concepts(table, labels, kind, folds=2).predictor for _ in range(2))
-        assert dumps(one) == dumps(other)
+    one, other = (fit_concepts(table, labels, folds=2).predictor for _ in range(2))
+    assert dumps(one) == dumps(other)
 
 
 def test_an_image_s_probability_is_independent_of_other_images(fitted):
     table, _ = world(30, seed=4)
-    for found in fitted.values():
-        together = found.predictor.probabilities(table).values
-        alone = [found.predictor.probabilities(table.rows(np.array([i]))).values[0] for i in range(90)]
-        assert together.tolist() == alone
+    together = fitted.predictor.probabilities(table).values
+    alone = [fitted.predictor.probabilities(table.rows(np.array([i]))).values[0] for i in range(90)]
+    assert together.tolist() == alone
 
 
 def test_unscored_images_have_no_probability_and_inapplicable_scores_do(fitted):
@@ -190,15 +139,14 @@ def test_unscored_images_have_no_probability_and_inapplicable_scores_do(fitted):
     scores = table.scores.copy()
     scores[0, 0] = np.nan
     holed = replace(table, scores=scores)
-    for found in fitted.values():
-        predicted = found.predictor.probabilities(holed)
-        assert predicted.unscored == {0: "brf was not scored"}
-        assert np.isnan(predicted.values).tolist() == [True] + [False] * 119
-        decided = found.predictor.decisions(holed)
-        assert (decided.known.tolist(), decided.unscored) == ([False] + [True] * 119, predicted.unscored)
+    predicted = fitted.predictor.probabilities(holed)
+    assert predicted.unscored == {0: "brf was not scored"}
+    assert np.isnan(predicted.values).tolist() == [True] + [False] * 119
+    decided = fitted.predictor.decisions(holed)
+    assert (decided.known.tolist(), decided.unscored) == ([False] + [True] * 119, predicted.unscored)
     given = labels.copy()
     given[5:9] = np.nan
-    taught = fit_concepts(holed, given, "logistic")
+    taught = fit_concepts(holed, given)
     assert (taught.quality.n, taught.n_unscored, taught.n_unlabelled) == (115, 1, 4)
 
 
@@ -270,8 +218,6 @@ def test_money_of_decisions_is_exact_beyond_floats():
 def test_calibration_by_hand():
     assert Platt(2.0, -1.0).probabilities(np.array([0.5]))[0] == 0.5
     assert Platt(1.0, 0.0).probabilities(np.array([-1e9, 1e9])) == pytest.approx([0, 1])
-    steps = Isotonic((0.0, 1.0), (0.2, 0.6))
-    assert steps.probabilities(np.array([-5, 0, 0.5, 1, 9])) == pytest.approx([0.2, 0.2, 0.4, 0.6, 0.6])
     odds = np.random.default_rng(0).normal(0, 1, 500)
     against = fitting._platt(odds, odds < 0)
     assert against.slope == 0, "calibrating never turns an order round"
@@ -292,35 +238,34 @@ def test_too_few_labels_are_an_error():
             fit_concepts(table, labels)
     few = np.zeros(30)
     few[[0, 20]] = 1
-    assert fit_concepts(table, few, "logistic").quality.n == 30
+    assert fit_concepts(table, few).quality.n == 30
     both = np.array([1.0, 0, 0, 1, 0, 1] + [np.nan] * 24)
-    assert fit_concepts(table, both, "logistic").quality.n == 6, "two orders, so that a fold has one to learn from"
+    assert fit_concepts(table, both).quality.n == 6, "two orders, so that a fold has one to learn from"
 
 
 def test_other_scores_than_those_of_training_are_an_error(fitted):
     table = feature_table([[Score("brf", 3.0)]], ["Digital"], [1], ["t"], ("brf",))
     with pytest.raises(UserError, match="was fitted to brf, veq, cns, not to brf"):
-        fitted["logistic", "platt"].predictor.probabilities(table)
+        fitted.predictor.probabilities(table)
 
 
 def test_an_unseen_category_has_no_column(fitted):
     table = replace(world(2)[0], categories=("Music",) * 6)
-    assert not np.isnan(fitted["boosted", "platt"].predictor.probabilities(table).values).any()
+    assert not np.isnan(fitted.predictor.probabilities(table).values).any()
 
 
-LEAF = {"feature": [0], "threshold": [0.0], "left": [0], "right": [0], "value": [1.0]}
 MODEL = {
     "kind": "concepts",
     "cut": 0.5,
     "layout": {"names": ["brf"], "held": [1.0], "categories": []},
-    "model": {"kind": "trees", "baseline": 0.0, "trees": [LEAF]},
+    "model": {"kind": "linear", "intercept": 0.5, "coefficients": [1.0, 0.0, 0.25]},
     "calibration": {"kind": "platt", "slope": 1.0, "intercept": 0.0},
 }
 
 
 def test_a_hand_written_predictor():
     assert loads(json.dumps(MODEL)) == ConceptModel(
-        Layout(("brf",), (1.0,), ()), Trees(0.0, (Tree((0,), (0.0,), (0,), (0,), (1.0,)),)), Platt(1.0, 0.0)
+        Layout(("brf",), (1.0,), ()), Linear(0.5, (1.0, 0.0, 0.25)), Platt(1.0, 0.0)
     )
 
 
@@ -334,10 +279,8 @@ def test_a_hand_written_predictor():
         ('{"kind": "rule", "thresholds": {"brf": NaN}}', "NaN"),
         (json.dumps(MODEL | {"cut": "0.5"}), "cut"),
         (json.dumps(MODEL | {"model": {"kind": "linear", "intercept": 0.0, "coefficients": [1.0]}}), "reads 1 columns"),
-        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"feature": [3]}]}}), "reads 4 columns"),
-        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"feature": [-1]}]}}), "malformed"),
-        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"left": [7]}]}}), "malformed"),
-        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"value": []}]}}), "malformed"),
+        (json.dumps(MODEL | {"model": {"kind": "trees", "baseline": 0.0, "trees": []}}), "model"),
+        (json.dumps(MODEL | {"model": MODEL["model"] | {"coefficients": [1.0] * 4}}), "reads 4 columns"),
     ],
 )
 def test_an_invalid_predictor_file_is_an_error(text, message):

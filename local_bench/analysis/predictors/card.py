@@ -18,15 +18,14 @@ from local_bench.core.identity import digest
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.yamlfile import Strict
 from local_bench.runs.payment import MODEL
-from local_bench.settle.predictors.fitting import Calibration
 from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule
 from local_bench.settle.predictors.serialization import loads
 
 FILE = "predictor.json"
 FORMAT = 1
 MAX_BYTES = 64_000_000
-Kind = Literal["rule", "logistic", "boosted", "servimage"]
-KINDS: tuple[Kind, ...] = ("rule", "logistic", "boosted")
+Kind = Literal["rule", "logistic", "servimage"]
+KINDS: tuple[Kind, ...] = ("rule", "logistic")
 """The kinds that are fitted to scores alone."""
 
 
@@ -57,7 +56,7 @@ class Card(Strict):
     """Fraction of the training images that is accepted."""
     inputs: Inputs
     trained_on: TrainedOn
-    calibration: Calibration
+    calibration: Literal["platt"] = "platt"
     seed: int
     libraries: dict[str, str]
     sha256: str = ""

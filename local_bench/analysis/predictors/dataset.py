@@ -12,7 +12,7 @@ from local_bench.analysis.predictors.training import train_on
 from local_bench.core.identity import digest
 from local_bench.settle.explain import Explained, explained
 from local_bench.settle.intervals import Floats
-from local_bench.settle.predictors.fitting import Calibration, out_of_fold
+from local_bench.settle.predictors.fitting import out_of_fold
 from local_bench.settle.predictors.splits import SPLITS
 from local_bench.suites.servimage.dataset import CONCEPTS, Dataset
 
@@ -61,7 +61,7 @@ def doubtful(images: LabelledImages, least_confidence: float, seed: int = 0) -> 
     validation and test samples are never touched."""
     train = np.flatnonzero(images.mask("train"))
     features, labels = images.of("train")
-    p = out_of_fold(features, labels, "logistic", seed=seed)
+    p = out_of_fold(features, labels, seed=seed)
     given = np.where(labels == 1, p, 1 - p)
     found = np.zeros(len(images.tasks), dtype=bool)
     found[train[given < least_confidence]] = True  # False for NaN
@@ -104,9 +104,7 @@ def statistics(dataset: Dataset, images: LabelledImages, n_doubtful: int | None 
     )
 
 
-def train_dataset(
-    images: LabelledImages, names: list[str], kind: Kind, calibration: Calibration = "platt", seed: int = 0
-) -> Card:
+def train_dataset(images: LabelledImages, names: list[str], kind: Kind, seed: int = 0) -> Card:
     """A predictor of the seven concepts; `names` are the dataset's files. Its judge is unknown, so that it is used on
     runs with `--other-judge`."""
-    return train_on(images, Inputs(scores=list(NAMES), judges=[], rubrics=[]), names, None, kind, calibration, seed)
+    return train_on(images, Inputs(scores=list(NAMES), judges=[], rubrics=[]), names, None, kind, seed)

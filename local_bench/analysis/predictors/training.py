@@ -16,7 +16,6 @@ from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.fitting import (
-    Calibration,
     enough_to_calibrate,
     fit_calibration,
     fit_held_out,
@@ -31,7 +30,6 @@ def train(
     runs: Sequence[RunDir],
     annotations: Sequence[Path] = (),
     kind: Kind = "logistic",
-    calibration: Calibration = "platt",
     seed: int = 0,
     log_odds: Mapping[str, float] | None = None,
     report: Callable[[str], None] | None = None,
@@ -49,7 +47,7 @@ def train(
         for note in images.notes:
             report(note)
     names = [run.name for run in runs]
-    return train_on(images, inputs, names, rule, kind, calibration, seed, log_odds)
+    return train_on(images, inputs, names, rule, kind, seed, log_odds)
 
 
 def train_on(
@@ -58,7 +56,6 @@ def train_on(
     names: Sequence[str],
     rule: Rule | None,
     kind: Kind,
-    calibration: Calibration = "platt",
     seed: int = 0,
     log_odds: Mapping[str, float] | None = None,
 ) -> Card:
@@ -70,12 +67,12 @@ def train_on(
     fitted: Rule | ConceptModel | Calibrated
     calibrated: Literal["validation", "training, out of fold", "nothing"] = "validation"
     if log_odds is not None:
-        fitted = fit_calibration(odds_of(log_odds, images.keys)[images.mask("validation")], decided, calibration)
+        fitted = fit_calibration(odds_of(log_odds, images.keys)[images.mask("validation")], decided)
     elif kind == "rule":
         fitted, calibrated = tuned, "nothing"
     else:
         assert kind != "servimage", "it has log-odds"
-        fitted = fit_held_out(features, labels, validation, decided, kind, calibration, seed=seed)
+        fitted = fit_held_out(features, labels, validation, decided, seed=seed)
         usable = decided[validation.known & ~np.isnan(decided)] == 1
         calibrated = "validation" if enough_to_calibrate(usable) else "training, out of fold"
     known = ~np.isnan(images.accepted)
@@ -96,7 +93,6 @@ def train_on(
             },
             calibrated_on=calibrated,
         ),
-        calibration=calibration,
         seed=seed,
         libraries={"local-bench": __version__, "numpy": np.__version__, "scikit-learn": version("scikit-learn")},
     )

@@ -7,7 +7,6 @@ reported quality is out-of-fold as well: for each fold, model and calibration ar
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,20 +15,8 @@ from local_bench.core.errors import UserError
 from local_bench.settle.discrimination import Bools, Quality, quality
 from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.features import Features
-from local_bench.settle.predictors.models import (
-    Calibrated,
-    ConceptModel,
-    Isotonic,
-    Layout,
-    Linear,
-    Platt,
-    Rule,
-    Tree,
-    Trees,
-)
+from local_bench.settle.predictors.models import Calibrated, ConceptModel, Layout, Linear, Platt, Rule
 
-Kind = Literal["logistic", "boosted"]
-Calibration = Literal["platt", "isotonic", "temperature"]
 FOLDS = 5
 _STEPS = 42
 """Maximum number of thresholds that are tried for each score."""
@@ -40,12 +27,6 @@ LEAST_VALIDATION = 40
 training images has a smaller error (scripts/learning_curve.py, 200 annotations: 0.055 against 0.088 for logistic)."""
 LEAST_OF_A_MODEL = 10
 """The same for another model's log-odds, which cannot be computed out of fold."""
-_TREES = {"max_iter": 100, "learning_rate": 0.1, "max_leaf_nodes": 15, "early_stopping": False}
-
-
-def _min_samples_leaf(n: int) -> int:
-    """scikit-learn's default of 20 from 400 images on; with 100 labels it would allow no split."""
-    return max(5, min(20, n // 20))
 
 
 @dataclass(frozen=True)
@@ -62,29 +43,25 @@ class Fitted:
 def fit_concepts(
     features: Features,
     labels: ArrayLike,
-    kind: Kind = "boosted",
-    calibration: Calibration = "platt",
     *,
     folds: int = FOLDS,
     seed: int = 0,
 ) -> Fitted:
     """Fit a calibrated model of the annotations `labels` (images,): 1 for accepted, 0 for rejected, NaN for none.
 
-    `logistic` is regression on standardised columns (L2, C = 1). `boosted` is histogram gradient boosting, constrained
-    to be monotonic in the scores. UserError for fewer than two orders with, or without, an accepted image.
+    Logistic regression on standardised columns (L2, C = 1) with Platt's calibration. UserError for fewer than two
+    orders with, or without, an accepted image.
     """
     used, accepted, n_unscored, n_unlabelled = _annotated(features, labels)
     folds = _folds(used, accepted, folds)
-    guesses = _guesses(used, accepted, kind, calibration, folds, seed)
-    model = _fit(used, accepted, kind, calibration, folds, seed)
+    guesses = _guesses(used, accepted, folds, seed)
+    model = _fit(used, accepted, folds, seed)
     return Fitted(model, quality(guesses, accepted, used.tasks), n_unscored, n_unlabelled)
 
 
 def out_of_fold(
     features: Features,
     labels: ArrayLike,
-    kind: Kind = "boosted",
-    calibration: Calibration = "platt",
     *,
     folds: int = FOLDS,
     seed: int = 0,
@@ -93,18 +70,18 @@ def out_of_fold(
     NaN for images without a score. UserError as `fit_concepts`."""
     used, accepted, _, _ = _annotated(features, labels)
     folds = _folds(used, accepted, folds)
-    found = _fit(used, accepted, kind, calibration, folds, seed).probabilities(features).values.copy()
+    found = _fit(used, accepted, folds, seed).probabilities(features).values.copy()
     for train, test in _splits(used.tasks, accepted, folds, seed):
-        part = _fit(used.rows(train), accepted[train], kind, calibration, folds, seed)
+        part = _fit(used.rows(train), accepted[train], folds, seed)
         here = np.isin(features.tasks, used.tasks[test])
         found[here] = part.probabilities(features.rows(here)).values
     return found
 
 
-def _guesses(used: Features, accepted: Bools, kind: Kind, calibration: Calibration, folds: int, seed: int) -> Floats:
+def _guesses(used: Features, accepted: Bools, folds: int, seed: int) -> Floats:
     guesses = np.full(len(accepted), np.nan)
     for train, test in _splits(used.tasks, accepted, folds, seed):
-        part = _fit(used.rows(train), accepted[train], kind, calibration, folds, seed)
+        part = _fit(used.rows(train), accepted[train], folds, seed)
         guesses[test] = part.probabilities(used.rows(test)).values
     return guesses
 
@@ -128,8 +105,6 @@ def fit_held_out(
     train_labels: ArrayLike,
     validation: Features,
     validation_labels: ArrayLike,
-    kind: Kind = "boosted",
-    calibration: Calibration = "platt",
     *,
     seed: int = 0,
 ) -> ConceptModel:
@@ -140,13 +115,13 @@ def fit_held_out(
     folds = _folds(used, accepted, FOLDS)
     held, decided, _, _ = _annotated(validation, validation_labels)
     if not enough_to_calibrate(decided):
-        return _fit(used, accepted, kind, calibration, folds, seed)
+        return _fit(used, accepted, folds, seed)
     layout = _layout(used)
-    model = _log_odds(layout.table(used), accepted, kind, layout, seed)
-    return ConceptModel(layout, model, _calibrate(model.log_odds(layout.table(held)), decided, calibration))
+    model = _log_odds(layout.table(used), accepted)
+    return ConceptModel(layout, model, _platt(model.log_odds(layout.table(held)), decided))
 
 
-def fit_calibration(log_odds: Floats, labels: ArrayLike, calibration: Calibration = "platt") -> Calibrated:
+def fit_calibration(log_odds: Floats, labels: ArrayLike) -> Calibrated:
     """Calibrate another model's log-odds (images,) on validation images; images without one, or without a label, are
     left out. UserError with fewer than LEAST_OF_A_MODEL accepted or rejected images."""
     given = np.asarray(labels, dtype=np.float64)
@@ -157,7 +132,7 @@ def fit_calibration(log_odds: Floats, labels: ArrayLike, calibration: Calibratio
             f"the validation tasks have {int(accepted.sum())} accepted and {int((~accepted).sum())} rejected images "
             f"with a prediction, and a calibration needs {LEAST_OF_A_MODEL} of each: annotate more images"
         )
-    return Calibrated(_calibrate(log_odds[used], accepted, calibration))
+    return Calibrated(_platt(log_odds[used], accepted))
 
 
 def enough_to_calibrate(accepted: Bools) -> bool:
@@ -242,18 +217,14 @@ def _splits(
             yield train, test
 
 
-def _fit(
-    features: Features, accepted: Bools, kind: Kind, calibration: Calibration, folds: int, seed: int
-) -> ConceptModel:
+def _fit(features: Features, accepted: Bools, folds: int, seed: int) -> ConceptModel:
     layout = _layout(features)
     table = layout.table(features)
     odds = np.full(len(accepted), np.nan)
     for train, test in _splits(features.tasks, accepted, folds, seed):
-        odds[test] = _log_odds(table[train], accepted[train], kind, layout, seed).log_odds(table[test])
+        odds[test] = _log_odds(table[train], accepted[train]).log_odds(table[test])
     seen = ~np.isnan(odds)
-    return ConceptModel(
-        layout, _log_odds(table, accepted, kind, layout, seed), _calibrate(odds[seen], accepted[seen], calibration)
-    )
+    return ConceptModel(layout, _log_odds(table, accepted), _platt(odds[seen], accepted[seen]))
 
 
 def _layout(features: Features) -> Layout:
@@ -264,14 +235,10 @@ def _layout(features: Features) -> Layout:
     return Layout(features.names, tuple(fill), tuple(sorted(set(features.categories))))
 
 
-def _log_odds(table: Floats, accepted: Bools, kind: Kind, layout: Layout, seed: int) -> Linear | Trees:
+def _log_odds(table: Floats, accepted: Bools) -> Linear:
     if accepted.all() or not accepted.any():  # one class only: use the smoothed rate
         rate = (accepted.sum() + 0.5) / (len(accepted) + 1)
         return Linear(float(np.log(rate / (1 - rate))), (0.0,) * table.shape[1])
-    return _linear(table, accepted) if kind == "logistic" else _trees(table, accepted, layout, seed)
-
-
-def _linear(table: Floats, accepted: Bools) -> Linear:
     from sklearn.linear_model import LogisticRegression
 
     middle, spread = table.mean(axis=0), table.std(axis=0)
@@ -281,47 +248,13 @@ def _linear(table: Floats, accepted: Bools) -> Linear:
     return Linear(float(found.intercept_[0] - coefficients @ middle), tuple(map(float, coefficients)))
 
 
-def _trees(table: Floats, accepted: Bools, layout: Layout, seed: int) -> Trees:
-    from sklearn.ensemble import HistGradientBoostingClassifier
+def _platt(odds: Floats, accepted: Bools) -> Platt:
+    """Platt scaling of log-odds (images,) with smoothed targets, which avoids probabilities of 0 and 1 for separable
+    folds."""
+    from scipy.optimize import minimize
 
-    rising = [1] * len(layout.names) + [0] * (table.shape[1] - len(layout.names))
-    leaf = _min_samples_leaf(len(table))
-    forest = HistGradientBoostingClassifier(
-        monotonic_cst=rising, random_state=seed, min_samples_leaf=leaf, **_TREES
-    ).fit(table, accepted)
-    return Trees(float(forest._baseline_prediction.ravel()[0]), tuple(_tree(of[0].nodes) for of in forest._predictors))
-
-
-def _tree(nodes: Any) -> Tree:
-    leaf = nodes["is_leaf"].astype(bool)
-    own = np.arange(len(nodes))
-    return Tree(
-        feature=tuple(int(x) for x in np.where(leaf, 0, nodes["feature_idx"])),
-        threshold=tuple(float(x) for x in np.where(leaf, 0.0, nodes["num_threshold"])),
-        left=tuple(int(x) for x in np.where(leaf, own, nodes["left"])),
-        right=tuple(int(x) for x in np.where(leaf, own, nodes["right"])),
-        value=tuple(float(x) for x in nodes["value"]),
-    )
-
-
-def _calibrate(odds: Floats, accepted: Bools, calibration: Calibration) -> Platt | Isotonic:
-    """Calibration of log-odds (images,)."""
     if not len(odds):
         return Platt(1.0, 0.0)  # a single order cannot be split
-    if calibration == "isotonic":
-        from sklearn.isotonic import IsotonicRegression
-
-        found = IsotonicRegression(y_min=0, y_max=1).fit(odds, accepted.astype(np.float64))
-        return Isotonic(
-            tuple(map(float, found.X_thresholds_)), tuple(map(float, found.y_thresholds_))
-        )  # fmt: skip
-    return _platt(odds, accepted, shift=calibration == "platt")
-
-
-def _platt(odds: Floats, accepted: Bools, shift: bool = True) -> Platt:
-    """Platt scaling with smoothed targets, which avoids probabilities of 0 and 1 for separable folds; without `shift`
-    the log-odds are only scaled (temperature scaling, Guo et al. 2017)."""
-    from scipy.optimize import minimize
 
     n_paid, n_not = int(accepted.sum()), int((~accepted).sum())
     target = np.where(accepted, (n_paid + 1) / (n_paid + 2), 1 / (n_not + 2))
@@ -332,6 +265,5 @@ def _platt(odds: Floats, accepted: Bools, shift: bool = True) -> Platt:
         return float(np.sum(np.logaddexp(0, z) - target * z)), np.array([residual @ odds, residual.sum()])
 
     start = np.array([1.0, 0.0])
-    bounds = [(0.0, None), (None, None) if shift else (0.0, 0.0)]
-    line = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    line = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None), (None, None)]).x
     return Platt(float(line[0]), float(line[1]))

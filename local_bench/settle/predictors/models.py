@@ -1,6 +1,6 @@
 """Fitted predictors as plain numbers, stored as JSON.
 
-A fitted model is log-odds (linear, or a sum of small trees) over the columns of its layout, and a calibration. It makes
+A fitted model is linear log-odds over the columns of its layout, and a calibration. It makes
 no prediction for an image with a missing score (invariant 5); a score that does not apply is replaced by the mean, with
 an indicator column.
 """
@@ -115,52 +115,6 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Tree:
-    """One tree in arrays, one entry per node; a leaf is its own child, and its threshold is unused."""
-
-    feature: tuple[int, ...]
-    threshold: tuple[float, ...]
-    left: tuple[int, ...]
-    """Child for values not above the threshold."""
-    right: tuple[int, ...]
-    value: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        n = len(self.value)
-        same = {len(self.feature), len(self.threshold), len(self.left), len(self.right)} == {n}
-        if not n or not same or min(self.feature) < 0 or not all(
-            (i == a == b) or (i < min(a, b) and max(a, b) < n)
-            for i, (a, b) in enumerate(zip(self.left, self.right, strict=True))
-        ):  # fmt: skip
-            raise UserError("a tree of the predictor is malformed: fit it again")
-
-    def values(self, table: Floats) -> Floats:
-        feature, left, right = np.asarray(self.feature), np.asarray(self.left), np.asarray(self.right)
-        threshold = np.asarray(self.threshold)
-        rows, node = np.arange(len(table)), np.zeros(len(table), dtype=np.intp)
-        while True:
-            child = np.where(table[rows, feature[node]] <= threshold[node], left[node], right[node])
-            if (child == node).all():
-                return np.asarray(self.value, dtype=np.float64)[node]
-            node = child
-
-
-@dataclass(frozen=True)
-class Trees:
-    """Log-odds of gradient boosting."""
-
-    baseline: float
-    trees: tuple[Tree, ...]
-    kind: Literal["trees"] = "trees"
-
-    def log_odds(self, table: Floats) -> Floats:
-        odds = np.full(len(table), self.baseline)
-        for tree in self.trees:
-            odds += tree.values(table)
-        return odds
-
-
-@dataclass(frozen=True)
 class Platt:
     """Linear calibration of the log-odds (Platt 1999)."""
 
@@ -174,36 +128,19 @@ class Platt:
 
 
 @dataclass(frozen=True)
-class Isotonic:
-    """Isotonic calibration, linear between its knots (Zadrozny and Elkan 2002); constant beyond them."""
-
-    log_odds: tuple[float, ...]
-    paid: tuple[float, ...]
-    kind: Literal["isotonic"] = "isotonic"
-
-    def probabilities(self, log_odds: Floats) -> Floats:
-        return np.asarray(np.interp(log_odds, self.log_odds, self.paid), dtype=np.float64)
-
-
-@dataclass(frozen=True)
 class ConceptModel:
     """A calibrated model on the scores, the category, the price and what does not apply."""
 
     layout: Layout
-    model: Linear | Trees
-    calibration: Platt | Isotonic
+    model: Linear
+    calibration: Platt
     kind: Literal["concepts"] = "concepts"
     cut: float = field(default=0.5)
     """From which probability an image counts as paid for."""
 
     def __post_init__(self) -> None:
-        columns = len(self.layout.columns)
-        used = (
-            len(self.model.coefficients)
-            if isinstance(self.model, Linear)
-            else max((i + 1 for tree in self.model.trees for i in tree.feature), default=0)
-        )
-        if used > columns or (isinstance(self.model, Linear) and used != columns):
+        columns, used = len(self.layout.columns), len(self.model.coefficients)
+        if used != columns:
             raise UserError(f"the predictor's model reads {used} columns and its layout makes {columns}: fit it again")
 
     def probabilities(self, features: Features) -> Probabilities:
@@ -220,7 +157,7 @@ class ConceptModel:
 class Calibrated:
     """Calibration of the log-odds of a model that reads images and is stored elsewhere (ServImageModel)."""
 
-    calibration: Platt | Isotonic
+    calibration: Platt
     kind: Literal["calibrated"] = "calibrated"
     cut: float = field(default=0.5)
 

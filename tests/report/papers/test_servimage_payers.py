@@ -9,23 +9,22 @@ from tests.report.conftest import DELTA
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
-    """Two predictors of one run, and another run with its annotations."""
+    """A predictor of one run, and another run with its annotations and predictor."""
     folder = tmp_path_factory.mktemp("payers")
     a, labels = annotated_run(folder / "a", range(120), 0, models=("tiny-flux",))
-    for kind in ("logistic", "boosted"):
-        train = ["train", str(a), "--annotations", str(labels), "--kind", kind, "--out", str(folder / kind)]
-        assert main(["predictor", *train]) == 0
+    train = ["train", str(a), "--annotations", str(labels), "--out", str(folder / "logistic")]
+    assert main(["predictor", *train]) == 0
     b, b_labels = annotated_run(folder / "b", range(120, 180), 1)
-    train = ["train", str(b), "--annotations", str(b_labels), "--kind", "boosted", "--out", str(folder / "other")]
+    train = ["train", str(b), "--annotations", str(b_labels), "--out", str(folder / "other")]
     assert main(["predictor", *train]) == 0
     return folder, b, b_labels
 
 
 def test_table_4_and_figure_4_have_every_predictor_and_baseline(given, reproduce, tmp_path, capsys):
     folder, run, labels = given
-    predictors = ["--predictor", folder / "logistic", "--predictor", folder / "boosted"]
+    predictors = ["--predictor", folder / "logistic"]
     rows = reproduce("servimage", "table-4", run, "--people", labels, *predictors)["rows"]
-    names = ["majority", "rule of the training run", "tuned rule", "predictor (logistic)", "predictor (boosted)"]
+    names = ["majority", "rule of the training run", "tuned rule", "predictor (logistic)"]
     assert [row["predictor"] for row in rows] == names
     assert {row["images"] for row in rows} == {120}
     assert rows[3]["accuracy_low_pct"] < rows[3]["accuracy_pct"] < rows[3]["accuracy_high_pct"]
@@ -33,7 +32,7 @@ def test_table_4_and_figure_4_have_every_predictor_and_baseline(given, reproduce
     answers = tmp_path / "answers.jsonl"
     assert main(["predictor", "apply", str(run), "--predictor", str(folder / "other"), "--out", str(answers)]) == 0
     capsys.readouterr()
-    answers.write_text(answers.read_text().replace("predictor (boosted)", "a judge"))
+    answers.write_text(answers.read_text().replace("predictor (logistic)", "a judge"))
     rows = reproduce("servimage", "figure-4", run, "--people", labels, *predictors, "--predictions", answers)["rows"]
     assert [row["predictor"] for row in rows] == [*names[:3], "a judge", *names[3:]]
     assert {"portrait_pct", "product_pct", "digital_pct"} < set(rows[0])
@@ -45,7 +44,7 @@ def test_table_4_and_figure_4_have_every_predictor_and_baseline(given, reproduce
 
 def test_table_9_by_a_predictor_of_another_run(given, reproduce):
     folder, run, labels = given
-    found = reproduce("servimage", "table-9", run, "--predictor", folder / "boosted")
+    found = reproduce("servimage", "table-9", run, "--predictor", folder / "logistic")
     assert len(found["rows"]) == 2
     assert any("trained on a" in note for note in found["notes"])
     assert sum("expected revenue of" in note for note in found["notes"]) == 2
@@ -69,11 +68,11 @@ def test_incomparable_runs_are_refused(given, reproduce):
     folder, run, labels = given
     for arguments, message in (
         (["table-9", run], "--predictor DIR"),
-        (["table-9", run, "--people", labels, "--predictor", folder / "boosted"], "give either"),
+        (["table-9", run, "--people", labels, "--predictor", folder / "logistic"], "give either"),
         (["table-4", run, "--people", labels], "needs --predictor DIR"),
-        (["table-4", run, "--people", labels, "--predictor", folder / "boosted", "--predictor", folder / "other"],
+        (["table-4", run, "--people", labels, "--predictor", folder / "logistic", "--predictor", folder / "other"],
          "trained on different annotations"),
-        (["table-4", run, "--people", labels, "--predictor", folder / "boosted", "--predictor", folder / "boosted"],
-         "a second predictor of kind boosted"),
+        (["table-4", run, "--people", labels, "--predictor", folder / "logistic", "--predictor", folder / "logistic"],
+         "a second predictor of kind logistic"),
     ):  # fmt: skip
         assert message in reproduce("servimage", *arguments, status=2)
