@@ -47,6 +47,7 @@ FITTED = ["brisque:tiny-brisque", "niqe:tiny-niqe"]
 NETWORKS = [
     *("aes_v2.5:tiny-aesthetic", "clip_cap:tiny-clip", "clip_src:tiny-clip", "clipiqa:tiny-clipiqa"),
     *("dino_ref:tiny-dinov2", "face_ref:tiny-faces", "l1_depth:tiny-depth", "l1_pose:tiny-pose"),
+    *("hps_v2.1:tiny-hps", "image_reward:tiny-image-reward", "pick_score:tiny-pick-score"),
     *("laion_aes:tiny-laion", "lpips:tiny-lpips", "musiq:tiny-musiq", "nima:tiny-nima", "style_ref:tiny-csd"),
 ]
 SIZE = (256, 224)

@@ -25,6 +25,8 @@ from local_bench.models.vet import KINDS, PIPELINE, listing_of, vet
 
 _NAMED_KINDS = (".onnx", ".mat")
 """Other weight formats that a card can list explicitly; these files are in the top-level folder."""
+TOKENIZER = "tokenizer"
+"""The part of a card that has no weights."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -54,11 +56,11 @@ def check_local(card: ModelCard, weights: str | None = None) -> None:
             _part_folder(card, part, source)
 
 
-def weights_digest(folder: Path, parts: Mapping[str, Path] | None = None) -> str:
+def weights_digest(folder: Path, parts: Mapping[str, Path] | None = None, required: bool = True) -> str:
     """sha256 over the names and digests of all files that the model is loaded from, including its parts.
 
-    File digests are cached until a file's size, times or inode change. WeightsError if there are no weights, or if a
-    file in the Hub cache does not match its name.
+    File digests are cached until a file's size, times or inode change. WeightsError if there are no weights (which the
+    part `tokenizer` does not have), or if a file in the Hub cache does not match its name.
     """
     pipeline = (folder / PIPELINE).is_file()
     names = sorted(
@@ -68,11 +70,11 @@ def weights_digest(folder: Path, parts: Mapping[str, Path] | None = None) -> str
     )
     named = sorted(p.name for p in folder.iterdir() if p.suffix in _NAMED_KINDS and p.is_file())
     names += named
-    if not named and not any(name.endswith(".safetensors") for name in names):
+    if required and not named and not any(name.endswith(".safetensors") for name in names):
         raise WeightsError(f"{folder} contains no .safetensors file: convert the model, no other format is loaded")
     digests = file_digests(folder, names)
     _check_hub_names(folder, digests)
-    of_parts = {f"part:{part}": weights_digest(path) for part, path in (parts or {}).items()}
+    of_parts = {f"part:{part}": weights_digest(path, None, part != TOKENIZER) for part, path in (parts or {}).items()}
     return digest(digests | of_parts)
 
 

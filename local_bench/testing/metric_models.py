@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import Dinov2Config, Dinov2Model, SiglipConfig, SiglipModel
+from transformers import CLIPConfig, CLIPModel, Dinov2Config, Dinov2Model, SiglipConfig, SiglipModel
 
 from local_bench.judges.metrics import aesthetic, laion_aes
 from local_bench.models.cards import ModelCard
@@ -30,6 +30,10 @@ _MIDDLE = 5.0
 """Output of a small head for a featureless image."""
 _GAIN = 1.6
 """Gain of each of its layers, so that scores differ."""
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+_VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ",", *_LETTERS, *(f"##{c}" for c in _LETTERS), "the")
 
 
 def build_clip(folder: Path, card: ModelCard) -> None:
@@ -149,6 +153,98 @@ def build_csd(folder: Path, card: ModelCard) -> None:
         "optimizer_state_dict.state.0.exp_avg": torch.zeros(width),
     }
     save_file(saved, folder / style_ref.FILE)
+
+
+def build_pick_score(folder: Path, card: ModelCard) -> None:
+    """Saves a transformers CLIP of 0.9 M parameters (0.8 M of them token embeddings) into `folder`."""
+    tower = {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_act": "gelu"}
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED + 7)
+        model = CLIPModel(
+            CLIPConfig(
+                text_config=tower | {"hidden_size": 16, "eos_token_id": 2},  # as in the published config
+                vision_config=tower | {"hidden_size": 32, "patch_size": 32},
+                projection_dim=32,
+            )
+        )
+    amplify(model, {"": 4.0})
+    model.eval().save_pretrained(folder)
+
+
+def build_hps(folder: Path, card: ModelCard) -> None:
+    """Saves a CLIP of 2 M parameters (0.8 M of them token embeddings) into `folder`, under the names of the published
+    checkpoint once converted and in its float16."""
+    import open_clip
+
+    from local_bench.judges.metrics import hps
+
+    vision, text = (open_clip.get_model_config("ViT-H-14")[tower] for tower in ("vision_cfg", "text_cfg"))
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED + 8)
+        model = open_clip.CLIP(
+            32,
+            vision | {"layers": 2, "width": 160, "patch_size": 32},
+            text | {"layers": 1, "width": hps.TEXT_HEAD_WIDTH, "heads": 1},
+        )
+    amplify(model, {"": 2.0})
+    state = {f"{hps.STATE}{name}": tensor.half().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(state, folder / hps.FILE)
+
+
+def build_image_reward(folder: Path, card: ModelCard) -> None:
+    """Saves an ImageReward of 0.6 M parameters into `folder`, under the names of the published checkpoint."""
+    from local_bench.judges.metrics import image_reward
+
+    width, text_width, inner = 128, _HEAD_WIDTHS[0], 96
+    linear = {"attn.qkv": (3 * width, width), "attn.proj": (width, width)}
+    linear |= {"mlp.fc1": (inner, width), "mlp.fc2": (width, inner)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "cls_token": (1, 1, width),
+        "pos_embed": (1, (image_reward.SIZE_PX // 32) ** 2 + 1, width),
+        "patch_embed.proj.weight": (width, 3, 32, 32),
+        "patch_embed.proj.bias": (width,),
+        **_layer("norm", (width,)),
+    }
+    for i in (0, 1):
+        for name, shape in (linear | {"norm1": (width,), "norm2": (width,)}).items():
+            shapes |= _layer(f"blocks.{i}.{name}", shape)
+    shapes = {f"{image_reward.VISION}{name}": shape for name, shape in shapes.items()}
+    text = image_reward.TEXT
+    shapes[f"{text}embeddings.word_embeddings.weight"] = (len(_VOCABULARY) + 2, text_width)  # [DEC] and [ENC]
+    shapes[f"{text}embeddings.position_embeddings.weight"] = (64, text_width)
+    shapes |= _layer(f"{text}embeddings.LayerNorm", (text_width,))
+    for i in (0, 1):
+        layer = f"{text}encoder.layer.{i}"
+        for part, source in (("attention", text_width), ("crossattention", width)):
+            shapes |= _layer(f"{layer}.{part}.self.query", (text_width, text_width))
+            shapes |= _layer(f"{layer}.{part}.self.key", (text_width, source))
+            shapes |= _layer(f"{layer}.{part}.self.value", (text_width, source))
+            shapes |= _layer(f"{layer}.{part}.output.dense", (text_width, text_width))
+            shapes |= _layer(f"{layer}.{part}.output.LayerNorm", (text_width,))
+        shapes |= _layer(f"{layer}.intermediate.dense", (inner, text_width))
+        shapes |= _layer(f"{layer}.output.dense", (text_width, inner))
+        shapes |= _layer(f"{layer}.output.LayerNorm", (text_width,))
+    generator = torch.Generator().manual_seed(SEED + 9)
+    state = {
+        name: torch.randn(shape, generator=generator) * (0.2 if len(shape) == 1 else 1.5 / shape[-1] ** 0.5)
+        for name, shape in shapes.items()
+    }
+    state |= {name: 1 + tensor for name, tensor in state.items() if name.lower().endswith(_NORMS)}
+    state[f"{text}embeddings.position_ids"] = torch.arange(64)[None]
+    save_file(state | _head(SEED + 10, "mlp.layers", (0, 2, 4, 6, 7)), folder / image_reward.FILE)
+
+
+_NORMS = ("norm.weight", "norm1.weight", "norm2.weight")
+
+
+def _layer(name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weight and bias of a linear layer, or of a layer norm."""
+    return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+
+
+def build_vocabulary(folder: Path, card: ModelCard) -> None:
+    """Saves the vocabulary of a BERT tokenizer that splits words into letters into `folder`."""
+    (folder / "vocab.txt").write_text("\n".join(_VOCABULARY) + "\n")
 
 
 def _save_clip(folder: Path, model: torch.nn.Module, described: dict[str, Any]) -> None:

@@ -58,6 +58,22 @@ def test_only_the_files_that_a_card_names_come_from_the_hub_and_pickled_ones_are
         assert lab.fetched()["served"]["weights_sha256"] == got["weights_sha256"]
 
 
+def test_a_tokenizer_is_a_part_without_weights(lab):
+    """As that of `image-reward`: its digest counts, and the model itself still needs weights."""
+    lab.serve("served", {"a.pth": checkpoint(TREE)})
+    lab.serve("words", {"vocab.txt": "[PAD]\n[UNK]\n", "model.safetensors": b"never"})
+    words = {"repo": "lab/words", "revision": COMMIT, "files": ["vocab.txt"]}
+    lab.card(
+        "tiny-image-reward",
+        source={"repo": "lab/served", "revision": COMMIT, "files": ["a.pth"]},
+        parts={"tokenizer": words},
+    )
+    got = lab.fetched()["served"]
+    assert set(got["manifest"]["parts"]["tokenizer"]["files"]) == {"vocab.txt"}
+    assert lab.show()["weights_sha256"] == got["weights_sha256"]
+    assert not [path for path in lab.hub.requests if path.endswith("model.safetensors")]
+
+
 def test_a_file_that_the_repository_lacks_and_one_of_another_digest_are_refused(lab):
     lab.serve("served", {"a.pth": checkpoint(TREE)})
     source = {"repo": "lab/served", "revision": COMMIT, "files": ["b.pth"]}

@@ -8,7 +8,7 @@ everything is float32, so scores differ by the rounding of bfloat16.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -118,18 +118,24 @@ def to_height(image: Image.Image) -> Image.Image:
 
 
 def linear_head(weights: Weights, file: str, prefix: str) -> torch.nn.Sequential:
-    """The linear layers `prefix.N` of a `file` in the part `head`, in the order of N; dropout between them has no
-    effect in evaluation. WeightsError unless there are exactly five layers, of which the last has one output."""
+    """The linear layers `prefix.N` of a `file` in the part `head`. WeightsError unless they are as `linear_layers`
+    requires."""
     path = weights.parts.get("head", weights.folder) / file
     try:
-        state = {name: tensor.float() for name, tensor in load_tensors(path).items()}
-        indices = sorted(int(name.split(".")[1]) for name in state if name.endswith(".weight"))
-        shapes = {index: state[f"{prefix}.{index}.weight"].shape for index in indices}  # (after, before)
-        layers = ((str(n), torch.nn.Linear(before, after)) for n, (after, before) in shapes.items())
-        head = torch.nn.Sequential(OrderedDict(layers))
-        head.load_state_dict({name.removeprefix(f"{prefix}."): tensor for name, tensor in state.items()})
-        if len(indices) != _LAYERS or shapes[indices[-1]][0] != 1:
-            raise ValueError(f"{len(indices)} layers that end in {shapes[indices[-1]][0]} numbers")
+        return linear_layers({name: tensor.float() for name, tensor in load_tensors(path).items()}, prefix)
     except (OSError, SafetensorError, LookupError, ValueError, TypeError, RuntimeError) as e:
         raise WeightsError(f"{path} is not the expected head ({e}): {remedy(weights)}") from e
+
+
+def linear_layers(state: Mapping[str, torch.Tensor], prefix: str) -> torch.nn.Sequential:
+    """The linear layers `prefix.N` in the order of N; dropout between them has no effect in evaluation. LookupError,
+    ValueError or RuntimeError unless `state` has exactly five layers, of which the last has one output."""
+    own = {name.removeprefix(f"{prefix}."): tensor for name, tensor in state.items()}
+    indices = sorted(int(name.partition(".")[0]) for name in own if name.endswith(".weight"))
+    shapes = {index: own[f"{index}.weight"].shape for index in indices}  # (after, before)
+    layers = ((str(n), torch.nn.Linear(before, after)) for n, (after, before) in shapes.items())
+    head = torch.nn.Sequential(OrderedDict(layers))
+    head.load_state_dict(own)
+    if len(indices) != _LAYERS or shapes[indices[-1]][0] != 1:
+        raise ValueError(f"{len(indices)} layers that end in {shapes[indices[-1]][0]} numbers")
     return head.eval()

@@ -127,7 +127,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class FeatureInput:
-    """Input to one feature extraction: an ordered list of images, or a text."""
+    """Input to one feature extraction: an ordered list of images, a text, or both."""
 
     images: tuple[ImageFile, ...] = ()
     text: str | None = None
@@ -144,7 +144,7 @@ class Network(ABC):
     batch_size: ClassVar[dict[str, int]] = {"cpu": 1, "cuda": 1}
     """The fixed batch size by device type, chosen by measurement; 1 for inputs of different sizes."""
     reads_text: ClassVar[bool] = False
-    """Whether it also accepts text."""
+    """Whether it also accepts text without images."""
     max_pixels: ClassVar[int] = MAX_PIXELS
     """Maximum pixels of an image; larger ones are unscored. Below the loader's limit if images are not resized."""
     portable: bool = False

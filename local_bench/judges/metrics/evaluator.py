@@ -163,9 +163,7 @@ def cut_captions(metrics: Mapping[str, Metric], wanted: Iterable[Wanted]) -> dic
     for subject, names in wanted:
         for name in names:
             metric = metrics.get(name)
-            if not isinstance(metric, NetworkMetric) or not metric.network.reads_text:
-                continue
-            if subject.absent(metric.spec.needs) is not None:
+            if not isinstance(metric, NetworkMetric) or subject.absent(metric.spec.needs) is not None:
                 continue
             for text in [one.text for one in metric.inputs(subject) if one.text is not None]:
                 texts[name] += 1

@@ -22,10 +22,13 @@ TINY = {
     "clip_src": "tiny-clip",
     "dino_ref": "tiny-dinov2",
     "face_ref": "tiny-faces",
+    "hps_v2.1": "tiny-hps",
+    "image_reward": "tiny-image-reward",
     "l1_depth": "tiny-depth",
     "l1_pose": "tiny-pose",
     "laion_aes": "tiny-laion",
     "musiq_koniq": "tiny-musiq",
+    "pick_score": "tiny-pick-score",
     "style_ref": "tiny-csd",
     **{name: f"tiny-{name}" for name in ("brisque", "clipiqa", "lpips", "musiq", "nima", "niqe")},
 }
