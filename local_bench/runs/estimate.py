@@ -300,7 +300,7 @@ def n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str], prog
 
     def count(task: Task, numbers: tuple[int, ...]) -> tuple[int, int]:
         shown = dict.fromkeys(numbers, "")
-        own, others = entry.questions(task, shown, order_swap), borrowed_questions(questions_from, task, shown)
+        own, others = entry.questions(task, shown, order_swap), borrowed_questions(entry, questions_from, task, shown)
         sizes = [len(DEFAULT_SET.fitted(question).images) for _, question in (*own, *others)]
         return len(sizes), sum(sizes)
 

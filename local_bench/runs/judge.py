@@ -98,7 +98,7 @@ def judge_requests(
     for (task_id, _, _), images in sets(run.store).items():
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
         own = entry.questions(tasks[task_id], shown, run.config.order_swap)
-        every = [*own, *borrowed_questions(run.config.suite.questions_from, tasks[task_id], shown)]
+        every = [*own, *borrowed_questions(entry, run.config.suite.questions_from, tasks[task_id], shown)]
         for key, question in sorted(every, key=lambda one: spec.rubrics.shares_requests(one[1])):
             fitted = spec.rubrics.fitted(question)
             yield JudgeRequest(images[key[0]][0], fitted, spec.question_id(fitted, numerics))

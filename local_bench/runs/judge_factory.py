@@ -17,7 +17,7 @@ from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.flags import Engine, require_vllm, vllm_version
 from local_bench.judges.vlm.judge import JudgeSpec, Served
-from local_bench.judges.vlm.labels import check_labels
+from local_bench.judges.vlm.labels import check_labels, check_words
 from local_bench.judges.vlm.plugin import BUILT_IN, plugin
 from local_bench.judges.vlm.replicas import Replicas
 from local_bench.judges.vlm.server import ExternalServer, ManagedServer, key_from
@@ -118,6 +118,7 @@ def open_judge(
     ConfigError if its tokenizer lacks a single token for a label that protocol `logit` needs."""
     described = card(config.card, "judge")
     composer = Composer(load, spec.patch)
+    asked = {question.rubric for question in questions}
     if config.base_url:
         if config.protocol == "logit":
             check_labels(described.name, resolve(described, config.weights))
@@ -128,6 +129,7 @@ def open_judge(
     weights = resolve(described, config.weights)
     if config.protocol == "logit":
         check_labels(described.name, weights)
+    check_words(described.name, weights, asked)
     device = "cpu" if judge_devices[0].cuda_index is None else f"cuda:{judge_devices[0].cuda_index}"
     if config.transport not in BUILT_IN:
         with plugin(config.transport)(weights, composer.prepared, device, spec.dtype) as judge:

@@ -265,7 +265,8 @@ def _question_ids(
     for (task_id, _, _), images in part.images.items():
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
         own = entry.questions(part.tasks[task_id], shown, run.config.order_swap)
-        for key, question in (*own, *borrowed_questions(run.config.suite.questions_from, part.tasks[task_id], shown)):
+        others = borrowed_questions(entry, run.config.suite.questions_from, part.tasks[task_id], shown)
+        for key, question in (*own, *others):
             work_id = images[key[0]][0]
             found[work_id, question.rubric, question.point, question.repeat] = spec.question_id(question, numerics)
     return found

@@ -11,6 +11,7 @@ from statistics import fmean
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question, Score, Task, Verdict
+from local_bench.suites.base import Suite
 from local_bench.suites.hype_edit_1 import questions as hype_edit_1
 from local_bench.suites.ice_bench import questions as ice_bench
 from local_bench.suites.ice_bench.published import image_score
@@ -52,12 +53,15 @@ def check_borrowed(suite_name: str, names: list[str]) -> None:
             raise ConfigError(f"suite.questions_from: duplicate {name!r}: keep one")
 
 
-def borrowed_questions(names: list[str], task: Task, images: Mapping[int, str]) -> Iterator[tuple[Key, Question]]:
-    """The other benchmarks' questions about the images (deliverable -> pixel digest)."""
+def borrowed_questions(
+    entry: Suite, names: list[str], task: Task, images: Mapping[int, str]
+) -> Iterator[tuple[Key, Question]]:
+    """The other benchmarks' questions about the images (deliverable -> pixel digest) of a task of the suite `entry`."""
+    prompts = {d.index: d.prompt for d in entry.deliverables(task)} if names and task.caption is None else {}
     for name in names:
         other = BENCHMARKS[name]
         for i, sha in sorted(images.items()):
-            fitted = other.fit(_alone(task, i))
+            fitted = other.fit(replace(_alone(task, i), caption=prompts.get(i, task.caption)))
             for (_, rubric, point, repeat), question in () if fitted is None else other.questions(fitted, {1: sha}):
                 yield (i, rubric, point, repeat), question
 
@@ -108,6 +112,8 @@ def pass_fail(names: list[str]) -> tuple[str, ...]:
 def scale_of(suite_name: str, score: str) -> tuple[float, float] | None:
     """The ends of the scale of a judge's score of the suite or of another benchmark; None for other scores."""
     of = next((name for name, other in BENCHMARKS.items() if score in other.names.values()), suite_name)
+    if of == VQA:
+        return (0.0, 1.0)
     entry = suite(of)
     known = of != suite_name or score in entry.scores_of_judge
     return None if entry.top_score is None or not known else (0.0, entry.top_score)
@@ -153,6 +159,19 @@ def _servimage_scores(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score
     return servimage.scores(task, verdicts)[1]
 
 
+def _vqa_questions(task: Task, images: Mapping[int, str]) -> Iterator[tuple[Key, Question]]:
+    """VQAScore's question about the caption that metrics use too: the task's own, or the prompt."""
+    yield (1, VQA_SCORE, 0, 0), Question(VQA_SCORE, 0, (images[1],), (("caption", task.caption or ""),))
+
+
+def _vqa_scores(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
+    verdict = verdicts.get((1, VQA_SCORE, 0, 0))
+    if verdict is None:
+        return [Score(VQA_SCORE, None, "the judge was not reached")]
+    return [Score(VQA_SCORE, verdict.value("shown"), verdict.unscored)]
+
+
+VQA, VQA_SCORE = "vqa-score", "vqa_score"
 HYPE = "hype-edit-1"
 IDEA_MET = "met"
 BENCHMARKS: Mapping[str, ForeignQuestions] = {
@@ -171,6 +190,9 @@ BENCHMARKS: Mapping[str, ForeignQuestions] = {
         ice_bench.questions,
         lambda task, verdicts: ice_bench.scores(task, verdicts)[1],
         {ice_bench.VLLM_QA: "ice_vllmqa"},
+    ),
+    VQA: ForeignQuestions(
+        lambda task: None if task.caption == "" else task, _vqa_questions, _vqa_scores, {VQA_SCORE: VQA_SCORE}
     ),
 }
 """By name."""

@@ -1,5 +1,6 @@
 """Every rubric with small judges of both families and both protocols; probabilities equal those of transformers."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.enrichment import deliverables, lines
 from local_bench.judges.vlm.flags import Engine
 from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.labels import single_tokens
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.rubric_files import rubric_names
 from local_bench.judges.vlm.rubrics import rubric
@@ -61,7 +63,8 @@ def question(name, i):
 
 @pytest.fixture(scope="module")
 def questions():
-    names = rubric_names()
+    # without those that need tokens of words, which the small judges do not have
+    names = [name for name in rubric_names() if not any(criterion.words for criterion in rubric(name).criteria)]
     return [(i, question(names[i % len(names)], i // len(names))) for i in range(COVER * len(names))]
 
 
@@ -139,3 +142,23 @@ def test_label_probabilities_equal_those_of_transformers(judge, questions):
     assert (
         len({tuple(labels.values()) for v in verdicts.values() for labels in v.labels.values()}) > 10
     )  # and they differ
+
+
+def test_labels_of_several_characters_have_probabilities_though_their_beginnings_are_tokens_too(judge):
+    """As the words of `vqa_score`, for which the small judges have no tokens."""
+    transport, described, weights = judge
+    asked = Question("vqa_score", 0, (make_image(),), (("caption", "a hut"),))
+    (request,) = spec(described, "json").requests(asked)
+    words = ("es", "red", "in")
+    assert single_tokens(weights, words) == []
+    assert single_tokens(weights, [word[0] for word in words]) == []
+    request = replace(request, labels=words)
+    ((_, reply),) = transport.complete([("q", request)])
+    with Local(weights, composer(described.patch).prepared, "cpu", "float32", 1) as local:
+        ((_, expected),) = local.complete([("q", request)])
+
+    def among_words(logprobs):
+        weights_of = {word: math.exp(logprobs[word]) for word in words}
+        return {word: weight / sum(weights_of.values()) for word, weight in weights_of.items()}
+
+    assert among_words(reply.logprobs) == pytest.approx(among_words(expected.logprobs), abs=1e-4)

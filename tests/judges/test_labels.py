@@ -2,7 +2,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.judges.vlm.labels import check_labels, single_tokens
+from local_bench.judges.vlm.labels import check_labels, check_words, single_tokens
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 
@@ -44,3 +44,15 @@ def test_a_folder_without_a_readable_tokenizer_is_an_error(tmp_path, content):
         (tmp_path / "tokenizer.json").write_text(content, "utf-8")
     with pytest.raises(WeightsError, match=f"the tokenizer in {tmp_path} cannot be read"):
         single_tokens(tmp_path, DIGITS)
+
+
+def test_a_judge_without_tokens_for_the_words_of_a_question_is_refused(tmp_path, cache):
+    vocabulary = {"[UNK]": 0, "Yes": 1, "No": 2}
+    Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    check_words("able", tmp_path, ["vqa_score", "brf"])
+    weights = resolve(card(JUDGES[0], "judge"))
+    check_words("small", weights, ["brf"])
+    with pytest.raises(
+        ConfigError, match=r"^the answers to vqa_score .* tokenizer of small has none for No, Yes: remove"
+    ):
+        check_words("small", weights, ["brf", "vqa_score", "vqa_score"])

@@ -22,7 +22,8 @@ from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 
 JUDGES = ["tiny-qwen2-vl", "tiny-qwen3-vl"]
-SCORING = [name for name in rubric_names() if rubric(name).answer]
+SCORING = [name for name in rubric_names() if rubric(name).answer and not rubric(name).criteria[0].words]
+"""Without those that need tokens of words, which the small judges do not have."""
 WRITING = [name for name in rubric_names() if rubric(name).writes]
 SCHEMA = {
     "type": "object",

@@ -7,10 +7,12 @@ import pytest
 
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import Question
+from local_bench.judges.vlm.chat_api import body
+from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Reply, protocol_for, read, texts
 from local_bench.judges.vlm.rubric_files import rubric_names
 from local_bench.judges.vlm.rubrics import closing_json, closing_logit, rubric
-from local_bench.judges.vlm.variants import RubricSet
+from local_bench.judges.vlm.variants import RubricSet, has_probabilities, read_stored
 
 BRF = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "P")), ("delivered",))
 TEXT = Question("veq_text", 0, ("a",), ())
@@ -224,7 +226,7 @@ def test_flags_are_those_whose_label_is_likelier_raised():
 def test_an_answer_in_labels_has_the_form_of_an_answer_in_json():
     for name in rubric_names():
         tested = rubric(name)
-        if tested.writes is not None:
+        if tested.writes is not None or tested.criteria[0].words:
             continue
         question = Question(name, 0, (), ())
         for pick in (0, -1):
@@ -257,3 +259,34 @@ def test_the_texts_of_a_question_differ_in_their_closing_only():
 def test_other_slots_give_other_texts():
     other = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "Q")), ("delivered",))
     assert texts(BRF, "json") != texts(other, "json")
+
+
+VQA = Question("vqa_score", 0, ("a",), (("caption", 'a "red" hut<|im_end|>'),))
+
+
+@pytest.mark.parametrize("protocol", ["json", "logit"])
+def test_vqascore_is_the_probability_of_yes_to_the_authors_question(protocol):
+    """Under either protocol, also where the judge's first token is a part of a label with a little probability."""
+    spec = JudgeSpec("card", "0" * 64, "float32", 1_000_000, 28, 0, protocol)
+    (request,) = spec.requests(VQA)
+    assert request.text == 'Does this figure show "a "red" hut< |im_end|>"? Please answer yes or no.'
+    assert (request.system, request.labels, request.max_tokens, request.schema) == ("", ("No", "Yes"), 1, None)
+    sent = body(request, [], "m")
+    assert sent["structured_outputs"] == {"choice": ["No", "Yes"]}
+    assert sent["top_logprobs"] == len({"N", "No", "Y", "Ye", "Yes"})
+    logprobs = {"Yes": math.log(0.6), "No": math.log(0.2), "Y": math.log(0.15), "Ye": -9999.0}
+    verdict = read(VQA, protocol, [Reply("Yes", "length", logprobs)])
+    assert (verdict.answer, verdict.labels) == ({"shown": 1}, {"shown": {"0": 0.25, "1": 0.75}})
+    assert verdict.value("shown") == 0.75
+    assert read_stored("vqa_score", verdict.answer) == (verdict.answer, None)
+    assert has_probabilities("vqa_score", verdict.labels)
+    assert read(VQA, protocol, [Reply("Y", "length", logprobs)]).unscored.endswith("shown is none of its labels")
+    missing = read(VQA, protocol, [Reply("Yes", "length", {"Yes": -0.1})])
+    assert missing.unscored == "the judge gave no probabilities for the labels of shown"
+
+
+def test_the_digits_of_other_rubrics_request_one_probability_each():
+    question = Question("veq_technical", 0, (), ())
+    spec = JudgeSpec("card", "0" * 64, "float32", 1_000_000, 28, 0, "logit", rubrics=RubricSet("miniature"))
+    for request in spec.requests(question):
+        assert body(request, [], "m")["top_logprobs"] == len(request.labels) == 6

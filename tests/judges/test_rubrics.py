@@ -29,11 +29,13 @@ NAMES = [
         "veq_technical",
         "veq_text",
         "vllm_qa",
+        "vqa_score",
     ),
 ]
 WRITING = ["deliverables", "evaluation_points", "hype_checklist", "rephrase"]
 ZERO_SHOT = ["payment", "payment_scores"]
-SCORING = [name for name in NAMES if name not in WRITING]
+WORDS = ["vqa_score"]
+SCORING = [name for name in NAMES if name not in WRITING + WORDS]
 MAX_CHARACTERS = 2200
 
 ENTRY = {"subtask": "logo_mono", "rules": {}, "evidence": []}
@@ -58,6 +60,7 @@ GOOD = {
     "veq_technical": [{"clarity": 5, "realism": 0}],
     "veq_text": [{"has_text": False}, {"has_text": True, "text": 3}],
     "vllm_qa": [{"success": 0}],
+    "vqa_score": [{"shown": 1}],
     "deliverables": [
         {"output_quantity": 2, "deliverables": [ENTRY, FULL]},
         {
@@ -93,6 +96,7 @@ BAD = {
     "veq_technical": [{"clarity": 5}, {"clarity": 5, "realism": 6}],
     "veq_text": [{"has_text": False, "text": 3}, {"has_text": True}, {"has_text": 1, "text": 3}, {"text": 3}],
     "vllm_qa": [{"success": False}],
+    "vqa_score": [{"shown": "Yes"}, {"shown": 2}, {}],
     "deliverables": [
         {"output_quantity": 0, "deliverables": [ENTRY]},
         {"output_quantity": 1.0, "deliverables": [ENTRY]},
@@ -164,13 +168,16 @@ def test_the_list_is_complete_and_every_rubric_has_a_source():
     assert list(rubric_names()) == NAMES
     assert len({rubric(name).sha256 for name in NAMES}) == len(NAMES)
     assert all(
-        rubric(name).source.split()[0] in {"ServImage,", "IDEA-Bench,", "HYPE-EDIT-1,", "ICE-Bench,"} for name in NAMES
+        rubric(name).source.split(",")[0] in {"ServImage", "IDEA-Bench", "HYPE-EDIT-1", "ICE-Bench", "VQAScore"}
+        for name in NAMES
     )
     for name in set(SCORING) - set(ZERO_SHOT):
         first, *others = (rubrics.rubric(name, wording) for wording in ("miniature", "paper", "improved"))
         assert [one.version for one in others] == [first.version + 1, first.version + 2]
         assert len({one.sha256 for one in (first, *others)}) == 3
-    assert all(rubrics.rubric(name, wording) == rubric(name) for name in WRITING + ZERO_SHOT for wording in VARIANTS)
+    assert all(
+        rubrics.rubric(name, wording) == rubric(name) for name in WRITING + ZERO_SHOT + WORDS for wording in VARIANTS
+    )
     assert system().version == 2
 
 
@@ -198,7 +205,7 @@ def test_every_rubric_renders_in_every_layout(name):
 
 
 @every_wording
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WRITING + SCORING)
 def test_every_rubric_guards_images_and_blocks(name):
     tested = rubric(name)
     has_images = tested.writes is None or tested.pictures

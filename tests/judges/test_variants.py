@@ -75,7 +75,7 @@ def test_every_transport_composes_every_rubric_with_labels_in_place(name, varian
             images = composer.images(request)
             served, embedded = (body(request, images, "m", inline=inline) for inline in (True, False))
             kinds = {
-                kind: [part["type"] for part in sent["messages"][1]["content"]]
+                kind: [part["type"] for part in sent["messages"][-1]["content"]]
                 for kind, sent in (
                     ("served", served),
                     ("embedded", embedded),
@@ -87,7 +87,7 @@ def test_every_transport_composes_every_rubric_with_labels_in_place(name, varian
             assert plain == [*([*each, "image"] * len(images)), "text"]
             assert kinds["embedded"] == kinds["served"]
             assert kinds["local"] == plain
-            parts = served["messages"][1]["content"]
+            parts = served["messages"][-1]["content"]
             for i, (before, after) in enumerate(p for p in pairwise(parts) if p[1]["type"] == "image_url"):
                 if each:
                     assert before["text"].startswith(f"Image {i + 1} (")

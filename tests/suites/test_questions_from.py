@@ -14,7 +14,9 @@ from local_bench.suites.questions_from import (
     check_borrowed,
     derived_scores,
     pass_fail,
+    scale_of,
 )
+from local_bench.suites.registry import suite
 from local_bench.suites.run_results import ImageResult, RunResults
 
 ALL = ["ice-bench", "hype-edit-1", "idea-bench"]
@@ -33,7 +35,7 @@ TEXT_ONLY = Task("words", "Product", 0, "T", "A boot.", ("boot",), ("It is a boo
 
 
 def questions_of(names, task, images):
-    return list(borrowed_questions(names, task, images))
+    return list(borrowed_questions(suite("studio"), names, task, images))
 
 
 def test_an_edit_has_all_questions():
@@ -82,24 +84,59 @@ def test_servimages_questions_of_another_benchmarks_task():
     assert names == {"servimage_veq", "servimage_cns"}
 
 
+@pytest.mark.parametrize(
+    ("task", "caption"),
+    [
+        (TEXT_ONLY, suite("studio").deliverables(TEXT_ONLY)[0].prompt),
+        (replace(TEXT_ONLY, caption="a boot on snow"), "a boot on snow"),
+        (replace(TEXT_ONLY, caption=""), None),
+    ],
+)
+def test_vqascore_is_asked_about_the_caption_that_metrics_use(task, caption):
+    found = questions_of(["vqa-score"], task, {1: "a" * 64})
+    asked = [(key, q.rubric, q.images, dict(q.slots)) for key, q in found]
+    key = (1, "vqa_score", 0, 0)
+    assert asked == ([] if caption is None else [(key, "vqa_score", ("a" * 64,), {"caption": caption})])
+    answered = Verdict({"shown": 1}, None, "Yes", {"shown": {"0": 0.25, "1": 0.75}})
+    for verdicts, expected in (
+        ({key: answered}, Score("vqa_score", 0.75)),
+        ({key: Verdict(None, "the judge gave no answer", "")}, Score("vqa_score", None, "the judge gave no answer")),
+        ({}, Score("vqa_score", None, "the judge was not reached")),
+    ):
+        wanted = expected if caption is not None else Score("vqa_score", None, applies=False)
+        assert borrowed_scores(["vqa-score"], task, verdicts)[1] == [wanted]
+    assert scale_of("studio", "vqa_score") == (0.0, 1.0)
+
+
+def test_every_images_prompt_is_its_own():
+    found = questions_of(["vqa-score"], EDIT, {1: "a" * 64, 2: "b" * 64})
+    prompts = {d.index: d.prompt for d in suite("studio").deliverables(EDIT)}
+    assert {key[0]: dict(q.slots)["caption"] for key, q in found} == prompts
+    assert len(set(prompts.values())) == 2
+
+
 def test_no_rubric_and_no_score_is_two_benchmarks():
     names = [name for other in BENCHMARKS.values() for name in other.names.values()]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(
-    ("suite", "names", "message"),
+    ("own", "names", "message"),
     [
-        ("servimage", ["ice"], "unknown benchmark 'ice': available are servimage, idea-bench, hype-edit-1, ice-bench"),
+        (
+            "servimage",
+            ["ice"],
+            "unknown benchmark 'ice': available are servimage, idea-bench, hype-edit-1, ice-bench, vqa-score",
+        ),
         ("servimage", ["servimage"], "servimage already includes the questions of servimage"),
         ("printshop", ["servimage"], "printshop already includes the questions of servimage"),
         ("ice-bench", ["ice-bench"], "already includes the questions of ice-bench"),
         ("servimage", ["ice-bench", "ice-bench"], "duplicate 'ice-bench'"),
     ],
 )
-def test_questions_that_cannot_be_borrowed_are_an_error(suite, names, message):
+def test_questions_that_cannot_be_borrowed_are_an_error(own, names, message):
     with pytest.raises(ConfigError, match=message):
-        check_borrowed(suite, names)
+        check_borrowed(own, names)
 
 
 RAW = {"aes_v2.5": 5.0, "musiq_koniq": 60.0, "clip_cap": 0.3, "clip_src": 0.8, "l1_raw": 0.1}

@@ -42,7 +42,9 @@ def body(
         sent["chat_template_kwargs"] = dict(request.chat_template_kwargs)
     if request.labels:
         sent["structured_outputs"] = {"choice": list(request.labels)}
-        sent |= {"logprobs": True, "top_logprobs": len(request.labels)}
+        # The grammar also allows the tokens that a longer label begins with.
+        beginnings = {label[:n] for label in request.labels for n in range(1, len(label) + 1)}
+        sent |= {"logprobs": True, "top_logprobs": len(beginnings)}
     else:
         named = {"name": request.name, "schema": request.schema, "strict": True}
         sent["response_format"] = {"type": "json_schema", "json_schema": named}

@@ -23,14 +23,25 @@ def single_tokens(weights: Path, labels: Iterable[str]) -> list[str]:
 
 
 def check_labels(card_name: str, weights: Path) -> None:
-    """Raise ConfigError unless the judge of that card has a single token for every label of the shipped rubrics."""
-    labels = dict.fromkeys(label for name in rubric_names() for c in rubric(name).criteria for label in c.tokens)
+    """Raise ConfigError unless the judge of that card has a single token for every label of all rubrics."""
+    labels = dict.fromkeys(label for name in rubric_names() for c in rubric(name).criteria for label in c.numbers)
     bad = single_tokens(weights, labels)
     if bad:
         raise ConfigError(
             f"judge.protocol: logit needs a single token for each label, and the tokenizer of {card_name} has none for "
             f"{', '.join(bad)}: set judge.protocol=json"
         )
+
+
+def check_words(card_name: str, weights: Path, rubrics: Iterable[str]) -> None:
+    """Raise ConfigError unless the judge of that card has a single token for every word that answers a rubric."""
+    for name in sorted(set(rubrics)):
+        words = [word for criterion in rubric(name).criteria for word in criterion.words]
+        if words and (bad := single_tokens(weights, words)):
+            raise ConfigError(
+                f"the answers to {name} need a single token each, and the tokenizer of {card_name} has none for "
+                f"{', '.join(bad)}: remove these questions (suite.questions_from) or choose another judge"
+            )
 
 
 def _tokenizer(weights: Path) -> tuple[Callable[[str], list[int]], Callable[[list[int]], str]]:

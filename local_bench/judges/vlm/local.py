@@ -265,7 +265,7 @@ class Local:
         tokens = {label: self._tokenizer.encode(label, add_special_tokens=False) for label in request.labels}
         assert all(len(ids) == 1 for ids in tokens.values()), tokens
         scores = {label: float(logprobs[ids[0]]) for label, ids in tokens.items()}
-        best = max(scores, key=lambda label: (scores[label], -int(label)))
+        best = max(sorted(scores), key=scores.__getitem__)
         return Reply(best, "length", scores)
 
     @torch.inference_mode()

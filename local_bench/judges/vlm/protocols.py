@@ -2,7 +2,8 @@
 
 `json`: one request, answered by a JSON object of a fixed schema. `logit`: one request per criterion, answered by one
 token; the score is the expectation over the probabilities of the allowed labels. Both return the same fields. Rubrics
-with generated text (`writes`) always use `json`, and their answers are never scores.
+with generated text (`writes`) always use `json`, and their answers are never scores. Rubrics that are answered in words
+(VQAScore) always use `logit`.
 """
 
 import math
@@ -77,8 +78,11 @@ def failed(error: Exception) -> Reply:
 
 
 def protocol_for(question: Question, protocol: Protocol) -> Protocol:
-    """The judge's protocol, or `json` for rubrics with generated text."""
-    return "json" if rubric(question.rubric).writes is not None else protocol
+    """The judge's protocol; `json` for rubrics with generated text, `logit` for those that are answered in words."""
+    of_rubric = rubric(question.rubric)
+    if any(criterion.words for criterion in of_rubric.criteria):
+        return "logit"
+    return "json" if of_rubric.writes is not None else protocol
 
 
 def texts(
@@ -104,12 +108,13 @@ def read(question: Question, protocol: Protocol, replies: Sequence[Reply], rubri
     if any(reply.text is None for reply in replies):
         return Verdict(None, "the judge gave no answer", raw)
     of_rubric = rubrics[question.rubric]
-    if of_rubric.verbatim is not None and of_rubric.verbatim.reply is None:
+    protocol = protocol_for(question, protocol)
+    if of_rubric.verbatim is not None and of_rubric.verbatim.reply is None and protocol == "json":
         (criterion,), text = of_rubric.criteria, replies[0].text
         if text not in criterion.tokens:
             return Verdict(None, f"the judge's answer to {criterion.name} is none of its labels", raw)
         return Verdict({criterion.field: criterion.labels[criterion.tokens.index(text)]}, None, raw)
-    if protocol_for(question, protocol) == "json":
+    if protocol == "json":
         return _read_json(rubrics.fitted(question), of_rubric, replies[0], raw)
     return _read_labels(of_rubric, replies, raw)
 
@@ -136,12 +141,13 @@ def _read_labels(of_rubric: Rubric, replies: Sequence[Reply], raw: str) -> Verdi
     for criterion, reply in zip(of_rubric.criteria, replies, strict=True):
         if reply.finish_reason not in (None, "stop", "length") or reply.text not in criterion.tokens:
             return Verdict(None, f"the judge's answer to {criterion.name} is none of its labels", raw)
-        found = _probabilities(reply.logprobs or {}, criterion.tokens)
-        if found is None:
+        of_tokens = _probabilities(reply.logprobs or {}, criterion.tokens)
+        if of_tokens is None:
             return Verdict(None, f"the judge gave no probabilities for the labels of {criterion.name}", raw)
+        found = dict(zip(criterion.numbers, of_tokens.values(), strict=True))
         labels[criterion.name] = found
-        top = max(criterion.tokens, key=lambda token, p=found: (p[token], -int(token)))  # type: ignore[misc]
-        best[criterion.name] = criterion.labels[criterion.tokens.index(top)]
+        top = max(criterion.numbers, key=lambda number, p=found: (p[number], -int(number)))  # type: ignore[misc]
+        best[criterion.name] = criterion.labels[criterion.numbers.index(top)]
     answer = of_rubric.from_labels(best)
     counting = {c.name for c in of_rubric.criteria if c.flag or c.field in answer}
     return Verdict(answer, None, raw, {name: p for name, p in labels.items() if name in counting})

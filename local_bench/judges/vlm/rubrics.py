@@ -60,6 +60,8 @@ class Criterion:
     field: str
     labels: tuple[Label, ...]
     flag: str | None = None
+    words: tuple[str, ...] = ()
+    """The tokens of an authors' prompt that is answered in words, one per label."""
 
     @property
     def name(self) -> str:
@@ -67,7 +69,12 @@ class Criterion:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The labels as tokens: numbers; 1 and 0 for true and false."""
+        """The labels as the judge answers them: `words`, or else `numbers`."""
+        return self.words or self.numbers
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The labels as they are stored: numbers; 1 and 0 for true and false."""
         return tuple(str(int(label)) for label in self.labels)
 
 
@@ -91,7 +98,8 @@ class Verbatim(Strict):
     """Field -> its path in the answer: keys; "$NAME", the element with the 1-based number in slot NAME; {KEY: "$NAME"},
     the only element whose KEY is that number, counted from 0."""
     labels: dict[str, Label] = Field(default={})
-    """Word of the answer -> label."""
+    """Word of the answer -> label. Without `reply`: the answers to the rubric's only field, each one token, which are
+    read by their probabilities under either protocol."""
 
     def field(self, name: str, reply: Any, slots: Mapping[str, str]) -> Any:
         """The label or labels of a field in an answer of the schema. LookupError where it has none."""
@@ -209,7 +217,12 @@ class Rubric(Strict):
                 else:
                     known = found.setdefault(name, [])
                     known += [label for label in labels if label not in known]
-        plain = [Criterion(name, tuple(labels)) for name, labels in found.items()]
+        of_words = self.verbatim.labels if self.verbatim is not None and self.verbatim.reply is None else {}
+        words = {label: word for word, label in of_words.items()}
+        plain = [
+            Criterion(name, tuple(labels), words=tuple(words[label] for label in labels if words))
+            for name, labels in found.items()
+        ]
         return (*plain, *(Criterion(name, (False, True), flag) for name, of in flags.items() for flag in of))
 
     def answer_schema(self, slots: Mapping[str, str]) -> dict[str, Any]:
@@ -297,7 +310,7 @@ class Rubric(Strict):
     def has_probabilities(self, labels: Any) -> bool:
         """Whether `labels` is criterion -> label -> probability, for criteria and labels of this rubric, and the
         probabilities of each criterion sum to 1."""
-        tokens = {c.name: c.tokens for c in self.criteria}
+        tokens = {c.name: c.numbers for c in self.criteria}
         return isinstance(labels, dict) and all(
             name in tokens
             and isinstance(of, dict)
