@@ -25,6 +25,7 @@ from local_bench.settle.agreement import (
     top_k_overlap,
 )
 from local_bench.settle.intervals import mean_interval
+from local_bench.suites.questions_from import scale_of
 from local_bench.suites.registry import suite
 from local_bench.suites.servimage.questions import CNS_SET
 
@@ -50,6 +51,13 @@ class Pair:
     """Spearman's rho over models, of each rater's mean over the images that both rated."""
     top_k: Agreement
     """Over models: overlap of the k best."""
+    mean_difference: float | None
+    """First minus second rater, over the images that both rated: in score points, or for decisions the difference in
+    the share accepted."""
+    interval: tuple[float, float] | None
+    """95 % interval of the mean difference over tasks; None for fewer than two."""
+    in_points: bool
+    """Whether the difference is in score points."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +144,7 @@ def agreement(run: RunDir, people: Path | None = None, top_k: int = 3) -> Agreem
     extra = sorted({name for name in (human.consensus if human else ()) if name not in thresholds and name != OVERALL})
     dimensions = [*thresholds, OVERALL, *extra]
     candidates = {row.work_id: (row.model, row.task_id) for row in run.store.candidates()}
-    comparison = _Comparison(candidates, thresholds, top_k)
+    comparison = _Comparison(candidates, thresholds, top_k, run.config.suite.name)
     pairs = []
     if human:
         compared = opinions | (
@@ -195,15 +203,23 @@ class _Comparison:
     """Work id -> (model, task), in the run's order."""
     thresholds: Mapping[str, float]
     k: int
+    suite: str
 
     def pair(self, dimension: str, judge: str, first: Opinion, against: str, second: Opinion) -> Pair:
         a, b = first.get(dimension, {}), second.get(dimension, {})
         units = [work_id for work_id in self.candidates if work_id in b or (against != PEOPLE and work_id in a)]
         decides = dimension in self.thresholds or dimension == OVERALL
-        means = self._model_means(units, a, b, b_in_numbers=against != PEOPLE or _all_numbers(b))
+        in_numbers = against != PEOPLE or _all_numbers(b)
+        means = self._model_means(units, a, b, b_in_numbers=in_numbers)
         x, y = [m[0] for m in means], [m[1] for m in means]
         first_of, second_of = ([_decision(side, unit) for unit in units] for side in (a, b))
         tasks = [self.candidates[unit][1] for unit in units]
+        in_points = in_numbers and dimension != OVERALL
+        numbers = ([_number(side.get(unit), in_points) for unit in units] for side in (a, b))
+        differences: dict[str, list[float]] = defaultdict(list)
+        for task, one, other in zip(tasks, *numbers, strict=True):
+            if one is not None and other is not None:
+                differences[task].append(one - other)
         return Pair(
             dimension,
             judge,
@@ -212,6 +228,8 @@ class _Comparison:
             cohen_kappa(first_of, second_of, tasks) if decides else None,
             rank_correlation(x, y),
             top_k_overlap(x, y, self.k),
+            *_mean_difference(differences, scale_of(self.suite, dimension) if in_points else (0.0, 1.0)),
+            in_points,
         )
 
     def _model_means(
@@ -292,12 +310,19 @@ def order_swaps(run: RunDir) -> list[OrderSwap]:
                 x, y = first.value("score"), second.value("score")
                 if x is not None and y is not None:
                     differences[task_id].append(y - x)
-        flat = [difference for of_task in differences.values() for difference in of_task]
         if firsts:
-            same = agreement_rate(firsts, seconds, tasks)
-            ends = mean_interval(list(map(sum, differences.values())), list(map(len, differences.values())))
-            rows.append(OrderSwap(label, same, fmean(flat) if flat else None, ends))
+            rows.append(OrderSwap(label, agreement_rate(firsts, seconds, tasks), *_mean_difference(differences)))
     return rows
+
+
+def _mean_difference(
+    of_tasks: Mapping[str, list[float]], scale: tuple[float, float] | None = None
+) -> tuple[float | None, tuple[float, float] | None]:
+    """The mean of the differences by task of values on a scale (None: without ends), and its interval over tasks."""
+    flat = [difference for of_task in of_tasks.values() for difference in of_task]
+    span = None if scale is None else (scale[0] - scale[1], scale[1] - scale[0])
+    ends = mean_interval(list(map(sum, of_tasks.values())), list(map(len, of_tasks.values())), span)
+    return fmean(flat) if flat else None, ends
 
 
 def _label(verdict: Verdict) -> int | None:

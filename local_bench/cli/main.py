@@ -19,6 +19,7 @@ from local_bench.cli.exchange import export_run, import_files
 from local_bench.cli.extract import extract
 from local_bench.cli.init import init
 from local_bench.cli.inspect import digest, list_runs, recover, report, verify
+from local_bench.cli.judges import judges
 from local_bench.cli.merge import merge
 from local_bench.cli.options import PATH, Commands, examples
 from local_bench.cli.output import say
@@ -80,7 +81,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Start": [demo, init, doctor, models, suites],
     "Run": [plan, run, generate, measure, judge, settle, extract, revise, slurm, merge],
     "Look": [list_runs, view, report, compare],
-    "People": [annotate, agreement, predictor],
+    "People": [annotate, agreement, judges, predictor],
     "Papers": [score, reproduce, export_run, import_files],
     "Integrity": [verify, digest, recover],
 }

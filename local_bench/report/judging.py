@@ -1,6 +1,6 @@
 """The judging section of the report: judges, repeatability, prompt-injection robustness, and inter-judge agreement."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, Field, ValidationError
@@ -248,8 +248,7 @@ def _retests(rows: list[RepeatabilityRow], names: list[str]) -> dict[str, tuple[
         mine = [row for row in rows if row.judge == judge]
         if not mine:
             continue
-        n = sum(row.retest.same.n for row in mine)
-        same = round(sum((row.retest.same.value or 0) * row.retest.same.n for row in mine))
+        same, n = same_answers(mine)
         summary = f"{same:,} of {count(n, 'answer')} the same every time" if n else "no comparable answers"
         table = [
             RepeatRow(
@@ -260,6 +259,12 @@ def _retests(rows: list[RepeatabilityRow], names: list[str]) -> dict[str, tuple[
         ]  # fmt: skip
         found[judge] = (summary, table)
     return found
+
+
+def same_answers(rows: Iterable[RepeatabilityRow]) -> tuple[int, int]:
+    """Numbers of answers that were the same every time, and of all that can be compared."""
+    alike = [(row.retest.same.value or 0, row.retest.same.n) for row in rows]
+    return round(sum(value * n for value, n in alike)), sum(n for _, n in alike)
 
 
 def _share(a: Agreement) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """The judge phase: sends every judge the questions that it has not answered yet, and stores all answers."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -32,6 +33,8 @@ COMMIT_EVERY = 32
 NO_QUESTION_ID = ""
 """The question id of a verdict that is unscored because an image is faulty, or judging it failed: the next session
 judges it."""
+PACE = "pace"
+"""Kind of `meta`: by judge id, the number of answered questions and the seconds that they took in all sessions."""
 Key = tuple[str, str, int, int, int]
 """(work id, rubric, point, repeat, round)"""
 StoreAnswers = Callable[[Sequence[tuple["JudgeRequest", Verdict]]], None]
@@ -214,6 +217,7 @@ class JudgeSession:
         advice = "check the judge's card, its settings (max_tokens, chat_template_kwargs) and its log"
         first = FirstFailures[tuple[JudgeRequest, Verdict]](f"questions to {self._config.label}", advice, self._begun)
         questions = [(key, request.question) for key, request in left.items()]
+        begun = time.monotonic()
         try:
             for key, verdict in answers(transport, self._spec, questions):
                 one = left[key], verdict
@@ -227,6 +231,15 @@ class JudgeSession:
         finally:  # also if the judge fails: answers received are never requested again
             self._commit(answered, left, store_answers)
             self._charge_judged()
+            self._note_pace(len(questions) - len(left), time.monotonic() - begun)
+
+    def _note_pace(self, n: int, seconds: float) -> None:
+        """Add to this judge's number of answered questions and the time for them, without loading and checks."""
+        key = f"{PACE}:{self._spec.judge_id}"
+        with self._run.store.transaction():
+            noted = self._run.store.json_meta(key) or {"n": 0, "seconds": 0.0}
+            now = {"n": noted["n"] + n, "seconds": round(noted["seconds"] + seconds, 3)}
+            self._run.store.set_meta(key, json.dumps(now))
 
     def _commit(
         self,

@@ -12,6 +12,7 @@ from local_bench.cli.main import main
 from local_bench.cli.tables import earnings
 from local_bench.core.identity import digest
 from local_bench.report.page import render as page
+from local_bench.report.passport import passport
 from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
@@ -112,6 +113,12 @@ def test_a_lenient_judge_pays_too_much(made, tmp_path):
         assert brf[ALL].n_no_for_yes == 0
         assert brf["wrong"].n_yes_for_no > 100
         assert brf["right"].n_yes_for_no > 0  # a point of one image of a set counts as met by all of them
+        figure = passport(done)
+        table = {row[1]: dict(zip(figure.data.keys, row, strict=True)) for row in figure.data.rows}
+        assert list(table) == list(dict.fromkeys(row.rubric for row in found.answers))
+        assert table["brf"]["agreement"] == brf[ALL].same.value < 1
+        assert table["brf"]["bias"] == brf[ALL].mean_difference > 0
+        assert [panel.title for panel in figure.panels] == ["agreement", "bias (points)"]
         html = page(done)
         assert html.count("ground truth: right") >= 70
         assert 'id="truth"' in html

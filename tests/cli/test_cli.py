@@ -31,6 +31,7 @@ def test_the_commands_are_these():
             "report",
             "agreement",
             "annotate",
+            "judges",
             "view",
             "compare",
             "digest",

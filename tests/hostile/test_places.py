@@ -44,6 +44,8 @@ READERS: list[list[str]] = [
     ["settle", "RUN", "--people", AT],
     ["agreement", AT],
     ["agreement", "RUN", "--people", AT],
+    ["judges", "compare", AT],
+    ["judges", "compare", "RUN", "--people", AT],
     ["compare", AT, "RUN"],
     ["merge", "merged", AT],
     ["recover", AT],

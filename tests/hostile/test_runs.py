@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
     "settle": (["settle", "run", "--json"], 6),
     "verify": (["verify", "run", "--json"], 3),
     "agreement": (["agreement", "run", "--people", "run", "--json"], 5),
+    "judges": (["judges", "compare", "run", "--people", "run", "--json"], 5),
     "compare": (["compare", "run", "run", "--json"], 9),
     "export servimage": (["export", "run", "--format", "servimage", "--out", "out"], 5),
     "reproduce": (["reproduce", "servimage", "table-2", "run"], 9),

@@ -22,6 +22,7 @@ from local_bench.judges.vlm.local import Local
 from local_bench.runs.config import RunConfig
 from local_bench.runs.device_calls import OutOfDeviceMemory
 from local_bench.runs.engine import run_stages
+from local_bench.runs.judge import PACE
 from local_bench.runs.launched_batch import LaunchedBatch
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
@@ -252,7 +253,12 @@ def test_a_judge_that_answers_no_question_ends_and_nothing_is_stored(judged, tmp
             judged(tmp_path / "run", ("generate", "judge"), **JUDGE)
     assert rows(tmp_path / "run", VERDICTS) == []
     judged(tmp_path / "run", ("judge",), **JUDGE)
-    assert all(row[3] for row in rows(tmp_path / "run", VERDICTS))
+    verdicts = rows(tmp_path / "run", VERDICTS)
+    assert all(row[3] for row in verdicts)
+    with RunDir.open(tmp_path / "run") as run:
+        (pace,) = run.store.notes(PACE).values()
+    assert pace["n"] == len(verdicts)
+    assert pace["seconds"] > 0
 
 
 METRICS = {"metrics": ["entropy", "clip_cap:mini-clip"]}
