@@ -115,10 +115,9 @@ def open_judge(
     progress: Progress,
 ) -> Iterator[Transport]:
     """Open the judge for `questions`; `load` returns an image by its digest. ServerError if the judge is unavailable;
-    ConfigError if its tokenizer lacks a single token for a label that protocol `logit` needs."""
+    ConfigError if its tokenizer lacks a single token for a label that protocol `logit` or a question needs."""
     described = card(config.card, "judge")
     composer = Composer(load, spec.patch)
-    asked = {question.rubric for question in questions}
     if config.base_url:
         if config.protocol == "logit":
             check_labels(described.name, resolve(described, config.weights))
@@ -129,7 +128,7 @@ def open_judge(
     weights = resolve(described, config.weights)
     if config.protocol == "logit":
         check_labels(described.name, weights)
-    check_words(described.name, weights, asked)
+    check_words(described.name, weights, {question.rubric for question in questions})
     device = "cpu" if judge_devices[0].cuda_index is None else f"cuda:{judge_devices[0].cuda_index}"
     if config.transport not in BUILT_IN:
         with plugin(config.transport)(weights, composer.prepared, device, spec.dtype) as judge:

@@ -57,7 +57,7 @@ def borrowed_questions(
     entry: Suite, names: list[str], task: Task, images: Mapping[int, str]
 ) -> Iterator[tuple[Key, Question]]:
     """The other benchmarks' questions about the images (deliverable -> pixel digest) of a task of the suite `entry`."""
-    prompts = {d.index: d.prompt for d in entry.deliverables(task)} if names and task.caption is None else {}
+    prompts = {d.index: d.prompt for d in entry.deliverables(task)} if VQA in names and task.caption is None else {}
     for name in names:
         other = BENCHMARKS[name]
         for i, sha in sorted(images.items()):

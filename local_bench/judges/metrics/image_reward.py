@@ -14,9 +14,11 @@ from typing import Any, ClassVar
 import torch
 from PIL import Image
 from safetensors import SafetensorError
-from transformers import BertTokenizer, BlipTextConfig, BlipTextModel, BlipVisionConfig, BlipVisionModel
+from tokenizers import BertWordPieceTokenizer
+from transformers import BlipTextConfig, BlipTextModel, BlipVisionConfig, BlipVisionModel
 
 from local_bench.core.errors import WeightsError
+from local_bench.core.files import read_text
 from local_bench.core.tensors import load_tensors
 from local_bench.judges.metrics.aesthetic import linear_layers
 from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject
@@ -73,11 +75,16 @@ class RewardNetwork(Network):
         }
 
     @cached_property
-    def _tokenizer(self) -> Any:
-        return BertTokenizer.from_pretrained(self._weights.parts["tokenizer"], local_files_only=True)
+    def _tokenizer(self) -> BertWordPieceTokenizer:
+        path = self._weights.parts["tokenizer"] / "vocab.txt"
+        words = read_text(path, WeightsError, missing=remedy(self._weights)).removesuffix("\n").split("\n")
+        try:
+            return BertWordPieceTokenizer({word: i for i, word in enumerate(words)}, lowercase=True)
+        except TypeError as e:
+            raise WeightsError(f"{path} is not BERT's vocabulary ({e}): {remedy(self._weights)}") from e
 
     def tokens_if_cut(self, text: str) -> int | None:
-        return TOKENS if len(self._tokenizer(text).input_ids) > TOKENS else None
+        return TOKENS if len(self._tokenizer.encode(text).ids) > TOKENS else None
 
     def open(self, device: str) -> None:
         self._device = torch.device(device)
@@ -88,10 +95,11 @@ class RewardNetwork(Network):
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> Any:
         refuse_slender(images[0], SIZE_PX)
-        tokens = self._tokenizer(
-            text or "", padding="max_length", truncation=True, max_length=TOKENS, return_tensors="pt"
-        )
-        return self._transform(images[0]), tokens.input_ids[0], tokens.attention_mask[0]  # (3, 224, 224), (35,), (35,)
+        ids = self._tokenizer.encode(text or "").ids
+        ids = [*ids[: TOKENS - 1], ids[-1]] if len(ids) > TOKENS else ids  # the last one is [SEP]
+        tokens, mask = torch.zeros(2, TOKENS, dtype=torch.int64)
+        tokens[: len(ids)], mask[: len(ids)] = torch.tensor(ids), 1
+        return self._transform(images[0]), tokens, mask  # (3, 224, 224) float32, (35,) int64, (35,) int64
 
     @torch.inference_mode()
     def run(self, prepared: Sequence[Any]) -> list[Array]:

@@ -198,6 +198,33 @@ def test_prompts_are_normalised_as_by_each_authors_tokenizer(tmp_path):
     assert kept[0] != kept[1]
 
 
+def test_image_rewards_tokens_are_those_of_transformers_bert(tmp_path):
+    """With the small vocabulary; texts with accents, Chinese characters, control characters and too many words."""
+    network = tiny("image_reward").network
+    theirs = transformers.BertTokenizer.from_pretrained(resolve_parts(card("tiny-image-reward", "metric"))["tokenizer"])
+    for text in (
+        "Caf\u00e9, na\u00efve \u00c9toile.",
+        "a\u4e00b \u2028 c\x00d\te",
+        "",
+        "[SEP] x",
+        "word " * 9,
+        "abc " * 11,
+    ):
+        expected = theirs(text, padding="max_length", truncation=True, max_length=35, return_tensors="pt")
+        _, tokens, mask = network.prepare([noise(1)], text)
+        assert tokens.tolist() == expected.input_ids[0].tolist(), text
+        assert mask.tolist() == expected.attention_mask[0].tolist(), text
+
+
+@pytest.mark.parametrize("vocabulary", [None, "[PAD]\n[UNK]\n"])
+def test_another_vocabulary_is_refused(tmp_path, vocabulary):
+    if vocabulary is not None:
+        (tmp_path / "vocab.txt").write_text(vocabulary)
+    weights = Weights(card("tiny-image-reward", "metric"), folder_of("image_reward"), {"tokenizer": tmp_path})
+    with pytest.raises(WeightsError, match=r"vocab\.txt .*models fetch tiny-image-reward"):
+        image_reward.RewardNetwork(weights).tokens_if_cut("a hut")
+
+
 def test_hps_pads_where_the_others_crop(tmp_path):
     wide = noise(1, (400, 100))
     edge = wide.copy()
