@@ -21,10 +21,10 @@ from local_bench.settle.agreement import (
     agreement_rate,
     cohen_kappa,
     krippendorff_alpha,
+    mean_difference,
     rank_correlation,
     top_k_overlap,
 )
-from local_bench.settle.intervals import mean_interval
 from local_bench.suites.questions_from import scale_of
 from local_bench.suites.registry import suite
 from local_bench.suites.servimage.questions import CNS_SET
@@ -228,7 +228,7 @@ class _Comparison:
             cohen_kappa(first_of, second_of, tasks) if decides else None,
             rank_correlation(x, y),
             top_k_overlap(x, y, self.k),
-            *_mean_difference(differences, scale_of(self.suite, dimension) if in_points else (0.0, 1.0)),
+            *mean_difference(differences, scale_of(self.suite, dimension) if in_points else (0.0, 1.0)),
             in_points,
         )
 
@@ -311,18 +311,8 @@ def order_swaps(run: RunDir) -> list[OrderSwap]:
                 if x is not None and y is not None:
                     differences[task_id].append(y - x)
         if firsts:
-            rows.append(OrderSwap(label, agreement_rate(firsts, seconds, tasks), *_mean_difference(differences)))
+            rows.append(OrderSwap(label, agreement_rate(firsts, seconds, tasks), *mean_difference(differences)))
     return rows
-
-
-def _mean_difference(
-    of_tasks: Mapping[str, list[float]], scale: tuple[float, float] | None = None
-) -> tuple[float | None, tuple[float, float] | None]:
-    """The mean of the differences by task of values on a scale (None: without ends), and its interval over tasks."""
-    flat = [difference for of_task in of_tasks.values() for difference in of_task]
-    span = None if scale is None else (scale[0] - scale[1], scale[1] - scale[0])
-    ends = mean_interval(list(map(sum, of_tasks.values())), list(map(len, of_tasks.values())), span)
-    return fmean(flat) if flat else None, ends
 
 
 def _label(verdict: Verdict) -> int | None:

@@ -85,7 +85,7 @@ def _with_truth(run: RunDir) -> tuple[list[Row], list[str]]:
             "(a file, or a RUN annotated with `local-bench annotate`)"
         )
     of_all = (row for row in found.answers if row.model == ALL)
-    return [_row(one.judge, one.rubric, one.same, None, one.mean_difference, None, True) for one in of_all], []
+    return [_row(one.judge, one.rubric, one.same, None, one.mean_difference, one.interval, True) for one in of_all], []
 
 
 def _row(

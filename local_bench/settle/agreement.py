@@ -7,14 +7,15 @@ agreement at chance level, which was not measured.
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, permutations
+from statistics import fmean
 from typing import Literal, TypeVar
 
 import numpy as np
 
-from local_bench.settle.intervals import rate_interval
+from local_bench.settle.intervals import mean_interval, rate_interval
 
 TOO_FEW = "fewer than two units have enough ratings"
 MIN_MODELS = 4
@@ -78,6 +79,17 @@ def _rate(same: Sequence[bool], tasks: Sequence[Hashable], n_excluded: int) -> A
     units, of_task = Counter(tasks), Counter(task for task, one in zip(tasks, same, strict=True) if one)
     low, high = rate_interval([of_task[task] for task in units], list(units.values())) or (None, None)
     return Agreement(sum(same) / len(same), len(same), n_excluded, low=low, high=high)
+
+
+def mean_difference(
+    of_tasks: Mapping[str, Sequence[float]], scale: tuple[float, float] | None = None
+) -> tuple[float | None, tuple[float, float] | None]:
+    """The mean of the differences of two raters' values by task, and its 95 % interval over tasks (`mean_interval`);
+    `scale` has the ends of the values. None without a difference."""
+    flat = [difference for of_task in of_tasks.values() for difference in of_task]
+    span = None if scale is None else (scale[0] - scale[1], scale[1] - scale[0])
+    ends = mean_interval(list(map(sum, of_tasks.values())), list(map(len, of_tasks.values())), span)
+    return fmean(flat) if flat else None, ends
 
 
 def cohen_kappa(

@@ -7,12 +7,11 @@ ground truth. The first two differ by the judge's errors, the last two by those 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.settle.agreement import Agreement, agreement_rate, spearman
+from local_bench.settle.agreement import Agreement, agreement_rate, mean_difference, spearman
 from local_bench.settle.intervals import Floats, amounts, rate_interval, share_interval
 
 ALL = "all models"
@@ -47,6 +46,8 @@ class AnswerAccuracy:
     """Spearman's rho, for a rubric with more than two labels."""
     mean_difference: float | None
     """Mean of answer - ground truth, in rubric points; above 0 the judge is too lenient. None without a pair."""
+    interval: tuple[float, float] | None
+    """95 % interval of the mean difference over tasks; None for fewer than two, and where all are equal."""
 
 
 def answer_accuracy(answers: Iterable[JudgedAnswer]) -> list[AnswerAccuracy]:
@@ -61,6 +62,11 @@ def answer_accuracy(answers: Iterable[JudgedAnswer]) -> list[AnswerAccuracy]:
 def _true(judge: str, rubric: str, model: str, answers: Sequence[JudgedAnswer]) -> AnswerAccuracy:
     given, true = [a.given for a in answers], [a.true for a in answers]
     pairs = [(g, t) for g, t in zip(given, true, strict=True) if g is not None and t is not None]
+    differences: dict[str, list[float]] = defaultdict(list)
+    for answer in answers:
+        if answer.given is not None and answer.true is not None:
+            differences[answer.task_id].append(answer.given - answer.true)
+    mean, ends = mean_difference(differences)
     binary = {t for _, t in pairs} <= {0, 1} and {g for g, _ in pairs} <= {0, 1}
     return AnswerAccuracy(
         judge=judge,
@@ -70,7 +76,8 @@ def _true(judge: str, rubric: str, model: str, answers: Sequence[JudgedAnswer]) 
         n_yes_for_no=sum(g > t for g, t in pairs) if binary else None,
         n_no_for_yes=sum(g < t for g, t in pairs) if binary else None,
         rho=None if binary else spearman(given, true),
-        mean_difference=fmean(g - t for g, t in pairs) if pairs else None,
+        mean_difference=mean,
+        interval=ends,
     )
 
 

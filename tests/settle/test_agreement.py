@@ -11,6 +11,7 @@ from local_bench.settle.agreement import (
     cohen_kappa,
     krippendorff_alpha,
     majority,
+    mean_difference,
     panel_mean,
     rank_correlation,
     spearman,
@@ -245,3 +246,17 @@ def test_the_tables_of_servimage_s_appendix_h():
     scores = {"one": [4.1, 3.2, 2.2, 3.9], "other": [4.5, 3.9, 1.0, 3.8]}
     assert spearman(scores["one"], scores["other"]).value == pytest.approx(0.8)
     assert top_k_overlap(scores["one"], scores["other"], 2).value == 0.5
+
+
+def test_the_mean_difference_and_its_interval_over_tasks():
+    of_tasks = {"a": [1.0, 3.0], "b": [-1.0], "c": [1.0]}
+    mean, ends = mean_difference(of_tasks)
+    assert mean == 1
+    assert ends is not None
+    assert ends[0] < mean < ends[1]
+    assert ends[1] - mean == pytest.approx(mean - ends[0])
+    _, bounded = mean_difference(of_tasks, (0, 5))
+    assert bounded is not None
+    assert -5 <= bounded[0] < mean < bounded[1] <= 5
+    assert mean_difference({"a": [1.0, 3.0]}) == (2, None)
+    assert mean_difference({}) == (None, None)
