@@ -1,7 +1,7 @@
 """Ten training steps of the payment model at Qwen3-VL-4B's real width with random weights: seconds, memory, MFU.
 
-    python scripts/bench_payment.py [--tokens 8192] [--images 6] [--steps 10] [--out benchmarks/gpu/payment.json]
-    python scripts/bench_payment.py --plan [--gpu a6000] [--gpus 4]
+    python -m scripts.bench_payment [--tokens 8192] [--images 6] [--steps 10] [--out benchmarks/gpu/payment.json]
+    python -m scripts.bench_payment --plan [--gpu a6000] [--gpus 4]
 
 The first form needs a CUDA GPU with bfloat16; it trains stage 1's adapters and heads with gradient checkpointing at
 batch size 1, as configs/payment/qwen3-vl-4b-1gpu.yaml does, on one synthetic example. The second prints the computed
@@ -25,8 +25,8 @@ from local_bench.judges.payment.adapters import checkpoint_gradients
 from local_bench.judges.payment.config import PaymentConfig, load_payment_config
 from local_bench.judges.payment.inputs import Batch
 from local_bench.judges.payment.network import PaymentNetwork, concept_loss
-from local_bench.judges.payment.plan import MFU, Workload, forward_flop, training_plan
 from local_bench.models.gpus import gpu, gpu_of
+from scripts.payment_plan import MFU, Workload, forward_flop, training_plan
 
 RECORDED = Path(__file__).parents[1] / "tests" / "data" / "checkpoints" / "qwen3-vl-4b.yaml"
 SEED = 0
@@ -113,7 +113,7 @@ def benchmark(tokens: int, images: int, steps: int) -> dict[str, Any]:
     middle = sorted(found["seconds"])[len(found["seconds"]) // 2]
     known = gpu_of(name)
     return {
-        "command": " ".join(["scripts/bench_payment.py", *sys.argv[1:]]),
+        "command": " ".join(["-m scripts.bench_payment", *sys.argv[1:]]),
         "device": name,
         "packages": versions(),
         "tokens": tokens,

@@ -38,8 +38,8 @@ import local_bench.report.exports  # noqa: E402
 import local_bench.report.page  # noqa: E402, F401
 from local_bench.analysis.digest import digests  # noqa: E402
 from local_bench.cli.main import main as command_line  # noqa: E402
-from local_bench.runs.executors.local_nodes import LocalNodes  # noqa: E402
 from local_bench.runs.rundir import RunDir  # noqa: E402
+from scripts.local_nodes import LocalNodes  # noqa: E402
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LEFT_AFTER_S = 5.0

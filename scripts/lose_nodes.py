@@ -1,6 +1,6 @@
 """Runs a small benchmark on a Ray cluster of this machine whose nodes are killed at random, and compares digests.
 
-    python scripts/lose_nodes.py --rounds 20
+    python -m scripts.lose_nodes --rounds 20
 
 Each round runs a small benchmark, kills a random node at a random moment (another joins before or after it), and prints
 the moment, what the run said about losses, and whether candidates, verdicts, scores and settlement have the digests of
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.analysis.digest import digests
-from local_bench.runs.executors.local_nodes import LocalNodes
 from local_bench.runs.rundir import RunDir
+from scripts.local_nodes import LocalNodes
 
 SMALL = {"height": 64, "width": 64, "num_inference_steps": 2}
 LOSS = ("was lost", "stopped responding", "has left the cluster", "could not be")

@@ -17,7 +17,6 @@ from local_bench.judges.payment.artefact import CARD
 from local_bench.judges.payment.backbone import folder_of
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.examples import Example
-from local_bench.judges.payment.plan import TrainingPlan, Workload, training_plan
 from local_bench.judges.payment.predict import NOT_JUDGED, load
 from local_bench.models.gpus import gpu
 from local_bench.runs.acceptance import thresholds_of
@@ -32,6 +31,7 @@ from local_bench.runs.payment import (
     training_set,
 )
 from local_bench.runs.rundir import RunDir
+from scripts.payment_plan import TrainingPlan, Workload, training_plan
 from tests.analysis.simulated import config, draw, judged
 from tests.judges.payment import tiny
 from tests.suites.benchmarks import layouts

@@ -16,7 +16,6 @@ from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.models.cards import card
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
-from local_bench.runs.executors.local_nodes import LocalNodes
 from local_bench.runs.executors.ray_actors import Failed, NodeFacts
 from local_bench.runs.executors.ray_cluster import TOKEN_PATH, Slot
 from local_bench.runs.executors.ray_executor import RayExecutor
@@ -29,6 +28,7 @@ from local_bench.runs.planned import enter_plan
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Message, TimeCharged
+from scripts.local_nodes import LocalNodes
 from tests.runs.test_generate import digest_of
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]

@@ -24,10 +24,10 @@ from local_bench.judges.payment.backbone import load_backbone, load_processor
 from local_bench.judges.payment.config import Lora, load_payment_config
 from local_bench.judges.payment.inputs import Encoder
 from local_bench.judges.payment.network import PaymentNetwork, concept_loss
-from local_bench.judges.payment.plan import Workload, training_plan
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu
 from local_bench.models.weights import resolve
+from scripts.payment_plan import Workload, training_plan
 from tests.judges.payment import tiny
 
 CPU = torch.device("cpu")
