@@ -113,7 +113,9 @@ def judge_weights(cache: Path) -> Path:
 @pytest.fixture(scope="session")
 def judge_server(judge_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedServer]:
     """A real vLLM server with the small Qwen3-VL, for all tests that need one."""
-    engine = Engine(judge_weights, "float32", max_model_len=24576, images=8, max_pixels=8 * 16384)
+    engine = Engine(
+        judge_weights, "float32", max_model_len=24576, images=8, mm_processor_kwargs={"max_pixels": 8 * 16384}
+    )
     server = ManagedServer(engine, Child(tmp_path_factory.mktemp("judge") / "server.log"), start_timeout_s=600)
     with server:
         yield server

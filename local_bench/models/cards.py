@@ -165,6 +165,15 @@ class Takes(Strict):
     """The kind of control image (depth, canny, pose), if the input is one rather than an image to edit."""
 
 
+class Thinking(Strict):
+    """How a judge writes its thoughts before its answer. They are stored as text, and no number is read from them."""
+
+    budget_tokens: int = Field(ge=1, le=2**20)
+    """Maximum number of tokens of the thought, in addition to those of the answer."""
+    end: str = Field(min_length=1, max_length=64)
+    """The text that ends the thought, such as `</think>`; the answer follows directly."""
+
+
 class ModelCard(Strict):
     """One model: an image generator, a judge, or the feature extractor of a metric."""
 
@@ -210,6 +219,14 @@ class ModelCard(Strict):
     """For a judge: smaller images are upscaled to at least this many pixels, as the model's processor would do."""
     patch: int = Field(28, ge=1, le=8192)
     """For a judge: image height and width are multiples of this (patch size x merge size)."""
+    image_tokens: int | None = Field(None, ge=1, le=2**20)
+    """For a judge: the most tokens of one image of any size, for a model with a fixed number of them per image or per
+    tile. If null, one token per patch x patch pixels."""
+    mm_processor_kwargs: dict[str, bool | int | float | str] | None = None
+    """For a judge: the arguments of its image processor (`--mm-processor-kwargs` of vLLM). If null, `max_pixels`, the
+    pixels of the largest image in any question, which not all processors have; `{}` for none."""
+    thinking: Thinking | None = None
+    """For a judge that writes its thoughts before its answer. If null, its first token belongs to the answer."""
     context: int = Field(8192, ge=1, le=2**30)
     """For a judge: the model's context length in tokens, prompt and answer together."""
     max_model_len: int = Field(8192, ge=1, le=2**30)
@@ -225,6 +242,10 @@ class ModelCard(Strict):
     """For a judge: vLLM's attention backend on GPUs, where the config has none."""
     tensor_parallel_size: int = Field(1, ge=1, le=1024)
     """For a judge: the number of 80 GB GPUs it is served on in bfloat16; `vram_gb` is then their total."""
+
+    def tokens_of_image(self, pixels: int) -> float:
+        """For a judge: the most tokens of an image with this number of pixels."""
+        return self.image_tokens or pixels / self.patch**2
 
     @model_validator(mode="after")
     def _check_lora(self) -> Self:

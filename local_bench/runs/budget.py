@@ -133,6 +133,7 @@ def _judge_s(judge: JudgeConfig, n: int, n_images: int, gpu: Gpu | None) -> floa
     parameters_b = described.active_parameters_b or described.parameters_b
     if gpu is None or not parameters_b:
         return None
-    image_tokens = (judge.max_pixels or described.judge_max_pixels) / described.patch**2
-    tokens = n * (TEXT_TOKENS + DECODE_FACTOR * ANSWER_TOKENS) + n_images * image_tokens
+    image_tokens = described.tokens_of_image(judge.max_pixels or described.judge_max_pixels)
+    answer_tokens = ANSWER_TOKENS + (described.thinking.budget_tokens if described.thinking else 0)
+    tokens = n * (TEXT_TOKENS + DECODE_FACTOR * answer_tokens) + n_images * image_tokens
     return tokens * 2 * parameters_b * 1e9 / (gpu.tflops(compiled=False) * 1e12)

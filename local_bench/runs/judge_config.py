@@ -160,6 +160,10 @@ class JudgeConfig(Strict):
             extra_args=() if self.base_url else tuple(self.extra_args),
             rubrics=self.rubric_set(described),
             source_max_pixels=self.source_max_pixels,
+            mm_processor_kwargs=None
+            if described.mm_processor_kwargs is None
+            else tuple(sorted(described.mm_processor_kwargs.items())),
+            thinking=described.thinking,
             chat_template_kwargs=tuple(sorted((described.chat_template_kwargs | self.chat_template_kwargs).items())),
         )
 

@@ -138,7 +138,8 @@ def open_judge(
         from local_bench.judges.vlm.local import Local
 
         batch_size = 1 if device == "cpu" else 8  # on a CPU batches are not faster, and batch size 1 is exact
-        with Local(weights, composer.prepared, device, spec.dtype, batch_size) as local:
+        given = described.mm_processor_kwargs or {}
+        with Local(weights, composer.prepared, device, spec.dtype, batch_size, given) as local:
             yield local
         return
     groups = _groups(judge_devices, described)
@@ -178,7 +179,9 @@ def _engine(
         dtype=spec.dtype,
         max_model_len=_context(described, spec, questions),
         images=max((len(spec.requests(question)[0].shown) for question in questions), default=1),
-        max_pixels=max((image.max_pixels for image in shown), default=spec.max_pixels),
+        mm_processor_kwargs=described.mm_processor_kwargs
+        if described.mm_processor_kwargs is not None
+        else {"max_pixels": max((image.max_pixels for image in shown), default=spec.max_pixels)},
         gpu=group[0].cuda_index,
         gpus=len(group),
         memory_share=share,
@@ -195,7 +198,7 @@ def _context(described: ModelCard, spec: JudgeSpec, questions: Sequence[Question
     most = described.max_model_len
     for question in questions:
         for request in spec.requests(question)[:1]:
-            image_tokens = sum(shown.max_pixels // spec.patch**2 + 2 for shown in request.shown)
+            image_tokens = sum(int(described.tokens_of_image(shown.max_pixels)) + 2 for shown in request.shown)
             text_tokens = len(request.text.encode()) + len(request.system.encode())
             most = max(most, image_tokens + text_tokens + request.max_tokens)
     return min(-(-most // _ROUND) * _ROUND, described.context)

@@ -39,7 +39,7 @@ def weights_of_phases(run: RunDir, plan: RunPlan, stages: tuple[str, ...]) -> di
         n, _ = n_questions(plan, run.config.order_swap, run.config.suite.questions_from, Quiet())
         for judge in run.config.judges:
             described = card(judge.card, "judge")
-            tokens = described.judge_max_pixels / described.patch**2 + TEXT_TOKENS
+            tokens = described.tokens_of_image(described.judge_max_pixels) + TEXT_TOKENS
             parameters_b = described.active_parameters_b or described.parameters_b
             found[f"{judge.label}: judge"] = n * 2e9 * parameters_b * tokens
     return {name: flop for name, flop in found.items() if flop}

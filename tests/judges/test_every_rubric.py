@@ -80,7 +80,7 @@ def judge(request, cache, judge_server, tmp_path_factory):
     if "served" in request.param:
         yield Client(judge_server, composer(described.patch), None, 300), described, weights
         return
-    engine = Engine(weights, "float32", 24576, 8, max_pixels=8 * described.judge_max_pixels)
+    engine = Engine(weights, "float32", 24576, 8, {"max_pixels": 8 * described.judge_max_pixels})
     child = Child(tmp_path_factory.mktemp("embedded") / "engine.log")
     with Embedded(engine, child, composer(described.patch), 600, 300) as embedded:
         yield embedded, described, weights

@@ -11,6 +11,7 @@ from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.judges.vlm.rubric_files import rubric_names
 from local_bench.judges.vlm.rubrics import Rubric, closing_json, closing_logit, rubric, system
 from local_bench.judges.vlm.variants import RubricSet
+from local_bench.models.cards import Thinking
 
 SPEC = JudgeSpec("card", "0" * 64, "bfloat16", 1_000_000, 32, 0)
 LOGIT = replace(SPEC, protocol="logit")
@@ -35,6 +36,8 @@ OTHERWISE = {
     "rubrics": RubricSet("paper"),
     "source_max_pixels": 4_194_304,
     "chat_template_kwargs": (("enable_thinking", False),),
+    "mm_processor_kwargs": (),
+    "thinking": Thinking(budget_tokens=8, end="</think>"),
     "served": (("id", "other"),),
 }
 

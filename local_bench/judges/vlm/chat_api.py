@@ -41,14 +41,26 @@ def body(
     if request.chat_template_kwargs:
         sent["chat_template_kwargs"] = dict(request.chat_template_kwargs)
     if request.labels:
-        sent["structured_outputs"] = {"choice": list(request.labels)}
         # The grammar also allows the tokens that a longer label begins with.
         beginnings = {label[:n] for label in request.labels for n in range(1, len(label) + 1)}
         sent |= {"logprobs": True, "top_logprobs": len(beginnings)}
+    if request.thought_end:
+        sent |= {"response_format": after_thought(request), "skip_special_tokens": False}  # the end may be one
+    elif request.labels:
+        sent["structured_outputs"] = {"choice": list(request.labels)}
     else:
         named = {"name": request.name, "schema": request.schema, "strict": True}
         sent["response_format"] = {"type": "json_schema", "json_schema": named}
     return sent
+
+
+def after_thought(request: Request) -> dict[str, Any]:
+    """The structural tag (xgrammar's, which vLLM reads) of free text up to `thought_end`, then the answer."""
+    thought = {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": request.thought_end}
+    labels = [{"type": "const_string", "value": label} for label in request.labels]
+    answer: dict[str, Any] = {"type": "json_schema", "json_schema": request.schema, "max_whitespace_cnt": 1}
+    answer = {"type": "or", "elements": labels} if labels else answer
+    return {"type": "structural_tag", "format": {"type": "sequence", "elements": [thought, answer]}}
 
 
 def interleaved(request: Request, images: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -67,9 +79,18 @@ def reply(received: Any) -> Reply:
         text = choice["message"]["content"]
         finish_reason = choice.get("finish_reason")
         logprobs = choice.get("logprobs")
-        first = {top["token"]: top["logprob"] for top in logprobs["content"][0]["top_logprobs"]} if logprobs else None
+        label = None
+        if logprobs:
+            tokens = logprobs["content"]
+            last = tokens[last_of(text or "", [one.get("token") or "" for one in tokens])]
+            label = {top["token"]: top["logprob"] for top in last["top_logprobs"]}
     except (KeyError, IndexError, TypeError, AttributeError):
         return Reply(str(received)[:2000], refusal=NOT_ITS_FORMAT)
     if not (isinstance(text, str | None) and isinstance(finish_reason, str | None)):
         return Reply(str(received)[:2000], refusal=NOT_ITS_FORMAT)
-    return Reply(text, finish_reason, first)
+    return Reply(text, finish_reason, label)
+
+
+def last_of(text: str, tokens: Sequence[str]) -> int:
+    """The index of the token with which `text` ends, or 0: a label may follow a thought and precede an end token."""
+    return next((i for i in reversed(range(len(tokens))) if tokens[i] and text.endswith(tokens[i])), 0)

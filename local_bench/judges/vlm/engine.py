@@ -18,7 +18,7 @@ from PIL import Image
 
 from local_bench.core.collector import paused
 from local_bench.core.item_errors import failure
-from local_bench.judges.vlm.chat_api import REFUSED
+from local_bench.judges.vlm.chat_api import REFUSED, last_of
 from local_bench.judges.vlm.pipe import IMAGE, Recent
 
 with paused():
@@ -122,6 +122,8 @@ def sampling(settings: str) -> SamplingParams:
     body = json.loads(settings)
     if "structured_outputs" in body:
         constraint = StructuredOutputsParams(choice=body["structured_outputs"]["choice"])
+    elif body["response_format"]["type"] == "structural_tag":
+        constraint = StructuredOutputsParams(structural_tag=json.dumps(body["response_format"]))
     else:
         constraint = StructuredOutputsParams(json=body["response_format"]["json_schema"]["schema"])
     return SamplingParams(
@@ -129,14 +131,18 @@ def sampling(settings: str) -> SamplingParams:
         seed=body["seed"],
         max_tokens=body["max_tokens"],
         logprobs=body.get("top_logprobs"),
+        skip_special_tokens=body.get("skip_special_tokens", True),
         structured_outputs=constraint,
     )
 
 
 def _reply(output: Any) -> dict[str, Any]:
     (completion,) = output.outputs
-    first = completion.logprobs[0].values() if completion.logprobs else None
-    logprobs = None if first is None else {top.decoded_token: max(top.logprob, -9999.0) for top in first}
+    logprobs = None
+    if completion.logprobs:
+        sampled = [tops[i].decoded_token for i, tops in zip(completion.token_ids, completion.logprobs, strict=True)]
+        label = completion.logprobs[last_of(completion.text, sampled)].values()
+        logprobs = {top.decoded_token: max(top.logprob, -9999.0) for top in label}
     return {"text": completion.text, "finish_reason": completion.finish_reason, "logprobs": logprobs, "refused": None}
 
 

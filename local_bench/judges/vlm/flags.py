@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,9 +75,10 @@ class Engine:
     """Maximum number of tokens of a prompt and its answer together."""
     images: int
     """Maximum number of images in one question."""
-    max_pixels: int | None = None
-    """Pixels of the largest image in any question: vLLM profiles its vision encoder with an image of this size and
-    reserves that much memory. None: the processor's default, up to 16,384 tokens."""
+    mm_processor_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """Arguments of the image processor. With `max_pixels`, the pixels of the largest image in any question, vLLM
+    profiles its vision encoder with an image of this size and reserves that much memory; the processor's default is up
+    to 16,384 tokens."""
     gpu: int | None = None
     """The first GPU's index, or None for the CPU."""
     gpus: int = 1
@@ -118,8 +119,8 @@ def arguments(engine: Engine) -> list[str]:
         "--limit-mm-per-prompt": json.dumps({"image": engine.images, "video": 0}),
         "--structured-outputs-config": json.dumps({"backend": "xgrammar", "disable_any_whitespace": True}),
     }
-    if engine.max_pixels is not None:
-        flags["--mm-processor-kwargs"] = json.dumps({"max_pixels": engine.max_pixels})
+    if engine.mm_processor_kwargs:
+        flags["--mm-processor-kwargs"] = json.dumps(dict(engine.mm_processor_kwargs))
     if engine.gpu is None:
         batched = str(max(CPU_BATCHED_TOKENS, engine.max_model_len))
         flags |= {"--block-size": str(CPU_BLOCK), "--distributed-executor-backend": "uni"}

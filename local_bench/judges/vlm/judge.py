@@ -10,6 +10,7 @@ from local_bench.judges.vlm.images import PREPARATION
 from local_bench.judges.vlm.protocols import VERSIONS, Protocol, Request, Shown, protocol_for, texts
 from local_bench.judges.vlm.rubrics import system
 from local_bench.judges.vlm.variants import DEFAULT_SET, RubricSet
+from local_bench.models.cards import Thinking
 
 Served = tuple[tuple[str, str | int], ...]
 """Id, root and context length of the model of an external server, as far as it lists them, by name."""
@@ -38,6 +39,10 @@ class JudgeSpec:
     """The pixel budget of each image in a question with a source image; None: `max_pixels`."""
     chat_template_kwargs: tuple[tuple[str, bool | int | float | str], ...] = ()
     """Variables of the model's chat template, in the order of their names."""
+    mm_processor_kwargs: tuple[tuple[str, bool | int | float | str], ...] | None = None
+    """The card's arguments of the image processor, in the order of their names; None: ours."""
+    thinking: Thinking | None = None
+    """How the model writes its thoughts before the answer; None: it does not."""
     served: Served = ()
     """What an external server said that it serves."""
 
@@ -62,10 +67,13 @@ class JudgeSpec:
 
     @property
     def _wording(self) -> dict[str, Any]:
-        """Settings of rubrics, image sizes, chat template and server that older digests do not have."""
+        """Settings of rubrics, images, chat template, thinking and server that older digests do not have."""
         named: dict[str, Any] = {} if self.rubrics.variant == "miniature" else {"rubrics": self.rubrics.variant}
         named |= {"options": self.rubrics.options} if self.rubrics.options else {}
         named |= {"chat_template_kwargs": dict(self.chat_template_kwargs)} if self.chat_template_kwargs else {}
+        if self.mm_processor_kwargs is not None:
+            named["mm_processor_kwargs"] = dict(self.mm_processor_kwargs)
+        named |= {"thinking": self.thinking.model_dump()} if self.thinking else {}
         named |= {"served": dict(self.served)} if self.served else {}
         return named | ({"source_max_pixels": self.source_max_pixels} if self.source_max_pixels else {})
 
@@ -90,12 +98,13 @@ class JudgeSpec:
         rubric, question = self.rubrics[question.rubric], self.rubrics.fitted(question)
         as_json = protocol_for(question, self.protocol) == "json"
         shown = self._shown(question)
+        budget, end = (self.thinking.budget_tokens, self.thinking.end) if self.thinking else (0, "")
         return [
             Request(
                 system=system().text if rubric.verbatim is None else "",
                 shown=shown,
                 text=text,
-                max_tokens=(self.max_tokens or rubric.max_tokens) if criterion is None else 1,
+                max_tokens=budget + ((self.max_tokens or rubric.max_tokens) if criterion is None else 1),
                 temperature=rubric.temperature if as_json else 0,
                 seed=self._seed(question),
                 name=rubric.id,
@@ -103,6 +112,7 @@ class JudgeSpec:
                 labels=() if criterion is None else criterion.tokens,
                 captions=rubric.captions(question.roles, dict(question.slots)) if question.roles else (),
                 chat_template_kwargs=self.chat_template_kwargs,
+                thought_end=end,
             )
             for text, criterion in texts(question, self.protocol, self.rubrics)
         ]

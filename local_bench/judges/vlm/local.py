@@ -1,41 +1,44 @@
 """A judge in this process, with transformers and xgrammar, for machines on which vLLM does not run.
 
-The KV cache of the system message and the images is computed once and shared by all questions about them. Guarantees,
-on one machine with fixed library versions and torch's deterministic algorithms:
+For the Qwen-VL classes (`BATCHED`) the KV cache of the system message and the images is computed once and shared by all
+questions about them; other classes, and answers after a thought, are generated one request at a time (`generated`).
+Guarantees, on one machine with fixed library versions and torch's deterministic algorithms:
 
 - `logit` requests and sampled requests are processed one at a time. Their replies depend only on the request, bit for
   bit.
 - Greedy `json` requests about the same images are processed in batches of up to `batch_size`. Other batch sizes change
   the rounding, which can change a token if two are almost equally probable; with `batch_size=1` these replies also
   depend only on the request. On a CPU, batching does not speed up models of realistic size.
-- vLLM gets the same tokens for a request, and the same pixels unless its own limits resize the image. Its rounding
-  differs, so its answers are close but not equal.
+- vLLM gets the same tokens for a request, and the same pixels unless a processor's own limits resize the image. Its
+  rounding differs, so its answers are close but not equal.
 """
 
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
 import transformers
 import xgrammar
 from PIL import Image
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, DynamicCache
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, DynamicCache, GenerationConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from local_bench.core.collector import collect
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
-from local_bench.judges.vlm.chat_api import REFUSED, interleaved
+from local_bench.judges.vlm.chat_api import REFUSED, after_thought, interleaved
+from local_bench.judges.vlm.generated import TooLong, generated
 from local_bench.judges.vlm.images import Prepared
 from local_bench.judges.vlm.prefix_batch import Prefix, PrefixBatch, pick
 from local_bench.judges.vlm.protocols import Reply, Request, Shown, failed
 
 K = TypeVar("K")
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+BATCHED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -56,15 +59,21 @@ class _ImageInputs:
 
 
 class Local:
-    """A Qwen-VL judge loaded from the folder `weights`; implements `Transport`.
+    """A judge loaded from the folder `weights`; implements `Transport`.
 
-    `load` returns the prepared image; `device` is a torch device string, `dtype` float32, bfloat16 or float16. Raises
-    ConfigError for an unknown dtype; entering raises ConfigError for a model of another family and WeightsError for
-    files that cannot be loaded.
+    `load` returns the prepared image; `device` is a torch device string, `dtype` float32, bfloat16 or float16;
+    `processor_kwargs` are a card's `mm_processor_kwargs`. Raises ConfigError for an unknown dtype; entering raises
+    ConfigError for a model that transformers has no class for and WeightsError for files that cannot be loaded.
     """
 
     def __init__(
-        self, weights: Path, load: Callable[[Shown], Prepared], device: str, dtype: str, batch_size: int = 8
+        self,
+        weights: Path,
+        load: Callable[[Shown], Prepared],
+        device: str,
+        dtype: str,
+        batch_size: int = 8,
+        processor_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         if dtype not in _DTYPES:
             raise ConfigError(f"the judge's precision {dtype!r} is unknown: use {', '.join(_DTYPES)}")
@@ -73,6 +82,7 @@ class Local:
         self._device = torch.device(device)
         self._dtype = _DTYPES[dtype]
         self._batch_size = batch_size
+        self._processor_kwargs = processor_kwargs
         self._grammars: dict[str, xgrammar.CompiledGrammar] = {}
         self._prompt_tokens = self._cached_tokens = 0
         self._model: Any = None
@@ -83,11 +93,11 @@ class Local:
         transformers.utils.logging.disable_progress_bar()
         offline: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:
-            config = AutoConfig.from_pretrained(self._weights, **offline)
-            if config.model_type not in FAMILIES:
+            kind = AutoConfig.from_pretrained(self._weights, **offline).model_type
+            if kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
                 raise ConfigError(
-                    f"judge.weights: {self._weights} is a {config.model_type} model, and judge.transport=local "
-                    f"supports only {', '.join(FAMILIES)}: choose another model or serve it with vLLM"
+                    f"judge.weights: {self._weights} is a {kind} model, for which transformers has no class that takes "
+                    "images and text: choose another model or serve it with vLLM"
                 )
             self._processor = AutoProcessor.from_pretrained(self._weights, **offline)
             self._model = AutoModelForImageTextToText.from_pretrained(
@@ -106,6 +116,8 @@ class Local:
             raise self._out_of_memory("loading") from None
         self._tokenizer = self._processor.tokenizer
         self._config = self._model.config
+        # The penalties and limits of the model's own file would change its answers, as in vLLM.
+        self._model.generation_config = GenerationConfig()
         self._vocabulary = int(self._config.get_text_config().vocab_size)
         self._longest = int(self._config.get_text_config().max_position_embeddings)
         self._compiler = xgrammar.GrammarCompiler(
@@ -126,11 +138,14 @@ class Local:
         raises ServerError if a single question does not fit.
         """
         most = min(self._batch_size, at_once or self._batch_size)
-        for (_, shown, _), group in itertools.groupby(
-            requests, key=lambda kr: (kr[1].system, kr[1].shown, kr[1].captions)
+        for (thinks, _, shown, _), group in itertools.groupby(
+            requests, key=lambda kr: (kr[1].thought_end, kr[1].system, kr[1].shown, kr[1].captions)
         ):
             try:
-                yield from self._answer_group(shown, group, most)
+                if self._config.model_type in BATCHED and not thinks:
+                    yield from self._answer_group(shown, group, most)
+                else:
+                    yield from ((key, self._generated(request)) for key, request in group)
             except torch.OutOfMemoryError:
                 raise self._out_of_memory("one question") from None
 
@@ -177,6 +192,21 @@ class Local:
         if prefix and waiting:
             yield from self._generate_all(prefix, waiting)
 
+    def _generated(self, request: Request) -> Reply:
+        try:
+            images = [self._decoded(one) for one in request.shown]
+            grammar = self._grammar(request)
+            n, reply = generated(self._model, self._processor, request, images, grammar, self._processor_kwargs)
+        except (TooLong, ValueError) as e:
+            return Reply(str(e)[:2000], refusal=REFUSED)
+        except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
+            return failed(e)
+        self._prompt_tokens += n
+        return reply
+
+    def _decoded(self, shown: Shown) -> Image.Image:
+        return Image.open(io.BytesIO(self._load(shown).png), formats=["PNG"])
+
     def _generate_all(self, prefix: Prefix, batch: list[tuple[K, Request, list[int]]]) -> Iterator[tuple[K, Reply]]:
         """Answer the requests in one batch; halve the batch size permanently when memory runs out."""
         while batch:
@@ -203,7 +233,7 @@ class Local:
         if not shown:
             return _ImageInputs(None, None, ())
         processor = self._processor.image_processor
-        images = [Image.open(io.BytesIO(self._load(one).png), formats=["PNG"]) for one in shown]
+        images = [self._decoded(one) for one in shown]
         largest = max(image.width * image.height for image in images)
         size = {"shortest_edge": (processor.patch_size * processor.merge_size) ** 2, "longest_edge": largest}
         try:
@@ -299,12 +329,21 @@ class Local:
         return [Reply(text, reason) for text, reason in zip(texts, finished, strict=True)]
 
     def _grammar(self, request: Request) -> xgrammar.CompiledGrammar:
-        schema = json.dumps(request.schema)  # unsorted: the order of the properties is their order in the answer
-        if schema not in self._grammars:
-            self._grammars[schema] = self._compiler.compile_json_schema(
-                schema, any_whitespace=False, separators=(",", ":")
+        """The grammar of the answer, after a thought if the judge writes one."""
+        # The schema unsorted: the order of its properties is their order in the answer.
+        key = json.dumps([request.thought_end, request.labels, request.schema])
+        if key in self._grammars:
+            return self._grammars[key]
+        if request.thought_end:
+            grammar = self._compiler.compile_structural_tag(after_thought(request))
+        elif request.labels:
+            grammar = self._compiler.compile_grammar("root ::= " + " | ".join(map(json.dumps, request.labels)))
+        else:
+            grammar = self._compiler.compile_json_schema(
+                json.dumps(request.schema), any_whitespace=False, separators=(",", ":")
             )
-        return self._grammars[schema]
+        self._grammars[key] = grammar
+        return grammar
 
     def _out_of_memory(self, step: str) -> ServerError:
         return ServerError(

@@ -8,7 +8,7 @@ with generated text (`writes`) always use `json`, and their answers are never sc
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from local_bench.core import strictjson
@@ -58,6 +58,8 @@ class Request:
     """One per image, or empty."""
     chat_template_kwargs: tuple[tuple[str, bool | int | float | str], ...] = ()
     """Variables of the model's chat template."""
+    thought_end: str = ""
+    """The text between the model's thought, which is free text, and its answer; empty if it does not think."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Reply:
     text: str | None
     finish_reason: str | None = None
     logprobs: Mapping[str, float] | None = None
-    """Log-probability of the labels as the first token."""
+    """Log-probability of the labels as the first token of the answer."""
     refusal: str | None = None
     """Why there is no answer; `text` is then the original error message."""
 
@@ -98,15 +100,25 @@ def texts(
     return [(f"{body}\n{closing_logit(of_rubric, criterion)}", criterion) for criterion in of_rubric.criteria]
 
 
-def read(question: Question, protocol: Protocol, replies: Sequence[Reply], rubrics: RubricSet = DEFAULT_SET) -> Verdict:
+def read(
+    question: Question,
+    protocol: Protocol,
+    replies: Sequence[Reply],
+    rubrics: RubricSet = DEFAULT_SET,
+    thought_end: str = "",
+) -> Verdict:
     """Parse the ordered replies to a question's requests: a valid answer to the rubric, or unscored with the reason.
-    The raw text is stored in both cases."""
+    The raw text is stored in both cases, with the thought, which is what precedes `thought_end`."""
     raw = _encodable(replies[0].text or "" if len(replies) == 1 else canonical_json([reply.text for reply in replies]))
     refusal = next((reply.refusal for reply in replies if reply.refusal), None)
     if refusal:
         return Verdict(None, refusal, raw)
     if any(reply.text is None for reply in replies):
         return Verdict(None, "the judge gave no answer", raw)
+    if thought_end:
+        if any(thought_end not in (reply.text or "") for reply in replies):
+            return Verdict(None, "the judge's thought was cut off before its end (thinking.budget_tokens)", raw)
+        replies = [replace(reply, text=(reply.text or "").partition(thought_end)[2]) for reply in replies]
     of_rubric = rubrics[question.rubric]
     protocol = protocol_for(question, protocol)
     if of_rubric.verbatim is not None and of_rubric.verbatim.reply is None and protocol == "json":
@@ -124,7 +136,7 @@ def _read_json(question: Question, of_rubric: Rubric, reply: Reply, raw: str) ->
         return Verdict(None, f"the judge's answer was cut off ({_encodable(reply.finish_reason[:_REASON])})", raw)
     try:
         # The grammar permits unescaped control characters in strings; strict JSON does not.
-        answer = strictjson.loads(raw, strict=False)
+        answer = strictjson.loads(_encodable(reply.text or ""), strict=False)
         canonical_json(answer).encode()  # "\\ud800", a lone surrogate, is valid JSON but has no UTF-8 encoding
     except (ValueError, RecursionError):
         return Verdict(None, "the judge's answer is not JSON", raw)

@@ -83,5 +83,6 @@ def answers(
         if len(received) == len(replies):
             del pending[number]
             for question, key in group.items():
-                yield key, read(question, spec.protocol, received, spec.rubrics)
+                end = spec.thinking.end if spec.thinking else ""
+                yield key, read(question, spec.protocol, received, spec.rubrics, end)
     yield from without_request

@@ -121,7 +121,7 @@ def _open_judge(
 
 def _engine(session: Session, weights: Path, spec: JudgeSpec) -> Engine:
     if not session.on_gpu:
-        return Engine(weights, spec.dtype, _CONTEXT, 2, max_pixels=spec.max_pixels)
+        return Engine(weights, spec.dtype, _CONTEXT, 2, {"max_pixels": spec.max_pixels})
     free, total = torch.cuda.mem_get_info(session.device)
     judge_device = JudgeDevice(device_name(session.device), session.device.index)
     known = gpu_of(judge_device.device)
@@ -131,7 +131,7 @@ def _engine(session: Session, weights: Path, spec: JudgeSpec) -> Engine:
         spec.dtype,
         _CONTEXT,
         images=2,
-        max_pixels=spec.max_pixels,
+        mm_processor_kwargs={"max_pixels": spec.max_pixels},
         gpu=session.device.index,
         memory_share=min(0.5 * free, MEMORY_GB * 1e9 / 2) / total,
         batched_tokens=known.judge_batched_tokens if known else usual.batched_tokens,

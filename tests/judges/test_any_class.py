@@ -1,0 +1,105 @@
+"""Judges of classes other than Qwen-VL in this process: any class of `AutoModelForImageTextToText`."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from local_bench.judges.vlm.images import prepare
+from local_bench.judges.vlm.local import Local
+from local_bench.judges.vlm.protocols import Request, Shown
+from scripts.judge_families import build
+
+LABELS = tuple("012345")
+SCHEMA = {
+    "type": "object",
+    "properties": {"zeta": {"enum": [0, 1, 2]}, "why": {"type": "string", "pattern": "^[a-z ]{4,24}$"}},
+    "required": ["zeta", "why"],
+    "additionalProperties": False,
+}
+
+
+def load(shown):
+    (sha256,) = shown.images
+    pixels = np.random.default_rng(int(sha256)).integers(0, 256, (100, 140, 3), dtype=np.uint8)
+    return prepare(shown, lambda _: Image.fromarray(pixels), 1)
+
+
+def request(*images, text="Why?", **given):
+    shown = tuple(Shown((one,), None, 1, 16384) for one in images)
+    return replace(Request("You judge.\n", shown, text, 64, 0, 0, "a_test", SCHEMA), **given)
+
+
+def labels(*images, **given):
+    return request(*images, **{"schema": None, "labels": LABELS, "max_tokens": 1} | given)
+
+
+@pytest.fixture(scope="module", params=["internvl", "gemma3"])
+def folder(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp(request.param)
+    build(request.param, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def judge(folder):
+    with Local(folder, load, "cpu", "float32") as loaded:
+        yield loaded
+
+
+def answer(judge, *requests):
+    return dict(judge.complete(list(enumerate(requests))))
+
+
+def test_its_probabilities_are_those_of_a_plain_call(judge, folder):
+    processor = AutoProcessor.from_pretrained(folder)
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    content = [{"type": "image", "image": Image.open(io.BytesIO(load(Shown(("1",), None, 1, 16384)).png))}]
+    messages = [{"role": "system", "content": [{"type": "text", "text": "You judge.\n"}]}]
+    messages.append({"role": "user", "content": [*content, {"type": "text", "text": "Why?"}]})
+    inputs = processor.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=True, return_dict=True, processor_kwargs={"return_tensors": "pt"}
+    )
+    with torch.inference_mode():
+        expected = torch.log_softmax(model(**inputs).logits[0, -1].float(), dim=-1)
+    before = judge.counters()["prompt_tokens"]
+    found = answer(judge, labels("1"), labels("2"))
+    assert found[0].logprobs == pytest.approx(
+        {label: expected[processor.tokenizer.convert_tokens_to_ids(label)].item() for label in LABELS}, abs=1e-5
+    )
+    assert found[0].text == max(LABELS, key=found[0].logprobs.get)
+    assert found[1].logprobs != pytest.approx(found[0].logprobs, abs=1e-5)  # the image decides
+    assert judge.counters()["prompt_tokens"] - before == 2 * inputs["input_ids"].shape[1]
+
+
+def test_it_answers_by_schema_the_same_again(judge):
+    asked = [request("1"), request("1", "2"), request(), request("1", temperature=1.0), labels("2")]
+    replies = answer(judge, *asked)
+    assert {reply.refusal for reply in replies.values()} == {None}
+    assert all(replies[i].text.startswith('{"zeta":') and replies[i].finish_reason == "stop" for i in range(4))
+    assert answer(judge, *asked) == replies
+    seeds = {answer(judge, request("1", temperature=1.0, seed=seed))[0].text for seed in range(4)}
+    assert len(seeds) > 1  # the negative control: sampling has an effect
+
+
+def test_its_thought_precedes_its_answer(judge):
+    thinking = {"thought_end": "e", "max_tokens": 300}
+    for one in (request("1", temperature=1.0, **thinking), labels("1", temperature=1.0, **thinking)):
+        reply = answer(judge, one)[0]
+        thought, _, rest = reply.text.partition("e")
+        assert reply.finish_reason == "stop", reply
+        assert thought
+        assert rest[:1] in ("{", *LABELS)
+        assert (reply.logprobs is None) == (one.schema is not None)
+    assert answer(judge, request("1", thought_end="never", max_tokens=4))[0].finish_reason == "length"
+
+
+def test_a_prompt_that_does_not_fit_is_refused_alone(judge):
+    long = answer(judge, request("1", text="why " * 40_000), labels("1"))
+    assert long[0].refusal == "the judge refused the question"
+    assert "exceeds the judge's maximum of" in long[0].text
+    assert long[1].refusal is None
