@@ -31,7 +31,11 @@ from local_bench.runs.progress import Quiet
 
 JUDGES = [card for card in cards().values() if card.role == "judge"]
 FAMILIES = {"qwen2-vl": "Qwen2VL", "qwen25-vl": "Qwen2_5_VL", "qwen3-vl": "Qwen3VL", "qwen3-vl-moe": "Qwen3VLMoe"}
+FAMILIES |= {"qwen35": "Qwen3_5", "qwen35-moe": "Qwen3_5Moe", "internvl": "InternVL", "gemma3": "Gemma3"}
+FAMILIES |= {"gemma4": "Gemma4", "glm4v": "Glm4v", "glm4v-moe": "Glm4vMoe"}
 """The models of a family differ in numbers that vLLM's checks do not read; transformers' defaults are one of them."""
+PUBLISHED = {"Glm4vMoe": {"text_config": {"head_dim": 128}}}
+"""What vLLM reads, where the defaults are of no published model."""
 CAPABILITIES = [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
 on_every_gpu = pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda c: f"sm{c[0]}{c[1]}")
 
@@ -46,7 +50,8 @@ def model_of(cache, tmp_path_factory):
         if isinstance(of, str):
             folder = tmp_path_factory.getbasetemp() / of
             config = getattr(transformers, f"{of}Config")
-            config(architectures=[architecture or f"{of}ForConditionalGeneration"]).save_pretrained(folder)
+            names = [architecture or f"{of}ForConditionalGeneration"]
+            config(architectures=names, **PUBLISHED.get(of, {})).save_pretrained(folder)
         if (of, dtype) not in known:
             known[of, dtype] = vllm_model(folder, dtype)
         return known[of, dtype]
@@ -100,9 +105,13 @@ def engine_for(model, capability, **wanted):
 @pytest.mark.parametrize("described", JUDGES, ids=lambda card: card.name)
 def test_vllm_takes_the_arguments_of_every_judge_on_every_gpu(model_of, described, capability):
     model = model_of(resolve(described) if described.source.build else FAMILIES[described.family], described.dtype)
-    parsed, invariant = check_by_vllm(model, engine_for(model, capability, wanted="on"), capability)
-    assert invariant
-    assert parsed.attention_backend == ("TRITON_ATTN" if described.dtype == "float32" else "FLASH_ATTN")
+    recurrent = described.family.startswith("qwen35")
+    engine = engine_for(model, capability, wanted="auto" if recurrent else "on")
+    engine = replace(engine, mm_processor_kwargs=described.mm_processor_kwargs or {})
+    parsed, invariant = check_by_vllm(model, engine, capability)
+    assert invariant is not recurrent
+    triton = described.dtype == "float32" or described.family.startswith("gemma")
+    assert parsed.attention_backend == ("TRITON_ATTN" if triton else "FLASH_ATTN")
     assert parsed.enable_flashinfer_autotune is False
 
 

@@ -1,8 +1,11 @@
 """The cards agree with the code that runs them and with each other."""
 
 import re
+from pathlib import Path
 
 import pytest
+import torch
+import transformers
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import configs_dir
@@ -17,6 +20,7 @@ SMALL = {name: card for name, card in GENERATORS.items() if card.source.build}
 REAL = {name: card for name, card in GENERATORS.items() if not card.source.build}
 JUDGES = {name: card for name, card in cards().items() if card.role == "judge"}
 REAL_JUDGES = {name: card for name, card in JUDGES.items() if not card.source.build}
+SIZES = read_yaml(Path(__file__).resolve().parents[1] / "data" / "judge_sizes.yaml")[0]
 
 
 def test_every_family_has_a_real_card_and_a_small_one():
@@ -86,18 +90,25 @@ def test_a_small_card_takes_what_the_real_one_takes():
 def test_a_judge_takes_an_image_and_answers(name):
     judge = JUDGES[name]
     assert judge.judge_min_pixels <= judge.judge_max_pixels
-    assert judge.judge_max_pixels // judge.patch**2 + 2048 <= judge.max_model_len <= judge.context
+    thought = judge.thinking.budget_tokens if judge.thinking else 0
+    most = judge.tokens_of_image(judge.judge_max_pixels) + thought + 2048
+    assert most <= judge.max_model_len <= judge.context
 
 
 @pytest.mark.parametrize("name", REAL_JUDGES)
 def test_a_real_judge_names_its_source_and_is_pinned(name):
     judge = REAL_JUDGES[name]
-    assert judge.source.repo == f"Qwen/{judge.title}"
-    assert re.fullmatch("[0-9a-f]{40}", judge.source.revision)
-    assert len({j.source.revision for j in REAL_JUDGES.values()}) == len(REAL_JUDGES)
-    assert judge.licence == ("Qwen License" if "72b" in name else "Apache-2.0")
-    assert not judge.gated
-    assert judge.patch == (32 if judge.family.startswith("qwen3") else 28)
+    owner = judge.source.repo.partition("/")[0]
+    comment = "".join(line for line in (configs_dir() / f"models/{name}.yaml").read_text().splitlines() if "#" in line)
+    assert bool(re.fullmatch("[0-9a-f]{40}", judge.source.revision or "")) is ("needs --revision" not in comment)
+    pinned = [j.source.revision for j in REAL_JUDGES.values() if j.source.revision]
+    assert len(set(pinned)) == len(pinned)
+    licences = {"CodeGoat24": "MIT", "zai-org": "MIT"} | {"google": "Gemma" if "gemma3" in name else "Apache-2.0"}
+    assert judge.licence == ("Qwen License" if "qwen" in name and "72b" in name else licences.get(owner, "Apache-2.0"))
+    assert judge.gated is (judge.licence == "Gemma")
+    patches = {"qwen2-vl": 28, "qwen25-vl": 28, "glm4v": 28, "glm4v-moe": 28, "gemma4": 48, "internvl": 1, "gemma3": 1}
+    assert judge.patch == patches.get(judge.family, 32)
+    assert judge.patch > 1 or judge.image_tokens, "the context cannot be planned"
     assert judge.judge_max_pixels <= 1024 * 1024
     assert judge.judge_max_pixels % judge.patch**2 == 0, "a whole number of patches"
 
@@ -109,7 +120,23 @@ def test_a_judge_fits_the_gpus_of_its_card(name):
     margin_gb = judge.vram_gb - 2 * judge.parameters_b
     assert 1 < margin_gb / judge.tensor_parallel_size < 6
     assert judge.vram_gb / judge.tensor_parallel_size <= 0.92 * gpu("h100").memory_gb
-    assert judge.tensor_parallel_size == 1 or judge.vram_gb > 0.92 * gpu("h200").memory_gb, "split without need"
+    assert judge.tensor_parallel_size == 1 or judge.vram_gb > 0.92 * gpu("h100").memory_gb, "split without need"
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_judge_has_the_parameters_of_its_class_with_the_published_sizes(name):
+    """On the meta device. Gemma ties its output to its embeddings; the others store both."""
+    sizes = SIZES[name]
+    kind, tied = sizes["class"], sizes["class"] == "Gemma3"
+    parts = {key: sizes[key] for key in ("text_config", "vision_config")}
+    parts["text_config"] = {**parts["text_config"], "tie_word_embeddings": tied}
+    config = getattr(transformers, f"{kind}Config")(**parts, tie_word_embeddings=tied)
+    with torch.device("meta"):
+        model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
+    total = sum(parameter.numel() for parameter in model.parameters())
+    assert total / 1e9 == pytest.approx(REAL_JUDGES[name].parameters_b, rel=0.01)
+    if merge := getattr(config.vision_config, "spatial_merge_size", None):
+        assert config.vision_config.patch_size * merge == REAL_JUDGES[name].patch
 
 
 def test_a_card_that_would_serve_more_than_the_model_takes_is_refused():
