@@ -131,6 +131,7 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | N
 @models.command(
     epilog=examples(
         "local-bench models add Tongyi-MAI/Z-Image-Turbo",
+        "local-bench models add Qwen/Qwen3.5-4B",
         "local-bench models add ../checkpoints/ours --name ours",
     )
 )
@@ -138,10 +139,11 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | N
 @click.option("--name", help="The model's name [default: the last part of TARGET].")
 @JSON
 def add(target: str, name: str | None, as_json: bool) -> int:
-    """Write a card for a diffusers pipeline to ./local-bench/models/.
+    """Write a card for a diffusers pipeline, or for a judge, to ./local-bench/models/.
 
-    Any repository or folder with a model_index.json whose classes are in diffusers and transformers; code from a
-    repository is never run. Reads configs and the headers of weights; of a folder without the network."""
+    Any repository or folder with a model_index.json whose classes are in diffusers and transformers, or with the
+    config.json of a vision-language model that vLLM serves; code from a repository is never run. Reads configs and the
+    headers of weights; of a folder without the network."""
     from local_bench.core.environment import go_online
     from local_bench.core.files import is_dir
 
@@ -150,12 +152,14 @@ def add(target: str, name: str | None, as_json: bool) -> int:
 
     require("generate")
     from local_bench.generators.adding import add_card
+    from local_bench.judges.vlm.adding import judge_fields
 
-    added = add_card(target, name, Path("local-bench") / "models")
+    added = add_card(target, name, Path("local-bench") / "models", judge_fields)
     if as_json:
         show_json({"path": str(added.path), "card": added.card, "notes": added.notes})
     else:
-        show(f"{added.path}: use it as `models: [{{card: {added.card['name']}}}]`")
+        used = f"{{card: {added.card['name']}}}"
+        show(f"{added.path}: use it as `{f'judge: {used}' if added.card['role'] == 'judge' else f'models: [{used}]'}`")
         for note in added.notes:
             say(f"local-bench: {note}")
     return 0

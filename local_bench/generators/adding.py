@@ -25,6 +25,9 @@ from local_bench.models.vet import PIPELINE, Listing, listing_of, vet
 
 Tensors = dict[str, int]
 """dtype of safetensors -> number of parameters."""
+Single = Callable[[Listing, int], tuple[dict[str, Any], list[str]]]
+"""The fields of a card, without source and licence, from the files of one model and its number of parameters; and what
+the files do not say."""
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _SMALL = 10**9
 """Parameters below which a model that is stored in float32 also runs in it."""
@@ -56,10 +59,10 @@ class _Place:
     """The tensors of a safetensors file."""
 
 
-def add_card(target: str, name: str | None, folder: Path) -> Added:
-    """Write `folder`/NAME.yaml for a Hub repository `OWNER/NAME` or a local folder. ConfigError for a name that exists
-    or a pipeline that cannot be called; WeightsError for one that needs code from its repository, or has pickles
-    only."""
+def add_card(target: str, name: str | None, folder: Path, single: Single | None = None) -> Added:
+    """Write `folder`/NAME.yaml for a Hub repository `OWNER/NAME` or a local folder; `single` describes a model that
+    is no pipeline. ConfigError for a name that exists or a pipeline that cannot be called; WeightsError for one that
+    needs code from its repository, or has pickles only."""
     local = Path(target)
     name = name or re.sub(r"[^a-z0-9._-]+", "-", local.resolve().name.lower()).strip("-._")
     if not is_safe_id(name):
@@ -69,14 +72,27 @@ def add_card(target: str, name: str | None, folder: Path) -> Added:
     if not is_dir(local) and not _REPOSITORY.fullmatch(target):
         raise ConfigError(f"{target} is neither a folder nor a Hub repository OWNER/NAME: correct it")
     place = _local(local) if is_dir(local) else _hub(target, name)
-    if place.listing.index is None:
+    if place.listing.index is None and single is None:
         raise WeightsError(
             f"{target} has no {PIPELINE}: only diffusers pipelines can be added, as `vae/`, `transformer/` …"
         )
     vet(place.listing)
-    pipeline = pipeline_class(place.listing.index.get("_class_name"), place.listing.where)
-    data, notes = _card(place, name, pipeline)
-    arguments_of(pipeline, ModelCard.model_validate(data))
+    if place.listing.index is None and single is not None:
+        fields, notes = single(place.listing, _of_component(place, "").total())
+        licence = _licence(place.listing)
+        notes += [] if licence else ["The licence is not stated."]
+        data = {
+            "name": name,
+            "source": place.source,
+            "licence": licence or "not stated",
+            "gated": place.gated,
+            **fields,
+        }
+    else:
+        assert place.listing.index is not None
+        pipeline = pipeline_class(place.listing.index.get("_class_name"), place.listing.where)
+        data, notes = _card(place, name, pipeline)
+        arguments_of(pipeline, ModelCard.model_validate(data))
     text = f"# {target}, by `local-bench models add`. {' '.join(notes)}\n{yaml_text(data, sort_keys=False)}"
     write_new(folder / f"{name}.yaml", text.encode(), "card")
     return Added(folder / f"{name}.yaml", data, notes)
@@ -130,9 +146,8 @@ def _card(place: _Place, name: str, pipeline: type) -> tuple[dict[str, Any], lis
 
 
 def _of_component(place: _Place, component: str) -> Counter[str]:
-    files = [
-        name for name in place.listing.loaded if name.startswith(f"{component}/") and name.endswith(".safetensors")
-    ]
+    prefix = f"{component}/" if component else ""
+    files = [name for name in place.listing.loaded if name.startswith(prefix) and name.endswith(".safetensors")]
     return sum((Counter(place.tensors(name)) for name in files), Counter())
 
 

@@ -1,6 +1,7 @@
 """The config of a judge, and the allowed names and numbers in a config."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ from local_bench.judges.vlm.flags import check_extra_args
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.rubrics import Variant
 from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, rubrics_of
-from local_bench.models.cards import BackendName, ModelCard, OnOff, TemplateVariables
+from local_bench.models.cards import BackendName, ModelCard, OnOff, TemplateVariables, cards
 
 
 def _safe(name: str) -> str:
@@ -60,11 +61,21 @@ def _check_url(url: str) -> None:
         raise ValueError("base_url must be a URL like http://host:8000/v1")
 
 
+def _with_source(repo: str) -> str:
+    """The name of the judge's card with this repository or folder. ValueError if there is none."""
+    folder = str(Path(repo).resolve())
+    for name, described in cards().items():
+        if described.role == "judge" and (described.source.repo == repo or described.source.folder == folder):
+            return name
+    raise ValueError(f"no judge's card has the source {repo[:200]!r}: run `local-bench models add {repo[:200]}` first")
+
+
 class JudgeConfig(Strict):
     """A judge: its model card, protocol and transport."""
 
     card: str = ""
-    """The judge's model card; there is no default, and names are checked before a run."""
+    """The judge's model card; there is no default, and names are checked before a run. Instead of it, `repo:
+    OWNER/NAME` or a folder: the card with that source."""
     name: Name | None = None
     """The judge's name in results; defaults to the card's name."""
     weights: PathText | None = None
@@ -166,6 +177,13 @@ class JudgeConfig(Strict):
             thinking=described.thinking,
             chat_template_kwargs=tuple(sorted((described.chat_template_kwargs | self.chat_template_kwargs).items())),
         )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _card_of_repo(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(repo := data.get("repo"), str) or data.get("card"):
+            return data
+        return {key: value for key, value in data.items() if key != "repo"} | {"card": _with_source(repo)}
 
     @model_validator(mode="after")
     def _check_transport(self) -> "JudgeConfig":

@@ -27,7 +27,7 @@ def test_rates_are_plausible():
 def test_a_judge_s_server_has_a_batch_size_on_every_gpu():
     """More than vLLM's default for small GPUs, no less than a judge's largest image, more with more memory."""
     judges = [card for card in cards().values() if card.role == "judge"]
-    image = max(card.judge_max_pixels // card.patch**2 for card in judges)
+    image = max(card.tokens_of_image(card.judge_max_pixels) for card in judges)
     by_memory = sorted(gpus().values(), key=lambda known: known.memory_gb)
     for known in by_memory:
         assert known.judge_batched_tokens > 2048

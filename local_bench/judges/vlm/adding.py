@@ -1,0 +1,96 @@
+"""`models add`: the card of a judge, from the config of a vision-language model and the headers of its weights."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from local_bench.core.errors import WeightsError
+from local_bench.judges.vlm.flags import vllm_version
+from local_bench.models.vet import Listing
+
+_MAX_LEN = 8192
+_SERVING_GB = 5
+"""Memory for serving beside the weights, as in the shipped cards."""
+_SHARE_GB = 75
+"""What weights and serving may take of a GPU of 80 GB."""
+_TEXT = ("text_config", "llm_config", "language_config")
+_MAX_PIXELS = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast")
+"""Image processors that have `max_pixels`."""
+_FIXED = ("mm_tokens_per_image", "image_seq_length", "vision_soft_tokens_per_image", "default_output_length")
+"""Where configs have the number of tokens per image or tile."""
+_TEMPLATES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+_THINKING = "enable_thinking"
+
+
+def judge_fields(listing: Listing, parameters: int) -> tuple[dict[str, Any], list[str]]:
+    """The card's fields that follow from the model's configs, and what they do not say, one sentence each. WeightsError
+    for a model that neither vLLM nor transformers serves with images."""
+    config = listing.json("config.json") if "config.json" in listing.names else {}
+    architecture = next(iter(config.get("architectures") or ()), None)
+    if not isinstance(architecture, str) or not _takes_images(architecture, config.get("model_type")):
+        raise WeightsError(
+            f"{listing.where} is neither a diffusers pipeline nor a vision-language model that vLLM serves (its "
+            f"architecture is {architecture}): choose another model"
+        )
+    text = next((config[key] for key in _TEXT if isinstance(config.get(key), dict)), config)
+    context = _whole(text.get("max_position_embeddings")) or _whole(config.get("max_position_embeddings"))
+    images, notes = _images(listing, config)
+    if not context:
+        notes.append(f"The context length is not known: {_MAX_LEN} tokens are assumed.")
+    thinks = any(_THINKING.encode() in listing.read(name) for name in _TEMPLATES if name in listing.names)
+    if thinks:
+        notes.append("Its chat template has `enable_thinking`, which is off: `thinking` in the card reads thoughts.")
+    vram_gb = round(parameters * 2e-9 + _SERVING_GB, 1)
+    gpus = next(n for n in (1, 2, 4, 8, 16, 32) if vram_gb / n <= _SHARE_GB or n == 32)
+    notes.append(f"Memory is an estimate: its weights in 16 bits and {_SERVING_GB} GB.")
+    fields = {
+        "role": "judge",
+        "family": str(config.get("model_type") or architecture),
+        "title": f"{Path(listing.where).name} ({architecture})",
+        "parameters_b": round(parameters / 1e9, 3),
+        "vram_gb": vram_gb,
+        **images,
+        **({"chat_template_kwargs": {_THINKING: False}} if thinks else {}),
+        "context": context or _MAX_LEN,
+        "max_model_len": min(context or _MAX_LEN, _MAX_LEN),
+        "tensor_parallel_size": gpus,
+    }
+    return fields, notes
+
+
+def _takes_images(architecture: str, model_type: Any) -> bool:
+    """Whether vLLM has a class of this name for images, or without vLLM transformers one for this model type."""
+    if vllm_version() is None:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+        return model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")  # it logs to the standard output
+    from vllm.model_executor.models import registry
+
+    return architecture in registry._MULTIMODAL_MODELS
+
+
+def _images(listing: Listing, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The card's fields about images, and what is not known of them."""
+    processor: dict[str, Any] = {}
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        found = listing.json(name) if name in listing.names else {}
+        inner = found.get("image_processor")
+        processor |= found | (inner if isinstance(inner, dict) else {})
+    vision = config.get("vision_config")
+    vision = vision if isinstance(vision, dict) else {}
+    patch, merge = _whole(vision.get("patch_size")), _whole(vision.get("spatial_merge_size"))
+    fields: dict[str, Any] = {}
+    if processor.get("image_processor_type") not in _MAX_PIXELS:
+        fields["mm_processor_kwargs"] = {}
+    if patch and merge:
+        return {"patch": patch * merge} | fields, []
+    fixed = next((n for key in _FIXED if (n := _whole(config.get(key)) or _whole(vision.get(key)))), None)
+    if fixed and "image_grid_pinpoints" not in config:
+        tiles = _whole(processor.get("max_patches"))
+        return {"patch": 1, "image_tokens": fixed * (tiles + 1 if tiles else 1) + 4} | fields, []
+    return fields, ["The tokens of an image are not known: one for 28 x 28 pixels is planned (`image_tokens`)."]
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and value > 0 else None
