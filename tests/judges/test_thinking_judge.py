@@ -27,7 +27,7 @@ from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.server import ExternalServer, ManagedServer
 from local_bench.judges.vlm.transport import answers
-from local_bench.models.cards import card
+from local_bench.models.cards import Thinking, card
 from local_bench.models.weights import resolve
 from local_bench.report.page import write_report
 from local_bench.runs.config import RunConfig
@@ -230,6 +230,31 @@ def ask(transport, counted):
     return found
 
 
+def thoughts(transport):
+    """The verdicts after a thought, by `json` and `logit`. A letter ends it: a random model writes no marker."""
+    spec = judge_spec(JudgeConfig(card="tiny-qwen35"), CPU)
+    asked = [replace(QUESTION, slots=(*QUESTION.slots[:2], ("point", point))) for point in ("P", "R", "S")]
+    given = {"thinking": Thinking(budget_tokens=200, end="e"), "chat_template_kwargs": SETTINGS["on"]}
+    found = [dict(answers(transport, replace(spec, protocol=p, **given), enumerate(asked))) for p in ("json", "logit")]
+    never = replace(spec, thinking=Thinking(budget_tokens=4, end="</answer>"))
+    (cut_off,) = dict(answers(transport, never, [("q", QUESTION)])).values()
+    return (*found, cut_off)
+
+
+def check_thoughts(by_json, by_logit, cut_off):
+    for verdicts in (by_json, by_logit):
+        scored = [verdict for verdict in verdicts.values() if verdict.unscored is None]
+        assert scored, verdicts
+        for verdict in scored:
+            thought, _, answer = verdict.raw.partition("e")
+            assert thought
+            assert verdict.answer == ({"met": int(answer)} if verdict.labels else json.loads(answer))
+    labels = [verdict.labels["met"] for verdict in by_logit.values() if verdict.labels]
+    assert all(sum(chances.values()) == pytest.approx(1, abs=1e-5) for chances in labels)
+    assert cut_off.unscored == "the judge's thought was cut off before its end (thinking.budget_tokens)"
+    assert cut_off.raw
+
+
 def prompt_tokens(transport):
     return transport.counters().get("prompt_tokens", 0)
 
@@ -239,7 +264,7 @@ def test_the_template_s_variables_reach_the_model_through_every_transport(folder
     spec = judge_spec(config, CPU)
     assert spec.chat_template_kwargs == SETTINGS["off"]  # by the card
     with open_judge(config, spec, [CPU], [QUESTION], load, folder / "embedded.log", Quiet()) as transport:
-        embedded = ask(transport, prompt_tokens)
+        embedded, embedded_thoughts = ask(transport, prompt_tokens), thoughts(transport)
     engine = _engine(
         card("tiny-qwen35", "judge"), folder / "weights", spec, [CPU], [QUESTION], 1.0, attention_of(config, CPU)
     )
@@ -253,7 +278,7 @@ def test_the_template_s_variables_reach_the_model_through_every_transport(folder
         composer = Composer(load, 32)
         served = ask(Client(server, composer, None, 300), tokens)
         with Client(ExternalServer(server.base_url, server.api_key), composer, None, 300) as client:
-            external = ask(client, tokens)
+            external, external_thoughts = ask(client, tokens), thoughts(client)
     small = resolve(card("tiny-qwen3-vl", "judge"))
     with Local(small, composer.prepared, "cpu", "float32") as local:  # Qwen3-VL has the same tokenizer and images
         local._processor.chat_template = chat_template()
@@ -262,3 +287,7 @@ def test_the_template_s_variables_reach_the_model_through_every_transport(folder
         assert {setting: n for setting, (n, _) in by.items()} == expected, name
         assert by["off"][1] != by["on"][1] == by["unset"][1], name
     assert embedded == served == external
+    check_thoughts(*embedded_thoughts)
+    assert external_thoughts == embedded_thoughts
+    with Local(folder / "weights", composer.prepared, "cpu", "float32") as local:  # other rounding
+        check_thoughts(*thoughts(local))
