@@ -45,6 +45,15 @@ def _template_variables(given: dict[str, Any]) -> dict[str, Any]:
 
 TemplateVariables = Annotated[dict[str, bool | int | float | str], AfterValidator(_template_variables)]
 """Variables of a model's chat template by name, such as `enable_thinking: false`."""
+
+
+def _processor_arguments(given: dict[str, Any]) -> dict[str, Any]:
+    if "trust_remote_code" in given:
+        raise ValueError("trust_remote_code is no argument of an image processor that a card may set")
+    return given
+
+
+ProcessorArguments = Annotated[dict[str, bool | int | float | str], AfterValidator(_processor_arguments)]
 OnOff = Annotated[
     Literal["auto", "on", "off"],
     BeforeValidator(lambda given: {True: "on", False: "off"}[given] if isinstance(given, bool) else given),
@@ -222,7 +231,7 @@ class ModelCard(Strict):
     image_tokens: int | None = Field(None, ge=1, le=2**20)
     """For a judge: the most tokens of one image of any size, for a model with a fixed number of them per image or per
     tile. If null, one token per patch x patch pixels."""
-    mm_processor_kwargs: dict[str, bool | int | float | str] | None = None
+    mm_processor_kwargs: ProcessorArguments | None = None
     """For a judge: the arguments of its image processor (`--mm-processor-kwargs` of vLLM). If null, `max_pixels`, the
     pixels of the largest image in any question, which not all processors have; `{}` for none."""
     thinking: Thinking | None = None

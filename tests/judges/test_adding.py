@@ -48,7 +48,8 @@ def test_what_the_files_do_not_say_is_in_the_notes(here):
     folder = here / "ours"
     build("internvl", folder)
     config = json.loads((folder / "config.json").read_text())
-    del config["image_seq_length"], config["text_config"]["max_position_embeddings"]
+    config |= {"image_seq_length": "many", "vision_config": []}
+    config["text_config"]["max_position_embeddings"] = 2**40
     (folder / "config.json").write_text(json.dumps(config))
     added = add_card("ours", None, here / "local-bench" / "models", judge_fields)
     for part in ("context length is not known", "tokens of an image are not known", "licence is not stated"):
@@ -61,6 +62,7 @@ def test_what_the_files_do_not_say_is_in_the_notes(here):
     ("config", "message"),
     [
         ({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "neither a diffusers pipeline nor a vision"),
+        ({"architectures": 5, "model_type": ["x"]}, "neither a diffusers pipeline nor a vision"),
         ({"architectures": "x"}, "neither a diffusers pipeline nor a vision"),
         ({}, "neither a diffusers pipeline nor a vision"),
         (

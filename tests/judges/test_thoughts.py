@@ -107,6 +107,8 @@ def test_a_card_s_processor_arguments_and_thinking_are_the_judge_s():
     given = config.spec(described(mm_processor_kwargs={"b": 1, "a": True}, thinking=thinking), "0" * 64, "float32")
     assert given.mm_processor_kwargs == (("a", True), ("b", 1))
     assert given.thinking == Thinking(**thinking)
+    with pytest.raises(ValidationError):
+        described(mm_processor_kwargs={"trust_remote_code": True})
     for invalid in ({"budget_tokens": 0, "end": "x"}, {"budget_tokens": 9, "end": ""}, {"end": "x"}):
         with pytest.raises(ValidationError):
             described(thinking=invalid)

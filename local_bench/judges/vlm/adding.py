@@ -26,8 +26,9 @@ def judge_fields(listing: Listing, parameters: int) -> tuple[dict[str, Any], lis
     """The card's fields that follow from the model's configs, and what they do not say, one sentence each. WeightsError
     for a model that neither vLLM nor transformers serves with images."""
     config = listing.json("config.json") if "config.json" in listing.names else {}
-    architecture = next(iter(config.get("architectures") or ()), None)
-    if not isinstance(architecture, str) or not _takes_images(architecture, config.get("model_type")):
+    named = config.get("architectures")
+    architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else None
+    if architecture is None or not _takes_images(architecture, str(config.get("model_type"))):
         raise WeightsError(
             f"{listing.where} is neither a diffusers pipeline nor a vision-language model that vLLM serves (its "
             f"architecture is {architecture}): choose another model"
@@ -58,7 +59,7 @@ def judge_fields(listing: Listing, parameters: int) -> tuple[dict[str, Any], lis
     return fields, notes
 
 
-def _takes_images(architecture: str, model_type: Any) -> bool:
+def _takes_images(architecture: str, model_type: str) -> bool:
     """Whether vLLM has a class of this name for images, or without vLLM transformers one for this model type."""
     if vllm_version() is None:
         from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
@@ -83,14 +84,14 @@ def _images(listing: Listing, config: dict[str, Any]) -> tuple[dict[str, Any], l
     fields: dict[str, Any] = {}
     if processor.get("image_processor_type") not in _MAX_PIXELS:
         fields["mm_processor_kwargs"] = {}
-    if patch and merge:
+    if patch and merge and patch * merge <= _MAX_LEN:
         return {"patch": patch * merge} | fields, []
     fixed = next((n for key in _FIXED if (n := _whole(config.get(key)) or _whole(vision.get(key)))), None)
-    if fixed and "image_grid_pinpoints" not in config:
-        tiles = _whole(processor.get("max_patches"))
+    tiles = _whole(processor.get("max_patches"))
+    if fixed and fixed * (tiles or 1) < 2**16 and "image_grid_pinpoints" not in config:
         return {"patch": 1, "image_tokens": fixed * (tiles + 1 if tiles else 1) + 4} | fields, []
     return fields, ["The tokens of an image are not known: one for 28 x 28 pixels is planned (`image_tokens`)."]
 
 
 def _whole(value: Any) -> int | None:
-    return value if type(value) is int and value > 0 else None
+    return value if type(value) is int and 0 < value < 2**24 else None

@@ -47,7 +47,8 @@ class Judge(ABC):
         """The answer to one request. `images` are RGB and already resized, in the order of `request.shown`.
 
         With `request.schema` the reply's `text` is a JSON object of that schema; with `request.labels` its `logprobs`
-        has the log-probability of every label. The reply must depend only on the arguments.
+        has the log-probability of every label. With `request.thought_end` the text is the thought, this end and then
+        the answer. The reply must depend only on the arguments.
         """
 
     def __enter__(self) -> Self:
