@@ -13,6 +13,7 @@ from local_bench.judges.vlm.protocols import Reply, read
 from local_bench.models.cards import ModelCard, Thinking, card
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.judge_factory import _context
+from local_bench.testing import vlm_models
 
 END = "</think>"
 SPEC = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0, thinking=Thinking(budget_tokens=500, end=END))
@@ -112,3 +113,25 @@ def test_a_card_s_processor_arguments_and_thinking_are_the_judge_s():
     for invalid in ({"budget_tokens": 0, "end": "x"}, {"budget_tokens": 9, "end": ""}, {"end": "x"}):
         with pytest.raises(ValidationError):
             described(thinking=invalid)
+
+
+@pytest.mark.parametrize("end", ["<|vision_end|>", "</think>"])
+def test_the_end_may_be_one_token_special_or_added(end):
+    tokenizer = vlm_models._tokenizer()
+    tokenizer.add_tokens(["</think>"])
+    spec = replace(SPEC, protocol="logit", thinking=Thinking(budget_tokens=9, end=end))
+    info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer))
+    tag = after_thought(spec.requests(BRF)[0])
+    matcher = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(info).compile_structural_tag(tag))
+
+    def allowed(*texts):
+        mask = xgrammar.allocate_token_bitmask(1, len(tokenizer))
+        matcher.fill_next_token_bitmask(mask)
+        ids = tokenizer.convert_tokens_to_ids([*texts])
+        return [text for text, i in zip(texts, ids, strict=True) if mask[0][i // 32] >> (i % 32) & 1]
+
+    assert allowed("0", "a", end, "<|im_end|>") == ["0", "a", end]
+    assert matcher.accept_token(tokenizer.convert_tokens_to_ids(end))
+    assert allowed("0", "1", "2", "a", end, "<|im_end|>") == ["0", "1"]
+    assert matcher.accept_token(tokenizer.convert_tokens_to_ids("1"))
+    assert allowed("0", "1", "a", end, "<|im_end|>") == ["<|im_end|>"]

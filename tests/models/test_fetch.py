@@ -379,3 +379,21 @@ def test_a_pipeline_is_added_from_the_hub_by_its_headers(lab: Lab) -> None:
     ended = lab.run("models", "fetch", "pipe", "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["pipe"]["here"]
+
+
+def test_a_judge_is_added_from_the_hub_by_its_headers(lab: Lab) -> None:
+    from safetensors.numpy import save
+
+    config = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "mm_tokens_per_image": 256}
+    files: dict[str, str | bytes] = {
+        "README.md": "---\nlicense: gemma\n---\n",
+        "config.json": json.dumps(config | {"text_config": {"max_position_embeddings": 131072}}),
+        "model.safetensors": save({"a": np.ones((1000, 2000), np.float16)}),
+    }
+    lab.serve("judge", files, branch="main")
+    ended = lab.run("models", "add", "lab/judge", "--json")
+    assert ended.returncode == 0, ended.stderr
+    added = json.loads(ended.stdout)["card"]
+    assert added["source"] == {"repo": "lab/judge", "revision": COMMIT}
+    assert (added["role"], added["parameters_b"], added["licence"]) == ("judge", 0.002, "gemma")
+    assert (added["image_tokens"], added["context"], added["max_model_len"]) == (260, 131072, 8192)
