@@ -47,13 +47,17 @@ class Listing:
 
     @cached_property
     def components(self) -> dict[str, list[Any]] | None:
-        """The pipeline's loaded components with library and class; None for a single model."""
+        """The pipeline's loaded components with library and class; None for a single model. Lists of numbers
+        are settings (Krea 2's `text_encoder_select_layers`)."""
         if self.index is None:
             return None
         return {
             name: entry
             for name, entry in self.index.items()
-            if not name.startswith("_") and name not in _UNUSED and isinstance(entry, list) and any(entry)
+            if not name.startswith("_")
+            and name not in _UNUSED
+            and isinstance(entry, list)
+            and not all(isinstance(one, int | float | None) for one in entry)
         }
 
     @cached_property

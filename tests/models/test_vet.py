@@ -39,6 +39,7 @@ def model(tmp_path):
         ({"text_encoder": ["transformers", "CLIPTextModel"]}, {"text_encoder/config.json": "{}"}),
         ({"helper": ["stable_diffusion", "SomethingOfDiffusers"]}, {"helper/config.json": "{}"}),
         ({"image_encoder": [None, None], "is_distilled": True}, {}),
+        ({"text_encoder_select_layers": [2, 5, 8], "sample_sigmas": [1.0, 0.5, None]}, {}),
         ({"safety_checker": ["mine", "Checker"]}, {"safety_checker/pytorch_model.bin": "a pickle that nobody loads"}),
         ({}, {"transformer/diffusion_pytorch_model.bin": "a pickled twin", "convert.py": "a script"}),
         (
@@ -63,6 +64,8 @@ def test_accepted_repositories(model, index, files):
         ({"transformer": ["mine", "Mine"]}, {}, "loads transformer from code"),
         ({"transformer": ["diffusers", "a.b"]}, {}, "loads transformer from code"),
         ({"transformer": ["diffusers"]}, {}, "loads transformer from code"),
+        ({"transformer": [1, "Mine"]}, {"transformer/mine.py": "code"}, "loads transformer from code"),
+        ({"transformer": [["mine", "Mine"]]}, {"transformer/mine.py": "code"}, "loads transformer from code"),
         ({"transformer": DIFFUSERS}, {"transformer/diffusers.py": "code"}, "loads transformer from code"),
         ({"_class_name": ["pipeline", "Mine"]}, {"pipeline.py": "code"}, "loads _class_name from code"),
         ({"trust_remote_code": True}, {}, "model_index.json requires code"),
