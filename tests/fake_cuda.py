@@ -13,6 +13,7 @@ tensors of two devices is an error. Added to torch's FakeTensorMode:
 What it cannot show: kernels, their supported dtypes and shapes, memory, streams.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,8 +21,6 @@ from typing import Any
 import pytest
 import torch
 from diffusers.models import model_loading_utils
-from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_inpaint, pipeline_qwenimage_inpaint
-from diffusers.pipelines.stable_diffusion_3 import pipeline_stable_diffusion_3_inpaint
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -155,12 +154,9 @@ def fake_cuda(weights_have_values: bool = True) -> Iterator[None]:
         set_parameter = _sets_parameters(model_loading_utils.set_module_tensor_to_device)
         patch.setattr(model_loading_utils, "set_module_tensor_to_device", set_parameter)
         # `torch.tensor` with fake scalars in a list asks for the driver; with real ones it reads them, as `.item()`.
-        for pipeline in (
-            pipeline_stable_diffusion_3_inpaint,
-            pipeline_qwenimage_inpaint,
-            pipeline_qwenimage_edit_inpaint,
-        ):
-            patch.setattr(pipeline, "torch", _ReadsScalars())
+        for name, module in list(sys.modules.items()):
+            if name.startswith("diffusers.pipelines.") and vars(module).get("torch") is torch:
+                patch.setattr(module, "torch", _ReadsScalars())
         yield
 
 
