@@ -111,11 +111,12 @@ def _card(place: _Place, name: str, pipeline: type) -> tuple[dict[str, Any], lis
     settings = {key: signature[key].default for key in _SETTINGS if key in signature}
     side, licence = _side(place.listing), _licence(place.listing)
     edits, pictures = bool(_NEEDS_IMAGE.search(pipeline.__name__)), int(any(name in signature for name in IMAGES))
+    pictures += int({"image", "control_image"} <= signature.keys())
     notes = [
         "The settings are the defaults of the pipeline's class: compare them with the authors' model card.",
         *([] if side else ["The image size is not known: 1024 x 1024 is assumed."]),
         *([] if licence else ["The licence is not stated."]),
-        *(["takes.pictures is 1: raise it if the model takes several input images."] if pictures else []),
+        *([f"takes.pictures is {pictures}: raise it if the model takes several input images."] if pictures else []),
     ]
     card = {
         "name": name,

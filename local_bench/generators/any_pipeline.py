@@ -16,8 +16,10 @@ import diffusers
 import numpy as np
 import torch
 from diffusers import DiffusionPipeline
+from PIL import Image
 
 from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.core.images import ALPHA_ON
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
 from local_bench.generators.device import attend, place_denoiser
 from local_bench.generators.sampler import Sampler
@@ -25,10 +27,12 @@ from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard
 
 IMAGES = ("image", "images", "input_images", "input_image", "control_image")
+SECOND_IMAGES = ("control_image", "image_reference")
+"""Parameters for the second input image, beside one of IMAGES."""
 MASKS = ("mask_image", "mask")
 IMAGE_GUIDANCE = ("image_guidance_scale", "img_guidance_scale")
 _REQUIRED = ("prompt", "generator", "output_type")
-_OWN = {*_REQUIRED, *IMAGES, *MASKS, "return_dict", "height", "width", "num_images_per_prompt"}
+_OWN = {*_REQUIRED, *IMAGES, *SECOND_IMAGES, *MASKS, "return_dict", "height", "width", "num_images_per_prompt"}
 """Arguments that are not the card's to set."""
 
 
@@ -39,6 +43,8 @@ class Arguments:
     names: frozenset[str]
     image: str | None
     """The parameter for input images; None: it takes none."""
+    second_image: str | None
+    """The parameter for the second input image; None: `image` has all."""
     mask: str | None
     image_guidance: str | None
 
@@ -60,11 +66,25 @@ def pipeline_class(name: object, where: str) -> type:
 def arguments_of(pipeline: type, card: ModelCard) -> Arguments:
     """ConfigError if the pipeline cannot be called as the card says: a setting, an input or an argument of `call` is
     not a parameter."""
-    names = frozenset(inspect.signature(pipeline.__call__).parameters)
-    found = Arguments(names, *(_first(one, names) for one in (IMAGES, MASKS, IMAGE_GUIDANCE)))
+    parameters = inspect.signature(pipeline.__call__).parameters
+    names = frozenset(parameters)
+    image = _first(IMAGES, names)
+    others = (_first(one, names - {image}) for one in (SECOND_IMAGES, MASKS, IMAGE_GUIDANCE))
+    found = Arguments(names, image, *others)
     absent = [name for name in _REQUIRED if name not in names]
     if absent:
         raise ConfigError(f"{card.name}: {pipeline.__name__} has no {', '.join(absent)}: it cannot be run")
+    given = {"self", "prompt", found.image, found.mask, *card.call}
+    needed = sorted(
+        name
+        for name, one in parameters.items()
+        if one.default is one.empty and name not in given and one.kind != one.VAR_KEYWORD
+    )
+    if needed:
+        raise ConfigError(
+            f"{card.name}: {pipeline.__name__} needs {', '.join(needed)}, which other pipelines compute: use the "
+            "pipeline that combines them, if there is one"
+        )
     settings = {name for name, value in card.sampler.model_dump().items() if value is not None} - {"height", "width"}
     called = {"image_guidance_scale": found.image_guidance}
     unknown = sorted(name for name in settings | card.call.keys() if called.get(name, name) not in names)
@@ -126,7 +146,7 @@ class AnyPipeline(Staged):
         return max(sizes, key=sizes.__getitem__)
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
-        """One image with values in [0, 1], (1, height, width, 3), on the host."""
+        """One image in [0, 1], (1, height, width, 1, 3 or 4), on the host. ConfigError if there are several."""
         (item,) = items
         denoiser = getattr(self.pipe, self._denoiser)
         with torch.inference_mode(), _seeded(item.seed, self.machine.device), attend(denoiser, self.machine):
@@ -135,8 +155,11 @@ class AnyPipeline(Staged):
                 generator=torch.Generator("cpu").manual_seed(item.seed),
                 output_type="np",
                 return_dict=False,
-            )[0]
+            )
+        made = made[0] if isinstance(made, tuple) else made  # Stable Cascade returns the images alone
         image = torch.as_tensor(np.asarray(made[0], dtype=np.float32))
+        if len(made) > 1 or image.shape[:-3].numel() > 1:
+            raise ConfigError(f"{self.card.name}: {type(self.pipe).__name__} returns several images (layers or frames)")
         return image.reshape(1, *image.shape[-3:])
 
     def _arguments(self, request: GenerationRequest) -> Mapping[str, Any]:
@@ -146,6 +169,8 @@ class AnyPipeline(Staged):
         if takes.image_guidance and sampler.image_guidance_scale is not None:
             given[takes.image_guidance] = sampler.image_guidance_scale
         images = [image.pixels for image in request.input_images]
+        if takes.second_image and len(images) > 1:
+            given[takes.second_image] = images.pop(1)
         if images and takes.image:
             given[takes.image] = images if takes.image.endswith("s") or len(images) > 1 else images[0]
         if request.mask and takes.mask:
@@ -154,8 +179,18 @@ class AnyPipeline(Staged):
 
     def pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         self.finite = latents.isfinite().flatten(1).all(1)
-        rgb = latents.nan_to_num(0).clamp(0, 1).expand(*latents.shape[:3], 3)
-        return (rgb * 255).round().to(torch.uint8)
+        rgb8 = (latents.nan_to_num(0).clamp(0, 1) * 255).round().to(torch.uint8)
+        if rgb8.shape[-1] == 4:
+            return torch.stack([_on_white(image) for image in rgb8])
+        return rgb8.expand(*rgb8.shape[:3], 3)
+
+
+def _on_white(rgba: torch.Tensor) -> torch.Tensor:
+    """An image with an alpha channel (Qwen-Image-2.1) as `core.images` reads it; uint8 (height, width, 3)."""
+    image = Image.fromarray(rgba.numpy())
+    ground = Image.new("RGB", image.size, ALPHA_ON)
+    ground.paste(image, mask=image.getchannel("A"))
+    return torch.from_numpy(np.array(ground))
 
 
 @contextmanager

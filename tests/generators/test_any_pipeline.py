@@ -4,40 +4,49 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import diffusers
-import numpy as np
 import pytest
 import torch
 import yaml
-from PIL import Image
 
 from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.generators.adding import add_card
 from local_bench.generators.any_pipeline import AnyPipeline, arguments_of
-from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine
+from local_bench.generators.base import Machine
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from local_bench.runs.rundir import RunDir
+from scripts import pipelines, tiny_pipelines
 from tests.fake_cuda import DEVICE, fake_cuda
 
-PIPELINES = {
-    "FluxImg2ImgPipeline": "tiny-flux",
-    "FluxInpaintPipeline": "tiny-flux",
-    "FluxKontextInpaintPipeline": "tiny-flux-kontext",
-    "FluxControlPipeline": "tiny-flux-control",
-    "StableDiffusion3Img2ImgPipeline": "tiny-sd3",
-    "QwenImagePipeline": "tiny-qwen-image",
-    "Flux2KleinKVPipeline": "tiny-flux2-klein",
-    "PixArtAlphaPipeline": "tiny-pixart",
-    "OmniGenPipeline": "tiny-omnigen",
-}
-"""Pipeline -> the small model with its components. OmniGen's samples input images with torch's global generator."""
-SEED = 7
+PIPELINES = (
+    "ZImagePipeline",
+    "Lumina2Pipeline",
+    "ChromaPipeline",
+    "SanaSprintPipeline",
+    "StableDiffusionXLPipeline",
+    "Krea2Pipeline",  # a list of numbers in its model_index.json
+    "FluxInpaintPipeline",  # a mask
+    "StableDiffusion3Img2ImgPipeline",
+    "FluxControlImg2ImgPipeline",  # two images
+    "OmniGenPipeline",  # samples input images with torch's global generator
+)
+"""Of `scripts/pipelines.py`, which runs all."""
+CARD = {
+    "name": "x", "role": "generator", "family": "diffusers", "title": "x", "source": {"folder": "/x"}, "licence": "x",
+    "parameters_b": 0, "vram_gb": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, dict[str, Any]]:
+    return tiny_pipelines.table()
 
 
 def folder_of(name: str, base: str, out: Path) -> Path:
@@ -48,46 +57,15 @@ def folder_of(name: str, base: str, out: Path) -> Path:
     return folder
 
 
-def request_of(described: ModelCard) -> GenerationRequest:
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    mask = Image.new("RGB", (64, 64))
-    mask.paste((255, 255, 255), (16, 16, 48, 48))
-    images = (InputImage("0" * 64, Image.fromarray(noise)),) if described.takes.pictures else ()
-    prompt = "<img><|image_1|></img>A red boot" if described.pipeline == "OmniGenPipeline" else "A red boot"
-    sampler = Sampler(**described.sampler.model_dump() | {"height": 64, "width": 64, "num_inference_steps": 2})
-    return GenerationRequest(prompt, sampler, images, InputImage("1" * 64, mask) if described.takes.mask else None)
-
-
 @pytest.mark.parametrize("name", PIPELINES)
-def test_images_are_those_of_the_plain_call(name, tmp_path, monkeypatch):
+def test_images_are_those_of_the_plain_call(name, table, tmp_path, monkeypatch):
+    """Of a card of `models add`; two calls leave torch's and Python's generators as they were."""
     monkeypatch.chdir(tmp_path)
-    folder = folder_of(name, PIPELINES[name], tmp_path)
-    added = add_card(str(folder), None, tmp_path / "local-bench/models")
-    described = card(added.card["name"], "generator")
-    request = request_of(described)
-    generator = AnyPipeline(described, folder, Machine(torch.device("cpu"), torch.float32, "native"))
-    generator.load_denoiser()
+    folder, described = pipelines.add(name, table[name])
     random.seed(1)
     before = random.getstate(), torch.get_rng_state()
-    item = Item(request, EncodedPrompt({}), (), SEED)
-    images = [generator.pixels(generator.denoise([one]), request.sampler) for one in (item, item)]
+    assert pipelines.plain(name, folder, described)
     assert random.getstate() == before[0]
-    assert torch.equal(torch.get_rng_state(), before[1])
-    assert torch.equal(*images)
-    assert generator.finite is not None
-    assert generator.finite.all()
-
-    pipe = getattr(diffusers, name).from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    takes = arguments_of(type(pipe), described)
-    given = {k: v for k, v in vars(request.sampler).items() if v is not None and k in takes.names}
-    if described.takes.pictures:
-        image = request.input_images[0].pixels
-        given[takes.image] = [image] if takes.image in ("images", "input_images") else image
-    if request.mask:
-        given[takes.mask] = request.mask.pixels.convert("L")
-    torch.manual_seed(SEED)
-    plain = pipe(prompt=request.prompt, generator=torch.Generator("cpu").manual_seed(SEED), **given).images[0]
-    assert np.array_equal(images[0][0].numpy(), np.asarray(plain.convert("RGB")))
 
 
 def test_components_are_moved_one_by_one_where_the_sum_does_not_fit(tmp_path, monkeypatch):
@@ -108,19 +86,18 @@ def test_components_are_moved_one_by_one_where_the_sum_does_not_fit(tmp_path, mo
 
 
 @pytest.mark.parametrize("offload", [(), ("denoise",)], ids=["resident", "offloaded"])
-@pytest.mark.parametrize("name", ["PixArtAlphaPipeline", "StableDiffusion3Img2ImgPipeline"])
-def test_a_pipeline_runs_on_the_device(name, offload, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["SanaSprintPipeline", "StableDiffusion3Img2ImgPipeline"])
+def test_a_pipeline_runs_on_the_device(name, offload, table, tmp_path, monkeypatch):
     """With diffusers' and accelerate's own offloading."""
     monkeypatch.chdir(tmp_path)
-    folder = folder_of(name, PIPELINES[name], tmp_path)
-    described = card(add_card(str(folder), "ours", tmp_path / "local-bench/models").card["name"], "generator")
-    item = Item(request_of(described), EncodedPrompt({}), (), SEED)
+    folder, described = pipelines.add(name, table[name])
+    request = pipelines.request_of(name, described)
     with fake_cuda():
         generator = AnyPipeline(described, folder, Machine(DEVICE, torch.float32, "native", offload=offload))
         generator.load_denoiser()
         resident = {part.device.type for part in generator.pipe.components.values() if hasattr(part, "parameters")}
         assert resident == {"cpu" if offload else "cuda"}
-        pixels = generator.pixels(generator.denoise([item]), item.request.sampler)
+        pixels = pipelines.pixels(generator, request, 7)
     assert pixels.shape == (1, 64, 64, 3)
     assert pixels.dtype == torch.uint8
 
@@ -168,12 +145,28 @@ def test_arguments_of_a_card_are_part_of_an_image(tmp_path, monkeypatch):
     ],
 )
 def test_a_setting_that_the_pipeline_lacks_is_an_error(changes, sentence):
-    data = {
-        "name": "x", "role": "generator", "family": "diffusers", "title": "x", "source": {"folder": "/x"},
-        "licence": "x", "parameters_b": 0, "vram_gb": 1,
-    }  # fmt: skip
     with pytest.raises(ConfigError, match=sentence):
-        arguments_of(diffusers.PixArtAlphaPipeline, ModelCard.model_validate(data | changes))
+        arguments_of(diffusers.PixArtAlphaPipeline, ModelCard.model_validate(CARD | changes))
+
+
+def test_a_pipeline_that_needs_the_result_of_another_one_is_refused():
+    for pipeline in (diffusers.KandinskyPipeline, diffusers.KandinskyImg2ImgPipeline):
+        with pytest.raises(
+            ConfigError, match="needs image_embeds, negative_image_embeds, which other pipelines compute"
+        ):
+            arguments_of(pipeline, ModelCard.model_validate(CARD))
+
+
+def test_a_pipeline_of_several_images_is_an_error(table, tmp_path, monkeypatch):
+    """Layers or frames of one prompt."""
+    monkeypatch.chdir(tmp_path)
+    folder, described = pipelines.add("ZImagePipeline", table["ZImagePipeline"])
+    generator = AnyPipeline(described, folder, Machine(torch.device("cpu"), torch.float32, "native"))
+    generator.load_denoiser()
+    one = type(generator.pipe).__call__
+    monkeypatch.setattr(type(generator.pipe), "__call__", lambda *a, **k: ([*one(*a, **k)[0]] * 2,))
+    with pytest.raises(ConfigError, match="ZImagePipeline returns several images"):
+        pipelines.pixels(generator, pipelines.request_of("ZImagePipeline", described), 7)
 
 
 def test_what_cannot_be_added_is_refused(tmp_path, monkeypatch):
