@@ -65,7 +65,7 @@ def pipeline_class(name: object, where: str) -> type:
 
 def arguments_of(pipeline: type, card: ModelCard) -> Arguments:
     """ConfigError if the pipeline cannot be called as the card says: a setting, an input or an argument of `call` is
-    not a parameter."""
+    not a parameter, or a parameter without a default is not given."""
     parameters = inspect.signature(pipeline.__call__).parameters
     names = frozenset(parameters)
     image = _first(IMAGES, names)

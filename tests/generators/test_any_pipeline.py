@@ -27,7 +27,7 @@ from tests.fake_cuda import DEVICE, fake_cuda
 
 PIPELINES = (
     "ZImagePipeline",
-    "Lumina2Pipeline",
+    "QwenImage21Pipeline",  # images with an alpha channel
     "ChromaPipeline",
     "SanaSprintPipeline",
     "StableDiffusionXLPipeline",
