@@ -155,7 +155,10 @@ def fake_cuda(weights_have_values: bool = True) -> Iterator[None]:
         patch.setattr(model_loading_utils, "set_module_tensor_to_device", set_parameter)
         # `torch.tensor` with fake scalars in a list asks for the driver; with real ones it reads them, as `.item()`.
         for name, module in list(sys.modules.items()):
-            if name.startswith("diffusers.pipelines.") and vars(module).get("torch") is torch:
+            if (
+                name.startswith(("diffusers.pipelines.", "transformers.models.qwen3_vl."))
+                and vars(module).get("torch") is torch
+            ):
                 patch.setattr(module, "torch", _ReadsScalars())
         yield
 
