@@ -25,6 +25,7 @@ from local_bench.generators.device import attend, place_denoiser
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard
+from local_bench.models.vet import UNUSED, listing_of
 
 IMAGES = ("image", "images", "input_images", "input_image", "control_image")
 SECOND_IMAGES = ("control_image", "image_reference")
@@ -119,7 +120,8 @@ class AnyPipeline(Staged):
 
     def load_denoiser(self) -> None:
         """ConfigError if the pipeline cannot be called as the card says."""
-        self.pipe = self._load(())
+        index = listing_of(self.weights).index if self.weights else None
+        self.pipe = self._load([name for name in UNUSED if name in (index or {})])
         found = type(self.pipe).__name__
         if self.card.pipeline not in (None, found):
             raise ConfigError(f"{self.card.name}: the card has pipeline: {self.card.pipeline}, the model is a {found}")

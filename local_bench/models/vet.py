@@ -26,7 +26,7 @@ MAX_FILE_BYTES = 200_000_000
 """Tokenizers have the largest: tens of megabytes."""
 _VARIANTS = tuple(f"*.{kind}{end}*" for kind in ("fp16", "bf16", "fp8", "non_ema") for end in ".-")
 """Copies of the weights in another precision, not loaded."""
-_UNUSED = ("safety_checker",)
+UNUSED = ("safety_checker",)
 """Pipeline components that are never loaded."""
 _LIBRARIES = ("diffusers", "transformers", "open_clip")
 
@@ -55,7 +55,7 @@ class Listing:
             name: entry
             for name, entry in self.index.items()
             if not name.startswith("_")
-            and name not in _UNUSED
+            and name not in UNUSED
             and isinstance(entry, list)
             and not all(isinstance(one, int | float | None) for one in entry)
         }

@@ -68,6 +68,22 @@ def test_images_are_those_of_the_plain_call(name, table, tmp_path, monkeypatch):
     assert random.getstate() == before[0]
 
 
+def test_a_safety_checker_is_not_loaded(table, tmp_path, monkeypatch):
+    """Its files are not fetched either; it would replace images."""
+    monkeypatch.chdir(tmp_path)
+    name = "StableDiffusionPipeline"
+    folder, described = pipelines.add(name, table[name])
+    request, images = pipelines.request_of(name, described), []
+    index = json.loads((folder / "model_index.json").read_text())
+    for checker in ([None, None], ["stable_diffusion", "StableDiffusionSafetyChecker"]):
+        text = json.dumps(index | {"safety_checker": checker, "requires_safety_checker": any(checker)})
+        (folder / "model_index.json").write_text(text)
+        generator = AnyPipeline(described, folder, Machine(torch.device("cpu"), torch.float32, "native"))
+        generator.load_denoiser()
+        images.append(pipelines.pixels(generator, request, 7))
+    assert torch.equal(*images)
+
+
 def test_components_are_moved_one_by_one_where_the_sum_does_not_fit(tmp_path, monkeypatch):
     """12 GB in all, the largest component 8: on 16 GB they are resident, on 10 GB moved, on 6 GB refused."""
     monkeypatch.chdir(tmp_path)
