@@ -4,6 +4,8 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
+from collections import Counter
 from graphlib import TopologicalSorter
 
 import grimp
@@ -16,6 +18,18 @@ SOURCES = sorted((ROOT / "local_bench").rglob("*.py"))
 
 def test_no_file_is_longer_than_800_lines():
     assert not [str(p) for p in SOURCES if len(p.read_text().splitlines()) > 800]
+
+
+def test_no_package_is_larger_than_its_budget():
+    """A feature that needs more lines takes them from another one (CONTRIBUTING.md)."""
+    budgets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["local-bench"]["lines"]
+    package, lines = ROOT / "local_bench", Counter()
+    for path in package.rglob("*"):
+        if path.suffix in (".py", ".js", ".css", ".j2", ".html"):
+            inside = path.relative_to(package).parts
+            lines[inside[0] if len(inside) > 1 else "root"] += len(path.read_text().splitlines())
+    assert set(lines) == set(budgets)
+    assert {name: n for name, n in lines.items() if n > budgets[name]} == {}
 
 
 @pytest.mark.parametrize(
