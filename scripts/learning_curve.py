@@ -36,11 +36,11 @@ from local_bench.core.types import Score
 from local_bench.settle.discrimination import quality
 from local_bench.settle.predictors.models import Rule
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.damage import KINDS as DAMAGE
-from local_bench.suites.printshop.damage import damage
 from local_bench.suites.printshop.drawing import draw, sample_variation
 from local_bench.suites.printshop.points import holds, points_of
 from local_bench.suites.printshop.sampling import choose, sample_scene
+from scripts.printshop.damage import KINDS as DAMAGE
+from scripts.printshop.damage import damage
 
 SIZES = (50, 100, 200, 500, 1000, 2000, 5000)
 CATEGORIES = ("Portrait", "Product", "Digital")

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from transformers import CLIPTokenizer
 
 from local_bench.judges.metrics.clip_network import CONFIG
-from local_bench.suites.printshop.damage import KINDS, damage
 from local_bench.suites.printshop.drawing import Pixels, render
 from local_bench.suites.printshop.sampling import choose
+from scripts.printshop.damage import KINDS, damage
 from scripts.train_miniature.data import train_scene, worded_scene
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 from scripts.train_miniature.vocabulary import CLIP_TOKENS, clip_tokenizer

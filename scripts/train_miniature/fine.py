@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from scipy.fft import idctn
 
-from local_bench.suites.printshop.damage import KINDS, STRENGTHS
+from scripts.printshop.damage import KINDS, STRENGTHS
 from scripts.train_miniature import drill, eye, judge, judge_model
 from scripts.train_miniature import judge_cases as cases
 from scripts.train_miniature.compare import blank, chosen, practice

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from diffusers import AutoencoderKL
 
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.damage import psnr_db
 from local_bench.suites.printshop.drawing import Pixels
 from local_bench.suites.printshop.matching import detected_facts, facts
+from scripts.printshop.damage import psnr_db
 from scripts.train_miniature.data import images
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 

@@ -16,11 +16,11 @@ from local_bench.judges.vlm.transport import answers
 from local_bench.judges.vlm.variants import RubricSet
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
-from local_bench.suites.printshop.damage import damage
 from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.edits import KINDS, draw_edit, sample_edit
 from local_bench.suites.printshop.points import sample_point, true_of, write_point
 from local_bench.suites.printshop.sampling import sample_scene
+from scripts.printshop.damage import damage
 
 pytestmark = pytest.mark.server
 N_IMAGES = 24

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from local_bench.suites.printshop import damage, writing
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.edits import (
@@ -25,7 +24,8 @@ from local_bench.suites.printshop.matching import (
 from local_bench.suites.printshop.phrases import LANGUAGES, split_words, vocabulary
 from local_bench.suites.printshop.sampling import held_out, sample_scene
 from local_bench.suites.printshop.scene import PLACES, Figure, Scene
-from local_bench.suites.printshop.sets import STYLE, draw_set, sample_set, style_of
+from scripts.printshop import damage, writing
+from scripts.printshop.sets import STYLE, draw_set, sample_set, style_of
 
 MAY_CHANGE = {
     "recolour": {"colour"},

@@ -3,10 +3,10 @@ import pytest
 from scipy import ndimage
 
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.damage import damage
 from local_bench.suites.printshop.drawing import enlarged, render
 from local_bench.suites.printshop.matching import match, same_but_for
 from local_bench.suites.printshop.sampling import sample_scene
+from scripts.printshop.damage import damage
 
 
 def right(change, n):

@@ -16,8 +16,8 @@ from local_bench.suites.printshop.phrases import Language, language_words
 from local_bench.suites.printshop.points import Point, points_of, write_point
 from local_bench.suites.printshop.sampling import Split, choose, sample_scene
 from local_bench.suites.printshop.scene import Scene
-from local_bench.suites.printshop.sets import sample_set
 from local_bench.suites.printshop.wording import sample_caption
+from scripts.printshop.sets import sample_set
 
 SEED = 48
 _CATEGORIES = ("Portrait", "Product", "Digital")
