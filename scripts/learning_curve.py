@@ -38,9 +38,9 @@ from local_bench.settle.predictors.models import Rule
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import draw, sample_variation
 from local_bench.suites.printshop.points import holds, points_of
-from local_bench.suites.printshop.sampling import choose, sample_scene
 from scripts.printshop.damage import KINDS as DAMAGE
 from scripts.printshop.damage import damage
+from scripts.printshop.sampling import choose, sample_scene
 
 SIZES = (50, 100, 200, 500, 1000, 2000, 5000)
 CATEGORIES = ("Portrait", "Product", "Digital")

@@ -28,15 +28,13 @@ from local_bench.models.weights import resolve
 from local_bench.runs.payment import example
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import Pixels, draw, sample_variation
-from local_bench.suites.printshop.edits import draw_edit, sample_edit, sample_instruction
 from local_bench.suites.printshop.matching import detected_facts, edit_score, set_scores, style_of
 from local_bench.suites.printshop.points import holds, points_of, write_point
-from local_bench.suites.printshop.sampling import choose, sample_scene
 from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, SHAPES, SIZES, Scene
-from local_bench.suites.printshop.wording import sample_caption
 from local_bench.suites.servimage import questions as servimage
 from scripts.printshop.damage import KINDS, damage
 from scripts.printshop.orderbook import frame
+from scripts.printshop.sampling import choose, draw_edit, sample_caption, sample_edit, sample_instruction, sample_scene
 from scripts.printshop.sets import sample_set
 
 MODELS = 2

@@ -11,12 +11,19 @@ from PIL import Image
 from local_bench.core.images import png_bytes
 from local_bench.core.storage import write_atomic
 from local_bench.suites.printshop.drawing import Pixels
-from local_bench.suites.printshop.edits import KINDS, Edit, draw_edit, sample_edit, sample_instruction
+from local_bench.suites.printshop.edits import KINDS, Edit
 from local_bench.suites.printshop.phrases import Language, language_words
 from local_bench.suites.printshop.points import Point, points_of, write_point
-from local_bench.suites.printshop.sampling import Split, choose, sample_scene
 from local_bench.suites.printshop.scene import Scene
-from local_bench.suites.printshop.wording import sample_caption
+from scripts.printshop.sampling import (
+    Split,
+    choose,
+    draw_edit,
+    sample_caption,
+    sample_edit,
+    sample_instruction,
+    sample_scene,
+)
 from scripts.printshop.sets import sample_set
 
 SEED = 48

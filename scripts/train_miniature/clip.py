@@ -15,8 +15,8 @@ from transformers import CLIPTokenizer
 
 from local_bench.judges.metrics.clip_network import CONFIG
 from local_bench.suites.printshop.drawing import Pixels, render
-from local_bench.suites.printshop.sampling import choose
 from scripts.printshop.damage import KINDS, damage
+from scripts.printshop.sampling import choose
 from scripts.train_miniature.data import train_scene, worded_scene
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 from scripts.train_miniature.vocabulary import CLIP_TOKENS, clip_tokenizer

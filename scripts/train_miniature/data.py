@@ -9,12 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from local_bench.suites.printshop.drawing import Pixels, render
-from local_bench.suites.printshop.edits import KINDS, Edit, draw_edit, sample_edit, sample_instruction
+from local_bench.suites.printshop.edits import KINDS, Edit
 from local_bench.suites.printshop.phrases import LANGUAGES, Language, Phrase, language_words
-from local_bench.suites.printshop.sampling import choose, sample_scene, wording_held_out
 from local_bench.suites.printshop.scene import Figure, Scene
 from local_bench.suites.printshop.wording import wordings, write_caption
 from scripts.printshop.orderbook import frame
+from scripts.printshop.sampling import (
+    choose,
+    draw_edit,
+    sample_edit,
+    sample_instruction,
+    sample_scene,
+    wording_held_out,
+)
 
 
 @dataclass(frozen=True)

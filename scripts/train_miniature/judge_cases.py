@@ -14,15 +14,16 @@ import torch
 from local_bench.core.types import Question
 from local_bench.suites.printshop.checker import DetectedScene, detect
 from local_bench.suites.printshop.drawing import Pixels, draw, render, sample_variation
-from local_bench.suites.printshop.edits import Edit, draw_edit, sample_edit
-from local_bench.suites.printshop.matching import Style, detected_facts, edit_score, facts, match_edit, set_scores
+from local_bench.suites.printshop.edits import Edit
+from local_bench.suites.printshop.matching import Style, detected_facts, edit_score, facts, set_scores
 from local_bench.suites.printshop.phrases import LANGUAGES, Language
-from local_bench.suites.printshop.points import Point, holds, points_of, sample_point, true_of, write_point
-from local_bench.suites.printshop.sampling import choose
+from local_bench.suites.printshop.points import Point, holds, points_of, true_of, write_point
 from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, is_scene
+from scripts.printshop.comparison import match_edit
 from scripts.printshop.damage import KINDS as DAMAGE
 from scripts.printshop.damage import STRENGTHS, damage
 from scripts.printshop.orderbook import frame
+from scripts.printshop.sampling import choose, draw_edit, sample_edit, sample_point
 from scripts.printshop.sets import STYLE, draw_set, sample_set
 from scripts.printshop.writing import sample_injected_text
 from scripts.train_miniature import readings, vae

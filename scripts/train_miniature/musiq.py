@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from local_bench.judges.metrics.pyiqa_scope import local_files
 from local_bench.suites.printshop.drawing import enlarged, render
-from local_bench.suites.printshop.sampling import choose
 from scripts.printshop.damage import KINDS, damage
+from scripts.printshop.sampling import choose
 from scripts.printshop.writing import sample_injected_text
 from scripts.train_miniature.data import train_scene
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train

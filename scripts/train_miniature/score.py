@@ -24,11 +24,20 @@ from local_bench.models.weights import resolve
 from local_bench.settle.agreement import spearman
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import Pixels
-from local_bench.suites.printshop.edits import KINDS, draw_edit, sample_edit, sample_instruction
-from local_bench.suites.printshop.matching import detected_facts, facts, match_edit
-from local_bench.suites.printshop.sampling import choose, sample_scene, wording_held_out
+from local_bench.suites.printshop.edits import KINDS
+from local_bench.suites.printshop.matching import detected_facts, facts
 from local_bench.suites.printshop.scene import Scene
-from local_bench.suites.printshop.wording import sample_caption, wordings, write_caption
+from local_bench.suites.printshop.wording import wordings, write_caption
+from scripts.printshop.comparison import match_edit
+from scripts.printshop.sampling import (
+    choose,
+    draw_edit,
+    sample_caption,
+    sample_edit,
+    sample_instruction,
+    sample_scene,
+    wording_held_out,
+)
 from scripts.train_miniature import judge_cases, judge_model, pipelines
 from scripts.train_miniature.drawing import draw
 from scripts.train_miniature.judge import PROTOCOLS

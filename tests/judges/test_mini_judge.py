@@ -17,10 +17,10 @@ from local_bench.judges.vlm.variants import RubricSet
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.suites.printshop.drawing import render
-from local_bench.suites.printshop.edits import KINDS, draw_edit, sample_edit
-from local_bench.suites.printshop.points import sample_point, true_of, write_point
-from local_bench.suites.printshop.sampling import sample_scene
+from local_bench.suites.printshop.edits import KINDS
+from local_bench.suites.printshop.points import true_of, write_point
 from scripts.printshop.damage import damage
+from scripts.printshop.sampling import draw_edit, sample_edit, sample_point, sample_scene
 
 pytestmark = pytest.mark.server
 N_IMAGES = 24

@@ -23,11 +23,10 @@ from local_bench.settle.ground_truth import ALL
 from local_bench.settle.settlement import settle
 from local_bench.suites.printshop import shop
 from local_bench.suites.printshop.drawing import draw, render, sample_variation
-from local_bench.suites.printshop.edits import draw_edit
-from local_bench.suites.printshop.sampling import choose
 from local_bench.suites.printshop.scene import BACKGROUNDS, Scene
 from local_bench.suites.registry import suite
 from scripts.printshop.damage import damage
+from scripts.printshop.sampling import choose, draw_edit
 from tests.report.exported import assert_exports_are_those_of_load_run
 
 ORDERS = 24

@@ -3,9 +3,9 @@ import torch
 
 from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.phrases import vocabulary
-from local_bench.suites.printshop.sampling import held_out
 from local_bench.suites.printshop.wording import read_caption
 from scripts.printshop.damage import KINDS
+from scripts.printshop.sampling import held_out
 from scripts.train_miniature import data, judge_cases
 from scripts.train_miniature.compare import chosen
 from scripts.train_miniature.muon import orthogonal

@@ -6,16 +6,10 @@ Source and target are rendered with the same variation, so that unedited parts a
 from dataclasses import dataclass, replace
 from functools import cache
 
-import numpy as np
-
-from local_bench.suites.printshop.drawing import Pixels, draw, sample_figure_variation, sample_variation
 from local_bench.suites.printshop.phrases import LANGUAGES, Language, Phrase, language_words
-from local_bench.suites.printshop.sampling import Split, choose, held_out, sample_figure, sample_scene
-from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, Figure, Scene, is_scene
+from local_bench.suites.printshop.scene import PLACES, Figure, Scene, is_scene
 
 KINDS = ("recolour", "reshape", "background", "add", "remove", "move")
-_FIGURES = {"add": 1, "move": 1, "remove": 2}
-"""Number of figures in the source, for edits that need a given number to give a valid scene."""
 
 
 @dataclass(frozen=True)
@@ -58,28 +52,6 @@ def apply_edit(source: Scene, kind: str, slots: dict[str, str]) -> Edit | None:
     return Edit(kind, tuple(sorted(slots.items())), source, target, tuple(origin for _, origin in target_figures))
 
 
-def sample_edit(rng: np.random.Generator, kind: str | None = None, split: Split = "any") -> Edit:
-    """A random edit of a kind (None: uniform over kinds). With split `train` neither source nor target is a held-out
-    pair; with `held_out` at least one is, which is impossible for `move`, whose scenes have one figure."""
-    assert (kind, split) != ("move", "held_out"), "a move has one figure and cannot be held out"
-    kind = kind or choose(rng, KINDS, ("move",) if split == "held_out" else ())
-    while True:
-        source = sample_scene(rng, _FIGURES.get(kind))
-        edit = apply_edit(source, kind, _slots(rng, source, kind))
-        if edit is None:
-            continue
-        is_held_out = held_out(edit.source) or held_out(edit.target)
-        if split == "any" or is_held_out == (split == "held_out"):
-            return edit
-
-
-def draw_edit(edit: Edit, rng: np.random.Generator) -> tuple[Pixels, Pixels]:
-    """Render source and target, both uint8 64x64x3, with one random variation."""
-    variation = sample_variation(rng, len(edit.source.figures))
-    fresh = sample_figure_variation(rng)
-    return draw(edit.source, variation), draw(edit.target, variation.of(edit.origins, fresh))
-
-
 def write_instruction(edit: Edit, language: Language = "en", wording: int = 0) -> str:
     """The instruction text, with template number `wording` (modulo the number of templates) of the language."""
     templates = _templates(edit.kind, language)
@@ -89,12 +61,6 @@ def write_instruction(edit: Edit, language: Language = "en", wording: int = 0) -
     if edit.kind == "move":
         slots["goal"] = slots["place"]
     return templates[wording % len(templates)].fill(**slots)
-
-
-def sample_instruction(edit: Edit, rng: np.random.Generator, language: Language | None = None) -> str:
-    """The instruction text with a random template."""
-    chosen: Language = choose(rng, LANGUAGES) if language is None else language
-    return write_instruction(edit, chosen, int(rng.integers(60)))
 
 
 def read_instruction(text: str, source: Scene) -> Edit | None:
@@ -116,20 +82,3 @@ def read_instruction(text: str, source: Scene) -> Edit | None:
 @cache
 def _templates(kind: str, language: Language) -> list[Phrase]:
     return [Phrase(template, language) for template in language_words(language).instructions[kind]]
-
-
-def _slots(rng: np.random.Generator, source: Scene, kind: str) -> dict[str, str]:
-    figure = choose(rng, source.figures)
-    match kind:
-        case "background":
-            return {"background": choose(rng, BACKGROUNDS, (source.background,))}
-        case "add":
-            new = sample_figure(rng, choose(rng, PLACES), (figure.shape,))
-            return {"shape": new.shape, "colour": new.colour, "place": new.place, "size": new.size}
-        case "recolour":
-            return {"shape": figure.shape, "colour": choose(rng, COLOURS, (figure.colour,))}
-        case "reshape":
-            return {"shape": figure.shape, "new_shape": choose(rng, SHAPES, (figure.shape,))}
-        case "move":
-            return {"shape": figure.shape, "place": choose(rng, PLACES, (figure.place,))}
-    return {"shape": figure.shape}

@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean
 
 from local_bench.suites.printshop.checker import DetectedScene
 from local_bench.suites.printshop.edits import Edit
@@ -39,22 +37,7 @@ def detected_facts(seen: DetectedScene) -> frozenset[Fact]:
 
 def match(seen: DetectedScene, requested: Scene) -> float:
     """The fraction of the requested scene's facts that are detected, 0 to 1."""
-    return _share(facts(requested), detected_facts(seen))
-
-
-@dataclass(frozen=True)
-class EditMatch:
-    """How well an image matches an edit, each from 0 to 1."""
-
-    changed: float
-    """Fraction of the facts that had to change."""
-    kept: float
-    """Fraction of the facts that had to stay."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether all facts match the target."""
-        return self.changed == self.kept == 1
+    return share(facts(requested), detected_facts(seen))
 
 
 def must_change(edit: Edit) -> frozenset[Fact]:
@@ -67,16 +50,10 @@ def must_stay(edit: Edit) -> frozenset[Fact]:
     return facts(edit.target) & facts(edit.source)
 
 
-def match_edit(seen: DetectedScene, edit: Edit) -> EditMatch:
-    """Compare an image with an edit."""
-    found = detected_facts(seen)
-    return EditMatch(_share(must_change(edit), found), _share(must_stay(edit), found))
-
-
 def edit_score(found: frozenset[Fact], edit: Edit) -> int:
     """The correct consistency score of an edit, 1 to 5, from the facts of its result: 5 if everything that had to
     stay has stayed, else 3 to 1 by the fraction that has."""
-    kept = _share(must_stay(edit), found)
+    kept = share(must_stay(edit), found)
     return 5 if kept == 1 else 1 + int(3 * kept)
 
 
@@ -96,19 +73,6 @@ def style_of(seen: DetectedScene) -> Style:
     return (seen.background, *_colour_and_size(seen))
 
 
-def same_but_for(seen: DetectedScene, scene: Scene, but: Sequence[str]) -> bool:
-    """Whether the image matches the scene except for the attributes in `but` (of `background`, `count`, `shape`,
-    `colour` and `size`)."""
-    return all(fact[1] in but for fact in facts(scene) ^ detected_facts(seen))
-
-
-def style_agreement(images: Sequence[DetectedScene]) -> float:
-    """Style agreement of images with one figure each, 0 to 1: the fraction with the majority value, averaged over
-    background, colour and size. Images with no or several figures have neither colour nor size."""
-    rows = [style_of(seen) for seen in images]
-    return fmean(_majority([row[i] for row in rows]) for i in range(3))
-
-
 def _colour_and_size(seen: DetectedScene) -> tuple[str | None, str | None]:
     if len(seen.figures) != 1:
         return None, None
@@ -121,9 +85,5 @@ def _most(values: list[str | None]) -> str | None:
     return known.most_common(1)[0][0] if known else None
 
 
-def _majority(values: list[str | None]) -> float:
-    return max(Counter(value for value in values if value is not None).values(), default=0) / len(values)
-
-
-def _share(requested: frozenset[Fact], found: frozenset[Fact]) -> float:
+def share(requested: frozenset[Fact], found: frozenset[Fact]) -> float:
     return len(requested & found) / len(requested) if requested else 1.0

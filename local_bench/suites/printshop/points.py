@@ -3,12 +3,9 @@
 from dataclasses import dataclass
 from functools import cache
 
-import numpy as np
-
 from local_bench.suites.printshop.checker import DetectedFigure, DetectedScene
 from local_bench.suites.printshop.phrases import LANGUAGES, Language, Phrase, language_words
-from local_bench.suites.printshop.sampling import choose, sample_scene
-from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, SHAPES, Scene
+from local_bench.suites.printshop.scene import Scene
 
 
 @dataclass(frozen=True)
@@ -69,29 +66,6 @@ def points_of(scene: Scene) -> list[Point]:
     things = [Point(shape=f.shape, colour=f.colour, size=f.size) for f in scene.figures]
     places = [Point(shape=f.shape, place=f.place) for f in scene.figures]
     return [*things, *places, Point(background=scene.background), Point(count=len(scene.figures))]
-
-
-def sample_point(scene: Scene, truthful: bool, rng: np.random.Generator) -> Point:
-    """A random claim about the scene, true or false according to `truthful`."""
-    while True:
-        count = int(rng.integers(1, 3))
-        figure = choose(rng, sample_scene(rng).figures if rng.random() < 0.5 else scene.figures)
-        point = choose(
-            rng,
-            (
-                Point(background=choose(rng, BACKGROUNDS) if rng.random() < 0.5 else scene.background),
-                Point(count=count),
-                Point(shape=figure.shape, colour=figure.colour),
-                Point(shape=figure.shape, colour=figure.colour, size=figure.size),
-                Point(shape=figure.shape, colour=figure.colour, place=figure.place),
-                Point(shape=figure.shape, place=figure.place),
-                Point(shape=figure.shape, colour=choose(rng, COLOURS)),
-                Point(shape=figure.shape, size=figure.size),
-                Point(shape=choose(rng, SHAPES), absent=True),
-            ),
-        )
-        if true_of(point, scene) == truthful:
-            return point
 
 
 def _fits(point: Point, figure: DetectedFigure) -> bool | None:

@@ -2,10 +2,7 @@
 
 from functools import cache
 
-import numpy as np
-
 from local_bench.suites.printshop.phrases import LANGUAGES, Language, Phrase, language_words
-from local_bench.suites.printshop.sampling import choose, wording_held_out
 from local_bench.suites.printshop.scene import Figure, Scene, is_scene
 
 
@@ -29,14 +26,6 @@ def write_caption(scene: Scene, wording: str = "en.plain", swapped: bool = False
         for f in figures
     ]
     return caption.fill(figures=language_words(language).joiner.join(texts), background=scene.background)
-
-
-def sample_caption(
-    scene: Scene, rng: np.random.Generator, language: Language | None = None, training: bool = False
-) -> str:
-    """A caption in a random style; with `training`, styles held out for the scene are excluded."""
-    names = [name for name in wordings(language) if not (training and wording_held_out(scene, name))]
-    return write_caption(scene, choose(rng, names), bool(rng.random() < 0.3), bool(rng.random() < 0.3))
 
 
 def read_caption(text: str) -> Scene | None:

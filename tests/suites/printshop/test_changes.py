@@ -5,26 +5,13 @@ import pytest
 
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import render
-from local_bench.suites.printshop.edits import (
-    KINDS,
-    apply_edit,
-    draw_edit,
-    read_instruction,
-    sample_edit,
-    write_instruction,
-)
-from local_bench.suites.printshop.matching import (
-    facts,
-    match_edit,
-    must_change,
-    must_stay,
-    same_but_for,
-    style_agreement,
-)
+from local_bench.suites.printshop.edits import KINDS, apply_edit, read_instruction, write_instruction
+from local_bench.suites.printshop.matching import facts, must_change, must_stay
 from local_bench.suites.printshop.phrases import LANGUAGES, split_words, vocabulary
-from local_bench.suites.printshop.sampling import held_out, sample_scene
 from local_bench.suites.printshop.scene import PLACES, Figure, Scene
 from scripts.printshop import damage, writing
+from scripts.printshop.comparison import match_edit, same_but_for, style_agreement
+from scripts.printshop.sampling import draw_edit, held_out, sample_edit, sample_scene
 from scripts.printshop.sets import STYLE, draw_set, sample_set, style_of
 
 MAY_CHANGE = {

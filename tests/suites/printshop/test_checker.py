@@ -4,9 +4,10 @@ from scipy import ndimage
 
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import enlarged, render
-from local_bench.suites.printshop.matching import match, same_but_for
-from local_bench.suites.printshop.sampling import sample_scene
+from local_bench.suites.printshop.matching import match
+from scripts.printshop.comparison import same_but_for
 from scripts.printshop.damage import damage
+from scripts.printshop.sampling import sample_scene
 
 
 def right(change, n):

@@ -11,10 +11,10 @@ from local_bench.suites.printshop import shop
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.phrases import split_words, vocabulary
-from local_bench.suites.printshop.sampling import held_out
 from local_bench.suites.registry import suite
 from local_bench.suites.servimage import questions as servimage
 from scripts.printshop import orderbook
+from scripts.printshop.sampling import held_out
 
 
 @pytest.fixture(scope="module")

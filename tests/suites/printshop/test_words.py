@@ -6,9 +6,9 @@ import pytest
 
 from local_bench.suites.printshop.checker import DetectedFigure, DetectedScene
 from local_bench.suites.printshop.phrases import LANGUAGES, split_words, vocabulary
-from local_bench.suites.printshop.points import Point, holds, points_of, read_point, sample_point, true_of, write_point
-from local_bench.suites.printshop.sampling import sample_scene, wording_held_out
-from local_bench.suites.printshop.wording import read_caption, sample_caption, wordings, write_caption
+from local_bench.suites.printshop.points import Point, holds, points_of, read_point, true_of, write_point
+from local_bench.suites.printshop.wording import read_caption, wordings, write_caption
+from scripts.printshop.sampling import sample_caption, sample_point, sample_scene, wording_held_out
 
 
 @pytest.mark.parametrize("wording", wordings())
