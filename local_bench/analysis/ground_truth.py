@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_bench.analysis.agreement import judge_labels
-from local_bench.analysis.settlement import lines
 from local_bench.core.errors import RunImageError
 from local_bench.core.types import GroundTruth, Score, Verdict
 from local_bench.runs.acceptance import decision_of
@@ -98,20 +97,19 @@ def _judged_deliverables(
     run: RunDir, truths: dict[str, GroundTruth], faultless: dict[str, list[Score]]
 ) -> list[JudgedDeliverable]:
     judged = run.store.scores_by_candidate("judge")
-    work_ids = {row.key: row.work_id for row in run.store.candidates()}
     found = []
-    for line in lines(run.store):
-        work_id = work_ids[line.model, line.task_id, line.deliverable, 1]
+    for row in sorted(run.store.outcomes(1), key=lambda row: row.candidate.work_id):
+        work_id = row.candidate.work_id
         truth = truths.get(work_id)
         known = {score.name: score for score in faultless.get(work_id, ()) if score.value is not None}
         own = judged.get(work_id, {})
         score = own.get("brf")
         found.append(
             JudgedDeliverable(
-                model=line.model,
-                task_id=line.task_id,
-                part_micro_usd=line.part_micro_usd,
-                judged=line.decision.accepted,
+                model=row.candidate.model,
+                task_id=row.candidate.task_id,
+                part_micro_usd=row.part_micro_usd,
+                judged=row.accepted,
                 faultless=decision_of(run.config, [*(own | known).values()]).accepted,
                 right=None if truth is None else truth.right,
                 score=None if score is None else score.value,

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from local_bench.core.types import Decision
 from local_bench.runs.config import RunConfig, SettlementConfig
 from local_bench.runs.prices import Price, price_of
 from local_bench.runs.store import Store
 from local_bench.settle.costs import HeldTime, PhaseCost, generation_costs, phase_costs
 from local_bench.settle.settlement import Settlement, settle
-from local_bench.settle.table import Line, LineTable, distinct_per_group, wide_integers
+from local_bench.settle.table import LineTable, distinct_per_group, wide_integers
 from local_bench.suites.registry import suite
 
 NOT_SETTLED = "it has not been settled"
@@ -21,25 +20,8 @@ def counted_attempt(config: RunConfig) -> int | None:
     return None if suite(config.suite.name).attempts > 1 else 1
 
 
-def lines(store: Store) -> list[Line]:
-    """One line per deliverable (its first attempt), in order of work ids."""
-    return [
-        Line(
-            model=row.model,
-            task_id=row.task_id,
-            category=row.category,
-            price_micro_usd=row.price_micro_usd,
-            deliverable=row.deliverable,
-            deliverables=row.deliverables,
-            decision=row.decision or Decision(None, NOT_SETTLED),
-            made=row.made,
-        )
-        for row in store.first_attempts()
-    ]
-
-
 def line_table(store: Store) -> LineTable:
-    """`lines` as columns."""
+    """One line per deliverable (its first attempt)."""
     of = store.attempts()
     names = sorted(of.models)
     rank = np.empty(len(names), np.int64)

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from local_bench.suites.printshop.checker import DetectedScene
 from local_bench.suites.printshop.edits import Edit
-from local_bench.suites.printshop.matching import share, detected_facts, facts, must_change, must_stay, style_of
+from local_bench.suites.printshop.matching import detected_facts, facts, must_change, must_stay, share, style_of
 from local_bench.suites.printshop.scene import Scene
 
 

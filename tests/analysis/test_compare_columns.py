@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from local_bench.analysis.compare import FigureComparison, compare
-from local_bench.analysis.settlement import lines
 from local_bench.core.types import Score, Task
 from local_bench.runs.acceptance import decide
 from local_bench.settle.paired import Statistics, adjusted_bh, adjusted_holm, differences
@@ -15,6 +14,7 @@ from local_bench.suites.hype_edit_1.suite import HypeEdit1
 from local_bench.suites.ice_bench.suite import IceBench
 from local_bench.suites.idea_bench.suite import IdeaBench
 from local_bench.suites.run_results import ImageResult, RunResults
+from tests.lines import lines
 from tests.runs.test_columns import random_run
 
 

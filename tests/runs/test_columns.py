@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from local_bench.analysis.digest import digests
-from local_bench.analysis.settlement import line_table, lines
+from local_bench.analysis.settlement import line_table
 from local_bench.core.errors import LedgerDamaged
 from local_bench.core.identity import canonical_json, canonical_lines
 from local_bench.core.types import Decision, Score
@@ -24,6 +24,7 @@ from local_bench.runs.store.columns import Lookup
 from local_bench.runs.verify import verify
 from local_bench.settle.intervals import mean_interval, rate_interval, share_interval
 from local_bench.settle.settlement import Total, settle
+from tests.lines import lines
 from tests.runs.random_run import MODELS, decisions_by_row, random_run
 
 

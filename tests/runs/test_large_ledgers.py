@@ -5,13 +5,14 @@ import sqlite3
 
 import pytest
 
-from local_bench.analysis.settlement import line_table, lines
+from local_bench.analysis.settlement import line_table
 from local_bench.core.errors import LedgerDamaged, LedgerError
 from local_bench.runs.acceptance import decide
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import checked, constraints
 from local_bench.runs.verify import verify
 from local_bench.settle.settlement import settle
+from tests.lines import lines
 from tests.runs.random_run import decisions_by_row, random_run
 
 

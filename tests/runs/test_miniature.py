@@ -12,7 +12,7 @@ from PIL import Image
 
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.loading import load_run
-from local_bench.analysis.settlement import accounting, lines
+from local_bench.analysis.settlement import accounting
 from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.cli.tables import settlement_text
 from local_bench.report.view import warnings
@@ -27,6 +27,7 @@ from local_bench.suites.printshop.scene import BACKGROUNDS, Scene
 from local_bench.suites.registry import suite
 from scripts.printshop.damage import damage
 from scripts.printshop.sampling import choose, draw_edit
+from tests.lines import lines
 from tests.report.exported import assert_exports_are_those_of_load_run
 
 ORDERS = 24

@@ -14,7 +14,6 @@ from local_bench.core.identity import canonical_json
 from local_bench.core.types import Decision, Task
 from local_bench.runs.store.rows import (
     CandidateRow,
-    FirstAttempt,
     OutcomeRow,
 )
 from local_bench.runs.store.summaries import SummaryStore
@@ -177,20 +176,6 @@ class PlanStore(SummaryStore):
         )
         n = len(fields(CandidateRow))
         return [self._typed(_outcome, row, n) for row in rows]
-
-    def first_attempts(self) -> Iterator[FirstAttempt]:
-        """Every candidate's first attempt with its decision, by work id, read as needed."""
-        rows = self._stream(
-            """SELECT c.model, c.task_id, t.category, t.price_micro_usd, c.deliverable, n.deliverables,
-               c.state = 'done', d.work_id IS NOT NULL, d.accepted, d.unscored
-               FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
-               JOIN (SELECT task_id, model, count(DISTINCT deliverable) AS deliverables FROM candidates
-                     GROUP BY task_id, model) n USING (task_id, model)
-               WHERE c.attempt = 1 ORDER BY c.work_id"""
-        )
-        for model, task_id, category, price, deliverable, n, made, decided, accepted, unscored in rows:
-            found = self._typed(decision, accepted, unscored) if decided else None
-            yield FirstAttempt(model, task_id, category, price, deliverable, n, bool(made), found)
 
     def enter_image(
         self,

@@ -90,24 +90,6 @@ class ModelProgress(NamedTuple):
     """First attempts without a stored decision."""
 
 
-@dataclass(frozen=True, slots=True)
-class FirstAttempt:
-    """What settlement needs of a candidate's first attempt."""
-
-    model: str
-    task_id: str
-    category: str
-    price_micro_usd: int
-    """Price of the task."""
-    deliverable: int
-    deliverables: int
-    """Number of the task's deliverables for this model."""
-    made: bool
-    """Whether there is an image."""
-    decision: Decision | None
-    """None before the settle phase."""
-
-
 @dataclass(frozen=True)
 class OutcomeRow:
     """A candidate with its task's category and price and with the decision about it."""
