@@ -94,7 +94,7 @@ def test_kernels_without_masks_are_refused_for_models_with_masks():
         with pytest.raises(ConfigError, match="attention mask"):
             attention_backend(requested, cpu, "bfloat16", masks=True)
     assert attention_backend("_native_math", cpu, "bfloat16", masks=True) == "_native_math"
-    assert {name for name in FAMILIES if family(name).masks} == {"pixart_sigma", "omnigen"}
+    assert {name for name in FAMILIES if family(name).masks} == {"pixart_sigma", "omnigen", "z_image"}
 
 
 def test_the_kernel_of_a_gpu_class_is_pinned(monkeypatch):
