@@ -28,6 +28,7 @@ from .conftest import encode, make_image, mask, small
 LONG = "three birds above a red boot on a white table by a window " * 3
 FEW_LAYERS = {  # by a config's key; FLUX.2 reads hidden states 10, 20, 30 of Mistral and 9, 18, 27 of Qwen3
     **dict.fromkeys(("num_layers", "num_single_layers", "num_hidden_layers", "text_config.num_hidden_layers"), 2),
+    "n_layers": 2,
     **dict.fromkeys(("vision_config.num_hidden_layers", "vision_config.depth"), 2),
 }
 FEWEST_LAYERS = {"Mistral3ForConditionalGeneration": 31, "Qwen3ForCausalLM": 28}
@@ -156,7 +157,7 @@ def real_cards() -> list[ModelCard]:
     """Those with the published architectures, one of each."""
     found = {}
     for described in cards().values():
-        if described.role == "generator" and described.family and not described.name.startswith(("tiny", "mini")):
+        if described.role == "generator" and described.architecture and not described.name.startswith(("tiny", "mini")):
             found.setdefault(digest([described.family, described.architecture]), described)
     return list(found.values())
 
