@@ -13,6 +13,7 @@ tensors of two devices is an error. Added to torch's FakeTensorMode:
 What it cannot show: kernels, their supported dtypes and shapes, memory, streams.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,8 @@ from typing import Any
 import pytest
 import torch
 from diffusers.models import model_loading_utils
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_inpaint, pipeline_qwenimage_inpaint  # noqa: F401
+from diffusers.pipelines.stable_diffusion_3 import pipeline_stable_diffusion_3_inpaint  # noqa: F401
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -152,8 +155,14 @@ def fake_cuda(weights_have_values: bool = True) -> Iterator[None]:
         # It makes a parameter by the class of the one before it, and a fake tensor is not made that way.
         set_parameter = _sets_parameters(model_loading_utils.set_module_tensor_to_device)
         patch.setattr(model_loading_utils, "set_module_tensor_to_device", set_parameter)
-        # With fake scalars in a list it asks for the driver; with real ones it reads them, as `.item()`.
-        patch.setattr(torch, "tensor", _reads_scalars(torch.tensor))
+        # `torch.tensor` with fake scalars in a list asks for the driver; with real ones it reads them, as `.item()`.
+        # In loaded modules (the families' that do so are imported above), as transformers relies on the original.
+        for name, module in list(sys.modules.items()):
+            if (
+                name.startswith(("diffusers.pipelines.", "transformers.models.qwen3_vl."))
+                and vars(module).get("torch") is torch
+            ):
+                patch.setattr(module, "torch", _ReadsScalars())
         yield
 
 
@@ -176,14 +185,14 @@ def _applied(real: Any) -> Any:
     return apply
 
 
-def _reads_scalars(real: Any) -> Any:
-    """`torch.tensor` that makes a tensor on the CPU of a list of scalars on the GPU."""
+class _ReadsScalars:
+    """The module `torch`, but that `tensor` makes a tensor on the CPU of a list of scalars on the GPU."""
 
-    def tensor(data: Any, **options: Any) -> torch.Tensor:
-        listed = isinstance(data, list | tuple)
-        return real(_mapped(FakeTensor, lambda scalar: scalar.item(), data) if listed else data, **options)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
 
-    return tensor
+    def tensor(self, data: Any, **options: Any) -> torch.Tensor:
+        return torch.tensor(_mapped(FakeTensor, lambda scalar: scalar.item(), data), **options)
 
 
 def _sets_parameters(real: Any) -> Any:
