@@ -28,7 +28,6 @@ from local_bench.report import columns
 from local_bench.report.judging import Judge, judges
 from local_bench.report.scenarios import break_even_rows, competition_rows, cost_reduction_rows
 from local_bench.report.view import model_order
-from local_bench.runs.roofline import check_floors
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.settlement import Settlement, Total
 
@@ -40,10 +39,8 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
     accounting, if it is computed already.
 
     Rows are in the order of identities, so equal ledgers give equal files. LedgerError if the ledger has values that
-    do not fit, ConfigError if the price table lacks the config's row, StorageError if writing fails; LocalBenchError,
-    and nothing is written, if generation times are impossibly short.
+    do not fit, ConfigError if the price table lacks the config's row, StorageError if writing fails.
     """
-    check_floors(run.store)
     money = money or accounting(run.store, run.config.settlement)
     scenarios = economics_of(run, money)
     small: dict[str, tuple[Any, Iterable[Mapping[str, Any]]]] = {

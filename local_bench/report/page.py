@@ -19,7 +19,6 @@ from local_bench.report.site.significance import significance
 from local_bench.report.text import clean
 from local_bench.runs.contents import root
 from local_bench.runs.image_store import faults_sentence
-from local_bench.runs.roofline import check_floors
 from local_bench.runs.rundir import RunDir
 
 
@@ -28,7 +27,7 @@ def write_report(run: RunDir, money: Accounting | None = None) -> Path:
     accounting, if it is computed already.
 
     LedgerError if the ledger cannot be read, ConfigError if the price table lacks the config's row, StorageError if
-    writing fails; LocalBenchError, and nothing is written, if generation times are impossibly short.
+    writing fails.
     """
     path = run.path / "report" / "index.html"
     write_atomic(path, render(run, money).encode())
@@ -37,7 +36,6 @@ def write_report(run: RunDir, money: Accounting | None = None) -> Path:
 
 def render(run: RunDir, money: Accounting | None = None) -> str:
     """The page as text: the same ledger, config and provenance give the same page."""
-    check_floors(run.store)
     money = money or accounting(run.store, run.config.settlement)
     made = generation_stats(run.store, money, view.model_order(run))
     known = check_ground_truth(run)

@@ -11,6 +11,7 @@ from local_bench.report.costs import cost_text
 from local_bench.report.judging import judge_warnings
 from local_bench.report.text import amount, count, interval, percent
 from local_bench.runs.acceptance import thresholds_of
+from local_bench.runs.roofline import impossible_timings
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.settlement import Settlement, Total
 
@@ -54,7 +55,7 @@ def size_line(run: RunDir) -> str:
 
 
 def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
-    """Return one warning per problem: small models, judges, low coverage, unfinished work."""
+    """Return one warning per problem: small models, judges, impossible times, low coverage, unfinished work."""
     known = cards()
     small = [
         known[name]
@@ -75,7 +76,7 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     decided = run.config.judges or any(s.total.n for s in settlements)
     if not run.config.judges:
         found.append("The run has no judge" + ("." if decided else ": no image has a decision."))
-    found += judge_warnings(run)
+    found += judge_warnings(run) + impossible_timings(run.store)
     unseen = unseen_inputs(run)
     requested = {s.model: s.total.n + s.total.n_unscored for s in settlements}
     blind = ", ".join(f"{model} {n:,} of {count(requested[model], 'image')}" for model, n in unseen.n_images.items())

@@ -15,7 +15,6 @@ from local_bench.runs.meter import Meter
 from local_bench.runs.operations import store_operations
 from local_bench.runs.plan import ModelPlan
 from local_bench.runs.progress import Progress
-from local_bench.runs.roofline import check_floor
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.runs.work import (
@@ -88,7 +87,6 @@ class _Session:
             self._handle(meter, event)
         left = [row for row in self._run.store.candidates(self._label) if row.state == "planned"]
         assert not left, "every job has a result"
-        check_floor(self._run.store, self._label)
         _remove_encodings(order)
 
     def _events(self, order: WorkOrder, jobs: list[Job], workers: Workers) -> Iterator[tuple[Meter, Event]]:

@@ -4,7 +4,6 @@ impossible."""
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from local_bench.core.errors import LocalBenchError
 from local_bench.models.gpus import gpu_of
 from local_bench.runs.operations import NOT_COUNTED, generated_kinds, operations
 from local_bench.runs.store import BusyTime, Store
@@ -65,26 +64,18 @@ class Timing:
         return flop / (seconds * self.peak_flop_per_s)
 
 
-def check_timing(label: str, timing: Timing) -> None:
-    """LocalBenchError if the images were generated in less time than the lower bound."""
-    floor_s, measured_s = timing.floor_s, timing.busy_ns / 1e9
-    if floor_s is not None and measured_s < floor_s:
-        raise LocalBenchError(
-            f"{label}: its {timing.n_images} images were denoised and decoded in {measured_s:.3g} s, but their "
-            f"operations take at least {floor_s:.3g} s on {' and '.join(timing.devices)}: this is impossible, so the "
-            "clock, the device's name or the model is wrong, and no results are published"
-        )
-
-
-def check_floor(store: Store, label: str) -> None:
-    """Check one model's measured time against its lower bound. LocalBenchError if it is shorter."""
-    check_timing(label, timing(store, label))
-
-
-def check_floors(store: Store) -> None:
-    """Check all models of the run; called before results are published."""
-    for model in store.models():
-        check_floor(store, model)
+def impossible_timings(store: Store) -> list[str]:
+    """A sentence for each model whose images took less time than the lower bound."""
+    found = []
+    for label in store.models():
+        measured = timing(store, label)
+        if measured.floor_s is not None and measured.busy_ns / 1e9 < measured.floor_s:
+            found.append(
+                f"{label}: its {measured.n_images} images were denoised and decoded in {measured.busy_ns / 1e9:.3g} s, "
+                f"but their operations take at least {measured.floor_s:.3g} s on {' and '.join(measured.devices)}: the "
+                "clock, the device's name or the model is wrong."
+            )
+    return found
 
 
 def timing(store: Store, label: str) -> Timing:

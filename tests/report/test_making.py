@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from local_bench.core.errors import LocalBenchError
 from local_bench.report.making import figure, operations
-from local_bench.report.page import write_report
 from local_bench.runs.rundir import RunDir
 
 from .test_report import Page, report
@@ -56,15 +54,10 @@ def test_the_cpu_has_no_floor_and_no_counter(make_run: MakeRun) -> None:
     assert "TFLOP/s" not in page.text
 
 
-def test_an_impossible_timing_is_an_error(make_run: MakeRun) -> None:
+def test_an_impossible_timing_is_a_warning(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True)
     change(path, "UPDATE meter SET t1_ns = t0_ns + 1 WHERE phase = 'denoise'")
-    with (
-        RunDir.open(path) as run,
-        pytest.raises(LocalBenchError, match=r"alpha: .* impossible, .* no results are published"),
-    ):
-        write_report(run)
-    assert not (path / "report").exists()
+    assert "alpha: its 3 images were denoised and decoded in" in report(path).text
 
 
 def test_smaller_batches_and_extra_images_are_reported(make_run: MakeRun) -> None:

@@ -9,7 +9,7 @@ from diffusers.pipelines.qwenimage.pipeline_qwenimage_edit import calculate_dime
 from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from local_bench.core.errors import LedgerError, LocalBenchError
+from local_bench.core.errors import LedgerError
 from local_bench.generators import counting
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.shapes import sizes
@@ -19,7 +19,7 @@ from local_bench.runs import roofline as floors
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
 from local_bench.runs.operations import _INPUT_SIZE, _kind, generated_kinds, operations, store_operations
-from local_bench.runs.roofline import Timing, check_floor, check_floors, check_timing, peak_flop_per_s, timing
+from local_bench.runs.roofline import Timing, impossible_timings, peak_flop_per_s, timing
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import BusyTime, Store
 from local_bench.runs.work import WorkOrder
@@ -38,24 +38,10 @@ def made(seconds, least=3 * PFLOP, **more):
     return replace(base, **more)
 
 
-def test_a_timing_at_its_lower_bound_passes_and_one_below_fails():
-    floor_s = 3000 / 790
-    check_timing("flux", made(floor_s + 1e-6))
-    with pytest.raises(LocalBenchError) as caught:
-        check_timing("flux", made(floor_s - 1e-6))
-    assert str(caught.value) == (
-        "flux: its 3 images were denoised and decoded in 3.8 s, but their operations take at least 3.8 s on "
-        f"{H100}: this is impossible, so the clock, the device's name or the model is wrong, and "
-        "no results are published"
-    )
-    assert caught.value.exit_code == 1
-
-
 def test_an_unknown_device_or_count_has_no_lower_bound():
     for unknown in ({"peak_flop_per_s": None}, {"least_flop": None}):
-        impossible = made(1e-6, **unknown)
-        check_timing("flux", impossible)
-        assert (impossible.floor_s, impossible.times_floor) == (None, None)
+        unbounded = made(1e-6, **unknown)
+        assert (unbounded.floor_s, unbounded.times_floor) == (None, None)
 
 
 def test_figures_follow_from_the_sums():
@@ -120,18 +106,19 @@ def change(store, factor):
 
 def test_a_run_is_compared_with_the_lower_bound_of_its_images(store):
     assert timing(store, "flux").floor_s == pytest.approx(6000 / 790)
-    check_floors(store)
+    assert impossible_timings(store) == []
     change(store, 94)
-    with pytest.raises(LocalBenchError, match=r"in 7\.52 s, but their operations take at least 7\.59 s"):
-        check_floors(store)
+    assert impossible_timings(store) == [
+        "flux: its 3 images were denoised and decoded in 7.52 s, but their operations take at least 7.59 s on "
+        f"{H100}: the clock, the device's name or the model is wrong."
+    ]
 
 
 def test_time_of_all_sessions_and_devices_adds_up(store):
     change(store, 50)  # 4 s here
-    with pytest.raises(LocalBenchError):
-        check_floor(store, "flux")
+    assert impossible_timings(store)
     session(store, H200, ("denoise", 3.7, 0))
-    check_floor(store, "flux")
+    assert impossible_timings(store) == []
     assert timing(store, "flux").devices == (H100, H200)
 
 
@@ -139,17 +126,15 @@ def test_only_denoising_and_decoding_of_this_model_count(store):
     change(store, 50)
     session(store, H100, ("load", 100, 0), ("warm-up", 100, 0), ("encode", 100, 3), ("retry", 100, 0))
     session(store, H100, ("denoise", 100, 9), ("decode", 100, 9), model="other")
-    with pytest.raises(LocalBenchError):
-        check_floor(store, "flux")
+    assert impossible_timings(store)
 
 
 def test_repeated_images_have_the_lower_bound_of_the_smallest(store):
     session(store, H100, ("denoise", 1.2, 1), ("decode", 0.1, 1))
-    check_floor(store, "flux")
+    assert impossible_timings(store) == []
     assert timing(store, "flux").floor_s == pytest.approx(7000 / 790)
     session(store, H100, ("denoise", 0.1, 3), ("decode", 0.1, 3))
-    with pytest.raises(LocalBenchError, match=r"at least 12\.7 s"):
-        check_floor(store, "flux")
+    assert "at least 12.7 s" in impossible_timings(store)[0]
 
 
 @pytest.mark.parametrize("device", ["cpu", "AMD Instinct MI300X", "NVIDIA A100-SXM4-40GB-of-dreams"])
@@ -157,10 +142,9 @@ def test_an_unknown_device_has_no_lower_bound(store, device):
     change(store, 1)
     store.write("UPDATE sessions SET device = ?", device)
     if device.startswith("NVIDIA A100"):  # its name begins with that of a known device
-        with pytest.raises(LocalBenchError):
-            check_floors(store)
+        assert impossible_timings(store)
         return
-    check_floors(store)
+    assert impossible_timings(store) == []
     assert timing(store, "flux").no_floor == "no floor for this device"
     assert timing(store, "flux").flop_per_image == 2 * PFLOP  # the operations are counted
 
@@ -174,25 +158,23 @@ def test_without_a_complete_count_no_lower_bound_exists(store):
     noted(store, uncounted="no floor: its cache skips work")
     store.write("UPDATE candidates SET height = 512 WHERE work_id = 'w0'")
     assert timing(store, "flux").no_floor == "no floor: its cache skips work"
-    check_floors(store)
+    assert impossible_timings(store) == []
     noted(store)
-    with pytest.raises(LocalBenchError):
-        check_floors(store)
+    assert impossible_timings(store)
 
 
 def test_without_metered_time_no_lower_bound_exists(store):
     store.write("DELETE FROM meter")
     assert timing(store, "flux").no_floor == "not metered"
     session(store, H100, ("decode", 0, 3))  # a time of zero is below the floor
-    with pytest.raises(LocalBenchError, match="in 0 s"):
-        check_floor(store, "flux")
+    assert "in 0 s" in impossible_timings(store)[0]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"kinds": {"512x512": {"flop": -1}}}', '{"other": 1}'])
 def test_unreadable_counts_are_an_error(store, text):
     store.set_meta("operations:flux", text)
     with pytest.raises(LedgerError, match="the operation counts of 'flux' cannot be read") as caught:
-        check_floors(store)
+        impossible_timings(store)
     assert "\n" not in str(caught.value)
 
 
@@ -338,13 +320,12 @@ def test_input_images_of_another_size_are_counted_as_another_kind(real):
         assert operations(run.store, "tiny-flux-kontext").picture_tokens == {}
 
 
-def test_a_run_on_a_device_that_cannot_be_so_fast_is_refused(real, monkeypatch):
+def test_a_run_on_a_device_that_cannot_be_so_fast_is_a_warning(real, monkeypatch):
     with RunDir.open(real[0]) as run:
-        check_floors(run.store)
+        assert impossible_timings(run.store) == []
         slow = gpu("a6000").model_copy(update={"peak_tflops": 1e-6})
         monkeypatch.setattr(floors, "gpu_of", lambda _: slow)
-        with pytest.raises(LocalBenchError, match=r"tiny-flux\+fp8: its 4 images .* this is impossible"):
-            check_floors(run.store)
+        assert any(found.startswith("tiny-flux+fp8: its 4 images") for found in impossible_timings(run.store))
 
 
 def test_lossy_and_uncounted_models_have_no_lower_bound(real):
