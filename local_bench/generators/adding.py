@@ -78,28 +78,30 @@ def add_card(target: str, name: str | None, folder: Path, single: Single | None 
         )
     vet(place.listing)
     if place.listing.index is None and single is not None:
+        pipeline = None
         fields, notes = single(place.listing, _of_component(place, "").total())
-        licence = _licence(place.listing)
-        notes += [] if licence else ["The licence is not stated."]
-        data = {
-            "name": name,
-            "source": place.source,
-            "licence": licence or "not stated",
-            "gated": place.gated,
-            **fields,
-        }
     else:
         assert place.listing.index is not None
         pipeline = pipeline_class(place.listing.index.get("_class_name"), place.listing.where)
-        data, notes = _card(place, name, pipeline)
+        fields, notes = _pipeline_fields(place, pipeline)
+    licence = _licence(place.listing)
+    notes += [] if licence else ["The licence is not stated."]
+    data = {
+        "name": name,
+        "source": place.source,
+        "licence": licence or "not stated",
+        "gated": place.gated,
+        **fields,
+    }
+    if pipeline:
         arguments_of(pipeline, ModelCard.model_validate(data))
     text = f"# {target}, by `local-bench models add`. {' '.join(notes)}\n{yaml_text(data, sort_keys=False)}"
     write_new(folder / f"{name}.yaml", text.encode(), "card")
     return Added(folder / f"{name}.yaml", data, notes)
 
 
-def _card(place: _Place, name: str, pipeline: type) -> tuple[dict[str, Any], list[str]]:
-    """The card, and what the repository does not say."""
+def _pipeline_fields(place: _Place, pipeline: type) -> tuple[dict[str, Any], list[str]]:
+    """The card's fields that follow from the pipeline, and what the repository does not say."""
     signature = inspect.signature(pipeline.__call__).parameters
     sizes = [_of_component(place, part) for part in place.listing.components or ()]
     stored = sum(sizes, Counter[str]())
@@ -109,24 +111,19 @@ def _card(place: _Place, name: str, pipeline: type) -> tuple[dict[str, Any], lis
     gb = (4 if dtype == "float32" else 2) / 1e9
     total, largest = (max(0.01, round(count * gb, 2)) for count in (n, max((one.total() for one in sizes), default=0)))
     settings = {key: signature[key].default for key in _SETTINGS if key in signature}
-    side, licence = _side(place.listing), _licence(place.listing)
+    side = _side(place.listing)
     edits, pictures = bool(_NEEDS_IMAGE.search(pipeline.__name__)), int(any(name in signature for name in IMAGES))
     pictures += int({"image", "control_image"} <= signature.keys())
     notes = [
         "The settings are the defaults of the pipeline's class: compare them with the authors' model card.",
         *([] if side else ["The image size is not known: 1024 x 1024 is assumed."]),
-        *([] if licence else ["The licence is not stated."]),
         *([f"takes.pictures is {pictures}: raise it if the model takes several input images."] if pictures else []),
     ]
-    card = {
-        "name": name,
+    fields = {
         "role": "generator",
         "family": "diffusers",
         "title": Path(place.listing.where).name,
         "pipeline": pipeline.__name__,
-        "source": place.source,
-        "licence": licence or "not stated",
-        "gated": place.gated,
         "parameters_b": round(n / 1e9, 3),
         "vram_gb": total,
         "vram_by_phase_gb": {"encode": 0.0, "denoise": total, "decode": total, "component": largest},
@@ -143,7 +140,7 @@ def _card(place: _Place, name: str, pipeline: type) -> tuple[dict[str, Any], lis
             **{key: value for key, value in settings.items() if type(value) in (int, float)},
         },
     }
-    return card, notes
+    return fields, notes
 
 
 def _of_component(place: _Place, component: str) -> Counter[str]:

@@ -29,7 +29,7 @@ from local_bench.models.vet import UNUSED, listing_of
 
 IMAGES = ("image", "images", "input_images", "input_image", "control_image")
 SECOND_IMAGES = ("control_image", "image_reference")
-"""Parameters for the second input image, beside one of IMAGES."""
+"""Parameters for the second input image; the first is in one of IMAGES."""
 MASKS = ("mask_image", "mask")
 IMAGE_GUIDANCE = ("image_guidance_scale", "img_guidance_scale")
 _REQUIRED = ("prompt", "generator", "output_type")

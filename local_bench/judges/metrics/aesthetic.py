@@ -8,7 +8,7 @@ everything is float32, so scores differ by the rounding of bfloat16.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -52,10 +52,6 @@ class AestheticNetwork(Network):
             f"antialiased), then {size.width}x{size.height} px whatever the aspect (PIL bicubic, antialiased), "
             f"{normalised(self._processor.image_mean, self._processor.image_std)}"
         )
-
-    @property
-    def key(self) -> Hashable:
-        return (type(self).__name__, self._weights.folder, *self._weights.parts.values())
 
     @cached_property
     def identity(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from PIL import Image
 
 from local_bench.core.identity import digest
 from local_bench.core.images import MAX_PIXELS, load_image, load_mask, load_verified, pixel_digest
+from local_bench.models.cards import ModelCard
 
 Array = NDArray[np.float32]
 Need = Literal["caption", "source", "reference"]
@@ -138,6 +139,15 @@ class FeatureInput:
         return digest({"pictures": [image.sha256 for image in self.images], "text": self.text})
 
 
+@dataclass(frozen=True)
+class Weights:
+    """A model's files on this machine."""
+
+    card: ModelCard
+    folder: Path
+    parts: dict[str, Path]
+
+
 class Network(ABC):
     """A feature extraction model. Construction is cheap; `open` loads the weights, and its caller must call `close`."""
 
@@ -152,10 +162,12 @@ class Network(ABC):
     on_cpu: bool = False
     """Whether it always runs on the CPU."""
 
+    _weights: Weights
+
     @property
-    @abstractmethod
     def key(self) -> Hashable:
         """Networks with equal keys are shared between metrics."""
+        return (type(self).__name__, self._weights.folder, *self._weights.parts.values())
 
     @property
     @abstractmethod

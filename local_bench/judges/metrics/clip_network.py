@@ -6,7 +6,7 @@ with norm 1.
 """
 
 import unicodedata
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,10 +47,6 @@ class ClipNetwork(Network):
             raise WeightsError(
                 f"{weights.folder / CONFIG} does not describe a CLIP model ({e!r}): {remedy(weights)}"
             ) from e
-
-    @property
-    def key(self) -> Hashable:
-        return (type(self).__name__, self._weights.folder, *self._weights.parts.values())
 
     @cached_property
     def identity(self) -> dict[str, Any]:

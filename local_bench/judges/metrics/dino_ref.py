@@ -11,7 +11,7 @@ mask marks the edited region, only that part of the image is used; the reference
 several references is used. In [-1, 1], higher is better, 1 for equal images.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -54,10 +54,6 @@ class DinoNetwork(Network):
             f"where a mask is given, it is resized to the image's size (PIL bicubic), and before all else the image's "
             f"pixels where it is under {INSIDE_FROM} are painted white"
         )
-
-    @property
-    def key(self) -> Hashable:
-        return (type(self).__name__, self._weights.folder)
 
     @cached_property
     def identity(self) -> dict[str, Any]:

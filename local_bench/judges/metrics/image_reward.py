@@ -7,7 +7,7 @@ better; most values are between -2.5 and 2. The encoders are transformers' BLIP 
 """
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -58,10 +58,6 @@ class RewardNetwork(Network):
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
         self._transform, self.description = clip_transform({"size": SIZE_PX})
-
-    @property
-    def key(self) -> Hashable:
-        return (type(self).__name__, self._weights.folder, *self._weights.parts.values())
 
     @cached_property
     def identity(self) -> dict[str, Any]:

@@ -10,26 +10,17 @@ import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.packages import entry_points, require
 from local_bench.core.suggest import hint
 from local_bench.judges.metrics.base import Metric
+from local_bench.judges.metrics.base import Weights as Weights  # noqa: PLC0414  # metrics of others import it from here
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import check_local, resolve, resolve_parts
 
 PLUGINS = "local_bench.metrics"
 PYIQA = "pyiqa:"
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A model's files on this machine."""
-
-    card: ModelCard
-    folder: Path
-    parts: dict[str, Path]
 
 
 @dataclass(frozen=True)

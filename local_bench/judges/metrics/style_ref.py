@@ -9,7 +9,7 @@ Somepalli et al. 2024, "Measuring Style Similarity in Diffusion Models"; ICE-Ben
 8, with CSD ViT-L; only the first of several references is used. In [-1, 1], higher is better, 1 for equal images.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -42,10 +42,6 @@ class CsdNetwork(Network):
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
         self._transform, self.description = clip_transform({"size": SIZE_PX})
-
-    @property
-    def key(self) -> Hashable:
-        return (type(self).__name__, self._weights.folder)
 
     @cached_property
     def identity(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from local_bench.models.vet import Listing
 
 _MAX_LEN = 8192
 _SERVING_GB = 5
-"""Memory for serving beside the weights, as in the shipped cards."""
+"""Memory for serving in addition to the weights, as in the shipped cards."""
 _SHARE_GB = 75
 """What weights and serving may take of a GPU of 80 GB."""
 _TEXT = ("text_config", "llm_config", "language_config")
