@@ -63,11 +63,11 @@ def _image(job: tuple[str, int, int]) -> str:
 def make_run(path: Path, n_tasks: int, n_models: int, side: int) -> int:
     """Write the synthetic run and return the number of its images."""
     from local_bench.core.identity import digest
-    from local_bench.core.types import Decision, Score, Task
+    from local_bench.core.types import Score, Task
     from local_bench.runs.config import ModelConfig, RunConfig
     from local_bench.runs.judge_config import JudgeConfig
     from local_bench.runs.rundir import RunDir
-    from local_bench.runs.store import CandidateRow, DecisionRow, VerdictRow
+    from local_bench.runs.store import CandidateRow, VerdictRow
 
     rng = random.Random(1)
     models = [f"model-{i:02}" for i in range(n_models)]
@@ -127,7 +127,7 @@ def make_run(path: Path, n_tasks: int, n_models: int, side: int) -> int:
         run.store.enter_scores(
             "judge", ((w, Score(name, round(5 * x, 2))) for w, x in scores.items() for name in ("brf", "veq", "cns"))
         )
-        run.store.replace_decisions(DecisionRow(w, Decision(x > 0.4), 0) for w, x in scores.items())
+        run.store.enter_decisions((w, int(x > 0.4), None, 0) for w, x in sorted(scores.items()))
         raw = '{"evidence": "the title is cut off at the right edge", "met": 1}'
         run.store.enter_verdicts(
             VerdictRow(w, "brf", point, 0, "0" * 64, "1" * 64, judge, '{"met": 1}', None, None, raw)

@@ -1,9 +1,43 @@
-"""A run's deliverables one by one: the row-wise form of what `analysis.settlement.line_table` reads as columns."""
+"""A run's deliverables one by one: the specification of what `settle` computes on frames."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
 
 from local_bench.analysis.settlement import NOT_SETTLED
+from local_bench.core.money import split
 from local_bench.core.types import Decision
 from local_bench.runs.store import Store
-from local_bench.settle.table import Line
+
+
+@dataclass(frozen=True)
+class Line:
+    """One deliverable of one order by one model."""
+
+    model: str
+    task_id: str
+    category: str
+    price_micro_usd: int
+    deliverable: int
+    deliverables: int
+    decision: Decision
+    made: bool = True
+
+    @property
+    def part_micro_usd(self) -> int:
+        return split(self.price_micro_usd, self.deliverables)[self.deliverable - 1]
+
+    @property
+    def revenue_micro_usd(self) -> int:
+        return self.part_micro_usd if self.decision.accepted else 0
+
+
+def frame(lines: Iterable[Line]) -> pd.DataFrame:
+    """The input of `settle`."""
+    names = ("model", "task_id", "category", "price_micro_usd", "deliverable", "deliverables")
+    rows = [[*(getattr(line, name) for name in names), line.decision.accepted, line.made] for line in lines]
+    return pd.DataFrame(rows, columns=[*names, "accepted", "made"]).astype({"accepted": "boolean", "made": bool})
 
 
 def lines(store: Store) -> list[Line]:

@@ -7,14 +7,14 @@ from itertools import combinations
 import numpy as np
 
 from local_bench.analysis.official import run_results
-from local_bench.analysis.settlement import line_table
+from local_bench.analysis.settlement import attempts
 from local_bench.core.errors import UserError
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import NOT_APPLICABLE
+from local_bench.runs.store import UNSCORED, scores_by_image
 from local_bench.settle.bootstrap import numbered, task_sums
 from local_bench.settle.intervals import LEVEL, Floats
 from local_bench.settle.paired import Difference, Statistics, adjusted, differences
-from local_bench.settle.table import ACCEPTED, REJECTED, Ints, Mask
+from local_bench.settle.table import ACCEPTED, REJECTED, Ints, Mask, decisions, parts_micro_usd
 from local_bench.suites.base import Suite
 from local_bench.suites.questions_from import scale_of
 from local_bench.suites.registry import suite
@@ -133,26 +133,28 @@ def _shared_tasks(a: RunDir, b: RunDir) -> tuple[list[str], int, int]:
 
 
 def _sides(run: RunDir, shared: Sequence[str], names: Sequence[str]) -> dict[str, _Side]:
-    of, table = run.store.attempts(), line_table(run.store)
-    numbers = {task_id: i for i, task_id in enumerate(shared)}
-    task = np.array([numbers.get(task_id, -1) for task_id, _, _ in of.tasks], dtype=np.int64)[np.asarray(of.task)]
-    attempt, decision = np.asarray(of.attempt), np.asarray(of.decision)
-    image = (task * _MAX_DELIVERABLES + np.asarray(of.deliverable)) * _MAX_ATTEMPTS + attempt
-    part = np.zeros(len(task), dtype=table.part_micro_usd.dtype)
-    part[attempt == 1] = table.part_micro_usd
-    scores = {}
-    for name in names:
-        given = [value for (value,) in run.store.each_scored([name], first=False)]
-        values = np.array([value if isinstance(value, float) else np.nan for value in given])
-        scores[name] = np.where([value in (None, NOT_APPLICABLE) for value in given], np.inf, values)
-    found = {}
-    for model, number in sorted(of.models.items()):
-        rows = np.flatnonzero((np.asarray(of.model) == number) & (task >= 0))
-        rows = rows[np.argsort(image[rows])]
-        if len(rows):
-            own = {name: values[rows] for name, values in scores.items()}
-            found[model] = _Side(task[rows], image[rows], attempt[rows] == 1, part[rows], decision[rows], own)
-    return found
+    rows = attempts(run.store)
+    number = {task_id: i for i, task_id in enumerate(shared)}
+    task = np.array([number.get(task_id, -1) for task_id in rows["task_id"]], dtype=np.int64)
+    deliverable, attempt = (rows[name].to_numpy(np.int64) for name in ("deliverable", "attempt"))
+    image = (task * _MAX_DELIVERABLES + deliverable) * _MAX_ATTEMPTS + attempt
+    first, decision = attempt == 1, decisions(rows["accepted"])
+    part = np.where(first, parts_micro_usd(rows), 0)
+    cells = scores_by_image(run.store, rows["work_id"], names)
+    scores = {name: np.array([_number(cell) for cell in cells[name]], dtype=np.float64) for name in names}
+    sides = {}
+    for model in sorted(rows["model"].unique()):
+        here = np.flatnonzero((rows["model"] == model).to_numpy(bool) & (task >= 0))
+        here = here[np.argsort(image[here])]
+        if len(here):
+            of_model = {name: values[here] for name, values in scores.items()}
+            sides[str(model)] = _Side(task[here], image[here], first[here], part[here], decision[here], of_model)
+    return sides
+
+
+def _number(cell: float | str | None) -> float:
+    """NaN if it is unscored, infinite where the score does not apply or is absent."""
+    return cell if isinstance(cell, float) else np.nan if cell == UNSCORED else np.inf
 
 
 def _score_names(run: RunDir) -> list[str]:

@@ -4,11 +4,12 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from local_bench.analysis.settlement import line_table
+from local_bench.analysis.settlement import deliverables
 from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json, canonical_lines
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
+from local_bench.runs.store.contents import rows_to_digest
 from local_bench.settle.settlement import settle
 
 
@@ -16,7 +17,7 @@ def digests(run: RunDir) -> dict[str, str]:
     """`candidates`, `verdicts`, `scores` and `settlement`: sha256 over the content in identity order, without clocks,
     costs measured on this machine, or paths."""
     return {
-        "candidates": _sha256(map(_lines, run.store.rows_to_digest("candidates"))),
+        "candidates": _sha256(map(_lines, rows_to_digest(run.store, "candidates"))),
         "verdicts": _sha256(_verdicts(run.store)),
         "scores": _sha256(_scores(run.store)),
         "settlement": _sha256(_settlement(run)),
@@ -35,7 +36,7 @@ def _lines(rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _verdicts(store: Store) -> Iterator[str]:
-    for rows in store.rows_to_digest("verdicts"):
+    for rows in rows_to_digest(store, "verdicts"):
         yield _lines(
             [
                 (*columns, answer and strictjson.stored(answer), labels and strictjson.stored(labels), unscored)
@@ -45,7 +46,7 @@ def _verdicts(store: Store) -> Iterator[str]:
 
 
 def _scores(store: Store) -> Iterator[str]:
-    for rows in store.rows_to_digest("scores"):
+    for rows in rows_to_digest(store, "scores"):
         yield _lines([(*columns, bool(applies)) for *columns, applies in rows])
 
 
@@ -53,12 +54,12 @@ def _settlement(run: RunDir) -> Iterator[str]:
     """Three lines: the rule, the array of decisions, and the models' totals."""
     yield canonical_json(run.config.acceptance.model_dump()) + "\n"
     separator = "["
-    for rows in run.store.rows_to_digest("decisions"):
+    for rows in rows_to_digest(run.store, "decisions"):
         yield separator + canonical_json(rows)[1:-1]
         separator = ","
     yield ("]" if separator == "," else "[]") + "\n"
     totals = [
         [s.model, s.total.value_micro_usd, s.total.revenue_micro_usd, s.total.n, s.total.n_accepted, s.total.n_unscored]
-        for s in settle(line_table(run.store), {}, intervals=False)
+        for s in settle(deliverables(run.store), {}, intervals=False)
     ]
     yield canonical_json(totals) + "\n"

@@ -8,11 +8,11 @@ from fractions import Fraction
 from functools import lru_cache
 
 from local_bench.analysis.performance import GenerationStats, generation_stats
-from local_bench.analysis.settlement import Accounting, line_table
+from local_bench.analysis.settlement import Accounting, deliverables
 from local_bench.core.money import MICRO, nearest_micro_usd
 from local_bench.runs.config import ModelConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Scored, Store
+from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Store, scores_by_image
 from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour
 from local_bench.settle.competition import Competition, compete
 from local_bench.settle.savings import ClientSavings, savings
@@ -97,7 +97,9 @@ def economics(
     """Settle the stored results. `usd_of`: model name -> price of one of its images at an API; `apis`: API name ->
     price of an image, for the break-even points; `usd_per_kwh`: price of electricity that is not included in the
     hourly price, applied to measured energy."""
-    table = table_of(line_table(store), [_summed(of) for of in store.each_scored(SCORES, "judge")])
+    lines = deliverables(store)
+    scores = scores_by_image(store, lines["work_id"], SCORES, "judge").itertuples(index=False, name=None)
+    table = table_of(lines, [_summed(cells) for cells in scores])
     made = generation_stats(store, money, table.models)
     timed = {making.model: local for making in made if (local := _local(making)) is not None}
     n_made = {making.model: making.timing.n_made for making in made}
@@ -135,17 +137,15 @@ def with_own_digits(costs: Mapping[str, Fraction], models: Sequence[ModelConfig]
 
 def summed_scores(store: Store) -> dict[Attempt, Decimal]:
     """The sum of BRF, VEQ and CNS of every image whose applicable scores are all present."""
-    scores = store.scores_by_candidate("judge")
-    totals: dict[Attempt, Decimal] = {}
-    for row in store.candidates():
-        of = [score for name, score in scores.get(row.work_id, {}).items() if name in SCORES]
-        if len(of) == len(SCORES) and all(score.unscored is None for score in of):
-            totals[row.key] = sum((Decimal(str(score.value)) for score in of if score.value is not None), Decimal(0))
-    return totals
+    rows = store.frame("candidates", ["work_id", "model", "task_id", "deliverable", "attempt"])
+    keys = rows.drop(columns="work_id").itertuples(index=False, name=None)
+    scores = scores_by_image(store, rows["work_id"], SCORES, "judge").itertuples(index=False, name=None)
+    summed = ((key, _summed(cells)) for key, cells in zip(keys, scores, strict=True))
+    return {key: total for key, total in summed if total is not None}
 
 
 @lru_cache(100_000)
-def _summed(scores: tuple[Scored, ...]) -> Decimal | None:
+def _summed(scores: tuple[float | str | None, ...]) -> Decimal | None:
     """The exact sum of the scores that apply, as they are written; None if one is absent or unscored."""
     if None in scores or UNSCORED in scores:
         return None

@@ -1,26 +1,26 @@
 """A finished run as pandas data frames, for notebooks and scripts: `local_bench.load_run`."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
+
+import pandas as pd
 
 from local_bench.analysis.agreement import judge_labels
-from local_bench.analysis.candidate_table import CandidateTable
+from local_bench.analysis.candidate_table import candidate_table
 from local_bench.analysis.official import derived
 from local_bench.analysis.settlement import accounting
 from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError
 from local_bench.core.money import MICRO
-from local_bench.core.packages import require
 from local_bench.runs.acceptance import deciding
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import plain
 from local_bench.settle.acceptance import missed
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def load_run(path: str | Path) -> "Run":
@@ -48,7 +48,7 @@ class Run:
         """The run's resolved config."""
         return self._run.config
 
-    def candidates(self) -> "pd.DataFrame":
+    def candidates(self) -> pd.DataFrame:
         """One row per candidate, in the plan's order.
 
         `work_id, model, task_id, category, deliverable, attempt, prompt, seed, width, height, state, unscored, image,
@@ -58,94 +58,61 @@ class Run:
         model does not take all of the task's input images. exports/candidates.csv and .parquet have the same values,
         with `image` relative to the run directory.
         """
-        store = self._run.store
-        table = CandidateTable(self._run, accounting(store, self._run.config.settlement))
-        columns: dict[str, list[Any]] = {name: [] for name in _CANDIDATES}
-        positions: list[int] = []
-        for limits in store.parts():
-            part = table.part(limits)
-            positions += part["position"]
-            part |= {
-                "image": [None if image is None else str(self.path / image) for image in part["image"]],
-                "cost_usd": [None if cost is None else float(cost) for cost in part["cost_usd"]],
-                "price_usd": [micro / MICRO for micro in part["price_micro_usd"]],
-                "task_price_usd": [micro / MICRO for micro in part["task_price_micro_usd"]],
-                "accepted": [None if accepted is None else bool(accepted) for accepted in part["accepted"]],
-            }
-            for name, values in columns.items():
-                values.extend(part[name])
-        in_order = sorted(range(len(positions)), key=positions.__getitem__)
-        return _frame([{name: values[i] for name, values in columns.items()} for i in in_order], list(_CANDIDATES))
+        rows = candidate_table(self._run, accounting(self._run.store, self._run.config.settlement))
+        rows = plain(rows.sort_values("position"))
+        rows["image"] = [None if image is None else str(self.path / image) for image in rows["image"]]
+        rows["cost_usd"] = [None if cost is None else float(cost) for cost in rows["cost_usd"]]
+        rows["price_usd"] = [micro / MICRO for micro in rows["price_micro_usd"]]
+        rows["task_price_usd"] = [micro / MICRO for micro in rows["task_price_micro_usd"]]
+        rows["accepted"] = [None if accepted is None else bool(accepted) for accepted in rows["accepted"]]
+        return _inferred(rows, _CANDIDATES)
 
-    def scores(self) -> "pd.DataFrame":
+    def scores(self) -> pd.DataFrame:
         """One row per score: `work_id, model, task_id, deliverable, attempt, name, kind, value, spread, applies,
         unscored`. `kind` is `judge`, `metric`, or with `suite.questions_from` also `benchmark`: what ICE-Bench and
         IDEA-Bench compute from several scores of an image. `value` is NaN if the score does not apply or is
         unscored."""
-        candidates = self._candidate_columns()
-        rows = [
-            candidates[work_id]
-            | {
-                "name": score.name,
-                "kind": kind,
-                "value": score.value,
-                "spread": score.spread,
-                "applies": score.applies,
-                "unscored": score.unscored,
-            }
-            for work_id, kind, score in (
-                *self._run.store.scores(),
-                *((work_id, "benchmark", score) for work_id, score in derived(self._run)),
-            )
-        ]
-        return _frame(rows, [*_CANDIDATE, "name", "kind", "value", "spread", "applies", "unscored"])
+        scores = plain(self._of_candidates("scores"))
+        further = [{"work_id": work_id, "kind": "benchmark", **vars(score)} for work_id, score in derived(self._run)]
+        if further:
+            images = self._run.store.frame("candidates", _CANDIDATE)
+            scores = pd.concat([scores, plain(pd.DataFrame(further).merge(images, on="work_id"))])
+        scores["applies"] = scores["applies"].map(bool)
+        names = ["name", "kind", "value", "spread", "applies", "unscored"]
+        return _inferred(scores, [*_CANDIDATE, *names])
 
-    def verdicts(self) -> "pd.DataFrame":
+    def verdicts(self) -> pd.DataFrame:
         """One row per question and judge: `work_id, model, task_id, deliverable, attempt, judge, rubric, point, repeat,
         answer, labels, unscored, raw`. `answer` is a dict of the rubric's fields; `labels` maps criterion to label to
         probability, if the judge returned probabilities."""
-        candidates, judges = self._candidate_columns(), judge_labels(self._run)
-        rows = [
-            candidates[row.work_id]
-            | {
-                "judge": judges.get(row.judge, row.judge),
-                "rubric": row.rubric,
-                "point": row.point,
-                "repeat": row.repeat,
-                "answer": None if row.answer_json is None else strictjson.stored(row.answer_json),
-                "labels": None if row.labels_json is None else strictjson.stored(row.labels_json),
-                "unscored": row.unscored,
-                "raw": row.raw,
-            }
-            for row in self._run.store.verdicts()
-        ]
+        verdicts, judges = (
+            plain(self._of_candidates("verdicts", *self._run.store.counted("TRUE"))),
+            judge_labels(self._run),
+        )
+        verdicts["judge"] = [judges.get(judge, judge) for judge in verdicts["judge"]]
+        for name in ("answer", "labels"):
+            verdicts[name] = [None if text is None else strictjson.stored(text) for text in verdicts[name]]
         names = ["judge", "rubric", "point", "repeat", "answer", "labels", "unscored", "raw"]
-        return _frame(rows, [*_CANDIDATE, *names])
+        return _inferred(verdicts, [*_CANDIDATE, *names])
 
-    def decisions(self) -> "pd.DataFrame":
+    def decisions(self) -> pd.DataFrame:
         """One row per settled candidate: `work_id, model, task_id, deliverable, attempt, accepted, unscored, missed`.
         `accepted` is True, False, or None if undecided; `unscored` then gives the reason. `missed` are the names of the
         scores below their thresholds; None if the suite is not installed here."""
-        candidates = self._candidate_columns()
-        below: dict[str, list[str]] = defaultdict(list)
+        decisions = plain(self._of_candidates("decisions"))
+        decisions["accepted"] = [None if accepted is None else bool(accepted) for accepted in decisions["accepted"]]
         try:
             rule = deciding(self._run.config)
         except ConfigError:
-            rule = None
-        for work_id, _, score in self._run.store.scores() if rule else ():
-            below[work_id].extend(missed([score], rule or {}))
-        rows = [
-            candidates[row.work_id]
-            | {
-                "accepted": row.decision.accepted,
-                "unscored": row.decision.unscored,
-                "missed": None if rule is None else below.get(row.work_id, []),
-            }
-            for row in self._run.store.decisions()
-        ]
-        return _frame(rows, [*_CANDIDATE, "accepted", "unscored", "missed"])
+            decisions["missed"] = None
+        else:
+            below: dict[str, list[str]] = defaultdict(list)
+            for work_id, _, score in self._run.store.scores():
+                below[work_id].extend(missed([score], rule))
+            decisions["missed"] = [below.get(work_id, []) for work_id in decisions["work_id"]]
+        return _inferred(decisions, [*_CANDIDATE, "accepted", "unscored", "missed"])
 
-    def settlement(self) -> "pd.DataFrame":
+    def settlement(self) -> pd.DataFrame:
         """One row per model: `model, revenue_usd, revenue_ci95_low_usd, revenue_ci95_high_usd, revenue_bound_low_usd,
         revenue_bound_high_usd, value_usd, open_usd, whole_usd, share, coverage, task_acceptance,
         deliverable_acceptance, n_tasks, n, n_accepted, n_unscored, cost_usd, profit_usd, n_without_inputs`.
@@ -178,7 +145,7 @@ class Run:
             )
         ends = [f"revenue_{kind}_{end}_usd" for kind in ("ci95", "bound") for end in ("low", "high")]
         names = ["model", "revenue_usd", *ends, "value_usd", "open_usd", "whole_usd", *_TOTALS]
-        return _frame(rows, [*names, "cost_usd", "profit_usd", "n_without_inputs"])
+        return pd.DataFrame(rows, columns=[*names, "cost_usd", "profit_usd", "n_without_inputs"])
 
     def close(self) -> None:
         self._run.__exit__(None, None, None)
@@ -194,8 +161,9 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
-    def _candidate_columns(self) -> dict[str, dict[str, Any]]:
-        return {row.work_id: {name: getattr(row, name) for name in _CANDIDATE} for row in self._run.store.candidates()}
+    def _of_candidates(self, name: str, where: str = "TRUE", *values: str) -> pd.DataFrame:
+        images = self._run.store.frame("candidates", _CANDIDATE)
+        return self._run.store.frame(name, (), where, *values).merge(images, on="work_id")
 
 
 _CANDIDATE = ("work_id", "model", "task_id", "deliverable", "attempt")
@@ -210,8 +178,6 @@ _TOTALS = (
 )
 
 
-def _frame(rows: list[dict[str, Any]], columns: list[str]) -> "pd.DataFrame":
-    require("tables")
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=columns)
+def _inferred(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Columns of Python objects with the types that pandas infers from them."""
+    return pd.DataFrame(rows[list(names)].to_dict("records"), columns=list(names))

@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
 from local_bench.analysis.payment import decided_by_people
 from local_bench.analysis.settlement import NOT_SETTLED, accounting, counted_attempt
 from local_bench.core.types import Decision
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.settlement import Settlement, settle
-from local_bench.settle.table import Line
 
 NOT_ANNOTATED = "no annotator has decided it"
 
@@ -63,26 +64,20 @@ def settled_with(
     return settle(_lines(rows, decision_of), costs), own
 
 
-def _lines(rows: Sequence[OutcomeRow], decision_of: Callable[[OutcomeRow], Decision]) -> list[Line]:
-    of_task = Counter((row.candidate.model, row.candidate.task_id) for row in rows)
-    number: Counter[tuple[str, str]] = Counter()
-    lines = []
-    for row in sorted(rows, key=lambda row: (row.candidate.deliverable, row.candidate.attempt)):
-        model, task_id = key = row.candidate.model, row.candidate.task_id
-        number[key] += 1
-        lines.append(
-            Line(
-                model=model,
-                task_id=task_id,
-                category=row.category,
-                price_micro_usd=row.price_micro_usd,
-                deliverable=number[key],
-                deliverables=of_task[key],
-                decision=decision_of(row),
-                made=row.candidate.image is not None,
-            )
-        )
-    return lines
+def _lines(rows: Sequence[OutcomeRow], decision_of: Callable[[OutcomeRow], Decision]) -> pd.DataFrame:
+    lines = pd.DataFrame(
+        {
+            "model": [row.candidate.model for row in rows],
+            "task_id": [row.candidate.task_id for row in rows],
+            "category": [row.category for row in rows],
+            "price_micro_usd": [row.price_micro_usd for row in rows],
+            "image": [(row.candidate.deliverable, row.candidate.attempt) for row in rows],
+            "accepted": pd.array([decision_of(row).accepted for row in rows], dtype="boolean"),
+            "made": pd.array([row.candidate.image is not None for row in rows], dtype="bool"),
+        }
+    ).sort_values("image", kind="stable")
+    of_task = lines.groupby(["model", "task_id"])["image"]
+    return lines.assign(deliverable=of_task.cumcount() + 1, deliverables=of_task.transform("size"))
 
 
 def _decision(by_people: bool | None, image: str | None, by_run: Decision | None) -> Decision:

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 
 from local_bench.analysis.performance import generation_stats
-from local_bench.analysis.settlement import Accounting, line_table
+from local_bench.analysis.settlement import Accounting, deliverables
 from local_bench.core.money import MICRO
 from local_bench.judges.rules import RULES
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import UNSCORED, Scored
+from local_bench.runs.store import UNSCORED, scores_by_image
 from local_bench.settle.sensitivity import Flip, Point, flips, profits, revenues
 from local_bench.settle.table import table_of
 
@@ -40,17 +41,16 @@ def over_thresholds(run: RunDir) -> Sweep | None:
     thresholds = thresholds_of(run.config)
     if dict(thresholds) != run.config.acceptance.thresholds:
         return None
-    rows = line_table(run.store)
+    rows = deliverables(run.store)
     table = table_of(rows)
-    position = {model: i for i, model in enumerate(table.models)}
-    found = _lowest(run, tuple(thresholds))
+    lowest = _lowest(run, rows["work_id"], tuple(thresholds))
     points = revenues(
         table.orders,
         table.models,
-        np.array([position.get(model, -1) for model in rows.models], dtype=np.int64)[rows.model],
-        np.unique(rows.task, return_inverse=True)[1],
-        np.array([0 if score is None else _units(score) for score in found], dtype=np.int64),
-        np.array([score is not None for score in found], dtype=np.bool_),
+        pd.factorize(rows["model"], sort=True)[0],
+        pd.factorize(rows["task_id"], sort=True)[0],
+        np.array([0 if score is None else _units(score) for score in lowest], dtype=np.int64),
+        np.array([score is not None for score in lowest], dtype=np.bool_),
         [(threshold, int(threshold * _UNITS)) for threshold in THRESHOLDS],
     )
     middle = points[len(points) // 2].values
@@ -69,14 +69,12 @@ def over_prices(run: RunDir, money: Accounting) -> Sweep | None:
     return Sweep(points, flips(points[TIMES.index(Fraction(1))].values, points, lower_is_better=False))
 
 
-def _lowest(run: RunDir, names: tuple[str, ...]) -> list[float | None]:
-    """For each deliverable, by work id: the lowest deciding score that applies; None if there is none or one is
-    unscored. With hard rules: below every threshold for an image that violates one, None if one cannot be checked."""
+def _lowest(run: RunDir, work_ids: "pd.Series[str]", names: tuple[str, ...]) -> list[float | None]:
+    """The lowest deciding score of each image that applies; None if there is none or one is unscored. With hard rules:
+    below every threshold for an image that violates one, None if one cannot be checked."""
     rules = (RULES,) if run.config.acceptance.rules else ()
-    return [
-        _least(scores[: len(names)], *scores[len(names) :])
-        for scores in run.store.each_scored([*names, *rules], "judge")
-    ]
+    scores = scores_by_image(run.store, work_ids, [*names, *rules], "judge")
+    return [_least(cells[: len(names)], *cells[len(names) :]) for cells in scores.itertuples(index=False, name=None)]
 
 
 def _units(score: float) -> int:
@@ -84,7 +82,7 @@ def _units(score: float) -> int:
     return round(min(max(score, _MISSED), _PASSED) * _UNITS)
 
 
-def _least(scores: Sequence[Scored], rules: Scored = None) -> float | None:
+def _least(scores: Sequence[float | str | None], rules: float | str | None = None) -> float | None:
     if isinstance(rules, float) and rules < 1:
         return _MISSED
     if UNSCORED in (rules, *scores):

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 
-import numpy as np
+import pandas as pd
 
 from local_bench.runs.config import RunConfig, SettlementConfig
 from local_bench.runs.prices import Price, price_of
 from local_bench.runs.store import Store
 from local_bench.settle.costs import HeldTime, PhaseCost, generation_costs, phase_costs
 from local_bench.settle.settlement import Settlement, settle
-from local_bench.settle.table import LineTable, distinct_per_group, wide_integers
 from local_bench.suites.registry import suite
 
 NOT_SETTLED = "it has not been settled"
@@ -20,26 +19,18 @@ def counted_attempt(config: RunConfig) -> int | None:
     return None if suite(config.suite.name).attempts > 1 else 1
 
 
-def line_table(store: Store) -> LineTable:
-    """One line per deliverable (its first attempt)."""
-    of = store.attempts()
-    names = sorted(of.models)
-    rank = np.empty(len(names), np.int64)
-    rank[[of.models[name] for name in names]] = np.arange(len(names))
-    model, task, deliverable = rank[np.asarray(of.model)], np.asarray(of.task), np.asarray(of.deliverable)
-    first = np.asarray(of.attempt) == 1
-    return LineTable(
-        tuple(names),
-        tuple(task_id for task_id, _, _ in of.tasks),
-        tuple(category for _, category, _ in of.tasks),
-        wide_integers([price for _, _, price in of.tasks]),
-        model[first],
-        task[first],
-        deliverable[first],
-        distinct_per_group(model * len(of.tasks) + task, deliverable)[first],
-        np.asarray(of.decision)[first],  # numbered as in settle.table
-        np.asarray(of.made)[first] == 1,
-    )
+def attempts(store: Store) -> pd.DataFrame:
+    """All candidates, by work id: `work_id`, `attempt`, and the columns of `settle`."""
+    names = ("work_id", "model", "task_id", "category", "task_price_micro_usd", "deliverable", "attempt", "accepted")
+    rows = store.frame("outcomes", [*names, "state"]).rename(columns={"task_price_micro_usd": "price_micro_usd"})
+    n = rows.groupby(["model", "task_id"], sort=False)["deliverable"].transform("nunique")
+    return rows.assign(deliverables=n.astype("Int64"), made=(rows["state"] == "done").astype(bool))
+
+
+def deliverables(store: Store) -> pd.DataFrame:
+    """As `attempts`, one row per deliverable (its first attempt)."""
+    rows = store.once("attempts", lambda: attempts(store))
+    return rows[rows["attempt"] == 1]
 
 
 def held(store: Store) -> list[HeldTime]:
@@ -67,4 +58,4 @@ def accounting(store: Store, config: SettlementConfig) -> Accounting:
     price = price_of(config, sessions[0].device if sessions else "")
     costs = phase_costs(held(store), price.micro_usd_per_hour if price else 0)
     by_model: dict[str, int | None] = {**generation_costs(costs)} if price else {}
-    return Accounting(settle(line_table(store), by_model | store.imported_costs()), costs, price)
+    return Accounting(settle(deliverables(store), by_model | store.imported_costs()), costs, price)

@@ -1,15 +1,13 @@
 """Which images were generated without all of their task's input images, and the results on the other tasks."""
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass
 
-import numpy as np
-
-from local_bench.analysis.settlement import line_table
+from local_bench.analysis.settlement import deliverables
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Task
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store.attempts import OF_ATTEMPTS
 from local_bench.settle.settlement import Settlement, settle
 from local_bench.suites.registry import suite
 
@@ -31,7 +29,7 @@ class UnseenInputs:
 
 def unseen_inputs(run: RunDir) -> UnseenInputs:
     """LedgerError if the ledger cannot be read."""
-    return run.store.once("unseen inputs", lambda: _unseen_inputs(run), OF_ATTEMPTS)
+    return run.store.once("unseen inputs", lambda: _unseen_inputs(run))
 
 
 def _unseen_inputs(run: RunDir) -> UnseenInputs:
@@ -48,17 +46,12 @@ def _unseen_inputs(run: RunDir) -> UnseenInputs:
     left_out = {task_id for _, task_id in pairs | store.unsupported()}
     if not left_out:
         return UnseenInputs(pairs, {}, ())
-    lines = line_table(store)
-    model_of, task_of = (
-        [names[i] for i in of] for names, of in ((lines.models, lines.model), (lines.task_ids, lines.task))
+    lines = deliverables(store)
+    made = lines[lines["made"]]
+    blind = Counter(
+        model for model, task_id in zip(made["model"], made["task_id"], strict=True) if (model, task_id) in pairs
     )
-    blind = np.fromiter(((m, t) in pairs for m, t in zip(model_of, task_of, strict=True)), np.bool_, len(lines.model))
-    counts = np.bincount(lines.model[blind & lines.made], minlength=len(lines.models))
-    kept = np.fromiter((t not in left_out for t in task_of), np.bool_, len(lines.task))
-    columns = ("model", "task", "deliverable", "deliverables", "decision", "made")
-    common = settle(replace(lines, **{name: getattr(lines, name)[kept] for name in columns}), {}) if kept.any() else []
-    n_images = {model: int(n) for model, n in zip(lines.models, counts, strict=True) if n}
-    return UnseenInputs(pairs, n_images, tuple(common))
+    return UnseenInputs(pairs, dict(blind), tuple(settle(lines[~lines["task_id"].isin(left_out)], {})))
 
 
 def _input_images(run: RunDir, task: Task) -> set[str]:

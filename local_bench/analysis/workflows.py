@@ -32,7 +32,7 @@ def workflow_results(store: Store, money: Accounting, always: bool = False) -> l
     """Results by model, in order: the first attempt, retries until one passes (at most RETRY_CAP attempts), and the
     best by summed scores of RETRY_CAP and of all attempts. A model with one attempt has none, or with `always` only
     the first."""
-    if not always and store.most_attempts() <= 1:
+    if not always and (store.frame("candidates", ["attempt"])["attempt"] == 1).all():
         return []
     scores = summed_scores(store)
     costs = usd_per_image(store, money)

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from local_bench.analysis.agreement import judge_labels
-from local_bench.analysis.candidate_table import CandidateTable
+from local_bench.analysis.candidate_table import candidate_table
 from local_bench.analysis.economics import economics_of
 from local_bench.analysis.official import derived
 from local_bench.analysis.performance import GenerationStats, generation_stats, prompt_truncations
@@ -29,6 +29,7 @@ from local_bench.report.judging import Judge, judges
 from local_bench.report.scenarios import break_even_rows, competition_rows, cost_reduction_rows
 from local_bench.report.view import model_order
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import plain
 from local_bench.settle.settlement import Settlement, Total
 
 _BYTES_AT_ONCE = 64_000_000
@@ -65,14 +66,15 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
             paths += of_table
         titles: dict[str, str] = {}
         labels = judge_labels(run)
-        table = CandidateTable(run, money)
-        for part in run.store.parts():
-            candidates = table.part(part)
+        for first in "0123456789abcdef":
+            where = "work_id GLOB ?", f"{first}*"
+            candidates = plain(candidate_table(run, money, *where))
             tables["candidates"].add({**candidates, "title": _titles(run, candidates["task_id"], titles)})
-            verdicts = run.store.verdict_columns(part)
+            images = candidates[["work_id", "model", "task_id", "category", "deliverable", "attempt"]]
+            verdicts = plain(run.store.frame("verdicts", (), *run.store.counted(*where)).merge(images, on="work_id"))
             named = [labels.get(judge, judge) for judge in verdicts["judge"]]
             tables["verdicts"].add({**verdicts, "judge": named, "judge_id": verdicts["judge"]})
-            tables["scores"].add(run.store.score_columns(part))
+            tables["scores"].add(plain(run.store.frame("scores", (), *where).merge(images, on="work_id")))
         small["scores"] = (columns.SCORES, _derived(run))
         for name, (schema, rows) in small.items():
             known = list(rows)

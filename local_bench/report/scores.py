@@ -9,7 +9,7 @@ from local_bench.core.types import Score
 from local_bench.report.text import NOT_APPLICABLE
 from local_bench.report.view import model_order, thresholds
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import Reason
+from local_bench.runs.store import Reason, scored
 from local_bench.settle.acceptance import missed
 from local_bench.settle.bootstrap import numbered, task_sums
 from local_bench.settle.intervals import mean_interval
@@ -77,21 +77,12 @@ def score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
 
 
 def _score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
-    keys: dict[tuple[str, str], int] = {}
-    tasks: dict[str, int] = {}
-    parts = [np.empty((4, 0))]
-    for limits in run.store.parts():
-        of = run.store.value_columns(limits)
-        key = [keys.setdefault(pair, len(keys)) for pair in zip(of["name"], of["model"], strict=True)]
-        task = [tasks.setdefault(task_id, len(tasks)) for task_id in of["task_id"]]
-        parts.append(np.array([key, task, of["position"], of["value"]], dtype=np.float64))
-    key_of, task_of, position, value = np.concatenate(parts, axis=1)
-    ordered = np.lexsort((position, key_of))  # by score and model, each in the plan's order
-    starts = np.searchsorted(key_of[ordered], np.arange(1, len(keys)))
+    images = run.store.frame("candidates", ["work_id", "model", "task_id", "position"])
+    values = scored(run.store.frame("scores", ["work_id", "name", "value"])).merge(images, on="work_id")
     found = {}
-    for (name, model), rows in zip(keys, np.split(ordered, starts) if keys else (), strict=True):
-        of_task, n_tasks = numbered(task_of[rows])
-        sums = task_sums(of_task, np.stack([value[rows], np.ones(len(rows))], axis=1), n_tasks).T
+    for (name, model), rows in values.sort_values("position").groupby(["name", "model"], sort=False):
+        of_task, n_tasks = numbered(rows["task_id"].to_numpy(dtype=object))
+        sums = task_sums(of_task, np.stack([rows["value"], np.ones(len(rows))], axis=1), n_tasks).T
         ends = mean_interval(sums[0], sums[1], scale_of(run.config.suite.name, name))
         if ends is not None:
             found[name, model] = ends

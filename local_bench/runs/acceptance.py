@@ -1,16 +1,16 @@
 """Acceptance: whether a deliverable is paid for, by the suite's rule if it defines one, else by the config's."""
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
-from itertools import chain, compress
-from operator import ne, or_
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from local_bench.core.types import Decision, Score
 from local_bench.judges.rules import RULES
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import NO_IMAGE, UNDECIDED, Attempts, Case, DecisionColumns
+from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, plain, scores_by_image
 from local_bench.settle.acceptance import ALL_RULES, by_rules, by_threshold
 from local_bench.suites.registry import suite
 
@@ -32,57 +32,66 @@ def decision_of(config: RunConfig, scores: Sequence[Score], thresholds: Mapping[
 
 def decide(run: RunDir) -> None:
     """The settle phase: replace the decisions that do not follow from the stored scores, in one transaction."""
-    attempts = run.store.no_attempts()
-    with closing(changed_decisions(run, attempts)) as changed:
-        first = next(changed, None)
-        if first or not run.store.has_one_decision_each():
-            removed = run.store.decisions_on_no_candidate()
-            run.store.change_decisions(removed, chain([first] if first else [], changed))
-    run.store.keep_attempts(attempts)
+    changed = changed_decisions(run)
+    if len(changed):
+        run.store.enter_decisions(plain(changed).itertuples(index=False, name=None))
 
 
-def changed_decisions(run: RunDir, attempts: Attempts) -> Generator[DecisionColumns]:
-    """The decisions that follow from the scores, the rule and the prices of the tasks, and are not stored so; by work
-    id. The rule is applied once to every case. `attempts` has no candidates, and gets all with their decisions."""
-    config, thresholds = run.config, thresholds_of(run.config)
-    prices = [price for _, _, price in attempts.tasks]
-    by_case: dict[Case, _Decided] = {}
-    for part in run.store.cases(deciding(config)):
-        for case in set(part.case) - by_case.keys():
-            if isinstance(case, str) and case.startswith(NO_IMAGE):
-                by_case[case] = _Decided(None, case.removeprefix(NO_IMAGE), UNDECIDED, made=0)
+def changed_decisions(run: RunDir) -> pd.DataFrame:
+    """The decisions that follow from the scores, the rule and the prices of the tasks, and are not stored so: the
+    columns of `decisions`, by work id. The rule is applied once to all images whose scores compare with the thresholds
+    in the same way."""
+    config, thresholds, rule = run.config, thresholds_of(run.config), deciding(run.config)
+    rows = run.store.frame("outcomes", ["work_id", "state", "unscored", "task_price_micro_usd"])
+    made = (rows["state"] == "done").to_numpy(bool)
+    cases = scores_by_image(run.store, rows["work_id"], list(rule), "judge", reasons=True)
+    for name, threshold in rule.items():
+        reached = [cell >= threshold if isinstance(cell, float) else cell for cell in cases[name]]
+        cases[name] = pd.Series(reached, dtype=object).where(made, None)
+    reason = np.where(rows["state"] == "unscored", rows["unscored"].fillna("no reason given"), _NOT_MADE)
+    cases[_WITHOUT_IMAGE] = pd.Series(reason, dtype=object).where(~made, None)
+    number = cases.groupby(list(cases), dropna=False, sort=False).ngroup().to_numpy()
+    first = np.unique(number, return_index=True)[1]
+    by_case = [_decision(config, rule, thresholds, case) for case in cases.iloc[first].to_dict("records")]
+    decided = pd.DataFrame(
+        {
+            "work_id": rows["work_id"],
+            "accepted": pd.array([by_case[i].accepted for i in number], dtype="Int64"),
+            "unscored": pd.array([by_case[i].unscored for i in number], dtype="string"),
+            "price_micro_usd": rows["task_price_micro_usd"],
+        }
+    )
+    stored = run.store.frame("decisions").set_index("work_id").reindex(decided["work_id"])
+    same = np.ones(len(decided), dtype=bool)
+    for name, missing in (("accepted", -1), ("unscored", ""), ("price_micro_usd", -1)):
+        same &= decided[name].fillna(missing).to_numpy() == stored[name].fillna(missing).to_numpy()
+    return decided[~same]
+
+
+_NOT_MADE = "its image has not been made"
+_WITHOUT_IMAGE = "\0without image"
+"""A column beside the names of scores: why there is no image."""
+
+
+def _decision(
+    config: RunConfig, rule: Mapping[str, float], thresholds: Mapping[str, float], case: Mapping[str, Any]
+) -> Decision:
+    """The decision on an image with these cells (`scores_by_image`), whose values are replaced by whether they reach
+    their threshold."""
+    if case[_WITHOUT_IMAGE] is not None:
+        return Decision(None, case[_WITHOUT_IMAGE])
+    scores = []
+    for name, threshold in rule.items():
+        match case[name]:
+            case None:
                 continue
-            scores = run.store.judge_scores_of(part.work_id[part.case.index(case)])
-            decision = decision_of(config, scores, thresholds)
-            accepted = None if decision.unscored else int(bool(decision.accepted))
-            number = UNDECIDED if accepted is None else accepted
-            by_case[case] = _Decided(accepted, decision.unscored, number, made=1)
-        decided = [by_case[case] for case in part.case]
-        task = run.store.task_numbers(attempts, part.task_id)
-        made, numbers = [one.made for one in decided], [one.number for one in decided]
-        attempts.add(part.model, task, part.deliverable, part.attempt, made, numbers)
-        decisions = [one.unscored if one.accepted is None else one.accepted for one in decided]
-        price = [prices[i] for i in task]
-        if decisions != part.decision or price != part.price_micro_usd:
-            changed = list(map(or_, map(ne, decisions, part.decision), map(ne, price, part.price_micro_usd)))
-            rows = list(compress(decided, changed))
-            yield DecisionColumns(
-                list(compress(part.work_id, changed)),
-                [one.accepted for one in rows],
-                [one.unscored for one in rows],
-                list(compress(price, changed)),
-            )
-
-
-class _Decided(NamedTuple):
-    """The decision on every candidate of a case."""
-
-    accepted: int | None
-    unscored: str | None
-    number: int
-    """1, 0 or UNDECIDED."""
-    made: int
-    """1 if there is an image, else 0."""
+            case bool(reached):
+                scores.append(Score(name, threshold if reached else threshold - 1))
+            case text if text == NOT_APPLICABLE:
+                scores.append(Score(name, None, applies=False))
+            case text:
+                scores.append(Score(name, None, text.removeprefix(f"{UNSCORED}: ")))
+    return decision_of(config, scores, thresholds)
 
 
 def deciding(config: RunConfig) -> Mapping[str, float]:

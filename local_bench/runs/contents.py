@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
+from local_bench.runs.store.contents import record, result_leaves
 
 FILES = ("run.yaml", "provenance.json")
 
 
 def record_contents(run: RunDir) -> None:
     """Store digests of all rows and of the run's files, which `verify` compares with the current ones."""
-    run.store.record(file_digests(run))
+    record(run.store, file_digests(run))
 
 
 def file_digests(run: RunDir) -> dict[str, str]:
@@ -23,7 +24,7 @@ def file_digests(run: RunDir) -> dict[str, str]:
 def root(store: Store) -> str:
     """The Merkle root of the results, one leaf per task in order of task ids: sha256, 64 hex digits."""
     return store.once(
-        "root", lambda: merkle_root([bytes.fromhex(leaf) for leaf in store.result_leaves().values()]).hex()
+        "root", lambda: merkle_root([bytes.fromhex(leaf) for leaf in result_leaves(store).values()]).hex()
     )
 
 

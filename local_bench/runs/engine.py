@@ -18,6 +18,7 @@ from local_bench.runs.plan import RunPlan, check_config, make_plan
 from local_bench.runs.planned import enter_plan
 from local_bench.runs.progress import FILE, Progress, Quiet, Recorded
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store.contents import start_recording
 from local_bench.runs.store.rows import UnscoredItems
 
 STAGES = ("generate", "measure", "judge", "settle")
@@ -96,7 +97,7 @@ def _run(
     plan = None
     if stages == ("judge",):
         _ = run.config.required_judge
-    run.store.start_recording()
+    start_recording(run.store)
     if "generate" in stages or run.grows or not run.store.planned:
         plan = make_plan(run.config, run.path, only=only)
         for sentence in (*enter_plan(run, plan), *plan.notes):

@@ -24,7 +24,7 @@ from local_bench.runs.contents import record_contents, root
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.robustness import combined_repeats
 from local_bench.runs.rundir import RunDir, first_config_difference
-from local_bench.runs.store import CandidateRow, MeterRow, SessionRow
+from local_bench.runs.store import CandidateRow, MeterRow, SessionRow, plain
 from local_bench.runs.store.rows import Kind
 from local_bench.runs.verify import verify
 
@@ -235,7 +235,8 @@ def _write(
             kinds: tuple[Kind, ...] = ("metric", "judge")
             for kind in kinds:
                 store.enter_scores(kind, ((row.work_id, row.score) for row in run.store.scores(kind)))
-        store.replace_decisions({row.work_id: row for run in runs for row in run.store.decisions()}.values())
+        for run in runs:
+            store.enter_decisions(plain(run.store.frame("decisions")).itertuples(index=False, name=None))
         merge_annotations(path / ANNOTATIONS, [run.path / ANNOTATIONS for run in runs])
         for session, rows in _sessions(runs):
             store.add_session(session, rows)

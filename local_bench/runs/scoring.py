@@ -57,7 +57,7 @@ _PART = 500
 def parts(store: Store) -> Iterator[Part]:
     """All tasks with candidates, by task id, some hundred images at a time, so that memory does not grow with them."""
     images: list[tuple[str, str, int, int, str, str | None]] = []
-    for row in store.images_by_task():
+    for row in store.images("task_id, deliverable, model, attempt"):
         if len(images) >= _PART and row[0] != images[-1][0]:
             yield _part(store, images)
             images = []

@@ -27,6 +27,7 @@ from local_bench.runs.meter import PHASES
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import Part, computed_scores, parts
 from local_bench.runs.store import CandidateRow, VerdictRow
+from local_bench.runs.store.contents import contents, kinds, recorded
 from local_bench.suites.questions_from import borrowed_questions
 from local_bench.suites.registry import suite
 
@@ -71,24 +72,24 @@ Faults = Iterator[tuple[str, str]]
 
 
 def _database(run: RunDir) -> Faults:
-    yield from (("ledger.sqlite", fault) for fault in run.store.integrity_faults())
+    yield from (("ledger.sqlite", fault) for fault in run.store.db.integrity_faults())
 
 
 def _record(run: RunDir) -> Faults:
     """Every row and file against the digests of the last command."""
-    if run.store.recorded("meta") is None:
+    if recorded(run.store, "meta") is None:
         yield (
             "ledger.sqlite",
             "has no record of its contents: its last command did not finish, or it is of an earlier release; run the "
             "same command again",
         )
         return
-    for kind in run.store.kinds():
-        recorded, current = run.store.recorded(kind) or {}, run.store.contents([kind])
+    for kind in kinds(run.store):
+        before, current = recorded(run.store, kind) or {}, contents(run.store, [kind])
         if kind == "file":
             current |= {("file", name): sha256 for name, sha256 in file_digests(run).items()}
-        for key in sorted({key for key, _ in recorded.items() ^ current.items()}):
-            change = "was added" if key not in recorded else "is missing" if key not in current else "was changed"
+        for key in sorted({key for key, _ in before.items() ^ current.items()}):
+            change = "was added" if key not in before else "is missing" if key not in current else "was changed"
             yield _name(*key), f"{change} since it was recorded"
 
 
@@ -291,14 +292,11 @@ def _scores(run: RunDir) -> Faults:
 
 
 def _decisions(run: RunDir) -> Faults:
-    if next(run.store.each_decided(), None) is None:
+    if not len(run.store.frame("decisions", ["work_id"])):
         return
-    for work_id in run.store.decisions_on_no_candidate():
-        yield f"decision on {work_id}", "belongs to no candidate"
-    for part in changed_decisions(run, run.store.no_attempts()):
-        for work_id in part.work_id:
-            name = _image_name(run, work_id)
-            yield f"decision on {name}", "does not follow from the scores, the rule and the task's price"
+    for work_id in changed_decisions(run)["work_id"]:
+        name = _image_name(run, work_id)
+        yield f"decision on {name}", "does not follow from the scores, the rule and the task's price"
 
 
 def _meter(run: RunDir) -> Faults:

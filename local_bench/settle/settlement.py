@@ -9,11 +9,12 @@ Both are evaluated on two kinds of data: `settle` sums the lines of one run in i
 partition its prices exactly); `earnings` sums tables of outcomes as exact fractions.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from local_bench.core.money import MICRO
@@ -22,12 +23,12 @@ from local_bench.settle.table import (
     ACCEPTED,
     UNSCORED,
     Ints,
-    Line,
-    LineTable,
     Mask,
     Orders,
     OutcomeTable,
-    line_table,
+    decisions,
+    exact,
+    parts_micro_usd,
 )
 
 
@@ -143,38 +144,46 @@ class Settlement:
 
 
 def settle(
-    lines: LineTable | Iterable[Line], costs_micro_usd: dict[str, int | None], *, intervals: bool = True
+    lines: pd.DataFrame, costs_micro_usd: Mapping[str, int | None], *, intervals: bool = True
 ) -> list[Settlement]:
     """Standard scenario of every model in `lines`, highest revenue first, then by name. Without `intervals`, the
-    revenues have none, which is much faster."""
-    table = lines if isinstance(lines, LineTable) else line_table(lines)
-    part = table.part_micro_usd
-    accepted, unscored = table.decision == ACCEPTED, table.decision == UNSCORED
-    cells = _Cells(
-        n=table.n_per_cell(np.ones_like(accepted)),
-        accepted=table.n_per_cell(accepted),
-        unscored=table.n_per_cell(unscored),
-        earned=table.per_cell(part, accepted),
-        open=table.per_cell(part, unscored),
-    )
-    names = sorted(set(table.category))
-    number = {name: i for i, name in enumerate(names)}
-    category = np.array([number[c] for c in table.category], dtype=np.int64)
+    revenues have none, which is much faster.
+
+    A row is one deliverable of one order by one model: `model`, `task_id`, `category`, `price_micro_usd` (of the whole
+    order), `deliverable` (from 1), `deliverables` (of the order for this model), `accepted` (1, 0, or missing if it is
+    undecided) and `made` (whether there is an image).
+    """
+    task, task_ids = pd.factorize(lines["task_id"], sort=True)
+    model, models = pd.factorize(lines["model"], sort=True)
+    shape, decision, part = (len(models), len(task_ids)), decisions(lines["accepted"]), parts_micro_usd(lines)
+    cell = model * shape[1] + task
+
+    def count(rows: Mask) -> Ints:
+        return np.bincount(cell[rows], minlength=shape[0] * shape[1]).reshape(shape)
+
+    def total(rows: Mask) -> Ints:
+        sums: Ints = np.zeros(shape[0] * shape[1], dtype=part.dtype)
+        np.add.at(sums, cell[rows], part[rows])
+        return sums.reshape(shape)
+
+    accepted, unscored = decision == ACCEPTED, decision == UNSCORED
+    cells = _Cells(count(np.ones_like(accepted)), count(accepted), count(unscored), total(accepted), total(unscored))
+    by_task = lines.drop_duplicates("task_id", keep="last").sort_values("task_id")
+    category, names = pd.factorize(by_task["category"], sort=True)
     groups: dict[tuple[int, str | None], Ints] = {}
-    for model, n in enumerate(cells.n):
-        groups[model, None] = np.flatnonzero(n)
-        own = {name: np.flatnonzero((n > 0) & (category == i)) for i, name in enumerate(names)}
-        groups |= {(model, name): tasks for name, tasks in own.items() if len(tasks)}
-    totals = dict(zip(groups, _totals(cells, table.price_micro_usd, groups, intervals), strict=True))
+    for i, n in enumerate(cells.n):
+        groups[i, None] = np.flatnonzero(n)
+        by_name = {name: np.flatnonzero((n > 0) & (category == k)) for k, name in enumerate(names)}
+        groups |= {(i, name): tasks for name, tasks in by_name.items() if len(tasks)}
+    totals = dict(zip(groups, _totals(cells, exact(by_task["price_micro_usd"]), groups, intervals), strict=True))
     settlements = [
         Settlement(
-            model=model,
+            model=name,
             total=totals[i, None],
-            by_category={name: found for (m, name), found in totals.items() if m == i and name is not None},
-            cost_micro_usd=costs_micro_usd.get(model),
+            by_category={group: sums for (m, group), sums in totals.items() if m == i and group is not None},
+            cost_micro_usd=costs_micro_usd.get(name),
         )
-        for i, model in enumerate(table.models)
-        if cells.n[i].any()
+        for i, name in enumerate(models)
     ]
     return sorted(settlements, key=lambda s: (-s.total.revenue_micro_usd, s.model))
 

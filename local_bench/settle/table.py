@@ -14,10 +14,10 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from local_bench.core.money import MICRO, part_of, split
-from local_bench.core.types import Decision
+from local_bench.core.money import MICRO, part_of
 
 Ints = NDArray[Any]
 """int64, or Python integers where int64 would overflow."""
@@ -25,8 +25,6 @@ Mask = NDArray[np.bool_]
 
 ACCEPTED, REJECTED, UNSCORED = 1, 0, -1
 _SAFE = 2**62
-_DENSE = 16
-"""Up to this many cells per row a table of all cells is faster than sorting the rows."""
 
 
 @dataclass(frozen=True)
@@ -146,142 +144,43 @@ def outcome_table(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One deliverable of one order by one model."""
-
-    model: str
-    task_id: str
-    category: str
-    price_micro_usd: int
-    """Price of the whole order."""
-    deliverable: int
-    """From 1."""
-    deliverables: int
-    """Number of deliverables of the order."""
-    decision: Decision
-    made: bool = True
-    """Whether there is an image; without one the decision is open."""
-
-    @property
-    def part_micro_usd(self) -> int:
-        """Revenue of this deliverable if accepted."""
-        return split(self.price_micro_usd, self.deliverables)[self.deliverable - 1]
-
-    @property
-    def revenue_micro_usd(self) -> int:
-        return self.part_micro_usd if self.decision.accepted else 0
+def parts_micro_usd(lines: pd.DataFrame) -> Ints:
+    """(N,) revenue of each deliverable if accepted: its share of the price of the order."""
+    prices, n = exact(lines["price_micro_usd"]), lines["deliverables"].to_numpy(np.int64)
+    return np.asarray(part_of(prices, n, lines["deliverable"].to_numpy(np.int64) - 1))
 
 
-@dataclass(frozen=True)
-class LineTable:
-    """Lines as columns, for M models, T orders and N lines."""
-
-    models: tuple[str, ...]
-    task_ids: tuple[str, ...]
-    """Sorted."""
-    category: tuple[str, ...]
-    """(T,)"""
-    price_micro_usd: Ints
-    """(T,) price of the whole order."""
-    model: Ints
-    """(N,) index into `models`."""
-    task: Ints
-    """(N,) index into `task_ids`."""
-    deliverable: Ints
-    """(N,) from 1."""
-    deliverables: Ints
-    """(N,) number of deliverables of the order for this model."""
-    decision: Ints
+def decisions(accepted: "pd.Series[Any]") -> Ints:
     """(N,) ACCEPTED, REJECTED or UNSCORED."""
-    made: Mask
-    """(N,)"""
-
-    @property
-    def part_micro_usd(self) -> Ints:
-        """(N,) revenue of each deliverable if accepted."""
-        return np.asarray(part_of(self.price_micro_usd[self.task], self.deliverables, self.deliverable - 1))
-
-    @cached_property
-    def cell(self) -> Ints:
-        """(N,) index of each line's model and order: model * T + order."""
-        return self.model * len(self.task_ids) + self.task
-
-    def n_per_cell(self, of: Mask) -> Ints:
-        """(M, T) numbers of lines in an (N,) mask."""
-        shape = len(self.models), len(self.task_ids)
-        return np.bincount(self.cell[of], minlength=shape[0] * shape[1]).reshape(shape)
-
-    def per_cell(self, values: Ints, of: Mask) -> Ints:
-        """(M, T) exact sums of (N,) values over the lines in an (N,) mask."""
-        sums: Ints = np.zeros(len(self.models) * len(self.task_ids), dtype=np.result_type(values.dtype, np.int64))
-        np.add.at(sums, self.cell[of], values[of])
-        return sums.reshape(len(self.models), len(self.task_ids))
+    return np.asarray(accepted.astype("Int64").fillna(UNSCORED).to_numpy(np.int64))
 
 
-def wide_integers(micro_usd: Sequence[int]) -> Ints:
+def exact(micro_usd: Iterable[int]) -> Ints:
     """(N,) integers in a type wide enough for their sum."""
-    return np.array(micro_usd, dtype=np.int64 if sum(map(abs, micro_usd)) < _SAFE else object)
+    values = [int(value) for value in micro_usd]
+    return np.array(values, dtype=np.int64 if sum(map(abs, values)) < _SAFE else object)
 
 
-def line_table(lines: Iterable[Line]) -> LineTable:
-    """`lines` as columns, models in order of appearance; the orders' categories and prices are those of their last
-    lines."""
-    rows = list(lines)
-    by_task = {line.task_id: line for line in rows}
-    ids = sorted(by_task)
-    models = tuple(dict.fromkeys(line.model for line in rows))
-    task_index, model_index = ({name: i for i, name in enumerate(names)} for names in (ids, models))
-    prices = [by_task[i].price_micro_usd for i in ids]
-    codes = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
-    return LineTable(
-        models,
-        tuple(ids),
-        tuple(by_task[i].category for i in ids),
-        wide_integers(prices),
-        np.array([model_index[line.model] for line in rows], dtype=np.int64),
-        np.array([task_index[line.task_id] for line in rows], dtype=np.int64),
-        np.array([line.deliverable for line in rows], dtype=np.int64),
-        np.array([line.deliverables for line in rows], dtype=np.int64),
-        np.array([codes[line.decision.accepted] for line in rows], dtype=np.int64),
-        np.array([line.made for line in rows], dtype=np.bool_),
-    )
-
-
-def distinct_per_group(group: Ints, value: Ints) -> Ints:
-    """(N,) number of distinct values in each row's group; groups and values (N,) are integers from 0."""
-    if not len(group):
-        return np.empty(0, dtype=np.int64)
-    width = int(value.max()) + 1
-    if (int(group.max()) + 1) * width <= _DENSE * len(group):
-        found = np.zeros((int(group.max()) + 1, width), dtype=np.bool_)
-        found[group, value] = True
-        return np.asarray(found.sum(axis=1)[group])
-    groups, counts = np.unique(np.unique(group * width + value) // width, return_counts=True)
-    return np.asarray(counts[np.searchsorted(groups, group)])
-
-
-def table_of(table: LineTable, scores: Sequence[Decimal | None] | None = None) -> OutcomeTable:
-    """Lines of a run as a table, orders and models sorted by name. A line without an image is missing: it does not
-    compete and has no cost. `scores` (N,): the summed scores of each line's image, None if one of them is missing."""
-    ids, task = np.unique(table.task, return_inverse=True)
-    deliverables = np.ones(len(ids), dtype=np.int64)
-    deliverables[task] = table.deliverables
+def table_of(lines: pd.DataFrame, scores: Sequence[Decimal | None] | None = None) -> OutcomeTable:
+    """Lines of a run (`settle.settlement.settle`) as a table, orders and models sorted by name. A line without an image
+    is missing: it does not compete and has no cost. `scores` (N,): the summed scores of each line's image, None if one
+    of them is missing."""
+    by_task = lines.drop_duplicates("task_id").sort_values("task_id")
     of = orders(
-        [table.task_ids[i] for i in ids],
-        [table.category[i] for i in ids],
-        [Decimal(int(price)) / MICRO for price in table.price_micro_usd[ids]],
-        deliverables.tolist(),
+        by_task["task_id"].tolist(),
+        by_task["category"].tolist(),
+        [Decimal(int(price)) / MICRO for price in by_task["price_micro_usd"]],
+        by_task["deliverables"].tolist(),
     )
-    models = sorted({table.models[i] for i in np.unique(table.model)})
-    position = np.array([models.index(model) if model in models else -1 for model in table.models], dtype=np.int64)
-    sums = None if scores is None else list(compress(scores, table.made))
+    task, model = pd.factorize(lines["task_id"], sort=True)[0], pd.factorize(lines["model"], sort=True)
+    made = lines["made"].to_numpy(np.bool_)
+    sums = None if scores is None else list(compress(scores, made))
     return outcome_table(
         of,
-        models,
-        position[table.model[table.made]],
-        task[table.made],
-        table.decision[table.made],
+        model[1].tolist(),
+        model[0][made],
+        task[made],
+        decisions(lines["accepted"])[made],
         None if sums is None else amounts([x or Decimal(0) for x in sums]),
         None if sums is None else np.array([x is not None for x in sums], dtype=np.bool_),
     )
@@ -289,5 +188,4 @@ def table_of(table: LineTable, scores: Sequence[Decimal | None] | None = None) -
 
 def amounts(scores: Sequence[Decimal]) -> Ints:
     """Scores as integers of one unit, in a type wide enough for their sum."""
-    _, units = whole(scores)
-    return wide_integers(units)
+    return exact(whole(scores)[1])

@@ -13,6 +13,7 @@ from local_bench.runs.engine import run_stages
 from local_bench.runs.judge import verdict_columns
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import score, sets
+from local_bench.runs.store.contents import start_recording
 from local_bench.settle.ice import range_of
 from local_bench.suites.registry import suite
 from tests.suites.benchmarks.layouts import write_image
@@ -67,7 +68,7 @@ def judged(run_dir: Path, settings: RunConfig, seed: int) -> None:
     dice = random.Random(seed)
     benchmark = suite(settings.suite.name)
     with RunDir.begin(run_dir, settings) as run:
-        run.store.start_recording()
+        start_recording(run.store)
         tasks = {task.task_id: task for task in run.store.tasks()}
         rows, metrics = [], []
         for (task_id, _, _), images in sets(run.store).items():

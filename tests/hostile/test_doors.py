@@ -44,10 +44,8 @@ ALLOWED = {
     ("cli/edge.py", "open"): "the null device in the place of a closed stream",
     ("cli/edge.py", "os.open"): "the null device",
     ("runs/store/schema.py", "sqlite3.connect"): "an empty database in memory",
-    ("runs/store/constraints.py", "sqlite3.connect"): "an empty database in memory",
     ("judges/metrics/feature_cache.py", "sqlite3.connect"): "the user's own cache; a damaged one is discarded",
     ("judges/metrics/feature_cache.py", "json.loads"): "the shape of an entry of the user's own cache",
-    ("runs/store/checked.py", "open"): "the header of a ledger whose kind was checked",
     ("runs/worker.py", "open"): "a lock among the workers of this run",
     ("runs/rundir.py", "os.open"): "the lock, without following links",
     ("judges/people/serve.py", "os.open"): "the lock, without following links",
@@ -89,7 +87,6 @@ ALLOWED = {
     ("runs/folder.py", "json.loads"): "a value that this process has just written",
     ("runs/measure.py", "json.loads"): "entries of the ledger that are compared as text before",
     ("runs/merge.py", "json.loads"): "entries of ledgers that `verify` has read",
-    ("runs/store/columns.py", "json.loads"): "arrays that SQLite has just built from a column",
     ("suites/idea_bench/results.py", "csv.reader"): "text that core/files.py has read",
     ("settle/predictors/serialization.py", "json.loads"): "text that core/files.py has read",
 }

@@ -7,7 +7,7 @@ from local_bench.core.types import Decision
 from local_bench.report.overview import overview
 from local_bench.settle.costs import HeldTime, phase_costs
 from local_bench.settle.settlement import settle
-from local_bench.settle.table import Line
+from tests.lines import Line, frame
 
 
 def accounts(accepted, price=10_000_000, costs=None, hour=0):
@@ -18,7 +18,7 @@ def accounts(accepted, price=10_000_000, costs=None, hour=0):
         for i, yes in enumerate(of)
     ]
     device_costs = phase_costs([HeldTime("denoise", "a", 90_000_000_000, 3, None)], hour)
-    return Accounting(settle(lines, costs or {}), device_costs, None)
+    return Accounting(settle(frame(lines), costs or {}), device_costs, None)
 
 
 def pair(a, b, p):

@@ -66,7 +66,7 @@ def script(moment: str) -> None:
     from local_bench.generators.flux import Flux
     from local_bench.judges.vlm import embedded
     from local_bench.runs import judge, launched_batch
-    from local_bench.runs.store import Store
+    from local_bench.runs.store.database import Database
 
     judge.COMMIT_EVERY = 8
     match moment:
@@ -82,14 +82,28 @@ def script(moment: str) -> None:
             embedded.AHEAD = 16  # otherwise a fast judge may have answered all requests by then
             at_call(judge.JudgeSession, "_commit", 2, kill_server)
         case "settle":
-            at_call(Store, "_change", 1, kill_self, after=True)  # in the transaction, after the decisions are inserted
+            at_insertion("decisions", kill_self)
         case "interrupt":
             signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT
             at_call(Flux, "denoise", 3 + 2, lambda: os.kill(os.getpid(), signal.SIGINT))
         case "full disk":
             resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
         case "ledger write":
-            at_call(Store, "write_many", 4, kill_self)
+            at_call(Database, "write_many", 4, kill_self)
+
+
+def at_insertion(table: str, act: Callable[[], None]) -> None:
+    """Act in the transaction, after rows of `table` have been inserted."""
+    from local_bench.runs.store.database import Database
+
+    real = Database.write_many
+
+    def written(self: Database, statement: str, rows: Any) -> None:
+        real(self, statement, rows)
+        if f"INTO {table} " in statement:
+            act()
+
+    Database.write_many = written  # type: ignore[method-assign]
 
 
 def run_request(request: dict[str, Any], folder: str) -> None:

@@ -72,8 +72,9 @@ def _verdict(rng, work_id, point):
 
 def decisions_by_row(run):
     """(work id, decision) of every candidate, from separate queries."""
+    scores = run.store.scores_by_candidate("judge")
     for row in sorted(run.store.candidates(), key=lambda row: row.work_id):
         if row.state == "done":
-            yield row.work_id, decision_of(run.config, run.store.judge_scores_of(row.work_id))
+            yield row.work_id, decision_of(run.config, list(scores.get(row.work_id, {}).values()))
         else:
             yield row.work_id, Decision(None, row.unscored or "its image has not been made")

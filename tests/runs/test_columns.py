@@ -1,9 +1,8 @@
-"""Results computed by columns and by case equal those computed row by row, on random runs."""
+"""Results computed on frames equal those computed row by row, on random runs."""
 
 import hashlib
 import io
 import json
-import random
 import sqlite3
 from collections import defaultdict
 
@@ -11,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from local_bench.analysis.digest import digests
-from local_bench.analysis.settlement import line_table
-from local_bench.core.errors import LedgerDamaged
+from local_bench.analysis.settlement import deliverables
 from local_bench.core.identity import canonical_json, canonical_lines
 from local_bench.core.types import Decision, Score
 from local_bench.report.exports import write_exports
@@ -20,11 +18,11 @@ from local_bench.report.scores import score_intervals
 from local_bench.runs.acceptance import decide
 from local_bench.runs.contents import record_contents
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store.columns import Lookup
-from local_bench.runs.verify import verify
+from local_bench.runs.store import scored, scores_by_image
+from local_bench.runs.store.contents import recorded
 from local_bench.settle.intervals import mean_interval, rate_interval, share_interval
 from local_bench.settle.settlement import Total, settle
-from tests.lines import lines
+from tests.lines import frame, lines
 from tests.runs.random_run import MODELS, decisions_by_row, random_run
 
 
@@ -69,7 +67,7 @@ def digests_by_row(run) -> dict[str, str]:
     ]
     totals = [
         [s.model, s.total.value_micro_usd, s.total.revenue_micro_usd, s.total.n, s.total.n_accepted, s.total.n_unscored]
-        for s in settle(lines(store), {})
+        for s in settle(frame(lines(store)), {})
     ]
     parts = [run.config.acceptance.model_dump(), decisions, totals]
     return {
@@ -117,8 +115,8 @@ def test_decisions_settlement_and_digests_equal_those_of_single_rows(tmp_path, s
         by_model = defaultdict(list)
         for line in rows:
             by_model[line.model].append(line)
-        settled = settle(line_table(run.store), {})
-        assert settled == settle(rows, {})
+        settled = settle(deliverables(run.store), {})
+        assert settled == settle(frame(rows), {})
         assert {s.model: s.total for s in settled} == {model: total_by_row(of) for model, of in by_model.items()}
         for s in settled:
             own = by_model[s.model]
@@ -128,28 +126,9 @@ def test_decisions_settlement_and_digests_equal_those_of_single_rows(tmp_path, s
             }
         assert digests(run) == digests_by_row(run)
         record_contents(run)
-        recorded = run.store.recorded()
+        found = recorded(run.store)
         expected = contents_by_row(run)
-        assert {key: sha for key, sha in recorded.items() if key[0] in {kind for kind, _ in expected}} == expected
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_columns_kept_after_decisions_are_those_read_from_the_ledger(tmp_path, seed):
-    with random_run(tmp_path / "run", seed) as run:
-        decide(run)
-        decided = line_table(run.store)
-        stored = settle(lines(run.store), {})
-    with RunDir.open(tmp_path / "run") as run:
-        assert str(line_table(run.store)) == str(decided)
-        assert settle(decided, {}) == stored
-        config = run.config
-    stricter = config.model_copy(update={"acceptance": config.acceptance.model_copy(update={"brf": 4.9})})
-    with RunDir.begin(tmp_path / "run", stricter) as run:
-        before = run.store.attempts().decision.tolist()
-        decide(run)
-        assert settle(line_table(run.store), {}) == settle(lines(run.store), {})
-        if run.store.written:
-            assert run.store.attempts().decision.tolist() != before
+        assert {key: sha for key, sha in found.items() if key[0] in {kind for kind, _ in expected}} == expected
 
 
 def test_digests_of_decisions_with_any_characters_are_those_of_pythons_json(tmp_path):
@@ -159,26 +138,7 @@ def test_digests_of_decisions_with_any_characters_are_those_of_pythons_json(tmp_
         run.store.write("UPDATE decisions SET accepted = NULL, unscored = ? || substr(work_id, 1, 8)", odd)
         record_contents(run)
         expected = {key: sha for key, sha in contents_by_row(run).items() if key[0] == "decisions"}
-        assert run.store.recorded("decisions") == expected != {}
-
-
-def test_cases_of_45_deciding_scores_are_distinguished(tmp_path):
-    names = {f"s{i:02}": 1.0 for i in range(45)}
-    with random_run(tmp_path / "run", 2) as run:
-        ids = [row.work_id for row in run.store.candidates() if row.state == "done"]
-        rng = random.Random(0)
-        given = {i: [Score(name, float(rng.random() < 0.97)) for name in names] for i in ids}
-        run.store.enter_scores("judge", [(i, score) for i in ids for score in given[i]])
-        ids = [row.work_id for row in run.store.candidates()]
-        (part,) = run.store.cases(names)
-        low = {
-            case: [s.value for s in given[work_id]]
-            for case, work_id in zip(part.case, sorted(ids), strict=True)
-            if work_id in given
-        }
-        expected = {tuple(s.value for s in scores) for scores in given.values()}
-        assert {tuple(values) for values in low.values()} == expected
-        assert len(low) == len(expected) > 1
+        assert recorded(run.store, "decisions") == expected != {}
 
 
 def test_reasons_of_any_text_are_stored_unchanged(tmp_path):
@@ -193,17 +153,6 @@ def test_reasons_of_any_text_are_stored_unchanged(tmp_path):
         assert not run.store.written
 
 
-def test_a_decision_without_a_candidate_is_reported_and_removed(tmp_path):
-    with random_run(tmp_path / "run", 7) as run:
-        decide(run)
-        expected = run.store.decisions()
-        run.store.write("PRAGMA foreign_keys = OFF")
-        run.store.write("INSERT INTO decisions VALUES ('0', 1, NULL, 5)")
-        assert "decision on 0" in {finding.subject for finding in verify(run)}
-        decide(run)
-        assert run.store.decisions() == expected
-
-
 def test_a_result_is_computed_again_after_a_write_of_any_process(tmp_path):
     with random_run(tmp_path / "run", 4) as run:
         computed = []
@@ -215,16 +164,10 @@ def test_a_result_is_computed_again_after_a_write_of_any_process(tmp_path):
         assert [run.store.once("n", compute) for _ in range(3)] == [1, 1, 1]
         run.store.set_meta("x", "1")
         assert run.store.once("n", compute) == run.store.once("n", compute) == 2
-        assert [run.store.once("n of tasks", compute, ("tasks",)) for _ in range(2)] == [3, 3]
-        run.store.set_meta("x", "3")
-        assert run.store.once("n of tasks", compute, ("tasks",)) == 3
-        run.store.write("UPDATE tasks SET position = position + 1")
-        assert run.store.once("n of tasks", compute, ("tasks",)) == 4
         with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as other:
             other.execute("UPDATE meta SET value = '2' WHERE key = 'x'")
         other.close()
-        assert run.store.once("n", compute) == run.store.once("n", compute) == 5
-        assert run.store.once("n of tasks", compute, ("tasks",)) == 6
+        assert run.store.once("n", compute) == run.store.once("n", compute) == 3
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -254,8 +197,6 @@ def test_exports_in_many_parts_are_those_in_one(tmp_path, monkeypatch):
         decide(run)
     with RunDir.open(tmp_path / "run") as run:
         expected_files = {path.name: path.read_bytes() for path in write_exports(run)}
-        monkeypatch.setattr("local_bench.runs.store.columns._DIGITS_BY_CANDIDATES", {})
-        assert {path.name: path.read_bytes() for path in write_exports(run)} == expected_files
         monkeypatch.setattr("local_bench.report.exports._BYTES_AT_ONCE", 0)
         for path in write_exports(run):
             if path.suffix == ".csv":
@@ -264,18 +205,25 @@ def test_exports_in_many_parts_are_those_in_one(tmp_path, monkeypatch):
                 assert pq.read_table(path).equals(pq.read_table(io.BytesIO(expected_files[path.name])))
 
 
-def test_a_candidate_of_no_task_is_an_error(tmp_path, monkeypatch):
-    with random_run(tmp_path / "run", 7) as run:
-        run.store.write("PRAGMA foreign_keys = OFF")
-        run.store.write("UPDATE candidates SET task_id = 'lost' WHERE position = 0")
-        config = run.config
-    with pytest.raises(LedgerDamaged, match="does not exist"):
-        RunDir.open(tmp_path / "run")
-    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
-    with RunDir.begin(tmp_path / "run", config) as run:
-        for read in (lambda: decide(run), lambda: line_table(run.store)):
-            with pytest.raises(LedgerDamaged, match="a candidate of the task 'lost', which it lacks"):
-                read()
+@pytest.mark.parametrize("seed", range(4))
+def test_scores_of_images_have_three_states(tmp_path, seed):
+    with random_run(tmp_path / "run", seed) as run:
+        ids = run.store.frame("candidates", ["work_id"], "attempt = 1")["work_id"]
+        scores = run.store.scores_by_candidate("judge")
+        table = scores_by_image(run.store, ids, ["brf", "veq"], "judge", reasons=True)
+        assert len(table) == len(ids)
+        for name in table:
+            for work_id, cell in zip(ids, table[name], strict=True):
+                score = scores.get(work_id, {}).get(name)
+                assert cell == (
+                    None if score is None else "not applicable" if not score.applies
+                    else score.value if score.value is not None else f"unscored: {score.unscored}"
+                )  # fmt: skip
+        rows = run.store.frame("scores")
+        assert scored(rows)["value"].dtype == float
+        assert len(scored(rows)) == sum(s.value is not None for of in run.store.scores() for s in [of.score])
+        # a mean over all rows is another number once a missing value is taken for one
+        assert rows["value"].fillna(0).mean() < scored(rows)["value"].mean()
 
 
 def test_an_unscored_candidate_without_a_reason_is_undecided(tmp_path):
@@ -291,7 +239,7 @@ def test_an_unscored_candidate_without_a_reason_is_undecided(tmp_path):
 def test_sums_beyond_64_bits_are_exact(tmp_path):
     with random_run(tmp_path / "run", 5, highest_price=2**63 - 1) as run:
         decide(run)
-        settled, rows = settle(line_table(run.store), {}), lines(run.store)
+        settled, rows = settle(deliverables(run.store), {}), lines(run.store)
     assert max(s.total.value_micro_usd for s in settled) > 2**63
     for s in settled:
         own = {line.task_id: line.price_micro_usd for line in rows if line.model == s.model}
@@ -324,7 +272,7 @@ def test_stored_decisions_are_not_written_again(tmp_path):
     with random_run(tmp_path / "run", 7) as run:
         decide(run)
         record_contents(run)
-        expected = run.store.recorded()
+        expected = recorded(run.store)
         decide(run)
         assert "decisions" not in run.store.written
         run.store.write("UPDATE decisions SET price_micro_usd = 1")
@@ -333,16 +281,4 @@ def test_stored_decisions_are_not_written_again(tmp_path):
         decide(run)
         assert run.store.written == {"decisions"}
         record_contents(run)
-        assert run.store.recorded() == expected
-
-
-@pytest.mark.parametrize("chunk", [1, 3, 500])
-def test_values_are_found_for_any_gaps_and_repetitions(chunk):
-    rng = random.Random(chunk)
-    for _ in range(50):
-        ids = sorted({f"{rng.randrange(40):02}" for _ in range(30)})
-        stored = [(key, rng.choice((None, key, 1))) for key in ids if rng.random() < 0.8]
-        keys = sorted(key for key in ids for _ in range(rng.randint(0, 3)))
-        found = Lookup(stored[i : i + chunk] for i in range(0, len(stored), chunk))
-        parts = [found.values(keys[i : i + 4]) for i in range(0, len(keys), 4)]
-        assert [value for part in parts for value in part] == [dict(stored).get(key) for key in keys]
+        assert recorded(run.store) == expected

@@ -14,6 +14,7 @@ from local_bench.runs.engine import run_stages
 from local_bench.runs.merge import merge
 from local_bench.runs.plan import in_shard
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store.contents import contents, record, recorded
 from local_bench.runs.verify import verify
 
 from .test_growth import STAGES, config_of, folder, results  # noqa: F401
@@ -59,11 +60,11 @@ def test_merging_again_changes_nothing_and_parts_are_unchanged(parts, tmp_path):
     out = tmp_path / "merged"
     merge(out, shards)
     with RunDir.open(out) as run:
-        first = run.store.contents()
+        first = contents(run.store)
     for again in (shards, shards[:1]):
         merge(out, again)
         with RunDir.open(out) as run:
-            assert run.store.contents() == first
+            assert contents(run.store) == first
             assert verify(run) == []
     assert [(path / "ledger.sqlite").read_bytes() for path in shards] == before
     assert not list(tmp_path.glob(".*"))
@@ -123,7 +124,7 @@ def test_different_bytes_of_one_image_are_refused(parts, tmp_path):
         run.store.write(f"UPDATE candidates SET {change} WHERE work_id = ?", first.work_id)
         run.store.write("DELETE FROM scores")
         run.store.write("DELETE FROM decisions")
-        run.store.record({name: sha for (kind, name), sha in run.store.recorded().items() if kind == "file"})
+        record(run.store, {name: sha for (kind, name), sha in recorded(run.store).items() if kind == "file"})
         path = run.image_store.file(first.pixels_sha256)
         if first.pixels_sha256 not in {row.pixels_sha256 for row in run.store.candidates() if row.image}:
             path.unlink()

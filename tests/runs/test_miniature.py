@@ -27,7 +27,7 @@ from local_bench.suites.printshop.scene import BACKGROUNDS, Scene
 from local_bench.suites.registry import suite
 from scripts.printshop.damage import damage
 from scripts.printshop.sampling import choose, draw_edit
-from tests.lines import lines
+from tests.lines import frame, lines
 from tests.report.exported import assert_exports_are_those_of_load_run
 
 ORDERS = 24
@@ -125,7 +125,7 @@ def test_the_judge_answers_points_correctly(scores):
 def first_orders(done):
     """What each model earns in the first `ORDERS` of the shop."""
     ids = {task.task_id for task in suite("printshop").tasks(None, lambda image: "0" * 64)[:ORDERS]}
-    found = settle([line for line in lines(done.store) if line.task_id in ids], {})
+    found = settle(frame(line for line in lines(done.store) if line.task_id in ids), {})
     return {s.model: s.total for s in found}
 
 

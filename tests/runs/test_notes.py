@@ -5,7 +5,6 @@ import json
 import pytest
 
 from local_bench.core.errors import LedgerDamaged, LedgerError
-from local_bench.runs.store.notes import fault_of_note
 from tests.runs.random_run import random_run
 
 CHECKS = {
@@ -29,8 +28,10 @@ CHECKS = {
         ("provenance", {"judge": None, "panel": [None]}),
     ],
 )
-def test_stored_forms_are_read(key, value):
-    assert fault_of_note(key, value) is None
+def test_stored_forms_are_read(tmp_path, key, value):
+    with random_run(tmp_path / "run", 8) as run:
+        run.store.set_meta(key, json.dumps(value))
+        assert run.store.json_meta(key) == value
 
 
 @pytest.mark.parametrize(

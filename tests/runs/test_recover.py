@@ -215,7 +215,7 @@ import os, signal, sys
 from pathlib import Path
 from local_bench.runs import rundir, engine
 from local_bench.runs.config import load_config
-import local_bench.core.storage, local_bench.runs.store
+import local_bench.core.storage, local_bench.runs.store.database
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -224,7 +224,7 @@ match sys.argv[1]:
     case "before the ledger":
         rundir.Store = die
     case "in the ledger's transaction":
-        local_bench.runs.store.Store.set_meta = die
+        local_bench.runs.store.database.Database.write = die
     case "before run.yaml":
         rundir.write_atomic = die
     case "in run.yaml":

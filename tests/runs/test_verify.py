@@ -13,6 +13,7 @@ from local_bench.runs.deep import repeat_tasks
 from local_bench.runs.engine import run_stages
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir, read_run_config
+from local_bench.runs.store.contents import start_recording
 from local_bench.runs.verify import verify
 from scripts import mutate_run
 
@@ -64,7 +65,7 @@ def test_a_killed_command_leaves_no_record(recorded, tmp_path):
     shutil.copytree(recorded, path)
     config = read_run_config(path)
     with RunDir.begin(path, config) as run:
-        run.store.start_recording()
+        start_recording(run.store)
     with RunDir.open(path) as run:
         assert [finding.subject for finding in verify(run)] == ["ledger.sqlite"]
     run_stages(config, path, ("settle",))

@@ -1,18 +1,18 @@
 from local_bench.core.types import Decision, Score
 from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.settlement import settle
-from local_bench.settle.table import Line
+from tests.lines import Line, frame
 
 YES, NO, OPEN = Decision(True), Decision(False), Decision(None, "no answer")
 
 
 def lines(model="m", **orders):
     """`orders`: id -> (price in micro-USD, decisions)."""
-    return [
+    return frame(
         Line(model, task, "Digital", price, i, len(decisions), decision)
         for task, (price, decisions) in orders.items()
         for i, decision in enumerate(decisions, 1)
-    ]
+    )
 
 
 def test_equation_one():
@@ -44,7 +44,7 @@ def test_open_images_are_counted_unpaid_and_lower_the_coverage():
 def test_categories_add_up_and_models_are_ordered_by_revenue():
     a = [Line("low", "t1", "Digital", 10, 1, 1, NO), Line("low", "t2", "Product", 30, 1, 1, YES)]
     b = [Line("high", "t1", "Digital", 10, 1, 1, YES), Line("high", "t2", "Product", 30, 1, 1, YES)]
-    first, second = settle([*a, *b], {})
+    first, second = settle(frame([*a, *b]), {})
     assert (first.model, second.model) == ("high", "low")
     for s in (first, second):
         assert sum(t.revenue_micro_usd for t in s.by_category.values()) == s.total.revenue_micro_usd

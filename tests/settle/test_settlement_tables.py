@@ -7,7 +7,8 @@ import pytest
 
 from local_bench.core.types import Decision
 from local_bench.settle.settlement import by_category, earnings, settle
-from local_bench.settle.table import ACCEPTED, Line, amounts, line_table, orders, outcome_table, table_of, whole
+from local_bench.settle.table import ACCEPTED, amounts, orders, outcome_table, table_of, whole
+from tests.lines import Line, frame
 
 
 def test_units_are_fine_enough_for_every_amount_and_no_finer():
@@ -54,8 +55,8 @@ def test_a_run_s_settlement_equals_the_table_in_integer_micro_dollars(seed):
         )
         for m, task, i, d in rows
     ]
-    paid = {s.model: s for s in settle(lines, {})}
-    table = table_of(line_table(lines))
+    paid = {s.model: s for s in settle(frame(lines), {})}
+    table = table_of(frame(lines))
     for model, exact in zip(table.models, earnings(table), strict=True):
         total = paid[model].total
         assert abs(exact.revenue_usd * 10**6 - total.revenue_micro_usd) < len(ordered)

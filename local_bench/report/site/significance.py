@@ -1,17 +1,18 @@
 """Which models of comparable runs differ: paired tests over tasks (`settle.paired`), corrected for all pairs."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from local_bench.analysis.settlement import line_table
+from local_bench.analysis.settlement import attempts
 from local_bench.core.money import MICRO
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.paired import Statistics, differences
-from local_bench.settle.table import ACCEPTED
+from local_bench.settle.table import parts_micro_usd
 
 ALPHA = 0.05
 """Family-wise error rate below which a difference is called significant."""
@@ -45,25 +46,18 @@ def _pairs_of(runs: Sequence[RunDir], own: Sequence[int]) -> list[dict[str, Any]
 
 def _by_task(run: RunDir) -> dict[str, dict[str, tuple[int, int, int, int]]]:
     """Model -> task -> (revenue and price in micro-USD, of first attempts; accepted and requested images, of all)."""
-    found: dict[str, dict[str, tuple[int, int, int, int]]] = defaultdict(dict)
-    rows, of = line_table(run.store), run.store.attempts()
-    money: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
-    earned = np.where(rows.decision == ACCEPTED, rows.part_micro_usd, 0)
-    for model, task, got, part in zip(
-        *map(np.ndarray.tolist, (rows.model, rows.task, earned, rows.part_micro_usd)), strict=True
-    ):
-        sums = money[rows.models[model], task]
-        sums[0] += got
-        sums[1] += part
-    names = {number: name for name, number in of.models.items()}
-    accepted, requested = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-    for model, task, decision in zip(of.model, of.task, of.decision, strict=True):
-        requested[model, task] += 1
-        accepted[model, task] += decision == ACCEPTED
-    for (model, task), n in requested.items():
-        earned_of, price = money.get((names[model], task), (0, 0))
-        found[names[model]][of.tasks[task][0]] = (earned_of, price, accepted[model, task], n)
-    return found
+    rows = attempts(run.store)
+    first, accepted = rows["attempt"] == 1, rows["accepted"].fillna(0) == 1
+    part = pd.Series(parts_micro_usd(rows), index=rows.index).where(first, 0)
+    sums = (
+        rows.assign(earned=part.where(accepted, 0), payable=part, passed=accepted.astype(int), n=1)
+        .groupby(["model", "task_id"])[["earned", "payable", "passed", "n"]]
+        .sum()
+    )
+    by_model: dict[str, dict[str, tuple[int, int, int, int]]] = defaultdict(dict)
+    for (model, task_id), (earned, payable, passed, n) in sums.iterrows():
+        by_model[model][task_id] = int(earned), int(payable), int(passed), int(n)
+    return by_model
 
 
 def _pairs(

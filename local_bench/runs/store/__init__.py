@@ -1,15 +1,12 @@
 """The run's SQLite file `ledger.sqlite`, read and written as typed rows. This package contains all SQL of runs."""
 
-from local_bench.runs.store.attempts import UNDECIDED, Attempts
-from local_bench.runs.store.database import BACKUP, LEDGER, Committed, backups, free_name
-from local_bench.runs.store.decisions import NO_IMAGE
+from local_bench.runs.store.database import BACKUP, LEDGER, backups, free_name
+from local_bench.runs.store.frames import NOT_APPLICABLE, UNSCORED, plain, scored, scores_by_image
 from local_bench.runs.store.rows import (
     BusyTime,
     CandidateRow,
-    Case,
+    Committed,
     Counts,
-    DecidedRow,
-    DecisionColumns,
     DecisionRow,
     MeterRow,
     OutcomeRow,
@@ -20,23 +17,17 @@ from local_bench.runs.store.rows import (
     SessionRow,
     VerdictRow,
 )
-from local_bench.runs.store.store import NOT_APPLICABLE, UNSCORED, Scored, Store
+from local_bench.runs.store.store import Store
 
 __all__ = [
     "BACKUP",
     "LEDGER",
     "NOT_APPLICABLE",
-    "NO_IMAGE",
-    "UNDECIDED",
     "UNSCORED",
-    "Attempts",
     "BusyTime",
     "CandidateRow",
-    "Case",
     "Committed",
     "Counts",
-    "DecidedRow",
-    "DecisionColumns",
     "DecisionRow",
     "MeterRow",
     "OutcomeRow",
@@ -44,10 +35,12 @@ __all__ = [
     "RepeatRow",
     "ScoreRow",
     "ScoreSummary",
-    "Scored",
     "SessionRow",
     "Store",
     "VerdictRow",
     "backups",
     "free_name",
+    "plain",
+    "scored",
+    "scores_by_image",
 ]

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired
+
+from pydantic import PositiveInt, TypeAdapter
+from typing_extensions import TypedDict
 
 from local_bench.core import strictjson
-from local_bench.core.money import split
+from local_bench.core.money import part_of
 from local_bench.core.types import Decision, Score
 
 State = Literal["planned", "done", "unscored"]
@@ -110,7 +113,7 @@ class OutcomeRow:
     @property
     def part_micro_usd(self) -> int:
         """This deliverable's share of the task's price."""
-        return split(self.price_micro_usd, self.deliverables)[self.candidate.deliverable - 1]
+        return int(part_of(self.price_micro_usd, self.deliverables, self.candidate.deliverable - 1))
 
 
 @dataclass(frozen=True)
@@ -161,42 +164,6 @@ class ScoreRow(NamedTuple):
     work_id: str
     kind: Kind
     score: Score
-
-
-Case = int | str
-"""How the scores of a candidate compare with the thresholds, or why it has no image."""
-
-
-class CaseColumns(NamedTuple):
-    """Candidates with neighbouring work ids, ascending, as columns."""
-
-    work_id: list[str]
-    model: list[str]
-    task_id: list[str]
-    deliverable: list[int]
-    attempt: list[int]
-    case: list[Case]
-    decision: list[int | str | None]
-    """The stored decision: 1 if accepted, 0 if not, why it is undecided; None if none is stored."""
-    price_micro_usd: list[int | None]
-    """Stored with the decision."""
-
-
-class DecisionColumns(NamedTuple):
-    """Decisions as columns."""
-
-    work_id: list[str]
-    accepted: list[int | None]
-    """1 if accepted, 0 if not, None if undecided."""
-    unscored: list[str | None]
-    """Why it is undecided."""
-    price_micro_usd: list[int]
-    """Of the task."""
-
-
-DecidedRow = tuple[str, int | None, str | None, int]
-"""A row of `decisions`, a plain tuple because there are many: work id, 1 if accepted, 0 if not, None if undecided, why
-it is undecided, price of the task in micro-USD."""
 
 
 class DecisionRow(NamedTuple):
@@ -255,6 +222,17 @@ class UnscoredItems(NamedTuple):
         return sum(n for _, n in self.reasons)
 
 
+class Committed(NamedTuple):
+    """Numbers of finished items in a store."""
+
+    candidates: int
+    """Generated or unscored."""
+    verdicts: int
+    retests: int
+    scores: int
+    """With a value."""
+
+
 class BusyTime(NamedTuple):
     """Device time of some phases on devices with one name, over all sessions."""
 
@@ -284,3 +262,50 @@ class Reason(NamedTuple):
     where: str
     text: str
     n: int
+
+
+class _Repeats(TypedDict):
+    reproducible: bool
+    differs: list[str]
+    n: int
+    sessions: int
+
+
+class _Attacks(TypedDict):
+    n: int
+    n_unscored: int
+    fooled_by: list[str]
+
+
+class _Checks(TypedDict, total=False):
+    judge: str | None
+    repeats: _Repeats | None
+    attacks: _Attacks | None
+
+
+class _Metric(TypedDict):
+    higher_is_better: NotRequired[bool]
+
+
+class _Provenance(TypedDict, total=False):
+    judge: dict[str, Any] | None
+    panel: list[dict[str, Any] | None]
+    models: dict[str, dict[str, Any]]
+
+
+class _Placement(TypedDict):
+    offload: list[str]
+    compile: bool
+
+
+FORMS: dict[str, TypeAdapter[Any]] = {
+    "judges": TypeAdapter(dict[str, str]),
+    "batches": TypeAdapter(dict[str, PositiveInt]),
+    "canary": TypeAdapter(_Checks),
+    "metric": TypeAdapter(_Metric),
+    "placement": TypeAdapter(_Placement),
+    "provenance": TypeAdapter(_Provenance),
+}
+"""The forms of JSON objects in `meta`, by the part of their key before its colon; further keys are allowed: names of
+judges, batch sizes chosen for a model by kind of image, results of the checks of a judge, a metric's identity, where a
+model's weights are and whether it is compiled, the provenance."""

@@ -1,37 +1,327 @@
-"""The store: all queries and writes of a run's SQLite file."""
+"""The store of a run: all queries and writes of its SQLite file."""
 
+import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from local_bench.core.types import Score
-from local_bench.runs.store.decisions import DecisionStore
-from local_bench.runs.store.plan import AT_ONCE, FIRST_CANDIDATES, columns
+from pydantic import TypeAdapter, ValidationError
+
+from local_bench.core import strictjson
+from local_bench.core.errors import LedgerDamaged, LedgerError
+from local_bench.core.identity import canonical_json
+from local_bench.core.messages import kind as kind_of
+from local_bench.core.types import UNSUPPORTED, Decision, Score, Task
+from local_bench.runs.store.database import Database
 from local_bench.runs.store.rows import (
+    FORMS,
     BusyTime,
+    CandidateRow,
+    Committed,
+    Counts,
+    DecisionRow,
+    GeneratedRow,
     Kind,
     MeterRow,
+    ModelProgress,
+    OutcomeRow,
     Reason,
     RepeatRow,
     RubricVersion,
     ScoreRow,
     ScoreSummary,
     SessionRow,
+    UnscoredItems,
     VerdictRow,
+    truncated_tokens,
 )
+from local_bench.runs.store.schema import SCHEMA
 
-UNSCORED, NOT_APPLICABLE = "unscored", "not applicable"
-Scored = float | str | None
-"""The value of a score, UNSCORED, NOT_APPLICABLE, or None if it is absent."""
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
+
+
+_TASK = TypeAdapter(Task)
+_DTYPES = {"INTEGER": "Int64", "REAL": "Float64", "TEXT": "string"}
+_TYPES = {"task_price_micro_usd": "INTEGER"} | dict(re.findall(r"(\w+) (INTEGER|REAL|TEXT)\b", SCHEMA))
+"""Column -> its type in SQLite; `value` is that of scores."""
+_OUTCOMES = """SELECT c.*, t.category, t.price_micro_usd AS task_price_micro_usd, d.accepted,
+    d.unscored AS decision_unscored
+  FROM candidates AS c JOIN tasks AS t USING (task_id) LEFT JOIN decisions AS d USING (work_id)"""
+_VERDICT_KEY = "work_id, judge, rubric, point, repeat"
+_FRAMES = {
+    "tasks": ("tasks", "task_id"),
+    "candidates": ("candidates", "work_id"),
+    "outcomes": (f"({_OUTCOMES})", "work_id"),
+    "verdicts": ("verdicts", _VERDICT_KEY),
+    "retests": ("retests", f"{_VERDICT_KEY}, round"),
+    "scores": ("scores", "work_id, name"),
+    "decisions": ("decisions", "work_id"),
+    "sessions": ("sessions", "session"),
+    "meter": ("meter", "session, t0_ns"),
+}
+"""Name -> what is read, and the order of its rows."""
+
+
+def columns(kind: type) -> str:
+    """The columns of a row type, comma-separated."""
+    return ", ".join(field.name.removesuffix("_json") for field in fields(kind))
+
+
+_CANDIDATE = columns(CandidateRow)
+_OF_CANDIDATE = ", ".join(f"c.{name}" for name in _CANDIDATE.split(", "))
+_OF_TASK = """task_id, content,
+  (SELECT max(deliverable) FROM candidates AS c WHERE c.task_id = tasks.task_id) AS n_deliverables"""
 _SCORE = "work_id, kind, name, value, unscored, applies, spread"
 """The columns of `_score`."""
+_AT_ONCE = 500
+"""Ids in one query; SQLite has a limit on variables."""
+_FIRST_TASKS = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
+_FIRST_CANDIDATES = f"work_id IN (SELECT work_id FROM candidates WHERE {_FIRST_TASKS})"
 
 
-class Store(DecisionStore):
+class Store:
     """Typed access to the run's tables. Rows are returned in the order stated in each docstring."""
 
-    # verdicts
+    def __init__(self, path: Path, *, create: bool = False, write: bool = False, view: bool = False) -> None:
+        """Open `path`. LedgerDamaged if it is missing, empty, damaged or lacks a table, LedgerError if its version is
+        unknown to this release.
+
+        With `create` a missing or empty file is created; use it only for a run that has not begun. A file of an earlier
+        version is migrated: in place with `write`, else in memory, so that reading does not change it. With `view` only
+        decisions may be written, and the file is not changed.
+        """
+        self.path = path
+        self.db = Database(path, create=create, write=write, view=view)
+        self.rows, self.write, self.write_many = self.db.rows, self.db.write, self.db.write_many
+        self.transaction, self.once, self.close = self.db.transaction, self.db.once, self.db.close
+
+    def committed(self) -> Committed:
+        """Numbers of finished items now."""
+        row = self.rows(
+            """SELECT (SELECT count(*) FROM candidates WHERE state <> 'planned'), (SELECT count(*) FROM verdicts),
+               (SELECT count(*) FROM retests), (SELECT count(*) FROM scores WHERE value IS NOT NULL)"""
+        )[0]
+        return Committed(*row)
+
+    def backup(self) -> None:
+        """Copy the committed state to `ledger.backup.sqlite`, atomically. An earlier backup with more items of any
+        kind (for example because a judge was removed since), or by another release, is kept as
+        `ledger.backup.N.sqlite`."""
+        self.db.backup(lambda former: _has_more(former, self.committed()))
+
+    # frames
+
+    def frame(self, name: str, names: Sequence[str] = (), where: str = "TRUE", *values: Any) -> "pd.DataFrame":
+        """Rows of a table as a data frame with nullable dtypes, in the order of their keys: the columns `names` (all by
+        default) of the rows that satisfy the SQL condition `where` with `values`. `outcomes` are the candidates with
+        their task's `category` and `task_price_micro_usd`, and with the decision, `accepted` and `decision_unscored`.
+        Numbers of scores are read with `scored`."""
+        import pandas as pd
+
+        source, key = _FRAMES[name]
+        read = self.db.columns(f"SELECT {', '.join(names) or '*'} FROM {source} WHERE {where} ORDER BY {key}", *values)
+        return pd.DataFrame(
+            {column: pd.array(cells, dtype=_DTYPES[_TYPES.get(column, "TEXT")]) for column, cells in read.items()}
+        )
+
+    # meta
+
+    @property
+    def written(self) -> set[str]:
+        """Tables written since the store was opened, or since the last record of contents."""
+        return self.db.written
+
+    def meta(self, key: str) -> str | None:
+        value = self.db.value("SELECT value FROM meta WHERE key = ?", key)
+        return None if value is None else str(value)
+
+    def set_meta(self, key: str, value: str) -> None:
+        self.write("INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", key, value)
+
+    def json_meta(self, key: str) -> Any:
+        """The JSON object stored under `key`, or None. LedgerDamaged if it has another form than local-bench writes."""
+        text = self.meta(key)
+        if text is None:
+            return None
+        value, fault = strictjson.stored(text), ""
+        form = FORMS.get(key.partition(":")[0])
+        try:
+            if not isinstance(value, dict):
+                fault = f"is {kind_of(value)}"
+            elif form:
+                form.validate_python(value, strict=True)
+        except ValidationError as e:
+            where = ".".join(map(str, e.errors()[0]["loc"]))[:60]
+            fault = f"has a value that no release writes{where and f', at {where!r}'}"
+        if fault:
+            raise self.db.damaged(f"is damaged (its entry {key[:60]!r} {fault})")
+        return value
+
+    def counted(self, where: str, *values: Any) -> tuple[Any, ...]:
+        """A condition on the verdicts of the run's judges, and its values."""
+        counted, judges = self.of_judges()
+        return f"{where} AND {counted}", *values, *judges
+
+    def of_judges(self, judge: str | None = None, counted: bool = True) -> tuple[str, tuple[str, ...]]:
+        """A condition on the column `judge` and its values: one judge, or None for all that count in the run; or for
+        all others too unless `counted`. Before the judge phase is complete all judges count."""
+        names = (judge,) if judge is not None else self.json_meta("judges") if counted else None
+        if not isinstance(names, dict | tuple):
+            return "TRUE", ()
+        return f"judge IN ({', '.join('?' * len(names))})", tuple(names)
+
+    def _typed(self, build: Callable[..., T], *parts: Any) -> T:
+        try:
+            return build(*parts)
+        except (AssertionError, TypeError, ValueError):
+            raise LedgerError(
+                f"{self.path} contains a row that no release of local-bench writes: it was changed by hand; repeat the "
+                "run"
+            ) from None
+
+    # tasks and candidates
+
+    def add_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Iterable[CandidateRow]) -> None:
+        """Store the plan of a run that has none, in one transaction. `positions` are those of the tasks."""
+        with self.transaction():
+            self._enter_tasks(positions, tasks)
+            self._enter("candidates", CandidateRow, candidates, "INSERT")
+            self.set_meta("planned", "1")
+
+    def extend_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Sequence[CandidateRow]) -> None:
+        """Add tasks and candidates to the plan in one transaction. `tasks` and `candidates` are the complete new plan;
+        existing rows only get their new position, and unscored candidates that are not in it any more are removed."""
+        with self.transaction():
+            self._enter_tasks(positions, tasks)
+            planned = {row.work_id for row in candidates}
+            rows = self.rows("SELECT work_id FROM candidates WHERE state = 'unscored'")
+            replaced = [(row["work_id"],) for row in rows if row["work_id"] not in planned]
+            for table in ("verdicts", "retests", "scores", "decisions", "candidates"):
+                self.write_many(f"DELETE FROM {table} WHERE work_id = ?", replaced)
+            moved = " ON CONFLICT (work_id) DO UPDATE SET position = excluded.position"
+            self._enter("candidates", CandidateRow, candidates, "INSERT", moved)
+
+    def _enter_tasks(self, positions: Sequence[int], tasks: Sequence[Task]) -> None:
+        self.write_many(
+            """INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)
+               ON CONFLICT (task_id) DO UPDATE SET position = excluded.position""",
+            (
+                (t.task_id, i, t.category, t.price_micro_usd, canonical_json(t.content), t.unscored)
+                for i, t in zip(positions, tasks, strict=True)
+            ),
+        )
+
+    @property
+    def planned(self) -> bool:
+        """Whether the plan has been stored."""
+        return bool(self.meta("planned"))
+
+    def tasks(self, limit: int | None = None) -> list[Task]:
+        """The tasks of the plan, in its order. LedgerError if one cannot be read."""
+        rows = self.rows(
+            f"SELECT {_OF_TASK} FROM tasks ORDER BY position, task_id LIMIT ?", -1 if limit is None else limit
+        )
+        return [_task(row) for row in rows]
+
+    def tasks_of(self, task_ids: Sequence[str]) -> list[Task]:
+        """Tasks of these ids, by id. LedgerError if one cannot be read."""
+        tasks: list[Task] = []
+        for at in range(0, len(task_ids), _AT_ONCE):
+            part = task_ids[at : at + _AT_ONCE]
+            marks = ", ".join("?" * len(part))
+            rows = self.rows(f"SELECT {_OF_TASK} FROM tasks WHERE task_id IN ({marks}) ORDER BY task_id", *part)
+            tasks += [_task(row) for row in rows]
+        return tasks
+
+    def each_task(self) -> Iterator[tuple[Task, str, str, int]]:
+        """(task, its stored content, category, price in micro-USD) of every task, in the plan's order, read as needed.
+        LedgerError if one cannot be read."""
+        for row in self.rows(f"SELECT {_OF_TASK}, category, price_micro_usd FROM tasks ORDER BY position, task_id"):
+            yield _task(row), row["content"], row["category"], row["price_micro_usd"]
+
+    def task_contents(self) -> dict[str, str]:
+        """Task id -> canonical JSON, in the plan's order. LedgerError if one is not a task."""
+        return {task.task_id: content for task, content, *_ in self.each_task()}
+
+    def input_digests(self) -> list[str]:
+        """Pixel digests of the input images of all tasks, sorted. LedgerError if one is not a task."""
+        found: set[str | None] = set()
+        for task, *_ in self.each_task():
+            found.update((task.source_sha256, task.mask_sha256, *task.reference_sha256))
+        return sorted(filter(None, found))
+
+    def task_positions(self) -> dict[str, int]:
+        """Task id -> index among the tasks of all shards."""
+        return {row["task_id"]: row["position"] for row in self.rows("SELECT task_id, position FROM tasks")}
+
+    def candidates(self, model: str | None = None) -> list[CandidateRow]:
+        """Candidates of a model or of all, in the plan's order."""
+        return list(self.each_candidate(model))
+
+    def each_candidate(self, model: str | None = None) -> Iterator[CandidateRow]:
+        """As `candidates`, read as needed."""
+        query = f"SELECT {_CANDIDATE} FROM candidates WHERE model = ?1 OR ?1 IS NULL ORDER BY position"
+        return (CandidateRow(*row) for rows in self.db.chunks(query, model) for row in rows)
+
+    def images(self, order: str = "position") -> Iterator[tuple[str, str, int, int, str, str | None]]:
+        """(task, model, attempt, deliverable, work id, pixel digest or None without an image) of every candidate, in
+        the plan's order or in that of other columns, read as needed."""
+        query = "SELECT task_id, model, attempt, deliverable, work_id, iif(state = 'done', pixels_sha256, NULL)"
+        return chain.from_iterable(self.db.chunks(f"{query} FROM candidates ORDER BY {order}"))
+
+    def candidate(self, work_id: str) -> CandidateRow:
+        (row,) = self.rows(f"SELECT {_CANDIDATE} FROM candidates WHERE work_id = ?", work_id)
+        return CandidateRow(*row)
+
+    def outcomes(self, attempt: int | None = None, first_tasks: int | None = None) -> list[OutcomeRow]:
+        """Candidates with price and decision, in the plan's order: of one attempt or of all; of the first tasks."""
+        rows = self.rows(
+            f"""SELECT {_OF_CANDIDATE}, t.category, t.price_micro_usd, n.deliverables, d.work_id IS NOT NULL,
+                d.accepted, d.unscored
+                FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
+                JOIN (SELECT task_id, model, count(DISTINCT deliverable) AS deliverables FROM candidates
+                      GROUP BY task_id, model) n USING (task_id, model)
+                WHERE (c.attempt = ?1 OR ?1 IS NULL) AND {_FIRST_TASKS.replace("?", "?2")} ORDER BY c.position""",
+            attempt,
+            -1 if first_tasks is None else first_tasks,
+        )
+        n = len(fields(CandidateRow))
+        return [self._typed(_outcome, row, n) for row in rows]
+
+    def enter_image(
+        self,
+        work_id: str,
+        *,
+        identity: str,
+        pixels_sha256: str | None,
+        unscored: str | None,
+        batch_size: int | None,
+        truncated: Mapping[str, int],
+    ) -> None:
+        """Store that an image was generated, or why it was not. Its unscored metrics are deleted, so that they are
+        computed again."""
+        self.write("DELETE FROM scores WHERE work_id = ? AND kind = 'metric' AND unscored IS NOT NULL", work_id)
+        self.write(
+            """UPDATE candidates SET state = ?, identity = ?, pixels_sha256 = ?, unscored = ?, batch_size = ?,
+               truncated = ? WHERE work_id = ?""",
+            "unscored" if pixels_sha256 is None else "done",
+            identity,
+            pixels_sha256,
+            unscored,
+            batch_size,
+            json.dumps(truncated, sort_keys=True),
+            work_id,
+        )
+
+    # verdicts and scores
 
     def verdicts(
         self, judge: str | None = None, first_tasks: int | None = None, counted: bool = True
@@ -44,25 +334,24 @@ class Store(DecisionStore):
         self, judge: str | None = None, first_tasks: int | None = None, counted: bool = True
     ) -> Iterator[VerdictRow]:
         """As `verdicts`, read as needed."""
-        where, judges = self._of_judges(judge, counted)
-        chunks = self._chunks(
-            f"""SELECT {columns(VerdictRow)} FROM verdicts WHERE {where} {_of_first(first_tasks)}
-                ORDER BY work_id, judge, rubric, point, repeat""",
+        (where, judges), (of_tasks, n) = self.of_judges(judge, counted), _first(first_tasks)
+        chunks = self.db.chunks(
+            f"""SELECT {columns(VerdictRow)} FROM verdicts WHERE {where} AND {of_tasks} ORDER BY {_VERDICT_KEY}""",
             *judges,
-            *(() if first_tasks is None else (first_tasks,)),
+            *n,
         )
         return (VerdictRow(*row) for rows in chunks for row in rows)
 
     def verdicts_of(self, work_ids: Sequence[str]) -> list[VerdictRow]:
         """Verdicts of all judges of the run on these candidates, in the order of `verdicts`."""
-        where, judges = self._of_judges(None)
+        where, judges = self.of_judges()
         found: list[VerdictRow] = []
-        for at in range(0, len(work_ids), AT_ONCE):
-            part = work_ids[at : at + AT_ONCE]
+        for at in range(0, len(work_ids), _AT_ONCE):
+            part = work_ids[at : at + _AT_ONCE]
             rows = self.rows(
                 f"""SELECT {columns(VerdictRow)} FROM verdicts
                     WHERE {where} AND work_id IN ({", ".join("?" * len(part))})
-                    ORDER BY work_id, judge, rubric, point, repeat""",
+                    ORDER BY {_VERDICT_KEY}""",
                 *judges,
                 *part,
             )
@@ -71,24 +360,25 @@ class Store(DecisionStore):
 
     def enter_verdicts(self, rows: Iterable[VerdictRow]) -> None:
         """Store verdicts in one transaction; a later verdict on a question replaces an earlier one."""
-        self._enter("verdicts", VerdictRow, rows)
+        with self.transaction():
+            self._enter("verdicts", VerdictRow, rows)
 
     def rubrics(self) -> list[str]:
         """Names of the rubrics with verdicts, sorted."""
-        where, judges = self._of_judges(None)
+        where, judges = self.of_judges()
         rows = self.rows(f"SELECT DISTINCT rubric FROM verdicts WHERE {where} ORDER BY rubric", *judges)
         return [row["rubric"] for row in rows]
 
     def rubric_versions(self) -> list[RubricVersion]:
         """Names and digests of the rubrics of the run's verdicts, sorted."""
-        where, judges = self._of_judges(None)
+        where, judges = self.of_judges()
         rows = self.rows(f"SELECT DISTINCT rubric, rubric_sha256 FROM verdicts WHERE {where} ORDER BY 1, 2", *judges)
         return [RubricVersion(*row) for row in rows]
 
     def repeats(self, judge: str | None = None, counted: bool = True) -> list[RepeatRow]:
         """Repeated answers of one judge, of all judges of the run, or with `counted=False` of former ones too, by
         judge, candidate, rubric, point, repeat and round."""
-        where, judges = self._of_judges(judge, counted)
+        where, judges = self.of_judges(judge, counted)
         rows = self.rows(
             f"""SELECT {columns(RepeatRow)} FROM retests WHERE {where}
                 ORDER BY judge, work_id, rubric, point, repeat, round""",
@@ -98,14 +388,13 @@ class Store(DecisionStore):
 
     def enter_repeats(self, rows: Iterable[RepeatRow]) -> None:
         """As `enter_verdicts`."""
-        self._enter("retests", RepeatRow, rows)
+        with self.transaction():
+            self._enter("retests", RepeatRow, rows)
 
     def enter_judges(self, names: Mapping[str, str]) -> None:
         """Store the run's judges (judge id -> name). Answers of other judges are kept and do not count."""
         with self.transaction():
             self.set_meta("judges", json.dumps(names))
-
-    # scores
 
     def scores(self, kind: Kind | None = None, first_tasks: int | None = None) -> list[ScoreRow]:
         """Scores of one kind or of all, by candidate and name."""
@@ -113,18 +402,16 @@ class Store(DecisionStore):
 
     def each_score(self, kind: Kind | None = None, first_tasks: int | None = None) -> Iterator[ScoreRow]:
         """As `scores`, read as needed."""
-        chunks = self._chunks(
-            f"""SELECT {_SCORE} FROM scores
-                WHERE (kind = ?1 OR ?1 IS NULL) {_of_first(first_tasks)} ORDER BY work_id, name""",
-            *((kind,) if first_tasks is None else (kind, first_tasks)),
-        )
+        of_tasks, n = _first(first_tasks)
+        query = f"SELECT {_SCORE} FROM scores WHERE (kind = ?1 OR ?1 IS NULL) AND {of_tasks} ORDER BY work_id, name"
+        chunks = self.db.chunks(query, kind, *n)
         return (self._typed(_score, *row) for rows in chunks for row in rows)
 
     def judge_scores(self, work_ids: Sequence[str]) -> dict[tuple[str, str], Score]:
         """(work id, name) -> judge score, for these candidates."""
         found: dict[tuple[str, str], Score] = {}
-        for at in range(0, len(work_ids), AT_ONCE):
-            part = work_ids[at : at + AT_ONCE]
+        for at in range(0, len(work_ids), _AT_ONCE):
+            part = work_ids[at : at + _AT_ONCE]
             rows = self.rows(
                 f"SELECT {_SCORE} FROM scores WHERE kind = 'judge' AND work_id IN ({', '.join('?' * len(part))})", *part
             )
@@ -145,30 +432,12 @@ class Store(DecisionStore):
 
     def score_values(self, model: str) -> Iterator[tuple[str, str, float]]:
         """(name, task, value) of every score of a model that has a value, read as needed."""
-        rows = self._stream_with(
+        rows = self.db.chunks(
             """SELECT s.name, c.task_id, s.value FROM scores s JOIN candidates c USING (work_id)
                WHERE c.model = ? AND s.value IS NOT NULL ORDER BY s.name, c.position""",
             model,
         )
-        yield from (tuple(row) for row in rows)
-
-    def each_scored(
-        self, names: Sequence[str], kind: Kind | None = None, first: bool = True
-    ) -> Iterator[tuple[Scored, ...]]:
-        """The scores of these names, of one kind or of both, of each candidate, or only of first attempts, by work id,
-        read as needed."""
-        scores = [
-            self._by_work_id(
-                f"""SELECT work_id, iif(applies, ifnull(value, '{UNSCORED}'), '{NOT_APPLICABLE}') FROM scores
-                    WHERE name = ?1 AND (kind = ?2 OR ?2 IS NULL) ORDER BY work_id""",
-                name,
-                kind,
-            )
-            for name in names
-        ]
-        for rows in self._chunks(f"SELECT work_id FROM candidates{' WHERE attempt = 1' * first} ORDER BY work_id"):
-            work_ids = [work_id for (work_id,) in rows]
-            yield from zip(*(one.values(work_ids) for one in scores), strict=True)
+        return chain.from_iterable(rows)
 
     def has_spreads(self) -> bool:
         """Whether any score has a standard deviation."""
@@ -203,10 +472,34 @@ class Store(DecisionStore):
                 ((work_id, s.name, kind, s.value, s.unscored, int(s.applies), s.spread) for work_id, s in scores),
             )
 
-    def judge_scores_of(self, work_id: str) -> list[Score]:
-        """A candidate's judge scores, by name."""
-        rows = self.rows(f"SELECT {_SCORE} FROM scores WHERE work_id = ? AND kind = 'judge' ORDER BY name", work_id)
-        return [self._typed(_score, *row).score for row in rows]
+    # decisions
+
+    def decisions(self) -> list[DecisionRow]:
+        """All decisions, by candidate."""
+        query = "SELECT work_id, accepted, unscored, price_micro_usd FROM decisions ORDER BY work_id"
+        return [
+            DecisionRow(work_id, self._typed(_decision, accepted, unscored), price)
+            for work_id, accepted, unscored, price in self.rows(query)
+        ]
+
+    def undecided(self, limit: int) -> list[Reason]:
+        """Why first attempts have no decision, by model; the most frequent reasons first."""
+        rows = self.rows(
+            """SELECT c.model, d.unscored, count(*) FROM decisions d JOIN candidates c USING (work_id)
+               WHERE d.accepted IS NULL AND c.attempt = 1 GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT ?""",
+            limit,
+        )
+        return [Reason(*row) for row in rows]
+
+    def enter_decisions(self, rows: Iterable[tuple[str, int | None, str | None, int]]) -> None:
+        """Add or replace decisions, rows of the table (by work id), in one transaction."""
+        with self.transaction():
+            self.write_many(
+                """INSERT INTO decisions (work_id, accepted, unscored, price_micro_usd) VALUES (?, ?, ?, ?)
+                   ON CONFLICT (work_id) DO UPDATE SET (accepted, unscored, price_micro_usd) =
+                     (excluded.accepted, excluded.unscored, excluded.price_micro_usd)""",
+                rows,
+            )
 
     # time
 
@@ -260,27 +553,248 @@ class Store(DecisionStore):
         )
         return [BusyTime(*row) for row in rows]
 
-    # meta
-
     def notes(self, kind: str) -> dict[str, Any]:
         """The JSON values stored under `kind:name` in `meta`, by name."""
         rows = self.rows("SELECT key FROM meta WHERE key LIKE ? ORDER BY key", f"{kind}:%")
         return {row["key"].partition(":")[2]: self.json_meta(row["key"]) for row in rows}
 
-    def _enter(self, table: str, kind: type[VerdictRow] | type[RepeatRow], rows: Iterable[Any]) -> None:
-        marks = ", ".join("?" * len(fields(kind)))
-        with self.transaction():
-            self.write_many(
-                f"INSERT OR REPLACE INTO {table} ({columns(kind)}) VALUES ({marks})",
-                (tuple(vars(row).values()) for row in rows),
-            )
+    def _enter(
+        self, table: str, kind: type, rows: Iterable[Any], insert: str = "INSERT OR REPLACE", conflict: str = ""
+    ) -> None:
+        names = [field.name for field in fields(kind)]
+        marks = ", ".join("?" * len(names))
+        self.write_many(
+            f"{insert} INTO {table} ({columns(kind)}) VALUES ({marks}){conflict}",
+            (tuple(getattr(row, name) for name in names) for row in rows),
+        )
+
+    # totals
+
+    def task_totals(self) -> tuple[int, int]:
+        """(number of tasks, their value in micro-USD)"""
+        row = self.rows("SELECT count(*), coalesce(sum(price_micro_usd), 0) FROM tasks")[0]
+        return int(row[0]), int(row[1])
+
+    def task_of_other(self, own: Sequence[tuple[str, str]], categories: Collection[str]) -> str | None:
+        """A task that lacks a value of one of these types in `Task.own`, or has none of the categories; None if all
+        tasks are as a benchmark's."""
+        differs = ["json_type(content, ?) IS NOT ?"] * len(own)
+        differs += [f"category NOT IN ({', '.join('?' * len(categories))})"] if categories else []
+        values = [value for key, kind in own for value in (f"$.own.{key}", kind)]
+        query = f"SELECT task_id FROM tasks WHERE {' OR '.join(differs) or 'FALSE'} ORDER BY position LIMIT 1"
+        return next((str(row["task_id"]) for row in self.rows(query, *values, *categories)), None)
+
+    def shared_images(self) -> dict[tuple[str, ...], int]:
+        """Models with the same pixels for a deliverable -> the number of such images."""
+        rows = self.rows(
+            """SELECT models, count(*) FROM (
+                 SELECT group_concat(model, char(10)) AS models FROM (
+                   SELECT DISTINCT task_id, deliverable, pixels_sha256, model FROM candidates
+                   WHERE state = 'done' ORDER BY task_id, deliverable, pixels_sha256, model)
+                 GROUP BY task_id, deliverable, pixels_sha256 HAVING count(*) > 1)
+               GROUP BY models ORDER BY models"""
+        )
+        return {tuple(models.split("\n")): n for models, n in rows}
+
+    def with_fewer_inputs(self) -> list[tuple[str, str, str]]:
+        """(model, task id, the work of its first candidate) where a generated candidate may have fewer input images
+        than its task: a suite may use some of them only."""
+        rows = self.rows(
+            """SELECT c.model, c.task_id, c.work, min(c.deliverable) FROM candidates AS c JOIN
+                 (SELECT task_id, json_array_length(content, '$.reference_sha256')
+                    + (json_extract(content, '$.source_sha256') IS NOT NULL)
+                    + (json_extract(content, '$.mask_sha256') IS NOT NULL) AS n FROM tasks) USING (task_id)
+               WHERE n > 0 AND c.attempt = 1 AND json_type(c.work, '$.pictures') = 'array'
+                 AND json_array_length(c.work, '$.pictures') < n GROUP BY 1, 2"""
+        )
+        return [(model, task_id, work) for model, task_id, work, _ in rows]
+
+    def unsupported(self) -> set[tuple[str, str]]:
+        """(model, task id) of the tasks that a model does not support."""
+        query = "SELECT DISTINCT model, task_id FROM candidates WHERE state = 'unscored' AND instr(unscored, ?) = 1"
+        return {(model, task_id) for model, task_id in self.rows(query, UNSUPPORTED)}
+
+    def models(self) -> list[str]:
+        """Names of the models of the plan, sorted."""
+        query = "SELECT DISTINCT model FROM candidates ORDER BY model"
+        return self.once("models", lambda: [row["model"] for row in self.rows(query)])
+
+    def n_candidates(self, made: bool = False) -> dict[str, int]:
+        """Model -> number of its candidates, or of its finished images."""
+        where = "WHERE state = 'done'" if made else ""
+        rows = self.rows(f"SELECT model, count(*) AS n FROM candidates {where} GROUP BY model ORDER BY model")
+        return {row["model"]: row["n"] for row in rows}
+
+    def planned_by_model(self) -> dict[str, int]:
+        """Model -> the number of its images that have not been generated."""
+        rows = self.rows("SELECT model, count(*) FROM candidates WHERE state = 'planned' GROUP BY model")
+        return dict(map(tuple, rows))
+
+    def counts(self) -> Counts:
+        where, judges = self.of_judges()
+        row = self.rows(
+            f"""SELECT count(*), coalesce(sum(state = 'done'), 0), coalesce(sum(state = 'unscored'), 0),
+                (SELECT count(*) FROM verdicts WHERE {where}),
+                (SELECT count(*) FROM verdicts WHERE unscored IS NOT NULL AND {where}) FROM candidates""",
+            *judges,
+            *judges,
+        )[0]
+        return Counts(*row)
+
+    def unscored_items(self) -> list[UnscoredItems]:
+        """Images, verdicts and metric scores without a value; scores that do not apply are none of either."""
+        where, judges = self.of_judges()
+        queries: dict[str, tuple[str, tuple[str, ...]]] = {
+            "images": ("candidates WHERE state <> 'planned'", ()),
+            "verdicts": (f"verdicts WHERE {where}", tuple(judges)),
+            "metric scores": ("scores WHERE kind = 'metric' AND applies", ()),
+        }
+        found = []
+        for what, (query, values) in queries.items():
+            rows = self.rows(f"SELECT unscored, count(*) AS n FROM {query} GROUP BY 1 ORDER BY 2 DESC, 1", *values)
+            reasons = tuple((reason, n) for reason, n in rows if reason is not None)
+            if reasons:
+                found.append(UnscoredItems(what, sum(n for _, n in rows), reasons))
+        return found
+
+    def n_unscored(self, reason: str) -> int:
+        """Candidates without an image for this reason."""
+        return int(self.rows("SELECT count(*) FROM candidates WHERE unscored = ?", reason)[0][0])
+
+    def generated(self) -> list[GeneratedRow]:
+        """Numbers of finished images by model, size, input images and batch size, sorted."""
+        return self.once(
+            "generated",
+            lambda: [
+                GeneratedRow(model, height, width, self._typed(_texts, inputs), batch_size, n)
+                for model, height, width, inputs, batch_size, n in self.rows(_GENERATED)
+            ],
+        )
+
+    def truncations(self) -> list[tuple[str, str, dict[str, int]]]:
+        """(model, prompt, number of tokens that each encoder truncated) of all distinct prompts, sorted."""
+        rows = self.rows(
+            """SELECT DISTINCT model, prompt, truncated FROM candidates
+               WHERE truncated IS NOT NULL AND truncated <> '{}' ORDER BY model, prompt, truncated"""
+        )
+        return [(model, prompt, self._typed(truncated_tokens, text)) for model, prompt, text in rows]
+
+    def progress(self) -> list[ModelProgress]:
+        """Numbers of candidates by model, sorted."""
+        rows = self.rows(
+            """SELECT c.model, count(*), sum(c.state = 'planned'), sum(c.attempt = 1),
+                  sum(c.attempt = 1 AND d.work_id IS NULL)
+                FROM candidates AS c LEFT JOIN decisions AS d USING (work_id) GROUP BY c.model ORDER BY c.model"""
+        )
+        return [ModelProgress(*row) for row in rows]
+
+    def outcomes_by_model(self) -> dict[str, str]:
+        """A digest of each model's images and decisions, the same for models with equal ones of all tasks and
+        attempts."""
+        digests: dict[str, Any] = defaultdict(hashlib.sha256)
+        for model, *image in self.rows(
+            """SELECT model, task_id, deliverable, attempt, pixels_sha256, accepted
+               FROM candidates LEFT JOIN decisions USING (work_id) ORDER BY model, task_id, deliverable, attempt"""
+        ):
+            digests[model].update(canonical_json(image).encode())
+        return {model: hashed.hexdigest() for model, hashed in digests.items()}
+
+    def image_digests(self) -> list[str]:
+        """Pixel digests of all finished images, sorted."""
+        return sorted({str(sha) for *_, sha in self.images() if sha is not None})
+
+    def imported_models(self) -> list[str]:
+        """Models with imported images."""
+        return self._models_with("$.model.imported")
+
+    def imported_costs(self) -> dict[str, int | None]:
+        """Model -> cost of its imported images in micro-USD; None if any cost is unknown."""
+        imported = self._models_with("$.pixels")
+        if not imported:
+            return {}
+        rows = self.rows(
+            f"""SELECT model, sum(cost_micro_usd) AS cost, count(*) - count(cost_micro_usd) AS unknown FROM candidates
+                WHERE state = 'done' AND model IN ({", ".join("?" * len(imported))}) GROUP BY model""",
+            *imported,
+        )
+        return {row["model"]: None if row["unknown"] else row["cost"] for row in rows}
+
+    def _models_with(self, key: str) -> list[str]:
+        """Models whose work has a value or null under `key`, sorted; all works of a model have the same keys. The index
+        `candidates_results` has a candidate of each model among its first entries."""
+        rows = self.rows(
+            """SELECT model FROM (SELECT DISTINCT model FROM candidates) AS m
+               WHERE (SELECT json_type(work, ?) FROM candidates WHERE work_id = (
+                   SELECT c.work_id FROM candidates AS c WHERE c.model = m.model LIMIT 1)) IS NOT NULL
+               ORDER BY model""",
+            key,
+        )
+        return [row["model"] for row in rows]
 
 
-def _of_first(n: int | None) -> str:
-    return "" if n is None else f"AND {FIRST_CANDIDATES}"
+_GENERATED = """SELECT model, height, width,
+      iif(instr(work, '"pictures":[]'), '[]', ifnull(json_extract(work, '$.pictures'), '[]')) AS inputs, batch_size,
+      count(*)
+    FROM candidates WHERE state = 'done' GROUP BY model, height, width, inputs, batch_size ORDER BY 1, 2, 3, 4, 5"""
+
+
+def _has_more(backup: Path, now: Committed) -> bool:
+    """Whether a usable backup has more items of any kind than `now`; a backup by another release always counts as
+    more."""
+    try:
+        earlier = Store(backup)
+    except LedgerDamaged:
+        return False
+    except LedgerError:
+        return True
+    try:
+        return any(before > after for before, after in zip(earlier.committed(), now, strict=True))
+    finally:
+        earlier.close()
+
+
+def _first(n: int | None) -> tuple[str, tuple[int, ...]]:
+    """A condition that selects the candidates of the first `n` tasks, and its values."""
+    return ("TRUE", ()) if n is None else (_FIRST_CANDIDATES, (n,))
+
+
+def _task(row: Any) -> Task:
+    try:
+        task = _TASK.validate_json(row["content"])
+    except ValidationError as e:
+        fault = e.errors()[0]["msg"]
+    else:
+        fault = ""
+        if task.task_id != row["task_id"]:
+            fault = "it has another id"
+        elif (row["n_deliverables"] or 0) > len(task.deliverables):
+            fault = "it requests fewer images than have been planned for it"
+    if fault:
+        raise LedgerError(
+            f"the ledger's task {row['task_id'][:80]!r} is invalid ({fault}): "
+            "the run directory was changed by hand or written by another release; repeat the run"
+        )
+    return task
+
+
+def _outcome(row: Any, n: int) -> OutcomeRow:
+    category, price, deliverables, decided, accepted, unscored = row[n:]
+    decision = _decision(accepted, unscored) if decided else None
+    return OutcomeRow(CandidateRow(*row[:n]), category, price, deliverables, decision)
+
+
+def _decision(accepted: int | None, unscored: str | None) -> Decision:
+    return Decision(None if accepted is None else bool(accepted), unscored)
 
 
 def _score(
     work_id: str, kind: Kind, name: str, value: float | None, unscored: str | None, applies: int, spread: float | None
 ) -> ScoreRow:
     return ScoreRow(work_id, kind, Score(name, value, unscored, bool(applies), spread))
+
+
+def _texts(text: str) -> tuple[str, ...]:
+    texts = strictjson.stored(text)
+    assert isinstance(texts, list)
+    assert all(isinstance(entry, str) for entry in texts)
+    return tuple(texts)

@@ -13,7 +13,7 @@ from PIL import Image
 from local_bench.analysis.annotating import open_session
 from local_bench.core.identity import digest
 from local_bench.core.images import store_image
-from local_bench.core.types import Decision, Score
+from local_bench.core.types import Score
 from local_bench.judges.people.items import Given
 from local_bench.judges.people.protocol import load_protocol
 from local_bench.judges.people.serve import address_of, listening_socket, server_of
@@ -21,7 +21,6 @@ from local_bench.judges.people.session import add_people
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import DecisionRow
 from local_bench.suites.printshop import shop
 from local_bench.suites.printshop.drawing import render
 from local_bench.suites.registry import suite
@@ -86,7 +85,7 @@ def make_shop(path, n_tasks=12, models=MODELS, attempts=1, seed=5, brief=None):
         rows = run.store.candidates()
         judged = {row.work_id: made.right[row.image] ^ (k % 7 == 0) for k, row in enumerate(rows)}
         run.store.enter_scores("judge", [(w, Score("brf", 5.0 if good else 1.0)) for w, good in judged.items()])
-        run.store.replace_decisions(DecisionRow(w, Decision(good), 0) for w, good in judged.items())
+        run.store.enter_decisions((w, int(good), None, 0) for w, good in sorted(judged.items()))
     return made
 
 
