@@ -1,20 +1,20 @@
-"""Settlement by the annotators' decisions and by the run's own."""
+"""Settlement by other decisions than the run's: by annotators, or by a predictor (ServImage, table 9 and sec. G.2)."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from local_bench.analysis.payment import decided_by_people
-from local_bench.analysis.settlement import NOT_SETTLED, accounting, counted_attempt
-from local_bench.core.types import Decision
+from local_bench.analysis.settlement import accounting, attempts, counted_attempt
+from local_bench.runs.prediction_file import PredictionLine
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import OutcomeRow
+from local_bench.settle.predictors.revenue import ExpectedRevenue, Probabilities
 from local_bench.settle.settlement import Settlement, settle
-
-NOT_ANNOTATED = "no annotator has decided it"
+from local_bench.settle.table import parts_micro_usd
 
 
 @dataclass(frozen=True)
@@ -34,54 +34,60 @@ class PeopleSettlement:
         return sum(self.not_annotated.values())
 
 
+@dataclass(frozen=True)
+class PredictedSettlement:
+    """One model, settled by predictions and by the run's own decisions."""
+
+    predicted: Settlement
+    """By the thresholded probabilities, as in table 9; images without a prediction are unscored."""
+    expected: ExpectedRevenue
+    """Sum of probability times price over the images, another quantity."""
+    run: Settlement
+
+
 def settled_by_people(run: RunDir, people: Path) -> list[PeopleSettlement]:
     """Every model's settlement by the annotations in `people` (`load_annotations`), highest revenue first. UserError if
     they cannot be read."""
-    decided, attempt = decided_by_people(run, people), counted_attempt(run.config)
+    decided, lines = decided_by_people(run, people), _lines(run, counted_attempt(run.config))
+    by_people, by_run = _settled(run, lines, decided)
     not_annotated: dict[str, Counter[str]] = defaultdict(Counter)
-
-    def decision(row: OutcomeRow) -> Decision:
-        of = row.candidate
-        if of.image is not None and of.work_id not in decided:
-            not_annotated[of.model][row.category] += 1
-        return _decision(decided.get(of.work_id), of.image, row.decision)
-
-    settled, own = settled_with(run, decision, attempt)
-    return [PeopleSettlement(one, own[one.model], not_annotated[one.model]) for one in settled]
+    for row in lines[lines["made"] & ~lines["work_id"].isin(decided)].itertuples():
+        not_annotated[row.model][row.category] += 1
+    return [PeopleSettlement(s, by_run[s.model], not_annotated[s.model]) for s in by_people]
 
 
-def settled_with(
-    run: RunDir, decision_of: Callable[[OutcomeRow], Decision], attempt: int | None = 1
+def settled_by_predictions(run: RunDir, predictions: Sequence[PredictionLine]) -> list[PredictedSettlement]:
+    """Every model's settlement by `predictions`, which has the images of `run`; highest revenue first."""
+    predicted, lines = {line.work_id: line for line in predictions}, _lines(run, 1)
+    accepted = {work_id: line.accepted for work_id, line in predicted.items() if line.accepted is not None}
+    by_prediction, by_run = _settled(run, lines, accepted)
+    expected: dict[str, ExpectedRevenue] = {}
+    for model in by_run:
+        made = lines[lines["made"] & (lines["model"] == model).to_numpy(bool)]
+        of_images = [predicted[work_id] for work_id in made["work_id"]]
+        values = np.array([np.nan if p.probability is None else p.probability for p in of_images], np.float64)
+        unscored = {i: p.unscored or "" for i, p in enumerate(of_images) if p.probability is None}
+        tasks = pd.factorize(made["task_id"], sort=True)[0]
+        expected[model] = Probabilities(values, unscored).expected_revenue(parts_micro_usd(made), tasks)
+    return [PredictedSettlement(s, expected[s.model], by_run[s.model]) for s in by_prediction]
+
+
+def _lines(run: RunDir, attempt: int | None) -> pd.DataFrame:
+    """The deliverables (`settle`) of one attempt of each image, or of all of them, each as a deliverable."""
+    rows = attempts(run.store)
+    if attempt is not None:
+        return rows[rows["attempt"] == attempt]
+    of_task = rows.sort_values(["deliverable", "attempt"]).groupby(["model", "task_id"])["attempt"]
+    return rows.assign(deliverable=of_task.cumcount() + 1, deliverables=of_task.transform("size"))
+
+
+def _settled(
+    run: RunDir, lines: pd.DataFrame, accepted: Mapping[str, bool]
 ) -> tuple[list[Settlement], dict[str, Settlement]]:
-    """Every model's settlement by other decisions, highest revenue first, and by model that of the run; of one attempt
-    of each image, or of all of them, each as a deliverable."""
-    own = {one.model: one for one in accounting(run.store, run.config.settlement).settlements}
-    costs = {model: one.cost_micro_usd for model, one in own.items()}
-    rows = list(run.store.outcomes(attempt))
-    if attempt is None:
-        by_run = _lines(rows, lambda row: row.decision or Decision(None, NOT_SETTLED))
-        own = {one.model: one for one in settle(by_run, costs)}
-    return settle(_lines(rows, decision_of), costs), own
-
-
-def _lines(rows: Sequence[OutcomeRow], decision_of: Callable[[OutcomeRow], Decision]) -> pd.DataFrame:
-    lines = pd.DataFrame(
-        {
-            "model": [row.candidate.model for row in rows],
-            "task_id": [row.candidate.task_id for row in rows],
-            "category": [row.category for row in rows],
-            "price_micro_usd": [row.price_micro_usd for row in rows],
-            "image": [(row.candidate.deliverable, row.candidate.attempt) for row in rows],
-            "accepted": pd.array([decision_of(row).accepted for row in rows], dtype="boolean"),
-            "made": pd.array([row.candidate.image is not None for row in rows], dtype="bool"),
-        }
-    ).sort_values("image", kind="stable")
-    of_task = lines.groupby(["model", "task_id"])["image"]
-    return lines.assign(deliverable=of_task.cumcount() + 1, deliverables=of_task.transform("size"))
-
-
-def _decision(by_people: bool | None, image: str | None, by_run: Decision | None) -> Decision:
-    """A missing image has the run's decision: nobody can annotate it."""
-    if by_people is not None:
-        return Decision(by_people)
-    return by_run if image is None and by_run is not None else Decision(None, NOT_ANNOTATED)
+    """Every model's settlement by the decisions `accepted` (by work id), highest revenue first, and by model that of
+    the run. A missing image has the run's decision: nobody can decide on it."""
+    costs = {s.model: s.cost_micro_usd for s in accounting(run.store, run.config.settlement).settlements}
+    decided = pd.array([accepted.get(work_id) for work_id in lines["work_id"]], dtype="boolean")
+    by_run = lines["accepted"].astype("boolean")
+    other = lines.assign(accepted=pd.Series(decided, index=lines.index).where(lines["made"], by_run))
+    return settle(other, costs), {s.model: s for s in settle(lines, costs)}

@@ -87,9 +87,9 @@ class LabelOptions:
 
         if self.predictor is None:
             return "", {}
+        from local_bench.analysis.people_settlement import settled_by_predictions
         from local_bench.analysis.predictors.card import load
         from local_bench.analysis.predictors.predictions import n_used_tasks, predictions
-        from local_bench.analysis.predictors.settlement import settled_by_predictions
         from local_bench.cli.predictor_output import expected_json, settled_text, used_tasks_note
         from local_bench.runs.payment import model_log_odds
 

@@ -9,10 +9,10 @@ from local_bench.core.tables import table
 from local_bench.report.text import percent
 
 if TYPE_CHECKING:
+    from local_bench.analysis.people_settlement import PredictedSettlement
     from local_bench.analysis.predictors.card import Card
     from local_bench.analysis.predictors.dataset import Statistics
     from local_bench.analysis.predictors.evaluation import Report
-    from local_bench.analysis.predictors.settlement import PredictedSettlement
     from local_bench.runs.prediction_file import PredictionLine
     from local_bench.settle.predictors.evaluation import Measured
     from local_bench.settle.predictors.revenue import ExpectedRevenue

@@ -219,6 +219,10 @@ def test_scores_of_images_have_three_states(tmp_path, seed):
                     None if score is None else "not applicable" if not score.applies
                     else score.value if score.value is not None else f"unscored: {score.unscored}"
                 )  # fmt: skip
+        run.store.enter_scores("judge", [(ids.iloc[0], Score("only", None, "no answer"))])
+        table = scores_by_image(run.store, ids, ["only", "never"])  # not inferred to be texts, whose None is NaN
+        assert table["only"].tolist() == ["unscored", *[None] * (len(ids) - 1)]
+        assert table["never"].tolist() == [None] * len(ids)
         rows = run.store.frame("scores")
         assert scored(rows)["value"].dtype == float
         assert len(scored(rows)) == sum(s.value is not None for of in run.store.scores() for s in [of.score])

@@ -8,9 +8,9 @@ from local_bench.analysis.agreement import Pair, agreement
 from local_bench.analysis.annotations import OVERALL, PEOPLE
 from local_bench.analysis.official import image_results, run_results
 from local_bench.analysis.payment import explained_alike, payment, predicted, rejected
+from local_bench.analysis.people_settlement import settled_by_predictions
 from local_bench.analysis.predictors.card import load
 from local_bench.analysis.predictors.predictions import predictions
-from local_bench.analysis.predictors.settlement import settled_by_predictions
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd
 from local_bench.report.papers.inputs import Given

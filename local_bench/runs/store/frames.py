@@ -46,4 +46,4 @@ def scores_by_image(
         column = np.full(len(index), None, dtype=object)
         column[at[at >= 0]] = cells[at >= 0]
         columns[name] = column
-    return pd.DataFrame(columns, index=range(len(index)))
+    return pd.DataFrame(columns, index=range(len(index)), dtype=object)
