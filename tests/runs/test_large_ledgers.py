@@ -105,3 +105,17 @@ def test_a_task_that_no_release_writes_is_refused_where_its_images_are_counted(t
         run.store.write("UPDATE tasks SET content = json_patch(content, ?)", content)
         with pytest.raises(LedgerError, match="invalid"):
             run.store.input_digests()
+
+
+@pytest.mark.parametrize("change", ["UPDATE tasks SET task_id = '../x'", "UPDATE candidates SET task_id = 'lost'"])
+def test_names_and_tasks_of_a_large_ledger_are_checked(tmp_path, monkeypatch, change):
+    """A candidate of no task would be left out of every frame of outcomes."""
+    with random_run(tmp_path / "run", 0):
+        pass
+    db = sqlite3.connect(tmp_path / "run" / "ledger.sqlite")
+    db.execute(f"{change} WHERE rowid = 1")
+    db.commit()
+    db.close()
+    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
+    with pytest.raises(LedgerDamaged, match="forged"):
+        RunDir.open(tmp_path / "run")

@@ -39,7 +39,8 @@ _VALUES_AT_ONCE = 900
 """Values in one INSERT statement of several rows, which takes half the time of as many statements of one row."""
 LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
 _CHECKED_BYTES = 256_000_000
-"""The rows of larger files are not checked when they are opened, which takes 20 s for 2 GB; `verify` does it."""
+"""The structure of larger files and some conditions of their rows are not checked when they are opened, which takes
+20 s for 2 GB; `verify` does it."""
 _CHUNK = 500
 """Rows that are fetched at a time."""
 T = TypeVar("T")
@@ -75,8 +76,9 @@ class Database:
             if missing:
                 raise self.damaged(f"is damaged (it lacks the table {missing!r})")
             self._check(fault_of_definitions(self._db))
-            if path.stat().st_size <= _CHECKED_BYTES:
-                self._check(next(self.integrity_faults(quick=True), None))
+            large = path.stat().st_size > _CHECKED_BYTES
+            faults = faults_of_rows(self._db, whole=False) if large else self.integrity_faults(quick=True)
+            self._check(next(faults, None))
             if view:
                 self._set_decisions_aside()
             if write or create:
