@@ -81,7 +81,7 @@ def _interval(low: float | None, high: float | None) -> str:
 
 def payment_json(found: "Payment") -> dict[str, Any]:
     """The result as JSON: money in US dollars, shares as fractions, predictors in serialised form."""
-    from local_bench.settle.predictors.serialization import dumps
+    from local_bench.settle.predictors.models import dumps
 
     return {
         "explained": [asdict(row) for row in found.explained],

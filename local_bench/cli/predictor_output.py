@@ -32,8 +32,7 @@ def card_json(card: "Card") -> dict[str, Any]:
 
 def tuned_thresholds(card: "Card") -> dict[str, float]:
     """The thresholds of the tuned rule."""
-    from local_bench.settle.predictors.models import Rule
-    from local_bench.settle.predictors.serialization import loads
+    from local_bench.settle.predictors.models import Rule, loads
 
     rule = loads(card.tuned_rule)
     assert isinstance(rule, Rule)

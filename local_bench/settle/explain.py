@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from local_bench.settle.agreement import Agreement, spearman
-from local_bench.settle.bootstrap import RESAMPLES, ends, resampled_counts
+from local_bench.settle.bootstrap import RESAMPLES, by_content, ends, resampled_counts
 from local_bench.settle.discrimination import Bin, Bools, auc, by_bin, pr_auc
 from local_bench.settle.intervals import Floats
-from local_bench.settle.ordering import by_content
 from local_bench.settle.predictors.features import Features
 
 COMPOSITE = "composite"

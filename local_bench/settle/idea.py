@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.settle.strata import stratified_interval
+from local_bench.settle.intervals import stratified_interval
 
 QUESTIONS = 6
 REPEATS = 3

@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from local_bench.settle.bootstrap import by_content
 from local_bench.settle.intervals import LEVEL, Floats, kish, ratio_and_error, student, wilson
-from local_bench.settle.ordering import by_content
 
 Over = Literal["these orders", "orders like these"]
 """Estimand: the annotations of all images of this run, or of the population of such orders."""

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtri
 
+from local_bench.settle.bootstrap import by_content
 from local_bench.settle.intervals import LEVEL, Floats, student
-from local_bench.settle.ordering import by_content
 from local_bench.settle.ppi import GUESS, judged_variance, with_added
 
 ASSURANCE = 0.8

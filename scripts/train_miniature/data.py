@@ -10,9 +10,8 @@ import numpy as np
 
 from local_bench.suites.printshop.drawing import Pixels, render
 from local_bench.suites.printshop.edits import KINDS, Edit
-from local_bench.suites.printshop.phrases import LANGUAGES, Language, Phrase, language_words
+from local_bench.suites.printshop.phrases import LANGUAGES, Language, Phrase, language_words, wordings, write_caption
 from local_bench.suites.printshop.scene import Figure, Scene
-from local_bench.suites.printshop.wording import wordings, write_caption
 from scripts.printshop.orderbook import frame
 from scripts.printshop.sampling import (
     choose,

@@ -26,8 +26,8 @@ from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import Pixels
 from local_bench.suites.printshop.edits import KINDS
 from local_bench.suites.printshop.matching import detected_facts, facts
+from local_bench.suites.printshop.phrases import wordings, write_caption
 from local_bench.suites.printshop.scene import Scene
-from local_bench.suites.printshop.wording import wordings, write_caption
 from scripts.printshop.comparison import match_edit
 from scripts.printshop.sampling import (
     choose,

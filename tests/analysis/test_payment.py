@@ -13,7 +13,7 @@ from local_bench.cli.labels import LabelOptions
 from local_bench.core.errors import UserError
 from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.predictors.serialization import loads
+from local_bench.settle.predictors.models import loads
 from tests.analysis.simulated import config, draw, judged
 from tests.cli.test_labels import MODEL, N, line, run, truth  # noqa: F401
 from tests.suites.benchmarks import layouts

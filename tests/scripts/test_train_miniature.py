@@ -2,8 +2,7 @@ import numpy as np
 import torch
 
 from local_bench.suites.printshop.drawing import render
-from local_bench.suites.printshop.phrases import vocabulary
-from local_bench.suites.printshop.wording import read_caption
+from local_bench.suites.printshop.phrases import read_caption, vocabulary
 from scripts.printshop.damage import KINDS
 from scripts.printshop.sampling import held_out
 from scripts.train_miniature import data, judge_cases

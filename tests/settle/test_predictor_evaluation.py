@@ -12,8 +12,7 @@ from local_bench.settle.predictors import fitting
 from local_bench.settle.predictors.evaluation import accuracy_difference, evaluate
 from local_bench.settle.predictors.features import Features
 from local_bench.settle.predictors.fitting import fit_calibration, fit_concepts, fit_held_out, out_of_fold, tune_rule
-from local_bench.settle.predictors.models import Calibrated, Platt, Rule
-from local_bench.settle.predictors.serialization import dumps, loads
+from local_bench.settle.predictors.models import Calibrated, Platt, Rule, dumps, loads
 from local_bench.settle.predictors.splits import split_of
 from tests.settle.test_predictors import world
 

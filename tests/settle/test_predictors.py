@@ -12,9 +12,8 @@ from local_bench.settle.intervals import share_interval
 from local_bench.settle.predictors import fitting
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import fit_concepts, fit_rule
-from local_bench.settle.predictors.models import ConceptModel, Layout, Linear, Platt, Rule
+from local_bench.settle.predictors.models import ConceptModel, Layout, Linear, Platt, Rule, dumps, loads
 from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, Probabilities, RealisedRevenue
-from local_bench.settle.predictors.serialization import dumps, loads
 
 CATEGORIES = ("Digital", "Portrait", "Product")
 

@@ -18,8 +18,7 @@ from local_bench.core.identity import digest
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.yamlfile import Strict
 from local_bench.runs.payment import MODEL
-from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule
-from local_bench.settle.predictors.serialization import loads
+from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule, loads
 
 FILE = "predictor.json"
 FORMAT = 1

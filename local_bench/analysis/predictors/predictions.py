@@ -11,9 +11,8 @@ from local_bench.core.errors import UserError
 from local_bench.runs.prediction_file import PredictionLine
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.features import Features, feature_table
-from local_bench.settle.predictors.models import Calibrated, Rule
+from local_bench.settle.predictors.models import Calibrated, Rule, loads
 from local_bench.settle.predictors.revenue import Decisions, Probabilities
-from local_bench.settle.predictors.serialization import loads
 from local_bench.settle.predictors.splits import task_digest
 
 NO_IMAGE = "there is no image"

@@ -21,8 +21,7 @@ from local_bench.settle.predictors.fitting import (
     fit_held_out,
     tune_rule,
 )
-from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule
-from local_bench.settle.predictors.serialization import dumps
+from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule, dumps
 from local_bench.settle.predictors.splits import SPLITS
 
 

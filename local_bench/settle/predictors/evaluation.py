@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.settle.bootstrap import Statistic, percentile, resampled_counts, task_sums
+from local_bench.settle.bootstrap import Statistic, by_content, percentile, resampled_counts, task_sums
 from local_bench.settle.discrimination import Bools, auc, pr_auc, quality
 from local_bench.settle.explain import LEAST_TASKS, auc_interval
 from local_bench.settle.intervals import Floats
-from local_bench.settle.ordering import by_content
 
 RESAMPLES = 10_000
 

@@ -27,9 +27,18 @@ from local_bench.settle.hype import (
 )
 from local_bench.settle.sensitivity import effective_costs, flips
 from local_bench.settle.workflows import WorkflowResult, best_of, retry_until_pass, single_shot
-from local_bench.suites.grids import Table, grid_json, grid_table
 from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judgements
-from local_bench.suites.published import Published, dollars, figure, listed, number, percent
+from local_bench.suites.published import (
+    Published,
+    Table,
+    dollars,
+    figure,
+    grid_json,
+    grid_table,
+    listed,
+    number,
+    percent,
+)
 
 PROTOCOL_ATTEMPTS = 10
 GRID_SECONDS = (5, 10, 20, 40, 80)

@@ -6,7 +6,7 @@ from math import fsum
 
 from local_bench.core.types import Score, Task
 from local_bench.settle.ice import TASKS, composite, dimensions, item_scores, needed, overall, range_of
-from local_bench.settle.strata import stratified_interval
+from local_bench.settle.intervals import stratified_interval
 from local_bench.suites.ice_bench.results import Item
 from local_bench.suites.published import Published, figure, listed, within
 

@@ -1,22 +1,26 @@
-"""The tasks of `printshop` and their requested scenes.
+"""The tasks of `printshop`, their requested scenes, and the ground truth of their images: the checker's results in the
+form of a judge's answers, for evaluation points (`brf`; undetermined points are not met, as in the rubric), the
+consistency of an edit (`cns_edit`) and a set's style (`cns_set`), but not for visual quality.
 
 `orders.jsonl` is an ordinary task file. Requested scenes are parsed from its texts: a deliverable is a caption, or an
 instruction for the task's source image, whose scene is in `sources.json`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError
-from local_bench.core.types import Task
-from local_bench.suites.printshop.checker import DetectedScene
+from local_bench.core.types import GroundTruth, Task
+from local_bench.suites.printshop.checker import DetectedScene, detect
+from local_bench.suites.printshop.drawing import SIDE, Pixels
 from local_bench.suites.printshop.edits import Edit, read_instruction
+from local_bench.suites.printshop.matching import detected_facts, edit_score, match, set_scores, style_of
+from local_bench.suites.printshop.phrases import read_caption
 from local_bench.suites.printshop.points import holds, read_point
 from local_bench.suites.printshop.scene import Scene, scene_from
-from local_bench.suites.printshop.wording import read_caption
 
 FOLDER = Path(__file__).parent
 ORDERS = FOLDER / "orders.jsonl"
@@ -68,3 +72,30 @@ def points_met(task: Task, images: Sequence[DetectedScene]) -> list[bool | None]
 def sources() -> dict[str, Scene]:
     """Task id -> scene of its source image."""
     return {task_id: scene_from(scene) for task_id, scene in strictjson.loads(SOURCES.read_text("utf-8")).items()}
+
+
+SHAPE = (SIDE, SIDE, 3)
+"""The array shape of images with ground truth."""
+
+
+def truths(task: Task, images: Mapping[int, Pixels]) -> dict[int, GroundTruth]:
+    """Ground truth of one model's images for a task: uint8 RGB by deliverable (from 1). Images of other sizes than
+    64x64 are left out. TaskFileError if the task's text cannot be parsed."""
+    seen = {i: detect(pixels) for i, pixels in sorted(images.items()) if pixels.shape == SHAPE}
+    requested_images = dict(enumerate(requested(task), 1))
+    points = [read_point(text) for text in task.evaluation_points]
+    styles = dict(zip(seen, set_scores([style_of(image) for image in seen.values()]), strict=True))
+    found = {}
+    for i, image in seen.items():
+        answers: dict[tuple[str, int], dict[str, object] | None] = {
+            ("brf", k): None if point is None else {"met": int(holds(point, image) is True)}
+            for k, point in enumerate(points)
+        }
+        edit = requested_images[i].edit
+        if edit is not None:
+            answers["cns_edit", 0] = {"score": edit_score(detected_facts(image), edit), "flags": []}
+        if len(task.deliverables) > 1:
+            complete = len(seen) == len(task.deliverables)
+            answers["cns_set", 0] = {"score": styles[i], "flags": []} if complete else None
+        found[i] = GroundTruth(answers, match(image, requested_images[i].scene))
+    return found

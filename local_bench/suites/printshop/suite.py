@@ -23,6 +23,6 @@ class PrintShop(DesignTasks):
     has_ground_truth = True
 
     def ground_truth(self, task: Task, images: "Mapping[int, NDArray[np.uint8]]") -> dict[int, GroundTruth]:
-        from local_bench.suites.printshop.ground_truth import truths
+        from local_bench.suites.printshop.shop import truths
 
         return truths(task, images)

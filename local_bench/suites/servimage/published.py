@@ -12,8 +12,7 @@ from local_bench.settle.savings import ClientSavings, savings
 from local_bench.settle.sensitivity import Point, flips, revenues
 from local_bench.settle.settlement import AsPrinted, Earnings, by_category, earnings
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, amounts, orders, outcome_table, whole
-from local_bench.suites.grids import grid_json, grid_table
-from local_bench.suites.published import Published, dollars, figure, listed, number, percent
+from local_bench.suites.published import Published, dollars, figure, grid_json, grid_table, listed, number, percent
 from local_bench.suites.servimage.results import Image, Order, Scores
 
 THRESHOLDS = tuple(Fraction(n, 2) for n in range(2, 11))

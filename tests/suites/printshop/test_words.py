@@ -5,9 +5,15 @@ import numpy as np
 import pytest
 
 from local_bench.suites.printshop.checker import DetectedFigure, DetectedScene
-from local_bench.suites.printshop.phrases import LANGUAGES, split_words, vocabulary
+from local_bench.suites.printshop.phrases import (
+    LANGUAGES,
+    read_caption,
+    split_words,
+    vocabulary,
+    wordings,
+    write_caption,
+)
 from local_bench.suites.printshop.points import Point, holds, points_of, read_point, true_of, write_point
-from local_bench.suites.printshop.wording import read_caption, wordings, write_caption
 from scripts.printshop.sampling import sample_caption, sample_point, sample_scene, wording_held_out
 
 
