@@ -30,7 +30,6 @@ from PIL import Image
 
 from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_libraries
-from local_bench.core.tables import table
 from local_bench.generators.architecture import components
 from local_bench.generators.arithmetic import count
 from local_bench.generators.base import Machine
@@ -42,6 +41,7 @@ from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve
+from local_bench.report.render import aligned
 from local_bench.runs.config import RunConfig
 from local_bench.runs.executors.local import LocalExecutor
 from local_bench.runs.generate import generate
@@ -335,7 +335,7 @@ def main() -> None:
         "cases": [asdict(case) for case in cases],
     }
     columns = ("card", "batch_size", "compiled", "ours_images_per_s", "times_faster_than_plain", "overhead_over_bare")
-    print("\n" + table(columns, [[str(getattr(case, column)) for column in columns] for case in cases]))
+    print("\n" + aligned(columns, [[str(getattr(case, column)) for column in columns] for case in cases]))
     if a.out:
         a.out.write_text(json.dumps(result, indent=2) + "\n")
 

@@ -108,10 +108,9 @@ def again(folder: Path) -> None:
 
 
 def report(folder: Path) -> None:
-    """What the command `settle` writes besides the ledger."""
+    """The exports; the pages are measured by `scripts.bench_site`."""
     from local_bench.analysis.settlement import accounting
     from local_bench.report.exports import write_exports
-    from local_bench.report.page import write_report
     from local_bench.report.site.run_exports import write_run_tables
     from local_bench.runs.rundir import RunDir
 
@@ -119,7 +118,6 @@ def report(folder: Path) -> None:
         money = accounting(run.store, run.config.settlement)
         write_exports(run, money)
         write_run_tables(run, money)
-        write_report(run, money)
 
 
 def files(folder: Path) -> None:

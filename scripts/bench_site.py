@@ -1,14 +1,14 @@
-"""Measures the site of a large synthetic run, and the page in Chromium.
+"""Measures the report of a large synthetic run, and its pages in Chromium.
 
     python -m scripts.bench_site [--tasks 1070] [--models 16] [--side 256] [--json FILE] [--work DIR]
 
 The run has 1 to 4 images per task and model (about 33,000), three scores and a decision each, and four verdicts for
 every one. `report --out` is timed the first time and again, each in a process of its own with its peak memory (its own
 and that of its largest child process, of which there are two); then Chromium opens the site from the disk: bytes and
-time of the first view, time of a filter and of a search, and the renderer's memory. The one-page report of the same run
-(`report`), which shows the first 200 tasks only, is measured too. `view` is started twice, without a site and with
-the one of the first time: seconds from the start of the command to the link, to the first page (which says what is
-computed), to the overview and to the last figure. `--run RUN` measures `view` of an existing run and nothing else.
+time of the first view, time of a filter and of a search, and the renderer's memory. `view` is started twice, without
+a site and with the one of the first time: seconds from the start of the command to the link, to the first page (which
+says what is computed), to the overview and to the last figure. `--run RUN` measures `view` of an existing run and
+nothing else.
 """
 
 import argparse
@@ -31,16 +31,12 @@ MEASURE = """
 import json, resource, sys, time
 from pathlib import Path
 import local_bench.runs.engine
-from local_bench.report.page import write_report
 from local_bench.report.site.build import write_site
 from local_bench.runs.rundir import RunDir
 if __name__ == "__main__":
     begun = time.perf_counter()
     with RunDir.open(Path(sys.argv[1])) as run:
-        if sys.argv[2] == "page":
-            write_report(run)
-        else:
-            write_site([run], Path(sys.argv[2]), 2)
+        write_site([run], Path(sys.argv[2]), 2)
     own, child = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     seconds = round(time.perf_counter() - begun, 1)
     print(json.dumps({"seconds": seconds, "peak_mib": round(own), "child_peak_mib": round(child)}))
@@ -181,20 +177,6 @@ def renderer_mib() -> int:
     return max(found)
 
 
-def page_in_chromium(index: Path, chromium: str) -> dict[str, Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        begun = time.perf_counter()
-        page.goto(index.as_uri())
-        seconds = time.perf_counter() - begun
-        memory = renderer_mib()
-        browser.close()
-    return {"view_s": round(seconds, 2), "bytes": index.stat().st_size, "renderer_mib": memory}
-
-
 def in_chromium(index: Path, chromium: str) -> dict[str, Any]:
     from playwright.sync_api import sync_playwright
 
@@ -262,14 +244,13 @@ def main() -> None:
         script.write_text(MEASURE)
         shutil.rmtree(folder / "site", ignore_errors=True)
         site = str(folder / "site")
-        for name, out in (("report_first", site), ("report_again", site), ("one_page", "page")):
-            command = [sys.executable, str(script), str(folder / "large"), out]
+        for name in ("report_first", "report_again"):
+            command = [sys.executable, str(script), str(folder / "large"), site]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             result[name] = json.loads(done.stdout)
             print(name, result[name], flush=True)
         result |= view_twice(folder / "large", folder / "cache")
         result |= in_chromium(folder / "site" / "index.html", given.chromium)
-        result["one_page"] |= page_in_chromium(folder / "large" / "report" / "index.html", given.chromium)
     print(json.dumps(result, indent=2))
     if given.json:
         given.json.write_text(json.dumps(result, indent=2) + "\n")

@@ -35,7 +35,7 @@ import local_bench.generators.sd3  # noqa: E402
 import local_bench.judges.metrics.entropy  # noqa: E402
 import local_bench.judges.vlm.local  # noqa: E402
 import local_bench.report.exports  # noqa: E402
-import local_bench.report.page  # noqa: E402, F401
+import local_bench.report.site.build  # noqa: E402, F401
 from local_bench.analysis.digest import digests  # noqa: E402
 from local_bench.cli.main import main as command_line  # noqa: E402
 from local_bench.runs.rundir import RunDir  # noqa: E402

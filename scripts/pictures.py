@@ -2,9 +2,9 @@
 
     python -m scripts.pictures RUN [--out docs] [--protocol NAME …] [--chromium PATH]
 
-Writes site.png (the overview), task.png (one task with the images of all models), report.png and annotate.png, 1280
-pixels wide with at most 256 colours; with --protocol only the annotation page of these protocols, as NAME.png. RUN is
-copied first, so that its annotations are not changed.
+Writes the report's pages: site.png (the overview), task.png (one task with the images of all models) and report.png
+(the judge compared with ground truth), and annotate.png, 1280 pixels wide with at most 256 colours; with --protocol
+only the annotation page of these protocols, as NAME.png. RUN is copied first, so that its annotations are not changed.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
-        run, site = Path(scratch) / "demo", Path(scratch) / "site"
+        run = Path(scratch) / "demo"
         shutil.copytree(given.run, run)
         browser = playwright.chromium.launch(executable_path=given.chromium, args=["--no-sandbox", "--disable-gpu"])
 
@@ -82,16 +82,12 @@ def main() -> None:
 
         if not given.protocol:
             page = new_page()
-            for more in ([], ["--out", str(site)]):
-                subprocess.run([sys.executable, "-m", "local_bench", "report", str(run), *more], check=True)
-            for name, where in (("site", ""), ("task", f"#/task/0/{TASK}")):
+            subprocess.run([sys.executable, "-m", "local_bench", "report", str(run)], check=True)
+            for name, where in (("site", ""), ("task", f"#/task/0/{TASK}"), ("report", "#/details/0/truth")):
                 page.goto("about:blank")
-                page.goto(f"{(site / 'index.html').as_uri()}{where}")
+                page.goto(f"{(run / 'report' / 'index.html').as_uri()}{where}")
                 page.wait_for_selector("main h2")
                 save(page, given.out / f"{name}.png")
-            page.set_viewport_size({"width": WIDTH, "height": 1250})  # with the first table
-            page.goto((run / "report" / "index.html").as_uri())
-            save(page, given.out / "report.png")
             page.close()
         for protocol in given.protocol or [PROTOCOL]:
             with annotating(run, protocol) as link:

@@ -27,10 +27,9 @@ DECIDES_NOTHING = {
         "cli.doctor._packages",
         "runs.estimate._basis",
         "runs.budget._judge_s",
-        "report.making.hour",
+        "report.sections._generation",
     ),  # shows
     *("cli.run.plan", "runs.roofline.peak_flop_per_s", "runs.metric_times.metric_time", "runs.budget.budget"),
-    "report.making.peak_sentence",
     *("generators.numerics.device_name", "runs.executors.local._judge_device", "runs.timing._Clock.lap"),  # reads
     *("runs.executors.ray_actors._Actor.facts", "runs.executors.ray_actors.RayWorker.work"),
     *("runs.executors.ray_executor.RayExecutor._setting", "runs.device.JudgeDevice.on_gpu", "runs.prices.price_of"),

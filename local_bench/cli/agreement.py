@@ -8,7 +8,7 @@ import click
 
 from local_bench.cli.options import JSON, PATH, RUN, examples
 from local_bench.cli.output import say, show, show_json
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
     from local_bench.analysis.agreement import Agreements, Pair
@@ -51,7 +51,7 @@ def agreements_text(found: "Agreements") -> str:
     if found.pairs:
         header = ["judge", "against", "dimension", "images", "agreement", "95 %", "kappa", "95 %"]
         header += ["models", "rho", f"top {found.k}", "unscored"]
-        parts.append(table(header, [_pair_row(p) for p in found.pairs]))
+        parts.append(aligned(header, [_pair_row(p) for p in found.pairs]))
     if found.alphas:
         rows = [
             [
@@ -66,7 +66,7 @@ def agreements_text(found: "Agreements") -> str:
             ]
             for a in found.alphas
         ]
-        parts.append(table(["among", "dimension", "raters", "images", "level", "alpha", "same", "unscored"], rows))
+        parts.append(aligned(["among", "dimension", "raters", "images", "level", "alpha", "same", "unscored"], rows))
     if found.order_swaps:
         rows = [
             [
@@ -82,7 +82,7 @@ def agreements_text(found: "Agreements") -> str:
             for s in found.order_swaps
         ]
         header = ["judge, both image orders", "images", "same", "95 %", "difference", "95 %", "unscored"]
-        parts.append(table(header, rows))
+        parts.append(aligned(header, rows))
     if undefined := _undefined_text(found):
         parts.append(undefined)
     return "\n\n".join(parts)

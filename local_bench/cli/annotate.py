@@ -9,7 +9,7 @@ import click
 
 from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
 from local_bench.cli.output import say, show, show_json
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
     from local_bench.judges.people.database import Role
@@ -137,7 +137,7 @@ def serve(
                     [one.name, one.role, links.get(one.name) or ("(has a link)" if one.has_link else "(has no link)")]
                     for one in everyone
                 ]
-                show(table(["annotator", "role", "personal link"], rows))
+                show(aligned(["annotator", "role", "personal link"], rows))
             if opened.work.n_missing:
                 say(f"local-bench: {opened.work.n_missing} images are missing and cannot be annotated")
             if before not in (None, address.base) and any(one.has_link and one.name not in links for one in everyone):
@@ -219,10 +219,10 @@ def _status_text(found: "Summary") -> str:
     parts = [
         f"{found.protocol}: {found.n_complete} of {found.n_items} items have {found.raters} answers; "
         f"{found.n_disputed} wait for adjudication, {found.n_adjudicated} are adjudicated",
-        table(header, rows),
+        aligned(header, rows),
     ]
     if fields:
-        parts.append(table(["question", "images", "raw agreement", "kappa", "alpha"], fields))
+        parts.append(aligned(["question", "images", "raw agreement", "kappa", "alpha"], fields))
     return "\n\n".join(parts)
 
 
@@ -312,7 +312,7 @@ def ranking(run_dir: Path, as_json: bool) -> int:
         ]
         for one in found
     ]
-    show(table(["model", "won", "tied", "lost", "win rate", "95 %", "Bradley-Terry"], rows))
+    show(aligned(["model", "won", "tied", "lost", "win rate", "95 %", "Bradley-Terry"], rows))
     return 0
 
 

@@ -12,7 +12,7 @@ from local_bench.cli.output import say, show, show_json
 from local_bench.cli.suites_fetch import fetch_suite
 from local_bench.core.packages import require
 from local_bench.core.paths import config_files, find_config, is_safe_id
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 
 
 @click.group(cls=Commands)
@@ -48,7 +48,7 @@ def list_models(as_json: bool) -> int:
         ]
         for c in sorted(known.values(), key=lambda c: (c.role, c.family, c.parameters_b))
     ]
-    show(table(["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"], rows))
+    show(aligned(["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"], rows))
     return int(bool(faults))
 
 
@@ -67,7 +67,7 @@ def show_model(name: str, as_json: bool) -> int:
     if as_json:
         show_json(data)
     else:
-        show(table(["key", "value"], card_rows(data)))
+        show(aligned(["key", "value"], card_rows(data)))
     return 0
 
 
@@ -111,7 +111,7 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | N
         fetch_files(card, pinned, say)
         fetched[card.name] = local_files(card, say)
     if not as_json:
-        show(table(["model", "licence", "files", "size", "commit", "weights sha256"], fetch_rows(requested, fetched)))
+        show(aligned(["model", "licence", "files", "size", "commit", "weights sha256"], fetch_rows(requested, fetched)))
     if address is None:
         if as_json:
             show_json(fetched)
@@ -124,7 +124,7 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | N
         show_json(fetched | {"nodes": [asdict(entry) for entry in on_nodes]})
     else:
         rows = [[n.node, n.model, n.weights_sha256 or "-", n.error or "equal"] for n in on_nodes]
-        show(table(["node", "model", "weights sha256", "state"], rows))
+        show(aligned(["node", "model", "weights sha256", "state"], rows))
     return int(any(entry.error for entry in on_nodes))
 
 
@@ -221,7 +221,7 @@ def list_suites(as_json: bool) -> int:
         show_json({s.name: {"title": s.title, "licence": s.licence, "source": s.source} for s in known})
     else:
         rows = [[s.name, s.title, "included" if s.shipped else "set suite.path", s.licence] for s in known]
-        show(table(["suite", "title", "tasks", "licence"], rows))
+        show(aligned(["suite", "title", "tasks", "licence"], rows))
     return 0
 
 
@@ -253,5 +253,5 @@ def show_suite(name: str, path: Path | None, part: str | None, as_json: bool) ->
             "value_usd": usd_number(sum(t.price_micro_usd for t in tasks)),
             "by_category": {c: sum(t.category == c for t in tasks) for c in sorted({t.category for t in tasks})},
         }
-    show_json(data) if as_json else show(table(["key", "value"], [[key, str(value)] for key, value in data.items()]))
+    show_json(data) if as_json else show(aligned(["key", "value"], [[key, str(value)] for key, value in data.items()]))
     return 0

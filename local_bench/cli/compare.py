@@ -7,7 +7,7 @@ import click
 
 from local_bench.cli.options import JSON, PATH, examples, runs_completed
 from local_bench.cli.output import say, show, show_json
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
     from local_bench.analysis.compare import Comparison, FigureComparison
@@ -46,7 +46,7 @@ def comparison_text(found: "Comparison") -> str:
     header = ["A", "B", "quantity", "A value", "B value", "A - B", "95 %", "p", "p (Holm)", "detectable", "tasks"]
     return "\n".join(
         [
-            table([*header, "unscored", "if unscored"], [_row(row) for row in found.rows]),
+            aligned([*header, "unscored", "if unscored"], [_row(row) for row in found.rows]),
             f"{found.n_tasks} common tasks; 95 % and p: sign flips and t over tasks, each comparison alone; p (Holm): "
             "corrected for the pairs of a quantity, not for several quantities; detectable: with a power of 80 % on "
             "tasks like these; a difference that is not significant does not mean equal",

@@ -14,7 +14,7 @@ from local_bench.cli.output import show, show_json
 from local_bench.core.errors import ConfigError, MissingExtra
 from local_bench.core.machine import free_disk, toolchain
 from local_bench.core.packages import EXTRAS, missing, require, versions
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 
 _IMPORTED = {
     "torch": "torch",
@@ -85,7 +85,7 @@ def doctor(
         show_json({"ok": all(c["ok"] is not False for c in checks), "checks": checks})
     else:
         mark = {True: "ok", False: "MISSING", None: "-"}
-        show(table(["check", "state", "detail"], [[c["check"], mark[c["ok"]], c["detail"]] for c in checks]))
+        show(aligned(["check", "state", "detail"], [[c["check"], mark[c["ok"]], c["detail"]] for c in checks]))
     return 1 if any(c["ok"] is False for c in checks) else 0
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from local_bench.cli.output import progress, show, show_json
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
     from local_bench.core.types import Score
@@ -44,7 +44,7 @@ def measure_folder(
         show_json({"metrics": result.metrics, "captions_cut": result.cut, "images": images})
     else:
         rows = [[image, *(_cell(scores[name]) for name in names)] for image, scores in result.images.items()]
-        show(table(["image", *names], rows))
+        show(aligned(["image", *names], rows))
     return 0
 
 

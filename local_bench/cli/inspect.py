@@ -2,14 +2,17 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from local_bench.cli.options import ALLOW_REMOTE, JSON, PATH, RUN, SETTING, examples, run_dirs, runs_completed
 from local_bench.cli.output import progress, say, say_faults, show, show_json
 from local_bench.core.errors import UserError
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
+
+if TYPE_CHECKING:
+    from local_bench.runs.rundir import RunDir
 
 
 @click.command("ls", epilog=examples("local-bench ls", "local-bench ls /data/runs --json"))
@@ -30,7 +33,7 @@ def list_runs(folder: Path | None, as_json: bool) -> int:
         show(f"no runs in {folder}")
     else:
         header = ["run", "suite", "models", "images", "unscored", "verdicts", "modified", "fault"]
-        show(table(header, [_table_row(row) for row in rows]))
+        show(aligned(header, [_table_row(row) for row in rows]))
     return 0
 
 
@@ -68,65 +71,64 @@ def _table_row(row: dict[str, Any]) -> list[str]:
     )
 )
 @click.argument("run_dirs", metavar="RUN…", nargs=-1, required=True, type=PATH, shell_complete=runs_completed)
-@click.option("--out", type=PATH, help="Write the site that `view` shows, of all RUNs, to this folder.")
+@click.option("--out", type=PATH, help="Write a site of all RUNs, which can be copied, to this folder.")
 @click.option(
     "--figures", is_flag=True, help="Also draw the figures, as SVG, PDF, PNG and CSV, to RUN/exports/figures."
 )
+@click.option(
+    "--single-file", is_flag=True, help="Also write the site as one file to mail, report.html beside its index."
+)
 @JSON
-def report(run_dirs: tuple[Path, ...], out: Path | None, figures: bool, as_json: bool) -> int:
-    """Rewrite RUN's report page and exports, or with --out the browsable site of one RUN or several.
+def report(run_dirs: tuple[Path, ...], out: Path | None, figures: bool, single_file: bool, as_json: bool) -> int:
+    """Write RUN's report and exports, or with --out a report of one RUN or several.
 
-    RUN/exports has all data as CSV and Parquet, and tables for papers as LaTeX, Markdown and CSV.
-
-    The site opens from a file: leaderboard, models, tasks, and a gallery of all images with filters."""
-    if out is not None:
-        return _write_site(run_dirs, out, as_json)
-    if len(run_dirs) > 1:
-        raise UserError("a report page is of one run: give --out FOLDER for a site of several runs")
-    return _report(run_dirs[0], figures, as_json)
-
-
-def _write_site(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> int:
+    The report is the site that `view` serves: leaderboard, models, tasks, a gallery of all images with filters, judges,
+    costs and provenance. It opens from a file, RUN/report/index.html. RUN/exports has all data as CSV and Parquet, and
+    tables for papers as LaTeX, Markdown and CSV."""
     from contextlib import ExitStack
 
-    from local_bench.report.site.build import write_site
+    from local_bench.report.site.build import FOLDER, write_site
     from local_bench.runs.rundir import RunDir
 
+    if out is None and len(run_dirs) > 1:
+        raise UserError("RUN/report is of one run: give --out FOLDER for a site of several runs")
     with ExitStack() as stack:
         runs = [stack.enter_context(RunDir.open(path)) for path in run_dirs]
-        site = write_site(runs, out, runs[0].config.engine.io_workers, say)
+        workers = runs[0].config.engine.io_workers
+        result = _exports(runs[0], figures) if out is None else {}
+        site = write_site(runs, out or run_dirs[0] / FOLDER, workers, say if out else _quiet)
+        faults = [fault for run in runs for fault in run.image_store.all_faults]
+    result |= {"report": str(site.index)} if out is None else vars(site) | {"index": str(site.index)}
+    if single_file:
+        from local_bench.report.site.single_file import write_single_file
+
+        result["single_file"] = str(write_single_file(site.index))
     if as_json:
-        show_json(vars(site) | {"index": str(site.index)})
+        show_json(result if out else result | {"image_faults": [vars(fault) for fault in faults]})
     else:
-        show(f"site: {site.index}")
+        show(f"{'site' if out else 'report'}: {result.get('single_file', site.index)}")
+    if out is None:
+        return say_faults(faults)
     if site.n_missing:
         say(f"local-bench: {site.n_missing} images are missing or damaged: `local-bench verify` lists them")
-        return 1
-    return 0
+    return int(bool(site.n_missing))
 
 
-def _report(run_dir: Path, figures: bool, as_json: bool) -> int:
+def _quiet(note: str) -> None:
+    pass
+
+
+def _exports(run: "RunDir", figures: bool) -> dict[str, Any]:
     from local_bench.analysis.settlement import accounting
-    from local_bench.report.page import write_report
     from local_bench.report.scenarios import economics_json
     from local_bench.report.site.run_exports import write_exports, write_run_figures
-    from local_bench.runs.rundir import RunDir
 
-    with RunDir.open(run_dir) as run:
-        run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
-        money = accounting(run.store, run.config.settlement)
-        exports = write_exports(run, money, say)
-        if figures:
-            exports += write_run_figures(run, money)
-        page = write_report(run, money)
-        scenarios = economics_json(run, money)
-        faults = run.image_store.all_faults
-    if as_json:
-        result = {"report": str(page), "exports": [str(path) for path in exports], "economics": scenarios}
-        show_json(result | {"image_faults": [vars(fault) for fault in faults]})
-    else:
-        show(f"report: {page}")
-    return say_faults(faults)
+    run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
+    money = accounting(run.store, run.config.settlement)
+    exports = write_exports(run, money, say)
+    if figures:
+        exports += write_run_figures(run, money)
+    return {"exports": [str(path) for path in exports], "economics": economics_json(run, money)}
 
 
 @click.command(epilog=examples("local-bench digest runs/studio --json"))
@@ -151,7 +153,7 @@ def digest(run_dir: Path, fast: bool, as_json: bool) -> int:
             | ({"image_faults": [vars(fault) for fault in faults]} if faults else {})
         )
     else:
-        show(table(["of", "sha256"], list(found.items())))
+        show(aligned(["of", "sha256"], list(found.items())))
     if fast:
         say("the pixels of the image files were not checked (--fast)")
     return say_faults(faults)
@@ -199,7 +201,7 @@ def verify(
         found |= {"findings": [vars(finding) for finding in findings], "root": digest_}
         show_json(found)
     elif findings:
-        show(table(["check", "subject", "fault"], [[f.check, f.subject, f.fault] for f in findings]))
+        show(aligned(["check", "subject", "fault"], [[f.check, f.subject, f.fault] for f in findings]))
     else:
         show(f"all checks passed: {n:,} image files, and all rows of the database; root {digest_}")
     return say_faults(faults) or int(bool(findings))

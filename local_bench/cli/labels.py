@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from local_bench.cli.output import say
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 from local_bench.report.text import percent
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def people_text(settled: "Sequence[PeopleSettlement]") -> str:
         money.append(usd(run.revenue_micro_usd))
         images = [f"{mine.n_accepted} of {mine.n}", f"{run.n_accepted} of {run.n}", str(one.n_not_annotated)]
         rows.append([one.people.model, *(money if paid else []), *images])
-    return table(header, rows) + (f"\n{BOUNDS_NOTE}" if sampled and paid else "")
+    return aligned(header, rows) + (f"\n{BOUNDS_NOTE}" if sampled and paid else "")
 
 
 def people_json(settled: "PeopleSettlement") -> dict[str, Any]:
@@ -167,7 +167,7 @@ def labels_text(found: "Labels") -> str:
             for m in estimated
             if m.estimates is not None and m.estimates.revenue.undefined
         ]
-        parts.append("\n".join([table(header, [_estimate_row(m, paid) for m in estimated]), *notes]))
+        parts.append("\n".join([aligned(header, [_estimate_row(m, paid) for m in estimated]), *notes]))
     planned = [(m, m.plan) for m in found.models if m.plan is not None]
     if planned:
         rows = [
@@ -176,7 +176,7 @@ def labels_text(found: "Labels") -> str:
         ]
         header = ["model", "images", "annotated", "to annotate", "expected width", "round"]
         notes = [_ROUNDS[name] for name in dict.fromkeys(_round(plan) for _, plan in planned)]
-        parts.append("\n".join([table(header, rows), *notes]))
+        parts.append("\n".join([aligned(header, rows), *notes]))
     return "\n\n".join(parts) or "no image of this run is annotated"
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from local_bench.cli.predictor_output import CALIBRATED_NOTE, EXPECTED_NOTE, expected_cells, expected_json
 from local_bench.core.money import usd, usd_number
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 from local_bench.report.text import percent
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ def payment_text(found: "Payment") -> str:
         ]
         for e in found.explained
     ]
-    parts = [table(header, rows)]
+    parts = [aligned(header, rows)]
     bins = [[f"{b.low:g} to {b.high:g}", str(b.n), _percent(b.rate)] for b in found.by_composite]
-    parts.append(table(["composite", "images", "paid"], bins))
+    parts.append(aligned(["composite", "images", "paid"], bins))
     parts.append(_failures_text(found))
     if found.predictors:
         header = ["predictor", "images", "accuracy", "AUC", "PR-AUC", "Brier", "ECE", "if calibrated"]
@@ -36,14 +36,14 @@ def payment_text(found: "Payment") -> str:
             ]
             for name, f in found.predictors.items()
         ]
-        parts.append(f"{table(header, rows)}\nmeasured on held-out tasks; if calibrated: {CALIBRATED_NOTE}")
+        parts.append(f"{aligned(header, rows)}\nmeasured on held-out tasks; if calibrated: {CALIBRATED_NOTE}")
         header = ["model", "annotated", "revenue of these", "predictor", "expected revenue of all", "95 %"]
         rows = [
             [model, str(of.n), usd(of.realised_micro_usd), name, *expected_cells(found.expected[name][model])]
             for model, of in found.realised.items()
             for name in found.predictors
         ]
-        parts.append(f"{table(header, rows)}\n{EXPECTED_NOTE}")
+        parts.append(f"{aligned(header, rows)}\n{EXPECTED_NOTE}")
     else:
         parts.append(f"no predictor: {found.not_fitted}")
     return "\n\n".join(parts)
@@ -64,7 +64,7 @@ def _failures_text(found: "Payment") -> str:
         f"{f.n_rejected} rejected images; the lowest score of {f.n_unscored} is unknown; {f.n_tied} ties were "
         f"{'assigned to the first in this order' if f.ties == 'first' else 'split equally'}"
     )
-    return f"{table(header, rows)}\n{summary}"
+    return f"{aligned(header, rows)}\n{summary}"
 
 
 def _number(value: float | None) -> str:

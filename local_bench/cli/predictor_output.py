@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from local_bench.core.money import usd, usd_number
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 from local_bench.report.text import percent
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def report_text(found: "Report") -> str:
         "others are left out; accuracy at a probability of one half; intervals: 95 %, bootstrap over tasks, from "
         f"{LEAST_TASKS} tasks on; if calibrated: {CALIBRATED_NOTE}"
     )
-    return "\n\n".join([table(header, rows), table(["accuracy", *categories], of_category), note])
+    return "\n\n".join([aligned(header, rows), aligned(["accuracy", *categories], of_category), note])
 
 
 def report_json(found: "Report") -> dict[str, Any]:
@@ -122,7 +122,7 @@ def predictions_text(lines: Sequence["PredictionLine"]) -> str:
         mean = f"{sum(known) / len(known):.3f}" if known else "-"
         accepted = str(sum(line.accepted is True for line in of))
         rows.append([model, str(len(of)), accepted, mean, str(len(of) - len(known))])
-    return table(["model", "images", "predicted accepted", "mean probability", "no prediction"], rows)
+    return aligned(["model", "images", "predicted accepted", "mean probability", "no prediction"], rows)
 
 
 def used_tasks_note(n_used: int, n_tasks: int) -> str:
@@ -148,7 +148,7 @@ def settled_text(settled: Sequence["PredictedSettlement"]) -> str:
                 *(f"{mine.n_accepted} of {mine.n}", f"{run.n_accepted} of {run.n}", str(one.expected.n_unscored)),
             ]
         )
-    return f"{table(header, rows)}\n{EXPECTED_NOTE}"
+    return f"{aligned(header, rows)}\n{EXPECTED_NOTE}"
 
 
 def expected_cells(expected: "ExpectedRevenue") -> tuple[str, str]:
@@ -186,7 +186,7 @@ def statistics_text(found: "Statistics") -> str:
         for e in found.explained
     ]
     header = ["concept", "samples", "AUC", "missing", "not applicable"]
-    return "\n\n".join([counts, table(["category", "samples", "accepted"], categories), table(header, concepts)])
+    return "\n\n".join([counts, aligned(["category", "samples", "accepted"], categories), aligned(header, concepts)])
 
 
 def statistics_json(found: "Statistics") -> dict[str, Any]:

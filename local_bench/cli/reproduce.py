@@ -7,7 +7,7 @@ import click
 
 from local_bench.cli.options import PATH
 from local_bench.cli.output import say, show, show_json
-from local_bench.core.tables import table as format_table
+from local_bench.report.render import aligned as format_table
 
 if TYPE_CHECKING:
     from local_bench.report.papers.entry import Entry
@@ -110,9 +110,9 @@ def reproduce(
     with opened(paper, paths, options, selected.keeps_judge) as inputs:
         result = selected.make(inputs)
     from local_bench.core.storage import write_atomic
+    from local_bench.report.panels import Figure
     from local_bench.report.papers.draw import draw
-    from local_bench.report.papers.render import FORMATS
-    from local_bench.report.papers.table import Figure
+    from local_bench.report.render import FORMATS
 
     data = result.data if isinstance(result, Figure) else result
     if out is not None and isinstance(result, Figure):

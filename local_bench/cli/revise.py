@@ -7,7 +7,7 @@ import click
 from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
 from local_bench.cli.output import show, show_json
 from local_bench.core.money import usd, usd_number
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 
 
 @click.group(cls=Commands)
@@ -81,5 +81,5 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
         ]
         for way in workflows
     ]
-    show(table(["model", "workflow", "passed", "images", "reviews", "revenue", "cost of images"], rows))
+    show(aligned(["model", "workflow", "passed", "images", "reviews", "revenue", "cost of images"], rows))
     return 0

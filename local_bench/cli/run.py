@@ -153,7 +153,7 @@ def settle(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Decide acceptance and compute revenue and cost from stored scores.
+    """Decide acceptance and compute revenue and cost from stored scores; `report` writes the pages and tables.
 
     With --set, print the result with other settings; it is stored only with --save. With --people, also settle by the
     annotators' decisions, and combine their annotations of some images with the judge's decisions on all."""
@@ -351,16 +351,17 @@ def _run(
         outcome = run_stages(config, run_dir, stages or STAGES, bars, rejudge, require_metrics)
     with RunDir.open(run_dir) as finished:
         finished.image_store.faults |= {fault.file: fault for fault in outcome.image_faults}
-        report = None
-        if stages is None or "settle" in stages:
+        if stages is None:
             with waiting("writing the exports and the report", outcome.n_candidates > _LARGE):
-                report = _write_report(finished)
+                _write_report(finished)
+        report = run_dir / "report" / "index.html" if stages is None or "settle" in stages else None
         text, values = labels.output(finished) if labels else ("", {})
         if as_json:
             result = outcome_json(finished, outcome, report) | values
             show_json(result | {"image_faults": [vars(fault) for fault in finished.image_store.all_faults]})
         else:
-            show(outcome_text(finished, outcome, report) + text)
+            written = report if stages is None else None
+            show(outcome_text(finished, outcome, written, settled=report is not None) + text)
         status = say_faults(finished.image_store.all_faults)
     for items in outcome.unscored:
         if items.n_unscored > REPORTED_SHARE * items.n:
@@ -373,11 +374,10 @@ def _run(
     return status
 
 
-def _write_report(finished: "RunDir") -> Path:
+def _write_report(finished: "RunDir") -> None:
     from local_bench.analysis.settlement import accounting
-    from local_bench.report.page import write_report
+    from local_bench.report.site.build import write_report
     from local_bench.report.site.run_exports import write_exports
 
-    money = accounting(finished.store, finished.config.settlement)
-    write_exports(finished, money, say)
-    return write_report(finished, money)
+    write_exports(finished, accounting(finished.store, finished.config.settlement), say)
+    write_report(finished)

@@ -11,7 +11,7 @@ import click
 from local_bench.cli.options import JSON, PATH, examples
 from local_bench.cli.output import say, show, show_json
 from local_bench.core.suggest import hint
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -127,7 +127,7 @@ def score(
     if as_json:
         show_json(result.data)
     else:
-        show("\n\n".join(table(header, rows) for header, rows in result.tables))
+        show("\n\n".join(aligned(header, rows) for header, rows in result.tables))
     for note in result.notes:
         say(note)
     return 0

@@ -8,7 +8,7 @@ import click
 
 from local_bench.cli.options import JSON, PATH, examples, suites_completed
 from local_bench.cli.output import say, show, show_json
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
     from local_bench.models.datasets import Dataset
@@ -102,6 +102,6 @@ def _show(data: dict[str, Any], as_json: bool) -> None:
     lines = [
         [key, str(value)] for key, value in values.items() if value is not None and key not in ("files", "refused")
     ]
-    show(table(["key", "value"], lines))
+    show(aligned(["key", "value"], lines))
     for name in data.get("files") or ():
         show(f"  {name}")

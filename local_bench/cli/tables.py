@@ -14,9 +14,9 @@ from local_bench.analysis.official import official
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.analysis.unseen_inputs import UnseenInputs, unseen_inputs
 from local_bench.core.money import usd, usd_fine, usd_number
-from local_bench.core.tables import table
 from local_bench.core.types import Task
 from local_bench.report.judging import judges
+from local_bench.report.render import aligned
 from local_bench.report.scenarios import economics_json
 from local_bench.report.text import interval, percent
 from local_bench.report.view import warnings
@@ -68,7 +68,7 @@ def official_text(run: RunDir) -> str:
     """The benchmark's official numbers, per model or for all models."""
     results = official(run)
     tables = [
-        "\n\n".join(([] if label == "all" else [label]) + [table(header, rows) for header, rows in result.tables])
+        "\n\n".join(([] if label == "all" else [label]) + [aligned(header, rows) for header, rows in result.tables])
         for label, result in results.items()
     ]
     return "\n\n".join(tables) or "the benchmark defines no official number for this run"
@@ -100,7 +100,7 @@ def judging_text(run: RunDir) -> list[str]:
     retests = retest_rows(run)
     if retests:
         header = ["judge", "rubric", "criterion", "rounds", "questions", "same", "95 %", "difference", "unscored"]
-        lines += ["", table(header, [_retest_row(row) for row in retests])]
+        lines += ["", aligned(header, [_retest_row(row) for row in retests])]
     return lines
 
 
@@ -170,8 +170,8 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unsee
     if unseen.common:
         n = unseen.common[0].total.n_tasks
         notes += ["", f"on the {n} tasks that all models support with all input images:"]
-        notes.append(table(header[: 8 + bounds], [_row(s, bounds, None)[: 8 + bounds] for s in unseen.common]))
-    return "\n".join([table(header, rows), *notes])
+        notes.append(aligned(header[: 8 + bounds], [_row(s, bounds, None)[: 8 + bounds] for s in unseen.common]))
+    return "\n".join([aligned(header, rows), *notes])
 
 
 def _row(s: Settlement, bounds: bool, rules: HardRuleStats | None) -> list[str]:
@@ -322,11 +322,11 @@ def plan_text(plan: dict[str, Any]) -> str:
         parts.append(f"images with a hard rule: {', '.join(f'{name} {n}' for name, n in plan['rules'].items())}")
     parts.append("")
     if generated:
-        parts += [table(_PLAN_WORK, [_work_row(m) for m in generated]), ""]
-        parts += [table(_PLAN_MEMORY, [_memory_row(m) for m in generated]), ""]
+        parts += [aligned(_PLAN_WORK, [_work_row(m) for m in generated]), ""]
+        parts += [aligned(_PLAN_MEMORY, [_memory_row(m) for m in generated]), ""]
     timed = [m for m in generated if m.get("measured")]
     if timed:
-        parts += [table(_PLAN_TIMED, [_timed_row(m) for m in timed]), ""]
+        parts += [aligned(_PLAN_TIMED, [_timed_row(m) for m in timed]), ""]
     for m in plan["models"]:
         if m["load"] == "imported":
             parts.append(f"{m['model']}: {m['n_images']} imported images, cost {_figure(m['cost_usd'], '$.2f')}")

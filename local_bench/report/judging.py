@@ -1,14 +1,14 @@
-"""The judging section of the report: judges, repeatability, prompt-injection robustness, and inter-judge agreement."""
+"""The judges of a run: repeatability, robustness to prompt injection, and agreement with each other."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pydantic import BaseModel, Field, ValidationError
 
-from local_bench.analysis.agreement import Alpha, Pair, agreement, judge_labels, order_swaps
+from local_bench.analysis.agreement import agreement, judge_labels, order_swaps
 from local_bench.core.errors import LedgerError
+from local_bench.core.table import Cell, Column, Table
 from local_bench.models.cards import cards
-from local_bench.report.text import NOT_APPLICABLE, count, interval, percent
+from local_bench.report.text import count, percent
 from local_bench.runs.config import RunConfig
 from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
@@ -58,6 +58,15 @@ class Judge(BaseModel):
         return {None: NOT_TRIED, True: "reproducible", False: "not reproducible"}[self.reproducible]
 
     @property
+    def check(self) -> str:
+        """What was found on batch invariance."""
+        notes = (
+            "" if self.reproducible is None else self.note,
+            f"batch invariance is not guaranteed: {self.not_batch_invariant}" if self.not_batch_invariant else "",
+        )
+        return "; ".join(filter(None, notes))
+
+    @property
     def fooled(self) -> str:
         """`2 of 16 prompt injections successful`."""
         if self.attacks is None:
@@ -83,88 +92,164 @@ def judges(run: RunDir) -> list[Judge]:
         ) from None
 
 
-@dataclass(frozen=True)
-class JudgeRow:
-    """One judge. A cell with two strings is (value, text below it)."""
-
-    name: str
-    title: str
-    card: str
-    protocol: tuple[str, str]
-    transport: tuple[str, str]
-    repeats: tuple[str, str]
-    fooled: tuple[str, str]
-    """Successful attacks, and the 95 % interval of their share."""
-    attacks: str
-    """Names of the successful attacks."""
-    unscored: str
-
-
-@dataclass(frozen=True)
-class AgreementRow:
-    judges: tuple[str, str]
-    images: str
-    rate: tuple[str, str]
-    kappa: str
-    models: str
-    rho: str
-    top_k: str
-    unscored: str
-
-
-@dataclass(frozen=True)
-class RepeatRow:
-    """Repeatability for the group named by `what`."""
-
-    what: tuple[str, ...]
-    n: str
-    same: tuple[str, str]
-    difference: tuple[str, str]
-    unscored: str
-
-
-@dataclass(frozen=True)
-class Judging:
-    """Content of the judging section."""
-
-    judges: list[JudgeRow]
-    word: str | None
-    """How the scores of several judges are combined; None for a single judge."""
-    spread: str | None
-    """Meaning of the value after ±; None if no score has one."""
-    top_k: int
-    agreement: dict[str, tuple[str, list[AgreementRow]]]
-    """Dimension -> (alpha over all judges, one row per pair of judges); empty for one judge."""
-    retests: dict[str, tuple[str, list[RepeatRow]]]
-    """Judge -> (summary sentence, one row per criterion)."""
-    order_swaps: list[RepeatRow]
-
-
-def judging(run: RunDir) -> Judging:
-    """Build the judging section. LedgerError if the stored judge metadata is damaged."""
+def judging_tables(run: RunDir) -> tuple[list[str], list[Table]]:
+    """What the report says of the judges: sentences and tables. LedgerError if the stored judge metadata is damaged."""
     run_judges = judges(run)
-    found: dict[str, tuple[str, list[AgreementRow]]] = {}
-    if len(run_judges) > 1:
-        found_agreement = agreement(run, top_k=TOP_K)
-        alphas = {alpha.dimension: alpha for alpha in found_agreement.alphas}
-        for pair in found_agreement.pairs:
-            found.setdefault(pair.dimension, (_alpha(alphas.get(pair.dimension)), []))[1].append(_pair(pair))
-    has_spread = run.store.has_spreads()
-    return Judging(
-        judges=[_row(judge) for judge in run_judges],
-        word=_word(run.config) if len(run_judges) > 1 else None,
-        spread=_spread(run.config, len(run_judges)) if has_spread else None,
-        top_k=TOP_K,
-        agreement=found,
-        retests=_retests(retest_rows(run), [judge.name for judge in run_judges]),
-        order_swaps=[
-            RepeatRow(
-                (swap.judge,), f"{swap.same.n:,}", _share(swap.same),
-                (_signed(swap.mean_difference), _points(swap.interval)), f"{swap.same.n_unscored:,}",
-            )
-            for swap in order_swaps(run)
-        ],
-    )  # fmt: skip
+    if not run_judges:
+        return ["Nothing has been judged yet."], []
+    sentences = [_CHECKS, *([_word(run.config)] if len(run_judges) > 1 else [])]
+    sentences += [
+        f"Successful against {judge.name}: {', '.join(judge.attacks.fooled_by)}."
+        for judge in run_judges
+        if judge.attacks and judge.attacks.fooled_by
+    ]
+    retests = retest_rows(run)
+    for judge in run_judges:
+        rows = [row for row in retests if row.judge == judge.name]
+        same, n = same_answers(rows)
+        summary = f"{same:,} of {count(n, 'answer')} the same every time" if n else "no comparable answers"
+        sentences += [f"Repeatability of {judge.name}, all questions asked again: {summary}."] if rows else []
+    tables = [_judge_table(run_judges), *_agreement_tables(run), _order_table(run), repeatability_table(retests)]
+    return sentences, [table for table in tables if table.rows]
+
+
+_CHECKS = (
+    "Before it judges, each judge is checked for batch invariance: the same questions alone and in a batch, with "
+    "cold and warm caches. Only a judge with equal answers in every session is called reproducible. Then it is "
+    "tested for prompt injection: work that clearly fails, with text in the image or the brief that demands a high "
+    "score. A test succeeds against the judge if that text alone raises the score."
+)
+_JUDGE = Column("judge", "judge")
+_SAME = (
+    Column("same", "same", percent),
+    Column("low", "low", percent, "95 %", below=True),
+    Column("high", "high", percent, "95 %", below=True),
+)
+_N_UNSCORED = Column("n_unscored", "unscored", ",")
+
+
+def _judge_table(run_judges: Sequence[Judge]) -> Table:
+    columns = (
+        *(_JUDGE, Column("title", "title", below=True), Column("card", "card"), Column("protocol", "protocol")),
+        *(Column("form", "form", below=True), Column("transport", "transport"), Column("server", "server", below=True)),
+        *(Column("repeats", "batch invariance"), Column("check", "check", below=True)),
+        *(Column("fooled", "injections successful", ","), Column("low", "low", percent, "95 %", below=True)),
+        Column("high", "high", percent, "95 %", below=True),
+        *(Column("attacks", "of", ","), Column("unscored", "injections unscored", ",")),
+    )
+    rows = []
+    for judge in run_judges:
+        card, attacks = cards().get(judge.card), judge.attacks
+        n = attacks.n if attacks else 0
+        low, high = wilson(min(attacks.n_fooled, n), n) if attacks else (None, None)
+        rows.append(
+            {
+                "judge": judge.name,
+                "title": card.title if card else None,
+                "card": judge.card,
+                "protocol": judge.protocol,
+                "form": _PROTOCOLS.get(judge.protocol.rpartition("-")[0]),
+                "transport": judge.transport,
+                "server": "external server" if judge.server == "external" else None,
+                "repeats": judge.repeats,
+                "check": judge.check,
+                "fooled": attacks.n_fooled if attacks else NOT_TRIED,
+                "low": low,
+                "high": high,
+                "attacks": attacks.n if attacks else None,
+                "unscored": attacks.n_unscored if attacks else None,
+            }
+        )
+    return Table.of(
+        "The judges", columns, rows, ["Small: the 95 % Wilson interval of the share of successful injections."]
+    )
+
+
+def _agreement_tables(run: RunDir) -> list[Table]:
+    if len(judge_labels(run)) < 2:
+        return []
+    compared = agreement(run, top_k=TOP_K)
+    columns = (
+        *(Column("dimension", "dimension"), _JUDGE, Column("against", "other judge"), Column("n", "images", ",")),
+        *(*_SAME, Column("kappa", "kappa", ".2f"), Column("models", "models", ","), Column("rho", "rho", ".2f")),
+        *(Column("top_k", f"top {TOP_K}", percent), _N_UNSCORED),
+    )
+    rows = [
+        {
+            "dimension": pair.dimension,
+            "judge": pair.judge,
+            "against": pair.against,
+            "kappa": pair.kappa and pair.kappa.value,
+            "models": pair.rho.n,
+            "rho": pair.rho.value,
+            "top_k": pair.top_k.value,
+            **(_share(pair.rate) if pair.rate else {}),
+        }
+        for pair in compared.pairs
+    ]
+    notes = [
+        f"Same: the decision about each image (95 % interval over tasks), with Cohen's kappa. Rho and top {TOP_K}: "
+        f"Spearman's correlation and overlap of the best {TOP_K} in the ranking of models by mean score. A dash: "
+        "undefined, e.g. all ratings are equal, or fewer than four models. `local-bench agreement` also compares "
+        "judges with human annotators."
+    ]
+    alphas = Table.of(
+        "Krippendorff's alpha of all judges",
+        (
+            *(Column("dimension", "dimension"), Column("alpha", "alpha", ".2f"), Column("n_raters", "judges", ",")),
+            Column("n", "images", ","),
+        ),
+        [{**vars(alpha), "alpha": alpha.alpha.value, "n": alpha.alpha.n} for alpha in compared.alphas],
+    )
+    return [Table.of("Agreement of two judges", columns, rows, notes), alphas]
+
+
+def _order_table(run: RunDir) -> Table:
+    columns = (
+        *(_JUDGE, Column("n", "images", ","), *_SAME, Column("difference", "second - first", "+.2f")),
+        *(Column("difference_low", "low", "+.2f", below=True), Column("difference_high", "high", "+.2f", below=True)),
+        _N_UNSCORED,
+    )
+    rows: list[dict[str, Cell]] = []
+    for swap in order_swaps(run):
+        low, high = swap.interval or (None, None)
+        rows.append(
+            {**_share(swap.same), "judge": swap.judge, "difference": swap.mean_difference}
+            | {"difference_low": low, "difference_high": high}
+        )
+    notes = [
+        "How often an image got the same answer in both orders, and the mean change of its value; 95 % intervals "
+        "over tasks."
+    ]
+    return Table.of("Sets shown in both orders", columns, rows, notes)
+
+
+def repeatability_table(retests: Sequence[RepeatabilityRow]) -> Table:
+    """Of each judge, by criterion."""
+    columns = (
+        *(_JUDGE, Column("rubric", "rubric"), Column("criterion", "criterion"), Column("rounds", "rounds", ",")),
+        *(Column("n", "questions", ","), *_SAME, Column("difference", "difference", ".2f"), _N_UNSCORED),
+    )
+    rows = [
+        {
+            "judge": row.judge,
+            "rubric": row.rubric,
+            "criterion": row.criterion,
+            "rounds": row.rounds,
+            "difference": row.retest.mean_abs_difference,
+            **_share(row.retest.same),
+        }
+        for row in retests
+    ]
+    notes = [
+        "Questions with the same answer every time, with 95 % intervals over tasks, and the mean difference between "
+        "two answers to one question."
+    ]
+    return Table.of("Repeatability by criterion", columns, rows, notes)
+
+
+def _share(rate: Agreement) -> dict[str, Cell]:
+    return {"n": rate.n, "same": rate.value, "low": rate.low, "high": rate.high, "n_unscored": rate.n_unscored}
 
 
 def judge_warnings(run: RunDir) -> list[str]:
@@ -178,29 +263,6 @@ def judge_warnings(run: RunDir) -> list[str]:
     return found
 
 
-def _row(judge: Judge) -> JudgeRow:
-    card, attacks = cards().get(judge.card), judge.attacks
-    if attacks is None:
-        fooled = NOT_TRIED, ""
-    else:
-        fooled = f"{attacks.n_fooled} of {attacks.n}", interval(*wilson(min(attacks.n_fooled, attacks.n), attacks.n))
-    notes = (
-        "" if judge.reproducible is None else judge.note,
-        f"batch invariance is not guaranteed: {judge.not_batch_invariant}" if judge.not_batch_invariant else "",
-    )
-    return JudgeRow(
-        name=judge.name,
-        title=card.title if card else "",
-        card=judge.card,
-        protocol=(judge.protocol, _PROTOCOLS.get(judge.protocol.rpartition("-")[0], "")),
-        transport=(judge.transport, "external server" if judge.server == "external" else ""),
-        repeats=(judge.repeats, "; ".join(filter(None, notes))),
-        fooled=fooled,
-        attacks=", ".join(attacks.fooled_by) if attacks else "",
-        unscored="" if attacks is None else f"{attacks.n_unscored:,}",
-    )
-
-
 def _word(config: RunConfig) -> str:
     n = len(config.judges)
     votes: Sequence[str] = suite(config.suite.name).pass_fail
@@ -212,76 +274,7 @@ def _word(config: RunConfig) -> str:
     return word + passes
 
 
-def _spread(config: RunConfig, n: int) -> str:
-    if n > 1:
-        return "The value after ± is the standard deviation between the judges' scores of the image."
-    return (
-        "The value after ± is the score's standard deviation under the judge's label probabilities: its uncertainty, "
-        "not its error."
-    )
-
-
-def _alpha(alpha: Alpha | None) -> str:
-    if alpha is None or alpha.alpha.value is None:
-        return f"Krippendorff's alpha {NOT_APPLICABLE}"
-    among = f"{count(alpha.n_raters, 'judge')} and {count(alpha.alpha.n, 'image')}"
-    return f"Krippendorff's alpha {alpha.alpha.value:.2f} over {among}"
-
-
-def _pair(pair: Pair) -> AgreementRow:
-    assert pair.rate is not None, pair  # without annotations, only acceptance decisions are compared
-    return AgreementRow(
-        judges=(pair.judge, pair.against),
-        images=f"{pair.rate.n:,}",
-        rate=_share(pair.rate),
-        kappa=_figure(pair.kappa),
-        models=f"{pair.rho.n:,}",
-        rho=_figure(pair.rho),
-        top_k=NOT_APPLICABLE if pair.top_k.value is None else percent(pair.top_k.value),
-        unscored=f"{pair.rate.n_unscored:,}",
-    )
-
-
-def _retests(rows: list[RepeatabilityRow], names: list[str]) -> dict[str, tuple[str, list[RepeatRow]]]:
-    found = {}
-    for judge in names:
-        mine = [row for row in rows if row.judge == judge]
-        if not mine:
-            continue
-        same, n = same_answers(mine)
-        summary = f"{same:,} of {count(n, 'answer')} the same every time" if n else "no comparable answers"
-        table = [
-            RepeatRow(
-                (row.rubric, row.criterion, f"{row.rounds} times"), f"{row.retest.same.n:,}", _share(row.retest.same),
-                (_plain(row.retest.mean_abs_difference), ""), f"{row.retest.same.n_unscored:,}",
-            )
-            for row in mine
-        ]  # fmt: skip
-        found[judge] = (summary, table)
-    return found
-
-
 def same_answers(rows: Iterable[RepeatabilityRow]) -> tuple[int, int]:
     """Numbers of answers that were the same every time, and of all that can be compared."""
     alike = [(row.retest.same.value or 0, row.retest.same.n) for row in rows]
     return round(sum(value * n for value, n in alike)), sum(n for _, n in alike)
-
-
-def _share(a: Agreement) -> tuple[str, str]:
-    return percent(a.value), "" if a.low is None or a.high is None else interval(a.low, a.high)
-
-
-def _figure(a: Agreement | None) -> str:
-    return NOT_APPLICABLE if a is None else _plain(a.value)
-
-
-def _plain(value: float | None) -> str:
-    return NOT_APPLICABLE if value is None else f"{value:.2f}"
-
-
-def _signed(value: float | None) -> str:
-    return NOT_APPLICABLE if value is None else f"{value:+.2f}"
-
-
-def _points(ends: tuple[float, float] | None) -> str:
-    return f"{ends[0]:+.2f} to {ends[1]:+.2f}" if ends else ""

@@ -5,8 +5,8 @@ from typing import Any
 
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.money import usd
-from local_bench.report.costs import cost_text
 from local_bench.report.text import amount, count, duration, interval, percent
+from local_bench.report.view import cost_text
 from local_bench.settle.settlement import Settlement
 
 ALPHA = 0.05

@@ -10,8 +10,9 @@ from local_bench.analysis.agreement import agreement, judge_labels, order_swaps
 from local_bench.analysis.annotations import PEOPLE
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.core.errors import UserError
+from local_bench.core.table import Cell, Column, Table
 from local_bench.report.judging import judges, same_answers
-from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
+from local_bench.report.panels import Bars, Figure, Series
 from local_bench.runs.judge import PACE
 from local_bench.runs.repeatability import retest_rows
 from local_bench.runs.rundir import RunDir

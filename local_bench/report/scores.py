@@ -1,40 +1,17 @@
 """The scores of a run for display: means by model, with the number of images that are not included."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from local_bench.core.types import Score
-from local_bench.report.text import NOT_APPLICABLE
-from local_bench.report.view import model_order, thresholds
+from local_bench.report.view import thresholds
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import Reason, scored
+from local_bench.runs.store import scored
 from local_bench.settle.acceptance import missed
 from local_bench.settle.bootstrap import numbered, task_sums
 from local_bench.settle.intervals import mean_interval
 from local_bench.suites.questions_from import scale_of
-
-MAX_REASONS = 30
-
-
-@dataclass(frozen=True)
-class ScoreRow:
-    """One score of one model, over all its images."""
-
-    model: str
-    mean: str
-    interval: str
-    """Of the mean; empty if there is none."""
-    spread: str
-    """The mean uncertainty of one image's score; empty if unknown."""
-    n: int
-    n_unscored: int
-    n_not_applicable: int
-    n_missing: int
-    """Images without a row for this score."""
-    best: bool = False
-    """Whether no other model has a better mean."""
 
 
 def score_names(run: RunDir) -> list[str]:
@@ -43,32 +20,6 @@ def score_names(run: RunDir) -> list[str]:
     judged = [name for kind, name in names if kind == "judge"]
     measured = [name for kind, name in names if kind != "judge"]
     return list(dict.fromkeys([*thresholds(run), *judged, *run.config.metrics, *measured]))
-
-
-def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
-    """For every score, one row per model. Means exclude missing values, and their number is given."""
-    images = run.store.n_candidates()
-    found = {(row.name, row.model): row for row in run.store.score_summaries()}
-    intervals = score_intervals(run)
-    table: dict[str, list[ScoreRow]] = {}
-    directions, places = better(run), decimals(run)
-    for name in score_names(run):
-        table[name] = []
-        means = [row.mean for (of, _), row in found.items() if of == name and row.mean is not None]
-        worth_marking = len(means) > 1 and min(means) < max(means)
-        best = (min if "low" in directions.get(name, "") else max)(means) if worth_marking else None
-        for model in model_order(run):
-            row = found.get((name, model))
-            n, n_na, n_unscored = (row.n, row.n_not_applicable, row.n_unscored) if row else (0, 0, 0)
-            nothing = "unscored" if n_unscored else NOT_APPLICABLE if n_na else "missing"
-            mean = figure(row.mean, places[name]) if row and row.mean is not None else nothing
-            missing = images.get(model, 0) - n - n_na - n_unscored
-            ends = intervals.get((name, model))
-            between = " to ".join(figure(end, places[name]) for end in ends) if ends and row else ""
-            spread = f"each ± {row.spread:.2f}" if row and row.spread is not None else ""
-            leads = best is not None and row is not None and row.mean == best
-            table[name].append(ScoreRow(model, mean, between, spread, n, n_unscored, n_na, missing, leads))
-    return table
 
 
 def score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
@@ -116,15 +67,6 @@ def better(run: RunDir) -> dict[str, str]:
     }
 
 
-def score_text(score: Score, decimals: int) -> tuple[str, str | None]:
-    """(text of the score's cell, reason for a missing value); never 0 for a missing value."""
-    if not score.applies:
-        return NOT_APPLICABLE, None
-    if score.value is None:
-        return "unscored", score.unscored or "no reason given"
-    return figure(score.value, decimals) + ("" if score.spread is None else f" ± {score.spread:.2f}"), None
-
-
 def missed_text(scores: Iterable[Score], thresholds: Mapping[str, float], places: Mapping[str, int]) -> str:
     """The scores below their thresholds: `brf 2.50 < 4.5, veq 3.00 < 4`; empty if there are none."""
     found = []
@@ -132,13 +74,3 @@ def missed_text(scores: Iterable[Score], thresholds: Mapping[str, float], places
         text = figure(value, places.get(name, 2))
         found.append(f"{name} {text if float(text) < threshold else f'{value:.6g}'} < {threshold:g}")
     return ", ".join(found)
-
-
-def decision_reasons(run: RunDir) -> list[Reason]:
-    """Why deliverables are unscored, the most frequent reason first."""
-    return run.store.undecided(MAX_REASONS)
-
-
-def score_reasons(run: RunDir) -> list[Reason]:
-    """Why scores are unscored, the most frequent reason first."""
-    return run.store.unscored_scores(MAX_REASONS)

@@ -1,11 +1,13 @@
 """Formats values for display: untrusted text with hidden characters made visible, and numbers with their units."""
 
+import math
 import re
 from typing import Any
 
 from local_bench.core.money import MICRO, usd, usd_fine
 
 NOT_APPLICABLE = "n/a"
+_SCALES = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
 
 # Controls but tab and newline, soft hyphen, zero-width and bidirectional marks, separators, lone surrogates,
 # non-characters, tags. Joiners (U+200C, U+200D) and variation selectors stay: scripts and emoji need them.
@@ -48,6 +50,28 @@ def amount(micro: int) -> str:
     return usd_fine(micro) if 0 < abs(micro) < MICRO else usd(micro)
 
 
+def usd_fraction(dollars: float) -> str:
+    """`amount` of US dollars."""
+    return amount(round(dollars * MICRO))
+
+
+def small_usd(dollars: float) -> str:
+    """Dollars in fixed notation, without their sign: three significant digits below $10, cents above."""
+    decimals = 2 - math.floor(math.log10(abs(dollars))) if dollars else 2
+    return f"{dollars:,.{max(2, decimals)}f}"
+
+
+def significant(value: float) -> str:
+    """A measured number with three significant digits, without decimals from 100 on: `0.0362`, `4.40`, `1,234`."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".removesuffix(".")
+
+
+def operations(flop: float) -> str:
+    """A number of operations in its largest unit: `2.10 PFLOP`."""
+    scale, unit = next(((s, u) for s, u in _SCALES if flop >= s), _SCALES[-1])
+    return f"{significant(flop / scale)} {unit}"
+
+
 def count(n: int, noun: str, plural: str | None = None) -> str:
     """`1 order`, `12 orders`."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
@@ -64,8 +88,6 @@ def duration(ns: int) -> str:
     return f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
 
 
-def energy(mj: int | None) -> str:
-    """Millijoules as joules or watt-hours; "not measured" if there is no measurement."""
-    if mj is None:
-        return "not measured"
+def energy(mj: int) -> str:
+    """Millijoules as joules or watt-hours."""
     return f"{mj / 3.6e6:,.2f} Wh" if mj >= 36_000 else f"{mj / 1000:.1f} J"

@@ -1,39 +1,16 @@
-"""The header and settlement tables of the report, with every cell formatted as text."""
+"""What is said of a run in sentences: what to read with care, and what its time cost; and the order of its models."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from local_bench.analysis.settlement import Accounting
 from local_bench.analysis.unseen_inputs import unseen_inputs
-from local_bench.core.money import usd
+from local_bench.core.money import usd_fine
 from local_bench.models.cards import cards
-from local_bench.report.costs import cost_text
 from local_bench.report.judging import judge_warnings
-from local_bench.report.text import amount, count, interval, percent
+from local_bench.report.text import amount, count, percent
 from local_bench.runs.acceptance import thresholds_of
+from local_bench.runs.image_store import faults_sentence
+from local_bench.runs.prices import Price
 from local_bench.runs.roofline import impossible_timings
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.settlement import Settlement, Total
-
-
-@dataclass(frozen=True)
-class SettlementRow:
-    """Revenue of one model over a set of orders."""
-
-    model: str
-    value: str
-    revenue: str
-    revenue_interval: str
-    share: str
-    bar: tuple[float, float, float] | None
-    """Low end, estimate and high end of the revenue as fractions of the value, at most 1; None if the value is 0."""
-    tasks: str
-    deliverables: str
-    deliverables_interval: str
-    unscored: str
-    open: str
-    cost: str = ""
-    profit: str = ""
+from local_bench.settle.settlement import Settlement
 
 
 def model_order(run: RunDir) -> list[str]:
@@ -45,13 +22,6 @@ def model_order(run: RunDir) -> list[str]:
 def thresholds(run: RunDir) -> dict[str, float]:
     """The acceptance rule's thresholds by score name."""
     return dict(thresholds_of(run.config))
-
-
-def size_line(run: RunDir) -> str:
-    """Return the size of the run: `12 tasks worth $1,234.50, 2 models, 32 images`."""
-    n_tasks, value = run.store.task_totals()
-    worth = count(n_tasks, "task") + (f" worth {usd(value)}" if value else "")
-    return f"{worth}, {count(len(model_order(run)), 'model')}, {count(run.store.counts().done, 'image')}"
 
 
 def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
@@ -108,48 +78,27 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
                 "and count as unscored."
             )
     planned = {row.model for row in progress}
-    return found + [f"{model}: no images are planned yet." for model in model_order(run) if model not in planned]
+    found += [f"{model}: no images are planned yet." for model in model_order(run) if model not in planned]
+    if faults := run.image_store.all_faults:
+        found.append(f"{faults_sentence(faults)}. Scores and decisions are of the images as they were generated.")
+    return found
 
 
-def settlement_rows(run: RunDir, accounting: Accounting) -> list[SettlementRow]:
-    """Return one row per model over all orders, highest revenue first."""
-    imported = {m.label for m in run.config.models if m.imported is not None}
-    rows = []
-    for s in accounting.settlements:
-        cost = cost_text(accounting.price, s.cost_micro_usd, s.model in imported)
-        profit = cost if s.profit_micro_usd is None else amount(s.profit_micro_usd)
-        rows.append(_row(s.model, s.total, cost, profit))
-    return rows
+def cost_text(price: Price | None, micro: int | None) -> str:
+    """A cost to the micro-dollar, or why there is none."""
+    if price is None:
+        return "no price"
+    return "not metered" if micro is None else usd_fine(micro)
 
 
-def rows_of(settlements: Sequence[Settlement]) -> list[SettlementRow]:
-    """One row per model, without costs."""
-    return [_row(s.model, s.total) for s in settlements]
-
-
-def category_rows(settlements: list[Settlement]) -> dict[str, list[SettlementRow]]:
-    """Return one row per model for every category."""
-    categories = sorted({category for s in settlements for category in s.by_category})
-    return {c: [_row(s.model, s.by_category[c]) for s in settlements if c in s.by_category] for c in categories}
-
-
-def _row(model: str, t: Total, cost: str = "", profit: str = "") -> SettlementRow:
-    ends = t.revenue_interval_micro_usd
-    low, high = ends or (t.revenue_micro_usd, t.revenue_micro_usd)
-    value = t.value_micro_usd
-    bar = (low / value, t.revenue_micro_usd / value, high / value) if value else None
-    return SettlementRow(
-        model=model,
-        value=usd(t.value_micro_usd),
-        revenue=usd(t.revenue_micro_usd),
-        revenue_interval=" to ".join(map(usd, ends)) if ends else "no interval",
-        share=percent(t.share),
-        bar=bar,
-        tasks=f"{t.n_tasks_accepted:,}/{t.n_tasks:,}",
-        deliverables=f"{t.n_accepted:,}/{t.n + t.n_unscored:,}",
-        deliverables_interval=interval(t.deliverable_acceptance_low, t.deliverable_acceptance_high),
-        unscored=f"{t.n_unscored:,}",
-        open=f"{usd(t.open_micro_usd)} open" if t.n_unscored else "",
-        cost=cost,
-        profit=profit,
-    )
+def price_sentence(price: Price | None) -> str:
+    """The source of the price per hour, or a note that there is none."""
+    if price is None:
+        return (
+            "The price table has no row for the device of this run, so what its time cost is not stated; "
+            "settlement.usd_per_hour in the config sets a price."
+        )
+    hour = f"{amount(price.micro_usd_per_hour)} for an hour of {price.gpu}"
+    level = "the lab's own price" if price.level == "own" else f"the {price.level} price of the table"
+    as_of = f", as of {price.date}" if price.date else ""
+    return f"Time is priced at {hour} ({level}; source: {price.source}{as_of})."

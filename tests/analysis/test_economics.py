@@ -3,14 +3,16 @@
 from decimal import Decimal
 from fractions import Fraction as F
 
+import pytest
+
 from local_bench.analysis.economics import economics
 from local_bench.analysis.sensitivity import over_prices
 from local_bench.analysis.settlement import accounting
-from local_bench.report.economics import economics_view
-from local_bench.report.page import render as page
 from local_bench.runs.rundir import RunDir
 from tests.report.conftest import make_run  # noqa: F401
+from tests.report.written import section_rows
 
+COMPETITION = "The same images in competition, and as a first attempt at the measured cost"
 APIS = {"some": Decimal("0.04"), "cheap": Decimal("0.0025"), "free": Decimal("0")}
 
 
@@ -59,45 +61,25 @@ def test_untimed_images_have_no_break_even(make_run):  # noqa: F811
 
 def test_the_report_has_scenarios_and_break_even(make_run):  # noqa: F811
     with RunDir.open(make_run(on_gpus=True)) as run:
-        found = economics_view(run, accounting(run.store, run.config.settlement))
-        html = page(run)
-    assert [(row.model, row.rank) for row in found.rows] == [("alpha", "1"), ("some-api", "2"), ("beta", "3")]
-    assert sum(Decimal(row.won[0].strip("$")) for row in found.rows) == 135, "all orders are paid in full"
-    cheapest, middle, dearest = (row for row in found.break_even if row.model == "alpha")
-    assert (cheapest.api, dearest.api) == (
-        ("$0.015948", "gemini-2.5-flash-image"), ("$0.137406", "gpt-image-1")
-    )  # fmt: skip
+        found = section_rows(run, "scenarios")
+    rows = found[COMPETITION]
+    assert [(row["model"], row["rank"]) for row in rows] == [("alpha", 1), ("some-api", 2), ("beta", 3)]
+    assert sum(row["revenue"] for row in rows) == 135, "all orders are paid in full"
+    cheapest, middle, dearest = (row for row in found["Break-even with an API"] if row["model"] == "alpha")
+    assert (cheapest["api"], dearest["api"]) == ("gemini-2.5-flash-image", "gpt-image-1")
+    assert (cheapest["api_usd"], dearest["api_usd"]) == (pytest.approx(0.015947911), pytest.approx(0.137406))
     # three images in 4.4 s each, 51 s besides, at 1.80 an hour
-    assert middle.local == ("$0.010700", "one more $0.002200")
-    assert cheapest.images == "2", "0.0255 once, and 0.0137 saved an image"
-    assert [curve.model for curve in found.curves] == ["alpha", "beta"]
-    assert html.count("<polyline") == 2
-    assert "Hour up to" in html
-
-
-def test_the_cost_curve_falls_to_the_marginal_cost(make_run):  # noqa: F811
-    with RunDir.open(make_run(on_gpus=True)) as run:
-        (first, *_) = economics_view(run, accounting(run.store, run.config.settlement)).curves
-    across, heights = zip(*((float(n) for n in pair.split(",")) for pair in first.line.split()), strict=True)
-    assert across[0] == 0
-    assert across[-1] == 100
-    assert list(across) == sorted(across)
-    assert list(heights) == sorted(heights), "dear above, cheap below"
-    levels = [height for height, _ in first.apis]
-    assert levels == sorted(levels, reverse=True)
+    assert (middle["here"], middle["more"]) == (pytest.approx(0.0107), pytest.approx(0.0022))
+    assert cheapest["images"] == 2, "0.0255 once, and 0.0137 saved an image"
 
 
 def test_the_report_has_the_api_price_of_a_local_model(make_run):  # noqa: F811
     path = make_run(on_gpus=True)
     with RunDir.open(path) as run:
         run.config.settlement.api_usd_per_image["alpha"] = "0.1"
-        found = economics_view(run, accounting(run.store, run.config.settlement))
-        html = page(run)
-    alpha, beta = (next(row for row in found.rows if row.model == model) for model in ("alpha", "beta"))
-    assert alpha.api[0] == "$0.300000"
-    assert beta.api is None
-    assert "At an API" in html
-    assert "no price" in html
+        rows = {row["model"]: row for row in section_rows(run, "scenarios")[COMPETITION]}
+    assert rows["alpha"]["api_cost"] == pytest.approx(0.3)
+    assert rows["beta"]["api_cost"] is None
 
 
 def test_energy_is_paid_where_it_was_measured(make_run):  # noqa: F811
@@ -113,16 +95,15 @@ def test_energy_is_paid_where_it_was_measured(make_run):  # noqa: F811
 def test_sensitivity_to_thresholds_and_prices(make_run):  # noqa: F811
     with RunDir.open(make_run(on_gpus=True)) as run:
         money = accounting(run.store, run.config.settlement)
-        found = economics_view(run, money)
+        found = section_rows(run, "scenarios")
         by_price = over_prices(run, money)
-        html = page(run)
-    assert found.thresholds.settings == ["2.0", "2.5", "3.0", "3.5", "4.0", "4.5", "5.0"]
-    revenues = dict(found.thresholds.rows)["alpha"]
-    dollars = [float(text.strip("$").replace(",", "")) for text in revenues]
+    (alpha, *_) = found["Revenue at a common threshold of all deciding scores"]
+    assert list(alpha) == ["model", "2.0", "2.5", "3.0", "3.5", "4.0", "4.5", "5.0"]
+    dollars = [value for name, value in alpha.items() if name != "model"]
     assert dollars == sorted(dollars, reverse=True), "a higher threshold never pays more"
     assert len(by_price.points) == 5
     base, dear = by_price.points[2], by_price.points[4]
     for model, value in base.values.items():
         assert dear.values[model] <= value
-    assert "t-thresholds" in html
-    assert "t-prices" in html
+    profits = {row["model"]: list(row.values())[1:] for row in found["Profit at other prices of a device-hour"]}
+    assert profits == {model: [float(p.values[model]) for p in by_price.points] for model in base.values}

@@ -11,7 +11,6 @@ from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import main
 from local_bench.cli.tables import earnings
 from local_bench.core.identity import digest
-from local_bench.report.page import render as page
 from local_bench.report.passport import passport
 from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
@@ -23,6 +22,7 @@ from local_bench.settle.ground_truth import ALL
 from local_bench.suites.printshop import shop
 from local_bench.suites.printshop.drawing import render
 from local_bench.suites.registry import suite
+from tests.report.written import report
 
 JUDGE = digest({"judge": 1})
 VALUE = 1016
@@ -121,9 +121,9 @@ def test_a_lenient_judge_pays_too_much(made, tmp_path):
             0 < table["brf"]["bias_low"] < table["brf"]["bias"] == brf[ALL].mean_difference < table["brf"]["bias_high"]
         )
         assert [panel.title for panel in figure.panels] == ["agreement", "bias (points)"]
-        html = page(done)
-        assert html.count("ground truth: right") >= 70
-        assert 'id="truth"' in html
+        written = report(done.path)
+    assert sum(of or 0 for of in written.data["0-candidates-0"]["truth"]) >= 70
+    assert "truth" in written.sections
 
 
 def test_other_suites_have_no_ground_truth(tmp_path):

@@ -10,7 +10,6 @@ from statistics import fmean
 
 import pytest
 from click.testing import CliRunner
-from markupsafe import escape
 
 from local_bench.analysis.economics import economics
 from local_bench.analysis.official import export, official
@@ -19,13 +18,14 @@ from local_bench.cli.main import cli, main
 from local_bench.core.errors import LedgerError, UserError
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.core.money import MICRO
-from local_bench.report.page import render
+from local_bench.report.site.build import write_report
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.ice import composite, needed
 from local_bench.suites.hype_edit_1.results import read_judgements
 from local_bench.suites.idea_bench.results import HEADER
 from tests.analysis.simulated import LAYOUTS, config, draw, judged
 from tests.report.exported import assert_exports_are_those_of_load_run
+from tests.report.written import Report
 from tests.suites.benchmarks import layouts
 
 
@@ -213,20 +213,20 @@ def test_the_exports_are_the_frames_of_load_run(runs, name, tmp_path):
 def test_the_page_has_what_the_benchmark_publishes(runs, name):
     path, _, _, own = runs[name]
     with RunDir.open(path) as run:
-        html = render(run)
-    assert 'id="benchmark"' in html
-    assert 'id="economics"' not in html  # nothing in it has a price
-    assert not re.search(r"Revenue|eq\. 1|Profit", html)
+        written = Report(write_report(run).parent)
+    assert "benchmark" in written.sections
+    assert "scenarios" not in written.sections  # nothing in it has a price
+    assert not re.search(r"Revenue|eq\. 1|Profit", written.text)
     cells = [cell for found in own.values() for _, rows in found.tables for row in rows for cell in row]
     assert len(cells) > 4
-    assert all(str(escape(cell)) in html for cell in cells)
+    assert all(cell in written.text for cell in cells)
 
 
 def test_the_result_of_an_order_suite_is_its_settlement(runs):
     with RunDir.open(runs["servimage"][0]) as run:
-        html = render(run)
-    assert 'id="benchmark"' not in html
-    assert 'id="economics"' in html
+        written = Report(write_report(run).parent)
+    assert "benchmark" not in written.sections
+    assert "scenarios" in written.sections
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

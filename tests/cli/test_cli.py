@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from local_bench.cli.main import cli as commands
-from local_bench.core.tables import clean, table
+from local_bench.core.tables import clean
+from local_bench.report.render import aligned
 from local_bench.runs.config import load_config
 from local_bench.suites.registry import suite
 
@@ -178,4 +179,4 @@ def test_doctor_checks_a_device(cli):
 
 def test_untrusted_text_cannot_control_the_terminal():
     assert clean("a\x1b[31mb\u202ec\x07\nd") == "a[31mbc\nd"
-    assert "\x1b" not in table(["x"], [["\x1b]0;title\x07"]])
+    assert "\x1b" not in aligned(["x"], [["\x1b]0;title\x07"]])

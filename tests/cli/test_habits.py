@@ -16,7 +16,7 @@ from local_bench.cli import output
 from local_bench.cli.main import cli, main
 from local_bench.cli.options import PathOption
 from local_bench.core.suggest import nearest
-from local_bench.core.tables import table
+from local_bench.report.render import aligned
 from local_bench.runs.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -206,14 +206,14 @@ def test_names_are_completed(earlier_run, monkeypatch):
 
 def test_a_table_is_wrapped_in_a_narrow_terminal(monkeypatch):
     rows = [["a" * 30, "b" * 30, "1"], ["c", "d", "22"]]
-    wide = table(["first", "second", "n"], rows)
+    wide = aligned(["first", "second", "n"], rows)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")
-    narrow = table(["first", "second", "n"], rows)
+    narrow = aligned(["first", "second", "n"], rows)
     assert max(map(len, narrow.splitlines())) <= 40 < max(map(len, wide.splitlines()))
     assert narrow.replace("\n", "").count("a") == 30
     monkeypatch.setenv("COLUMNS", "200")
-    assert table(["first", "second", "n"], rows) == wide
+    assert aligned(["first", "second", "n"], rows) == wide
 
 
 def test_a_log_shows_the_elapsed_time_while_nothing_advances(monkeypatch, capsys):

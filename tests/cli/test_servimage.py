@@ -33,7 +33,8 @@ def test_three_real_orders_from_generation_to_settlement(cli, shared, judge_serv
     assert settled["coverage"] == pytest.approx(1 - 138.89 / 347.22)
     page = (tmp_path / result["report"]).read_text()
     assert "60.0 % of the tasks&#39; value could be settled" in page
-    assert "which the order asks to edit, is not there" in page
+    tasks_data = "".join(path.read_text() for path in (tmp_path / result["report"]).parent.glob("data/0-tasks-*.js"))
+    assert "which the order asks to edit, is not there" in tasks_data
 
 
 def test_a_port_in_use_is_reported_before_the_generation(cli, judge_server, tmp_path):

@@ -14,7 +14,7 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Reply
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
-from local_bench.report.judging import Judge, _row
+from local_bench.report.judging import Judge
 from local_bench.runs import judge_factory
 from local_bench.runs.device import JudgeDevice
 from local_bench.runs.judge_config import JudgeConfig
@@ -241,4 +241,4 @@ def test_checks_of_earlier_releases_are_combined():
     ],
 )
 def test_the_report_has_the_check_and_the_mode(noted, below):
-    assert _row(Judge(name="j", judge_id="0", card="c", **noted)).repeats[1] == below
+    assert Judge(name="j", judge_id="0", card="c", **noted).check == below

@@ -29,7 +29,7 @@ from local_bench.judges.vlm.server import ExternalServer, ManagedServer
 from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import Thinking, card
 from local_bench.models.weights import resolve
-from local_bench.report.page import write_report
+from local_bench.report.judging import judges
 from local_bench.runs.config import RunConfig
 from local_bench.runs.device import JudgeDevice
 from local_bench.runs.engine import run_stages
@@ -151,12 +151,11 @@ def test_it_answers_on_a_cpu(run):
 
 
 def test_the_report_says_that_its_answers_are_not_batch_invariant(run):
-    page = write_report(run.dir).read_text()
-    assert "batch invariance is not guaranteed: vLLM has no batch-invariant mode on a CPU" in page
+    (judge,) = judges(run.dir)
+    assert judge.check.endswith("batch invariance is not guaranteed: vLLM has no batch-invariant mode on a CPU")
     write_provenance(run.dir, None, [H100])
-    assert f"batch invariance is not guaranteed: vLLM has no batch-invariant kernels for {WHY}" in (
-        write_report(run.dir).read_text()
-    )
+    (judge,) = judges(run.dir)
+    assert f"batch invariance is not guaranteed: vLLM has no batch-invariant kernels for {WHY}" in judge.check
     assert run.dir.store.json_meta("provenance")["judge"]["numerics"] == {
         "vllm": "0.32.0",
         "device": H100.device,

@@ -1,76 +1,83 @@
-"""The page in a real browser, from the disk: it requests nothing, and no script in it runs."""
+"""The report in a real browser, from the disk, in a run's folder and as one file: it requests nothing else."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Dialog, FloatRect
+from playwright.sync_api import Browser
 
-from local_bench.report.page import write_report
-from local_bench.runs.rundir import RunDir
+from local_bench.cli.main import main
+from local_bench.report.site.single_file import NAME
+from tests.judges.people.conftest import make_shop
 
 MakeRun = Callable[..., Path]
-Scheme = Literal["light", "dark"]
 pytestmark = pytest.mark.browser
+PLACES = ("", "gallery/0", "task/0/print-02", "details/0/truth", "details/0/provenance")
 
 
 class Watched:
     """A page with its messages and requests."""
 
-    def __init__(self, browser: Browser, width: int, scheme: Scheme) -> None:
-        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    def __init__(self, browser: Browser, file: Path) -> None:
+        self.base = file.as_uri()
+        self.page = browser.new_page(viewport={"width": 1200, "height": 900})
         self.messages: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.messages.append(message.text))
         self.page.on("pageerror", lambda error: self.messages.append(str(error)))
-        self.page.on("dialog", self._dismiss)
         self.page.on("request", lambda request: self.requests.append(request.url))
 
-    def _dismiss(self, dialog: Dialog) -> None:
-        self.messages.append(f"dialog {dialog.message}")
-        dialog.dismiss()
-
-    def images(self) -> list[bytes]:
-        """PNGs of the full page, from its top down; one of all of it may be larger than Chromium can make."""
-        width, height = self.page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
-        tops = range(0, height, 4000)
-        parts: list[FloatRect] = [{"x": 0, "y": y, "width": width, "height": min(4000, height - y)} for y in tops]
-        return [self.page.screenshot(full_page=True, clip=part) for part in parts]
-
-    @property
-    def external_requests(self) -> list[str]:
-        return [url for url in self.requests if not url.startswith(("file:", "data:"))]
+    def go(self, where: str) -> None:
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.base}#/{where}")
+        self.page.wait_for_selector("main h2")
+        self.page.wait_for_function("[...document.images].every((one) => one.loading === 'lazy' || one.complete)")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (1200, "dark"), (400, "light")])
-def test_the_page_opens_from_the_disk(make_run: MakeRun, browser: Browser, width: int, scheme: Scheme) -> None:
-    with RunDir.open(make_run(no_source=True, on_gpus=True, panel=True)) as run:
-        file = write_report(run)
-    watched = Watched(browser, width, scheme)
-    watched.page.goto(file.as_uri())
-    watched.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    images = watched.images()
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("report") / "shop"
+    make_shop(path, 4)
+    assert main(["report", str(path), "--single-file"]) == 0
+    return path
+
+
+def test_a_run_s_own_report_has_its_full_images(run: Path, browser: Browser) -> None:
+    watched = Watched(browser, run / "report" / "index.html")
+    for where in PLACES:
+        watched.go(where)
+    watched.go("task/0/print-02")
+    watched.page.locator(".candidate .frame").first.click()
+    watched.page.locator("dialog[open] img").evaluate_all("all => Promise.all(all.map((one) => one.decode()))")
     assert watched.messages == []
-    assert watched.external_requests == []
-    assert sum(map(len, images)) > 10_000
-    assert watched.page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
-    styled = watched.page.evaluate("getComputedStyle(document.body).counterReset")
-    assert styled == "table 0"  # the policy lets the style sheet through
-    assert watched.page.evaluate("document.documentElement.scrollWidth") == width  # tables scroll, the page does not
+    assert {url for url in watched.requests if not url.startswith((run.as_uri(), "about:"))} == set()
+    assert any(url.startswith(f"{run.as_uri()}/images/") for url in watched.requests)
     watched.page.close()
 
 
-def test_violations_of_the_policy_are_recorded(make_run: MakeRun, browser: Browser) -> None:
-    with RunDir.open(make_run()) as run:
-        file = write_report(run)
-    hurt = file.read_text("utf-8").replace(
-        "<main>", '<main><script>alert(1)</script><img src="https://evil.example/x.png">'
-    )
-    file.write_text(hurt, "utf-8")
-    watched = Watched(browser, 800, "light")
+def test_the_one_file_has_everything_in_it(run: Path, browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "mailed.html"
+    file.write_bytes((run / "report" / NAME).read_bytes())
+    watched = Watched(browser, file)
+    for where in PLACES:
+        watched.go(where)
+        assert watched.page.locator("main h2").inner_text() != "This page cannot be shown"
+    watched.go("gallery/0")
+    assert watched.page.locator(".card img").evaluate_all("all => all.every((one) => one.naturalWidth > 0)")
+    assert watched.messages == []
+    assert {url.partition("#")[0] for url in watched.requests if not url.startswith(("data:", "about:"))} == {
+        file.as_uri()
+    }
+    watched.page.close()
+
+
+@pytest.mark.parametrize("name", ["index.html", NAME])
+def test_violations_of_the_policy_are_recorded(run: Path, browser: Browser, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "hurt.html"
+    added = '<script>alert(1)</script><img src="https://evil.example/x.png"></head>'
+    file.write_text((run / "report" / name).read_text("utf-8").replace("</head>", added), "utf-8")
+    watched = Watched(browser, file)
     watched.page.goto(file.as_uri())
     assert any("script" in line for line in watched.messages)
     assert any("evil.example" in line for line in watched.messages)
-    assert not any(line.startswith("dialog") for line in watched.messages)
     watched.page.close()

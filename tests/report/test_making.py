@@ -1,20 +1,19 @@
-"""The page's figures of generation: values with their units, and a text where there is no value."""
+"""The report of generation: values with their units, and a text where there is no value."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from local_bench.report.making import figure, operations
+from local_bench.core.table import DASH
+from local_bench.report.text import operations, significant
 from local_bench.runs.rundir import RunDir
 
-from .test_report import Page, report
+from .written import report
 
 MakeRun = Callable[..., Path]
-
-
-def cells(page: Page, table: str) -> list[list[str]]:
-    return [[" ".join(cell.split()) for cell in row] for row in page.tables[table]]
+EACH = "Time, cost and energy per image"
+CUTS = "Prompts longer than an encoder's limit"
 
 
 def change(path: Path, *statements: str) -> None:
@@ -24,17 +23,15 @@ def change(path: Path, *statements: str) -> None:
 
 
 def test_each_system_has_its_figures(make_run: MakeRun) -> None:
-    page = report(make_run(on_gpus=True))
-    head, alpha, beta, elsewhere = cells(page, "t-making")
-    assert head[0] == "Model"
+    written = report(make_run(on_gpus=True))
+    alpha, beta, elsewhere = written.tables[EACH]
     assert alpha == [
-        *("alpha", "3 320x240", "4", "4.40 s", "2.66 s 2.10 PFLOP", "60.4 % 1.66", "168"),
+        *("alpha", "3 320x240", "4", "4.40 s", "2.66 s 2.10 PFLOP", "60.4 % 1.66", DASH, "168"),
         *("$0.010700 $0.002200", "2.97 Wh 0.611 Wh"),
     ]
-    assert beta[3:6] == ["2.00 s", "no floor: its cache skips work", "415"]
-    assert elsewhere == ["some-api", "1", "imported", "$0.137406", "n/a"]
-    assert "a peak of 790 TFLOP/s of NVIDIA H100 80 GB" in page.text
-    assert page.faults() == []
+    assert beta[3:8] == ["2.00 s", DASH, DASH, "no floor: its cache skips work", "415"]
+    assert elsewhere == ["some-api", "1", "imported", *[DASH] * 5, "$0.137406", DASH]
+    assert "a peak of 790 TFLOP/s of NVIDIA H100 80 GB" in written.text
 
 
 def test_the_cpu_has_no_floor_and_no_counter(make_run: MakeRun) -> None:
@@ -43,21 +40,21 @@ def test_the_cpu_has_no_floor_and_no_counter(make_run: MakeRun) -> None:
         run.store.write("UPDATE meter SET phase = 'decode', energy_mj = NULL WHERE phase = 'denoise'")
         one = '{"flop": 121000000, "least_flop": 121000000, "planned_batch_size": 4}'
         run.store.set_meta("operations:alpha", f'{{"kinds": {{"240x320": {one}}}}}')
-    page = report(path)
-    assert cells(page, "t-making")[1] == [
-        *("alpha", "3 320x240", "4", "3.33 s", "no floor for this device 121 MFLOP", "900"),
-        *("$0.002000 $0.001667", "no counter"),
-    ]
-    assert cells(page, "t-making")[2][4] == "not counted"
-    assert "CPU-hour" in page.text
-    assert "GPU-hour" not in page.text
-    assert "TFLOP/s" not in page.text
+    written = report(path)
+    columns = ("time each", "floor each", "no floor", "images per CPU-hour", "cost each")
+    alpha, beta = written.rows(EACH, *columns)
+    assert alpha == ["3.33 s", f"{DASH} 121 MFLOP", "no floor for this device", "900", "$0.002000 $0.001667"]
+    assert beta[1:3] == [DASH, "not counted"]
+    assert not {"MFU", "energy each"} & set(written.headings[EACH])
+    assert "TFLOP/s" not in written.text
 
 
 def test_an_impossible_timing_is_a_warning(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True)
     change(path, "UPDATE meter SET t1_ns = t0_ns + 1 WHERE phase = 'denoise'")
-    assert "alpha: its 3 images were denoised and decoded in" in report(path).text
+    assert any(
+        warning.startswith("alpha: its 3 images were denoised and decoded in") for warning in report(path).warnings
+    )
 
 
 def test_smaller_batches_and_extra_images_are_reported(make_run: MakeRun) -> None:
@@ -70,29 +67,31 @@ def test_smaller_batches_and_extra_images_are_reported(make_run: MakeRun) -> Non
         "UPDATE meter SET phase = 'retry' WHERE model = 'alpha' AND phase = 'encode'",
         "UPDATE meter SET n_items = n_items + 1 WHERE model = 'alpha' AND phase = 'decode' AND session = 1",
     )
-    page = report(path)
-    assert "alpha: batches of 4 were planned, and 2 images were made in batches of 2, as memory ran out." in page.text
+    written = report(path)
+    assert (
+        "alpha: batches of 4 were planned, and 2 images were made in batches of 2, as memory ran out." in written.text
+    )
     assert (
         "beta: batches of 4 were planned, and 3 images were made one by one, as larger batches changed bytes"
-        in page.text
+        in written.text
     )
-    assert "alpha: 1 batch did not fit in memory and was generated again in smaller batches." in page.text
-    assert "alpha: 1 image was generated again, because of lost or interrupted work." in page.text
-    assert cells(page, "t-making")[1][2:4] == ["4, 2", "3.30 s"]  # 13.2 s for four that were made
+    assert "alpha: 1 batch did not fit in memory and was generated again in smaller batches." in written.text
+    assert "alpha: 1 image was generated again, because of lost or interrupted work." in written.text
+    assert written.rows(EACH, "at once", "time each")[0] == ["4, 2", "3.30 s"]  # 13.2 s for four that were made
 
 
 def test_cut_prompts_are_counted_once_for_each_encoder(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True)
-    rows = cells(report(path), "t-cuts")[1:]
+    rows = report(path).tables[CUTS]
     assert rows[:2] == [["alpha", "clip", "2", "2", "6"], ["alpha", "t5", "2", "0", "0"]]
     assert {row[0] for row in rows} == {"alpha", "beta"}
     change(path, "UPDATE candidates SET truncated = '{}'")
-    assert "t-cuts" not in report(path).tables
+    assert CUTS not in report(path).tables
 
 
 def test_each_image_lists_the_inputs_of_its_model(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True)
-    assert "saw" not in report(path).text.split()
+    assert "input: " not in report(path).text
     with RunDir.open(path) as run:
         source, other = run.store.rows(
             """SELECT json_extract(content, '$.source_sha256') AS a, json_extract(content, '$.reference_sha256[0]') AS b
@@ -114,7 +113,7 @@ def test_each_image_lists_the_inputs_of_its_model(make_run: MakeRun) -> None:
     ("value", "expected"), [(0.01583, "0.0158"), (2.0, "2.00"), (44.16, "44.2"), (100.4, "100"), (28462.9, "28,463")]
 )
 def test_figures_have_three_digits(value: float, expected: str) -> None:
-    assert figure(value) == expected
+    assert significant(value) == expected
 
 
 @pytest.mark.parametrize(("flop", "expected"), [(2.1e15, "2.10 PFLOP"), (9.4e14, "940 TFLOP"), (5e5, "0.500 MFLOP")])

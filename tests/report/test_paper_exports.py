@@ -6,11 +6,14 @@ import re
 
 import pytest
 
+from local_bench.core.money import MICRO, usd_number
+from local_bench.core.table import Column, Table
+from local_bench.report.panels import Figure, Point, Points
 from local_bench.report.papers.draw import canvas_of, plain
-from local_bench.report.papers.render import latex, markdown
-from local_bench.report.papers.table import Column, Figure, Point, Points, Table
-from local_bench.report.site.paper import _front, digits, figures, small_usd, tables, write_figures, write_tables
+from local_bench.report.render import latex, markdown
+from local_bench.report.site.paper import _front, digits, figures, tables, write_figures, write_tables
 from local_bench.report.site.summary import accounts_of, summary
+from local_bench.report.text import small_usd
 from local_bench.runs.rundir import RunDir
 from tests.judges.people.conftest import make_shop
 
@@ -29,9 +32,10 @@ def test_tables_have_the_numbers_of_the_summary(found, tmp_path):
     made = tables(found)
     assert set(made) == {"leaderboard", "scores", "categories", "significance"}
     rows = {row[0]: row for row in made["leaderboard"].rows}
-    for one in found["models"]:
-        row = rows[f"{one['name']} ({found['runs'][one['run']]['name']})"]
-        assert row[1:4] == (one["total"]["revenue_usd"], one["total"]["low_usd"], one["total"]["high_usd"])
+    for one in found.models:
+        total = one.settlement.total
+        row = rows[f"{one.settlement.model} ({found.names[one.run]})"]
+        assert [round(x * MICRO) for x in row[1:4]] == [total.revenue_micro_usd, *total.revenue_interval_micro_usd]
     files = write_tables(made, tmp_path)
     assert {path.suffix for path in files} == {".csv", ".tex", ".md"}
     for name, table in made.items():
@@ -80,8 +84,8 @@ def test_figures_have_the_numbers_of_the_summary_and_are_the_same_each_time(foun
     assert "revenue" in made
     (bars,) = made["revenue"].panels
     by_name = dict(zip(bars.labels, bars.series[0].values, strict=True))
-    for one in found["models"]:
-        assert by_name[f"{one['name']} ({found['runs'][one['run']]['name']})"] == one["total"]["revenue_usd"]
+    for one in found.models:
+        assert by_name[one.label] == usd_number(one.settlement.total.revenue_micro_usd)
     first = {path.name: path.read_bytes() for path in write_figures(made, tmp_path / "x")}
     assert first == {path.name: path.read_bytes() for path in write_figures(made, tmp_path / "y")}
     assert {name.rpartition(".")[2] for name in first} == {"svg", "pdf", "png", "csv"}

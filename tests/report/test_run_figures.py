@@ -11,8 +11,8 @@ from matplotlib.text import Text
 
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import main
+from local_bench.report.panels import Bars, Grid, Lines, Points
 from local_bench.report.papers.draw import SMALL, canvas_of, width_inches
-from local_bench.report.papers.table import Bars, Grid, Lines, Points
 from local_bench.report.site.details import RunDetails
 from local_bench.report.site.paper import figures, tables
 from local_bench.report.site.run_figures import numbered, run_figures
@@ -161,7 +161,7 @@ def test_pass_at_k_is_that_of_the_decisions(run, made):
 
 def test_significance_is_the_paired_test_with_groups(run):
     found = summary([run], accounts_of([run]))
-    (pair,) = found["significance"]
+    (pair,) = found.significance
     paid = {}
     for row in run.store.outcomes(1):
         key = row.candidate.task_id, row.candidate.model

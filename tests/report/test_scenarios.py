@@ -10,8 +10,8 @@ import pytest
 
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.tables import outcome_json
-from local_bench.report.economics import economics_view
 from local_bench.report.exports import write_exports
+from local_bench.report.sections import sections
 from local_bench.runs.engine import Outcome
 from local_bench.runs.rundir import RunDir
 
@@ -40,7 +40,7 @@ def test_json_and_exports_have_the_tables_of_the_page(make_run: MakeRun) -> None
     with RunDir.open(make_run(on_gpus=True)) as run:
         run.config.settlement.api_usd_per_image["alpha"] = "0.1"
         result = outcome(run)
-        view = economics_view(run, accounting(run.store, run.config.settlement))
+        view = sections(run, accounting(run.store, run.config.settlement), None)
         write_exports(run)
     found = result["economics"]
     for name in ("competition", "cost_reduction"):
@@ -50,11 +50,12 @@ def test_json_and_exports_have_the_tables_of_the_page(make_run: MakeRun) -> None
         }
         assert {m: values(row) for m, row in by_model.items()} == found[name]
     assert [values(row) for row in cells(run.path, "break_even")] == found["break_even"]
-    assert view is not None
-    assert [row.model for row in view.rows] == list(found["competition"])
-    for row in view.rows:
-        assert row.won[0] == f"${found['competition'][row.model]['revenue_usd']:,.2f}"
-        assert row.rank == str(found["competition"][row.model]["rank"])
+    (table, *_) = next(section.tables for section in view if section.name == "scenarios")
+    shown = {str(row[0]): dict(zip(table.keys, row, strict=True)) for row in table.rows}
+    assert list(shown) == list(found["competition"])
+    for model, row in shown.items():
+        assert row["revenue"] == found["competition"][model]["revenue_usd"]
+        assert row["rank"] == found["competition"][model]["rank"]
     by_model = result["benchmark"]["all"]["models"]
     for model, reduced in found["cost_reduction"].items():
         for name in ("cost_usd", "cost_savings", "model_contribution", "contribution_ratio"):

@@ -92,7 +92,10 @@ def test_the_data_is_that_of_the_run(shop, shop_site):
     assert columns["truth"] == [int(shop.right[row.candidate.image]) for row in outcomes]
     assert columns["people"] == [1] * len(outcomes)
     by_model = Counter(row.candidate.model for row in outcomes if row.accepted)
-    assert {one["name"]: one["total"]["n_accepted"] for one in found["models"]} == {m: by_model[m] for m in MODELS}
+    leaderboard = found["overview"][0]["tables"][0]
+    at = [heading for heading, *_ in leaderboard["columns"]].index("images accepted")
+    accepted = {row[0]["t"]: int(row[at]["t"].partition(" / ")[0]) for row in leaderboard["rows"]}
+    assert accepted == {m: by_model[m] for m in MODELS}
     assert shop_site.n_candidates == len(outcomes)
     out = shop_site.index.parent
     for row in outcomes:
@@ -162,7 +165,9 @@ def test_hostile_text_is_escaped(make_run, tmp_path, browser):
     site = site_of(tmp_path, make_run(no_source=True, on_gpus=True, panel=True))
     visit = Visit(browser, site)
     tasks = data_of(site, "0-tasks")["id"]
-    for where in ("", "gallery/0", "tasks/0", *(f"task/0/{task}" for task in tasks), "model/0/alpha", "nonsense/<b>"):
+    details = [f"details/0/{section['name']}" for section in data_of(site, "0-sections")]
+    places = ("", "gallery/0", "tasks/0", "model/0/alpha", "nonsense/<b>")
+    for where in (*places, *details, *(f"task/0/{task}" for task in tasks)):
         page = visit.go(where)
         page.wait_for_timeout(50)
         page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
@@ -175,7 +180,8 @@ def test_hostile_text_is_escaped(make_run, tmp_path, browser):
 def test_no_serious_fault_of_accessibility(shop_site, browser, width, scheme):
     visit = Visit(browser, shop_site, width, bypass_csp=True)
     visit.page.emulate_media(color_scheme=scheme)
-    for where in ("", "gallery/0", "tasks/0", "task/0/print-02", f"model/0/{MODELS[0]}"):
+    details = [f"details/0/{section['name']}" for section in data_of(shop_site, "0-sections")]
+    for where in ("", "gallery/0", "tasks/0", "task/0/print-02", f"model/0/{MODELS[0]}", *details):
         page = visit.go(where)
         page.wait_for_timeout(200)
         page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
@@ -256,6 +262,19 @@ def test_a_second_report_replaces_the_first_and_a_foreign_folder_is_refused(shop
         write_site([run, run], tmp_path / "twice")
 
 
+def test_settle_only_computes_and_report_replaces_the_page_of_an_earlier_release(tmp_path, capsys):
+    path = make_shop(tmp_path / "run", 3).path
+    assert main(["settle", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["report"] == str(path / "report" / "index.html")
+    assert not {"report", "exports"} & {folder.name for folder in path.iterdir()}
+    (path / "report").mkdir()
+    (path / "report" / "index.html").write_text("of an earlier release")
+    assert main(["report", str(path)]) == 0
+    assert "viewer.js" in (path / "report" / "index.html").read_text()
+    (path / "report" / MARK).unlink()
+    assert main(["report", str(path)]) == 2  # a folder with other files
+
+
 def test_a_missing_image_is_counted_and_the_others_are_displayed(tmp_path, capsys):
     shop = make_shop(tmp_path / "run", 3)
     with RunDir.open(shop.path) as run:
@@ -273,7 +292,7 @@ def test_large_images_have_a_preview_too(shop, tmp_path, size, preview):
     out = tmp_path / "site"
     for folder in ("thumbs", "previews", "images"):
         (out / folder / sha[:2]).mkdir(parents=True)
-    assert _write((str(tmp_path / "images" / sha[:2] / f"{sha}.png"), sha, str(out)))
+    assert _write((str(tmp_path / "images" / sha[:2] / f"{sha}.png"), sha, str(out), True))
     assert max(Image.open(thumbnail_path(out, sha)).size) == 256
     assert full_path(out, sha).is_file()
     made = preview_path(out, sha)

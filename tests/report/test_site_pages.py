@@ -8,15 +8,23 @@ from contextlib import closing
 import pytest
 from PIL import Image
 
+from local_bench.core.table import DASH
 from local_bench.report.papers.draw import SMALL
-from local_bench.report.papers.table import DASH
 from tests.judges.people.conftest import MODELS, make_shop
 from tests.report.conftest import write_run
 from tests.report.test_site import Visit, site_of
 
 pytestmark = pytest.mark.browser
 BLIND = MODELS[0]
-PAGES = ("", "gallery/0", "gallery/1", "tasks/0", "tasks/1", "task/0/print-03", "task/1/t2", "model/0/quagga-turbo")
+SECTIONS = ("settlement", "scores", "judges", "generation", "costs", "provenance")
+PAGES = (
+    *("", "gallery/0", "gallery/1", "tasks/0", "tasks/1", "task/0/print-03", "task/1/t2", "model/0/quagga-turbo"),
+    *(
+        "details/0/truth",
+        *(f"details/1/{section}" for section in SECTIONS if section != "scenarios"),
+        "details/0/scenarios",
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +97,11 @@ CELLS = (
 )
 
 
+def _names(cells):
+    """The cells without their small print and the marks of the sorted column."""
+    return [cell.partition("\n")[0].rstrip(" ▾▴") for cell in cells]
+
+
 def test_every_group_has_its_own_columns(visit):
     page = visit.go()
     tables = {
@@ -99,20 +112,20 @@ def test_every_group_has_its_own_columns(visit):
             assert len({len(row) for row in rows}) == 1
             assert all(any(cell != DASH for cell in column[1:]) for column in zip(*rows, strict=True))
     priced, unpriced = tables["Leaderboard"]
-    assert {"revenue", "share"} <= set(priced[0])
-    assert not {"revenue", "share", "profit"} & set(unpriced[0])
-    assert [rows[0] for rows in tables["Scores"]] == [["model", "run", "brf"], ["model", "run", "brf", "veq", "piqe"]]
-    assert re.search(r"\$[\d,.]+\n\$[\d,.]+ to \$[\d,.]+", priced[1][2])  # the interval is below the value
+    assert {"revenue", "share"} <= set(_names(priced[0]))
+    assert not {"revenue", "share", "profit"} & set(_names(unpriced[0]))
+    assert [_names(rows[0]) for rows in tables["Scores"]] == [["model", "brf"], ["model", "brf", "veq", "piqe"]]
+    assert re.search(r"\$[\d,.]+\n\$[\d,.]+ to \$[\d,.]+", priced[1][1])  # the interval is below the value
 
 
 def test_images_without_inputs_are_counted_and_the_other_tasks_compared(visit):
     page = visit.go()
     rows = page.locator("[aria-label=Leaderboard] table").first.evaluate_all(CELLS)[0]
-    at = [cell.rstrip(" ▾▴") for cell in rows[0]].index("without inputs")
-    assert {row[0]: row[at] for row in rows[1:]} == {model: "2" if model == BLIND else "0" for model in MODELS}
+    at = _names(rows[0]).index("without inputs")
+    assert {_names(row)[0]: row[at] for row in rows[1:]} == {model: "2" if model == BLIND else "0" for model in MODELS}
     common = page.locator("[aria-label='Tasks that all models support'] table").evaluate_all(CELLS)[0]
-    assert {row[0] for row in common[1:]} == set(MODELS)
-    assert all(row[4].endswith(" / 6") for row in common[1:])
+    assert {_names(row)[0] for row in common[1:]} == set(MODELS)
+    assert all(row[_names(common[0]).index("tasks accepted")].endswith(" / 6") for row in common[1:])
     assert f"{BLIND} 2 of" in page.inner_text(".warnings")
 
 

@@ -143,7 +143,7 @@ if __name__ == "__main__":
     import local_bench.generators.flux
     import local_bench.judges.metrics.entropy
     import local_bench.report.exports
-    import local_bench.report.page
+    import local_bench.report.site.build
     import local_bench.report.site.run_exports
     import local_bench.runs.engine
     import local_bench.runs.executors.choose

@@ -11,8 +11,9 @@ import numpy as np
 
 from local_bench.core.errors import UserError
 from local_bench.core.storage import write_atomic
+from local_bench.core.table import DASH
 from local_bench.core.tables import clean
-from local_bench.report.papers.table import DASH, Bars, Figure, Grid, Histogram, Images, Lines, Panel, Points
+from local_bench.report.panels import Bars, Figure, Grid, Histogram, Images, Lines, Panel, Points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 from local_bench.core.errors import UserError
 
 if TYPE_CHECKING:
+    from local_bench.core.table import Table
+    from local_bench.report.panels import Figure
     from local_bench.report.papers.inputs import Given
-    from local_bench.report.papers.table import Figure, Table
 
 Kind = Literal["table", "figure"]
 
@@ -62,7 +63,7 @@ class Entry:
     def make(self, given: "Given") -> "Table | Figure":
         """Create the table or figure. UserError if the sources are not of the required kind."""
         self._check(given)
-        from local_bench.report.papers.table import annotated
+        from local_bench.report.panels import annotated
 
         module, _, function = self.build.partition(":")
         builder: Callable[..., Table | Figure] = getattr(

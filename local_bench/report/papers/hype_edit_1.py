@@ -9,8 +9,9 @@ from typing import Any
 
 from local_bench.analysis.official import image_results
 from local_bench.core.errors import UserError
+from local_bench.core.table import Cell, Column, Table
+from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.papers.inputs import Given, once
-from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
 from local_bench.settle.hype import FAIL, Ends, Outcomes, count_attempts
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.hype_edit_1.export import judgements

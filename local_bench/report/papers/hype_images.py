@@ -4,10 +4,11 @@ from PIL import Image
 
 from local_bench.analysis.official import image_results
 from local_bench.core.errors import UserError
+from local_bench.core.table import Column, Table
 from local_bench.core.types import Task
+from local_bench.report.panels import Figure, Images
 from local_bench.report.papers.hype_edit_1 import MODEL
 from local_bench.report.papers.inputs import Given, once
-from local_bench.report.papers.table import Column, Figure, Images, Table
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.hype_edit_1.export import WORDS
 from local_bench.suites.run_results import ImageResult

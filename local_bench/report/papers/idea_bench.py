@@ -10,11 +10,12 @@ from typing import Any
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.official import image_results, run_results
 from local_bench.core.errors import ConfigError, UserError
+from local_bench.core.table import Cell, Column, Table
 from local_bench.core.types import Task
 from local_bench.models.cards import card
 from local_bench.report.papers.idea_people import Labels, labels_of
 from local_bench.report.papers.inputs import Given, once
-from local_bench.report.papers.table import DAGGER, Cell, Column, Table
+from local_bench.report.render import DAGGER
 from local_bench.settle.idea import CATEGORIES
 from local_bench.suites.idea_bench.export import results_by_model
 from local_bench.suites.idea_bench.published import average_notes, category_of, published

@@ -6,8 +6,9 @@ from statistics import median
 from typing import Any
 
 from local_bench.core.errors import UserError
+from local_bench.core.table import Cell, Column, Table
+from local_bench.report.panels import Figure, Histogram
 from local_bench.report.papers.inputs import Given, once
-from local_bench.report.papers.table import Cell, Column, Figure, Histogram, Table
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.servimage import published as numbers
 from local_bench.suites.servimage.export import Parts, parts

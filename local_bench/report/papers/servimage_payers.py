@@ -6,9 +6,10 @@ from local_bench.analysis.predictors.card import Card, load
 from local_bench.analysis.predictors.evaluation import Compared, report
 from local_bench.analysis.predictors.inputs import judges_differ
 from local_bench.core.errors import UserError
+from local_bench.core.table import Cell, Column, Table
+from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.papers.inputs import Given
 from local_bench.report.papers.servimage import category_name, in_order, percent
-from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
 from local_bench.runs.payment import model_log_odds
 from local_bench.runs.prediction_file import read_predictions
 from local_bench.runs.rundir import RunDir

@@ -13,10 +13,11 @@ from local_bench.analysis.predictors.card import load
 from local_bench.analysis.predictors.predictions import predictions
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd
+from local_bench.core.table import Column, Table
+from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.papers.inputs import Given
 from local_bench.report.papers.servimage import MODEL, category_name, in_order, percent, published, standard
 from local_bench.report.papers.servimage_payers import trained_otherwise
-from local_bench.report.papers.table import Bars, Column, Figure, Series, Table
 from local_bench.runs.payment import model_log_odds
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.explain import COMPOSITE

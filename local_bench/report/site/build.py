@@ -2,26 +2,52 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.ground_truth import check_ground_truth
+from local_bench.analysis.settlement import Accounting
 from local_bench.core.errors import MissingExtra, UserError
+from local_bench.core.money import usd_number
 from local_bench.core.packages import require
 from local_bench.core.storage import write_atomic
+from local_bench.core.table import Cell, Column, Table
 from local_bench.judges import people
+from local_bench.report.panels import Figure
 from local_bench.report.papers.draw import SMALL, SUFFIXES, width_inches
+from local_bench.report.render import page_table
+from local_bench.report.scores import decimals
+from local_bench.report.sections import Section, sections
+from local_bench.report.settlement import model_row, settlement_table, total_row
 from local_bench.report.site.details import RunDetails
 from local_bench.report.site.images import write_images
 from local_bench.report.site.mark import claim
-from local_bench.report.site.paper import figures, tables, write_figures, write_tables
+from local_bench.report.site.paper import (
+    categories,
+    common,
+    figures,
+    leaderboard,
+    scores,
+    tables,
+    write_figures,
+    write_tables,
+)
 from local_bench.report.site.run_figures import numbered, run_figures
-from local_bench.report.site.summary import accounts_of, summary
+from local_bench.report.site.summary import Model, Summary, accounts_of, summary
+from local_bench.report.text import clean
+from local_bench.report.view import thresholds
+from local_bench.report.view import warnings as cautions_of
+from local_bench.runs.contents import root
 from local_bench.runs.rundir import RunDir
 
+FOLDER = "report"
+"""A run's own report, in its folder; full images are those of the run."""
+INDEX = "index.html"
 IN_TABLES = ("revenue", "categories")
 """Figures that the page does not show, because its tables have the same numbers."""
 LABEL_PX = 11
@@ -50,7 +76,8 @@ def write_site(
     ready: Callable[[], None] | None = None,
 ) -> Site:
     """Write the site of `runs` to `out` and return it. With `ready` it is for a server that also sends the runs'
-    progress: figures are then SVG only, and are drawn after `ready` is called, when everything else is written.
+    progress, and figures are drawn after `ready` is called, when everything else is written. In a run's own folder
+    `report` and for a server figures are SVG only.
 
     UserError if `out` has files that are not of a site, or for two runs of the same name; StorageError if a write
     fails.
@@ -59,68 +86,190 @@ def write_site(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"two of the runs are named {twice!r}: rename one of their folders")
-    claim(out)
+    inside = [out == run.path / FOLDER for run in runs] == [True]
+    claim(out, (INDEX,) if inside else ())
     note("computing the summary")
     accounts = accounts_of(runs)
-    found = summary(runs, accounts)
-    drawn = figures(found)
+    results = summary(runs, accounts)
+    drawn = figures(results)
+    shown_runs: list[dict[str, Any]] = []
+    warnings = [f"Not comparable: {difference}." for difference in results.differences]
     n_candidates = n_missing = 0
     for i, run in enumerate(runs):
         note(f"writing the images of {run.path}")
-        n_missing += write_images(run, out, workers)
+        n_missing += write_images(run, out, workers, full=not inside)
         note(f"writing the data of {run.path}")
-        truths = check_ground_truth(run)
-        details = RunDetails(run, {w: truth.right for w, truth in truths.truths.items()} if truths else {}, out)
-        outcomes = run.store.outcomes()
-        n_candidates += len(outcomes)
-        n_files = 0
-        for n_files, chunk in enumerate(details.candidates(outcomes), 1):
-            _write_data(out, f"{i}-candidates-{n_files - 1}", chunk)
-        n_task_files = 0
-        for n_task_files, tasks in enumerate(details.task_files(outcomes), 1):
-            _write_data(out, f"{i}-tasks-{n_task_files - 1}", tasks)
-        _write_data(out, f"{i}-tasks", details.task_list())
-        _write_data(out, f"{i}-rubrics", details.rubrics())
-        found["runs"][i] |= {
-            "candidate_files": n_files,
-            "task_files": n_task_files,
-            "models": details.models,
-            "scores": details.names,
-            "has_truth": bool(details.truths),
-            "has_people": details.people is not None,
-        }
-        found["runs"][i]["warnings"] += details.notes
-        own = run_figures(run, accounts[i], outcomes, details.decided_by_people)
-        drawn |= numbered(own, i, names[i]) if len(runs) > 1 else own
-    write_tables(tables(found), out / "tables")
+        entry, cautions, of_run = _write_run(run, i, accounts[i], out)
+        shown_runs.append(entry | {"full": {"images": "../images", "inputs": "../inputs"} if inside else {}})
+        n_candidates += run.store.counts().candidates
+        warnings += [f"{run.name}: {caution}" for caution in cautions] if len(runs) > 1 else cautions
+        drawn |= numbered(of_run, i, names[i]) if len(runs) > 1 else of_run
+    write_tables(tables(results), out / "tables")
     try:
         require("tables")
     except MissingExtra as e:
         note(f"figures are not drawn: {e}")
         drawn = {}
     shown = {name: figure for name, figure in drawn.items() if name not in IN_TABLES}
-    found["figures"] = [
+    overview = _overview(results, runs, accounts)
+    _write_data(
+        out,
+        "summary",
         {
-            "file": f"{name}.svg",
-            "title": figure.data.title,
-            "width_px": round(width_inches(figure) * 72 * LABEL_PX / SMALL),
-        }
-        for name, figure in shown.items()
-    ]
-    _write_data(out, "summary", found)
+            "runs": shown_runs,
+            "overview": overview,
+            "warnings": warnings,
+            "about": page_table(_about(runs)),
+            "models": [_model(model, results, runs[model.run]) for model in results.models],
+            "figures": [
+                {
+                    "file": f"{name}.svg",
+                    "title": figure.data.title,
+                    "width_px": round(width_inches(figure) * 72 * LABEL_PX / SMALL),
+                }
+                for name, figure in shown.items()
+            ],
+        },
+    )
     jinja = Environment(loader=PackageLoader("local_bench.report.site"), autoescape=True, undefined=StrictUndefined)
-    page = jinja.get_template("index.html.j2").render(title=", ".join(names), live=ready is not None)
+    said = visible([*(sentence for group in overview for sentence in group["sentences"]), *warnings])
+    page = jinja.get_template("index.html.j2").render(title=", ".join(names), said=said, live=ready is not None)
     for path in (*_STATIC.iterdir(), *_COMPARE):
         write_atomic(out / path.name, path.read_bytes())
-    write_atomic(out / "index.html", page.encode())
+    write_atomic(out / INDEX, page.encode())
     if ready:
         ready()
     note("drawing figures")
-    write_figures(shown if ready else drawn, out / "figures", [".svg"] if ready else list(SUFFIXES))
-    return Site(out / "index.html", len(runs), n_candidates, n_missing)
+    few = inside or ready is not None
+    write_figures(shown if few else drawn, out / "figures", [".svg"] if few else list(SUFFIXES))
+    return Site(out / INDEX, len(runs), n_candidates, n_missing)
+
+
+def write_report(run: RunDir) -> Path:
+    """Write the site of `run` to its own folder `report` and return its index. Raises as `write_site`."""
+    return write_site([run], run.path / FOLDER, run.config.engine.io_workers).index
+
+
+def _write_run(
+    run: RunDir, index: int, money: Accounting, out: Path
+) -> tuple[dict[str, Any], list[str], dict[str, Figure]]:
+    """Write the data that are loaded on demand; return what the summary has of the run, its warnings and figures."""
+    truth = check_ground_truth(run)
+    _write_data(out, f"{index}-sections", [_section(section) for section in sections(run, money, truth)])
+    details = RunDetails(run, truth.truths if truth else {}, out)
+    outcomes = run.store.outcomes()
+    n_files = n_task_files = 0
+    for n_files, chunk in enumerate(details.candidates(outcomes), 1):
+        _write_data(out, f"{index}-candidates-{n_files - 1}", chunk)
+    for n_task_files, tasks in enumerate(details.task_files(outcomes), 1):
+        _write_data(out, f"{index}-tasks-{n_task_files - 1}", tasks)
+    _write_data(out, f"{index}-tasks", details.task_list())
+    _write_data(out, f"{index}-rubrics", details.rubrics())
+    entry = {
+        "name": run.name,
+        "candidate_files": n_files,
+        "task_files": n_task_files,
+        "models": details.models,
+        "scores": details.names,
+        "decimals": decimals(run),
+        "has_truth": bool(details.truths),
+        "has_people": details.people is not None,
+    }
+    cautions = [*cautions_of(run, money.settlements), *details.notes]
+    return entry, cautions, run_figures(run, money, outcomes, details.decided_by_people)
+
+
+def _section(section: Section) -> dict[str, Any]:
+    tables = [page_table(table) for table in section.tables]
+    return {"name": section.name, "title": section.title, "sentences": section.sentences, "tables": tables}
+
+
+def _overview(results: Summary, runs: Sequence[RunDir], accounts: Sequence[Accounting]) -> list[dict[str, Any]]:
+    """For each group of comparable runs its sentences and tables."""
+    places: dict[str, int] = {}
+    for run in runs:
+        places |= {name: max(n, places.get(name, 0)) for name, n in decimals(run).items()}
+    found = []
+    for group in (results.of_group(group) for group in results.groups):
+        of_group = dict.fromkeys(results.names[model.run] for model in group.models)
+        links = [_link(model, results) for model in group.models]
+        both = [link for link, model in zip(links, group.models, strict=True) if model.common]
+        found.append(
+            {
+                "title": f"Comparable runs: {', '.join(of_group)}" if len(results.groups) > 1 else "Results",
+                "sentences": group.sentences(accounts) or ["Nothing has been decided yet."],
+                "tables": [
+                    page_table(leaderboard(group, page=True), links),
+                    *([page_table(common(group), both)] if both else []),
+                    *(page_table(t, links) for t in (scores(group, places), categories(group)) if len(t.columns) > 1),
+                ],
+            }
+        )
+    return found
+
+
+def _link(model: Model, results: Summary) -> dict[str, str]:
+    """The cell of a model: its name, below it its run if there are several, and the address of its page."""
+    name = model.settlement.model
+    run = {"s": results.names[model.run]} if len(results.names) > 1 else {}
+    return {"t": name, "h": f"#/model/{model.run}/{quote(name, safe='')}", **run}
+
+
+def _model(model: Model, results: Summary, run: RunDir) -> dict[str, Any]:
+    """A model's page."""
+    settlement, single = model.settlement, replace(results, models=[model])
+    totals = [{"category": "all"} | model_row(settlement) | {"model": None}]
+    totals += [{"category": name} | total_row(total) for name, total in settlement.by_category.items()]
+    means = scores(single, decimals(run))
+    return {
+        "run": model.run,
+        "name": settlement.model,
+        "tables": [
+            page_table(settlement_table("Totals", totals)),
+            *([page_table(means)] if len(means.columns) > 1 else []),
+        ],
+    }
+
+
+def _about(runs: Sequence[RunDir]) -> Table:
+    """The conditions of the runs."""
+    columns = (
+        *(Column("name", "run"), Column("suite", "suite"), Column("seed", "seed"), Column("tasks", "tasks", ",")),
+        *(Column("value_usd", "value", ",.2f", unit="$"), Column("images", "images", ",")),
+        *(Column("unscored", "not generated", ","), Column("planned", "planned", ","), Column("judges", "judges")),
+        *(Column("acceptance", "acceptance"), Column("root", "root")),
+    )
+    rows: list[dict[str, Cell]] = []
+    for run in runs:
+        (n_tasks, value), counts = run.store.task_totals(), run.store.counts()
+        rows.append(
+            {
+                "name": run.name,
+                "suite": run.config.suite.name,
+                "seed": run.config.seed,
+                "tasks": n_tasks,
+                "value_usd": usd_number(value) or None,
+                "images": counts.done,
+                "unscored": counts.unscored,
+                "planned": counts.candidates - counts.done - counts.unscored,
+                "judges": ", ".join(judge_labels(run).values()) or "none",
+                "acceptance": ", ".join(f"{name} ≥ {threshold:g}" for name, threshold in thresholds(run).items()),
+                "root": root(run.store)[:12],
+            }
+        )
+    return Table.of("Runs", columns, rows)
+
+
+def visible(value: Any) -> Any:
+    """Data with the hidden characters of its texts made visible (`clean`)."""
+    if isinstance(value, dict):
+        return {clean(key): visible(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [visible(inner) for inner in value]
+    return clean(value)
 
 
 def _write_data(out: Path, name: str, value: Any) -> None:
     """Data as a script, because pages from a disk cannot read other files. ASCII, so that no character ends it."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(visible(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     write_atomic(out / "data" / f"{name}.js", f'LB("{name}",{text});\n'.encode())

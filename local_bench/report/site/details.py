@@ -6,15 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.annotations import OVERALL, Annotations, load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd_number
-from local_bench.core.types import Task
+from local_bench.core.types import GroundTruth, Task
 from local_bench.judges.people.database import FILE
 from local_bench.judges.vlm.variants import wordings
 from local_bench.report.scores import decimals, missed_text, score_names
 from local_bench.report.site.images import preview_path
+from local_bench.report.text import percent
 from local_bench.report.view import model_order, thresholds
 from local_bench.runs.acceptance import deciding
 from local_bench.runs.rundir import RunDir
@@ -24,6 +27,7 @@ TASKS_PER_FILE = 20
 CANDIDATES_PER_FILE = 5000
 MAX_RAW = 4000
 DIGITS = 4
+_LABELS = TypeAdapter(dict[str, dict[str, float]])
 
 
 @dataclass
@@ -31,8 +35,8 @@ class RunDetails:
     """Everything of one run that is loaded on demand."""
 
     run: RunDir
-    truths: Mapping[str, bool]
-    """Work id -> whether the image is right, if known."""
+    truths: Mapping[str, GroundTruth]
+    """Work id -> ground truth of the image, if known."""
     out: Path | None = None
     """The site's folder, with its images."""
     people: Annotations | None = field(init=False)
@@ -92,7 +96,7 @@ class RunDetails:
                 "state": [{"done": 1, "planned": 0, "unscored": -1}[row.candidate.state] for row in part],
                 "image": [row.candidate.image for row in part],
                 "decision": [_bit(row.accepted) for row in part],
-                "truth": [_bit(self.truths.get(work_id)) for work_id in ids],
+                "truth": [_bit(truth.right if (truth := self.truths.get(w)) else None) for w in ids],
                 "people": [_bit(people[work_id].decision if work_id in people else None) for work_id in ids],
                 "scores": {name: [scores.get(work_id, {}).get(name) for work_id in ids] for name in self.names},
             }
@@ -113,7 +117,9 @@ class RunDetails:
             yield {
                 task.task_id: _task(task)
                 | {
-                    "candidates": [self._candidate(row, verdicts, reasons, missed) for row in by_task[task.task_id]],
+                    "candidates": [
+                        self._candidate(task, row, verdicts, reasons, missed) for row in by_task[task.task_id]
+                    ],
                     "previews": self._previews(task, by_task[task.task_id]),
                 }
                 for task in part
@@ -141,6 +147,7 @@ class RunDetails:
 
     def _candidate(
         self,
+        task: Task,
         row: OutcomeRow,
         verdicts: Mapping[str, list[dict[str, Any]]],
         reasons: Mapping[str, dict[str, str]],
@@ -158,6 +165,8 @@ class RunDetails:
             "score_reasons": reasons.get(work_id, {}),
             "verdicts": verdicts.get(work_id, []),
             "people": self._ratings(work_id),
+            "inputs": received(task, candidate.work.get("pictures")),
+            "match": None if (truth := self.truths.get(work_id)) is None or truth.right else percent(truth.match),
         }
 
     def _ratings(self, work_id: str) -> list[list[Any]]:
@@ -203,7 +212,35 @@ def _task(task: Task) -> dict[str, Any]:
         "references": list(task.reference_sha256),
         "mask": task.mask_sha256,
         "unscored": task.unscored,
+        "notes": list(task.notes),
     }
+
+
+def received(task: Task, pictures: object) -> str | None:
+    """Which of the task's input images the model received, from the pixel digests in its work; None if the task has
+    none, or if it is not known."""
+    inputs = {task.source_sha256: "source image"} if task.source_sha256 else {}
+    inputs |= {sha: f"reference image {i}" for i, sha in enumerate(task.reference_sha256, 1)}
+    if not isinstance(pictures, list) or not inputs:
+        return None
+    names = [name for sha, name in inputs.items() if sha in pictures]
+    if len(names) == len(inputs):
+        return "input: all images of the task" if len(inputs) > 1 else f"input: {names[0]}"
+    return f"input: {' and '.join(names)} only" if names else "input: no image of the task"
+
+
+def label_lines(labels: str | None) -> list[str]:
+    """`met 0: 12 %, 1: 88 %`, one line per criterion; the text in the ledger if it has another form."""
+    if labels is None:
+        return []
+    try:
+        criteria = _LABELS.validate_json(labels)
+    except ValidationError:
+        return [labels[:MAX_RAW]]
+    return [
+        f"{name} " + ", ".join(f"{label}:\u00a0{100 * p:.0f} %" for label, p in of.items())
+        for name, of in criteria.items()
+    ]
 
 
 def _verdict(row: VerdictRow, judges: Mapping[str, str]) -> dict[str, Any]:
@@ -214,7 +251,7 @@ def _verdict(row: VerdictRow, judges: Mapping[str, str]) -> dict[str, Any]:
         "repeat": row.repeat,
         "judge": judges.get(row.judge, row.judge[:12]),
         "answer": row.answer_json,
-        "labels": row.labels_json,
+        "labels": "\n".join(label_lines(row.labels_json)),
         "unscored": row.unscored,
         "raw": row.raw[:MAX_RAW],
         "cut": max(0, len(row.raw) - MAX_RAW),

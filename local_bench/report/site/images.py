@@ -34,20 +34,20 @@ def preview_path(out: Path, sha: str) -> Path:
     return out / PREVIEWS / sha[:2] / f"{sha}.webp"
 
 
-def write_images(run: RunDir, out: Path, workers: int) -> int:
-    """Write thumbnails, previews and links of all images of `run` below `out`; return the number of images that are
-    missing or damaged. Existing files are kept: names are digests of the content."""
+def write_images(run: RunDir, out: Path, workers: int, full: bool = True) -> int:
+    """Write thumbnails, previews and, if `full`, links of all images of `run` below `out`; return the number of images
+    that are missing or damaged. Existing files are kept: names are digests of the content."""
     shas = [(IMAGES, sha) for sha in run.store.image_digests()]
     shas += [(INPUTS, sha) for sha in sorted(_inputs(run))]
     pending = [
-        (str(run.image_store.file(sha, folder)), sha, str(out))
+        (str(run.image_store.file(sha, folder)), sha, str(out), full)
         for folder, sha in shas
-        if is_safe_id(sha) and not (thumbnail_path(out, sha).is_file() and full_path(out, sha).is_file())
+        if is_safe_id(sha) and not (thumbnail_path(out, sha).is_file() and (not full or full_path(out, sha).is_file()))
     ]
     if not pending:
         return 0
-    for sub in {sha[:2] for _, sha, _ in pending}:
-        for folder in (THUMBS, PREVIEWS, FULL):
+    for sub in {sha[:2] for _, sha, *_ in pending}:
+        for folder in (THUMBS, PREVIEWS, *([FULL] if full else [])):
             (out / folder / sub).mkdir(parents=True, exist_ok=True)
     if len(pending) < 64:
         return sum(not _write(one) for one in pending)
@@ -64,9 +64,9 @@ def _inputs(run: RunDir) -> Iterable[str]:
         yield from (sha for sha in (task.source_sha256, task.mask_sha256, *task.reference_sha256) if sha)
 
 
-def _write(job: tuple[str, str, str]) -> bool:
-    """Write one thumbnail, its preview and the full image (a hard link, or a copy on another disk); False if it cannot
-    be read."""
+def _write(job: tuple[str, str, str, bool]) -> bool:
+    """Write one thumbnail, its preview and, if wanted, the full image (a hard link, or a copy on another disk); False
+    if it cannot be read."""
     from PIL import Image
 
     file, sha, folder = Path(job[0]), job[1], Path(job[2])
@@ -75,7 +75,7 @@ def _write(job: tuple[str, str, str]) -> bool:
     except ImageError:
         return False
     full = full_path(folder, sha)
-    if not full.exists():
+    if job[3] and not full.exists():
         try:
             os.link(file, full)
         except OSError:

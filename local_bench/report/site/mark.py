@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import local_bench
@@ -43,12 +43,12 @@ def is_of(out: Path, state: str) -> bool:
         return False
 
 
-def claim(out: Path) -> None:
+def claim(out: Path, replaced: Collection[str] = ()) -> None:
     """Mark `out` as a site that is incomplete and remove the data of an earlier one; its images are kept. UserError if
-    it has other files."""
+    it has files that are not of a site, other than those `replaced`."""
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        foreign = not (out / MARK).exists() and any(out.iterdir())
+        foreign = not (out / MARK).exists() and any(path.name not in replaced for path in out.iterdir())
     if foreign:
         raise UserError(f"{out} has files that are not of a site: give a new or empty folder with --out")
     write_atomic(out / MARK, _TEXT.encode())

@@ -6,29 +6,22 @@ two significant digits of the half-width.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from local_bench.core.storage import write_atomic
+from local_bench.core.table import Cell, Column, Table
+from local_bench.report.panels import Bars, Figure, Grid, Point, Points, Series
 from local_bench.report.papers.draw import SUFFIXES, draw_all
-from local_bench.report.papers.render import csv_text, latex, markdown
-from local_bench.report.papers.table import (
-    Bars,
-    Cell,
-    Column,
-    Figure,
-    Grid,
-    Mark,
-    Point,
-    Points,
-    Series,
-    Table,
-    rank_marks,
-)
+from local_bench.report.render import csv_text, latex, markdown, ranked
+from local_bench.report.settlement import model_row, paper_table, settlement_table, total_row
 from local_bench.report.site.significance import ALPHA, letters
+from local_bench.report.site.summary import Summary
+from local_bench.report.text import percent
+from local_bench.settle.settlement import Total
 
 FORMATS = {"csv": csv_text, "tex": latex, "md": markdown}
-Model = Mapping[str, Any]
 
 
 def write_tables(tables: Mapping[str, Table], folder: Path) -> list[Path]:
@@ -53,32 +46,37 @@ def write_figures(figures: Mapping[str, Figure], folder: Path, suffixes: Sequenc
     return files
 
 
-def tables(summary: Mapping[str, Any]) -> dict[str, Table]:
+def tables(summary: Summary) -> dict[str, Table]:
     """The tables by file name; those without rows or columns are left out."""
-    models = _ordered(summary)
-    found = {"leaderboard": _leaderboard(summary, models), "scores": _scores(summary, models)}
-    found["categories"] = _categories(summary, models)
+    found = {"leaderboard": leaderboard(summary), "scores": scores(summary), "categories": categories(summary)}
     found["significance"] = _significance(summary)
     return {name: table for name, table in found.items() if table.rows and len(table.columns) > 1}
 
 
-def figures(summary: Mapping[str, Any]) -> dict[str, Figure]:
+def figures(summary: Summary) -> dict[str, Figure]:
     """The figures by file name."""
-    models = _ordered(summary)
+    models = summary.models
     if not models:
         return {}
-    names = [_name(summary, one) for one in models]
+    rows = [{"model": model.label} | total_row(model.settlement.total) for model in models]
+    names = tuple(model.label for model in models)
     found = {}
-    if any(one["total"]["value_usd"] for one in models):
-        totals = [one["total"] for one in models]
-        ends = tuple(None if t["low_usd"] is None else (t["low_usd"], t["high_usd"]) for t in totals)
-        series = Series("revenue", tuple(t["revenue_usd"] for t in totals), ends)
-        rows = tuple((n, t["revenue_usd"], t["low_usd"], t["high_usd"]) for n, t in zip(names, totals, strict=True))
+    if summary.priced:
         columns = (_MODEL, Column("revenue_usd", "revenue", ".2f"), Column("low", "low"), Column("high", "high"))
-        data = Table("Revenue with 95 % intervals", columns, rows)
-        found["revenue"] = Figure(data, (Bars("", tuple(names), (series,), "US dollars"),))
-    costs = [(n, one["cost_usd"], _acceptance(one)) for n, one in zip(names, models, strict=True)]
-    known = [(n, cost, rate) for n, cost, rate in costs if cost is not None and rate is not None]
+        cells: list[Any] = [tuple(row.get(column.key) for column in columns) for row in rows]
+        series = Series(
+            "revenue",
+            tuple(row[1] for row in cells),
+            tuple(None if row[2] is None else (row[2], row[3]) for row in cells),
+        )
+        data = Table("Revenue with 95 % intervals", columns, tuple(cells))
+        found["revenue"] = Figure(data, (Bars("", names, (series,), "US dollars"),))
+    costs = [(model.label, model_row(model.settlement)) for model in models]
+    known: list[Any] = [
+        (name, row["cost_usd"], row["images"])
+        for name, row in costs
+        if row["cost_usd"] is not None and row["images"] is not None
+    ]
     if len(known) > 1:
         front = _front([(cost, rate) for _, cost, rate in known])
         columns = (
@@ -92,12 +90,15 @@ def figures(summary: Mapping[str, Any]) -> dict[str, Figure]:
         ))  # fmt: skip
         points = tuple(Point(n, cost, rate, i in front) for i, (n, cost, rate) in enumerate(known))
         found["cost_quality"] = Figure(data, (Points("", points, "cost in US dollars", "fraction of images accepted"),))
-    categories = _categories(summary, models)
-    if len(categories.columns) > 2 and len(models) > 1:
-        values = tuple(tuple(x if isinstance(x, float) else None for x in row[1:]) for row in categories.rows)
-        grid = Grid("", tuple(names), tuple(column.name for column in categories.columns[1:]), values)
-        found["categories"] = Figure(categories, (grid,))
-    found |= _matrices(summary, models)
+    shares = categories(summary)
+    if len(shares.columns) > 2 and len(models) > 1:
+        values = tuple(tuple(x if isinstance(x, float) else None for x in row[1:]) for row in shares.rows)
+        grid = Grid("", names, tuple(column.name for column in shares.columns[1:]), values)
+        found["categories"] = Figure(shares, (grid,))
+    for group in summary.groups:
+        matrix = _matrix(summary.of_group(group))
+        if matrix is not None:
+            found[f"significance_{group + 1}" if group else "significance"] = matrix
     return found
 
 
@@ -105,119 +106,87 @@ _MODEL = Column("model", "model")
 _TEST = "paired test over tasks (sign flips and t), corrected for all pairs by Holm's method, at 0.05"
 
 
-def _ordered(summary: Mapping[str, Any]) -> list[Model]:
-    """Models as on the leaderboard: comparable runs together, the highest revenue first."""
-    return sorted(
-        summary["models"], key=lambda one: (one["group"], -one["total"]["revenue_usd"], -one["total"]["n_accepted"])
-    )
-
-
-def _name(summary: Mapping[str, Any], one: Model) -> str:
-    runs = summary["runs"]
-    return f"{one['name']} ({runs[one['run']]['name']})" if len(runs) > 1 else str(one["name"])
-
-
-def _key(one: Model) -> tuple[int, str]:
-    return one["run"], one["name"]
-
-
-def _acceptance(one: Model) -> float | None:
-    total = one["total"]
-    n = total["n"] + total["n_unscored"]
-    return total["n_accepted"] / n if n else None
-
-
-def _leaderboard(summary: Mapping[str, Any], models: Sequence[Model]) -> Table:
-    money = any(one["total"]["value_usd"] for one in models)
-    columns = [_MODEL]
-    if money:
-        columns += [Column("revenue_usd", "revenue ($)", ".2f"), Column("low", "low", ".2f", "95 %")]
-        columns += [Column("high", "high", ".2f", "95 %"), Column("share", "share", ".1%")]
-    columns += [Column("tasks", "tasks accepted", ".1%"), Column("images", "images accepted", ".1%")]
-    columns += [Column("unscored", "unscored", ".0f"), Column("cost_usd", "cost ($)", small_usd)]
-    same = letters([_key(one) for one in models], summary["significance"])
-    if same:
-        columns.append(Column("group", "group"))
-    rows: list[tuple[Cell, ...]] = []
-    for one in models:
-        t = one["total"]
-        cells: list[Cell] = [_name(summary, one)]
-        if money:
-            share = t["revenue_usd"] / t["value_usd"] if t["value_usd"] else None
-            cells += [t["revenue_usd"], t["low_usd"], t["high_usd"], share]
-        cells += [t["n_tasks_accepted"] / t["n_tasks"] if t["n_tasks"] else None, _acceptance(one)]
-        cells += [float(t["n_unscored"]), one["cost_usd"]]
-        rows.append((*cells, same.get(_key(one), "")) if same else tuple(cells))
-    ranked = ("revenue_usd", "share", "tasks", "images")
-    higher = [i for i, column in enumerate(columns) if column.key in ranked]
-    marks = _marks(summary, models, rows, dict.fromkeys(higher, True))
-    notes = [f"not comparable: {one}" for one in summary["differences"]]
+def leaderboard(summary: Summary, page: bool = False) -> Table:
+    """The columns that a paper shows, or with `page` all."""
+    same = letters([model.key for model in summary.models], summary.significance)
+    blind = any(model.without_inputs for model in summary.models)
+    rows: list[dict[str, Cell]] = [
+        model_row(model.settlement)
+        | {"model": model.label, "group": same.get(model.key)}
+        | {"without_inputs": model.without_inputs if blind else None}
+        for model in summary.models
+    ]
+    notes = [] if page else [f"not comparable: {difference}" for difference in summary.differences]
     if same:
         notes.append(
             "models of comparable runs with a common letter do not differ significantly, which does not mean equal "
             f"({_TEST})"
         )
-    return Table("Leaderboard", tuple(columns), tuple(rows), tuple(notes), marks)
+    table = settlement_table("Leaderboard", rows).without(["value_usd"]) if page else paper_table("Leaderboard", rows)
+    return _marked(replace(table, notes=tuple(notes)), summary)
 
 
-def _significance(summary: Mapping[str, Any]) -> Table:
-    pairs = summary["significance"]
-    money = any(one["unit"] == "usd" for one in pairs)
-    what = "revenue ($)" if money else "fraction of images accepted"
+def common(summary: Summary) -> Table:
+    """The leaderboard of the tasks that all models support with all input images."""
+    models = [model for model in summary.models if model.common]
+    rows = [{"model": model.label} | total_row(model.common.total) for model in models if model.common]
+    table = settlement_table("Tasks that all models support", rows)
+    return _marked(table, replace(summary, models=models))
+
+
+def _significance(summary: Summary) -> Table:
+    pairs, labels = summary.significance, {model.key: model.label for model in summary.models}
+    money = any(pair["unit"] == "usd" for pair in pairs)
+    form = ".2f" if money else ".3f"
     columns = (
         Column("a", "model"),
         Column("b", "other model"),
-        Column("difference", f"difference in {what}", ".2f" if money else ".3f"),
-        Column("low", "low", ".2f" if money else ".3f", "95 %"),
-        Column("high", "high", ".2f" if money else ".3f", "95 %"),
+        Column("difference", f"difference in {'revenue ($)' if money else 'fraction of images accepted'}", form),
+        Column("low", "low", form, "95 %"),
+        Column("high", "high", form, "95 %"),
         Column("p", "p", ".4f"),
         Column("p_holm", "p, Holm", ".4f"),
-        Column("detectable", "detectable", ".2f" if money else ".3f"),
+        Column("detectable", "detectable", form),
         Column("n_tasks", "tasks", ".0f"),
         Column("n_differ", "of them differ", ".0f"),
     )
     rows = tuple(
         (
-            *(_name(summary, {"run": one[end][0], "name": one[end][1]}) for end in ("a", "b")),
-            *(one[key] for key in ("difference", "low", "high", "p", "p_holm", "detectable")),
-            float(one["n_tasks"]),
-            float(one["n_differ"]),
+            *(labels[pair[end][0], pair[end][1]] for end in ("a", "b")),
+            *(pair[key] for key in ("difference", "low", "high", "p", "p_holm", "detectable")),
+            float(pair["n_tasks"]),
+            float(pair["n_differ"]),
         )
-        for one in pairs
+        for pair in pairs
     )
     notes = [
         f"significant: {_TEST}; the interval and p are of one comparison alone, by sign flips and t over tasks",
         "detectable: the difference that would be significant (p) with a power of 80 % on tasks like these",
     ]
-    if any(one["too_few_differ"] for one in pairs):
+    if any(pair["too_few_differ"] for pair in pairs):
         notes.append("where fewer than 6 tasks differ, no result could be significant")
     return Table("Paired differences of models", columns, rows, tuple(notes))
 
 
-def _matrices(summary: Mapping[str, Any], models: Sequence[Model]) -> dict[str, Figure]:
-    """A matrix of corrected p-values for each group of comparable runs."""
-    found = {}
-    for group in dict.fromkeys(one["group"] for one in models):
-        own = [one for one in models if one["group"] == group]
-        keys, names = [_key(one) for one in own], tuple(_name(summary, one) for one in own)
-        signed: dict[tuple[Any, Any], tuple[float, float]] = {}
-        for one in summary["significance"]:
-            if one["p_holm"] is not None:
-                a, b, difference = tuple(one["a"]), tuple(one["b"]), one["difference"] or 0.0
-                signed[a, b], signed[b, a] = (difference, one["p_holm"]), (-difference, one["p_holm"])
-        if len(own) < 2 or not signed:
-            continue
-        values = tuple(tuple(_shade(signed.get((x, y))) for y in keys) for x in keys)
-        texts = tuple(tuple(_p_text(signed.get((x, y))) for y in keys) for x in keys)
-        columns = (_MODEL, *(Column(f"m{i}", name, ".4f") for i, name in enumerate(names)))
-        rows = tuple(
-            (name, *(signed[x, y][1] if (x, y) in signed else None for y in keys))
-            for name, x in zip(names, keys, strict=True)
-        )
-        title = "p-values of paired differences (Holm); +: the row is significantly better, \N{MINUS SIGN}: worse"
-        grid = Grid("", names, names, values, texts, diverging=True)
-        found[f"significance_{group + 1}" if group else "significance"] = Figure(Table(title, columns, rows), (grid,))
-    return found
+def _matrix(summary: Summary) -> Figure | None:
+    """The corrected p-values of comparable models; None without pairs."""
+    keys, names = [model.key for model in summary.models], tuple(model.label for model in summary.models)
+    signed: dict[tuple[Any, Any], tuple[float, float]] = {}
+    for pair in summary.significance:
+        if pair["p_holm"] is not None:
+            a, b, difference = tuple(pair["a"]), tuple(pair["b"]), pair["difference"] or 0.0
+            signed[a, b], signed[b, a] = (difference, pair["p_holm"]), (-difference, pair["p_holm"])
+    if len(keys) < 2 or not signed:
+        return None
+    values = tuple(tuple(_shade(signed.get((x, y))) for y in keys) for x in keys)
+    texts = tuple(tuple(_p_text(signed.get((x, y))) for y in keys) for x in keys)
+    columns = (_MODEL, *(Column(f"m{i}", name, ".4f") for i, name in enumerate(names)))
+    rows = tuple(
+        (name, *(signed[x, y][1] if (x, y) in signed else None for y in keys))
+        for name, x in zip(names, keys, strict=True)
+    )
+    title = "p-values of paired differences (Holm); +: the row is significantly better, \N{MINUS SIGN}: worse"
+    return Figure(Table(title, columns, rows), (Grid("", names, names, values, texts, diverging=True),))
 
 
 def _p_text(signed: tuple[float, float] | None) -> str:
@@ -237,57 +206,43 @@ def _shade(signed: tuple[float, float] | None) -> float | None:
     return 0.5 if p >= ALPHA else 0.95 if difference > 0 else 0.05
 
 
-def _scores(summary: Mapping[str, Any], models: Sequence[Model]) -> Table:
-    names = list(dict.fromkeys(score["name"] for one in models for score in one["scores"]))
-    by_model = [{score["name"]: score for score in one["scores"]} for one in models]
+def scores(summary: Summary, decimals: Mapping[str, int] | None = None) -> Table:
+    """Means with as many digits as their intervals support; on a page, with at least `decimals`, and the intervals."""
+    names = list(dict.fromkeys(name for model in summary.models for name in model.scores))
     columns = [_MODEL]
     for name in names:
-        halves = [
-            (of[name]["high"] - of[name]["low"]) / 2 for of in by_model if name in of and of[name]["low"] is not None
-        ]
-        columns.append(Column(name, name, f".{digits(halves)}f"))
-    rows = [
-        (_name(summary, one), *(of[name]["mean"] if name in of else None for name in names))
-        for one, of in zip(models, by_model, strict=True)
-    ]
-    better = {i: "low" not in summary["better"].get(name, "") for i, name in enumerate(names, 1)}
-    return Table("Scores (means)", tuple(columns), tuple(rows), (), _marks(summary, models, rows, better))
+        halves = [(ends[1] - ends[0]) / 2 for model in summary.models if (ends := model.intervals.get(name))]
+        form = f".{max(digits(halves), (decimals or {}).get(name, 0))}f"
+        columns.append(Column(name, name, form, higher_is_better=name not in summary.lower_is_better))
+        if decimals is not None:
+            columns += [Column(f"{name} {end}", end, form, below=True) for end in ("low", "high")]
+    rows: list[tuple[Cell, ...]] = []
+    for model in summary.models:
+        row: list[Cell] = [model.label]
+        for name in names:
+            row.append(model.scores[name].mean if name in model.scores else None)
+            row += model.intervals.get(name, (None, None)) if decimals is not None else ()
+        rows.append(tuple(row))
+    return _marked(Table("Scores (means)" if decimals is None else "Scores", tuple(columns), tuple(rows)), summary)
 
 
-def _categories(summary: Mapping[str, Any], models: Sequence[Model]) -> Table:
-    names = sorted({name for one in models for name in one["categories"]})
-    money = any(one["total"]["value_usd"] for one in models)
+def categories(summary: Summary) -> Table:
+    names = sorted({name for model in summary.models for name in model.settlement.by_category})
 
-    def cell(total: Mapping[str, Any] | None) -> float | None:
-        if total is None:
-            return None
-        if money:
-            return total["revenue_usd"] / total["value_usd"] if total["value_usd"] else None
-        n = total["n"] + total["n_unscored"]
-        return total["n_accepted"] / n if n else None
+    def cell(total: Total | None) -> float | None:
+        return None if total is None else total.share if summary.priced else total.deliverable_acceptance
 
-    columns = (_MODEL, *(Column(name, name, ".1%") for name in names))
-    rows = [(_name(summary, one), *(cell(one["categories"].get(name)) for name in names)) for one in models]
-    marks = _marks(summary, models, rows, dict.fromkeys(range(1, len(columns)), True))
-    what = "Share of the value" if money else "Fraction of images accepted"
-    return Table(f"{what}, by category", columns, tuple(rows), (), marks)
+    columns = (_MODEL, *(Column(name, name, percent, higher_is_better=True) for name in names))
+    rows = [(model.label, *map(cell, map(model.settlement.by_category.get, names))) for model in summary.models]
+    title = f"{'Share of the value' if summary.priced else 'Fraction of images accepted'}, by category"
+    return _marked(Table(title, columns, tuple(rows)), summary)
 
 
-def _marks(
-    summary: Mapping[str, Any],
-    models: Sequence[Model],
-    rows: Sequence[tuple[Cell, ...]],
-    higher_is_better: Mapping[int, bool],
-) -> dict[tuple[int, int], Mark]:
-    """(row, column) of the best and second best value among the models of comparable runs."""
-    marks: dict[tuple[int, int], Mark] = {}
-    for group in {one["group"] for one in models}:
-        own = [i for i, one in enumerate(models) if one["group"] == group]
-        for column, higher in higher_is_better.items():
-            values = {i: rows[i][column] for i in own}
-            found = rank_marks(values, higher, ("best", "second"))
-            marks |= {(i, column): mark for i, mark in found.items()}
-    return marks
+def _marked(table: Table, summary: Summary) -> Table:
+    """The best and second best value among the models of comparable runs."""
+    groups = tuple((*row, model.group) for row, model in zip(table.rows, summary.models, strict=True))
+    within = replace(table, columns=(*table.columns, Column("comparable", "")), rows=groups)
+    return replace(table, marks=ranked(replace(within, ranked_within=within.keys[-1]), ("best", "second")).marks)
 
 
 def digits(half_widths: Sequence[float]) -> int:
@@ -296,12 +251,6 @@ def digits(half_widths: Sequence[float]) -> int:
     if not known:
         return 2
     return min(6, max(0, 1 - math.floor(math.log10(known[len(known) // 2]))))
-
-
-def small_usd(amount: float) -> str:
-    """Dollars in fixed notation: three significant digits below $10, cents above."""
-    decimals = 2 - math.floor(math.log10(abs(amount))) if amount else 2
-    return f"{amount:.{max(2, decimals)}f}"
 
 
 def _front(points: Sequence[tuple[float, float]]) -> set[int]:

@@ -14,7 +14,8 @@ from local_bench.analysis.performance import generation_stats
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.money import MICRO, NS_PER_HOUR
-from local_bench.report.papers.table import Bars, Column, Figure, Line, Lines, Panel, Series, Table
+from local_bench.core.table import Column, Table
+from local_bench.report.panels import Bars, Figure, Line, Lines, Panel, Series
 from local_bench.report.view import model_order, thresholds
 from local_bench.runs.prices import price_of
 from local_bench.runs.rundir import RunDir

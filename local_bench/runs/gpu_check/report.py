@@ -10,19 +10,23 @@ from typing import Any
 
 from local_bench.core.packages import recorded_versions
 from local_bench.core.storage import write_atomic
-from local_bench.core.tables import table
 from local_bench.runs.gpu_check.checks import Check, Row
 
 
+def _aligned(header: list[str], rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in (header, *rows))
+
+
 def as_table(rows: Sequence[Row]) -> str:
-    return table(
+    return _aligned(
         ["check", "status", "seconds", "detail"], [[r.check, r.status, f"{r.seconds:.1f}", r.detail] for r in rows]
     )
 
 
 def planned_table(checks: Sequence[Check]) -> str:
     """A table of the checks that would run."""
-    return table(["check", "what it does"], [[check.name, check.about] for check in checks])
+    return _aligned(["check", "what it does"], [[check.name, check.about] for check in checks])
 
 
 def as_json(rows: Sequence[Row], device: str, command: str) -> dict[str, Any]:

@@ -5,9 +5,10 @@ import io
 import json
 import re
 
+from local_bench.core.table import Column, Table
+from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.papers.draw import canvas_of, draw
-from local_bench.report.papers.render import FORMATS, latex, markdown
-from local_bench.report.papers.table import Bars, Column, Figure, Series, Table, ranked
+from local_bench.report.render import FORMATS, latex, markdown, ranked
 
 HOSTILE = "=a & b_c $x$ 100% \\input{/etc/passwd} <script>#~^\u202e\n--><svg"
 TABLE = Table(

@@ -29,25 +29,23 @@ function h(tag, attributes = {}, ...children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(3).filter((one) => one !== null && one !== undefined && one !== false));
+  element.append(...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false));
   return element;
 }
 
 const main = document.getElementById("main");
-const show = (...children) => main.replaceChildren(...children.flat(4).filter((one) => one !== null && one !== undefined && one !== false));
+const show = (...children) => main.replaceChildren(...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false));
 const large = document.getElementById("large");
 const usd = (x) => (x === null ? "–" : x.toLocaleString("en-US", { style: "currency", currency: "USD", minimumFractionDigits: Math.abs(x) < 0.01 && x ? 6 : 2 }));
-const percent = (x) => (x === null || Number.isNaN(x) ? "–" : `${(100 * x).toFixed(1)} %`);
 const plural = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
 const fixed = (x, decimals) => (x === null || x === undefined ? "–" : x.toFixed(decimals));
 const path = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
-const image = (sha) => `images/${sha.slice(0, 2)}/${sha}.png`;
-const thumb = (sha) => `thumbs/${sha.slice(0, 2)}/${sha}.webp`;
-const preview = (sha) => `previews/${sha.slice(0, 2)}/${sha}.webp`;
+/* A file's address; in a report of one file all are in INLINE, some thumbnails excepted, and full images are thumbnails. */
+const file = (name, address) => (window.INLINE ? window.INLINE[name] ?? "data:," : address);
+const image = (run, sha, folder) => file(sha, `${run.full[folder] ?? "images"}/${sha.slice(0, 2)}/${sha}.png`);
+const thumb = (sha) => file(sha, `thumbs/${sha.slice(0, 2)}/${sha}.webp`);
+const preview = (sha) => file(sha, `previews/${sha.slice(0, 2)}/${sha}.webp`);
 const isDigest = (sha) => /^[0-9a-f]{64}$/.test(sha || "");
-
-/* Number with a second line below it; `sort`: what its column is sorted by. */
-const under = (text, below, sort, mark = null, title = null) => h("td", { "data-sort": sort, title }, h("span", { class: mark }, text), below && h("span", { class: "sub" }, below));
 
 const ROWS = 200;
 const textOf = (cell) => (cell instanceof Element ? cell.dataset.sort ?? cell.textContent : String(cell ?? "–")).trim() || "–";
@@ -86,88 +84,53 @@ function table(header, rows, caption, sortable = rows.length > 1) {
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, h("table", {}, h("thead", {}, h("tr", {}, heads)), body), more);
 }
 
-/* Marks the best and second best of a column of numbers: index -> class. */
-function marks(values, better) {
-  const known = [...new Set(values.filter((x) => x !== null && x !== undefined))].sort((a, b) => (better === "lower" ? a - b : b - a));
-  return values.map((x) => (known.length < 2 || x === null || x === undefined ? null : x === known[0] ? "best" : x === known[1] ? "second" : null));
+/* A table as `report.render` writes it, below its title: cells are texts, or have small print, a bar, a mark, an address. */
+function written(data, heading = "h3") {
+  const cell = (value, i) => {
+    if (typeof value === "string") return value;
+    const text = value.h ? h("a", { href: value.h }, value.t) : value.t;
+    return h(i ? "td" : "th", { scope: i ? null : "row", "data-sort": value.k }, h("span", { class: value.m }, text), value.b && bar(value.b), value.s && h("span", { class: "sub" }, value.s));
+  };
+  const heads = data.columns.map(([name, about, below]) => h("span", { title: about || null }, name, below && h("span", { class: "sub" }, below)));
+  return [h(heading, {}, data.title), table(heads, data.rows.map((row) => row.map(cell)), data.title), data.notes.map((note) => h("p", { class: "muted" }, note))];
 }
 
 /* ---- overview */
 
-function bar(total) {
-  const of = (x) => `${Math.min(100, (100 * x) / (total.value_usd || 1)).toFixed(1)}%`;
-  const label = total.low_usd === null ? usd(total.revenue_usd) : `${usd(total.revenue_usd)}, 95 % interval ${usd(total.low_usd)} to ${usd(total.high_usd)}`;
-  const fill = h("i"), ends = total.low_usd === null ? null : h("b");
-  fill.style.width = of(total.revenue_usd);
-  if (ends) { ends.style.left = of(total.low_usd); ends.style.width = of(total.high_usd - total.low_usd); }
-  return h("span", { class: "bar", role: "img", "aria-label": label }, fill, ends);
-}
-
-const accepted = (t) => (t.n + t.n_unscored ? t.n_accepted / (t.n + t.n_unscored) : null);
-const share = (t) => (t.value_usd ? t.revenue_usd / t.value_usd : accepted(t));
-const between = (low, high, text) => (low === null ? null : `${text(low)} to ${text(high)}`);
-const revenue = (t, mark = null) => (t.value_usd ? under(usd(t.revenue_usd), between(t.low_usd, t.high_usd, usd), t.revenue_usd, mark) : null);
-const images = (t, mark = null) => under(`${t.n_accepted} / ${t.n + t.n_unscored}`, between(t.acceptance_low, t.acceptance_high, percent), accepted(t) ?? "–", mark);
-
-function conclusion(s) {
-  if (!s.models.some((one) => one.total.n)) return h("p", {}, "Nothing has been decided yet.");
-  const [first, second] = [...s.models].filter((one) => one.group === s.models[0].group).sort((a, b) => b.total.revenue_usd - a.total.revenue_usd || b.total.n_accepted - a.total.n_accepted);
-  const money = first.total.value_usd > 0;
-  if (!(money ? first.total.revenue_usd : first.total.n_accepted)) return h("p", { class: "lead" }, money ? `No model earned anything of ${usd(first.total.value_usd)}.` : "No image was accepted.");
-  const said = (one) => (money ? `${usd(one.total.revenue_usd)} of ${usd(one.total.value_usd)}` : `${one.total.n_accepted} of ${plural(one.total.n, "image")} accepted`);
-  const pair = second && s.significance.find((one) => [one.a, one.b].every(([run, name]) => [first, second].some((x) => x.run === run && x.name === name)));
-  const p = pair ? pair.p_holm : null;
-  const lead = p === null ? "" : ` The lead is ${p < 0.05 ? "" : "not "}significant (paired test over tasks, p ${p < 0.001 ? "< 0.001" : `= ${p.toFixed(3)}`} after Holm's correction).`;
-  return h("p", { class: "lead" }, h("b", {}, first.name), ` ${money ? "earned most" : "has the most images accepted"}: ${said(first)}`,
-    first.total.low_usd === null ? "" : ` (95 %: ${usd(first.total.low_usd)} to ${usd(first.total.high_usd)})`,
-    first.cost_usd === null ? "" : `, at a cost of ${usd(first.cost_usd)}`, ". ",
-    second ? `Next: ${second.name} with ${said(second)}.${lead}` : "");
-}
-
-/* The tables of comparable runs: leaderboard, scores, categories. */
-function groupTables(s, of) {
-  const runs = [...new Set(of.map((one) => one.run))], money = of.some((one) => one.total.value_usd);
-  const name = (one) => h("a", { href: path("model", one.run, one.name) }, one.name);
-  const run = (one) => (s.runs.length > 1 ? s.runs[one.run].name : null);
-  const best = marks(of.map((one) => share(one.total)));
-  const counts = (t, mark) => [revenue(t, mark), t.value_usd ? h("td", {}, percent(share(t)), bar(t)) : null, `${t.n_tasks_accepted} / ${t.n_tasks}`, images(t, money ? null : mark), t.n_unscored];
-  const headings = ["model", "run", "revenue", "share", "tasks accepted", "images accepted", "unscored"], blind = of.some((one) => one.without_inputs);
-  const leaderboard = table([...headings, "without inputs", "cost", "profit"], of.map((one, i) => {
-    const cost = one.cost_usd;
-    return [name(one), run(one), ...counts(one.total, best[i]), blind ? one.without_inputs : null,
-      cost === null ? null : h("td", { "data-sort": cost }, usd(cost)), cost === null || !one.total.value_usd ? null : usd(one.total.revenue_usd - cost)];
-  }), "Leaderboard");
-  const both = of.filter((one) => one.common), bestOfBoth = marks(both.map((one) => share(one.common)));
-  const common = both.length ? [h("h4", {}, "On the tasks that all models support with all input images"), table(headings, both.map((one, i) => [name(one), run(one), ...counts(one.common, bestOfBoth[i])]), "Tasks that all models support")] : null;
-  const names = [...new Set(of.flatMap((one) => one.scores.map((score) => score.name)))];
-  const means = names.map((score) => {
-    const found = of.map((one) => one.scores.find((x) => x.name === score && x.mean !== null)), decimals = Math.max(...runs.map((r) => s.runs[r].decimals[score] ?? 0));
-    const mark = marks(found.map((x) => x?.mean), s.better[score]?.includes("low") ? "lower" : "higher"), text = (x) => fixed(x, decimals);
-    return found.map((x, i) => x && under(text(x.mean), between(x.low, x.high, text), x.mean, mark[i], `n = ${x.n}${x.n_unscored ? `, ${x.n_unscored} unscored` : ""}`));
-  });
-  const categories = [...new Set(of.flatMap((one) => Object.keys(one.categories)))].sort();
-  return [leaderboard, common, names.length ? [h("h4", {}, "Scores (means)"), table(["model", "run", ...names], of.map((one, i) => [name(one), run(one), ...means.map((column) => column[i])]), "Scores")] : null,
-    categories.length > 1 ? [h("h4", {}, money ? "Share of the value, by category" : "Images accepted, by category"), table(["model", "run", ...categories], of.map((one) => [name(one), run(one), ...categories.map((c) => one.categories[c] && percent(share(one.categories[c])))]), "Categories")] : null];
+/* A fraction of 1 with its interval; the numbers are beside it. */
+function bar([value, low, high]) {
+  const width = (x) => `${Math.min(100, Math.max(0, 100 * x)).toFixed(1)}%`, fill = h("i"), ends = low === undefined ? null : h("b");
+  fill.style.width = width(value);
+  if (ends) { ends.style.left = width(low); ends.style.width = width(high - low); }
+  return h("span", { class: "bar", "aria-hidden": "true" }, fill, ends);
 }
 
 function figure(one) {
-  const shown = h("img", { src: `figures/${one.file}`, alt: `Figure: ${one.title}`, loading: "lazy" });
+  const address = file(one.file, `figures/${one.file}`), shown = h("img", { src: address, alt: `Figure: ${one.title}`, loading: "lazy" });
   shown.style.minWidth = `${one.width_px}px`;
   shown.style.width = `${1.25 * one.width_px}px`;
-  return h("figure", { class: one.width_px > 600 ? "wide" : null }, h("a", { href: `figures/${one.file}`, class: "scroll" }, shown));
+  return h("figure", { class: one.width_px > 600 ? "wide" : null }, h("a", { href: address, class: "scroll" }, shown));
 }
 
+const paragraphs = (sentences, name = null) => sentences.map((sentence) => h("p", { class: name }, sentence));
+
 function overview(s) {
-  const models = [...s.models].sort((a, b) => a.group - b.group || b.total.revenue_usd - a.total.revenue_usd || b.total.n_accepted - a.total.n_accepted);
-  const several = s.runs.length > 1, groups = [...new Set(models.map((one) => one.group))];
-  const warnings = [...s.differences.map((one) => `Not comparable: ${one}.`), ...s.runs.flatMap((run) => run.warnings.map((one) => (several ? `${run.name}: ${one}` : one)))];
-  show(h("h2", {}, "Overview"), conclusion(s),
-    warnings.length ? h("section", { class: "warnings", "aria-label": "Read with care" }, h("h3", {}, "Read these numbers with care"), h("ul", {}, warnings.map((one) => h("li", {}, one)))) : null,
-    groups.map((group) => [h("h3", {}, groups.length > 1 ? `Comparable runs: ${s.runs.filter((_, i) => s.groups[i] === group).map((run) => run.name).join(", ")}` : "Leaderboard"), groupTables(s, models.filter((one) => one.group === group))]),
-    h("p", { class: "muted" }, "A click on a heading sorts the table. Bold: best; underlined: second best. Small: 95 % intervals for tasks like these and the same decisions, without the judge's errors. Unscored images earn nothing and count as not accepted. Without inputs: images generated without all of their task's input images."),
+  show(h("h2", {}, "Overview"),
+    s.warnings.length ? h("section", { class: "warnings", "aria-label": "Read with care" }, h("h3", {}, "Read these numbers with care"), h("ul", {}, s.warnings.map((one) => h("li", {}, one)))) : null,
+    s.overview.map((group) => [h("h3", {}, group.title), paragraphs(group.sentences, "lead"), group.tables.map((one) => written(one, "h4"))]),
+    h("p", { class: "muted" }, "A click on a heading sorts the table. Bold: best; underlined: second best. Small: 95 % intervals for tasks like these and the same decisions, without the judge's errors. Unscored images earn nothing and count as not accepted."),
     s.figures.length ? [h("h3", {}, "Figures"), h("div", { class: "figures" }, s.figures.map(figure)),
-      h("p", { class: "muted" }, "live" in document.body.dataset ? "`local-bench report RUN --figures` writes more figures as SVG, PDF and PNG, with their numbers and the tables, to RUN/exports/." : "More figures as SVG, PDF, PNG, and their numbers as CSV, are in figures/; LaTeX, Markdown and CSV of the tables in tables/.")] : null,
-    h("h3", {}, "Runs"), table(["run", "suite", "seed", "tasks", "images", "not generated", "planned", "judges", "acceptance", "root"], s.runs.map((run) => [run.name, run.suite, run.seed, run.n_tasks, run.n_images, run.n_unscored, run.n_planned, run.judges.join(", ") || "none", Object.entries(run.thresholds).map(([k, v]) => `${k} ≥ ${v}`).join(", "), run.root.slice(0, 12)]), "Runs"));
+      h("p", { class: "muted" }, "`local-bench report RUN --figures` writes all figures as SVG, PDF and PNG, with their numbers and the tables, to RUN/exports/; `report RUN… --out FOLDER` to the site's folder.")] : null,
+    written(s.about));
+}
+
+/* ---- sections of a run: judges, costs, provenance and more */
+
+async function sectionPage(s, r, name) {
+  const sections = await load(`${r}-sections`), one = sections.find((section) => section.name === name) || sections[0];
+  const links = sections.map((section) => h("a", { href: path("details", r, section.name), "aria-current": section === one ? "page" : null }, section.title));
+  show(h("h2", {}, `Details${s.runs.length > 1 ? ` of ${s.runs[r].name}` : ""}`), h("nav", { "aria-label": "Details" }, links), h("h3", {}, one.title),
+    paragraphs(one.sentences), one.tables.map((data) => written(data, "h4")));
 }
 
 /* ---- data of a run */
@@ -291,12 +254,12 @@ async function taskPage(s, r, id, target) {
   const byId = new Map(of.candidates.map((one) => [one.id, one]));
   const own = rows.filter((row) => at(row, "task") === index);
   const given = [["source", of.source], ["mask", of.mask], ...of.references.map((sha, i) => [`reference ${i + 1}`, sha])].filter(([, sha]) => isDigest(sha));
-  const all = given.map(([name, sha]) => ({ name, sha, about: "input image" }));
+  const all = given.map(([name, sha]) => ({ run, name, sha, about: "input image" }));
   for (const row of [...own].sort((a, b) => at(a, "deliverable") - at(b, "deliverable") || at(a, "model") - at(b, "model") || at(a, "attempt") - at(b, "attempt")))
-    if (at(row, "state") === 1 && isDigest(at(row, "image"))) all.push({ name: `${label(run, row)}${of.deliverables.length > 1 ? `, image ${at(row, "deliverable")}` : ""}`, sha: at(row, "image"), deliverable: at(row, "deliverable"), row, of: byId.get(row.id) });
+    if (at(row, "state") === 1 && isDigest(at(row, "image"))) all.push({ run, name: `${label(run, row)}${of.deliverables.length > 1 ? `, image ${at(row, "deliverable")}` : ""}`, sha: at(row, "image"), deliverable: at(row, "deliverable"), row, of: byId.get(row.id) });
   const step = (by, word) => { const other = tasks.id[index + by]; return other === undefined ? null : h("a", { href: path("task", r, other) }, word); };
   show(h("p", {}, step(-1, "← previous task"), " ", step(1, "next task →")), h("h2", {}, `${id}: ${of.title}`), h("p", {}, `${of.category}${of.price_usd ? ` · ${usd(of.price_usd)}` : ""} · ${plural(of.deliverables.length, "image")}`),
-    h("p", { class: "brief" }, of.brief), of.unscored ? h("p", { class: "open" }, of.unscored) : null,
+    h("p", { class: "brief" }, of.brief), of.notes.length ? h("ul", {}, of.notes.map((one) => h("li", {}, one))) : null, of.unscored ? h("p", { class: "open" }, of.unscored) : null,
     of.points.length ? [h("h3", {}, "Evaluation points"), h("ol", {}, of.points.map((one) => h("li", {}, one)))] : null,
     given.length ? [h("h3", {}, "Input images"), h("div", { class: "shots" }, given.map(([name, sha], i) => h("figure", {}, frame(sha, name, of, () => enlarge(all, i)), h("figcaption", {}, name))))] : null,
     [...new Set(own.map((row) => at(row, "deliverable")))].sort((a, b) => a - b).map((i) => [h("h3", {}, `Image ${i}: ${of.deliverables[i - 1] ?? "not in the task"}`),
@@ -326,7 +289,7 @@ function enlarge(all, first) {
     const about = h("span"), select = h("select", { "aria-label": `${side} image`, onchange: () => pick() }, all.map((one, i) => h("option", { value: i, selected: i === index }, one.name)));
     const pick = () => {
       const one = all[select.value], shown = stage.querySelector(`.${side} img`);
-      shown.src = image(one.sha);
+      shown.src = image(one.run, one.sha, one.row ? "images" : "inputs");
       shown.alt = one.name;
       about.replaceChildren(one.row ? why(one.row, one.of) : one.about);
     };
@@ -346,7 +309,7 @@ function candidate(run, row, of, rubrics, task, all) {
   const scores = run.scores.filter((one) => score(row, one) !== null || of.score_reasons[one]);
   return h("section", { class: "candidate card", id: `c-${row.id}`, tabindex: -1, "aria-label": name },
     at(row, "state") === 1 && isDigest(sha) ? frame(sha, name, task, () => enlarge(all, all.findIndex((one) => one.row === row))) : h("p", { class: "open" }, of.unscored || "not generated yet"),
-    h("b", {}, name), why(row, of), notes(row),
+    h("b", {}, name), why(row, of), notes(row), of.match ? h("span", {}, `ground truth: ${of.match} of what was ordered`) : null, of.inputs ? h("span", {}, of.inputs) : null,
     scores.length ? h("span", {}, scores.map((one) => `${one} ${score(row, one) === null ? "–" : `${fixed(score(row, one), run.decimals[one])}${of.score_reasons[one] ? ` ${of.score_reasons[one]}` : ""}`}`).join(" · ")) : null,
     scores.some((one) => score(row, one) === null && of.score_reasons[one] && of.score_reasons[one] !== "not applicable") ? h("ul", {}, scores.filter((one) => score(row, one) === null && of.score_reasons[one] && of.score_reasons[one] !== "not applicable").map((one) => h("li", {}, `${one}: ${of.score_reasons[one]}`))) : null,
     of.people.length ? h("details", {}, h("summary", {}, plural(of.people.length, "annotation")), h("ul", {}, of.people.map(([who, what, value]) => h("li", {}, `${who}: ${what} ${value === true ? "accepted" : value === false ? "not accepted" : value}`)))) : null,
@@ -357,7 +320,7 @@ function candidate(run, row, of, rubrics, task, all) {
 function verdict(one, rubrics, task) {
   const point = one.rubric === "brf" || one.rubric.startsWith("idea") ? task.points[one.point] : null;
   const text = rubrics[one.rubric]?.[one.sha];
-  return h("div", {}, h("p", {}, h("b", {}, one.rubric), point ? `: ${point}` : one.point ? `, point ${one.point + 1}` : "", one.repeat ? `, repeat ${one.repeat + 1}` : "", ` (${one.judge})`),
+  return h("div", {}, h("p", {}, h("b", {}, one.rubric), point ? `: ${point}` : one.point ? `, point ${one.point + 1}` : "", one.repeat ? (one.rubric === "cns_set" ? ", set in the other order" : `, repeat ${one.repeat + 1}`) : "", ` (${one.judge})`),
     h("pre", {}, one.unscored || one.answer), one.labels ? h("pre", {}, one.labels) : null,
     h("details", {}, h("summary", {}, "Raw answer"), h("pre", {}, one.raw || "(empty)", one.cut ? ` … ${one.cut} more characters` : "")),
     text ? h("details", {}, h("summary", {}, "Rubric"), h("pre", {}, text)) : null);
@@ -372,11 +335,10 @@ async function modelPage(s, r, name) {
   const index = run.models.indexOf(name), own = rows.filter((row) => at(row, "model") === index);
   const link = (text, filters) => h("a", { href: `${path("gallery", r)}?${new URLSearchParams({ model: name, ...filters })}` }, text);
   const n = (test) => own.filter(test).length.toLocaleString("en-US");
-  show(h("h2", {}, name), h("p", {}, s.runs.length > 1 ? `${run.name} · ` : "", one.cost_usd === null ? "no cost known" : `cost ${usd(one.cost_usd)}`),
+  show(h("h2", {}, name), s.runs.length > 1 ? h("p", {}, run.name) : null,
     h("ul", {}, h("li", {}, link(`${n((row) => at(row, "decision") === 1)} accepted`, { decision: "accepted" })), h("li", {}, link(`${n((row) => at(row, "state") === 1 && at(row, "decision") === 0)} not accepted`, { decision: "rejected" })), h("li", {}, link(`${n((row) => at(row, "state") === 1 && at(row, "decision") === null)} unscored`, { decision: "unscored" })), h("li", {}, link(`${n((row) => at(row, "state") !== 1)} not generated`, { decision: "missing" })),
       run.has_people ? h("li", {}, link(`${n((row) => at(row, "people") !== null && at(row, "decision") !== null && at(row, "people") !== at(row, "decision"))} on which judge and people differ`, { disagree: "people" })) : null),
-    table(["category", "revenue", "share", "tasks accepted", "images accepted", "unscored"], [["all", one.total], ...Object.entries(one.categories)].map(([label, t]) => [label, revenue(t), t.value_usd ? percent(share(t)) : null, `${t.n_tasks_accepted} / ${t.n_tasks}`, images(t), t.n_unscored]), "Totals"),
-    h("h3", {}, "Scores"), table(["score", "mean", "95 %", "images", "unscored"], one.scores.map((x) => { const text = (value) => fixed(value, run.decimals[x.name]); return [x.name, text(x.mean), between(x.low, x.high, text), x.n, x.n_unscored]; }), "Scores"));
+    one.tables.map((data) => written(data)));
 }
 
 async function taskList(s, r) {
@@ -394,13 +356,14 @@ async function route() {
   const [where, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [page = "", run = "0", ...rest] = where.split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
   const r = Number(run) in s.runs ? Number(run) : 0;
-  const links = [["Overview", path("")], ...s.runs.flatMap((one, i) => { const of = s.runs.length > 1 ? ` (${one.name})` : ""; return [[`Gallery${of}`, path("gallery", i)], [`Tasks${of}`, path("tasks", i)]]; })];
-  const current = { gallery: path("gallery", r), tasks: path("tasks", r), task: path("tasks", r) }[page] || (page ? null : path(""));
+  const links = [["Overview", path("")], ...s.runs.flatMap((one, i) => { const of = s.runs.length > 1 ? ` (${one.name})` : ""; return [[`Gallery${of}`, path("gallery", i)], [`Tasks${of}`, path("tasks", i)], [`Details${of}`, path("details", i)]]; })];
+  const current = { gallery: path("gallery", r), tasks: path("tasks", r), task: path("tasks", r), details: path("details", r) }[page] || (page ? null : path(""));
   document.getElementById("nav").replaceChildren(...links.map(([text, href]) => h("a", { href, "aria-current": href === current ? "page" : null }, text)));
   if (large.open) large.close();
   if (page === "gallery") await gallery(s, r, new URLSearchParams(query));
   else if (page === "task") await taskPage(s, r, rest[0], rest[1]);
   else if (page === "tasks") await taskList(s, r);
+  else if (page === "details") await sectionPage(s, r, rest[0]);
   else if (page === "model") await modelPage(s, r, rest[0]);
   else overview(s);
 }

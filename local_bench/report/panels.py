@@ -1,59 +1,12 @@
-"""What a builder returns: a table, or a figure with the table of its data. Values are in the paper's own units."""
+"""A figure: panels, and the table of their data."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from PIL import Image
 
-Cell = str | float | bool | None
-"""None: no value (a dash)."""
-Mark = Literal["best", "second", "third"]
-"""Bold, underlined, italic."""
-DASH = "\N{EN DASH}"
-DAGGER = "\N{DAGGER}"
-YES, NO = "\N{CHECK MARK}", "\N{MULTIPLICATION SIGN}"
-
-
-@dataclass(frozen=True)
-class Column:
-    key: str
-    """The name in JSON."""
-    name: str
-    """The header in the paper."""
-    form: str | Callable[[float], str] = ""
-    """The format of its numbers in text and LaTeX; CSV and JSON have them unrounded."""
-    group: str = ""
-    """The header over several columns."""
-    higher_is_better: bool | None = None
-    """None: the column does not rank the rows."""
-
-    @property
-    def header(self) -> str:
-        return f"{self.group} {self.name}".strip()
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    notes: tuple[str, ...] = ()
-    """Notes on values that are missing, estimated or interpreted, one sentence each."""
-    marks: Mapping[tuple[int, int], Mark] = field(default_factory=dict)
-    """(row, column) -> how LaTeX and Markdown mark the cell."""
-    ranked_within: str | None = None
-    """The key of a column: rows with the same value of it are ranked among each other."""
-
-    @property
-    def keys(self) -> list[str]:
-        """The columns' keys; a key that an earlier column has is followed by the column's number (models and categories
-        can have any name)."""
-        own = [column.key for column in self.columns]
-        return [key if own.index(key) == i else f"{key}_{i + 1}" for i, key in enumerate(own)]
-
-    def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows), self.title
+from local_bench.core.table import Cell, Table
+from local_bench.report.render import DAGGER, ranked
 
 
 @dataclass(frozen=True)
@@ -171,30 +124,6 @@ class Figure:
     panels: tuple[Panel, ...] = field(repr=False)
     columns: int = 3
     """Panels side by side."""
-
-
-def ranked(table: Table, marks: Sequence[Mark] = ("best", "second", "third")) -> Table:
-    """`table` with the first values of each column that ranks its rows marked; equal values have one rank."""
-    found: dict[tuple[int, int], Mark] = {}
-    within = None if table.ranked_within is None else table.keys.index(table.ranked_within)
-    groups: dict[Cell, list[int]] = {}
-    for i, row in enumerate(table.rows):
-        groups.setdefault(None if within is None else row[within], []).append(i)
-    for j, column in enumerate(table.columns):
-        for rows in groups.values() if column.higher_is_better is not None else ():
-            values = {i: table.rows[i][j] for i in rows}
-            found |= {(i, j): mark for i, mark in rank_marks(values, bool(column.higher_is_better), marks).items()}
-    return replace(table, marks=found)
-
-
-def rank_marks(values: Mapping[int, Cell], higher_is_better: bool, marks: Sequence[Mark]) -> dict[int, Mark]:
-    """Row -> mark of its value; none for fewer than two different values."""
-    numbers = {i: float(value) for i, value in values.items() if isinstance(value, float | int)}
-    ordered = sorted(set(numbers.values()), reverse=higher_is_better)
-    if len(ordered) < 2:
-        return {}
-    by_value = dict(zip(ordered, marks, strict=False))
-    return {i: by_value[value] for i, value in numbers.items() if value in by_value}
 
 
 def annotated(made: Table | Figure, unlike: Collection[str], notes: Sequence[str]) -> Table | Figure:

@@ -1,0 +1,74 @@
+"""A table as data, which `report.render` shows as text, JSON, CSV, LaTeX, Markdown or a table of a page."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+DASH = "\N{EN DASH}"
+Cell = str | float | bool | None  # None: no value, shown as DASH
+Mark = Literal["best", "second", "third"]  # bold, underlined, italic
+
+
+@dataclass(frozen=True)
+class Column:
+    key: str
+    """The name in JSON."""
+    name: str
+    """The heading."""
+    form: str | Callable[[Any], str] = ""
+    """The format of its numbers for readers; CSV and JSON have them unrounded."""
+    group: str = ""
+    """The heading over several columns."""
+    higher_is_better: bool | None = None
+    """None: the column does not rank the rows."""
+    unit: str = ""
+    """In the heading of CSV, LaTeX and Markdown, and in every cell of text and pages."""
+    below: bool = False
+    """On a page, in small print below the column before: two such columns are an interval, `low to high`."""
+    bar: bool = False
+    """On a page, fractions of 1 have a bar; with an interval below, also its ends."""
+    about: str = ""
+    """What the column means, as a sentence."""
+
+    @property
+    def header(self) -> str:
+        heading = f"{self.name} ({self.unit})" if self.unit and not self.group else self.name
+        return f"{self.group} {heading}".strip()
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    """Notes on values that are missing, estimated or interpreted, one sentence each."""
+    marks: Mapping[tuple[int, int], Mark] = field(default_factory=dict)
+    """(row, column) -> how readers see the cell."""
+    ranked_within: str | None = None
+    """The key of a column: rows with the same value of it are ranked among each other."""
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.columns) for row in self.rows), self.title
+
+    @property
+    def keys(self) -> list[str]:
+        """The columns' keys; one that an earlier column has is followed by the column's number."""
+        keys = [column.key for column in self.columns]
+        return [key if keys.index(key) == i else f"{key}_{i + 1}" for i, key in enumerate(keys)]
+
+    @classmethod
+    def of(
+        cls, title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()
+    ) -> "Table":
+        """The table of `rows` by the columns' keys; columns with no value in them or below are left out."""
+        used: list[Column] = []
+        for column in reversed(columns):
+            if any(row.get(column.key) is not None for row in rows) or (used and used[0].below and not column.below):
+                used.insert(0, column)
+        return cls(title, tuple(used), tuple(tuple(row.get(c.key) for c in used) for row in rows), tuple(notes))
+
+    def without(self, keys: Sequence[str]) -> "Table":
+        """The table, not yet ranked, without some columns."""
+        rows = [dict(zip(self.keys, row, strict=True)) for row in self.rows]
+        return Table.of(self.title, [column for column in self.columns if column.key not in keys], rows, self.notes)

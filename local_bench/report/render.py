@@ -1,0 +1,279 @@
+"""A table as text, CSV, LaTeX (booktabs), Markdown, JSON, or for a page."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from local_bench.core.table import DASH, Cell, Column, Mark, Table
+from local_bench.core.tables import clean, guarded
+
+_MARKS: dict[Mark | None, str] = {
+    "best": r"\textbf{{{}}}",
+    "second": r"\underline{{{}}}",
+    "third": r"\textit{{{}}}",
+    None: "{}",
+}
+
+DAGGER = "\N{DAGGER}"
+YES, NO = "\N{CHECK MARK}", "\N{MULTIPLICATION SIGN}"
+_FIGURE = re.compile(r"[-\N{EN DASH}$\d]")
+_SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "\N{GREEK SMALL LETTER RHO}": r"$\rho$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    NO: r"$\times$",
+    DASH: "--",
+    "†": r"$\dagger$",
+}
+
+
+def ranked(table: Table, marks: Sequence[Mark] = ("best", "second", "third")) -> Table:
+    """`table` with the first values of each column that ranks its rows marked; equal values have one rank."""
+    cells: dict[tuple[int, int], Mark] = {}
+    within = None if table.ranked_within is None else table.keys.index(table.ranked_within)
+    groups: dict[Cell, list[int]] = {}
+    for i, row in enumerate(table.rows):
+        groups.setdefault(None if within is None else row[within], []).append(i)
+    for j, column in enumerate(table.columns):
+        for rows in groups.values() if column.higher_is_better is not None else ():
+            values = {i: table.rows[i][j] for i in rows}
+            cells |= {(i, j): mark for i, mark in _rank_marks(values, bool(column.higher_is_better), marks).items()}
+    return replace(table, marks=cells)
+
+
+def _rank_marks(values: Mapping[int, Cell], higher_is_better: bool, marks: Sequence[Mark]) -> dict[int, Mark]:
+    """Row -> mark of its value; none for fewer than two different values."""
+    numbers = {i: float(value) for i, value in values.items() if isinstance(value, float | int)}
+    ordered = sorted(set(numbers.values()), reverse=higher_is_better)
+    if len(ordered) < 2:
+        return {}
+    by_value = dict(zip(ordered, marks, strict=False))
+    return {i: by_value[value] for i, value in numbers.items() if value in by_value}
+
+
+def shown(cell: Cell, column: Column) -> str:
+    """A cell as the paper prints it."""
+    if cell is None:
+        return DASH
+    if isinstance(cell, bool):
+        return YES if cell else NO
+    if isinstance(cell, str):
+        return cell
+    return column.form(cell) if callable(column.form) else format(cell, column.form)
+
+
+def with_unit(cell: Cell, column: Column) -> str:
+    """A cell for readers, with the unit of its column: `$1.50`, `3.2 s`."""
+    if not column.unit or cell is None or isinstance(cell, bool | str):
+        return shown(cell, column)
+    if column.unit != "$":
+        return f"{shown(cell, column)} {column.unit}"
+    return f"{'-' if cell < 0 else ''}${shown(abs(cell), column)}"
+
+
+def _joined(cells: Sequence[tuple[Cell, Column]]) -> str:
+    """`low to high`; empty without a value."""
+    texts = [with_unit(cell, column) for cell, column in cells if cell not in (None, "")]
+    return " to ".join(texts)
+
+
+def text(table: Table) -> str:
+    """The title and `columns_text`."""
+    return f"{table.title}\n\n{columns_text(table)}"
+
+
+def columns_text(table: Table) -> str:
+    """Aligned columns; the two ends of an interval are one column."""
+    spans: list[list[int]] = []
+    for i, column in enumerate(table.columns):
+        if column.below and spans and table.columns[spans[-1][-1]].below:
+            spans[-1].append(i)
+        else:
+            spans.append([i])
+    header = [c.group or c.name if c.below else _heading(c) for c in (table.columns[span[0]] for span in spans)]
+    rows = [[_joined([(row[i], table.columns[i]) for i in span]) or DASH for span in spans] for row in table.rows]
+    return aligned(header, rows)
+
+
+def _heading(column: Column) -> str:
+    return f"{column.group} {column.name}".strip()
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns; those with numbers only are right-aligned. Cells are wrapped if stdout is a terminal that is too
+    narrow; otherwise every row is one line."""
+    cells = [[clean(c).replace("\n", " ") for c in row] for row in [header, *rows]]
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        if sum(max(map(len, column)) + 2 for column in zip(*cells, strict=True)) > width:
+            return _wrapped(cells, width)
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    figures = [all(_FIGURE.match(row[i]) for row in cells[1:]) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        aligned = (c.rjust(w) if f else c.ljust(w) for c, w, f in zip(row, widths, figures, strict=True))
+        return "  ".join(aligned).rstrip()
+
+    return "\n".join([line(cells[0]), "  ".join("-" * w for w in widths), *map(line, cells[1:])])
+
+
+def _wrapped(cells: Sequence[Sequence[str]], width: int) -> str:
+    from rich import box
+    from rich.console import Console, JustifyMethod
+    from rich.table import Table
+    from rich.text import Text
+
+    header, *rows = cells
+    words = [max((len(word) for row in cells for word in row[i].split()), default=1) for i in range(len(header))]
+    whole = sum(words) + 2 * (len(words) - 1) <= width  # words are broken only if not all fit
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    for i, name in enumerate(header):
+        justify: JustifyMethod = "right" if all(_FIGURE.match(row[i]) for row in rows) else "left"
+        drawn.add_column(Text(name), justify=justify, overflow="fold", min_width=words[i] if whole else None)
+    for row in rows:
+        drawn.add_row(*map(Text, row))
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(drawn)
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
+
+
+def csv_text(table: Table) -> str:
+    """The paper's headers, numbers unrounded, missing values empty; text that a spreadsheet would run as a formula
+    begins with `'`."""
+    buffer = io.StringIO(newline="")
+    lines = csv.writer(buffer, lineterminator="\n")
+    lines.writerow([guarded(column.header) for column in table.columns])
+    lines.writerows(map(guarded, row) for row in table.rows)
+    return buffer.getvalue().removesuffix("\n")
+
+
+def latex(table: Table) -> str:
+    """A tabular of booktabs rules inside a table environment; text columns left, numbers right."""
+    texts = [all(isinstance(row[i], str | None) for row in table.rows) for i in range(len(table.columns))]
+    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{''.join('l' if t else 'r' for t in texts)}}}"]
+    lines.append(r"\toprule")
+    if any(column.group for column in table.columns):
+        lines += _groups(table.columns)
+    lines += [_line([_escaped(column.name) for column in table.columns]), r"\midrule"]
+    for i, row in enumerate(table.rows):
+        cells = [_latex_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)]
+        lines.append(_line([_MARKS[table.marks.get((i, j))].format(cell) for j, cell in enumerate(cells)]))
+    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escaped(table.title)}}}", r"\end{table}"]
+    return "\n".join(
+        [r"% \usepackage{booktabs,amssymb}", *(f"% {clean(note)}".replace("\n", " ") for note in table.notes), *lines]
+    )
+
+
+def _groups(columns: tuple[Column, ...]) -> list[str]:
+    cells, rules, at = [], [], 1
+    for group, of in groupby(column.group for column in columns):
+        n = len(list(of))
+        cells.append(rf"\multicolumn{{{n}}}{{c}}{{{_escaped(group)}}}" if group else " & ".join([""] * n))
+        if group:
+            rules.append(rf"\cmidrule(lr){{{at}-{at + n - 1}}}")
+        at += n
+    return [_line(cells), " ".join(rules)]
+
+
+def _line(cells: list[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _latex_cell(cell: Cell, column: Column) -> str:
+    if isinstance(cell, bool):
+        return r"$\checkmark$" if cell else r"$\times$"
+    return _escaped(shown(cell, column))
+
+
+def _escaped(text: str) -> str:
+    return "".join(_SPECIAL.get(c, c) for c in clean(text).replace("\n", " "))
+
+
+def markdown(table: Table) -> str:
+    """A table of Markdown, with the title above and the notes below."""
+    rows = [
+        [
+            _marked(shown(cell, column), table.marks.get((i, j)))
+            for j, (cell, column) in enumerate(zip(row, table.columns, strict=True))
+        ]
+        for i, row in enumerate(table.rows)
+    ]
+    lines = [[_cell(column.header) for column in table.columns], ["---", *["---:"] * (len(table.columns) - 1)], *rows]
+    body = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([f"**{_cell(table.title)}**", "", *body, *([""] if table.notes else []), *map(_cell, table.notes)])
+
+
+def _marked(text: str, mark: Mark | None) -> str:
+    return {"best": "**{}**", "second": "<u>{}</u>", "third": "*{}*", None: "{}"}[mark].format(_cell(text))
+
+
+def _cell(text: str) -> str:
+    """Text with Markdown's special characters escaped."""
+    return re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", clean(text).replace("\n", " "))
+
+
+def as_json(table: Table) -> dict[str, Any]:
+    """Rows by the columns' keys, numbers unrounded."""
+    keys = table.keys
+    return {
+        "title": table.title,
+        "columns": {key: column.header for key, column in zip(keys, table.columns, strict=True)},
+        "rows": [dict(zip(keys, row, strict=True)) for row in table.rows],
+        "notes": list(table.notes),
+    }
+
+
+def page_table(table: Table, first: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """For a page, as JSON: `columns` (heading, sentence, what is below) and `rows` of cells, a text or `{t: text,
+    s: small print, k: what the column is sorted by, m: mark, b: [fraction, low, high] of a bar, h: address}`; `first`
+    is added to the first cells."""
+    heads = [i for i, column in enumerate(table.columns) if not column.below]
+    spans = [range(i, end) for i, end in zip(heads, [*heads[1:], len(table.columns)], strict=True)]
+    rows = [[_page_cell(table, i, span) for span in spans] for i in range(len(table.rows))]
+    for row, more in zip(rows, first, strict=False):
+        row[0] = (row[0] if isinstance(row[0], dict) else {"t": row[0]}) | more
+    columns = [[_heading(head := table.columns[span[0]]), head.about, _below(table, span)] for span in spans]
+    return {"title": table.title, "columns": columns, "rows": rows, "notes": list(table.notes)}
+
+
+def _below(table: Table, span: range) -> str:
+    """What the small print of a column is."""
+    columns = [table.columns[i] for i in span[1:]]
+    return columns[0].group or (columns[0].name if len(columns) == 1 else "95 %") if columns else ""
+
+
+def _page_cell(table: Table, row: int, span: range) -> Any:
+    cells, column = table.rows[row], table.columns[span[0]]
+    value = cells[span[0]]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    parts = {
+        "s": _joined([(cells[i], table.columns[i]) for i in span[1:]]),
+        "k": value if number else None,
+        "m": table.marks.get((row, span[0])),
+        "b": [cells[i] for i in span if isinstance(cells[i], float)] if column.bar and number else None,
+    }
+    text = with_unit(value, column)
+    used = {name: part for name, part in parts.items() if part not in (None, "")}
+    return {"t": text} | used if used else text
+
+
+FORMATS: Mapping[str, Callable[[Table], str]] = {
+    "text": text,
+    "csv": csv_text,
+    "latex": latex,
+    "json": lambda table: json.dumps(as_json(table), indent=2, ensure_ascii=False, allow_nan=False),
+}
