@@ -83,8 +83,6 @@ _SCORE = "work_id, kind, name, value, unscored, applies, spread"
 """The columns of `_score`."""
 _AT_ONCE = 500
 """Ids in one query; SQLite has a limit on variables."""
-_FIRST_TASKS = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
-_FIRST_CANDIDATES = f"work_id IN (SELECT work_id FROM candidates WHERE {_FIRST_TASKS})"
 
 
 class Store:
@@ -224,12 +222,9 @@ class Store:
         """Whether the plan has been stored."""
         return bool(self.meta("planned"))
 
-    def tasks(self, limit: int | None = None) -> list[Task]:
+    def tasks(self) -> list[Task]:
         """The tasks of the plan, in its order. LedgerError if one cannot be read."""
-        rows = self.rows(
-            f"SELECT {_OF_TASK} FROM tasks ORDER BY position, task_id LIMIT ?", -1 if limit is None else limit
-        )
-        return [_task(row) for row in rows]
+        return [_task(row) for row in self.rows(f"SELECT {_OF_TASK} FROM tasks ORDER BY position, task_id")]
 
     def tasks_of(self, task_ids: Sequence[str]) -> list[Task]:
         """Tasks of these ids, by id. LedgerError if one cannot be read."""
@@ -281,17 +276,16 @@ class Store:
         (row,) = self.rows(f"SELECT {_CANDIDATE} FROM candidates WHERE work_id = ?", work_id)
         return CandidateRow(*row)
 
-    def outcomes(self, attempt: int | None = None, first_tasks: int | None = None) -> list[OutcomeRow]:
-        """Candidates with price and decision, in the plan's order: of one attempt or of all; of the first tasks."""
+    def outcomes(self, attempt: int | None = None) -> list[OutcomeRow]:
+        """Candidates with price and decision, in the plan's order: of one attempt or of all."""
         rows = self.rows(
             f"""SELECT {_OF_CANDIDATE}, t.category, t.price_micro_usd, n.deliverables, d.work_id IS NOT NULL,
                 d.accepted, d.unscored
                 FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
                 JOIN (SELECT task_id, model, count(DISTINCT deliverable) AS deliverables FROM candidates
                       GROUP BY task_id, model) n USING (task_id, model)
-                WHERE (c.attempt = ?1 OR ?1 IS NULL) AND {_FIRST_TASKS.replace("?", "?2")} ORDER BY c.position""",
+                WHERE c.attempt = ?1 OR ?1 IS NULL ORDER BY c.position""",
             attempt,
-            -1 if first_tasks is None else first_tasks,
         )
         n = len(fields(CandidateRow))
         return [self._typed(_outcome, row, n) for row in rows]
@@ -323,24 +317,16 @@ class Store:
 
     # verdicts and scores
 
-    def verdicts(
-        self, judge: str | None = None, first_tasks: int | None = None, counted: bool = True
-    ) -> list[VerdictRow]:
+    def verdicts(self, judge: str | None = None, counted: bool = True) -> list[VerdictRow]:
         """Verdicts of one judge, of all judges of the run, or with `counted=False` of former ones too, by candidate,
         judge, rubric, point and repeat."""
-        return list(self.each_verdict(judge, first_tasks, counted))
+        return list(self.each_verdict(judge, counted))
 
-    def each_verdict(
-        self, judge: str | None = None, first_tasks: int | None = None, counted: bool = True
-    ) -> Iterator[VerdictRow]:
+    def each_verdict(self, judge: str | None = None, counted: bool = True) -> Iterator[VerdictRow]:
         """As `verdicts`, read as needed."""
-        (where, judges), (of_tasks, n) = self.of_judges(judge, counted), _first(first_tasks)
-        chunks = self.db.chunks(
-            f"""SELECT {columns(VerdictRow)} FROM verdicts WHERE {where} AND {of_tasks} ORDER BY {_VERDICT_KEY}""",
-            *judges,
-            *n,
-        )
-        return (VerdictRow(*row) for rows in chunks for row in rows)
+        where, judges = self.of_judges(judge, counted)
+        query = f"SELECT {columns(VerdictRow)} FROM verdicts WHERE {where} ORDER BY {_VERDICT_KEY}"
+        return (VerdictRow(*row) for rows in self.db.chunks(query, *judges) for row in rows)
 
     def verdicts_of(self, work_ids: Sequence[str]) -> list[VerdictRow]:
         """Verdicts of all judges of the run on these candidates, in the order of `verdicts`."""
@@ -396,16 +382,14 @@ class Store:
         with self.transaction():
             self.set_meta("judges", json.dumps(names))
 
-    def scores(self, kind: Kind | None = None, first_tasks: int | None = None) -> list[ScoreRow]:
+    def scores(self, kind: Kind | None = None) -> list[ScoreRow]:
         """Scores of one kind or of all, by candidate and name."""
-        return list(self.each_score(kind, first_tasks))
+        return list(self.each_score(kind))
 
-    def each_score(self, kind: Kind | None = None, first_tasks: int | None = None) -> Iterator[ScoreRow]:
+    def each_score(self, kind: Kind | None = None) -> Iterator[ScoreRow]:
         """As `scores`, read as needed."""
-        of_tasks, n = _first(first_tasks)
-        query = f"SELECT {_SCORE} FROM scores WHERE (kind = ?1 OR ?1 IS NULL) AND {of_tasks} ORDER BY work_id, name"
-        chunks = self.db.chunks(query, kind, *n)
-        return (self._typed(_score, *row) for rows in chunks for row in rows)
+        query = f"SELECT {_SCORE} FROM scores WHERE kind = ?1 OR ?1 IS NULL ORDER BY work_id, name"
+        return (self._typed(_score, *row) for rows in self.db.chunks(query, kind) for row in rows)
 
     def judge_scores(self, work_ids: Sequence[str]) -> dict[tuple[str, str], Score]:
         """(work id, name) -> judge score, for these candidates."""
@@ -751,11 +735,6 @@ def _has_more(backup: Path, now: Committed) -> bool:
         return any(before > after for before, after in zip(earlier.committed(), now, strict=True))
     finally:
         earlier.close()
-
-
-def _first(n: int | None) -> tuple[str, tuple[int, ...]]:
-    """A condition that selects the candidates of the first `n` tasks, and its values."""
-    return ("TRUE", ()) if n is None else (_FIRST_CANDIDATES, (n,))
 
 
 def _task(row: Any) -> Task:
