@@ -25,6 +25,9 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
 
+from examples.miniature.printshop.damage import KINDS as DAMAGE
+from examples.miniature.printshop.damage import damage
+from examples.miniature.printshop.sampling import choose, sample_scene
 from local_bench.analysis.predictors.card import KINDS
 from local_bench.analysis.predictors.images import LabelledImage, LabelledImages, table_of
 from local_bench.analysis.predictors.inputs import Inputs
@@ -38,9 +41,6 @@ from local_bench.settle.predictors.models import Rule
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import draw, sample_variation
 from local_bench.suites.printshop.points import holds, points_of
-from scripts.printshop.damage import KINDS as DAMAGE
-from scripts.printshop.damage import damage
-from scripts.printshop.sampling import choose, sample_scene
 
 SIZES = (50, 100, 200, 500, 1000, 2000, 5000)
 CATEGORIES = ("Portrait", "Product", "Digital")

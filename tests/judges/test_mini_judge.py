@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from examples.miniature.printshop.damage import damage
+from examples.miniature.printshop.sampling import draw_edit, sample_edit, sample_point, sample_scene
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question
 from local_bench.judges.vlm.child import Child
@@ -19,8 +21,6 @@ from local_bench.models.weights import resolve
 from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.edits import KINDS
 from local_bench.suites.printshop.points import true_of, write_point
-from scripts.printshop.damage import damage
-from scripts.printshop.sampling import draw_edit, sample_edit, sample_point, sample_scene
 
 pytestmark = pytest.mark.server
 N_IMAGES = 24

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from examples.miniature.printshop.damage import damage
+from examples.miniature.printshop.sampling import choose, draw_edit
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.loading import load_run
 from local_bench.analysis.settlement import accounting
@@ -25,8 +27,6 @@ from local_bench.suites.printshop import shop
 from local_bench.suites.printshop.drawing import draw, render, sample_variation
 from local_bench.suites.printshop.scene import BACKGROUNDS, Scene
 from local_bench.suites.registry import suite
-from scripts.printshop.damage import damage
-from scripts.printshop.sampling import choose, draw_edit
 from tests.lines import frame, lines
 from tests.report.exported import assert_exports_are_those_of_load_run
 

@@ -28,8 +28,9 @@ from local_bench.runs.planned import enter_plan
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Message, TimeCharged
-from scripts.local_nodes import LocalNodes
 from tests.runs.test_generate import digest_of
+
+from .local_nodes import LocalNodes
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 

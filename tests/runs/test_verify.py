@@ -15,8 +15,8 @@ from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.store.contents import start_recording
 from local_bench.runs.verify import verify
-from scripts import mutate_run
 
+from . import mutations
 from .test_earlier_release import EARLIER_RUN
 from .test_growth import STAGES, config_of, folder  # noqa: F401
 
@@ -48,9 +48,9 @@ def test_an_unchanged_run_has_no_findings(recorded):
         assert verify(run) == []
 
 
-@pytest.mark.parametrize("name", mutate_run.MUTATIONS)
+@pytest.mark.parametrize("name", mutations.MUTATIONS)
 def test_a_single_change_is_reported(recorded, tmp_path, name):
-    found, findings = mutate_run.found(name, recorded, tmp_path)
+    found, findings = mutations.found(name, recorded, tmp_path)
     assert found, findings
 
 
@@ -104,7 +104,7 @@ def test_the_tree_is_that_of_rfc_6962():
 def test_a_manual_change_is_also_reported_after_a_later_command(recorded, tmp_path, cli, name):
     path = tmp_path / "run"
     shutil.copytree(recorded, path)
-    change = next(entry[0] for key, entry in mutate_run.MUTATIONS.items() if key.startswith(name))
+    change = next(entry[0] for key, entry in mutations.MUTATIONS.items() if key.startswith(name))
     change(path)
     assert cli("settle", path, "--save").returncode == 0
     ended = cli("verify", path)
@@ -120,7 +120,7 @@ def test_the_command_lists_findings_and_exits_with_1(recorded, tmp_path, cli):
     assert answer["root"] == json.loads(cli("digest", recorded, "--json").stdout)["root"]
     path = tmp_path / "run"
     shutil.copytree(recorded, path)
-    mutate_run.MUTATIONS["change a score"][0](path)
+    mutations.MUTATIONS["change a score"][0](path)
     ended = cli("verify", path)
     assert ended.returncode == 1
     assert "does not follow from the verdicts" in ended.stdout

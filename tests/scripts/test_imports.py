@@ -8,7 +8,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for path in (ROOT / "scripts").rglob("*.py")
+    for folder in ("scripts", "examples")
+    for path in (ROOT / folder).rglob("*.py")
     if path.stem != "__main__"
 )
 

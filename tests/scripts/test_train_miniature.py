@@ -1,15 +1,15 @@
 import numpy as np
 import torch
 
+from examples.miniature import data, judge_cases
+from examples.miniature.compare import chosen
+from examples.miniature.muon import orthogonal
+from examples.miniature.packing import Asked, packed
+from examples.miniature.printshop.damage import KINDS
+from examples.miniature.printshop.sampling import held_out
+from examples.miniature.vocabulary import clip_tokenizer, learn, t5_tokenizer
 from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.phrases import read_caption, vocabulary
-from scripts.printshop.damage import KINDS
-from scripts.printshop.sampling import held_out
-from scripts.train_miniature import data, judge_cases
-from scripts.train_miniature.compare import chosen
-from scripts.train_miniature.muon import orthogonal
-from scripts.train_miniature.packing import Asked, packed
-from scripts.train_miniature.vocabulary import clip_tokenizer, learn, t5_tokenizer
 
 
 def _question(prompt: list[int], answer: int) -> Asked:

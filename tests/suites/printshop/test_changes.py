@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
+from examples.miniature.printshop import damage, writing
+from examples.miniature.printshop.comparison import match_edit, same_but_for, style_agreement
+from examples.miniature.printshop.sampling import draw_edit, held_out, sample_edit, sample_scene
+from examples.miniature.printshop.sets import STYLE, draw_set, sample_set, style_of
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.edits import KINDS, apply_edit, read_instruction, write_instruction
 from local_bench.suites.printshop.matching import facts, must_change, must_stay
 from local_bench.suites.printshop.phrases import LANGUAGES, split_words, vocabulary
 from local_bench.suites.printshop.scene import PLACES, Figure, Scene
-from scripts.printshop import damage, writing
-from scripts.printshop.comparison import match_edit, same_but_for, style_agreement
-from scripts.printshop.sampling import draw_edit, held_out, sample_edit, sample_scene
-from scripts.printshop.sets import STYLE, draw_set, sample_set, style_of
 
 MAY_CHANGE = {
     "recolour": {"colour"},

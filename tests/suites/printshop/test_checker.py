@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+from examples.miniature.printshop.comparison import same_but_for
+from examples.miniature.printshop.damage import damage
+from examples.miniature.printshop.sampling import sample_scene
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import enlarged, render
 from local_bench.suites.printshop.matching import match
-from scripts.printshop.comparison import same_but_for
-from scripts.printshop.damage import damage
-from scripts.printshop.sampling import sample_scene
 
 
 def right(change, n):

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from examples.miniature.printshop import orderbook
+from examples.miniature.printshop.sampling import held_out
 from local_bench.core.errors import TaskFileError
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.suites.printshop import shop
@@ -13,8 +15,6 @@ from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.phrases import split_words, vocabulary
 from local_bench.suites.registry import suite
 from local_bench.suites.servimage import questions as servimage
-from scripts.printshop import orderbook
-from scripts.printshop.sampling import held_out
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from examples.miniature.printshop.sampling import sample_caption, sample_point, sample_scene, wording_held_out
 from local_bench.suites.printshop.checker import DetectedFigure, DetectedScene
 from local_bench.suites.printshop.phrases import (
     LANGUAGES,
@@ -14,7 +15,6 @@ from local_bench.suites.printshop.phrases import (
     write_caption,
 )
 from local_bench.suites.printshop.points import Point, holds, points_of, read_point, true_of, write_point
-from scripts.printshop.sampling import sample_caption, sample_point, sample_scene, wording_held_out
 
 
 @pytest.mark.parametrize("wording", wordings())
