@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,27 @@ from local_bench.suites.ice_bench.results import SEPARATOR
 from local_bench.suites.idea_bench.results import HEADER
 from tests.suites.benchmarks import layouts
 
+EARLIER_RUN = Path(__file__).resolve().parent.parent / "data" / "earlier_run"
+
 
 @dataclass(frozen=True)
 class Input:
-    """A file that a command reads; the folder has the other files that the command needs."""
+    """A file that a command reads; `base` writes the other files that the command needs."""
 
     name: str
     file: str
     """Relative to the working folder."""
-    argv: Sequence[str]
+    command: str
     data: Any
     """As JSON, which is YAML too; for JSON Lines the value of one line."""
-    every: int = 1
-    """Only every n-th literal of the grammar, for long inputs."""
     frame: tuple[str, str] = ("", "")
     """Text before and after the data."""
+
+    def write(self, data: str | bytes) -> None:
+        if isinstance(data, str):
+            data = (self.frame[0] + data + self.frame[1]).encode("utf-8", "surrogatepass")
+        Path(self.file).parent.mkdir(parents=True, exist_ok=True)
+        Path(self.file).write_bytes(data)
 
 
 def _task(**more: Any) -> dict[str, Any]:
@@ -153,10 +158,9 @@ SLURM = {"cpus_per_gpu": 4, "mem_per_gpu_gb": 32, "options": ["--partition=gpu"]
 RATERS = [{"name": "ada", "questions": ["brf"]}]
 
 
-def base(finished_run: Path | None = None) -> None:
-    """The files that the other inputs need; with `finished_run` also a copy of this run, `own`."""
-    if finished_run is not None:
-        shutil.copytree(finished_run, "own")
+def base() -> None:
+    """Write the files that the inputs need, and a copy of a finished run, `own`."""
+    shutil.copytree(EARLIER_RUN, "own")
     write("tasks.jsonl", _task())
     layouts.write_image(Path("made/mug.png"))
     layouts.write_image(Path("pictures/a.png"))
@@ -176,131 +180,54 @@ def base(finished_run: Path | None = None) -> None:
     write("plain.yaml", CONFIG | {"settlement": {}})
 
 
-def inputs(finished_run: Path) -> list[Input]:
-    """All inputs; `finished_run` is a run directory."""
-    run = str(finished_run)
-    own = yaml.safe_load((finished_run / "run.yaml").read_text())
-    sheet = ("score", "servimage", "sheet/annotations.jsonl", "--tasks", "sheet/tasks.jsonl")
-    lines = ("", "\n")
-    return [
-        Input("config plan", "c.yaml", ("plan", "c.yaml", "--json"), CONFIG),
-        Input("config plan gpu", "c.yaml", ("plan", "c.yaml", "--gpu", "a6000"), CONFIG, 3),
-        Input("config doctor", "c.yaml", ("doctor", "c.yaml", "--json"), CONFIG, 9),
-        Input("config slurm", "c.yaml", ("slurm", "c.yaml", "--nodes", "1", "--run-dir", "shards"), CONFIG, 9),
-        Input("config generate", "c.yaml", ("generate", "c.yaml", "--run-dir", "tasks.jsonl/x"), CONFIG, 5),
-        Input("config fetch", "c.yaml", ("models", "fetch", "c.yaml", "--json"), CONFIG, 9),
-        Input("config of a run", "own/run.yaml", ("ls", ".", "--json"), own, 9),
-        Input("config of a run, digest", "own/run.yaml", ("digest", "own"), own, 9),
-        Input("card list", "local-bench/models/mine.yaml", ("models", "list", "--json"), CARD, 2),
-        Input("card show", "local-bench/models/mine.yaml", ("models", "show", "mine", "--json"), CARD),
-        Input(
-            "card of a repository",
-            "local-bench/models/mine.yaml",
-            ("models", "show", "mine", "--json"),
-            {key: value for key, value in CARD.items() if key != "architecture"} | {"source": {"repo": "a/b"}},
-            3,
-        ),
-        Input(
-            "prices",
-            "local-bench/prices.yaml",
-            ("plan", "plain.yaml", "--set", "settlement.gpu=lab", "--json"),
-            PRICES,
-        ),
-        Input("prices of others", "local-bench/prices.yaml", ("plan", "plain.yaml", "--json"), PRICES, 9),
-        Input(
-            "slurm settings", "local-bench/slurm.yaml", ("slurm", "run.yaml", "--nodes", "1", "--run-dir", "s"), SLURM
-        ),
-        Input("tasks plan", "tasks.jsonl", ("plan", "run.yaml", "--json"), _task(rules=[RULES]), 1, lines),
-        Input("orders show", "o.jsonl", ("suites", "show", "servimage", "--path", "o.jsonl", "--json"), _task(), 1),
-        Input(
-            "published orders",
-            "bench/C-Digital/Digital.json",
-            ("suites", "show", "servimage", "--path", "bench", "--json"),
-            [PUBLISHED_ORDER],
-        ),
-        Input(
-            "ice tasks",
-            "ice/data.jsonl",
-            ("suites", "show", "ice-bench", "--path", "ice/data.jsonl", "--json"),
-            ICE_ITEM,
-        ),
-        Input(
-            "hype tasks",
-            "hype/public.json",
-            ("suites", "show", "hype-edit-1", "--path", "hype/public.json", "--json"),
-            [HYPE_TASK],
-        ),
-        Input(
-            "idea meta",
-            "idea/plain_0001/meta.json",
-            ("suites", "show", "idea-bench", "--path", "idea", "--json"),
-            IDEA_META,
-        ),
-        Input(
-            "idea eval",
-            "rated/plain_0001/eval.json",
-            ("suites", "show", "idea-bench", "--path", "rated", "--json"),
-            _eval(),
-        ),
-        Input(
-            "idea auto eval",
-            "idea/plain_0001/auto_eval.jsonl",
-            ("suites", "show", "idea-bench", "--path", "idea", "--json"),
-            {"input_images": [], "output_images": ["0001.jpg"], "question": "Is it?"},
-            frame=("", '\n{"output_images": ["0001.jpg"], "question": "Is it?"}' * 5),
-        ),
-        Input("written", "written.jsonl", ("plan", "written.yaml", "--json"), WRITTEN),
-        Input("manifest", "manifest/m.jsonl", ("plan", "manifest.yaml", "--json"), MANIFEST),
-        Input("score servimage", sheet[2], (*sheet, "--json"), SERVIMAGE),
-        Input("score servimage each", sheet[2], (*sheet, "--json"), SERVIMAGE_EACH),
-        Input("score servimage tasks", sheet[4], (*sheet, "--json"), SHEET_TASK, 1),
-        Input("score servimage scores", "s.jsonl", (*sheet, "--scores", "s.jsonl", "--json"), SHEET_SCORE, 1),
-        Input("score servimage costs", "costs.json", (*sheet, "--costs", "costs.json", "--json"), {"a": 0.1}, 1),
-        Input("score hype", "judgements.json", ("score", "hype-edit-1", "judgements.json", "--json"), JUDGEMENTS),
-        Input(
-            "score hype scores",
-            "s.jsonl",
-            ("score", "hype-edit-1", "judgements.json", "--scores", "s.jsonl", "--json"),
-            {"model": "a", "task_id": "mug-1", "attempt": 1, "score": 0.5},
-            1,
-        ),
-        Input(
-            "score hype costs",
-            "costs.json",
-            ("score", "hype-edit-1", "judgements.json", "--costs", "costs.json", "--json"),
-            {"a": 0.1},
-            1,
-        ),
-        Input(
-            "reproduce servimage",
-            sheet[2],
-            ("reproduce", "servimage", "table-2", sheet[2], "--tasks", sheet[4]),
-            SERVIMAGE,
-            4,
-        ),
-        Input(
-            "people agreement", "people.jsonl", ("agreement", run, "--people", "people.jsonl", "--json"), ANNOTATION, 2
-        ),
-        Input("people settle", "people.jsonl", ("settle", run, "--people", "people.jsonl"), ANNOTATION, 6),
-        Input(
-            "import annotations",
-            sheet[2],
-            ("import", "servimage", sheet[2], "--run", run, "--labels", "l.jsonl"),
-            SERVIMAGE | {"model": "mini-kontext", "task_id": "print-01"},
-            2,
-        ),
-        Input(
-            "captions",
-            "captions.jsonl",
-            ("measure", "pictures", "--metrics", "entropy", "--captions", "captions.jsonl"),
-            CAPTION,
-            2,
-        ),
-    ]
+_EVAL = [{"input_images": [], "output_images": ["0001.jpg"], "question": f"Is it {k}?"} for k in range(6)]
+_SHEET = "score servimage sheet/annotations.jsonl --tasks sheet/tasks.jsonl"
+_MINE = "local-bench/models/mine.yaml"
+_OF_REPOSITORY = {key: value for key, value in CARD.items() if key != "architecture"} | {"source": {"repo": "a/b"}}
+_OWN_LABEL = SERVIMAGE | {"model": "mini-kontext", "task_id": "print-01"}
+_OWN_CONFIG = yaml.safe_load((EARLIER_RUN / "run.yaml").read_text())
+_IDEA_ROW = {"input_images": [], "output_images": ["0001.jpg"], "question": "Is it?"}
+_HYPE_SCORE = {"model": "a", "task_id": "mug-1", "attempt": 1, "score": 0.5}
 
-
-def _eval() -> list[dict[str, Any]]:
-    return [{"input_images": [], "output_images": ["0001.jpg"], "question": f"Is it {k}?"} for k in range(6)]
+INPUTS = [
+    Input("config plan", "c.yaml", "plan c.yaml --json", CONFIG),
+    Input("config plan gpu", "c.yaml", "plan c.yaml --gpu a6000", CONFIG),
+    Input("config doctor", "c.yaml", "doctor c.yaml --json", CONFIG),
+    Input("config slurm", "c.yaml", "slurm c.yaml --nodes 1 --run-dir shards", CONFIG),
+    Input("config generate", "c.yaml", "generate c.yaml --run-dir tasks.jsonl/x", CONFIG),
+    Input("config fetch", "c.yaml", "models fetch c.yaml --json", CONFIG),
+    Input("config of a run", "own/run.yaml", "ls . --json", _OWN_CONFIG),
+    Input("config of a run, digest", "own/run.yaml", "digest own", _OWN_CONFIG),
+    Input("card list", _MINE, "models list --json", CARD),
+    Input("card show", _MINE, "models show mine --json", CARD),
+    Input("card of a repository", _MINE, "models show mine --json", _OF_REPOSITORY),
+    Input("prices", "local-bench/prices.yaml", "plan plain.yaml --set settlement.gpu=lab --json", PRICES),
+    Input("prices of others", "local-bench/prices.yaml", "plan plain.yaml --json", PRICES),
+    Input("slurm settings", "local-bench/slurm.yaml", "slurm run.yaml --nodes 1 --run-dir s", SLURM),
+    Input("tasks plan", "tasks.jsonl", "plan run.yaml --json", _task(rules=[RULES]), ("", "\n")),
+    Input("tasks show", "o.jsonl", "suites show servimage --path o.jsonl --json", _task()),
+    Input("published tasks", "bench/C-Digital/Digital.json", "suites show servimage --path bench --json", [PUBLISHED_ORDER]),
+    Input("ice tasks", "ice/data.jsonl", "suites show ice-bench --path ice/data.jsonl --json", ICE_ITEM),
+    Input("hype tasks", "hype/public.json", "suites show hype-edit-1 --path hype/public.json --json", [HYPE_TASK]),
+    Input("idea meta", "idea/plain_0001/meta.json", "suites show idea-bench --path idea --json", IDEA_META),
+    Input("idea eval", "rated/plain_0001/eval.json", "suites show idea-bench --path rated --json", _EVAL),
+    Input("idea auto eval", "idea/plain_0001/auto_eval.jsonl", "suites show idea-bench --path idea --json", _IDEA_ROW, ("", f"\n{json.dumps(_IDEA_ROW)}" * 5)),
+    Input("written", "written.jsonl", "plan written.yaml --json", WRITTEN),
+    Input("manifest", "manifest/m.jsonl", "plan manifest.yaml --json", MANIFEST),
+    Input("score servimage", "sheet/annotations.jsonl", f"{_SHEET} --json", SERVIMAGE),
+    Input("score servimage each", "sheet/annotations.jsonl", f"{_SHEET} --json", SERVIMAGE_EACH),
+    Input("score servimage tasks", "sheet/tasks.jsonl", f"{_SHEET} --json", SHEET_TASK),
+    Input("score servimage scores", "s.jsonl", f"{_SHEET} --scores s.jsonl --json", SHEET_SCORE),
+    Input("score servimage costs", "costs.json", f"{_SHEET} --costs costs.json --json", {"a": 0.1}),
+    Input("score hype", "judgements.json", "score hype-edit-1 judgements.json --json", JUDGEMENTS),
+    Input("score hype scores", "s.jsonl", "score hype-edit-1 judgements.json --scores s.jsonl --json", _HYPE_SCORE),
+    Input("score hype costs", "costs.json", "score hype-edit-1 judgements.json --costs costs.json --json", {"a": 0.1}),
+    Input("reproduce", "sheet/annotations.jsonl", "reproduce servimage table-2 sheet/annotations.jsonl --tasks sheet/tasks.jsonl", SERVIMAGE),
+    Input("people agreement", "people.jsonl", "agreement own --people people.jsonl --json", ANNOTATION),
+    Input("people settle", "people.jsonl", "settle own --people people.jsonl", ANNOTATION),
+    Input("import labels", "sheet/annotations.jsonl", "import servimage sheet/annotations.jsonl --run own --labels l.jsonl", _OWN_LABEL),
+    Input("captions", "captions.jsonl", "measure pictures --metrics entropy --captions captions.jsonl", CAPTION),
+]  # fmt: skip
 
 
 ICE_METRICS = {"aesthetic": 0.5, "imaging": None}

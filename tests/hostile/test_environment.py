@@ -12,13 +12,12 @@ import pytest
 
 from tests.hostile.harness import run
 from tests.hostile.inputs import CONFIG, base, write
-from tests.hostile.test_files import finished_run  # noqa: F401
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_locks_is_reported(number, finished_run, tmp_path, monkeypatch):  # noqa: F811
+def test_a_file_system_without_locks_is_reported(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    base(finished_run)
+    base()
 
     def flock(*_: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -33,7 +32,8 @@ def test_a_file_system_without_locks_is_reported(number, finished_run, tmp_path,
 
 
 SIZE = 64 * 1024
-MODEL = {"card": "tiny-flux"}
+GENERATING = {key: value for key, value in CONFIG.items() if key != "judge"}
+GENERATING |= {"models": [{"card": "tiny-flux"}], "metrics": []}
 
 
 @contextmanager
@@ -54,9 +54,7 @@ def mounted(folder: Path, free: int) -> Iterator[Path]:
 def test_a_full_cache_is_reported(free, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     base()
-    write(
-        "c.yaml", {key: value for key, value in CONFIG.items() if key != "judge"} | {"models": [MODEL], "metrics": []}
-    )
+    write("c.yaml", GENERATING)
     with mounted(tmp_path / "small", free) as small:
         monkeypatch.setenv("LOCAL_BENCH_CACHE", str(small / "cache"))
         outcome = run(["generate", "c.yaml", "--run-dir", "new"], statuses=(1,))
@@ -68,9 +66,7 @@ def test_a_full_cache_is_reported(free, tmp_path, monkeypatch):
 def test_a_file_in_the_place_of_the_cache_is_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     base()
-    write(
-        "c.yaml", {key: value for key, value in CONFIG.items() if key != "judge"} | {"models": [MODEL], "metrics": []}
-    )
+    write("c.yaml", GENERATING)
     monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "tasks.jsonl"))
     outcome = run(["generate", "c.yaml", "--run-dir", "new"], statuses=(2,))
     assert not outcome.faults
@@ -78,9 +74,9 @@ def test_a_file_in_the_place_of_the_cache_is_reported(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("free", [0, 8, 24, 40, 56])
-def test_a_full_disk_leaves_the_exported_tables_as_they_were(free, finished_run, tmp_path, monkeypatch):  # noqa: F811
+def test_a_full_disk_leaves_the_exported_tables_as_they_were(free, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    base(finished_run)
+    base()
     with mounted(Path("own/exports"), free * 1024) as exports:
         outcome = run(["settle", "own"], statuses=(1,))
         assert not outcome.faults

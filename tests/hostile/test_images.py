@@ -5,12 +5,14 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
 from PIL import Image, PngImagePlugin
 
-from tests.hostile.harness import Case, assert_none, campaign, run
+from tests.hostile.harness import Case, faults_of, run, sampled
 from tests.hostile.inputs import CARD, CONFIG, base, write
 from tests.hostile.values import RAW
 
@@ -32,55 +34,52 @@ def png(*chunks: bytes, width: int = 8, height: int = 8, depth: int = 8, colour:
 
 def images() -> Iterator[tuple[str, bytes]]:
     """(name, bytes) of files that are images only in part."""
-    complete = {kind: encoded(kind) for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO")}
-    for kind, data in complete.items():
+    for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO"):
+        data = encoded(kind)
         yield kind, data
-        for cut in (1, 8, 20, len(data) // 2, len(data) - 1):
-            yield f"{kind} cut at {cut}", data[:cut]
-        for at in range(0, min(len(data), 64), 4):
+        for at in (1, 8, 20, len(data) // 2, len(data) - 1):
+            yield f"{kind} cut at {at}", data[:at]
             yield f"{kind} flipped at {at}", data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
         yield f"{kind} and more", data + b"<script>" * 100
     idat = chunk(b"IDAT", zlib.compress(b"\0" * 10_000))
     for width, height in ((0, 0), (1, 0), (2**31 - 1, 1), (2**31 - 1, 2**31 - 1), (100_000, 100_000), (20_000, 20_000)):
         yield f"PNG of {width}x{height}", png(idat, width=width, height=height)
-    for depth in (1, 2, 3, 4, 7, 16, 255):
-        for colour in (0, 1, 2, 3, 4, 6, 99):
-            yield f"PNG depth {depth} colour {colour}", png(idat, depth=depth, colour=colour)
-    bomb = zlib.compress(b"\0" * 30_000_000)
-    yield "PNG with a text bomb", png(chunk(b"zTXt", b"a\0\0" + bomb), idat)
-    yield "PNG with a profile bomb", png(chunk(b"iCCP", b"a\0\0" + bomb), idat)
-    yield "PNG with a damaged profile", png(chunk(b"iCCP", b"a\0\0" + zlib.compress(b"x")), idat)
-    yield "PNG with damaged EXIF", png(chunk(b"eXIf", b"MM\0*" + b"\xff" * 40), idat)
-    yield "PNG with an odd palette", png(chunk(b"PLTE", b"abcd"), idat, colour=3)
+    for depth, colour in product((1, 3, 16, 255), (0, 2, 3, 99)):
+        yield f"PNG depth {depth} colour {colour}", png(idat, depth=depth, colour=colour)
+    chunks = {
+        "a damaged profile": chunk(b"iCCP", b"a\0\0" + zlib.compress(b"x")),
+        "damaged EXIF": chunk(b"eXIf", b"MM\0*" + b"\xff" * 40),
+        "an odd palette": chunk(b"PLTE", b"abcd"),
+        "empty transparency": chunk(b"tRNS", b""),
+    }
+    yield from (
+        (f"PNG with {name}", png(extra, idat, colour=3 if "palette" in name else 2)) for name, extra in chunks.items()
+    )
     yield "PNG without data", png()
     yield "PNG with a long chunk", png()[:33] + struct.pack(">I", 2**31 - 1) + b"IDAT"
-    yield "PNG with empty transparency", png(chunk(b"tRNS", b""), idat)
     info = PngImagePlugin.PngInfo()
     info.add_text("a\x9b", "\x1b[31m" * 100)
     yield "PNG with escapes", encoded("PNG", pnginfo=info)
-    for mode in ("1", "L", "LA", "P", "RGBA", "I", "I;16", "CMYK"):
-        for kind in ("PNG", "JPEG", "TIFF"):
-            try:
-                yield f"{kind} {mode}", encoded(kind, mode)
-            except OSError:
-                continue
+    for mode in ("1", "L", "LA", "P", "RGBA", "I;16"):
+        yield f"PNG {mode}", encoded("PNG", mode)
+    yield "JPEG CMYK", encoded("JPEG", "CMYK")
     exif = Image.Exif()
-    for orientation in (0, 6, 9, 255):
+    for orientation in (0, 6, 255):
         exif[0x0112] = orientation
         yield f"JPEG turned {orientation}", encoded("JPEG", exif=exif.tobytes())
-    yield "animated WEBP", _animated("WEBP")
-    yield "animated PNG", _animated("PNG")
+    frames = [Image.new("RGB", (32, 24), colour) for colour in ("red", "blue", "green")]
+    for kind in ("WEBP", "PNG"):
+        yield f"animated {kind}", encoded(kind, save_all=True, append_images=frames)
     yield "SVG", b'<svg xmlns="http://www.w3.org/2000/svg"><image href="file:///etc/passwd"/></svg>'
-    yield "PDF", b"%PDF-1.7\n" + b"x" * 100
     yield "EPS", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100000 100000\n"
     yield from RAW.items()
 
 
-def _animated(kind: str) -> bytes:
-    buffer = io.BytesIO()
-    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue", "green")]
-    frames[0].save(buffer, kind, save_all=True, append_images=frames[1:])
-    return buffer.getvalue()
+def bombs() -> Iterator[tuple[str, bytes]]:
+    bomb = zlib.compress(b"\0" * 30_000_000)
+    idat = chunk(b"IDAT", zlib.compress(b"\0" * 10_000))
+    yield "PNG with a text bomb", png(chunk(b"zTXt", b"a\0\0" + bomb), idat)
+    yield "PNG with a profile bomb", png(chunk(b"iCCP", b"a\0\0" + bomb), idat)
 
 
 @pytest.fixture
@@ -103,20 +102,19 @@ READERS = {
 def test_images(reader, here):
     file, argv = READERS[reader]
     write("manifest/m.jsonl", {"task_id": "mug", "file": "mug.png"})
-
-    def cases() -> Iterator[Case]:
-        for n, (name, data) in enumerate(images()):
-            if reader == "measure" and n % 3 and "bomb" not in name:
-                continue  # 0.2 s a case
-            yield Case(f"{reader}: {name}", argv, lambda data=data: Path(file).write_bytes(data) and None)
-
     assert run(argv, statuses=(0,)).faults == []
-    original = Path(file).read_bytes()
     Path(file).write_bytes(b"not an image")
     outcome = run(argv)
     assert Path(file).name in outcome.err + outcome.out  # the reader does read this file
-    Path(file).write_bytes(original)
-    assert_none(campaign(cases()), at_least=60)
+
+    def table(data: Iterator[tuple[str, bytes]]) -> list[Case]:
+        return [Case(f"{reader}: {name}", argv, partial(_put, Path(file), content)) for name, content in data]
+
+    assert not faults_of([*sampled(table(images()), 16), *table(bombs())])
+
+
+def _put(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
 
 
 def headers() -> Iterator[tuple[str, bytes]]:
@@ -140,14 +138,11 @@ def headers() -> Iterator[tuple[str, bytes]]:
         for value in values:
             yield f"{key} = {value!r}", with_header(json.dumps({"a": tensor | {key: value}}).encode())
     yield "overlap", with_header(json.dumps({"a": tensor, "b": tensor}).encode())
-    yield "hole", with_header(json.dumps({"a": tensor, "b": tensor | {"data_offsets": [20, 36]}}).encode(), b"\0" * 40)
+    hole = tensor | {"data_offsets": [20, 36]}
+    yield "hole", with_header(json.dumps({"a": tensor, "b": hole}).encode(), b"\0" * 40)
     yield "metadata", with_header(json.dumps({"__metadata__": {"a": 3}, "a": tensor}).encode())
-    yield (
-        "many",
-        with_header(
-            json.dumps({f"t{i}": tensor | {"shape": [0], "data_offsets": [0, 0]} for i in range(5000)}).encode(), b""
-        ),
-    )
+    empty = tensor | {"shape": [0], "data_offsets": [0, 0]}
+    yield "many", with_header(json.dumps({f"t{i}": empty for i in range(5000)}).encode(), b"")
 
 
 def test_weights(here):
@@ -161,27 +156,22 @@ def test_weights(here):
     write(str(weights / "config.json"), {"_class_name": "FluxTransformer2DModel"})
     write("c.yaml", CONFIG | {"models": [{"card": "mine"}]})
 
-    def cases() -> Iterator[Case]:
-        for name, data in headers():
-            for argv in (["models", "show", "mine", "--json"], ["generate", "c.yaml", "--run-dir", "x"]):
-                file = weights / "diffusion_pytorch_model.safetensors"
-                yield Case(f"weights {name}", argv, lambda file=file, data=data: file.write_bytes(data) and None)
-        for name, raw in RAW.items():
-            for target in (
-                "transformer/config.json",
-                "model_index.json",
-                "transformer/diffusion_pytorch_model.safetensors.index.json",
-            ):
-                file = weights.parent / target
-                yield Case(
-                    f"{target} {name}",
-                    ["models", "show", "mine"],
-                    lambda file=file, raw=raw: file.write_bytes(raw) and None,
-                )
-
+    file = weights / "diffusion_pytorch_model.safetensors"
+    commands = (["models", "show", "mine", "--json"], ["generate", "c.yaml", "--run-dir", "x"])
+    configs = ("transformer/config.json", "model_index.json", f"transformer/{file.name}.index.json")
+    tables = [
+        *([Case(f"weights {name}", argv, partial(_put, file, data)) for name, data in headers()] for argv in commands),
+        *(
+            [
+                Case(f"{config} {name}", commands[0], partial(_put, weights.parent / config, raw))
+                for name, raw in RAW.items()
+            ]
+            for config in configs
+        ),
+    ]
     for name, data in headers():
         if name in ("whole", "file empty"):
-            (weights / "diffusion_pytorch_model.safetensors").write_bytes(data)
-            for argv in (["models", "show", "mine"], ["generate", "c.yaml", "--run-dir", "x"]):
+            file.write_bytes(data)
+            for argv in commands:
                 assert ("safetensors is damaged" in run(argv).err) == (name != "whole"), argv
-    assert_none(campaign(cases()), at_least=300)
+    assert not faults_of(case for table in tables for case in sampled(table, 12))

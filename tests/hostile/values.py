@@ -105,88 +105,44 @@ RAW: dict[str, bytes] = {
 """Files that no reader expects."""
 
 
-class Literal:
-    """A JSON text in the place of a value."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
+Place = tuple[Any, ...]
+"""The keys and indices that lead to a value."""
+_MARK = "\ue000"
 
 
-def texts_of(data: Any, literals: list[str] | None = None, every: int = 1) -> Iterator[tuple[str, str]]:
-    """(name, JSON text): `data` with every value in turn replaced by each literal, left out, or given twice."""
-    n = 0
-    for at in _places(data):
-        for literal in literals or LITERALS:
-            n += 1
-            if n % every == 0:
-                yield f"{_name(at)} = {literal[:40]}", _dump(_replaced(data, at, Literal(literal)))
-        if at:
-            yield f"{_name(at)} left out", _dump(_removed(data, at))
-            if isinstance(at[-1], str):
-                yield f"{_name(at)} twice", _doubled(data, at)
-                yield f"{_name(at)} renamed", _dump(_renamed(data, at))
-
-
-def places_of(data: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """(path, value) of every value in `data`, itself included."""
-    for at in _places(data):
-        yield at, (_parent(data, at)[at[-1]] if at else data)
-
-
-def with_literal(data: Any, at: tuple[Any, ...], literal: str) -> str:
-    """`data` as JSON text with a literal in one place."""
-    return _dump(_replaced(data, at, Literal(literal)))
-
-
-def _name(at: tuple[Any, ...]) -> str:
-    return ".".join(map(str, at)) or "whole"
-
-
-def _places(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield at
+def places_of(data: Any, at: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """(place, value) of every value in `data`, itself included."""
+    yield at, data
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, inner in items:
-        yield from _places(inner, (*at, key))
+        yield from places_of(inner, (*at, key))
 
 
-def _parent(data: Any, at: tuple[Any, ...]) -> Any:
+def with_literal(data: Any, at: Place, literal: str) -> str:
+    """`data` as JSON text with `literal` in one place."""
+    if not at:
+        return literal
+    changed = copy.deepcopy(data)
+    _parent(changed, at)[at[-1]] = _MARK
+    return json.dumps(changed).replace(json.dumps(_MARK), literal)
+
+
+def texts_of(data: Any) -> Iterator[tuple[str, str]]:
+    """(name, JSON text): `data` with every value in turn replaced by each literal, left out, or under another name."""
+    for at, value in places_of(data):
+        name = ".".join(map(str, at)) or "whole"
+        for literal in LITERALS:
+            yield f"{name} = {literal[:40]}", with_literal(data, at, literal)
+        if at:
+            changed = copy.deepcopy(data)
+            del _parent(changed, at)[at[-1]]
+            yield f"{name} left out", json.dumps(changed)
+        if at and isinstance(at[-1], str):
+            _parent(changed, at)[f"{at[-1]}\u202e\u001b"] = value
+            yield f"{name} renamed", json.dumps(changed)
+
+
+def _parent(data: Any, at: Place) -> Any:
     for step in at[:-1]:
         data = data[step]
     return data
-
-
-def _replaced(data: Any, at: tuple[Any, ...], value: Any) -> Any:
-    if not at:
-        return value
-    changed = copy.deepcopy(data)
-    _parent(changed, at)[at[-1]] = value
-    return changed
-
-
-def _removed(data: Any, at: tuple[Any, ...]) -> Any:
-    changed = copy.deepcopy(data)
-    del _parent(changed, at)[at[-1]]
-    return changed
-
-
-def _renamed(data: Any, at: tuple[Any, ...]) -> Any:
-    changed = copy.deepcopy(data)
-    parent = _parent(changed, at)
-    parent[f"{at[-1]}\u202e\u001b"] = parent.pop(at[-1])
-    return changed
-
-
-def _doubled(data: Any, at: tuple[Any, ...]) -> str:
-    marked = _replaced(data, at, Literal("\ue000"))
-    text = _dump(_parent(data, at)[at[-1]])
-    return _dump(marked).replace("\ue000", f"{text}, {json.dumps(at[-1])}: {text}")
-
-
-def _dump(data: Any) -> str:
-    if isinstance(data, Literal):
-        return data.text
-    if isinstance(data, dict):
-        return "{" + ", ".join(f"{json.dumps(key)}: {_dump(value)}" for key, value in data.items()) + "}"
-    if isinstance(data, list):
-        return "[" + ", ".join(map(_dump, data)) + "]"
-    return json.dumps(data)
