@@ -12,7 +12,7 @@ docs/extending.md. Importing this module imports neither torch nor pandas.
 
 from typing import TYPE_CHECKING, Any
 
-from local_bench.core.version import __version__
+from local_bench.core import __version__
 
 if TYPE_CHECKING:
     from local_bench.analysis.loading import Run, load_run

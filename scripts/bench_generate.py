@@ -29,7 +29,7 @@ import torch
 from PIL import Image
 
 from local_bench.core.packages import versions
-from local_bench.core.quiet import quiet_libraries
+from local_bench.core.process import quiet_libraries
 from local_bench.generators.architecture import components
 from local_bench.generators.arithmetic import count
 from local_bench.generators.base import Machine
@@ -45,8 +45,7 @@ from local_bench.report.render import aligned
 from local_bench.runs.config import RunConfig
 from local_bench.runs.executors.local import LocalExecutor
 from local_bench.runs.generate import generate
-from local_bench.runs.plan import RunPlan, make_plan
-from local_bench.runs.planned import enter_plan
+from local_bench.runs.plan import RunPlan, enter_plan, make_plan
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
 

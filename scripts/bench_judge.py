@@ -29,7 +29,7 @@ from PIL import Image
 
 from local_bench.core.images import pixel_digest
 from local_bench.core.packages import versions
-from local_bench.core.quiet import quiet_libraries
+from local_bench.core.process import quiet_libraries
 from local_bench.core.types import Question, Task
 from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.vlm.child import Child

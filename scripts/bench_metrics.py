@@ -36,12 +36,13 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from local_bench.core.events import ScoresComputed
 from local_bench.core.packages import versions
-from local_bench.core.quiet import quiet_libraries
+from local_bench.core.process import quiet_libraries
 from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.metrics import clip_cap, clip_ref, clip_src
 from local_bench.judges.metrics.base import HostMetric, ImageFile, LoadedSubject, Metric, NetworkMetric, Subject
-from local_bench.judges.metrics.evaluator import Evaluator, Scored
+from local_bench.judges.metrics.evaluator import Evaluator
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 
@@ -137,7 +138,7 @@ def ours(
 ) -> dict[tuple[str, str], float | None]:
     survey = Evaluator(metrics, device, {"bench": kept_as}, io_workers=2)
     steps = survey.run([(subject, tuple(metrics)) for subject in subjects])
-    return {(key, s.name): s.value for step in steps if isinstance(step, Scored) for key, s in step.rows}
+    return {(key, s.name): s.value for step in steps if isinstance(step, ScoresComputed) for key, s in step.rows}
 
 
 def race(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -243,7 +244,7 @@ def session(end: Any, stages: tuple[str, ...], rows_before_death: int | None) ->
     """One process of a run: tells how many rows are written and how much memory it holds; dies where it is told to."""
     from local_bench.runs import measure
     from local_bench.runs.config import RunConfig
-    from local_bench.runs.engine import run_stages
+    from local_bench.runs.stages import run_stages
 
     real, written = measure.write_scores, 0
 

@@ -64,8 +64,7 @@ def store(folder: Path) -> None:
     from local_bench.core.identity import digest
     from local_bench.core.types import Score
     from local_bench.runs.contents import record_contents
-    from local_bench.runs.plan import make_plan
-    from local_bench.runs.planned import enter_plan
+    from local_bench.runs.plan import enter_plan, make_plan
     from local_bench.runs.rundir import RunDir
 
     config = _config(folder)
@@ -92,9 +91,9 @@ def store(folder: Path) -> None:
 
 def settle(folder: Path) -> None:
     from local_bench.analysis.settlement import accounting
-    from local_bench.runs.engine import run_stages
     from local_bench.runs.image_store import ImageStore
     from local_bench.runs.rundir import RunDir
+    from local_bench.runs.stages import run_stages
 
     if not (folder / "run" / "images").exists():
         ImageStore._check_files = lambda self, store: []  # type: ignore[method-assign]
@@ -169,7 +168,7 @@ def compare(folder: Path) -> None:
 
 
 def _step(name: str, folder: Path) -> None:
-    import local_bench.runs.engine  # noqa: F401  # start-up is not what is measured
+    import local_bench.runs.stages  # noqa: F401  # start-up is not what is measured
 
     begun, cpu_begun = time.perf_counter(), time.process_time()
     globals()[name](folder)

@@ -30,7 +30,7 @@ from urllib.request import urlopen
 MEASURE = """
 import json, resource, sys, time
 from pathlib import Path
-import local_bench.runs.engine
+import local_bench.runs.stages
 from local_bench.report.site.build import write_site
 from local_bench.runs.rundir import RunDir
 if __name__ == "__main__":

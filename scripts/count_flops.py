@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core.paths import configs_dir
-from local_bench.core.quiet import quiet_libraries
+from local_bench.core.process import quiet_libraries
 from local_bench.generators.arithmetic import count, counts_key, shipped_kinds, usual_input_images
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler

@@ -23,7 +23,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("LOCAL_BENCH_CACHE", tempfile.mkdtemp(prefix="gpu-paths-"))
 
-from local_bench.core.quiet import quiet_libraries
+from local_bench.core.process import quiet_libraries
 from local_bench.generators import device as placement
 from local_bench.generators import numerics
 from local_bench.generators.architecture import components

@@ -79,7 +79,7 @@ def scores(names: list[str], folder: Path) -> dict[str, dict[str, float | str]]:
     import torch
     from PIL import Image, ImageFilter
 
-    from local_bench.core.quiet import quiet_libraries
+    from local_bench.core.process import quiet_libraries
     from local_bench.judges.metrics.base import HostMetric, ImageFile, Metric, NetworkMetric, Seen, Subject, Unscorable
     from local_bench.judges.metrics.registry import make_metric
 

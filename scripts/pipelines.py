@@ -39,7 +39,7 @@ from PIL import Image  # noqa: E402
 
 from local_bench.analysis.digest import digests  # noqa: E402
 from local_bench.cli.main import main as command_line  # noqa: E402
-from local_bench.core.quiet import quiet_libraries  # noqa: E402
+from local_bench.core.process import quiet_libraries  # noqa: E402
 from local_bench.generators.adding import add_card  # noqa: E402
 from local_bench.generators.any_pipeline import AnyPipeline, arguments_of  # noqa: E402
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine  # noqa: E402

@@ -29,7 +29,7 @@ DECIDES_NOTHING = {
         "runs.budget._judge_s",
         "report.sections._generation",
     ),  # shows
-    *("cli.run.plan", "runs.roofline.peak_flop_per_s", "runs.metric_times.metric_time", "runs.budget.budget"),
+    *("cli.run.plan", "runs.roofline.peak_flop_per_s", "runs.budget.metric_time", "runs.budget.budget"),
     *("generators.numerics.device_name", "runs.executors.local._judge_device", "runs.timing._Clock.lap"),  # reads
     *("runs.executors.ray_actors._Actor.facts", "runs.executors.ray_actors.RayWorker.work"),
     *("runs.executors.ray_executor.RayExecutor._setting", "runs.device.JudgeDevice.on_gpu", "runs.prices.price_of"),

@@ -8,8 +8,8 @@ from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import usd_per_image, with_own_digits
 from local_bench.analysis.settlement import accounting
 from local_bench.core.errors import UserError
+from local_bench.core.messages import hint
 from local_bench.core.storage import storage_errors, write_atomic
-from local_bench.core.suggest import hint
 from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import majority_verdicts, verdicts_of

@@ -367,7 +367,7 @@ def forget(run_dir: Path, name: str, yes: bool, as_json: bool) -> int:
 
 def _known(database: Any, name: str) -> None:
     from local_bench.core.errors import UserError
-    from local_bench.core.suggest import hint
+    from local_bench.core.messages import hint
 
     names = [one.name for one in database.annotators()]
     if name not in names:

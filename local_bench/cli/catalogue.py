@@ -116,7 +116,7 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | N
         if as_json:
             show_json(fetched)
         return 0
-    from local_bench.runs.executors.ray_fetch import fetch_on_nodes
+    from local_bench.runs.executors.ray_cluster import fetch_on_nodes
 
     digests = {name: data["weights_sha256"] for name, data in fetched.items()}
     on_nodes = fetch_on_nodes(address, list(requested.values()), pinned, digests)
@@ -188,7 +188,7 @@ def _target_cards(target: str) -> list[Any]:
 
 def _card(name: str) -> Any:
     from local_bench.core.errors import UserError
-    from local_bench.core.suggest import hint
+    from local_bench.core.messages import hint
     from local_bench.models.cards import LIBRARIES, card, cards
 
     if name.partition(":")[0] in LIBRARIES:

@@ -8,7 +8,7 @@ from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
     from local_bench.core.types import Score
-    from local_bench.runs.folder import PairedFiles
+    from local_bench.runs.measure_folder import PairedFiles
 
 
 def measure_folder(
@@ -21,11 +21,11 @@ def measure_folder(
     as_json: bool,
 ) -> int:
     """Print one row per image; an unreadable image gives an unscored row. UserError if there are no images."""
-    from local_bench.core.quiet import quiet_transformers
+    from local_bench.core.process import quiet_transformers
     from local_bench.generators.numerics import choose_device, set_determinism
     from local_bench.judges.metrics.registry import metric_card
     from local_bench.runs.config import engine_settings
-    from local_bench.runs.folder import measure_images
+    from local_bench.runs.measure_folder import measure_images
 
     names = list(dict.fromkeys(name.strip() for name in metrics.split(",")))
     needs_models = any(metric_card(name) for name in names)

@@ -190,7 +190,7 @@ def verify(
         findings = checked(run, shown.note)
         if deep:
             from local_bench.runs.config import load_config_to_judge
-            from local_bench.runs.deep import repeat_tasks
+            from local_bench.runs.verify import repeat_tasks
 
             config = load_config_to_judge(run_dir / "run.yaml", settings, allow_remote=allow_remote)
             findings += repeat_tasks(run, config, deep, shown)

@@ -9,8 +9,7 @@ from click.shell_completion import CompletionItem
 
 from local_bench.core.errors import UserError
 from local_bench.core.files import path_fault
-from local_bench.core.messages import short
-from local_bench.core.suggest import hint
+from local_bench.core.messages import hint, short
 
 F = TypeVar("F", bound=Callable[..., Any])
 

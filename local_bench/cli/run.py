@@ -223,7 +223,7 @@ def measure(
     from local_bench.judges.metrics.registry import check_extras
 
     check_extras([name.strip() for name in metrics.split(",")])
-    from local_bench.runs.folder import PairedFiles
+    from local_bench.runs.measure_folder import PairedFiles
 
     paired = PairedFiles(sources, masks, references, captions)
     return measure_folder(target, metrics, paired, out, settings, require_metrics, as_json)
@@ -314,7 +314,7 @@ def _preview(
 ) -> int:
     """Settle a run with other settings, in memory."""
     from local_bench.cli.tables import outcome_json, outcome_text
-    from local_bench.runs.engine import outcome_of, settled_view
+    from local_bench.runs.stages import outcome_of, settled_view
 
     config, run_dir = _locate(target, run_dir, settings)
     with settled_view(config, run_dir) as view:
@@ -340,9 +340,9 @@ def _run(
     allow_remote: bool = False,
 ) -> int:
     from local_bench.cli.tables import REPORTED_SHARE, outcome_json, outcome_text, unscored_sentence
-    from local_bench.runs.engine import STAGES, run_stages
     from local_bench.runs.plan import refuse_no_judge_key
     from local_bench.runs.rundir import RunDir
+    from local_bench.runs.stages import STAGES, run_stages
 
     config, run_dir = _locate(target, run_dir, settings, "judge" in (stages or STAGES), allow_remote)
     if stages is None and not (run_dir / "run.yaml").exists():  # else the run has its judge, or none

@@ -10,7 +10,7 @@ import click
 
 from local_bench.cli.options import JSON, PATH, examples
 from local_bench.cli.output import say, show, show_json
-from local_bench.core.suggest import hint
+from local_bench.core.messages import hint
 from local_bench.report.render import aligned
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from local_bench.report.render import aligned
 from local_bench.report.scenarios import economics_json
 from local_bench.report.text import interval, percent
 from local_bench.report.view import warnings
-from local_bench.runs.engine import Outcome
 from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import Outcome
 from local_bench.runs.store.rows import UnscoredItems
 from local_bench.settle.ground_truth import RevenueAudit
 from local_bench.settle.settlement import Settlement, Total

@@ -1,4 +1,5 @@
-"""The hard rules of a task (ServImage, appendix E.1): requirements on the file rather than the content."""
+"""The hard rules of a task (ServImage, appendix E.1): requirements on the file rather than the content;
+and image sizes from them or from an aspect ratio."""
 
 import re
 from decimal import Decimal
@@ -136,3 +137,22 @@ def stated_aspect(raw: dict[str, Any]) -> str | None:
 def stated_size(sides: dict[str, Any]) -> tuple[float, float] | None:
     width, height = (_side(sides.get(name)) for name in ("width", "height"))
     return None if width is None or height is None else (width, height)
+
+
+def size_by_rules(specs: VisualSpecs, area: int, multiple: int) -> tuple[int, int] | None:
+    """The (height, width) that a model generates under a task's rules, or None if the rules specify neither size nor
+    aspect ratio. The exact size in pixels if both sides are multiples of `multiple` and its area is at most `area`;
+    otherwise a size of about `area` pixels with the specified aspect ratio."""
+    if specs.pixels is not None:
+        width, height = specs.pixels
+        if width % multiple == height % multiple == 0 and width * height <= area:
+            return height, width
+    return None if specs.aspect is None else size_like(specs.aspect, 1, area, multiple)
+
+
+def size_like(width: float, height: float, area: int, multiple: int) -> tuple[int, int]:
+    """(height, width) with about `area` pixels and the aspect ratio width:height, both multiples of `multiple`."""
+    ratio = width / height
+    wide = max(multiple, round((area * ratio) ** 0.5 / multiple) * multiple)
+    high = max(multiple, round((area / ratio) ** 0.5 / multiple) * multiple)
+    return high, wide

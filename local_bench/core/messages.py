@@ -1,9 +1,11 @@
 """The form of all messages: printable characters, a bounded length, no numbers of system errors, no class names."""
 
+import difflib
 import json
 import os
 import re
 import unicodedata
+from collections.abc import Iterable
 from decimal import Decimal
 
 MAX_CHARACTERS = 600
@@ -102,3 +104,28 @@ def _json_form(c: str) -> str:
         return f"\\u{code:04x}"
     code -= 0x10000
     return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+_SHOWN = 3
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The shortest known name that begins with `name`, else the longest that `name` begins with, else the most similar
+    ones, which are equally similar; empty if none is similar."""
+    names = list(known)
+    lower = name.lower()
+    if lower:
+        longer = [one for one in names if one.lower().startswith(lower)]
+        shorter = [one for one in names if len(one) > 2 and lower.startswith(one.lower())]
+        if longer or shorter:
+            return [min(longer, key=len) if longer else max(shorter, key=len)]
+    folded = {one.lower(): one for one in reversed(names)}
+    close = difflib.get_close_matches(lower, folded, _SHOWN, 0.5)
+    ratios = [difflib.SequenceMatcher(None, one, lower).ratio() for one in close]
+    return sorted(folded[one] for one, ratio in zip(close, ratios, strict=True) if ratio == ratios[0])
+
+
+def hint(name: str, known: Iterable[str], otherwise: str) -> str:
+    """`did you mean 'NEAREST'?`, or `otherwise`."""
+    near = nearest(name, known)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise

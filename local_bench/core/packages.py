@@ -1,9 +1,12 @@
-"""Installed packages: versions and entry points, read once (the metadata of all takes tens of milliseconds), and the
-extras, of which a core installation has none."""
+"""What is installed on this machine: packages, whose versions and entry points are read once (the metadata of all takes
+tens of milliseconds), the extras, of which a core installation has none, a C compiler and disk space."""
 
 import importlib.metadata
 import importlib.util
+import os
+import shutil
 import sys
+import sysconfig
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -115,3 +118,31 @@ def _entry_points(path: tuple[str, ...], group: str) -> tuple[EntryPoint, ...]:
 @cache
 def _all_entry_points(path: tuple[str, ...]) -> Any:  # SelectableGroups in Python 3.11, EntryPoints later
     return importlib.metadata.entry_points()
+
+
+NEEDED_GB = 5
+
+
+def toolchain() -> tuple[bool, str]:
+    """Whether Triton can compile, and a message. Triton compiles a small C program against Python's headers when its
+    first kernel runs."""
+    missing = [what for what, present in (("a C compiler", has_compiler()), ("Python.h", has_headers())) if not present]
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if missing:
+        return False, f"{' and '.join(missing)} missing: install gcc and python{version}-dev (Debian's names)"
+    return True, "a C compiler and Python.h, for Triton"
+
+
+def has_compiler() -> bool:
+    chosen = os.environ.get("CC")
+    return any(shutil.which(name) for name in ([chosen] if chosen else ["gcc", "clang", "cc"]))
+
+
+def has_headers() -> bool:
+    return Path(sysconfig.get_path("include"), "Python.h").is_file()
+
+
+def free_disk(folder: Path) -> tuple[bool, str]:
+    """Whether `folder` has `NEEDED_GB` decimal GB free, and a message."""
+    free = shutil.disk_usage(folder).free / 1e9
+    return free >= NEEDED_GB, f"{free:.0f} GB free here, {NEEDED_GB} GB needed"

@@ -31,8 +31,8 @@ def loads(text: str, *, constants: bool = False, **how: Any) -> Any:
         raise ValueError("a number's exponent is too large") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if _SURROGATE.search(text) and _has_surrogate(data):
-        raise ValueError("a string contains an unpaired surrogate")
+    if _SURROGATE.search(text):
+        refuse_values(data)
     return data
 
 
@@ -137,10 +137,17 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return unique
 
 
-def _has_surrogate(data: Any) -> bool:
-    """Whether any string in the parsed data contains a surrogate."""
-    if isinstance(data, str):
-        return any("\ud800" <= c <= "\udfff" for c in data)
-    if isinstance(data, dict):
-        return any(_has_surrogate(key) or _has_surrogate(value) for key, value in data.items())
-    return isinstance(data, list) and any(map(_has_surrogate, data))
+def refuse_values(data: Any) -> None:
+    """ValueError for an integer with too many digits in `data`, and for text that has no UTF-8 encoding."""
+    match data:
+        case dict():
+            for key, value in data.items():
+                refuse_values(key)
+                refuse_values(value)
+        case list() | tuple() | set():
+            for value in data:
+                refuse_values(value)
+        case int() if not -(10**MAX_INTEGER_DIGITS) < data < 10**MAX_INTEGER_DIGITS:
+            raise ValueError(f"an integer has more than {MAX_INTEGER_DIGITS} digits")
+        case str() if not data.isascii() and any("\ud800" <= c <= "\udfff" for c in data):
+            raise ValueError("a string contains an unpaired surrogate")

@@ -1,6 +1,5 @@
 """Loads YAML into validated pydantic models; errors contain the file, the line and the closest valid key."""
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
@@ -15,10 +14,9 @@ from pydantic_core import ErrorDetails
 
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.files import read_text
-from local_bench.core.messages import kind, short
+from local_bench.core.messages import hint, kind, short
 from local_bench.core.money import micro_usd, nearest_micro_usd
-from local_bench.core.strictjson import MAX_INTEGER_DIGITS
-from local_bench.core.suggest import hint
+from local_bench.core.strictjson import refuse_values
 
 Location = tuple[int | str, ...]
 MAX_BYTES = 1_000_000
@@ -86,7 +84,7 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
         node = loader.get_single_node()
         lines = list(_lines(node, ()))  # before merge keys are resolved into it
         data = None if node is None else loader.construct_document(node)
-        _check_values(data)
+        refuse_values(data)
     except _FAULTS as e:
         mark = getattr(e, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else str(path)
@@ -104,7 +102,7 @@ def yaml_value(text: str) -> Any:
     try:
         _check_bounds(text)
         data = yaml.load(text, _LOADER)  # noqa: S506 - a safe loader
-        _check_values(data)
+        refuse_values(data)
     except _FAULTS as e:
         raise ValueError(yaml_fault(e)) from None
     return data
@@ -157,24 +155,6 @@ def _check_bounds(text: str) -> None:
             size += sizes.get(str(anchor), 1)
         if size > MAX_VALUES:
             raise ValueError(f"it has more than {MAX_VALUES:,} values")
-
-
-def _check_values(data: Any) -> None:
-    """ValueError for integers that have no finite float, and for text that has no UTF-8 encoding."""
-    match data:
-        case dict():
-            for key, value in data.items():
-                _check_values(key)
-                _check_values(value)
-        case list() | tuple() | set():
-            for value in data:
-                _check_values(value)
-        case bool():
-            pass
-        case int() if not -(10**MAX_INTEGER_DIGITS) < data < 10**MAX_INTEGER_DIGITS:
-            raise ValueError(f"an integer has more than {MAX_INTEGER_DIGITS} digits")
-        case str() if not data.isascii() and any("\ud800" <= c <= "\udfff" for c in data):
-            raise ValueError("a string contains an unpaired surrogate")
 
 
 def _lines(node: yaml.Node | None, at: Location) -> Iterator[tuple[Location, int]]:
@@ -287,10 +267,3 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
     elif get_origin(annotation) in (Union, UnionType, list, tuple, dict):
         for inner in get_args(annotation):
             yield from _models(inner)
-
-
-def finite(value: float) -> float:
-    """A pydantic validator that rejects infinities and NaN."""
-    if not math.isfinite(value):
-        raise ValueError("must be a finite number")
-    return value

@@ -47,3 +47,9 @@ def half_mask(sampler: Sampler) -> InputImage:
     pixels = Image.new("RGB", (sampler.width, sampler.height))
     pixels.paste((255, 255, 255), (0, 0, sampler.width // 2, sampler.height))
     return InputImage(pixel_digest(pixels), pixels)
+
+
+def gradient(kind: int, sampler: Sampler) -> Image.Image:
+    """An input image of the result's size, one of several, for timings and checks."""
+    bands = [Image.linear_gradient("L").rotate(90 * (kind + i)) for i in range(3)]
+    return Image.merge("RGB", bands).resize((sampler.width, sampler.height))

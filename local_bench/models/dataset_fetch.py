@@ -15,8 +15,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import DatasetError, StorageError
 from local_bench.core.files import own_bytes
 from local_bench.core.paths import is_safe_id, safe_join
-from local_bench.core.scratch import new_scratch
-from local_bench.core.storage import storage_errors
+from local_bench.core.storage import new_scratch, storage_errors
 from local_bench.core.yamlfile import Strict
 from local_bench.models.archives import unpack_tar, unpack_zip
 from local_bench.models.datasets import Dataset, GitHubSource, HubSource, is_data

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from local_bench.core.errors import DatasetError
+from local_bench.core.messages import hint
 from local_bench.core.paths import configs_dir
-from local_bench.core.suggest import hint
 from local_bench.core.yamlfile import Strict, load_yaml
 
 _REPO = r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"

@@ -19,8 +19,7 @@ from pydantic import ValidationError
 from local_bench.core.errors import StorageError
 from local_bench.core.files import own_bytes, own_text
 from local_bench.core.paths import cache_dir, safe_join
-from local_bench.core.scratch import new_scratch, scratch
-from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.core.storage import new_scratch, scratch, storage_errors, write_atomic
 from local_bench.models.convert import VERSION, convert, converted_name
 from local_bench.models.digests import file_sha256
 from local_bench.models.hub import Repository

@@ -7,10 +7,11 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.messages import short
+from local_bench.core.strictjson import natural
 from local_bench.core.types import Unsupported
-from local_bench.core.yamlfile import Amount, ExactAmount, Location, Strict, check, read_yaml, yaml_text
-from local_bench.runs.config_setting import apply_setting
-from local_bench.runs.judge_config import JudgeConfig, Name, Number, PathText
+from local_bench.core.yamlfile import Amount, ExactAmount, Location, Strict, check, read_yaml, yaml_text, yaml_value
+from local_bench.runs.judge_config import JudgeConfig, Name, PathText
 
 
 class SuiteConfig(Strict):
@@ -51,7 +52,7 @@ class LossyConfig(Strict):
 
     weights: Literal["float8_e4m3fn", "float8_e5m2"] | None = None
     """Store the transformer's weights in 8 bits; computation stays in the model's precision."""
-    first_block_cache: Number | None = Field(None, gt=0, lt=1)
+    first_block_cache: float | None = Field(None, gt=0, lt=1)
     """Skip transformer blocks while the relative change of the first block's output is below this threshold."""
 
     @property
@@ -102,11 +103,11 @@ class ModelConfig(Strict):
     height: int | None = Field(None, ge=16, le=8192, multiple_of=16)
     width: int | None = Field(None, ge=16, le=8192, multiple_of=16)
     num_inference_steps: int | None = Field(None, ge=1, le=1000)
-    guidance_scale: Number | None = Field(None, ge=0)
-    true_cfg_scale: Number | None = Field(None, ge=0)
+    guidance_scale: float | None = Field(None, ge=0)
+    true_cfg_scale: float | None = Field(None, ge=0)
     negative_prompt: str | None = None
-    image_guidance_scale: Number | None = Field(None, ge=0)
-    adapter_scale: Number | None = Field(None, ge=0)
+    image_guidance_scale: float | None = Field(None, ge=0)
+    adapter_scale: float | None = Field(None, ge=0)
     max_sequence_length: int | None = Field(None, ge=1, le=4096)
     paste_back: bool | None = None
     attempts: int = Field(1, ge=1, le=1000)
@@ -134,9 +135,9 @@ class AcceptanceConfig(Strict):
     """The acceptance rule: a deliverable is accepted if every score that applies to it reaches its threshold."""
 
     rule: Literal["threshold"] = "threshold"
-    brf: Number = Field(3.0, ge=0, le=5)
-    veq: Number = Field(3.0, ge=0, le=5)
-    cns: Number = Field(3.0, ge=0, le=5)
+    brf: float = Field(3.0, ge=0, le=5)
+    veq: float = Field(3.0, ge=0, le=5)
+    cns: float = Field(3.0, ge=0, le=5)
     """Applies to edits and image sets only."""
     rules: bool = False
     """Whether an image must also satisfy every hard rule of its task (score `rules`), if the task has any."""
@@ -159,7 +160,7 @@ class SettlementConfig(Strict):
     energy was measured."""
     api_usd_per_image: dict[str, Amount] = Field(default={})
     """Model name -> price of one image at an API, in USD; reported next to the measured cost."""
-    coverage_min: Number = Field(0.98, ge=0, le=1)
+    coverage_min: float = Field(0.98, ge=0, le=1)
     """The report shows a warning if the settled fraction of the tasks' total price is below this value."""
 
 
@@ -175,7 +176,7 @@ class RayConfig(Strict):
     one type only."""
     max_losses: int = Field(10, ge=0)
     """Stop after this many workers or judges were lost, finished work kept."""
-    wait_s: Number = Field(600.0, gt=0)
+    wait_s: float = Field(600.0, gt=0)
     """Stop if the cluster has no usable node for this long, finished work kept."""
     shares_per_worker: int = Field(2, ge=1, le=64)
     """Number of shares of a model's images per worker. With more, a node that joins gets work sooner; a model is loaded
@@ -210,7 +211,7 @@ class EngineConfig(Strict):
     GPU."""
     io_workers: int = Field(2, ge=1, le=64)
     """Number of threads that read and preprocess images while the device computes."""
-    encodings_gb: Number = Field(20.0, gt=0)
+    encodings_gb: float = Field(20.0, gt=0)
     """Disk space for a model's encoded prompts, in decimal GB (4 to 16 MB per prompt). If they take more, the
     candidates are generated in windows, and the encoders are loaded once per window."""
     metric_batch_size: int | None = Field(None, ge=1, le=1024)
@@ -361,3 +362,44 @@ def _portable(value: Any) -> Any:
     if isinstance(value, list):
         return [_portable(inner) for inner in value]
     return Path(value).name if isinstance(value, str) and value.startswith("/") else value
+
+
+def apply_setting(data: dict[str, Any], setting: str) -> tuple[int | str, ...]:
+    """Set the value at a dotted path of `data`, and return the path; indices of lists are numbers. ConfigError if there
+    is no such place."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {short(setting, 200)} is not of the form key.sub=value: use that form")
+    try:
+        value = yaml_value(text)
+    except ValueError as e:
+        raise ConfigError(f"--set {short(setting, 200)}: the value is not valid YAML ({e}): quote it") from None
+    at: Any = data
+    path: list[int | str] = []
+    *parents, last = key.split(".")
+    for step in parents:
+        path.append(_index(at, step, setting) if isinstance(at, list) else step)
+        at = _child(at, step, setting)
+    path.append(_index(at, last, setting) if isinstance(at, list) else last)
+    at[path[-1]] = value
+    return tuple(path)
+
+
+def _child(at: Any, step: str, setting: str) -> Any:
+    key: Any = _index(at, step, setting) if isinstance(at, list) else step
+    inner = at[key] if isinstance(at, list) else at.get(key)
+    if inner is None:
+        inner = at[key] = {}
+    if not isinstance(inner, dict | list):
+        raise ConfigError(
+            f"--set {short(setting, 200)}: {short(step)} is {short(inner)} and has no keys: set the whole value"
+        )
+    return inner
+
+
+def _index(at: list[Any], step: str, setting: str) -> int:
+    index = natural(step)
+    if index is None or index >= len(at):
+        valid = f"give one of 0 to {len(at) - 1}" if at else "it is empty, so set the whole list"
+        raise ConfigError(f"--set {short(setting, 200)}: {short(step)} is not an index of the list: {valid}")
+    return index

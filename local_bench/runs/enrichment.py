@@ -17,10 +17,9 @@ from local_bench.core.storage import write_atomic
 from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.enrichment import deliverables, lines
 from local_bench.runs.config import RunConfig
-from local_bench.runs.judge_answers import judge_answers
+from local_bench.runs.judge import SaveInterval, judge_answers
 from local_bench.runs.judge_factory import judge_spec
 from local_bench.runs.progress import Progress
-from local_bench.runs.save_interval import SaveInterval
 from local_bench.suites.base import Suite
 from local_bench.suites.enrichment import FIELDS, read_written
 from local_bench.suites.registry import suite

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from local_bench.core.errors import LedgerError
+from local_bench.core.events import PhaseAdvanced, PhaseStarted, TimeCharged
 from local_bench.core.identity import full_identity
 from local_bench.core.item_errors import is_failure
-from local_bench.core.quiet import quiet_libraries
+from local_bench.core.process import quiet_libraries
 from local_bench.runs.executors.base import Executor, Workers
 from local_bench.runs.meter import Meter
 from local_bench.runs.operations import store_operations
@@ -23,14 +24,11 @@ from local_bench.runs.work import (
     ImageResult,
     ImagesFinished,
     Job,
-    Message,
     NumericsSignature,
-    PhaseAdvanced,
-    PhaseStarted,
-    TimeCharged,
     WorkOrder,
     shards,
     shared_prompts,
+    show,
 )
 from local_bench.runs.work_order import OrderRequest, placement_of, work_order
 from local_bench.runs.worker import generate_images
@@ -115,12 +113,8 @@ class _Session:
                 self._check_numerics(signature)
             case BatchSizeChosen(bucket, batch_size):
                 self._store_batch_size(bucket, batch_size)
-            case Message(sentence):
-                self._progress.note(sentence)
-            case PhaseStarted(what, total):
-                self._progress.begin(what, total)
-            case PhaseAdvanced(n):
-                self._progress.advance(n)
+            case _:
+                show(event, self._progress)
 
     def _commit(self, meter: Meter, results: list[ImageResult]) -> None:
         with self._run.store.transaction():

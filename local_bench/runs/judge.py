@@ -2,10 +2,11 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from pathlib import Path
 
 from PIL import Image
 
@@ -18,15 +19,35 @@ from local_bench.judges.vlm.transport import Transport, Unreachable, answers
 from local_bench.runs.device import JudgeDevice
 from local_bench.runs.executors.base import Executor
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import judge_spec, numerics_of, served_by
+from local_bench.runs.judge_factory import Load, judge_spec, numerics_of, open_judge, served_by
 from local_bench.runs.progress import Progress
 from local_bench.runs.robustness import check_questions, run_judge_checks
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.save_interval import SaveInterval
 from local_bench.runs.scoring import score, sets
 from local_bench.runs.store import VerdictRow
 from local_bench.suites.questions_from import borrowed_questions
 from local_bench.suites.registry import suite
+
+
+class SaveInterval:
+    """Saving is due immediately, and then as often as keeps the time spent on saving at or below `share`."""
+
+    def __init__(self, share: float = 0.1) -> None:
+        self._share = share
+        self._next = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Time the block; the longer it takes, the later the next saving is due."""
+        begun = time.monotonic()
+        yield
+        ended = time.monotonic()
+        self._next = ended + (ended - begun) * (1 / self._share - 1)
+
 
 COMMIT_EVERY = 32
 """Maximum number of answers per commit; commits are smaller where the disk is fast (`SaveInterval`)."""
@@ -69,10 +90,10 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
         missing = [request for request in requests if stored.get(request.key) != request.question_id]
         pending, faulty = split_faulty(run, missing, progress)
         unscored = [(replace(r, question_id=NO_QUESTION_ID), Verdict(None, reason, "")) for r, reason in faulty]
-        StoreVerdicts(run, spec)([u for u in unscored if stored.get(u[0].key, NO_QUESTION_ID) == NO_QUESTION_ID])
+        store_verdicts(run, spec, [u for u in unscored if stored.get(u[0].key, NO_QUESTION_ID) == NO_QUESTION_ID])
         if pending:
             begun = any(row.answer_json is not None for row in rows)
-            JudgeSession(run, config, spec, executor, progress, begun).run(pending, StoreVerdicts(run, spec))
+            JudgeSession(run, config, spec, executor, progress, begun).run(pending, partial(store_verdicts, run, spec))
     labels = {spec.judge_id: config.label for config, spec in judges}
     run.store.enter_judges(labels)
     score(run, list(labels))
@@ -126,24 +147,18 @@ def split_faulty(
     return intact, faulty
 
 
-@dataclass(frozen=True)
-class StoreVerdicts:
-    """Stores answers as the run's verdicts; a later answer replaces an earlier one."""
-
-    run: RunDir
-    spec: JudgeSpec
-
-    def __call__(self, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
-        self.run.store.enter_verdicts(
-            VerdictRow(
-                *request.key[:4],
-                NO_QUESTION_ID if is_failure(verdict.unscored) else request.question_id,
-                self.spec.rubrics[request.question.rubric].sha256,
-                self.spec.judge_id,
-                *verdict_columns(verdict),
-            )
-            for request, verdict in answered
+def store_verdicts(run: RunDir, spec: JudgeSpec, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
+    """Store answers as the run's verdicts; a later answer replaces an earlier one."""
+    run.store.enter_verdicts(
+        VerdictRow(
+            *request.key[:4],
+            NO_QUESTION_ID if is_failure(verdict.unscored) else request.question_id,
+            spec.rubrics[request.question.rubric].sha256,
+            spec.judge_id,
+            *verdict_columns(verdict),
         )
+        for request, verdict in answered
+    )
 
 
 def verdict_columns(verdict: Verdict) -> tuple[str | None, str | None, str | None, str]:
@@ -276,3 +291,34 @@ def _refuse_same_judge(judges: Sequence[tuple[JudgeConfig, JudgeSpec]]) -> None:
                 f"panel: {seen[spec.judge_id]!r} and {config.label!r} are the same judge under two names: remove one"
             )
         seen[spec.judge_id] = config.label
+
+
+def judge_answers(
+    config: JudgeConfig,
+    spec: JudgeSpec,
+    devices: Sequence[JudgeDevice],
+    questions: Mapping[str, Question],
+    load: Load,
+    log: Path,
+    progress: Progress,
+    title: str,
+) -> Generator[tuple[str, Verdict]]:
+    """Yield (key, verdict) for every question; a judge that stops is restarted with what is left. `load` returns an
+    image by its digest. ServerError if the judge is unavailable."""
+    if not questions:
+        return
+    left = dict(questions)
+    opened = open_judge(config, spec, devices, list(left.values()), load, log, progress)
+    with ExitStack() as stack:
+        with progress.waiting(f"starting the judge {config.label}"):
+            transport = stack.enter_context(opened)
+        progress.begin(f"{config.label}: {title}", len(left))
+        while left:
+            try:
+                for key, verdict in answers(transport, spec, list(left.items())):
+                    del left[key]
+                    yield key, verdict
+                    progress.advance()
+            except Unreachable as e:
+                progress.note(f"the judge stopped responding ({e}); {len(left)} questions remain")
+                transport.restart()

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from local_bench.core.errors import ConfigError
 from local_bench.core.files import path_fault
 from local_bench.core.paths import is_safe_id
-from local_bench.core.yamlfile import Strict, finite
+from local_bench.core.yamlfile import Strict
 from local_bench.judges.vlm.flags import check_extra_args
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.rubrics import Variant
@@ -42,7 +42,6 @@ def _possible_path(text: str) -> str:
 
 PathText = Annotated[str, AfterValidator(_possible_path)]
 """A path that a file can have, whether or not it exists."""
-Number = Annotated[float, AfterValidator(finite)]
 
 _KEY_VARIABLE = re.compile(r"VLLM_API_KEY|OPENAI_API_KEY|LOCAL_BENCH_[A-Z0-9_]{1,64}")
 _URL = re.compile(r"https?://[A-Za-z0-9._:/~%\[\]-]+")
@@ -108,9 +107,9 @@ class JudgeConfig(Strict):
     """The same for questions that compare with a source image: 4194304 keeps details that are lost at 1 MP."""
     max_tokens: int | None = Field(None, ge=8, le=8192)
     """Maximum tokens per answer; defaults to each rubric's value."""
-    request_timeout_s: Number = Field(300.0, gt=0)
+    request_timeout_s: float = Field(300.0, gt=0)
     """How long a judge may give no answer at all. A server that answers others, or asks to wait, is waited for."""
-    start_timeout_s: Number | None = Field(None, gt=0)
+    start_timeout_s: float | None = Field(None, gt=0)
     """Timeout for a managed judge to load; defaults to ten minutes, more for large weights."""
     max_restarts: int = Field(3, ge=0)
     seed: int = Field(0, ge=0)

@@ -9,19 +9,17 @@ from typing import Any
 import torch
 
 from local_bench.core.errors import LedgerError, WeightsError
+from local_bench.core.events import PhaseAdvanced, PhaseStarted, ScoresComputed, TimeCharged
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import image_path
 from local_bench.core.item_errors import FAILED, FirstFailures, is_failure
 from local_bench.core.packages import versions
-from local_bench.core.quiet import quiet_transformers
+from local_bench.core.process import quiet_transformers
 from local_bench.core.types import Score
 from local_bench.generators import numerics
 from local_bench.judges.metrics.base import NO_MEMORY, ImageFile, NetworkMetric, Subject
 from local_bench.judges.metrics.evaluator import (
     Evaluator,
-    Note,
-    Opened,
-    Scored,
     Wanted,
     cut_captions,
     cut_sentence,
@@ -36,15 +34,7 @@ from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
 from local_bench.runs.store.rows import ScoreRow
-from local_bench.runs.work import (
-    Event,
-    Message,
-    MetricWorkOrder,
-    PhaseAdvanced,
-    PhaseStarted,
-    ScoresComputed,
-    TimeCharged,
-)
+from local_bench.runs.work import Event, MetricWorkOrder, show
 from local_bench.suites.registry import suite
 
 NO_WEIGHTS = "the weights of this metric are not on this machine"
@@ -88,12 +78,8 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
                     run.store.enter_scores("metric", rows)
                 case TimeCharged(phase, n_items, now_ns):
                     meter.charge(phase, n_items, now_ns=now_ns)
-                case Message(sentence):
-                    progress.note(sentence)
-                case PhaseStarted(what, total):
-                    progress.begin(what, total)
-                case PhaseAdvanced(n):
-                    progress.advance(n)
+                case _:
+                    show(event, progress)
 
 
 def metric_order(worker_device: WorkerDevice, names: tuple[str, ...], engine: EngineConfig) -> MetricWorkOrder:
@@ -117,16 +103,12 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
     advice = "check the metric's files and the installed packages"
     firsts = {name: _First(f"scores of {name}", advice, name in order.begun) for name in order.names}
     yield PhaseStarted("measure", evaluator.groups(wanted))
-    for step in evaluator.run(wanted):
-        match step:
-            case Opened(_, at_ns):
-                yield TimeCharged("load", 0, at_ns)
-            case Scored(rows, n_subjects):
-                yield ScoresComputed([known for row in rows for known in _known(firsts[row[1].name], row)])
-                yield TimeCharged("metric", len(rows), time.monotonic_ns())
-                yield PhaseAdvanced(n_subjects)
-            case Note(sentence):
-                yield Message(sentence)
+    for event in evaluator.run(wanted):
+        if isinstance(event, ScoresComputed):
+            yield ScoresComputed([known for row in event.rows for known in _known(firsts[row[1].name], row)])
+            yield TimeCharged("metric", len(event.rows), time.monotonic_ns())
+        else:
+            yield event
     yield ScoresComputed([row for first in firsts.values() for row in first.released()])
 
 

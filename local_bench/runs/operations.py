@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field, ValidationError
 
 from local_bench.core.errors import LedgerError
+from local_bench.core.hardrules import size_like
 from local_bench.core.images import image_path, load_verified
-from local_bench.core.sizes import size_like
 from local_bench.core.yamlfile import Strict
 from local_bench.runs.store import Store
 from local_bench.runs.work import WorkOrder

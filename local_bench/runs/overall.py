@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.models.cards import card
+from local_bench.runs.budget import TOKENS
 from local_bench.runs.estimate import n_questions
-from local_bench.runs.metric_times import TOKENS
 from local_bench.runs.plan import RunPlan
 from local_bench.runs.progress import Forwarding, Progress, Quiet
 from local_bench.runs.rundir import RunDir

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from local_bench.core.types import Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
@@ -49,21 +50,15 @@ def rejudge(run: RunDir, executor: Executor, progress: Progress, rounds: int) ->
         repeats = [replace(request, round=i) for i in range(1, rounds + 1) for request in requests]
         left, _ = split_faulty(run, [r for r in repeats if stored.get(r.key) != r.question_id], progress)
         if left:
-            JudgeSession(run, config, spec, executor, progress).run(left, StoreRepeats(run, spec))
+            JudgeSession(run, config, spec, executor, progress).run(left, partial(_store_repeats, run, spec))
 
 
-@dataclass(frozen=True)
-class StoreRepeats:
-    """Stores answers of additional rounds."""
-
-    run: RunDir
-    spec: JudgeSpec
-
-    def __call__(self, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
-        self.run.store.enter_repeats(
-            RepeatRow(*r.key[:4], self.spec.judge_id, r.round, r.question_id, *verdict_columns(verdict))
-            for r, verdict in answered
-        )
+def _store_repeats(run: RunDir, spec: JudgeSpec, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
+    """Store answers of additional rounds."""
+    run.store.enter_repeats(
+        RepeatRow(*r.key[:4], spec.judge_id, r.round, r.question_id, *verdict_columns(verdict))
+        for r, verdict in answered
+    )
 
 
 def retest_rows(run: RunDir) -> list[RepeatabilityRow]:

@@ -10,19 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from PIL import Image
 
 from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json, seed_of
 from local_bench.core.money import held_cost, usd_number
-from local_bench.core.quiet import quiet_libraries
+from local_bench.core.process import quiet_libraries
 from local_bench.core.types import NOT_FINITE
 from local_bench.generators import numerics
 from local_bench.generators.arithmetic import count
 from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine
 from local_bench.generators.batches import warm_up
 from local_bench.generators.families import family
-from local_bench.generators.masked import half_mask
+from local_bench.generators.masked import gradient, half_mask
 from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler
 from local_bench.models.gpus import gpu_of
@@ -98,7 +97,7 @@ def time_model(
     request = GenerationRequest(
         "A red boot on a white table by a window, three birds above it. " * 4,
         sampler,
-        _input_images(sampler, n_images),
+        tuple(InputImage(f"trial-{i}", gradient(i, sampler)) for i in range(n_images)),
         half_mask(sampler) if card.takes.mask else None,
     )
     generator.load_encoder()
@@ -142,14 +141,6 @@ def time_model(
         flop_per_image=count(card, sampler, n_images).total_flop,
         finite=generator.finite is None or bool(generator.finite.all()),
     )
-
-
-def _input_images(sampler: Sampler, n: int) -> tuple[InputImage, ...]:
-    gradients = []
-    for i in range(n):
-        bands = [Image.linear_gradient("L").rotate(90 * (i + k)) for k in range(3)]
-        gradients.append(InputImage(f"trial-{i}", Image.merge("RGB", bands).resize((sampler.width, sampler.height))))
-    return tuple(gradients)
 
 
 class _Clock:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from local_bench.core.events import Message, PhaseAdvanced, PhaseStarted, ScoresComputed, TimeCharged
 from local_bench.core.identity import canonical_json, digest
-from local_bench.core.types import Score
 from local_bench.models.cards import ModelCard
+from local_bench.runs.progress import Progress
 
 T = TypeVar("T")
 _SPREAD = 4
@@ -86,33 +87,6 @@ class MetricWorkOrder:
 
 
 @dataclass(frozen=True)
-class PhaseStarted:
-    """A phase with a progress bar."""
-
-    what: str
-    total: int
-
-
-@dataclass(frozen=True)
-class PhaseAdvanced:
-    n: int
-
-
-@dataclass(frozen=True)
-class Message:
-    sentence: str
-
-
-@dataclass(frozen=True)
-class TimeCharged:
-    """The time since the last charge, up to `now_ns` of the monotonic clock, was spent on `phase`."""
-
-    phase: str
-    n_items: int
-    now_ns: int
-
-
-@dataclass(frozen=True)
 class BatchSizeChosen:
     """The batch size of a bucket, for this and all later sessions."""
 
@@ -144,13 +118,6 @@ class ImagesFinished:
     results: list[ImageResult]
 
 
-@dataclass(frozen=True)
-class ScoresComputed:
-    """Metric scores: (work_id, score)."""
-
-    rows: list[tuple[str, Score]]
-
-
 Event = (
     PhaseStarted
     | PhaseAdvanced
@@ -161,6 +128,17 @@ Event = (
     | ImagesFinished
     | ScoresComputed
 )
+
+
+def show(event: Event, progress: Progress) -> None:
+    """Show a message or the progress of a phase; other events show nothing."""
+    match event:
+        case Message(sentence):
+            progress.note(sentence)
+        case PhaseStarted(what, total):
+            progress.begin(what, total)
+        case PhaseAdvanced(n):
+            progress.advance(n)
 
 
 def shards(jobs: Sequence[Job], n: int) -> list[list[Job]]:

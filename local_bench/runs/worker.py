@@ -3,6 +3,8 @@ encoders, then denoises and decodes bucket by bucket in batches of a fixed shape
 yields events."""
 
 import fcntl
+import hashlib
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -14,11 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 
+from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError
+from local_bench.core.events import Message, PhaseAdvanced, PhaseStarted, TimeCharged
 from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_verified
 from local_bench.core.item_errors import FirstFailures, failure, is_of_item
+from local_bench.core.storage import write_atomic
+from local_bench.core.tensors import open_tensors
 from local_bench.core.types import NOT_FINITE
 from local_bench.generators import numerics
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, image_key, text_key
@@ -27,23 +34,69 @@ from local_bench.generators.device import keep_compiled
 from local_bench.generators.families import family
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
-from local_bench.runs.device_calls import DeviceCalls, OutOfDeviceMemory
-from local_bench.runs.device_clock import DeviceClock
-from local_bench.runs.launched_batch import LaunchedBatch, to_host
-from local_bench.runs.prompt_embeddings import PromptEmbeddings
-from local_bench.runs.work import (
-    BatchSizeChosen,
-    Event,
-    ImageResult,
-    ImagesFinished,
-    Job,
-    Message,
-    NumericsSignature,
-    PhaseAdvanced,
-    PhaseStarted,
-    TimeCharged,
-    WorkOrder,
-)
+from local_bench.runs.device_work import DeviceCalls, DeviceClock, LaunchedBatch, OutOfDeviceMemory, to_host
+from local_bench.runs.work import BatchSizeChosen, Event, ImageResult, ImagesFinished, Job, NumericsSignature, WorkOrder
+
+_SHARED = "negative_"
+"""Prefix of the tensors of the negative prompt, which many prompts share; they are stored once."""
+
+
+class PromptEmbeddings:
+    """A folder of encodings by key, for one model under one numerics signature."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __contains__(self, key: str) -> bool:
+        return self._path(key).exists()
+
+    def put(self, key: str, encoded: EncodedPrompt) -> int:
+        """Store one encoding atomically; return the bytes written. Raises StorageError."""
+        own = {name: t.contiguous() for name, t in encoded.tensors.items() if not name.startswith(_SHARED)}
+        shared, written = {}, 0
+        for name, tensor in encoded.tensors.items():
+            if name.startswith(_SHARED):
+                data = save({name: tensor.contiguous()})
+                shared[name] = hashlib.sha256(data).hexdigest()
+                if shared[name] not in self:
+                    write_atomic(self._path(shared[name]), data)
+                    written += len(data)
+        about = {"truncated": json.dumps(encoded.truncated_tokens), "shared": json.dumps(shared)}
+        data = save(own, metadata=about)
+        write_atomic(self._path(key), data)
+        return written + len(data)
+
+    def remove(self, key: str) -> None:
+        """Remove one encoding, but not its shared tensors."""
+        self._path(key).unlink(missing_ok=True)
+
+    def get(self, key: str) -> EncodedPrompt:
+        with open_tensors(self._path(key)) as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+            truncated, shared = _about(file)
+        for name, other in shared.items():
+            with open_tensors(self._path(other)) as file:
+                tensors[name] = file.get_tensor(name)
+        return EncodedPrompt(tensors, truncated)
+
+    def shape(self, key: str) -> tuple[Any, dict[str, int]]:
+        """An encoding's `shape` and truncated tokens, read from the headers of its files."""
+        with open_tensors(self._path(key)) as file:
+            found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+            truncated, shared = _about(file)
+        for name, other in shared.items():
+            with open_tensors(self._path(other)) as file:
+                found[name] = file.get_slice(name).get_shape()
+        return tuple((name, *size) for name, size in sorted(found.items())), truncated
+
+    def _path(self, key: str) -> Path:
+        return self._folder / key[:2] / f"{key}.safetensors"
+
+
+def _about(file: Any) -> tuple[dict[str, int], dict[str, str]]:
+    """Truncated tokens; digests of the shared tensors by name."""
+    about = file.metadata() or {}
+    return strictjson.stored(about.get("truncated", "{}")), strictjson.stored(about.get("shared", "{}"))
 
 
 def generate_images(order: WorkOrder, jobs: list[Job]) -> Iterator[Event]:

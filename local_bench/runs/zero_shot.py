@@ -13,13 +13,12 @@ from local_bench.core.errors import UserError
 from local_bench.core.money import usd
 from local_bench.core.types import Question, Score, Task, Verdict
 from local_bench.runs.acceptance import thresholds_of
-from local_bench.runs.judge_answers import judge_answers
+from local_bench.runs.judge import SaveInterval, judge_answers
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.judge_factory import judge_spec, numerics_of
 from local_bench.runs.prediction_file import PredictionLine, read_predictions, write_predictions
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.save_interval import SaveInterval
 from local_bench.runs.store import CandidateRow
 from local_bench.suites.servimage.questions import which_image
 

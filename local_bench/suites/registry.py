@@ -4,8 +4,8 @@ import importlib
 from functools import cache
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.messages import hint
 from local_bench.core.packages import entry_points
-from local_bench.core.suggest import hint
 from local_bench.suites.base import Suite
 from local_bench.suites.from_files import file_of, names, suite_of
 

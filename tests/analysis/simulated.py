@@ -9,10 +9,10 @@ from local_bench.judges.vlm.rubrics import rubric
 from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
 from local_bench.runs.contents import record_contents
-from local_bench.runs.engine import run_stages
 from local_bench.runs.judge import verdict_columns
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import score, sets
+from local_bench.runs.stages import run_stages
 from local_bench.runs.store.contents import start_recording
 from local_bench.settle.ice import range_of
 from local_bench.suites.registry import suite

@@ -7,8 +7,8 @@ import pytest
 from local_bench.analysis.annotations import load_annotations
 from local_bench.analysis.official import export
 from local_bench.cli.main import main
-from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 from tests.analysis.simulated import LAYOUTS, config, draw, judged
 from tests.suites.benchmarks import layouts
 

@@ -161,7 +161,7 @@ def test_a_run_that_is_not_settled_is_refused(runs, tmp_path):
     folder, _ = runs
     path = folder / "data"
     made = {"one": folder / "one"}
-    from local_bench.runs.engine import run_stages
+    from local_bench.runs.stages import run_stages
 
     run_stages(config("servimage", path, made, 1), tmp_path / "run", ("generate",))
     with RunDir.open(tmp_path / "run") as run, pytest.raises(UserError, match="has no decisions"):

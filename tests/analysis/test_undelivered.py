@@ -44,7 +44,7 @@ def test_score_of_the_export_equals_the_run(run):
 
 
 def outcome_json_of(run):
-    from local_bench.runs.engine import Outcome
+    from local_bench.runs.stages import Outcome
 
     return outcome_json(run, Outcome(run.path, 0, 0, 0, 0, 0, 0), run.path / "report")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from local_bench.cli.tables import outcome_json, outcome_text
-from local_bench.runs.engine import Outcome
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import Outcome
 from tests.report.conftest import make_run  # noqa: F401
 
 MakeRun = Callable[..., Path]

@@ -15,7 +15,7 @@ from click.shell_completion import ShellComplete
 from local_bench.cli import output
 from local_bench.cli.main import cli, main
 from local_bench.cli.options import PathOption
-from local_bench.core.suggest import nearest
+from local_bench.core.messages import nearest
 from local_bench.report.render import aligned
 from local_bench.runs.config import load_config
 

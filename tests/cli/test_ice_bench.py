@@ -6,6 +6,7 @@ import pytest
 
 from local_bench.cli.main import main
 from local_bench.core.paths import configs_dir
+from local_bench.judges.metrics.pyiqa_network import PyiqaNetwork
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.ice_bench.tasks import METRICS_OF
 from tests.report.exported import assert_exports_are_those_of_load_run
@@ -17,7 +18,9 @@ FILLED = 6
 
 
 @pytest.mark.slow
-def test_all_tasks_are_made_judged_and_measured_by_their_own_metrics(tmp_path, capsys):
+def test_all_tasks_are_made_judged_and_measured_by_their_own_metrics(tmp_path, capsys, monkeypatch):
+    real = PyiqaNetwork.__init__  # MUSIQ at ICE-Bench's height of 1024 takes a second for each image
+    monkeypatch.setattr(PyiqaNetwork, "__init__", lambda self, card, store, height: real(self, card, store, 64))
     path = layouts.ice_whole(tmp_path / "data")
     config = configs_dir() / "runs" / "ice-bench-tiny.yaml"
     models = json.dumps([{"card": card, "num_inference_steps": 1} for card in CARDS])

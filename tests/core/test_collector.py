@@ -5,7 +5,7 @@ import sys
 import weakref
 from types import ModuleType
 
-from local_bench.core import collector
+from local_bench.core import process
 
 
 class Node:
@@ -20,23 +20,23 @@ def cycle():
 
 def test_collect_frees_cycles_and_skips_objects_of_new_modules(monkeypatch):
     freezes = []
-    monkeypatch.setattr(collector, "_modules", 0)
+    monkeypatch.setattr(process, "_modules", 0)
     monkeypatch.setattr(gc, "freeze", lambda: freezes.append(len(sys.modules)))
     left = cycle()
-    collector.collect()
+    process.collect()
     assert left() is None
-    collector.collect()
+    process.collect()
     assert len(freezes) == 1  # no module since
     monkeypatch.setitem(sys.modules, "a_module_of_this_test", ModuleType("a_module_of_this_test"))
-    collector.collect()
+    process.collect()
     assert len(freezes) == 2
 
 
 def test_collection_is_paused_and_resumed():
     assert gc.isenabled()
-    with collector.paused():
+    with process.paused():
         assert not gc.isenabled()
-        with collector.paused():
+        with process.paused():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()

@@ -2,8 +2,7 @@
 
 import pytest
 
-from local_bench.core.hardrules import VisualSpecs
-from local_bench.core.sizes import size_by_rules
+from local_bench.core.hardrules import VisualSpecs, size_by_rules
 
 AREA = 1024 * 1024
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from local_bench.core.collages import CARD_SIDE, GAP, count_card, stitched
+from local_bench.core.images import CARD_SIDE, GAP, count_card, stitched
 from local_bench.core.types import Collage
 from local_bench.judges.vlm.images import prepare
 from local_bench.judges.vlm.protocols import Shown

@@ -32,12 +32,12 @@ from local_bench.models.weights import resolve
 from local_bench.report.judging import judges
 from local_bench.runs.config import RunConfig
 from local_bench.runs.device import JudgeDevice
-from local_bench.runs.engine import run_stages
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.judge_factory import _engine, attention_of, judge_spec, open_judge
 from local_bench.runs.progress import Quiet
 from local_bench.runs.provenance import write_provenance
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 from local_bench.testing import vlm_models
 
 pytestmark = pytest.mark.server

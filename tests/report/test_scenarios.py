@@ -12,8 +12,8 @@ from local_bench.analysis.settlement import accounting
 from local_bench.cli.tables import outcome_json
 from local_bench.report.exports import write_exports
 from local_bench.report.sections import sections
-from local_bench.runs.engine import Outcome
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import Outcome
 
 MakeRun = Callable[..., Path]
 

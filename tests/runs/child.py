@@ -65,7 +65,7 @@ def _is_descendant(pid: int) -> bool:
 def script(moment: str) -> None:
     from local_bench.generators.flux import Flux
     from local_bench.judges.vlm import embedded
-    from local_bench.runs import judge, launched_batch
+    from local_bench.runs import device_work, judge
     from local_bench.runs.store.database import Database
 
     judge.COMMIT_EVERY = 8
@@ -75,7 +75,7 @@ def script(moment: str) -> None:
         case "denoise":
             at_call(Flux, "denoise", 3 + 2, kill_self, after=True)  # the probe makes three calls
         case "between images":
-            at_call(launched_batch, "store_image", 6, kill_self)
+            at_call(device_work, "store_image", 6, kill_self)
         case "judge":
             at_call(judge.JudgeSession, "_commit", 3, kill_self)
         case "server":
@@ -145,11 +145,10 @@ if __name__ == "__main__":
     import local_bench.report.exports
     import local_bench.report.site.build
     import local_bench.report.site.run_exports
-    import local_bench.runs.engine
-    import local_bench.runs.executors.choose
     import local_bench.runs.generate
     import local_bench.runs.judge
     import local_bench.runs.measure
+    import local_bench.runs.stages
     import local_bench.runs.worker
     import local_bench.suites.servimage.suite  # noqa: F401
     from local_bench.cli.main import main

@@ -9,12 +9,15 @@ from local_bench.runs.budget import (
     COMPILE_S,
     DECODE_FACTOR,
     JUDGE_START_S,
+    NETWORK_SLOWER,
     TEXT_TOKENS,
+    TOKENS,
     Devices,
     budget,
+    measured_seconds,
+    metric_time,
 )
 from local_bench.runs.config import RunConfig
-from local_bench.runs.metric_times import NETWORK_SLOWER, TOKENS, measured_seconds, metric_time
 from local_bench.runs.prices import Price
 from local_bench.runs.progress import Late, Quiet
 

@@ -20,13 +20,12 @@ from local_bench.generators.staged import Staged
 from local_bench.models.cards import cards
 from local_bench.runs import worker_pool as workers
 from local_bench.runs.config import RunConfig
-from local_bench.runs.engine import run_stages
 from local_bench.runs.generate import _Session
 from local_bench.runs.progress import Quiet
-from local_bench.runs.prompt_embeddings import PromptEmbeddings
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 from local_bench.runs.work import Job, shards, shared_prompts
-from local_bench.runs.worker import _exclusive
+from local_bench.runs.worker import PromptEmbeddings, _exclusive
 from tests.small_references import small_references
 
 ASPECTS = {"wide": (192, 96), "tall": (90, 200), "square": (150, 150)}

@@ -27,20 +27,8 @@ from local_bench.generators.pieces import architecture_digest, piece
 from local_bench.generators.registry import FAMILIES
 from local_bench.generators.staged import Staged
 from local_bench.models.gpus import gpu
-from local_bench.runs import energy
-from local_bench.runs.gpu_check import (
-    attention,
-    child,
-    environment,
-    generation,
-    main,
-    models,
-    processes,
-    recovery,
-    report,
-    speed,
-    working,
-)
+from local_bench.runs import meter
+from local_bench.runs.gpu_check import attention, checks, environment, generation, main, models, processes, speed
 from local_bench.runs.gpu_check.checks import (
     MEMORY_GB,
     Check,
@@ -184,8 +172,8 @@ def test_the_exit_status_and_the_file(monkeypatch, tmp_path, capsys, only, statu
 
 
 def test_the_file_has_the_name_of_its_device(tmp_path):
-    assert report.file_of(tmp_path, "NVIDIA H200 (SXM)").name == "nvidia-h200-sxm.json"
-    assert report.file_of(tmp_path / "x.json", "cpu") == tmp_path / "x.json"
+    assert checks.file_of(tmp_path, "NVIDIA H200 (SXM)").name == "nvidia-h200-sxm.json"
+    assert checks.file_of(tmp_path / "x.json", "cpu") == tmp_path / "x.json"
 
 
 def test_without_a_gpu_the_planned_checks_are_shown(monkeypatch, capsys):
@@ -338,16 +326,16 @@ def test_a_speed_above_the_table_is_a_warning(session, monkeypatch, tflops, warn
 def test_a_gpu_compiles_as_a_run_does(on_gpu, monkeypatch, name):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     of, _ = models.reduced_card(name, small=False)
-    order = working.order_of(on_gpu, of)
+    order = models.order_of(on_gpu, of)
     assert (order.compile, order.card.dtype) == (True, of.dtype)
     assert order.attention == ("_native_efficient" if name == "pixart_sigma" else "_native_cudnn")
-    assert not working.order_of(on_gpu, of, offload=("denoise",)).compile
+    assert not models.order_of(on_gpu, of, offload=("denoise",)).compile
 
 
 @pytest.mark.parametrize("other", [1, 3], ids=["the same GPU", "another GPU"])
 @pytest.mark.parametrize("differs", ["pixels_sha256", "kernels", None])
 def test_processes_with_different_results_fail(session, monkeypatch, differs, other):
-    made = [child.ChildResult(["p", "q"], 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
+    made = [processes.ChildResult(["p", "q"], 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
     if differs:
         made[other] = replace(made[other], **{differs: {"math": 6} if differs == "kernels" else ["p", "other"]})
     caches = []
@@ -369,7 +357,7 @@ def test_processes_with_different_results_fail(session, monkeypatch, differs, ot
 
 
 def test_memory_is_limited(on_gpu):
-    child.limit_memory(GPU)
+    processes.limit_memory(GPU)
     (fraction, device), _ = torch.cuda.set_per_process_memory_fraction.call_args
     assert isinstance(fraction, float)
     assert fraction == pytest.approx(MEMORY_GB * 1e9 / TOTAL)
@@ -428,7 +416,7 @@ def test_energy_is_joules_over_seconds(on_gpu, monkeypatch, readings, status):
         now["mj"] += 20_000  # between two readings of a 0.05 s stretch: 400 W
         return now["mj"]
 
-    monkeypatch.setattr(energy, "nvml_handle", lambda index: "handle")
+    monkeypatch.setattr(meter, "nvml_handle", lambda index: "handle")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", read)
     monkeypatch.setattr(speed, "_ENERGY_S", 0.05)
     with FakeTensorMode():
@@ -448,13 +436,13 @@ def test_the_chosen_batch_does_not_fit_and_one_image_does():
         forward_live_bytes=500_000_000,
         decode_live_bytes=2_000_000_000,
     )
-    free = recovery.free_bytes(counted)
+    free = generation.free_bytes(counted)
     assert free == 4_000_000_000
-    assert recovery.too_large(counted, free) == 16
-    assert recovery.ballast_bytes(TOTAL, 34e9, free) == 30_000_000_000
-    assert recovery.ballast_bytes(10_000_000_000, 34e9, free) == 6_000_000_000
+    assert generation.too_large(counted, free) == 16
+    assert generation.ballast_bytes(TOTAL, 34e9, free) == 30_000_000_000
+    assert generation.ballast_bytes(10_000_000_000, 34e9, free) == 6_000_000_000
     with pytest.raises(CheckSkipped, match="too little"):
-        recovery.ballast_bytes(3_000_000_000, 34e9, free)
+        generation.ballast_bytes(3_000_000_000, 34e9, free)
 
 
 @pytest.mark.parametrize("fills", [True, False])
@@ -468,15 +456,15 @@ def test_generation_recovers_from_a_failed_allocation(session, monkeypatch, fill
 
     monkeypatch.setattr(Flux, "denoise", denoise)
     of, _ = models.reduced_card("flux", small=True)
-    order = working.order_of(session, of, 8)
-    jobs = working.jobs_of(order, [models.sampler_of(of, small=True)] * recovery.N_JOBS)
+    order = models.order_of(session, of, 8)
+    jobs = models.jobs_of(order, [models.sampler_of(of, small=True)] * generation.N_JOBS)
     if fills:
-        found = recovery.recovered(order, jobs, lambda: full.append(1))
+        found = generation.recovered(order, jobs, lambda: full.append(1))
         assert found.figures["batch_sizes"] == [2]
         assert found.figures["made"] == 4
     else:
         with pytest.raises(CheckFailed, match="a batch of 8 did not run out of memory"):
-            recovery.recovered(order, jobs, lambda: None)
+            generation.recovered(order, jobs, lambda: None)
 
 
 # ---- complete

@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 from local_bench.generators.staged import Staged
 from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
-from local_bench.runs.engine import run_stages
+from local_bench.runs.stages import run_stages
 from local_bench.runs.worker import Worker
 from tests.fake_cuda import fake_cuda
 from tests.generators.conftest import machine, small  # noqa: F401  # a fixture
@@ -104,11 +104,11 @@ def test_a_worker_of_a_gpu_gives_the_images_of_a_cpu(tmp_path, monkeypatch, mach
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from local_bench.core.quiet import quiet_libraries
+from local_bench.core.process import quiet_libraries
 from local_bench.generators.staged import Staged
 from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
-from local_bench.runs.engine import run_stages
+from local_bench.runs.stages import run_stages
 from local_bench.runs.worker import Worker
 from tests.fake_cuda import fake_cuda
 from tests.generators.conftest import machine, small  # noqa: F401  # a fixture

@@ -16,9 +16,9 @@ from local_bench.analysis.stored_annotations import stored_lines
 from local_bench.core.errors import ConfigError, LedgerError
 from local_bench.judges.people.database import FILE as ANNOTATIONS
 from local_bench.runs.config import RunConfig
-from local_bench.runs.engine import run_stages
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 from tests.judges.people.conftest import answer_all
 
 from .failing_server import FailingServer

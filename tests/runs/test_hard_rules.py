@@ -11,10 +11,10 @@ from local_bench.cli.main import main
 from local_bench.core.types import Score
 from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig, load_config
-from local_bench.runs.engine import run_stages
 from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import _rules, parts
+from local_bench.runs.stages import run_stages
 
 SQUARE, EXACT, PRINT = {"aspect_ratio": "square"}, {"width_px": 128, "height_px": 64}, {"aspect_ratio": "1:1.4"}
 ORDERS = {

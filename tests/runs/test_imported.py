@@ -12,8 +12,8 @@ from local_bench.core.errors import ConfigError, ImageError, UserError
 from local_bench.core.files import unused
 from local_bench.generators.imported import find_images
 from local_bench.runs.config import RunConfig
-from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 
 ORDERS = {"mug": 2, "logo": 1}
 

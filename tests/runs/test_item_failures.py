@@ -20,12 +20,11 @@ from local_bench.judges.metrics.entropy import Entropy
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.runs.config import RunConfig
-from local_bench.runs.device_calls import OutOfDeviceMemory
-from local_bench.runs.engine import run_stages
+from local_bench.runs.device_work import LaunchedBatch, OutOfDeviceMemory
 from local_bench.runs.judge import PACE
-from local_bench.runs.launched_batch import LaunchedBatch
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 
 CRASH = "crash"
 """Prompts with this word are those of the item for which an exception is raised."""

@@ -10,9 +10,9 @@ from local_bench.generators.base import GenerationRequest, InputImage
 from local_bench.generators.masked import pasted_back
 from local_bench.generators.sampler import Sampler
 from local_bench.runs.config import RunConfig, load_config
-from local_bench.runs.engine import run_stages
 from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 from tests.suites.benchmarks import layouts
 
 

@@ -18,9 +18,9 @@ from local_bench.judges.metrics.base import NO_MEMORY
 from local_bench.judges.metrics.clip_network import ClipNetwork
 from local_bench.runs import measure
 from local_bench.runs.config import RunConfig
-from local_bench.runs.engine import run_stages
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 from local_bench.runs.store import Store
 from local_bench.runs.work import MetricWorkOrder
 

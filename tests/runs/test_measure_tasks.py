@@ -1,9 +1,9 @@
 """The metrics, mask and caption of each task follow from the items of ICE-Bench."""
 
 from local_bench.runs.config import RunConfig
-from local_bench.runs.engine import run_stages
 from local_bench.runs.measure import _every
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 from tests.suites.benchmarks import layouts
 
 

@@ -10,10 +10,10 @@ import pytest
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.runs.config import parse_shard
 from local_bench.runs.contents import root
-from local_bench.runs.engine import run_stages
 from local_bench.runs.merge import merge
 from local_bench.runs.plan import in_shard
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 from local_bench.runs.store.contents import contents, record, recorded
 from local_bench.runs.verify import verify
 

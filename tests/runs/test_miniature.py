@@ -19,8 +19,8 @@ from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.cli.tables import settlement_text
 from local_bench.report.view import warnings
 from local_bench.runs.config import RunConfig
-from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 from local_bench.settle.ground_truth import ALL
 from local_bench.settle.settlement import settle
 from local_bench.suites.printshop import shop

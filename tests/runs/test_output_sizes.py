@@ -6,8 +6,8 @@ from PIL import Image
 
 from local_bench.models.cards import cards
 from local_bench.runs.config import RunConfig
-from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 
 TARGETS = {"tall": (3584, 4800), "wide": (5504, 3072)}  # of two tasks of HYPE-EDIT-1's public split
 

@@ -3,7 +3,7 @@
 import torch
 
 from local_bench.generators.base import EncodedPrompt
-from local_bench.runs.prompt_embeddings import PromptEmbeddings
+from local_bench.runs.worker import PromptEmbeddings
 
 
 def encoded(seed, tokens):

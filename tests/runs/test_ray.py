@@ -13,21 +13,19 @@ import pytest
 
 from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError, LocalBenchError
+from local_bench.core.events import Message, TimeCharged
 from local_bench.models.cards import card
 from local_bench.runs.config import RunConfig
-from local_bench.runs.engine import run_stages
 from local_bench.runs.executors.ray_actors import Failed, NodeFacts
-from local_bench.runs.executors.ray_cluster import TOKEN_PATH, Slot
+from local_bench.runs.executors.ray_cluster import TOKEN_PATH, Slot, fetch_on_nodes
 from local_bench.runs.executors.ray_executor import RayExecutor
-from local_bench.runs.executors.ray_fetch import fetch_on_nodes
 from local_bench.runs.executors.ray_judges import RayReplica
 from local_bench.runs.executors.ray_workers import Membership, RayWorkers
 from local_bench.runs.generate import _Session
-from local_bench.runs.plan import make_plan
-from local_bench.runs.planned import enter_plan
+from local_bench.runs.plan import enter_plan, make_plan
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.work import Message, TimeCharged
+from local_bench.runs.stages import run_stages
 from tests.runs.test_generate import digest_of
 
 from .local_nodes import LocalNodes

@@ -15,9 +15,9 @@ from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
 from local_bench.core.errors import LedgerDamaged, LedgerError, UserError
 from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.engine import run_stages
 from local_bench.runs.recover import recover
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 from local_bench.runs.store import Store
 
 CONFIG = """
@@ -213,7 +213,7 @@ def test_a_backup_with_fewer_results_does_not_replace_one_with_more(run_dir):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from local_bench.runs import rundir, engine
+from local_bench.runs import rundir, stages
 from local_bench.runs.config import load_config
 import local_bench.core.storage, local_bench.runs.store.database
 
@@ -230,8 +230,8 @@ match sys.argv[1]:
     case "in run.yaml":
         local_bench.core.storage.os.replace = die
     case "before planning":
-        engine.make_plan = die
-engine.run_stages(load_config(Path(sys.argv[2])), Path(sys.argv[3]), ("generate",))
+        stages.make_plan = die
+stages.run_stages(load_config(Path(sys.argv[2])), Path(sys.argv[3]), ("generate",))
 """
 
 

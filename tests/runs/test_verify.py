@@ -9,12 +9,11 @@ import pytest
 
 from local_bench.cli.main import main
 from local_bench.runs.contents import merkle_root, root
-from local_bench.runs.deep import repeat_tasks
-from local_bench.runs.engine import run_stages
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir, read_run_config
+from local_bench.runs.stages import run_stages
 from local_bench.runs.store.contents import start_recording
-from local_bench.runs.verify import verify
+from local_bench.runs.verify import repeat_tasks, verify
 
 from . import mutations
 from .test_earlier_release import EARLIER_RUN

@@ -10,8 +10,8 @@ import numpy as np
 from local_bench.analysis.predictors.card import Card, Kind, TrainedOn
 from local_bench.analysis.predictors.images import LabelledImages, labelled_images
 from local_bench.analysis.predictors.inputs import Inputs, same_inputs
+from local_bench.core import __version__
 from local_bench.core.errors import UserError
-from local_bench.core.version import __version__
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.intervals import Floats

@@ -22,7 +22,7 @@ from transformers import Dinov2Model
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 
 from local_bench.core.errors import WeightsError
-from local_bench.core.quiet import quiet_transformers
+from local_bench.core.process import quiet_transformers
 from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject
 from local_bench.judges.metrics.clip_network import cosine, normalised, read_json, refuse_slender, remedy, rows
 from local_bench.judges.metrics.registry import Weights

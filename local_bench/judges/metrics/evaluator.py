@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from local_bench.core.errors import ImageError
+from local_bench.core.events import Message, PhaseAdvanced, ScoresComputed, TimeCharged
 from local_bench.core.item_errors import failure
 from local_bench.core.types import MAX_SCORE, Score
 from local_bench.judges.metrics.base import (
@@ -31,36 +32,10 @@ from local_bench.judges.metrics.extractor import FeatureExtractor, unreadable
 Wanted = tuple[Subject, tuple[str, ...]]
 """A subject and the names of the metrics to compute."""
 PART = 64
-"""Number of subjects per `Scored` step."""
+"""Number of subjects per `ScoresComputed`."""
+Event = ScoresComputed | PhaseAdvanced | TimeCharged | Message
 A = TypeVar("A")
 B = TypeVar("B")
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A network's weights are on the device."""
-
-    names: tuple[str, ...]
-    at_ns: int
-    """Monotonic time in nanoseconds."""
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Scores of several subjects, as (subject key, score)."""
-
-    rows: list[tuple[str, Score]]
-    n_subjects: int
-
-
-@dataclass(frozen=True)
-class Note:
-    """A message for the user."""
-
-    sentence: str
-
-
-Step = Opened | Scored | Note
 
 
 @dataclass(frozen=True)
@@ -75,7 +50,7 @@ class Evaluator:
     batch_size: int | None = None
     """Batch size of networks that support batching; None: each network's own value for this device type."""
 
-    def run(self, wanted: Sequence[Wanted]) -> Iterator[Step]:
+    def run(self, wanted: Sequence[Wanted]) -> Iterator[Event]:
         """Yield the scores in parts; each (subject, metric) is scored exactly once."""
         with ThreadPoolExecutor(self.io_workers) as pool:
             for names in self._groups():
@@ -85,7 +60,7 @@ class Evaluator:
                     yield from self._hosts(pool, todo) if on_host else self._network(pool, names, todo)
 
     def groups(self, wanted: Sequence[Wanted]) -> int:
-        """The total of `n_subjects` over the `Scored` steps of `run`: subjects are counted once per metric group."""
+        """The number of subjects by which `run` advances: they are counted once per metric group."""
         return sum(1 for names in self._groups() for _, own in wanted if _among(own, names))
 
     def _groups(self) -> list[tuple[str, ...]]:
@@ -95,7 +70,7 @@ class Evaluator:
             groups.setdefault(metric.network.key if isinstance(metric, NetworkMetric) else None, []).append(name)
         return [tuple(names) for _, names in sorted(groups.items(), key=lambda group: group[0] is not None)]
 
-    def _hosts(self, pool: ThreadPoolExecutor, todo: Sequence[Wanted]) -> Iterator[Step]:
+    def _hosts(self, pool: ThreadPoolExecutor, todo: Sequence[Wanted]) -> Iterator[Event]:
         yield from _in_parts(_windowed(pool, self._host, todo, 4 * self.io_workers))
 
     def _host(self, wanted: Wanted) -> list[tuple[str, Score]]:
@@ -108,7 +83,7 @@ class Evaluator:
             rows.append((subject.key, _score(metric, subject, partial(metric.measure, seen))))
         return rows
 
-    def _network(self, pool: ThreadPoolExecutor, names: tuple[str, ...], todo: Sequence[Wanted]) -> Iterator[Step]:
+    def _network(self, pool: ThreadPoolExecutor, names: tuple[str, ...], todo: Sequence[Wanted]) -> Iterator[Event]:
         first = self.metrics[names[0]]
         assert isinstance(first, NetworkMetric)
         alone = first.network.batch_size[self.device.partition(":")[0]] == 1  # does not support batching
@@ -122,9 +97,9 @@ class Evaluator:
             for step in _in_parts(rows):
                 if reader.opened_ns and not reported:
                     reported = True
-                    yield Opened(names, reader.opened_ns)
+                    yield TimeCharged("load", 0, reader.opened_ns)
                 yield step
-            yield from (Note(f"{names[0]}: {sentence}") for sentence in reader.sentences)
+            yield from (Message(f"{names[0]}: {sentence}") for sentence in reader.sentences)
 
     def _inputs(self, todo: Sequence[Wanted]) -> Iterator[tuple[Wanted, tuple[FeatureInput, ...]]]:
         for subject, names in todo:
@@ -209,7 +184,7 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
     return Score(name, within)
 
 
-def _in_parts(rows: Iterable[list[tuple[str, Score]]]) -> Iterator[Scored]:
+def _in_parts(rows: Iterable[list[tuple[str, Score]]]) -> Iterator[ScoresComputed | PhaseAdvanced]:
     """The rows in steps of `PART` subjects."""
     part: list[tuple[str, Score]] = []
     n = 0
@@ -217,10 +192,10 @@ def _in_parts(rows: Iterable[list[tuple[str, Score]]]) -> Iterator[Scored]:
         part += own
         n += 1
         if n == PART:
-            yield Scored(part, n)
+            yield from (ScoresComputed(part), PhaseAdvanced(n))
             part, n = [], 0
     if n:
-        yield Scored(part, n)
+        yield from (ScoresComputed(part), PhaseAdvanced(n))
 
 
 def _windowed(pool: ThreadPoolExecutor, work: Callable[[A], B], items: Iterable[A], ahead: int) -> Iterator[B]:

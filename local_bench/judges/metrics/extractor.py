@@ -18,8 +18,7 @@ import torch
 from PIL import Image
 
 from local_bench.core.errors import ImageError, LocalBenchError, RunImageError
-from local_bench.core.item_errors import failure
-from local_bench.core.memory_errors import is_out_of_memory
+from local_bench.core.item_errors import failure, is_out_of_memory
 from local_bench.judges.metrics.base import NO_MEMORY, Array, FeatureInput, ImageFile, Network, Unscorable
 from local_bench.judges.metrics.feature_cache import FeatureCache
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from local_bench.core.memory_errors import is_out_of_memory
+from local_bench.core.item_errors import is_out_of_memory
 from local_bench.judges.metrics.base import NO_MEMORY, Array, Network, Unscorable
 from local_bench.judges.metrics.float64 import Float64
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS, Described, pyiqa_version

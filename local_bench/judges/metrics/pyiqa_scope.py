@@ -24,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 
 from local_bench.core.errors import WeightsError
-from local_bench.core.scratch import scratch
+from local_bench.core.storage import scratch
 from local_bench.models.convert import read_converted
 
 SEED = 123

@@ -11,13 +11,12 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, ValidationError
 
-from local_bench.core import strictjson
+from local_bench.core import __version__, strictjson
 from local_bench.core.errors import UserError, WeightsError
 from local_bench.core.files import is_file
 from local_bench.core.identity import digest
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.tensors import load_tensors
-from local_bench.core.version import __version__
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.payment.checkpoint import save_tensors
 from local_bench.judges.payment.config import PaymentConfig

@@ -8,7 +8,7 @@ from torch import nn
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.identity import digest
-from local_bench.core.quiet import quiet_libraries
+from local_bench.core.process import quiet_libraries
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.digests import file_digests

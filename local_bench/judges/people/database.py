@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError
-from local_bench.core.transactions import transaction
+from local_bench.core.storage import transaction
 from local_bench.judges.people.items import Given, Item, Kind, StoredAnswer
 
 FILE = "annotations.sqlite"

@@ -16,8 +16,8 @@ from typing import Any
 
 from PIL import Image
 
-from local_bench.core.collector import paused
 from local_bench.core.item_errors import failure
+from local_bench.core.process import paused
 from local_bench.judges.vlm.chat_api import REFUSED, last_of
 from local_bench.judges.vlm.pipe import IMAGE, Recent
 

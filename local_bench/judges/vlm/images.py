@@ -8,12 +8,11 @@ from typing import Any
 
 from PIL import Image
 
-from local_bench.core.collages import count_card, stitched
-from local_bench.core.images import fit_pixels, png_bytes
+from local_bench.core.images import count_card, fit_pixels, png_bytes, stitched
 from local_bench.judges.vlm.protocols import Shown
 
 PREPARATION: dict[str, Any] = {"filter": "bicubic", "format": "png", "sheet": 1}
-"""Part of a judge's identity; `sheet` is the version of `core.collages`."""
+"""Part of a judge's identity; `sheet` is the version of `core.images.stitched`."""
 
 
 @dataclass(frozen=True)

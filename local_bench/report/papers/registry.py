@@ -4,7 +4,7 @@ supported."""
 import re
 
 from local_bench.core.errors import UserError
-from local_bench.core.suggest import hint
+from local_bench.core.messages import hint
 from local_bench.report.papers.contents import ENTRIES
 from local_bench.report.papers.entry import Entry, Kind
 

@@ -18,14 +18,15 @@ from typing import Any
 
 from PIL import Image
 
-from local_bench.core.collector import collect_rarely
+from local_bench.core import __version__
 from local_bench.core.environment import isolate
 from local_bench.core.errors import LocalBenchError
+from local_bench.core.events import TimeCharged
 from local_bench.core.packages import versions
-from local_bench.core.version import __version__
+from local_bench.core.process import collect_rarely
 from local_bench.runs.executors.base import WorkerDevice
 from local_bench.runs.progress import Quiet
-from local_bench.runs.work import Event, MetricWorkOrder, TimeCharged, WorkOrder
+from local_bench.runs.work import Event, MetricWorkOrder, WorkOrder
 
 HELLO = ".ray-session"
 """A file in the run directory whose content a node must be able to read."""
@@ -80,7 +81,7 @@ class _Actor:
         collect_rarely()
         with suppress(OSError):  # a node that does not have it cannot access a run below it either
             os.chdir(setting.working_dir)
-        from local_bench.core.quiet import quiet_libraries
+        from local_bench.core.process import quiet_libraries
         from local_bench.generators.numerics import set_determinism
 
         set_determinism(setting.threads)
@@ -125,7 +126,7 @@ class RayWorker(_Actor):
         self, work: Callable[[Any, list[Any]], Iterator[Event]], order: Any, share: list[Any]
     ) -> Iterator[tuple[Event, int | None] | Failed]:
         """Yield (event, millijoules since the last charge) of a share of work, or Failed at the end."""
-        from local_bench.runs.energy import EnergyCounter
+        from local_bench.runs.meter import EnergyCounter
 
         energy = EnergyCounter(0 if self._setting.on_gpu else None)
         try:

@@ -12,15 +12,17 @@ import signal
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from local_bench.core.environment import go_online, isolate
 from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.core.packages import require
-from local_bench.runs.config import EngineConfig
+from local_bench.models.cards import ModelCard
+from local_bench.runs.config import EngineConfig, RayConfig
 
 SETTINGS = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 _ATTEMPTS = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
@@ -247,3 +249,67 @@ def raise_if_alone(waited_s: float, limit_s: float, why: str) -> None:
             f"the Ray cluster has had no usable node for {limit_s:.0f} s (engine.ray.wait_s{why}): finished work is "
             "kept, run the same command again when it has one"
         )
+
+
+_OTHER_FILES = "its files differ from those of this machine: fetch the same commit on both"
+
+
+@dataclass(frozen=True)
+class NodeModel:
+    """A model on a node."""
+
+    node: str
+    model: str
+    weights_sha256: str | None
+    error: str | None
+    """Why the model cannot be used there."""
+
+
+def fetch_on_nodes(
+    address: str, cards: Sequence[ModelCard], revisions: Mapping[str, str], expected: Mapping[str, str | None]
+) -> list[NodeModel]:
+    """Fetch `cards` on every node of the cluster at `address`, each with its own network access and Hub login.
+
+    `expected` are the weights' digests on this machine, by card; a node with others has an error. ConfigError if the
+    cluster cannot be used.
+    """
+    cluster = Cluster(EngineConfig(device="cpu", executor="ray", ray=RayConfig(address=address)))
+    try:
+        remote = cluster.ray.remote(_fetch)
+        environ = {name: os.environ[name] for name in ("LOCAL_BENCH_CACHE", "HF_HOME") if name in os.environ}
+        started = [
+            (node, remote.options(**cluster.pinned(node["NodeID"])).remote(list(cards), dict(revisions), environ))
+            for node in cluster.nodes()
+        ]
+        found: list[NodeModel] = []
+        for node, reference in started:
+            try:
+                results = cluster.ray.get(reference)
+            except cluster.ray.exceptions.RayError as e:
+                results = {card.name: (None, lost_error(cluster.ray, e)) for card in cards}
+            for model, (sha256, error) in results.items():
+                other = error is None and sha256 != expected.get(model)
+                found.append(NodeModel(node["NodeName"], model, sha256, _OTHER_FILES if other else error))
+        return found
+    finally:
+        cluster.close()
+
+
+def _fetch(
+    cards: list[ModelCard], revisions: dict[str, str], environ: dict[str, str]
+) -> dict[str, tuple[str | None, str | None]]:
+    """(digest, error) of each card, on a node."""
+    os.environ.update(environ)
+    isolate()
+    go_online()
+    from local_bench.models.fetch import fetch
+    from local_bench.models.weights import resolve, resolve_parts, weights_digest
+
+    found: dict[str, tuple[str | None, str | None]] = {}
+    for card in cards:
+        try:
+            fetch(card, revisions)
+            found[card.name] = weights_digest(resolve(card), resolve_parts(card)), None
+        except LocalBenchError as e:
+            found[card.name] = None, str(e)
+    return found

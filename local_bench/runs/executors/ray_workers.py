@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from local_bench.core.errors import LocalBenchError
+from local_bench.core.events import TimeCharged
 from local_bench.core.storage import write_atomic
 from local_bench.runs.executors.base import WorkerDevice
 from local_bench.runs.executors.ray_actors import Failed, NodeFacts, RayWorker, Setting
@@ -14,7 +15,7 @@ from local_bench.runs.executors.ray_cluster import Cluster, Slot, lost_error, ra
 from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.work import Event, TimeCharged
+from local_bench.runs.work import Event
 from local_bench.runs.worker_pool import HasDevice, Work
 
 P = ParamSpec("P")

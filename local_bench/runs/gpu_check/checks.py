@@ -1,17 +1,22 @@
-"""The checks' types, and the loop that runs them independently within a time limit."""
+"""The checks' types, the loop that runs them independently within a time limit, and the forms of their results."""
 
+import json
+import platform
+import re
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from local_bench.core.collector import collect
 from local_bench.core.errors import ConfigError
+from local_bench.core.packages import recorded_versions
+from local_bench.core.process import collect
+from local_bench.core.storage import write_atomic
 
 Status = Literal["passed", "failed", "skipped"]
 MEMORY_GB = 40.0
@@ -144,3 +149,44 @@ def _outcome(check: Check, session: Session) -> Row:
             return Row(check.name, "skipped", f"the time limit was reached: {message}", 0.0, {}, in_time=False)
         return Row(check.name, "failed", f"{message} ({Path(at.filename).name}:{at.lineno})", 0.0, {})
     return Row(check.name, "passed", passed.detail, 0.0, passed.figures)
+
+
+def _aligned(header: list[str], rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in (header, *rows))
+
+
+def as_table(rows: Sequence[Row]) -> str:
+    return _aligned(
+        ["check", "status", "seconds", "detail"], [[r.check, r.status, f"{r.seconds:.1f}", r.detail] for r in rows]
+    )
+
+
+def planned_table(checks: Sequence[Check]) -> str:
+    """A table of the checks that would run."""
+    return _aligned(["check", "what it does"], [[check.name, check.about] for check in checks])
+
+
+def as_json(rows: Sequence[Row], device: str, command: str) -> dict[str, Any]:
+    return {
+        "command": command,
+        "device": device,
+        "machine": platform.machine(),
+        "packages": recorded_versions(),
+        "ok": all(row.status != "failed" for row in rows),
+        "complete": all(row.in_time for row in rows),
+        "checks": [asdict(row) for row in rows],
+    }
+
+
+def file_of(out: Path, device: str) -> Path:
+    """`out`, or if it is a folder, a file in it named after the device, such as nvidia-h200.json."""
+    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") or "device"
+    return out / f"{name}.json" if out.is_dir() else out
+
+
+def save(result: dict[str, Any], out: Path) -> Path:
+    """Write the result. Raises PathError or StorageError."""
+    file = file_of(out, result["device"])
+    write_atomic(file, (json.dumps(result, indent=2, ensure_ascii=False) + "\n").encode())
+    return file

@@ -5,11 +5,11 @@ from pathlib import Path
 import pynvml
 import torch
 
-from local_bench.core.machine import free_disk, toolchain
+from local_bench.core.packages import free_disk, toolchain
 from local_bench.generators.capacity import device_memory_gb, host_memory_gb
 from local_bench.generators.driver import driver, unusable_gpu
-from local_bench.runs.energy import nvml_handle
 from local_bench.runs.gpu_check.checks import CheckFailed, CheckPassed, CheckSkipped, Session
+from local_bench.runs.meter import nvml_handle
 
 _MEMINFO = Path("/proc/meminfo")
 _LEAST_FREE = 0.5

@@ -1,25 +1,40 @@
-"""Checks of generators: images of each family by the worker of a run, and streamed weights."""
+"""Checks of generators: images of each family by the worker of a run, streamed weights, and recovery from a real failed
+allocation; and of a metric's network."""
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 
 from local_bench.core.images import image_path, load_verified
-from local_bench.generators.arithmetic import usual_input_images
+from local_bench.generators.arithmetic import count, usual_input_images
 from local_bench.generators.capacity import failed_allocations
 from local_bench.generators.memory import RESERVE_GB, MemoryPlan, plan_memory
+from local_bench.generators.operations import Operations
 from local_bench.generators.sampler import Sampler
-from local_bench.models.cards import ModelCard
+from local_bench.judges.metrics.dino_ref import DinoNetwork
+from local_bench.judges.metrics.registry import Weights
+from local_bench.models.cards import ModelCard, card
+from local_bench.models.weights import resolve
 from local_bench.runs.gpu_check.attention import KernelCounter, kernel_summary, pinning_fault
-from local_bench.runs.gpu_check.checks import CheckFailed, CheckPassed, CheckSkipped, Session
-from local_bench.runs.gpu_check.models import narrower, reduced_card, sampler_of
-from local_bench.runs.gpu_check.working import jobs_of, make, order_of
+from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckPassed, CheckSkipped, Session
+from local_bench.runs.gpu_check.models import jobs_of, make, narrower, noise, order_of, reduced_card, sampler_of
+from local_bench.runs.work import Job, WorkOrder
 
 BATCH = 2
 COMPILED = ("flux", "flux_kontext", "sd3", "qwen_image", "qwen_image_edit_plus", "pixart_sigma")
 """Families that are compiled as a run does on a GPU, one of each kind of attention and of image sizes; compilation of
 all would take longer than the other checks together."""
-STREAMED = "flux"
+STREAMED = RECOVERED = "flux"
+N_JOBS = 4
+_LARGEST = 64
+_WORKSPACES = 1_000_000_000
+"""Bytes reserved in addition to an image's tensors: cuBLAS and cuDNN workspaces, and fragmentation."""
+NETWORK = "tiny-dinov2"
+_TOLERANCE = 1e-4
+"""Tolerance of the network's normalised output; batches round in a different order."""
+_NETWORK_BATCH = 8
 
 
 def check_family(name: str) -> Callable[[Session], CheckPassed]:
@@ -105,3 +120,88 @@ def check_memory(session: Session) -> CheckPassed:
 def plan(of: ModelCard, sampler: Sampler) -> MemoryPlan:
     """The planner's estimate for the batches of `check_family`."""
     return plan_memory(of, sampler, batch_size=BATCH, attempts=BATCH, input_images=usual_input_images(of))
+
+
+def check_recovery(session: Session) -> CheckPassed:
+    """Fill the memory until a batch does not fit; the worker must halve the batch and generate all images."""
+    if not session.on_gpu:
+        raise CheckSkipped("the device is a CPU, whose memory must not be filled")
+    of, _ = reduced_card(RECOVERED, small=False)
+    sampler = sampler_of(of, small=False)
+    counted = count(of, sampler, usual_input_images(of))
+    free_memory = free_bytes(counted)
+    size = too_large(counted, free_memory)
+    order = order_of(session, of, size)
+    ballast: list[torch.Tensor] = []
+
+    def fill() -> None:
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info(session.device)[0]
+        unused = MEMORY_GB * 1e9 - torch.cuda.memory_reserved(session.device)
+        n = ballast_bytes(free, unused, free_memory)
+        ballast.append(torch.empty(n, dtype=torch.uint8, device=session.device))
+
+    try:
+        return recovered(order, jobs_of(order, [sampler] * N_JOBS), fill)
+    finally:
+        ballast.clear()
+
+
+def recovered(order: WorkOrder, jobs: list[Job], fill: Callable[[], None]) -> CheckPassed:
+    """Generate `jobs`; `fill` allocates memory once the weights are loaded. CheckFailed unless memory ran out and all
+    images were generated."""
+    made = make(order, jobs, loaded=fill)
+    n_made = sum(sha is not None for sha in made.pixels.values())
+    figures: dict[str, Any] = {
+        "asked_batch_size": order.batch_size,
+        "batch_sizes": made.batch_sizes,
+        "notes": made.notes,
+        "made": n_made,
+    }
+    if n_made != len(jobs):
+        raise CheckFailed(f"{n_made} of {len(jobs)} images were generated", figures)
+    if not any("out of memory" in note for note in made.notes):
+        raise CheckFailed(f"a batch of {order.batch_size} did not run out of memory", figures)
+    smaller = made.batch_sizes[-1]
+    return CheckPassed(f"a batch of {order.batch_size} ran out of memory, batches of {smaller} succeeded", figures)
+
+
+def free_bytes(counted: Operations) -> int:
+    """Memory to leave free: 1.5 times that of one image."""
+    return int(1.5 * max(counted.forward_live_bytes, counted.decode_live_bytes)) + _WORKSPACES
+
+
+def too_large(counted: Operations, free_memory: int) -> int:
+    """The smallest power of two whose tensors take twice the free memory."""
+    size = 2
+    while size * counted.forward_live_bytes < 2 * free_memory and size < _LARGEST:
+        size *= 2
+    return size
+
+
+def ballast_bytes(free: int, unused: float, free_memory: int) -> int:
+    """Bytes to allocate so that `free_memory` is left of the device's free memory or of this process's limit."""
+    n = int(min(free, unused)) - free_memory
+    if n <= 0:
+        raise CheckSkipped(f"{free / 1e9:.1f} GB are free, which is too little for this check")
+    return n
+
+
+def check_network(session: Session) -> CheckPassed:
+    """Check that the network's output for an image is equal alone and in a batch."""
+    described = card(NETWORK, "metric")
+    network = DinoNetwork(Weights(described, resolve(described), {}))
+    images = [network.prepare([noise(i, 96)], None) for i in range(_NETWORK_BATCH)]
+    network.open(str(session.device))
+    try:
+        together = np.stack(network.run(images))
+        alone = np.stack([network.run([image])[0] for image in images])
+    finally:
+        network.close()
+    difference = float(np.abs(together - alone).max())
+    spread = float(np.abs(together[0] - together[1:]).max())
+    figures = {"card": NETWORK, "batch_size": _NETWORK_BATCH, "max_difference": difference}
+    text = f"{NETWORK}: alone and in a batch of {_NETWORK_BATCH} differ by {difference:.1e}"
+    if not np.isfinite(together).all() or difference > _TOLERANCE or spread <= _TOLERANCE:
+        raise CheckFailed(f"{text}; at most {_TOLERANCE:g} is allowed, images differ by {spread:.1e}", figures)
+    return CheckPassed(text, figures)

@@ -17,13 +17,13 @@ from local_bench.judges.vlm.flags import Engine, vllm_version
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Protocol
 from local_bench.judges.vlm.transport import Transport, answers
-from local_bench.judges.vlm.variants import rubrics_of
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve
 from local_bench.runs.device import JudgeDevice
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckPassed, CheckSkipped, Session
 from local_bench.runs.gpu_check.models import noise
+from local_bench.runs.judge_config import JudgeConfig
 
 JUDGE = "mini-judge"
 _N_IMAGES = 16
@@ -39,17 +39,8 @@ def check_judge(transport: str, session: Session) -> CheckPassed:
     described = card(JUDGE, "judge")
     protocol: Protocol = "logit" if transport == "local" else "json"
     pending, images = questions()
-    spec = JudgeSpec(
-        card=described.name,
-        weights_sha256="",
-        dtype=described.dtype if session.on_gpu else "float32",
-        max_pixels=described.judge_max_pixels,
-        patch=described.patch,
-        seed=0,
-        protocol=protocol,
-        min_pixels=described.judge_min_pixels,
-        rubrics=rubrics_of(described),
-    )
+    config = JudgeConfig(card=JUDGE, protocol=protocol)
+    spec = config.spec(described, "", described.dtype if session.on_gpu else "float32")
     composer = Composer(images.__getitem__, described.patch)
     begun = time.perf_counter()
     with _open_judge(transport, session, described, spec, composer) as judge:

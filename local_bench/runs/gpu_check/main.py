@@ -19,15 +19,27 @@ from pathlib import Path
 import torch
 
 from local_bench.core.errors import ConfigError, UserError
-from local_bench.core.quiet import quiet_libraries
-from local_bench.core.scratch import scratch as scratch_folder
+from local_bench.core.process import quiet_libraries
+from local_bench.core.storage import scratch as scratch_folder
 from local_bench.core.tables import clean
 from local_bench.generators.driver import unusable_gpu
 from local_bench.generators.numerics import choose_device, device_name, set_determinism
 from local_bench.generators.registry import FAMILIES
-from local_bench.runs.gpu_check import environment, generation, network, processes, recovery, report, speed
-from local_bench.runs.gpu_check.checks import MEMORY_GB, Check, CheckPassed, CheckSkipped, Session, chosen, run_checks
-from local_bench.runs.gpu_check.child import limit_memory
+from local_bench.runs.gpu_check import environment, generation, processes, speed
+from local_bench.runs.gpu_check.checks import (
+    MEMORY_GB,
+    Check,
+    CheckPassed,
+    CheckSkipped,
+    Session,
+    as_json,
+    as_table,
+    chosen,
+    planned_table,
+    run_checks,
+    save,
+)
+from local_bench.runs.gpu_check.processes import limit_memory
 
 MINUTES = 10.0
 INCOMPLETE = 3
@@ -71,8 +83,8 @@ def all_checks() -> list[Check]:
             Check(f"judge:{name}", "a small judge: throughput and batch invariance", partial(_check_judge, name), needs)
             for name, needs in (("local", 30), ("embedded", 120), ("served", 120))
         ),
-        Check("network", "batch invariance of a metric's network", network.check_network),
-        Check("out-of-memory", "a failed allocation, and recovery from it", recovery.check_recovery, 120),
+        Check("network", "batch invariance of a metric's network", generation.check_network),
+        Check("out-of-memory", "a failed allocation, and recovery from it", generation.check_recovery, 120),
         Check("processes", "equal bytes from two processes, with cold and warm cache", processes.check_processes, 90),
     ]
 
@@ -100,10 +112,10 @@ def run(options: Options, command: str) -> int:
     limit_memory(device)
     with scratch_folder() as scratch:
         rows = run_checks(checks, Session(device, Path(scratch), options.minutes), _note)
-    result = report.as_json(rows, device_name(device), command)
-    print(json.dumps(result, indent=2) if options.as_json else report.as_table(rows), flush=True)
+    result = as_json(rows, device_name(device), command)
+    print(json.dumps(result, indent=2) if options.as_json else as_table(rows), flush=True)
     if options.out is not None:
-        _note(f"wrote {report.save(result, options.out)}")
+        _note(f"wrote {save(result, options.out)}")
     if not result["complete"]:
         _note(f"incomplete: not every check ends in {options.minutes:g} minutes; give more with --minutes")
     return (0 if result["complete"] else INCOMPLETE) if result["ok"] else 1
@@ -156,7 +168,7 @@ def _list_checks(checks: Sequence[Check], options: Options) -> int:
             )
         )
         return 0
-    print(report.planned_table(checks))
+    print(planned_table(checks))
     _note(
         f"no GPU on this machine; with one the checks take at most {options.minutes:g} minutes and {MEMORY_GB:.0f} GB "
         "of its "

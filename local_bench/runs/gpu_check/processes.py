@@ -1,26 +1,71 @@
 """Check that processes generate equal bytes: one with an empty compile cache, one with the first one's cache, and
-one with an empty cache on each other GPU of the same model, like the workers of a run."""
+one with an empty cache on each other GPU of the same model, like the workers of a run.
+
+`python -m local_bench.runs.gpu_check.processes FAMILY DEVICE SIDE FOLDER` is such a process: it generates images with
+compiled code and prints a line of JSON with their digests and the compile time in seconds."""
 
 import json
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from local_bench.core import version
-from local_bench.core.machine import toolchain
-from local_bench.generators.numerics import like_gpus
-from local_bench.runs.gpu_check.attention import kernel_summary, pinning_fault
-from local_bench.runs.gpu_check.checks import CheckFailed, CheckPassed, CheckSkipped, Session
-from local_bench.runs.gpu_check.child import ChildResult
+from local_bench import core
+from local_bench.core.packages import toolchain
+from local_bench.core.process import quiet_libraries
+from local_bench.generators.numerics import choose_device, like_gpus, set_determinism
+from local_bench.runs.gpu_check.attention import KernelCounter, kernel_summary, pinning_fault
+from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckPassed, CheckSkipped, Session
+from local_bench.runs.gpu_check.models import jobs_of, make, narrower, order_of, reduced_card, sampler_of
 
 FAMILY = "flux"
 SIDE = 1008
 SMALL_SIDE = 80
 """63 x 63 and 5 x 5 image tokens and 512 text tokens: not a multiple of 8, so inductor may pad the matrices."""
+
+
+@dataclass(frozen=True)
+class ChildResult:
+    """The result of a process."""
+
+    pixels_sha256: list[str | None]
+    compile_s: float
+    attention: str
+    """The pinned backend."""
+    kernels: dict[str, int]
+    """Attention kernels that ran in the compiled transformer."""
+
+
+def generate(name: str, device: torch.device, side: int, folder: Path) -> ChildResult:
+    """Generate an image of `side` x `side` and a narrower one with the family's compiled model."""
+    session = Session(device, folder, minutes=10)
+    of, _ = reduced_card(name, not session.on_gpu)
+    sampler = sampler_of(of, not session.on_gpu, side)
+    order = order_of(session, of, compiled=True)
+    with KernelCounter() as counter:
+        made = make(order, jobs_of(order, [sampler, narrower(sampler)]), counter)
+    return ChildResult([*made.pixels.values()], made.seconds["warm-up"], order.attention, made.kernels)
+
+
+def limit_memory(device: torch.device) -> None:
+    """Limit this process to `MEMORY_GB` of GPU memory."""
+    if device.type == "cuda":
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, MEMORY_GB * 1e9 / total), device)
+
+
+def main(argv: list[str]) -> int:
+    name, device_name, side, folder = argv
+    quiet_libraries()
+    set_determinism(1)
+    device = choose_device(device_name)
+    limit_memory(device)
+    print(json.dumps(asdict(generate(name, device, int(side), Path(folder)))), flush=True)  # noqa: T201  # the result
+    return 0
 
 
 def check_processes(session: Session) -> CheckPassed:
@@ -57,7 +102,7 @@ def check_processes(session: Session) -> CheckPassed:
 
 def _run_child(session: Session, cache: Path, device: torch.device) -> ChildResult:
     side = SIDE if session.on_gpu else SMALL_SIDE
-    source = str(Path(version.__file__).resolve().parents[2])
+    source = str(Path(core.__file__).resolve().parents[2])
     cache.mkdir(exist_ok=True)
     env = {
         **os.environ,
@@ -65,7 +110,7 @@ def _run_child(session: Session, cache: Path, device: torch.device) -> ChildResu
         "LOCAL_BENCH_CACHE": str(cache),
     }
     env.pop("TRITON_CACHE_DIR", None)  # Triton's cache is then inside inductor's
-    command = [sys.executable, "-m", "local_bench.runs.gpu_check.child", FAMILY, str(device), str(side), str(cache)]
+    command = [sys.executable, "-m", "local_bench.runs.gpu_check.processes", FAMILY, str(device), str(side), str(cache)]
     done = subprocess.run(
         command, env=env, capture_output=True, text=True, timeout=max(1.0, session.left_s), check=False
     )
@@ -73,3 +118,7 @@ def _run_child(session: Session, cache: Path, device: torch.device) -> ChildResu
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise CheckFailed(f"a process ended with status {done.returncode}: {last[:500]}")
     return ChildResult(**json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

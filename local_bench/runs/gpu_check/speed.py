@@ -14,10 +14,9 @@ from local_bench.generators.numerics import device_name
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard
 from local_bench.models.gpus import gpu_of
-from local_bench.runs.energy import EnergyCounter
 from local_bench.runs.gpu_check.checks import CheckFailed, CheckPassed, CheckSkipped, Session
-from local_bench.runs.gpu_check.models import PROMPTS, reduced_card, sampler_of
-from local_bench.runs.gpu_check.working import jobs_of, make, order_of
+from local_bench.runs.gpu_check.models import PROMPTS, jobs_of, make, order_of, reduced_card, sampler_of
+from local_bench.runs.meter import EnergyCounter
 
 FAMILY = "flux"
 STEPS = 4

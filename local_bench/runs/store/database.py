@@ -9,11 +9,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from local_bench.core.collector import paused
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
 from local_bench.core.files import is_file, require_regular
-from local_bench.core.storage import put_in_place, storage_errors
-from local_bench.core.transactions import transaction
+from local_bench.core.process import paused
+from local_bench.core.storage import put_in_place, storage_errors, transaction
 from local_bench.runs.store.schema import (
     INDEXES,
     MIGRATIONS,

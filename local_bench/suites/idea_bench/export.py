@@ -10,8 +10,8 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
-from local_bench.core.collages import count_card, stitched
 from local_bench.core.errors import RunImageError
+from local_bench.core.images import count_card, stitched
 from local_bench.core.tables import guarded
 from local_bench.core.types import Collage, Score, Verdict
 from local_bench.settle.idea import subtask

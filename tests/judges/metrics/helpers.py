@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
+from local_bench.core.events import ScoresComputed
 from local_bench.core.types import Score
 from local_bench.judges.metrics.base import Array, FeatureInput, ImageFile, Metric, Network, Subject, Unscorable
-from local_bench.judges.metrics.evaluator import Evaluator, Scored
+from local_bench.judges.metrics.evaluator import Evaluator
 from local_bench.judges.metrics.extractor import FeatureExtractor
 
 _FRESH = itertools.count()
@@ -91,7 +92,10 @@ def score(metric: Metric, subjects: Sequence[Subject], batch_size: int | None = 
     name = metric.spec.name
     survey = Evaluator({name: metric}, "cpu", {"test": next(_FRESH)}, 2, batch_size)
     rows = [
-        row for step in survey.run([(s, (name,)) for s in subjects]) if isinstance(step, Scored) for row in step.rows
+        row
+        for step in survey.run([(s, (name,)) for s in subjects])
+        if isinstance(step, ScoresComputed)
+        for row in step.rows
     ]
     found = dict(rows)
     assert len(rows) == len(found) == len(subjects)

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from local_bench.core.errors import LocalBenchError
+from local_bench.core.events import Message, PhaseAdvanced, ScoresComputed, TimeCharged
 from local_bench.judges.metrics.base import (
     NO_MEMORY,
     FeatureInput,
@@ -21,7 +22,7 @@ from local_bench.judges.metrics.base import (
     Subject,
     Unscorable,
 )
-from local_bench.judges.metrics.evaluator import Evaluator, Note, Opened, Scored, cut_captions
+from local_bench.judges.metrics.evaluator import Evaluator, cut_captions
 from local_bench.judges.metrics.extractor import FeatureExtractor
 from local_bench.judges.metrics.feature_cache import FeatureCache
 from local_bench.judges.metrics.registry import make_metric
@@ -88,7 +89,9 @@ def subjects(folder, n=9, sources=2):
 
 def run(survey, made, names=None):
     steps = list(survey.run([(subject, tuple(names or survey.metrics)) for subject in made]))
-    rows = [(key, score.name, score.value) for step in steps if isinstance(step, Scored) for key, score in step.rows]
+    rows = [
+        (key, score.name, score.value) for step in steps if isinstance(step, ScoresComputed) for key, score in step.rows
+    ]
     assert len({row[:2] for row in rows}) == len(rows)
     return sorted(rows), steps
 
@@ -106,7 +109,7 @@ def test_each_image_is_read_once_for_all_metrics_in_batches_of_one_shape(tmp_pat
     assert network.opened == network.closed == 1
     assert set(tried(network)) == {4}
     assert len(tried(network)) == -(-11 // 4) + -(-9 // 4)  # 9 images and 2 sources; 9 captions
-    assert [step.names for step in steps if isinstance(step, Opened)] == [("a", "b")]
+    assert [step.phase for step in steps if isinstance(step, TimeCharged)] == ["load"]
     expected = {
         (s.key, "a"): float(network.prepare([s.image.load()], None) @ network.prepare([s.source.load()], None))
         for s in made
@@ -138,7 +141,7 @@ def test_a_network_without_batch_invariance_runs_one_by_one_and_is_reported(tmp_
     network = Means("swayed", swayed=True)
     _, steps = run(Evaluator({"a": Likeness(network, "a")}), made)
     assert set(network.batches[2:]) == {1}
-    assert any(isinstance(step, Note) and "the batch size is 1" in step.sentence for step in steps)
+    assert any(isinstance(step, Message) and "the batch size is 1" in step.sentence for step in steps)
     again = Means("swayed", swayed=True)  # remembered: no second trial, and what was read is found
     run(Evaluator({"a": Likeness(again, "a")}), made)
     assert again.batches == []
@@ -152,7 +155,7 @@ def test_unreadable_inputs_are_unscored_and_the_others_are_measured(tmp_path):
     made[3] = Subject("3", made[3].image, None)
     metric = Likeness(network, "a")
     steps = list(Evaluator({"a": metric}).run([(s, ("a",)) for s in made]))
-    found = {key: score for step in steps if isinstance(step, Scored) for key, score in step.rows}
+    found = {key: score for step in steps if isinstance(step, ScoresComputed) for key, score in step.rows}
     assert [found[str(i)].value is None for i in range(6)] == [False, True, True, True, False, False]
     assert "160x160" in found["1"].unscored
     assert found["2"].unscored.startswith("gone.png does not exist")
@@ -166,7 +169,7 @@ def test_unreadable_inputs_are_unscored_and_the_others_are_measured(tmp_path):
     found = dict(
         row
         for step in Evaluator(of_captions).run([(s, ("w",)) for s in made])
-        if isinstance(step, Scored)
+        if isinstance(step, ScoresComputed)
         for row in step.rows
     )
     assert "160x160" in found["x"].unscored
@@ -184,7 +187,7 @@ def test_out_of_memory_is_an_error_for_a_batch_and_unscored_for_one_image(tmp_pa
             list(reader.read([(0, [FeatureInput((made[1].image,))])]))
     narrow = Means("narrow", memory=0)
     steps = Evaluator({"a": Likeness(narrow, "a")}, batch_size=1).run([(made[0], ("a",))])
-    (row,) = [row for step in steps if isinstance(step, Scored) for row in step.rows]
+    (row,) = [row for step in steps if isinstance(step, ScoresComputed) for row in step.rows]
     assert row[1].unscored == NO_MEMORY
 
 
@@ -201,7 +204,7 @@ def test_a_damaged_cache_is_ignored(tmp_path):
     without = Means("damaged")
     found, steps = run(Evaluator({"a": Likeness(without, "a")}), made)
     assert found == expected
-    assert any(isinstance(step, Note) and "cannot be used" in step.sentence for step in steps)
+    assert any(isinstance(step, Message) and "cannot be used" in step.sentence for step in steps)
 
 
 def test_arrays_are_stored_with_their_shapes():
@@ -221,8 +224,9 @@ def test_host_metrics_run_first_and_every_requested_score_is_counted(tmp_path):
         {"a": Likeness(Means("counted"), "a"), "l1_raw": make_metric("l1_raw"), "ssim": make_metric("ssim")}
     )
     wanted = [(s, ("a", "l1_raw", "ssim") if i % 2 else ("ssim",)) for i, s in enumerate(made)]
-    steps = [step for step in survey.run(wanted) if isinstance(step, Scored)]
-    assert sum(step.n_subjects for step in steps) == survey.groups(wanted) == 70 + 35
+    events = list(survey.run(wanted))
+    steps = [event for event in events if isinstance(event, ScoresComputed)]
+    assert sum(event.n for event in events if isinstance(event, PhaseAdvanced)) == survey.groups(wanted) == 70 + 35
     assert {score.name for _, score in steps[0].rows} == {"l1_raw", "ssim"}
     assert sum(len(step.rows) for step in steps) == 70 + 35 + 35
 
@@ -258,7 +262,7 @@ class Constant(HostMetric):
 )
 def test_a_value_outside_the_metrics_range_is_unscored(tmp_path, value, lowest, highest, kept):
     subject = Subject("s", make_image(tmp_path, 0))
-    (scored,) = Evaluator({"constant": Constant(value, lowest, highest)}).run([(subject, ("constant",))])
+    scored, _ = Evaluator({"constant": Constant(value, lowest, highest)}).run([(subject, ("constant",))])
     ((_, score),) = scored.rows
     assert score.value == kept
     assert (score.unscored is None) == (kept is not None)
@@ -277,9 +281,10 @@ def test_every_metric_that_states_a_range_gives_its_exact_ends(tmp_path):
         image.save(tmp_path / f"{i}.png")
     files = [ImageFile(tmp_path / f"{i}.png") for i in range(3)]
     pairs = [(Subject(f"{a}{b}", files[a], files[b]), tuple(metrics)) for a in range(3) for b in range(3)]
-    lost = [(key, s) for step in Evaluator(metrics).run(pairs) for key, s in step.rows if "range" in (s.unscored or "")]
+    steps = [event for event in Evaluator(metrics).run(pairs) if isinstance(event, ScoresComputed)]
+    lost = [(key, score) for step in steps for key, score in step.rows if "range" in (score.unscored or "")]
     assert not lost
-    (step,) = Evaluator({"pyiqa:cw_ssim": make_metric("pyiqa:cw_ssim")}).run([(pairs[0][0], ("pyiqa:cw_ssim",))])
+    step, _ = Evaluator({"pyiqa:cw_ssim": make_metric("pyiqa:cw_ssim")}).run([(pairs[0][0], ("pyiqa:cw_ssim",))])
     assert step.rows[0][1].unscored == "the metric gave a number outside its range, from 0 to 1"  # a million
 
 

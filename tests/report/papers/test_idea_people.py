@@ -13,8 +13,7 @@ from local_bench.analysis.annotations import load_annotations
 from local_bench.core.types import Score
 from local_bench.judges.people.protocol import load_protocol
 from local_bench.runs.config import RunConfig
-from local_bench.runs.plan import make_plan
-from local_bench.runs.planned import enter_plan
+from local_bench.runs.plan import enter_plan, make_plan
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.registry import suite
 from tests.analysis.simulated import config, draw, judged

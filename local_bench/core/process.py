@@ -1,9 +1,31 @@
-"""Python's garbage collector in processes that import large libraries."""
+"""Settings of a process that imports large libraries: less logging, fewer garbage collections."""
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+def quiet_transformers() -> None:
+    """As `quiet_libraries`, only for transformers and without importing it."""
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    if "transformers" in sys.modules:
+        logging = sys.modules["transformers"].utils.logging
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+
+
+def quiet_libraries() -> None:
+    """Limit the logging of diffusers and transformers to errors and disable their progress bars."""
+    import diffusers
+    import transformers
+
+    for library in (diffusers.utils.logging, transformers.utils.logging):
+        library.set_verbosity_error()
+        library.disable_progress_bar()
+
 
 _modules = 0
 """Number of imported modules when objects were last left out."""

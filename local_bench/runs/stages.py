@@ -14,8 +14,7 @@ from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
 from local_bench.runs.contents import record_contents
 from local_bench.runs.image_store import ImageFault
-from local_bench.runs.plan import RunPlan, check_config, make_plan
-from local_bench.runs.planned import enter_plan
+from local_bench.runs.plan import RunPlan, check_config, enter_plan, make_plan
 from local_bench.runs.progress import FILE, Progress, Quiet, Recorded
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store.contents import start_recording
@@ -72,7 +71,7 @@ def run_stages(
         choose_devices(config.engine.device, config.engine.workers)  # raises before there is a run directory
     with RunDir.begin(run_dir, config) as run:
         try:
-            _run(run, stages, Recorded(progress or Quiet(), run.logs / FILE), rejudge, only)
+            _plan_and_run(run, stages, Recorded(progress or Quiet(), run.logs / FILE), rejudge, only)
         finally:
             with suppress(LocalBenchError):  # the disk or the database failed, which is already an error
                 record_contents(run)
@@ -91,7 +90,7 @@ def settled_view(config: RunConfig, run_dir: Path) -> Iterator[RunDir]:
         yield run
 
 
-def _run(
+def _plan_and_run(
     run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int, only: frozenset[str] | None = None
 ) -> None:
     plan = None
@@ -117,8 +116,9 @@ def _run_device_stages(
     run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: Progress, rejudge: int
 ) -> None:
     """Run the stages that use a device, whose time is metered; torch is imported here and not earlier."""
-    from local_bench.generators.numerics import set_determinism
-    from local_bench.runs.executors.choose import open_executor
+    from local_bench.generators.numerics import choose_devices, set_determinism
+    from local_bench.runs.executors.base import Executor
+    from local_bench.runs.executors.local import LocalExecutor
     from local_bench.runs.generate import generate
     from local_bench.runs.judge import judge
     from local_bench.runs.judge_factory import attention_of
@@ -132,7 +132,15 @@ def _run_device_stages(
     one_device = not plan and "judge" not in stages and not any(metric_card(name) for name in run.config.metrics)
     if plan and len(ON_DEVICE & set(stages)) > 1:
         progress = Overall(progress, weights_of_phases(run, plan, stages))
-    executor = open_executor(run, progress, one_device=one_device)
+    executor: Executor
+    engine = run.config.engine
+    if engine.executor == "ray":
+        from local_bench.runs.executors.ray_executor import RayExecutor
+
+        executor = RayExecutor(run, progress)
+    else:
+        devices = choose_devices(engine.device, engine.workers, progress.note)
+        executor = LocalExecutor(run.store, devices[:1] if one_device else devices, run.logs)
     status = "failed"
     try:
         if "judge" in stages:  # a judge that cannot run as the config requires is an error before images are generated

@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
+from local_bench.core.events import ScoresComputed
 from local_bench.core.files import plain_name, read_bytes, read_text, text_name, unused, visible_files
 from local_bench.core.storage import append, cut, storage_errors
 from local_bench.core.types import Score
@@ -20,7 +21,7 @@ from local_bench.judges.metrics.registry import make_metric
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.measure import NO_WEIGHTS, identity_of, is_available, measure_share
 from local_bench.runs.progress import Progress
-from local_bench.runs.work import Message, MetricWorkOrder, PhaseAdvanced, PhaseStarted, ScoresComputed
+from local_bench.runs.work import MetricWorkOrder, show
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _AGAIN = "remove it or give another --out"
@@ -86,18 +87,12 @@ def measure_images(
     ]
     order = MetricWorkOrder(usable, engine.device, engine.threads, engine.io_workers, engine.metric_batch_size)
     for event in measure_share(order, wanted) if wanted else ():
-        match event:
-            case ScoresComputed(rows):
-                if kept:
-                    kept.add(rows)
-                for key, score in rows:
-                    result.images[key][score.name] = score
-            case PhaseStarted(what, total):
-                progress.begin(what, total)
-            case PhaseAdvanced(n):
-                progress.advance(n)
-            case Message(sentence):
-                progress.note(sentence)
+        show(event, progress)
+        if isinstance(event, ScoresComputed):
+            if kept:
+                kept.add(event.rows)
+            for key, score in event.rows:
+                result.images[key][score.name] = score
     return result
 
 
