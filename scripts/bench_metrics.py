@@ -40,9 +40,9 @@ from local_bench.core.events import ScoresComputed
 from local_bench.core.packages import versions
 from local_bench.core.process import quiet_libraries
 from local_bench.generators.numerics import device_name, set_determinism
-from local_bench.judges.metrics import clip_cap, clip_ref, clip_src
 from local_bench.judges.metrics.base import HostMetric, ImageFile, LoadedSubject, Metric, NetworkMetric, Subject
 from local_bench.judges.metrics.evaluator import Evaluator
+from local_bench.judges.metrics.network_metrics import make
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 
@@ -52,7 +52,7 @@ EDITS = (
 )
 """What ICE-Bench's edit tasks ask for between them (reference/ice_bench.json), and SSIM, with the small models."""
 HOST = ["l1_raw", "l1_aligned", "ssim", "psnr", "colorfulness", "l1_canny", "l1_colorize", "entropy", "piqe"]
-OF_CLIP = {"clip_cap": clip_cap.make, "clip_src": clip_src.make, "clip_ref": clip_ref.make}
+OF_CLIP = ("clip_cap", "clip_src", "clip_ref")
 BATCHES = (1, 2, 4, 8, 16)
 
 
@@ -84,7 +84,7 @@ def opened(names: Sequence[str], device: str, clip: Path | None = None) -> dict[
     """The metrics, networks of one key shared and open for good; those of CLIP read off the folder `clip`, if given."""
     described = card("clip-vit-l-14-336", "metric")
     metrics = {
-        name: OF_CLIP[name](name, Weights(described, clip, {})) if clip and name in OF_CLIP else make_metric(name)
+        name: make(name, Weights(described, clip, {})) if clip and name in OF_CLIP else make_metric(name)
         for name in names
     }
     networks: dict[Any, Any] = {}

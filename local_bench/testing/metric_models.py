@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import CLIPConfig, CLIPModel, Dinov2Config, Dinov2Model, SiglipConfig, SiglipModel
 
-from local_bench.judges.metrics import aesthetic, laion_aes
+from local_bench.judges.metrics import aesthetic
 from local_bench.models.cards import ModelCard
 from local_bench.models.random_init import amplify
 
@@ -60,7 +60,7 @@ def build_laion_clip(folder: Path, card: ModelCard) -> None:
 def build_laion_head(folder: Path, card: ModelCard) -> None:
     """Saves a head for that CLIP into `folder`."""
     indices = (0, 2, 4, 6, 7)  # the published one has no dropout after its fourth layer
-    save_file(_head(SEED + 2, "layers", indices), folder / laion_aes.HEAD)
+    save_file(_head(SEED + 2, "layers", indices), folder / aesthetic.LAION_HEAD)
 
 
 def build_siglip(folder: Path, card: ModelCard) -> None:

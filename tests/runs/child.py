@@ -141,7 +141,7 @@ if __name__ == "__main__":
 
     import local_bench.cli.tables
     import local_bench.generators.flux
-    import local_bench.judges.metrics.entropy
+    import local_bench.judges.metrics.pixels
     import local_bench.report.exports
     import local_bench.report.site.build
     import local_bench.report.site.run_exports

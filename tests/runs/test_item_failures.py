@@ -16,7 +16,7 @@ from local_bench.generators import tokenizers
 from local_bench.generators.flux_kontext import FluxKontext
 from local_bench.generators.staged import Staged
 from local_bench.judges.metrics.clip_network import ClipNetwork
-from local_bench.judges.metrics.entropy import Entropy
+from local_bench.judges.metrics.pixels import PixelMetric
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.runs.config import RunConfig
@@ -268,7 +268,7 @@ SCORES = """SELECT c.task_id, s.name, s.value, s.unscored FROM scores s JOIN can
 @pytest.mark.parametrize(
     ("of", "name", "concerns", "metric"),
     [
-        (Entropy, "measure", lambda _, seen: CRASH in seen.caption, "entropy"),
+        (PixelMetric, "measure", lambda _, seen: CRASH in seen.caption, "entropy"),
         (ClipNetwork, "prepare", lambda _, images, text: CRASH in (text or ""), "clip_cap:mini-clip"),
     ],
 )

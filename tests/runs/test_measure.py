@@ -285,7 +285,7 @@ def test_prompts_that_clip_cuts_are_counted_for_the_whole_run(orders, capsys):
 
 
 def test_a_value_outside_its_range_is_unscored_in_a_run(orders, monkeypatch):
-    monkeypatch.setattr("local_bench.judges.metrics.ssim.similarity", lambda image, source: 1.5)
+    monkeypatch.setattr("local_bench.judges.metrics.pixels.similarity", lambda image, source: 1.5)
     rows, _ = orders.run(["ssim", "l1_raw"])
     ssim = [row for row in rows if row["name"] == "ssim"]
     assert {row["unscored"] for row in ssim} == {"the metric gave a number outside its range, from 0 to 1"}

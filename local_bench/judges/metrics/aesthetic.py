@@ -9,7 +9,6 @@ everything is float32, so scores differ by the rounding of bfloat16.
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -21,30 +20,26 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
 from local_bench.core.tensors import load_tensors
-from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
-from local_bench.judges.metrics.clip_network import normalised, remedy, rows
+from local_bench.judges.metrics.base import Array, Unscorable, Weights, WeightsNetwork
+from local_bench.judges.metrics.clip_network import ClipNetwork, normalised, remedy, rows
 from local_bench.judges.metrics.dino_ref import load_transformer, read_processor
-from local_bench.judges.metrics.registry import Weights
-from local_bench.models.weights import weights_digest
 
-AESTHETIC = "aes_v2.5"
 HEAD = "aesthetic_predictor_v2_5.safetensors"
+LAION_HEAD = "sac+logos+ava1-l14-linearMSE.safetensors"
 HEIGHT_PX = 1024
 _LAYERS = 5
 
 
-def make(name: str, weights: Weights) -> "Aesthetic":
-    return Aesthetic(name, AestheticNetwork(weights))
-
-
-class AestheticNetwork(Network):
+class AestheticNetwork(WeightsNetwork):
     """SigLIP's vision tower and the head; arrays are (1,), the score."""
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 4, "cuda": 32}
+    model = "transformers SiglipVisionModel"
+    output = "score of the head on the normalised pooled embedding"
 
     def __init__(self, weights: Weights) -> None:
         """WeightsError if the folder's preprocessor_config.json is not that of SigLIP."""
-        self._weights = weights
+        super().__init__(weights)
         self._processor = read_processor(weights, SiglipImageProcessorPil, ("height", "width"))
         size = self._processor.size
         self.description = (
@@ -52,16 +47,6 @@ class AestheticNetwork(Network):
             f"antialiased), then {size.width}x{size.height} px whatever the aspect (PIL bicubic, antialiased), "
             f"{normalised(self._processor.image_mean, self._processor.image_std)}"
         )
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        return {
-            "model": "transformers SiglipVisionModel",
-            "weights": weights_digest(self._weights.folder, self._weights.parts),
-            "preprocessing": self.description,
-            "output": "score of the head on the normalised pooled embedding",
-            "dtype": "float32",
-        }
 
     def open(self, device: str) -> None:
         self._device = torch.device(device)
@@ -81,25 +66,30 @@ class AestheticNetwork(Network):
         return rows(self._head(pooled / pooled.norm(dim=-1, keepdim=True)))
 
 
-class Aesthetic(NetworkMetric):
-    """The head's score of the image."""
+class LaionNetwork(ClipNetwork):
+    """CLIP and the head; arrays are (1,), the score. Each feature input is one image.
 
-    def __init__(self, name: str, network: AestheticNetwork) -> None:
-        self.network = network
-        self.spec = MetricSpec(
-            name=name,
-            higher_is_better=True,
-            preprocessing=network.description,
-            source="ICE-Bench section B.1: aesthetic-predictor-v2-5, five linear layers on SigLIP's embedding",
-            lowest=0.0,
-            highest=10.0,
-        )
+    Schuhmann et al. 2022 (LAION-5B), the "improved aesthetic predictor" sac+logos+ava1-l14-linearMSE: CLIP ViT-L/14 at
+    224 px, normalised embedding, five linear layers without activation functions. The authors' script runs CLIP in
+    float16 on a GPU; here everything is float32.
+    """
 
-    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
-        return (FeatureInput((subject.image,)),)
+    reads_text: ClassVar[bool] = False
+    output = "score of the head on the normalised embedding"
 
-    def value(self, arrays: Sequence[Array]) -> float:
-        return float(arrays[0][0])
+    def open(self, device: str) -> None:
+        super().open(device)
+        self._head = linear_head(self._weights, LAION_HEAD, "layers")
+
+    def close(self) -> None:
+        super().close()
+        del self._head
+
+    @torch.inference_mode()
+    def run(self, prepared: Sequence[Any]) -> list[Array]:
+        embeddings = super().run(prepared)
+        # on the host: the head is small, and its result is the same on every device
+        return rows(torch.stack([self._head(torch.from_numpy(embedding)) for embedding in embeddings]))
 
 
 def to_height(image: Image.Image) -> Image.Image:

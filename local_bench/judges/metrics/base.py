@@ -20,6 +20,7 @@ from PIL import Image
 from local_bench.core.identity import digest
 from local_bench.core.images import MAX_PIXELS, load_image, load_mask, load_verified, pixel_digest
 from local_bench.models.cards import ModelCard
+from local_bench.models.weights import weights_digest
 
 Array = NDArray[np.float32]
 Need = Literal["caption", "source", "reference"]
@@ -198,6 +199,24 @@ class Network(ABC):
 
         An array may have any shape, also an empty one (0, …), which depends only on the input.
         """
+
+
+class WeightsNetwork(Network):
+    """A network of a card's files in float32. A subclass defines `model`, and `description` of its preprocessing."""
+
+    model: str
+    output: str | None = None
+    """Description of its arrays."""
+    description: str
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        named = {"model": self.model, "preprocessing": self.description, "dtype": "float32"}
+        named |= {"output": self.output} if self.output else {}
+        return named | {"weights": weights_digest(self._weights.folder, self._weights.parts)}
 
 
 class Metric(ABC):

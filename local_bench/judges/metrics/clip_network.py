@@ -11,29 +11,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from PIL import Image
 
 from local_bench.core import strictjson
 from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
-from local_bench.judges.metrics.base import Array, Network, Unscorable
-from local_bench.judges.metrics.registry import Weights
-from local_bench.models.weights import weights_digest
+from local_bench.judges.metrics.base import Array, Unscorable, Weights, WeightsNetwork
 
 CONFIG = "open_clip_config.json"
 
 
-class ClipNetwork(Network):
+class ClipNetwork(WeightsNetwork):
     """A CLIP model from a local folder in open_clip's layout; each feature input is one image or one text."""
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 8, "cuda": 64}
     reads_text: ClassVar[bool] = True
+    model = "open_clip CLIP"
+    output = "normalised embedding"
 
     def __init__(self, weights: Weights) -> None:
         """WeightsError if the folder's open_clip_config.json does not describe a CLIP model."""
-        self._weights = weights
+        super().__init__(weights)
         self._location = f"local-dir:{weights.folder}"
         config = read_json(weights, CONFIG)
         try:
@@ -50,15 +49,8 @@ class ClipNetwork(Network):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        return {
-            "model": "open_clip CLIP",
-            "weights": weights_digest(self._weights.folder, self._weights.parts),
-            "preprocessing": " ".join(str(self.transform).split()),
-            "quick_gelu": self._quick_gelu,
-            "tokens": self._tokens,
-            "output": "normalised embedding",
-            "dtype": "float32",
-        }
+        transform = {"preprocessing": " ".join(str(self.transform).split())}
+        return super().identity | transform | {"quick_gelu": self._quick_gelu, "tokens": self._tokens}
 
     def open(self, device: str) -> None:
         import open_clip
@@ -137,11 +129,6 @@ def refuse_slender(image: Image.Image, shortest_px: int) -> None:
 def rows(batch: torch.Tensor) -> list[Array]:
     """One array in host memory for each row."""
     return [row.copy() for row in batch.to(torch.float32).cpu().numpy()]
-
-
-def cosine(a: Array, b: Array) -> float:
-    """Cosine of two embeddings with norm 1, in float64, clipped to [-1, 1]."""
-    return float(np.clip(np.dot(a.astype(np.float64), b.astype(np.float64)), -1, 1))
 
 
 def read_json(weights: Weights, name: str) -> dict[str, Any]:

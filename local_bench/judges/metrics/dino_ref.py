@@ -3,12 +3,6 @@
 Oquab et al. 2023, "DINOv2: Learning Robust Visual Features without Supervision". Images are preprocessed by the model's
 own processor (its PIL version, with which the published numbers were computed). Arrays are (width,) float32 with norm
 1: the mean of last_hidden_state over all tokens, including the class token.
-
-DINO-ref: similarity of an image's content to its reference, as the cosine of their DINOv2 embeddings.
-
-Oquab et al. 2023; ICE-Bench (arXiv 2503.14482), section B.5, eq. 8, with DINOv2 giant: the mean over all tokens. If a
-mask marks the edited region, only that part of the image is used; the reference is never masked, and only the first of
-several references is used. In [-1, 1], higher is better, 1 for equal images.
 """
 
 from collections.abc import Sequence
@@ -23,10 +17,8 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.process import quiet_transformers
-from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject
-from local_bench.judges.metrics.clip_network import cosine, normalised, read_json, refuse_slender, remedy, rows
-from local_bench.judges.metrics.registry import Weights
-from local_bench.models.weights import weights_digest
+from local_bench.judges.metrics.base import Array, Weights, WeightsNetwork
+from local_bench.judges.metrics.clip_network import normalised, read_json, refuse_slender, remedy, rows
 
 INSIDE_FROM = 129
 """Mask values of at least this are inside."""
@@ -35,14 +27,16 @@ OUTSIDE = 255
 _BICUBIC = 3
 
 
-class DinoNetwork(Network):
+class DinoNetwork(WeightsNetwork):
     """A DINOv2 model; a feature input is one image, or an image and the mask of its relevant part."""
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 4, "cuda": 32}
+    model = "transformers Dinov2Model"
+    output = "normalised mean of all tokens of last_hidden_state"
 
     def __init__(self, weights: Weights) -> None:
         """WeightsError if the folder's preprocessor_config.json is not that of DINOv2."""
-        self._weights = weights
+        super().__init__(weights)
         self._processor = read_processor(weights, BitImageProcessorPil, ("shortest_edge",), ("do_center_crop",))
         crop = self._processor.crop_size
         self.description = (
@@ -57,13 +51,7 @@ class DinoNetwork(Network):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        return {
-            "model": "transformers Dinov2Model",
-            "weights": weights_digest(self._weights.folder),
-            "preprocessing": f"{self.description}; {self.mask_description}",
-            "output": "normalised mean of all tokens of last_hidden_state",
-            "dtype": "float32",
-        }
+        return super().identity | {"preprocessing": f"{self.description}; {self.mask_description}"}
 
     def open(self, device: str) -> None:
         self._device = torch.device(device)
@@ -135,33 +123,3 @@ def read_processor(weights: Weights, kind: Any, size: tuple[str, ...], also: tup
             f"{weights.folder / name} specifies preprocessing other than the metric's: {remedy(weights)}"
         )
     return kind.from_pretrained(weights.folder, local_files_only=True)
-
-
-DINO_REF = "dino_ref"
-
-
-def make(name: str, weights: Weights) -> "DinoRef":
-    return DinoRef(name, DinoNetwork(weights))
-
-
-class DinoRef(NetworkMetric):
-    """Cosine similarity of the image, or of its masked part, and the first reference."""
-
-    def __init__(self, name: str, network: DinoNetwork) -> None:
-        self.network = network
-        self.spec = MetricSpec(
-            name=name,
-            higher_is_better=True,
-            preprocessing=f"{network.mask_description}; then image and first reference: {network.description}",
-            source="Oquab et al. 2023; ICE-Bench section B.5: cosine of the means of all tokens",
-            needs=("reference",),
-            lowest=-1.0,
-            highest=1.0,
-        )
-
-    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
-        image = (subject.image, subject.mask) if subject.mask else (subject.image,)
-        return FeatureInput(image), FeatureInput((subject.references[0],))
-
-    def value(self, arrays: Sequence[Array]) -> float:
-        return cosine(arrays[0], arrays[1])

@@ -4,15 +4,9 @@
 The library expects BGR images. ICE-Bench's evaluator passes RGB images, so red and blue are exchanged for both
 networks. This implementation does the same, since the published numbers were computed in this way. `PREPARED` states
 it; with the right channel order it would be another metric.
-
-Preservation of the reference's face: the cosine of its ArcFace embedding with the most similar face of the result.
-
-ICE-Bench B.5 (eq. 8) as in its code (evaluators/face_sim.py): InsightFace buffalo_l; the first face of the reference in
-the detector's order, all faces of the result. In [-1, 1], higher is better; 0 if the result has no face. A reference
-without a face gives no information about the result: unscored here, 0 in the benchmark's code.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,8 +15,7 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
-from local_bench.judges.metrics.registry import Weights
+from local_bench.judges.metrics.base import Array, Network, Weights
 from local_bench.models.weights import weights_digest
 
 DETECTOR, RECOGNISER = "det_10g.onnx", "w600k_r50.onnx"
@@ -48,6 +41,7 @@ class FaceNetwork(Network):
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 4, "cuda": 4}
     on_cpu = True
+    description = PREPARED
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
@@ -56,14 +50,11 @@ class FaceNetwork(Network):
         self._pool: ThreadPoolExecutor | None = None
 
     @property
-    def key(self) -> Hashable:
-        return ("faces", self._weights.card.name)
-
-    @property
     def identity(self) -> dict[str, Any]:
+        folder = _file(self._weights.folder, DETECTOR).parent
         return {
             "model": self._weights.card.name,
-            "weights": weights_digest(_file(self._weights.folder, DETECTOR).parent),
+            "weights": weights_digest(folder),
             "preprocessing": PREPARED,
             "dtype": "float32",
         }
@@ -153,35 +144,3 @@ def _file(folder: Path, name: str) -> Path:
     if not found:
         raise WeightsError(f"{folder} contains no {name}: fetch its model again (`local-bench models fetch NAME`)")
     return found[0]
-
-
-FACE_REF = "face_ref"
-
-
-class FaceRef(NetworkMetric):
-    """`face_ref`."""
-
-    def __init__(self, name: str, weights: Weights) -> None:
-        self.spec = MetricSpec(
-            name=name,
-            higher_is_better=True,
-            preprocessing=f"{PREPARED}; the highest cosine of a face of the image with the reference's first face",
-            source="ICE-Bench eq. 8; InsightFace buffalo_l (SCRFD, arXiv 2105.04714; ArcFace, arXiv 1801.07698)",
-            needs=("reference",),
-            lowest=-1.0,
-            highest=1.0,
-        )
-        self.network = FaceNetwork(weights)
-
-    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
-        return FeatureInput((subject.image,)), FeatureInput((subject.references[0],))
-
-    def value(self, arrays: Sequence[Array]) -> float:
-        ours, theirs = (array.astype(np.float64) for array in arrays)
-        if not len(theirs):
-            raise Unscorable("no face was found in the reference")
-        return float((ours @ theirs[0]).max()) if len(ours) else 0.0
-
-
-def make(name: str, weights: Weights) -> FaceRef:
-    return FaceRef(name, weights)

@@ -7,7 +7,6 @@ here with the antialiasing of torchvision 0.17 and later; earlier versions, and 
 authors' code runs in float16 on a GPU and fails for images that are 224 px long and not square.
 """
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +19,8 @@ from torchvision.transforms import functional as F
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.tensors import load_tensors
-from local_bench.judges.metrics.base import Unscorable
-from local_bench.judges.metrics.clip_cap import ClipCap
+from local_bench.judges.metrics.base import Unscorable, Weights
 from local_bench.judges.metrics.clip_network import ClipNetwork, normalised, remedy
-from local_bench.judges.metrics.registry import Weights
 
 FILE = "HPS_v2.1_compressed.safetensors"
 STATE = "state_dict."
@@ -31,10 +28,6 @@ STATE = "state_dict."
 SIDE_PX = 224
 TEXT_HEAD_WIDTH = 64
 """Width of each attention head of ViT-H/14's text tower."""
-
-
-def make(name: str, weights: Weights) -> "Hps":
-    return Hps(name, HpsNetwork(weights))
 
 
 class HpsNetwork(ClipNetwork):
@@ -59,21 +52,6 @@ class HpsNetwork(ClipNetwork):
     @cached_property
     def _tokenizer(self) -> Any:
         return SimpleTokenizer()
-
-
-class Hps(ClipCap):
-    """Cosine similarity of image and prompt."""
-
-    def __init__(self, name: str, network: HpsNetwork) -> None:
-        super().__init__(name, network)
-        self.spec = replace(
-            self.spec,
-            preprocessing=(
-                f"image: {network.description}; prompt: repaired by ftfy, HTML entities replaced, single spaces, lower "
-                "case, CLIP's BPE, cut at 77 tokens"
-            ),
-            source="Wu et al. 2023, HPS v2.1: cos(f(image), g(prompt))",
-        )
 
 
 def padded(image: Image.Image) -> torch.Tensor:

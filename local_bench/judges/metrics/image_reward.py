@@ -21,10 +21,8 @@ from local_bench.core.errors import WeightsError
 from local_bench.core.files import read_text
 from local_bench.core.tensors import load_tensors
 from local_bench.judges.metrics.aesthetic import linear_layers
-from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject
+from local_bench.judges.metrics.base import Array, Weights, WeightsNetwork
 from local_bench.judges.metrics.clip_network import clip_transform, refuse_slender, remedy, rows
-from local_bench.judges.metrics.registry import Weights
-from local_bench.models.weights import weights_digest
 
 FILE = "ImageReward.safetensors"
 SIZE_PX = 224
@@ -46,29 +44,21 @@ NAMES = (
 """Names in the image encoder of the checkpoint and in transformers; those of the text encoder are equal."""
 
 
-def make(name: str, weights: Weights) -> "ImageReward":
-    return ImageReward(name, RewardNetwork(weights))
-
-
-class RewardNetwork(Network):
+class RewardNetwork(WeightsNetwork):
     """BLIP and the linear layers; each feature input is one image with one text. Arrays are (1,), the reward."""
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 8, "cuda": 64}
+    tokens: ClassVar[int] = TOKENS
+    model = "transformers BlipVisionModel and BlipTextModel with cross attention, five linear layers"
+    output = f"(reward - {MEAN}) / {STD}"
 
     def __init__(self, weights: Weights) -> None:
-        self._weights = weights
+        super().__init__(weights)
         self._transform, self.description = clip_transform({"size": SIZE_PX})
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        return {
-            "model": "transformers BlipVisionModel and BlipTextModel with cross attention, five linear layers",
-            "weights": weights_digest(self._weights.folder, self._weights.parts),
-            "preprocessing": self.description,
-            "tokens": TOKENS,
-            "output": f"(reward - {MEAN}) / {STD}",
-            "dtype": "float32",
-        }
+        return super().identity | {"tokens": self.tokens}
 
     @cached_property
     def _tokenizer(self) -> BertWordPieceTokenizer:
@@ -103,26 +93,6 @@ class RewardNetwork(Network):
         image = self._vision(pixel_values=pixels).last_hidden_state  # (batch, patches + 1, width)
         text = self._text(input_ids=tokens, attention_mask=mask, encoder_hidden_states=image).last_hidden_state
         return rows((self._head(text[:, 0]) - MEAN) / STD)
-
-
-class ImageReward(NetworkMetric):
-    """The reward of the image for its prompt."""
-
-    def __init__(self, name: str, network: RewardNetwork) -> None:
-        self.network = network
-        self.spec = MetricSpec(
-            name=name,
-            higher_is_better=True,
-            preprocessing=f"image: {network.description}; prompt: BERT's uncased WordPiece, cut at {TOKENS} tokens",
-            source="Xu et al. 2023, ImageReward v1.0: (MLP(BLIP(image, prompt)) - mean) / deviation",
-            needs=("caption",),
-        )
-
-    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
-        return (FeatureInput((subject.image,), subject.caption),)
-
-    def value(self, arrays: Sequence[Array]) -> float:
-        return float(arrays[0][0])
 
 
 def load_reward(weights: Weights) -> tuple[torch.nn.Module, torch.nn.Module, torch.nn.Module]:

@@ -5,15 +5,10 @@ The steps are those of scepter 1.4's MidasDetector, which ICE-Bench's evaluator 
 in transformers with Intel's conversion of dpt_hybrid-midas-501f0c75. transformers rejects image sizes other than the
 training size and non-square images, for which MiDaS interpolates its position embeddings; both checks are overridden
 here.
-
-Agreement of an image with a depth map: 1 - mean |MiDaS(image) - L(condition)| / 255.
-
-ICE-Bench B.6 (eq. 9) for Depth-guided Generation, with MiDaS DPT-hybrid as in its code (evaluators/l1_dist.py). In [0,
-1], higher is better, 1 if the depth map equals the condition.
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,10 +18,8 @@ from PIL import Image
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.tensors import load_tensors
-from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
-from local_bench.judges.metrics.conditions import COMPARED, PREPARED, as_condition, likeness
-from local_bench.judges.metrics.registry import Weights
-from local_bench.models.weights import weights_digest
+from local_bench.judges.metrics.base import Array, Unscorable, Weights, WeightsNetwork
+from local_bench.judges.metrics.pixels import COMPARED, TO_CONDITION, as_condition, likeness
 
 MULTIPLE = 64
 LONGEST_SHORT_SIDE = 1024
@@ -35,8 +28,8 @@ MAX_INPUT = 4 * 1024 * 1024
 UNUSED = "neck.fusion_stage.layers.0.residual_layer1."
 """Unused weights, which some conversions omit."""
 PREPROCESSING = (
-    f"{PREPARED}; shorter side to at most {LONGEST_SHORT_SIDE}, each side to the nearest multiple of {MULTIPLE} (area, "
-    "OpenCV); x / 127.5 - 1, RGB; inverse depth - its minimum, / its maximum, * 255 cut to 8 bits, back to the "
+    f"{TO_CONDITION}; shorter side to at most {LONGEST_SHORT_SIDE}, each side to the nearest multiple of {MULTIPLE} "
+    "(area, OpenCV); x / 127.5 - 1, RGB; inverse depth - its minimum, / its maximum, * 255 cut to 8 bits, back to the "
     f"condition's size (area, OpenCV); {COMPARED}; float32"
 )
 
@@ -48,29 +41,18 @@ class _Pair:
     condition: Image.Image
 
 
-class DepthNetwork(Network):
+class DepthNetwork(WeightsNetwork):
     """Similarity of the first image's depth map to the second image: float32 (1,) in [0, 1]; NaN if the map is
     constant."""
 
     max_pixels: ClassVar[int] = 16 * 1024 * 1024
+    description = PREPROCESSING
 
     def __init__(self, weights: Weights) -> None:
-        self._weights = weights
+        super().__init__(weights)
+        self.model = weights.card.name
         self._model: Any = None
         self._device = "cpu"
-
-    @property
-    def key(self) -> Hashable:
-        return ("depth", self._weights.card.name)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return {
-            "model": self._weights.card.name,
-            "weights": weights_digest(self._weights.folder, self._weights.parts),
-            "preprocessing": PREPROCESSING,
-            "dtype": "float32",
-        }
 
     def open(self, device: str) -> None:
         """WeightsError if the folder does not contain such a network."""
@@ -148,29 +130,3 @@ def _input_size(width: int, height: int) -> tuple[int, int]:
     if wide * high > MAX_INPUT:
         raise Unscorable(f"a condition of {width}x{height} pixels is too long for a depth map")
     return wide, high
-
-
-L1_DEPTH = "l1_depth"
-
-
-class L1Depth(NetworkMetric):
-    """`l1_depth`."""
-
-    def __init__(self, name: str, weights: Weights) -> None:
-        source = "ICE-Bench eq. 9 (ali-vilab/ICE-Bench l1_dist); MiDaS DPT-hybrid, arXiv 2103.13413"
-        self.spec = MetricSpec(name, True, PREPROCESSING, source, ("source",), 0.0, 1.0)
-        self.network = DepthNetwork(weights)
-
-    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
-        assert subject.source
-        return (FeatureInput((subject.image, subject.source)),)
-
-    def value(self, arrays: Sequence[Array]) -> float:
-        likeness = float(arrays[0][0])
-        if math.isnan(likeness):
-            raise Unscorable("its depth map is the same everywhere")
-        return likeness
-
-
-def make(name: str, weights: Weights) -> L1Depth:
-    return L1Depth(name, weights)

@@ -7,29 +7,24 @@ laion/CLIP-ViT-H-14-laion2B-s32B-b79K, whose settings are CLIP's defaults. Highe
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from open_clip import SimpleTokenizer
 from transformers import CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from local_bench.judges.metrics.base import Array
-from local_bench.judges.metrics.clip_cap import ClipCap
+from local_bench.judges.metrics.base import Array, Weights
 from local_bench.judges.metrics.clip_network import ClipNetwork, as_clip_reads, normalised, rows
 from local_bench.judges.metrics.dino_ref import load_transformer
-from local_bench.judges.metrics.registry import Weights
-
-
-def make(name: str, weights: Weights) -> "PickScore":
-    return PickScore(name, PickNetwork(weights))
 
 
 class PickNetwork(ClipNetwork):
     """transformers' CLIPModel; embeddings of images have norm 1, those of texts norm exp(logit_scale)."""
+
+    model = "transformers CLIPModel"
+    output = "image: normalised embedding; text: normalised embedding times exp(logit_scale)"
 
     def __init__(self, weights: Weights) -> None:
         self._weights, self._side_px, self._tokens, self._quick_gelu = weights, 224, 77, False
@@ -42,12 +37,7 @@ class PickNetwork(ClipNetwork):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        output = "image: normalised embedding; text: normalised embedding times exp(logit_scale)"
-        return super().identity | {
-            "model": "transformers CLIPModel",
-            "preprocessing": self.description,
-            "output": output,
-        }
+        return super().identity | {"preprocessing": self.description}
 
     def open(self, device: str) -> None:
         self._device = torch.device(device)
@@ -67,15 +57,3 @@ class PickNetwork(ClipNetwork):
             return rows(torch.nn.functional.normalize(embedding, dim=-1))
         embedding = self._model.get_text_features(input_ids=batch).pooler_output
         return rows(self._model.logit_scale.exp() * torch.nn.functional.normalize(embedding, dim=-1))
-
-
-class PickScore(ClipCap):
-    """Scaled cosine similarity of image and prompt."""
-
-    def __init__(self, name: str, network: PickNetwork) -> None:
-        super().__init__(name, network)
-        source = "Kirstain et al. 2023, PickScore v1: exp(logit_scale) * cos(f(image), g(prompt))"
-        self.spec = replace(self.spec, source=source, lowest=None, highest=None)
-
-    def value(self, arrays: Sequence[Array]) -> float:
-        return float(np.dot(arrays[0].astype(np.float64), arrays[1].astype(np.float64)))

@@ -7,7 +7,7 @@ people has a black map, which is compared like any other, as in the evaluator.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,10 +16,8 @@ from PIL import Image
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.tensors import load_tensors
-from local_bench.judges.metrics.base import Array, Network, Unscorable
-from local_bench.judges.metrics.conditions import COMPARED, PREPARED, as_condition, likeness
-from local_bench.judges.metrics.registry import Weights
-from local_bench.models.weights import weights_digest
+from local_bench.judges.metrics.base import Array, Unscorable, Weights, WeightsNetwork
+from local_bench.judges.metrics.pixels import COMPARED, TO_CONDITION, as_condition, likeness
 
 WEIGHTS = "body_pose_model.safetensors"
 HEIGHT = 184
@@ -37,10 +35,10 @@ TRUNK = (
 """The first ten layers are VGG-19's."""
 FIELDS, CONFIDENCES = 38, 19
 PREPROCESSING = (
-    f"{PREPARED}; BGR, to height {HEIGHT} (bicubic, no antialiasing, OpenCV), {GREY} right and below up to a multiple "
-    f"of {STRIDE}, x / 256 - 0.5; confidence and affinity maps x {STRIDE}, cut, to the condition's size (bicubic, "
-    "OpenCV); Gaussian of 3 pixels, peaks over 0.1, limbs over 0.05 at 9 of 10 points, people of 4 joints and a mean "
-    "of 0.4; body alone, drawn in 18 colours on black, grey by 0.299 R + 0.587 G + 0.114 B (OpenCV); "
+    f"{TO_CONDITION}; BGR, to height {HEIGHT} (bicubic, no antialiasing, OpenCV), {GREY} right and below up to a "
+    f"multiple of {STRIDE}, x / 256 - 0.5; confidence and affinity maps x {STRIDE}, cut, to the condition's size "
+    "(bicubic, OpenCV); Gaussian of 3 pixels, peaks over 0.1, limbs over 0.05 at 9 of 10 points, people of 4 joints "
+    "and a mean of 0.4; body alone, drawn in 18 colours on black, grey by 0.299 R + 0.587 G + 0.114 B (OpenCV); "
     f"{COMPARED}; float32"
 )
 
@@ -59,29 +57,18 @@ class _Pair:
     condition: Image.Image
 
 
-class PoseNetwork(Network):
+class PoseNetwork(WeightsNetwork):
     """Similarity of the first image's skeletons to the second image: float32 (1,) in [0, 1]; NaN if there are too many
     joints to match."""
 
     max_pixels: ClassVar[int] = 16 * 1024 * 1024
+    description = PREPROCESSING
 
     def __init__(self, weights: Weights) -> None:
-        self._weights = weights
+        super().__init__(weights)
+        self.model = weights.card.name
         self._state: dict[str, Any] = {}
         self._device = "cpu"
-
-    @property
-    def key(self) -> Hashable:
-        return ("pose", self._weights.card.name)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return {
-            "model": self._weights.card.name,
-            "weights": weights_digest(self._weights.folder, self._weights.parts),
-            "preprocessing": PREPROCESSING,
-            "dtype": "float32",
-        }
 
     def open(self, device: str) -> None:
         """WeightsError if the folder does not contain such a network."""

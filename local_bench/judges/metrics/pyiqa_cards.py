@@ -59,6 +59,52 @@ _BOUNDS: dict[str, tuple[float | None, float | None]] = {
 
 
 @dataclass(frozen=True)
+class Named:
+    """A pyiqa metric with a name of its own, for any weights of its kind (`musiq:CARD`)."""
+
+    pyiqa_name: str
+    source: str
+    default_card: str | None = None
+    """None for a formula."""
+    height: int | None = None
+    """Height in pixels to which the image is resized first; None: not resized."""
+    min_side: int = 1
+    """Smaller images are unscored."""
+    bounds: tuple[float | None, float | None] | None = None
+    """Bounds, if pyiqa's own are not right."""
+
+
+NAMED = {
+    # Mittal, Moorthy and Bovik, "No-reference image quality assessment in the spatial domain", IEEE TIP 2012:
+    # statistics of locally normalised luma, by a support vector regression with the original support vectors. About 0
+    # to 150, not clipped, lower is better.
+    "brisque": Named("brisque", "Mittal et al. 2012", "pyiqa:brisque"),
+    # Wang et al., "Exploring CLIP for Assessing the Look and Feel of Images", AAAI 2023, eq. 2, averaged over five
+    # pairs of antonyms: CLIP RN50 without its position embedding, in the image's own size. In [0, 1], higher is better.
+    "clipiqa": Named("clipiqa", "Wang et al. 2023, eq. 2", "pyiqa:clipiqa"),
+    # Zhang et al., "The Unreasonable Effectiveness of Deep Features as a Perceptual Metric", CVPR 2018, eq. 1: AlexNet,
+    # version 0.1, distance to the source, at the source's size. Not negative, 0 for the same image, lower is better.
+    "lpips": Named("lpips", "Zhang et al. 2018, eq. 1, AlexNet, v0.1", "pyiqa:lpips"),
+    # Ke et al., "MUSIQ: Multi-scale Image Quality Transformer", ICCV 2021, on the image in its own size. On KonIQ's
+    # scale, about 0 to 100, higher is better.
+    "musiq": Named("musiq", "Ke et al. 2021", "pyiqa:musiq"),
+    # The same as ICE-Bench uses it (section B, "imaging"): the image is first scaled to height 1024 and width
+    # int(width * 1024 / height) (Pillow bicubic). ICE-Bench divides by 100 afterwards.
+    "musiq_koniq": Named("musiq", "Ke et al. 2021, MUSIQ on KonIQ-10k as in ICE-Bench", "pyiqa:musiq", 1024),
+    # Talebi and Milanfar, "NIMA: Neural Image Assessment", IEEE TIP 2018: the mean, sum of i p_i, of a distribution of
+    # aesthetic opinions over i = 1 … 10 on AVA's scale, with InceptionResNetV2. In [1, 10], higher is better.
+    "nima": Named("nima", "Talebi and Milanfar 2018", "pyiqa:nima", bounds=(1.0, 10.0)),
+    # Mittal, Soundararajan and Bovik, "Making a 'completely blind' image quality analyzer", IEEE SPL 2013, eq. 10, with
+    # the original parameters: luma (YIQ), blocks of 96 pixels and of 48 after halving, in float64, stored as float32.
+    # Not negative, lower is better.
+    "niqe": Named("niqe", "Mittal et al. 2013, eq. 10", "pyiqa:niqe", bounds=(0.0, None)),
+    # Venkatanath N et al., "Blind image quality evaluation using perception based features", NCC 2015. In [0, 100],
+    # lower is better. The image is not resized.
+    "piqe": Named("piqe", "Venkatanath et al. 2015", min_side=32),
+}
+
+
+@dataclass(frozen=True)
 class Described:
     """pyiqa's description of one of its metrics."""
 

@@ -1,40 +1,63 @@
-"""Any pyiqa metric by its name, `pyiqa:NAME`; and the base of metrics of our own that pyiqa computes.
+"""pyiqa metrics: any by its name, `pyiqa:NAME`, and those of `NAMED`, computed in float32 by a network or in float64 by
+a formula (float64.py).
 
 No-reference metrics use only the image; full-reference ones use the image, resized to the source's size as in
 ICE-Bench, and the source. Range and direction are from pyiqa's table; bounds that it marks as rough are ignored.
+
+pyiqa's transformers for variable sizes gain nothing from batches, and its crops may be random (its issue #178); so each
+call has one image, TF32 is off, and it starts from the same seed. A score then does not depend on other images or on
+their order. If pyiqa rejects an image (too small, without contrast), its message is the reason why it is unscored.
 """
 
 import copy
 import math
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from PIL import Image
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.item_errors import is_out_of_memory
 from local_bench.judges.metrics.base import (
+    NO_MEMORY,
     Array,
     FeatureInput,
     HostMetric,
     LoadedSubject,
     MetricSpec,
+    Network,
     NetworkMetric,
     Subject,
     Unscorable,
+    Weights,
 )
-from local_bench.judges.metrics.pyiqa_cards import describe, pyiqa_version
-from local_bench.judges.metrics.pyiqa_network import PyiqaNetwork, as_tensor, called, preprocessing, sized
+from local_bench.judges.metrics.float64 import Float64
+from local_bench.judges.metrics.pyiqa_cards import FORMULAS, NAMED, Described, Named, describe, pyiqa_version
+from local_bench.judges.metrics.pyiqa_scope import SEED, seeded
 from local_bench.judges.metrics.pyiqa_store import Store, read_store
-from local_bench.judges.metrics.registry import Weights
+from local_bench.models.weights import weights_digest
 
-Bounds = tuple[float | None, float | None]
+MAX_PIXELS = 16_000_000
+FITTED = frozenset(("BRISQUE", "NIQE"))
+"""pyiqa's classes that are formulas with fitted parameters, not neural networks: with float64 their scores are equal on
+every CPU. (NRQM's random forests compare features with thresholds, so no precision suffices.)"""
+NOT_ON_CUDA = frozenset(("TReS", "URanker"))
+"""pyiqa's classes that call functions without a deterministic CUDA kernel (`cumsum` of floats, `histc`): in
+deterministic mode these raise an error, and every image would be unscored."""
+_LONGEST_REASON = 120
 
 
 def make(name: str, weights: Weights | None = None) -> "PyiqaMetric | PyiqaFormula":
-    """`pyiqa:NAME`. ConfigError if pyiqa has no such metric or it is not supported."""
-    of = name.partition(":")[2]
-    return PyiqaFormula(name, of) if weights is None else PyiqaMetric(name, weights, of)
+    """`pyiqa:NAME`, or the metric of a row as `metric` or `metric:card`. ConfigError if pyiqa has no such metric or it
+    is not supported."""
+    metric, _, variant = name.partition(":")
+    row = NAMED[metric] if metric in NAMED else Named(variant, "")
+    return PyiqaFormula(name, row) if weights is None else PyiqaMetric(name, weights, row)
 
 
 class PyiqaMetric(NetworkMetric):
@@ -44,19 +67,16 @@ class PyiqaMetric(NetworkMetric):
         self,
         name: str,
         weights: Weights,
-        of: str,
-        source: str | None = None,
-        height: int | None = None,
-        bounds: Bounds | None = None,
+        row: Named,
     ) -> None:
-        """`of`: pyiqa's name of the metric; `height` as in `PyiqaNetwork`; `bounds` if pyiqa's own are not right."""
         store = read_store(weights.folder)
-        if store.metric != of:
+        if store.metric != row.pyiqa_name:
             raise ConfigError(
-                f"metrics: {weights.card.name} has the weights of pyiqa's {store.metric}, but {name} needs {of}"
+                f"metrics: {weights.card.name} has the weights of pyiqa's {store.metric}, but {name} needs "
+                f"{row.pyiqa_name}"
             )
-        self.network: PyiqaNetwork = PyiqaNetwork(weights.card.name, store, height)
-        self.spec = _spec(name, store, source, height, bounds)
+        self.network: PyiqaNetwork = PyiqaNetwork(weights.card.name, store, row.height)
+        self.spec = _spec(name, store, row)
 
     def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         if "source" in self.spec.needs:
@@ -76,13 +96,13 @@ class PyiqaFormula(HostMetric):
     window), so each thread has its own copy.
     """
 
-    def __init__(self, name: str, of: str, source: str | None = None, min_side: int = 1) -> None:
-        self._store = Store(of)
-        self._min_side = min_side
+    def __init__(self, name: str, row: Named) -> None:
+        self._store = Store(row.pyiqa_name)
+        self._min_side = row.min_side
         self._making = threading.Lock()
         self._made: Any = None
         self._own = threading.local()
-        self.spec = _spec(name, self._store, source)
+        self.spec = _spec(name, self._store, row)
 
     def measure(self, seen: LoadedSubject) -> float:
         if min(seen.image.size) < self._min_side:
@@ -102,20 +122,16 @@ class PyiqaFormula(HostMetric):
         return self._own.network
 
 
-def _spec(
-    name: str, store: Store, source: str | None, height: int | None = None, bounds: Bounds | None = None
-) -> MetricSpec:
+def _spec(name: str, store: Store, row: Named) -> MetricSpec:
     described = describe(store.metric)
-    lowest, highest = bounds or (described.lowest, described.highest)
     own = f"pyiqa {pyiqa_version()} `{store.metric}`"
     return MetricSpec(
         name,
         not described.lower_better,
-        preprocessing(store, height),
-        f"{source}; {own}" if source else own,
+        preprocessing(store, row.height),
+        f"{row.source}; {own}" if row.source else own,
         ("source",) if described.full_reference else (),
-        lowest,
-        highest,
+        *(row.bounds or (described.lowest, described.highest)),
     )
 
 
@@ -123,3 +139,116 @@ def _finite(value: float) -> float:
     if not math.isfinite(value):
         raise Unscorable("the metric gave no finite number")
     return value
+
+
+class PyiqaNetwork(Network):
+    """Computes one number from an image, or from an image and its source."""
+
+    batch_size: ClassVar[dict[str, int]] = {"cpu": 1, "cuda": 1}
+    max_pixels: ClassVar[int] = MAX_PIXELS
+
+    def __init__(self, card: str, store: Store, height: int | None = None) -> None:
+        """`height`: images are first resized to it, with proportional width; None: not resized."""
+        self._card, self._store, self._height = card, store, height
+        self.portable = in_float64(store.described)
+        self.on_cpu = self.portable or store.described.kind in NOT_ON_CUDA
+        self._dtype = torch.float64 if self.portable else torch.float32
+        self._model: Any = None
+        self._device = "cpu"
+
+    @property
+    def key(self) -> Hashable:
+        return "pyiqa", str(self._store.folder), self._height
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        folder = self._store.folder
+        return {
+            "network": "pyiqa",
+            "pyiqa": pyiqa_version(),
+            "metric": self._store.metric,
+            "weights_sha256": weights_digest(folder) if folder else None,
+            "preprocessing": preprocessing(self._store, self._height),
+            "dtype": str(self._dtype).removeprefix("torch."),
+            "seed": SEED,
+        }
+
+    def open(self, device: str) -> None:
+        device = "cpu" if self.on_cpu else device
+        self._model = self._store.load(self._card).to(device, self._dtype).net
+        self._device = device
+
+    def close(self) -> None:
+        self._model = None
+
+    def prepare(self, images: Sequence[Image.Image], text: str | None) -> Any:
+        """(image_13HW,), or (image_13HW, source_13HW) of one size; in [0, 1]."""
+        return tuple(as_tensor(image, self._dtype) for image in sized(images, self._height))
+
+    def run(self, prepared: Sequence[Any]) -> list[Array]:
+        return [self._read(inputs) for inputs in prepared]
+
+    def _read(self, inputs: Sequence[torch.Tensor]) -> Array:
+        device = torch.device(self._device)
+        flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+        with seeded(), flags, torch.inference_mode():
+            value = called(self._model, [x.to(device) for x in inputs])
+        return np.array([value], np.float32)
+
+
+def in_float64(described: Described) -> bool:
+    """Whether a pyiqa metric is a formula, which is computed in float64 and gives the same score on every CPU."""
+    return described.name in FORMULAS or described.kind in FITTED
+
+
+def preprocessing(store: Store, height: int | None = None) -> str:
+    """Description of the preprocessing before pyiqa's own class, and the name of that class."""
+    first = ""
+    if height is not None:
+        first = (
+            f"to height {height} and width int(width * {height} / height) by Pillow bicubic with antialiasing on RGB8; "
+        )
+    elif store.described.full_reference:
+        first = "image to the source's size by Pillow bicubic with antialiasing on RGB8; "
+    dtype = "float64" if in_float64(store.described) else "float32"
+    return f"{first}RGB8 / 255, {dtype}, no other resize; then as in pyiqa {pyiqa_version()} `{store.metric}`"
+
+
+def sized(images: Sequence[Image.Image], height: int | None = None) -> list[Image.Image]:
+    """The images in the sizes in which they are processed; of two, the first is resized to the second's size.
+
+    Unscorable if the size would be empty, or more than `MAX_PIXELS`.
+    """
+    image, *sources = images
+    size = sources[0].size if sources else image.size
+    if height is not None:
+        size = int(image.width * height / image.height), height
+    if not all(size):
+        raise Unscorable(f"the image is too slender to be brought to a height of {height} pixels")
+    if size[0] * size[1] > MAX_PIXELS:
+        raise Unscorable(f"the image would have {size[0]}x{size[1]} pixels, more than the {MAX_PIXELS:,} allowed")
+    resized = image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
+    return [resized, *sources]
+
+
+def as_tensor(image: Image.Image, dtype: torch.dtype) -> torch.Tensor:
+    """image_13HW: RGB8 / 255 in [0, 1]."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].to(dtype).div(255).contiguous()
+
+
+def called(model: Any, inputs: Sequence[torch.Tensor]) -> float:
+    """The value of pyiqa's network for its inputs, computed in float64 if they are float64. Unscorable if pyiqa rejects
+    them or memory runs out."""
+    wide = any(x.dtype == torch.float64 for x in inputs)
+    try:
+        with Float64() if wide else nullcontext():
+            found = model(*inputs)
+    except (AssertionError, IndexError, MemoryError, RuntimeError, ValueError) as e:
+        if is_out_of_memory(e):
+            raise Unscorable(NO_MEMORY) from e
+        if isinstance(e, torch.AcceleratorError):
+            raise
+        reason = (str(e).strip().splitlines() or [type(e).__name__])[0][:_LONGEST_REASON]
+        raise Unscorable(f"pyiqa cannot measure it ({reason})") from e
+    assert found.numel() == 1, f"one number per image, not {tuple(found.shape)}"
+    return float(found)

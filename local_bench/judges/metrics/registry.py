@@ -16,6 +16,9 @@ from local_bench.core.messages import hint
 from local_bench.core.packages import entry_points, require
 from local_bench.judges.metrics.base import Metric
 from local_bench.judges.metrics.base import Weights as Weights  # noqa: PLC0414  # metrics of others import it from here
+from local_bench.judges.metrics.network_metrics import ROWS
+from local_bench.judges.metrics.pixels import METRICS
+from local_bench.judges.metrics.pyiqa_cards import NAMED, pyiqa_card
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import check_local, resolve, resolve_parts
 
@@ -34,37 +37,13 @@ class _Entry:
 
 
 _PACKAGE = "local_bench.judges.metrics."
-_METRICS = {
-    "aes_v2.5": _Entry(f"{_PACKAGE}aesthetic:make", "aesthetic-v2-5", "aesthetic_v2_5"),
-    "brisque": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:brisque", "pyiqa"),
-    "clip_cap": _Entry(f"{_PACKAGE}clip_cap:make", "clip-vit-l-14-336", "open_clip"),
-    "clip_ref": _Entry(f"{_PACKAGE}clip_ref:make", "clip-vit-l-14-336", "open_clip"),
-    "clip_src": _Entry(f"{_PACKAGE}clip_src:make", "clip-vit-l-14-336", "open_clip"),
-    "clipiqa": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:clipiqa", "pyiqa"),
-    "colorfulness": _Entry(f"{_PACKAGE}colorfulness:make"),
-    "dino_ref": _Entry(f"{_PACKAGE}dino_ref:make", "dinov2-giant", "dinov2"),
-    "entropy": _Entry(f"{_PACKAGE}entropy:make"),
-    "face_ref": _Entry(f"{_PACKAGE}face_ref:make", "buffalo-l", "insightface"),
-    "hps_v2.1": _Entry(f"{_PACKAGE}hps:make", "hps-v2-1", "hps"),
-    "image_reward": _Entry(f"{_PACKAGE}image_reward:make", "image-reward", "image_reward"),
-    "l1_aligned": _Entry(f"{_PACKAGE}l1_aligned:make"),
-    "l1_canny": _Entry(f"{_PACKAGE}l1_canny:make"),
-    "l1_colorize": _Entry(f"{_PACKAGE}l1_colorize:make"),
-    "l1_depth": _Entry(f"{_PACKAGE}l1_depth:make", "dpt-hybrid-midas", "dpt"),
-    "l1_pose": _Entry(f"{_PACKAGE}l1_pose:make", "openpose", "openpose"),
-    "l1_raw": _Entry(f"{_PACKAGE}l1_raw:make"),
-    "laion_aes": _Entry(f"{_PACKAGE}laion_aes:make", "laion-aesthetic", "laion_aesthetic"),
-    "lpips": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:lpips", "pyiqa"),
-    "musiq": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:musiq", "pyiqa"),
-    "musiq_koniq": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:musiq", "pyiqa"),
-    "nima": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:nima", "pyiqa"),
-    "niqe": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:niqe", "pyiqa"),
-    "pick_score": _Entry(f"{_PACKAGE}pick_score:make", "pick-score", "pick_score"),
-    "piqe": _Entry(f"{_PACKAGE}piqe:make"),
-    "psnr": _Entry(f"{_PACKAGE}psnr:make"),
-    "ssim": _Entry(f"{_PACKAGE}ssim:make"),
-    "ssim_aligned": _Entry(f"{_PACKAGE}ssim_aligned:make"),
-    "style_ref": _Entry(f"{_PACKAGE}style_ref:make", "csd-vit-l", "csd"),
+BUILT_IN = {
+    **{name: _Entry(f"{_PACKAGE}pixels:make") for name in METRICS},
+    **{name: _Entry(f"{_PACKAGE}network_metrics:make", row.default_card, row.family) for name, row in ROWS.items()},
+    **{
+        name: _Entry(f"{_PACKAGE}pyiqa_metric:make", row.default_card, row.default_card and "pyiqa")
+        for name, row in NAMED.items()
+    },
 }
 
 
@@ -94,8 +73,6 @@ def metric_names() -> list[str]:
 def metric_card(name: str) -> ModelCard | None:
     """The card of the model that a metric uses; None if it uses none. ConfigError for an unknown metric."""
     if name.startswith(PYIQA):
-        from local_bench.judges.metrics.pyiqa_cards import pyiqa_card
-
         return pyiqa_card(name.removeprefix(PYIQA))
     metric, colon, variant = name.partition(":")
     known = _known()
@@ -165,4 +142,4 @@ def make_metric(name: str) -> Metric:
 def _known() -> dict[str, _Entry]:
     """Built-in metrics and those of plugins; a plugin cannot replace a built-in metric."""
     plugins = {point.name: _Entry(point.value) for point in entry_points(PLUGINS)}
-    return plugins | _METRICS
+    return plugins | BUILT_IN

@@ -2,11 +2,6 @@
 
 Somepalli et al. 2024, "Measuring Style Similarity in Diffusion Models": the vision tower of OpenAI's CLIP ViT-L/14
 (QuickGELU), fine-tuned, with a style projection in place of CLIP's own. Arrays are (width,) float32 with norm 1.
-
-Style-ref: similarity of an image's style to its reference's, as the cosine of their CSD embeddings.
-
-Somepalli et al. 2024, "Measuring Style Similarity in Diffusion Models"; ICE-Bench (arXiv 2503.14482), section B.5, eq.
-8, with CSD ViT-L; only the first of several references is used. In [-1, 1], higher is better, 1 for equal images.
 """
 
 from collections.abc import Sequence
@@ -20,10 +15,8 @@ from safetensors import SafetensorError
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.tensors import open_tensors
-from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject
-from local_bench.judges.metrics.clip_network import clip_transform, cosine, refuse_slender, remedy, rows
-from local_bench.judges.metrics.registry import Weights
-from local_bench.models.weights import weights_digest
+from local_bench.judges.metrics.base import Array, Weights, WeightsNetwork
+from local_bench.judges.metrics.clip_network import clip_transform, refuse_slender, remedy, rows
 
 FILE = "pytorch_model.safetensors"
 BACKBONE = "model_state_dict.module.backbone."
@@ -34,24 +27,20 @@ HEAD_WIDTH = 64
 SIZE_PX = 224
 
 
-class CsdNetwork(Network):
+class CsdNetwork(WeightsNetwork):
     """CLIP's vision tower with the style projection; each feature input is one image."""
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 8, "cuda": 64}
+    model = "CSD: open_clip VisionTransformer with QuickGELU and the projection for style"
+    output = "normalised style embedding"
 
     def __init__(self, weights: Weights) -> None:
-        self._weights = weights
+        super().__init__(weights)
         self._transform, self.description = clip_transform({"size": SIZE_PX})
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        return {
-            "model": "CSD: open_clip VisionTransformer with QuickGELU and the projection for style",
-            "weights": weights_digest(self._weights.folder),
-            "preprocessing": " ".join(str(self._transform).split()),
-            "output": "normalised style embedding",
-            "dtype": "float32",
-        }
+        return super().identity | {"preprocessing": " ".join(str(self._transform).split())}
 
     def open(self, device: str) -> None:
         self._device = torch.device(device)
@@ -100,32 +89,3 @@ def load_tower(weights: Weights) -> Any:
     except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as e:
         raise WeightsError(f"{path} is not CSD's checkpoint ({e}): {remedy(weights)}") from e
     return tower.eval()
-
-
-STYLE_REF = "style_ref"
-
-
-def make(name: str, weights: Weights) -> "StyleRef":
-    return StyleRef(name, CsdNetwork(weights))
-
-
-class StyleRef(NetworkMetric):
-    """Cosine similarity of the styles of image and first reference."""
-
-    def __init__(self, name: str, network: CsdNetwork) -> None:
-        self.network = network
-        self.spec = MetricSpec(
-            name=name,
-            higher_is_better=True,
-            preprocessing=f"image and first reference: {network.description}",
-            source="Somepalli et al. 2024 (CSD); ICE-Bench section B.5: cos(style(image), style(reference))",
-            needs=("reference",),
-            lowest=-1.0,
-            highest=1.0,
-        )
-
-    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
-        return FeatureInput((subject.image,)), FeatureInput((subject.references[0],))
-
-    def value(self, arrays: Sequence[Array]) -> float:
-        return cosine(arrays[0], arrays[1])

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 
 from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
-from local_bench.judges.metrics.clip_network import ClipNetwork, as_clip_reads, cosine
+from local_bench.judges.metrics.clip_network import ClipNetwork, as_clip_reads
+from local_bench.judges.metrics.network_metrics import cosine
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
@@ -147,7 +148,7 @@ def test_an_image_is_most_like_itself(tmp_path, name):
 
 def test_rounding_never_leaves_the_range():
     third = np.full(3, 1 / 3**0.5, np.float32)
-    assert cosine(np.nextafter(third, np.float32(2)), np.nextafter(third, np.float32(2))) == 1
+    assert cosine([np.nextafter(third, np.float32(2))] * 2) == 1
 
 
 def test_the_first_reference_counts(tmp_path):

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Normalize, Resize, ToTensor
 
 from local_bench.core.errors import WeightsError
+from local_bench.judges.metrics.aesthetic import LAION_HEAD as HEAD
 from local_bench.judges.metrics.aesthetic import linear_head
 from local_bench.judges.metrics.base import FeatureInput, Subject
-from local_bench.judges.metrics.laion_aes import HEAD
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve, resolve_parts

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from local_bench.judges.metrics.base import Subject
-from local_bench.judges.metrics.luma import luma
+from local_bench.judges.metrics.pixels import luma
 from local_bench.judges.metrics.registry import make_metric
 
 from .helpers import drawing, drawn, make_image, noise, saved, score, values, without_halves

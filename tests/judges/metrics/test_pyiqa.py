@@ -16,8 +16,7 @@ from torchvision.transforms.functional import to_tensor
 from local_bench.judges.metrics.base import NO_MEMORY, LoadedSubject, Subject, Unscorable
 from local_bench.judges.metrics.float64 import Float64
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS
-from local_bench.judges.metrics.pyiqa_metric import PyiqaMetric
-from local_bench.judges.metrics.pyiqa_network import PyiqaNetwork, called
+from local_bench.judges.metrics.pyiqa_metric import PyiqaNetwork, called, make
 from local_bench.judges.metrics.pyiqa_scope import seeded
 from local_bench.judges.metrics.pyiqa_store import Store, read_store
 from local_bench.judges.metrics.registry import Weights, make_metric
@@ -92,7 +91,7 @@ def test_musiq_is_pyiqas_own_bit_for_bit_from_a_checkpoint_to_the_score(theirs, 
     (folder / "musiq_koniq_ckpt-e95806b9.safetensors").unlink()
     convert(checkpoint, folder / "musiq_koniq_ckpt-e95806b9.safetensors", "musiq.pth")
     own = theirs("musiq", pretrained_model_path=str(checkpoint), **_MUSIQ)
-    as_it_is = PyiqaMetric("pyiqa:musiq", Weights(card("tiny-musiq", "metric"), folder, {}), "musiq")
+    as_it_is = make("pyiqa:musiq", Weights(card("tiny-musiq", "metric"), folder, {}))
     images = [drawing((160, 128)), noise(1, (72, 200))]
     taken = [alone(str(i), saved(image, tmp_path / f"{i}.png")) for i, image in enumerate(images)]
     assert values(as_it_is, taken) == [plain(own, image) for image in images]
@@ -115,7 +114,7 @@ def test_clipiqa_is_pyiqas_own_bit_for_bit_from_an_archive_of_torchscript(theirs
     shutil.copytree(resolve(card("tiny-clipiqa", "metric")), folder)
     (folder / "RN50.safetensors").unlink()
     convert(tmp_path / "clip.pt", folder / "RN50.safetensors", "clip.pt")
-    metric = PyiqaMetric("clipiqa", Weights(card("tiny-clipiqa", "metric"), folder, {}), "clipiqa")
+    metric = make("clipiqa", Weights(card("tiny-clipiqa", "metric"), folder, {}))
     image = drawing((160, 128))
     assert values(metric, [alone("a", saved(image, tmp_path / "a.png"))]) == [plain(own, image)]
 
