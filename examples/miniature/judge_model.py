@@ -21,8 +21,7 @@ from transformers import (
 )
 
 from examples.miniature.vocabulary import learn
-from local_bench.judges.vlm.rubrics import closing_json, closing_logit, system
-from local_bench.judges.vlm.variants import RubricSet
+from local_bench.judges.vlm.rubrics import RubricSet, closing_json, closing_logit, system
 from local_bench.models.random_init import byte_characters
 from local_bench.suites.printshop.drawing import Pixels
 from local_bench.suites.printshop.phrases import LANGUAGES, language_words, vocabulary

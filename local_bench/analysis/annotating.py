@@ -23,9 +23,15 @@ from local_bench.core.identity import digest
 from local_bench.core.messages import short
 from local_bench.core.storage import write_new
 from local_bench.core.tables import guarded
-from local_bench.judges.people.database import FILE, AnnotationDatabase
+from local_bench.judges.people.database import (
+    FILE,
+    PROTOCOL_META,
+    SERVED_PROTOCOL,
+    SESSION_META,
+    AnnotationDatabase,
+    same_questions,
+)
 from local_bench.judges.people.items import Given, Item, StoredAnswer
-from local_bench.judges.people.merging import PROTOCOL_META, SERVED_PROTOCOL, SESSION_META, same_questions
 from local_bench.judges.people.protocol import PREFERRED, AnswerField, Protocol, load_protocol, protocol_files
 from local_bench.judges.people.queue import Queue
 from local_bench.judges.people.session import InvalidAnswer, Session

@@ -21,8 +21,8 @@ from local_bench.core.images import MAX_IMAGE_BYTES
 from local_bench.core.types import LEAST_PROBABILITY, Task
 from local_bench.core.yamlfile import Strict, check
 from local_bench.judges.people.items import Item, ItemImage, TaskView
-from local_bench.judges.people.png import without_metadata
 from local_bench.judges.people.protocol import OVERALL, Protocol
+from local_bench.judges.people.session import without_metadata
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.suites.registry import suite

@@ -12,9 +12,8 @@ from typing import Any
 
 from local_bench.core.errors import UserError
 from local_bench.core.types import Task
-from local_bench.judges.people.database import FILE, AnnotationDatabase
+from local_bench.judges.people.database import FILE, PROTOCOL_META, AnnotationDatabase
 from local_bench.judges.people.items import Item, ItemImage, StoredAnswer
-from local_bench.judges.people.merging import PROTOCOL_META
 from local_bench.judges.people.protocol import OVERALL, Protocol, load_protocol
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow

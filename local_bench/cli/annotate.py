@@ -101,7 +101,7 @@ def serve(
     Started again, the server continues: without --protocol, --questions, --gold or --repeats these are as before."""
     from local_bench.analysis.annotating import open_session, protocol_to_serve
     from local_bench.core.errors import UserError
-    from local_bench.judges.people.merging import SERVED_BASE, SERVED_PROTOCOL
+    from local_bench.judges.people.database import SERVED_BASE, SERVED_PROTOCOL
     from local_bench.judges.people.serve import LOOPBACK, address_of, listening_socket, lock_annotations
     from local_bench.judges.people.serve import serve as run_server
     from local_bench.judges.people.session import new_links
@@ -324,8 +324,7 @@ def ranking(run_dir: Path, as_json: bool) -> int:
 def link(run_dir: Path, name: str, base: str | None, as_json: bool) -> int:
     """Make a new personal link for the annotator NAME; the earlier one becomes invalid."""
     from local_bench.core.errors import UserError
-    from local_bench.judges.people.database import FILE, AnnotationDatabase
-    from local_bench.judges.people.merging import SERVED_BASE
+    from local_bench.judges.people.database import FILE, SERVED_BASE, AnnotationDatabase
     from local_bench.judges.people.serve import origin_of
     from local_bench.judges.people.session import new_link
 

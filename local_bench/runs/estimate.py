@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from local_bench.core.money import NS_PER_HOUR, held_cost, usd_number
 from local_bench.core.types import Task
-from local_bench.judges.vlm.variants import DEFAULT_SET
+from local_bench.judges.vlm.rubrics import DEFAULT_SET
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import Gpu, gpu, gpu_of, gpus
 from local_bench.runs.budget import Devices, budget

@@ -13,8 +13,7 @@ from local_bench.core.paths import is_safe_id
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.vlm.flags import check_extra_args
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.rubrics import Variant
-from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, rubrics_of
+from local_bench.judges.vlm.rubrics import HYPE_USABLE, RubricSet, Variant, rubrics_of
 from local_bench.models.cards import BackendName, ModelCard, OnOff, TemplateVariables, cards
 
 

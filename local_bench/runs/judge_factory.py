@@ -11,9 +11,9 @@ from PIL import Image
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question
 from local_bench.judges.vlm.attention import Attention, is_recurrent
+from local_bench.judges.vlm.chat_api import Composer
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
-from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.flags import Engine, require_vllm, vllm_version
 from local_bench.judges.vlm.judge import JudgeSpec, Served

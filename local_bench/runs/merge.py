@@ -18,7 +18,7 @@ from local_bench.core.identity import canonical_json, digest
 from local_bench.core.storage import storage_errors
 from local_bench.core.types import Task
 from local_bench.judges.people.database import FILE as ANNOTATIONS
-from local_bench.judges.people.merging import merge_annotations
+from local_bench.judges.people.database import merge_annotations
 from local_bench.runs.config import RunConfig, parse_shard
 from local_bench.runs.contents import record_contents, root
 from local_bench.runs.image_store import IMAGES, INPUTS

@@ -7,8 +7,7 @@ from functools import partial
 
 from local_bench.core.types import Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.rubrics import Rubric
-from local_bench.judges.vlm.variants import wording_of
+from local_bench.judges.vlm.rubrics import Rubric, wording_of
 from local_bench.runs.executors.base import Executor
 from local_bench.runs.judge import (
     JudgeRequest,

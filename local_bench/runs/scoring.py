@@ -9,7 +9,7 @@ from local_bench.core import strictjson
 from local_bench.core.hardrules import HardRules
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.judges.rules import RULES, check_rules, rules_score
-from local_bench.judges.vlm.variants import has_probabilities, read_stored, wording_of
+from local_bench.judges.vlm.rubrics import has_probabilities, read_stored, wording_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import RepeatRow, Store, VerdictRow
 from local_bench.settle.agreement import majority, panel_mean

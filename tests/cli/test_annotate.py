@@ -15,9 +15,8 @@ from local_bench.analysis.annotations import OVERALL, load_annotations
 from local_bench.cli.main import main
 from local_bench.core.errors import UserError
 from local_bench.core.images import store_image
-from local_bench.judges.people.database import FILE, AnnotationDatabase
+from local_bench.judges.people.database import FILE, AnnotationDatabase, merge_annotations
 from local_bench.judges.people.items import Given
-from local_bench.judges.people.merging import merge_annotations
 from local_bench.judges.people.protocol import FOLDER, load_protocol
 from local_bench.judges.people.serve import lock_annotations
 from local_bench.judges.people.session import add_people

@@ -6,7 +6,7 @@ import pytest
 
 from local_bench.cli.main import main
 from local_bench.core.paths import configs_dir
-from local_bench.judges.metrics.pyiqa_network import PyiqaNetwork
+from local_bench.judges.metrics.pyiqa_metric import PyiqaNetwork
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.ice_bench.tasks import METRICS_OF
 from tests.report.exported import assert_exports_are_those_of_load_run

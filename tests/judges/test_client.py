@@ -14,9 +14,8 @@ from pydantic import SecretStr
 
 from local_bench.core.errors import ImageError, LocalBenchError
 from local_bench.core.types import Question
-from local_bench.judges.vlm.client import Client
-from local_bench.judges.vlm.composer import Composer
-from local_bench.judges.vlm.concurrency import MAX_CONCURRENCY
+from local_bench.judges.vlm.chat_api import Composer
+from local_bench.judges.vlm.client import MAX_CONCURRENCY, Client
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.transport import Unreachable, answers
 

@@ -16,9 +16,9 @@ from PIL import Image
 
 from local_bench.core.errors import RunImageError
 from local_bench.core.types import Collage, Question
+from local_bench.judges.vlm.chat_api import Composer
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
-from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.server import ExternalServer

@@ -12,11 +12,10 @@ from PIL import Image
 from local_bench.core.errors import ServerError
 from local_bench.core.types import Question
 from local_bench.judges.vlm import client as module
+from local_bench.judges.vlm.chat_api import Composer
 from local_bench.judges.vlm.client import Client
-from local_bench.judges.vlm.composer import Composer
-from local_bench.judges.vlm.http import MAX_BYTES, TOO_LARGE
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.server import ExternalServer
+from local_bench.judges.vlm.server import MAX_BYTES, TOO_LARGE, ExternalServer
 from local_bench.judges.vlm.transport import Unreachable, answers
 
 JSON = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)

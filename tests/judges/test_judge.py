@@ -8,9 +8,7 @@ from local_bench.core.types import Collage, Question
 from local_bench.judges.vlm import judge as module
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import VERSIONS
-from local_bench.judges.vlm.rubric_files import rubric_names
-from local_bench.judges.vlm.rubrics import Rubric, closing_json, closing_logit, rubric, system
-from local_bench.judges.vlm.variants import RubricSet
+from local_bench.judges.vlm.rubrics import Rubric, RubricSet, closing_json, closing_logit, rubric, rubric_names, system
 from local_bench.models.cards import Thinking
 
 SPEC = JudgeSpec("card", "0" * 64, "bfloat16", 1_000_000, 32, 0)

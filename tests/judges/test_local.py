@@ -15,8 +15,7 @@ from local_bench.judges.vlm.images import Prepared, prepare
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.protocols import Request, Shown
-from local_bench.judges.vlm.rubric_files import rubric_names
-from local_bench.judges.vlm.rubrics import rubric
+from local_bench.judges.vlm.rubrics import rubric, rubric_names
 from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve

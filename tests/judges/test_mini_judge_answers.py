@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.chat_api import Composer
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.transport import answers

@@ -10,9 +10,15 @@ from local_bench.core.types import Question
 from local_bench.judges.vlm.chat_api import body
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Reply, protocol_for, read, texts
-from local_bench.judges.vlm.rubric_files import rubric_names
-from local_bench.judges.vlm.rubrics import closing_json, closing_logit, rubric
-from local_bench.judges.vlm.variants import RubricSet, has_probabilities, read_stored
+from local_bench.judges.vlm.rubrics import (
+    RubricSet,
+    closing_json,
+    closing_logit,
+    has_probabilities,
+    read_stored,
+    rubric,
+    rubric_names,
+)
 
 BRF = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "P")), ("delivered",))
 TEXT = Question("veq_text", 0, ("a",), ())

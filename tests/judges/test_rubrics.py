@@ -5,13 +5,13 @@ import pytest
 import xgrammar
 
 from local_bench.judges.vlm import rubrics
-from local_bench.judges.vlm.rubric_files import rubric_names
 from local_bench.judges.vlm.rubrics import (
     EVIDENCE_CHARACTERS,
     Flags,
     Rubric,
     closing_json,
     closing_logit,
+    rubric_names,
     system,
 )
 

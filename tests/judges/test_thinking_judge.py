@@ -21,9 +21,9 @@ from transformers import (
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question
 from local_bench.judges.vlm.attention import Attention
+from local_bench.judges.vlm.chat_api import Composer
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
-from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.server import ExternalServer, ManagedServer
 from local_bench.judges.vlm.transport import answers

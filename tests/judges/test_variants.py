@@ -11,13 +11,19 @@ from PIL import Image
 from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question, Task, Verdict
-from local_bench.judges.vlm.chat_api import body
-from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.chat_api import Composer, body
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.rubric_files import rubric_names
-from local_bench.judges.vlm.rubrics import DEFAULT, Rubric, rubric
-from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, read_stored, wordings
+from local_bench.judges.vlm.rubrics import (
+    DEFAULT,
+    HYPE_USABLE,
+    Rubric,
+    RubricSet,
+    read_stored,
+    rubric,
+    rubric_names,
+    wordings,
+)
 from local_bench.models.cards import card
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.scoring import majority_verdict

@@ -32,8 +32,8 @@ from local_bench.judges.payment.examples import Example
 from local_bench.judges.vlm.images import prepare
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
+from local_bench.judges.vlm.rubrics import rubrics_of
 from local_bench.judges.vlm.transport import answers
-from local_bench.judges.vlm.variants import rubrics_of
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.runs.payment import example

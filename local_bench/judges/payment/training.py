@@ -11,21 +11,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.identity import digest
-from local_bench.judges.payment import checkpoint
 from local_bench.judges.payment.adapters import checkpoint_gradients
 from local_bench.judges.payment.artefact import (
     Base,
     Card,
+    Progress,
     TrainedOn,
     finished,
     libraries,
+    load_checkpoint,
+    load_constants,
+    optimiser_state,
     prepare_folder,
+    remove_checkpoint,
+    restore_optimiser,
     save_artefact,
+    save_checkpoint,
+    save_tensors,
 )
 from local_bench.judges.payment.backbone import (
     base_digests,
@@ -36,19 +44,80 @@ from local_bench.judges.payment.backbone import (
     load_processor,
     precision_of,
 )
-from local_bench.judges.payment.checkpoint import Progress
 from local_bench.judges.payment.config import PaymentConfig, Stage, require_gpu
-from local_bench.judges.payment.examples import Example, Load, TrainingSet
+from local_bench.judges.payment.examples import CONCEPTS, Example, Load, TrainingSet
 from local_bench.judges.payment.inputs import Encoder
-from local_bench.judges.payment.metrics import concept_metrics, payment_metrics
 from local_bench.judges.payment.network import PaymentNetwork, concept_loss, scales_of
-from local_bench.judges.payment.schedule import (
-    learning_rate,
-    oversampled,
-    seed_at,
-    step_examples,
-    total_steps,
-)
+
+
+def steps_per_epoch(n_examples: int, stage: Stage) -> int:
+    """Optimiser steps; the examples of an incomplete step are left out, others in each epoch."""
+    return max(1, n_examples // stage.effective_batch)
+
+
+def total_steps(n_examples: int, stage: Stage) -> int:
+    return stage.epochs * steps_per_epoch(n_examples, stage)
+
+
+def step_examples(n_examples: int, stage: Stage, stage_number: int, step: int, seed: int) -> list[int]:
+    """The indices of the examples of an optimiser step, from 0; every epoch has its own permutation."""
+    epoch, position = divmod(step, steps_per_epoch(n_examples, stage))
+    generator = torch.Generator().manual_seed(seed_at(seed, stage_number, epoch, "order"))
+    order = torch.randperm(n_examples, generator=generator).tolist()
+    start = position * stage.effective_batch
+    return [order[i % n_examples] for i in range(start, start + stage.effective_batch)]
+
+
+def learning_rate(stage: Stage, step: int, total: int) -> float:
+    """Linear warm-up, then a cosine to 0."""
+    warm = math.ceil(stage.warmup * total)
+    if step < warm:
+        return stage.learning_rate * (step + 1) / warm
+    return stage.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
+
+
+def seed_at(*what: object) -> int:
+    """A 63-bit seed for a place in the training."""
+    return int(digest([str(one) for one in what])[:16], 16) >> 1
+
+
+def oversampled(examples: Sequence[Example]) -> list[Example]:
+    """The examples with those of the rarer class repeated in order until both classes are equally frequent."""
+    paid = [one for one in examples if one.accepted == 1]
+    rest = [one for one in examples if one.accepted == 0]
+    rare, often = sorted((paid, rest), key=len)
+    if not rare:
+        return list(examples)
+    return [*often, *(rare[i % len(rare)] for i in range(len(often)))]
+
+
+def payment_metrics(logits: Sequence[float], labels: Sequence[float]) -> dict[str, Any]:
+    """Of probabilities of payment: accuracy at one half, majority's accuracy, AUC (None with one class), Brier score
+    and log loss."""
+    from sklearn.metrics import roc_auc_score
+
+    z, y = np.asarray(logits), np.asarray(labels)
+    p = 1 / (1 + np.exp(-np.clip(z, -700, 700)))
+    return {
+        "n": len(y),
+        "accuracy": float(((z >= 0) == (y == 1)).mean()),
+        "majority": float(max(y.mean(), 1 - y.mean())),
+        "auc": float(roc_auc_score(y, z)) if len(set(labels)) == 2 else None,
+        "brier": float(((p - y) ** 2).mean()),
+        "log_loss": float((np.logaddexp(0, z) - y * z).mean()),
+    }
+
+
+def concept_metrics(predicted: Sequence[Sequence[float]], targets: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Concept -> number of images it applies to, and R²; None if the scores do not vary."""
+    found: dict[str, Any] = {}
+    for name, of, true in zip(CONCEPTS, np.asarray(predicted).T, np.asarray(targets).T, strict=True):
+        known = ~np.isnan(true)
+        spread = float(((true[known] - true[known].mean()) ** 2).sum()) if known.any() else 0.0
+        r2 = 1 - float(((of[known] - true[known]) ** 2).sum()) / spread if spread > 0 else None
+        found[name] = {"n": int(known.sum()), "r2": r2}
+    return found
+
 
 CHECKPOINTS = "checkpoints"
 CONSTANTS = "constants.safetensors"
@@ -103,7 +172,7 @@ def train(
     folder = folder_of(config, weights)
     base = Base(card=card.name, **base_digests(folder))
     if (done := finished(out, config, base, data.manifest_sha256)) is not None:
-        checkpoint.remove(out / CHECKPOINTS, CONSTANTS)
+        remove_checkpoint(out / CHECKPOINTS, CONSTANTS)
         return done
     fingerprint = digest(
         [config.digest, data.manifest_sha256, base.model_dump(), libraries(), precision_of(config, torch_device)]
@@ -165,7 +234,7 @@ class _Trainer:
 
     def run(self) -> Card:
         first = 1 if self.network.has_concepts else 2
-        found = checkpoint.load(self.checkpoints, self.job.fingerprint)
+        found = load_checkpoint(self.checkpoints, self.job.fingerprint)
         progress = Progress(self.job.fingerprint, stage=first) if found is None else found[0]
         best: State = {}
         optimiser: State = {}
@@ -181,7 +250,7 @@ class _Trainer:
             self._save(progress, best, optimiser)
         return self._finish(progress)
 
-    def _stage(self, progress: Progress, best: State, optimiser_state: State) -> tuple[Progress, State]:
+    def _stage(self, progress: Progress, best: State, stored_optimiser: State) -> tuple[Progress, State]:
         """Train one stage to its end; returns the best weights."""
         number = progress.stage
         stage = self.config.stage1 if number == 1 else self.config.stage2
@@ -192,7 +261,7 @@ class _Trainer:
             self._compute_constants([*self.job.data.of("train"), *held])
         named = [(name, p) for name, p in network.named_parameters() if p.requires_grad]
         optimiser = _optimiser(named, stage)
-        checkpoint.restore_optimiser(optimiser, named, optimiser_state)
+        restore_optimiser(optimiser, named, stored_optimiser)
         model = self.accelerator.prepare_model(network)
         total = total_steps(len(examples), stage)
         best = best or self._weights()
@@ -204,7 +273,7 @@ class _Trainer:
                 progress, best = self._evaluated(progress, best, held, loss)
                 last = last or (bool(held) and progress.waited >= self.config.patience)
             if not last and progress.step % self.config.save_every == 0:
-                self._save(progress, best, checkpoint.optimiser_state(optimiser, named))
+                self._save(progress, best, optimiser_state(optimiser, named))
             self.after_step(progress)
             if last:
                 break
@@ -302,7 +371,7 @@ class _Trainer:
         wanted = {key_of(one): one for one in examples if one.known}
         stored = self.checkpoints / CONSTANTS
         if stored.is_file() and not self.constants:
-            self.constants = checkpoint.load_constants(stored, self.job.fingerprint)
+            self.constants = load_constants(stored, self.job.fingerprint)
         missing = [one for key, one in wanted.items() if key not in self.constants]
         if not missing:
             return
@@ -314,12 +383,12 @@ class _Trainer:
             made.append((key_of(one), row.float().cpu()))
         self.constants |= dict(self._gathered(made))
         if self.main:
-            checkpoint.save_tensors(stored, self.constants, {"fingerprint": self.job.fingerprint})
+            save_tensors(stored, self.constants, {"fingerprint": self.job.fingerprint})
         self.accelerator.wait_for_everyone()
 
     def _save(self, progress: Progress, best: State, optimiser: State) -> None:
         if self.main:
-            checkpoint.save(self.checkpoints, progress, self._weights(), best, optimiser)
+            save_checkpoint(self.checkpoints, progress, self._weights(), best, optimiser)
         self.accelerator.wait_for_everyone()
 
     @torch.no_grad()
@@ -366,7 +435,7 @@ class _Trainer:
         )
         if self.main:
             card = save_artefact(self.out, card, network.trained_state())
-            checkpoint.remove(self.checkpoints, CONSTANTS)
+            remove_checkpoint(self.checkpoints, CONSTANTS)
         self.accelerator.wait_for_everyone()
         return card
 

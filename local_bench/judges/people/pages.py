@@ -1,18 +1,44 @@
 """Renders the pages and fragments of the annotation interface."""
 
+import re
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from local_bench.judges.people.database import Annotator
 from local_bench.judges.people.items import Item, Kind, Side
 from local_bench.judges.people.protocol import LANGUAGES, Language
 from local_bench.judges.people.session import NOTE_CHARACTERS, Session
-from local_bench.judges.people.texts import known_language, texts
 
 if TYPE_CHECKING:
     from local_bench.judges.people.summary import Summary
+
+
+FILE = Path(__file__).parent / "text.yaml"
+
+
+@cache
+def texts(language: Language) -> dict[str, str]:
+    """Key -> text."""
+    data = yaml.safe_load(FILE.read_text("utf-8"))
+    return {key: of[language] for key, of in data.items()}
+
+
+def known_language(name: str) -> Language:
+    """`name` if the interface has that language, else English."""
+    return next((language for language in LANGUAGES if language == name), "en")
+
+
+def preferred_language(header: str) -> Language:
+    """The interface's language that a request's `Accept-Language` header prefers, else English."""
+    found = re.findall(r"\b([a-z]{2,3})\b[a-z0-9-]*(?:\s*;\s*q=([01](?:\.\d+)?))?", header.lower())
+    ranked = sorted(found, key=lambda one: -float(one[1] or 1))
+    return next((language for name, _ in ranked for language in LANGUAGES if language == name), "en")
+
 
 _SCRIPT_TEXTS = (
     *("incomplete", "saving", "saved", "offline", "online", "refused", "stale", "link_invalid", "nothing", "undone"),

@@ -1,14 +1,39 @@
 """One annotation session: the protocol, its items, the people and their stored answers."""
 
 import secrets
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from local_bench.core.errors import UserError
+from local_bench.core.errors import ImageError, UserError
 from local_bench.judges.people.database import AnnotationDatabase, Annotator, Role
 from local_bench.judges.people.items import Given, Item, Kind, StoredAnswer, TaskView
 from local_bench.judges.people.protocol import AnswerField, Protocol
 from local_bench.judges.people.queue import Queue
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_KEPT = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS"}
+
+
+def without_metadata(data: bytes) -> bytes:
+    """The PNG file `data` with the chunks that contain pixels only. ImageError for another format or a truncated
+    file."""
+    if not data.startswith(_SIGNATURE):
+        raise ImageError("the image is not a PNG file")
+    parts, at = [_SIGNATURE], len(_SIGNATURE)
+    while at + 12 <= len(data):
+        (length,) = struct.unpack_from(">I", data, at)
+        end = at + 12 + length
+        kind = data[at + 4 : at + 8]
+        if end > len(data):
+            break
+        if kind in _KEPT:
+            parts.append(data[at:end])
+        at = end
+        if kind == b"IEND":
+            return b"".join(parts)
+    raise ImageError("the image is truncated")
+
 
 NOTE_CHARACTERS = 2000
 ALONE: Mapping[str, Role] = {"me": "annotator", "lead": "lead"}

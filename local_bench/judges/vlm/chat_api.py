@@ -1,11 +1,21 @@
-"""Converts requests to OpenAI chat-completion bodies (with vLLM's extensions), and responses to replies."""
+"""Chat-completion requests of the OpenAI API with vLLM's extensions: bodies with prepared images, and replies."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
 
-from local_bench.judges.vlm.images import Prepared
-from local_bench.judges.vlm.protocols import Reply, Request
+from PIL import Image
 
+from local_bench.judges.vlm.images import Prepared, prepare
+from local_bench.judges.vlm.protocols import Reply, Request, Shown
+
+T = TypeVar("T")
+IMAGE = b"P"
+"""Prefix of a message to an embedded judge with an image for later messages: then come 64 characters of its
+sha256 and a PNG file. Other messages are JSON."""
+SENT_IMAGES, PREPARED_IMAGES = 256, 64
+"""Sizes of caches; the requests for all criteria of one candidate follow each other closely."""
 REFUSED = "the judge refused the question"
 NOT_ITS_FORMAT = "the judge did not reply in its own format"
 
@@ -94,3 +104,39 @@ def reply(received: Any) -> Reply:
 def last_of(text: str, tokens: Sequence[str]) -> int:
     """The index of the token with which `text` ends, or 0: a label may follow a thought and precede an end token."""
     return next((i for i in reversed(range(len(tokens))) if tokens[i] and text.endswith(tokens[i])), 0)
+
+
+class Composer:
+    """`load` returns an image by its pixel digest; `multiple` is the patch size of the judge in pixels."""
+
+    def __init__(self, load: Callable[[str], Image.Image], multiple: int) -> None:
+        self._prepared = lru_cache(maxsize=PREPARED_IMAGES)(lambda shown: prepare(shown, load, multiple))
+
+    def prepared(self, shown: Shown) -> Prepared:
+        """The image as it is sent to the judge."""
+        return self._prepared(shown)
+
+    def body(self, request: Request, model: str, content_ids: bool = True) -> dict[str, Any]:
+        """The request body; see `chat_api.body`."""
+        return body(request, self.images(request), model, content_ids=content_ids)
+
+    def images(self, request: Request) -> list[Prepared]:
+        """The request's images, in order."""
+        return [self.prepared(shown) for shown in request.shown]
+
+
+class Recent(Generic[T]):
+    """An LRU cache with `SENT_IMAGES` entries: both ends of the pipe to an embedded judge process images in the
+    same order, so that the sender knows which of them the receiver has."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[str, T] = OrderedDict()
+
+    def use(self, name: str, make: Callable[[], T]) -> T:
+        """The entry of that name, created by `make` if it is missing; evicts the least recently used entry."""
+        if name not in self._entries:
+            self._entries[name] = make()
+        self._entries.move_to_end(name)
+        if len(self._entries) > SENT_IMAGES:
+            self._entries.popitem(last=False)
+        return self._entries[name]

@@ -1,8 +1,8 @@
-"""Sends concurrent requests to a server, with retries for transport errors only."""
+"""Sends concurrent requests to a server, at most a fixed number at a time, with retries for transport errors only."""
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,18 +14,70 @@ from typing import Any, Self, TypeVar
 import httpx2
 import tenacity
 
-from local_bench.core.errors import ServerError
+from local_bench.core.errors import LocalBenchError, ServerError
 from local_bench.core.item_errors import FAILED
-from local_bench.judges.vlm.chat_api import NOT_ITS_FORMAT, REFUSED, reply
-from local_bench.judges.vlm.composer import Composer
-from local_bench.judges.vlm.concurrency import MAX_CONCURRENCY, ConcurrentRequests
-from local_bench.judges.vlm.http import TOO_LARGE, Redirected, ResponseTooLarge, fetch, fetch_now
+from local_bench.judges.vlm.chat_api import NOT_ITS_FORMAT, REFUSED, Composer, reply
 from local_bench.judges.vlm.protocols import Reply, Request, failed
-from local_bench.judges.vlm.server import Server, redirected, refused
+from local_bench.judges.vlm.server import (
+    TOO_LARGE,
+    Redirected,
+    ResponseTooLarge,
+    Server,
+    fetch,
+    fetch_now,
+    redirected,
+    refused,
+)
 from local_bench.judges.vlm.transport import Unreachable
 
 K = TypeVar("K")
 T = TypeVar("T")
+MAX_CONCURRENCY = 128
+"""Concurrent requests if a config sets no number; vLLM queues what exceeds its batch."""
+
+
+async def concurrently(
+    requests: Iterator[tuple[K, Request]], answer: Callable[[Request], Awaitable[Reply]], at_once: int
+) -> AsyncGenerator[list[tuple[K, Reply]], None]:
+    """Pass the requests to `answer`, `at_once` at a time. Yields non-empty lists of received replies, then raises the
+    first error, if any."""
+    replies: asyncio.Queue[tuple[K, Reply] | None] = asyncio.Queue()
+    failures: list[Exception] = []
+
+    async def send() -> None:
+        try:
+            while not failures and (item := next(requests, None)) is not None:
+                replies.put_nowait((item[0], await answer(item[1])))
+        except (Unreachable, LocalBenchError) as e:
+            failures.append(e)
+
+    async def send_all() -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(at_once):
+                    group.create_task(send())
+        finally:
+            replies.put_nowait(None)
+
+    sending = asyncio.create_task(send_all())
+    try:
+        running = True
+        while running:
+            received = [await replies.get()]
+            while not replies.empty():
+                received.append(replies.get_nowait())
+            running = None not in received
+            if batch := [reply for reply in received if reply is not None]:
+                yield batch
+    finally:
+        sending.cancel()
+        await asyncio.wait([sending])
+    if not sending.cancelled() and (error := sending.exception()):
+        raise error
+    if failures:
+        raise failures[0]
+
+
 RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 ATTEMPTS = 6
 METRICS_S = 10.0
@@ -131,8 +183,7 @@ class Client:
     ) -> AsyncGenerator[list[tuple[K, Reply]], None]:
         async with self._http(in_flight) as http:
             one = partial(self._one, http, _IdleTimeout(self.timeout_s))
-            concurrent = ConcurrentRequests(iter(requests), one, in_flight)
-            async with aclosing(concurrent.replies()) as replies:
+            async with aclosing(concurrently(iter(requests), one, in_flight)) as replies:
                 async for batch in replies:
                     yield batch
 

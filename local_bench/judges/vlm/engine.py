@@ -1,6 +1,6 @@
 """The child process of an embedded judge: `python -m local_bench.judges.vlm.engine FD ARGUMENTS…` (vLLM's arguments).
 
-Reads images and `[number, body]` from the pipe FD (see `pipe`; bodies as for `/v1/chat/completions`), writes
+Reads images and `[number, body]` from the pipe FD (see `chat_api.IMAGE`; bodies as for `/v1/chat/completions`), writes
 `{"replies": [[number, reply]], "counters": {…}}`. Each iteration reads the available messages, runs one engine step
 and sends the finished replies. Ends when the pipe is closed.
 """
@@ -18,8 +18,7 @@ from PIL import Image
 
 from local_bench.core.item_errors import failure
 from local_bench.core.process import paused
-from local_bench.judges.vlm.chat_api import REFUSED, last_of
-from local_bench.judges.vlm.pipe import IMAGE, Recent
+from local_bench.judges.vlm.chat_api import IMAGE, REFUSED, Recent, last_of
 
 with paused():
     from vllm import LLM, SamplingParams

@@ -8,8 +8,7 @@ from local_bench.core.identity import digest
 from local_bench.core.types import Question
 from local_bench.judges.vlm.images import PREPARATION
 from local_bench.judges.vlm.protocols import VERSIONS, Protocol, Request, Shown, protocol_for, texts
-from local_bench.judges.vlm.rubrics import system
-from local_bench.judges.vlm.variants import DEFAULT_SET, RubricSet
+from local_bench.judges.vlm.rubrics import DEFAULT_SET, RubricSet, system
 from local_bench.models.cards import Thinking
 
 Served = tuple[tuple[str, str | int], ...]

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.judges.vlm.rubric_files import rubric_names
-from local_bench.judges.vlm.rubrics import rubric
+from local_bench.judges.vlm.rubrics import rubric, rubric_names
 
 
 def single_tokens(weights: Path, labels: Iterable[str]) -> list[str]:

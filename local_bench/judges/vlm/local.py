@@ -31,19 +31,154 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
 from local_bench.core.process import collect
-from local_bench.judges.vlm.chat_api import REFUSED, after_thought, interleaved
-from local_bench.judges.vlm.generated import TooLong, generated
+from local_bench.judges.vlm.chat_api import REFUSED, after_thought, interleaved, last_of
 from local_bench.judges.vlm.images import Prepared
-from local_bench.judges.vlm.prefix_batch import Prefix, PrefixBatch, pick
 from local_bench.judges.vlm.protocols import Reply, Request, Shown, failed
 
-K = TypeVar("K")
-BATCHED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+@dataclass(frozen=True)
+class Prefix:
+    """The KV cache after the system message and the images, shared by all questions about these images."""
+
+    ids: list[int]
+    cache: DynamicCache
+    next_position: int
+    """Position of the first token after the prefix; less than its length, because an image has few positions."""
+
+
+class PrefixBatch:
+    """A left-padded batch of questions after one prefix, each with its own positions."""
+
+    def __init__(self, model: Any, device: torch.device, prefix: Prefix, suffixes: Sequence[list[int]]) -> None:
+        self._model, self._device = model, device
+        width = max(map(len, suffixes))
+        blank = [width - len(ids) for ids in suffixes]
+        self._next = [[0] * n + ids for n, ids in zip(blank, suffixes, strict=True)]
+        self._positions = torch.arange(width) + prefix.next_position - torch.tensor(blank)[:, None]  # (rows, width)
+        self._mask: torch.Tensor | None = None
+        if any(blank):
+            seen = torch.arange(width) >= torch.tensor(blank)[:, None]
+            self._mask = torch.cat([torch.ones(len(suffixes), len(prefix.ids), dtype=torch.bool), seen], dim=1).long()
+        self._cache = DynamicCache()
+        for i, layer in enumerate(prefix.cache.layers):
+            spread = (layer.keys.expand(len(suffixes), -1, -1, -1), layer.values.expand(len(suffixes), -1, -1, -1))
+            self._cache.update(*spread, i)
+
+    def read(self) -> torch.Tensor:
+        """Logits for the token after each row, (rows, vocabulary), float32 on the CPU."""
+        out = self._model(
+            input_ids=torch.tensor(self._next, device=self._device),
+            position_ids=self._positions.clamp(min=0).expand(3, -1, -1).to(self._device),
+            attention_mask=None if self._mask is None else self._mask.to(self._device),
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return out.logits[:, -1].float().cpu()  # type: ignore[no-any-return]
+
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        """As `read`, after one more token in each row."""
+        self._next = [[token] for token in tokens]
+        self._positions = self._positions[:, -1:] + 1
+        if self._mask is not None:
+            self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
+        return self.read()
+
+
+def pick(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> int:
+    """The most probable token (ties: the lowest id), or a token sampled with the generator. `logits`: (vocabulary)."""
+    if temperature == 0:
+        return int(logits.argmax())
+    return int(torch.multinomial(torch.softmax(logits / temperature, dim=-1), 1, generator=generator))
 
 
 class _Refused(Exception):
     """The model cannot process the request; the message is the reason."""
+
+
+class _Constrained:
+    """A logits processor that picks each token within a grammar."""
+
+    def __init__(self, grammar: xgrammar.CompiledGrammar, labels: list[int], request: Request) -> None:
+        self._matcher = xgrammar.GrammarMatcher(grammar)
+        self._vocabulary = grammar.tokenizer_info.vocab_size
+        self._allowed = xgrammar.allocate_token_bitmask(1, self._vocabulary)
+        self._labels = labels
+        self._temperature = request.temperature
+        self._generator = torch.Generator().manual_seed(request.seed)
+        self.tokens: list[int] = []
+        """Without the end token."""
+        self.logprobs: list[list[float]] = []
+        """Log-probabilities of the labels at each token."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """`scores`, (1, vocabulary), with all but the chosen token at -inf."""
+        logits = scores[:, : self._vocabulary].float().cpu()
+        self.logprobs.append(torch.log_softmax(logits[0], dim=-1)[self._labels].tolist())
+        self._matcher.fill_next_token_bitmask(self._allowed)
+        xgrammar.apply_token_bitmask_inplace(logits, self._allowed)
+        token = pick(logits[0], self._temperature, self._generator)
+        assert self._matcher.accept_token(token)
+        if not self.ended(input_ids, None):
+            self.tokens.append(token)
+        chosen = torch.full_like(scores, -torch.inf)
+        chosen[0, token] = 0.0
+        return chosen
+
+    def ended(self, input_ids: torch.Tensor, _: Any) -> torch.Tensor:
+        """The criterion that stops `generate`, (1): the end token was picked."""
+        return torch.tensor([self._matcher.is_terminated()], device=input_ids.device)
+
+
+@torch.inference_mode()
+def generated(
+    model: Any,
+    processor: Any,
+    request: Request,
+    images: Sequence[Image.Image],
+    grammar: xgrammar.CompiledGrammar,
+    processor_kwargs: Mapping[str, Any],
+) -> tuple[int, Reply]:
+    """The number of tokens of the prompt, and the reply. Raises _Refused, and ValueError for images or a text that the
+    processor does not take."""
+    pieces = interleaved(request, [{"type": "image", "image": image} for image in images])
+    messages: list[dict[str, Any]] = [{"role": "user", "content": pieces}]
+    if request.system:
+        messages.insert(0, {"role": "system", "content": [{"type": "text", "text": request.system}]})
+    inputs = processor.apply_chat_template(
+        messages,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        processor_kwargs={**processor_kwargs, "return_tensors": "pt"},
+        **dict(request.chat_template_kwargs),
+    ).to(model.device, model.dtype)
+    n, longest = inputs["input_ids"].shape[1], model.config.get_text_config().max_position_embeddings
+    if n + request.max_tokens > longest:
+        raise _Refused(
+            f"the prompt has {n} tokens, which with {request.max_tokens} for the answer exceeds the judge's maximum of "
+            f"{longest}"
+        )
+    tokenizer = processor.tokenizer
+    labels = [tokenizer.encode(label, add_special_tokens=False)[-1] for label in request.labels]
+    constrained = _Constrained(grammar, labels, request)
+    model.generate(
+        **inputs,
+        generation_config=GenerationConfig(max_new_tokens=request.max_tokens, pad_token_id=tokenizer.pad_token_id or 0),
+        logits_processor=[constrained],
+        stopping_criteria=[constrained.ended],
+    )
+    text = tokenizer.decode(constrained.tokens, skip_special_tokens=not request.thought_end)
+    reason = "stop" if constrained.ended(inputs["input_ids"], None) else "length"
+    if not labels:
+        return n, Reply(text, reason)
+    at = last_of(text, [tokenizer.decode([token]) for token in constrained.tokens])
+    return n, Reply(text, reason, dict(zip(request.labels, constrained.logprobs[at], strict=True)))
+
+
+K = TypeVar("K")
+BATCHED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -197,7 +332,7 @@ class Local:
             images = [self._decoded(one) for one in request.shown]
             grammar = self._grammar(request)
             n, reply = generated(self._model, self._processor, request, images, grammar, self._processor_kwargs)
-        except (TooLong, ValueError) as e:
+        except (_Refused, ValueError) as e:
             return Reply(str(e)[:2000], refusal=REFUSED)
         except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
             return failed(e)

@@ -15,8 +15,16 @@ from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json
 from local_bench.core.item_errors import failure
 from local_bench.core.types import Collage, Question, Verdict
-from local_bench.judges.vlm.rubrics import Criterion, Label, Rubric, closing_json, closing_logit, rubric
-from local_bench.judges.vlm.variants import DEFAULT_SET, RubricSet
+from local_bench.judges.vlm.rubrics import (
+    DEFAULT_SET,
+    Criterion,
+    Label,
+    Rubric,
+    RubricSet,
+    closing_json,
+    closing_logit,
+    rubric,
+)
 
 Protocol = Literal["json", "logit"]
 VERSIONS: dict[Protocol, str] = {"json": "json-2", "logit": "logit-1"}

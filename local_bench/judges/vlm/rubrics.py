@@ -1,11 +1,13 @@
 """Rubrics: versioned data with the text of a question and its valid answers."""
 
 import hashlib
+import importlib.util
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema
@@ -14,8 +16,57 @@ from pydantic import Field, model_validator
 from local_bench.core.errors import ConfigError
 from local_bench.core.identity import canonical_json, digest
 from local_bench.core.messages import kind
+from local_bench.core.packages import entry_points
+from local_bench.core.paths import user_config_dirs
+from local_bench.core.types import Question
 from local_bench.core.yamlfile import Strict, load_yaml
-from local_bench.judges.vlm.rubric_files import FOLDER, rubric_file
+from local_bench.models.cards import ModelCard
+
+FOLDER = Path(__file__).parent / "rubrics"
+PLUGINS = "local_bench.rubrics"
+"""Group of entry points `name = "package"`; the package's folder `rubrics/` has one YAML file per rubric."""
+
+
+def rubric_file(name: str, variant: str) -> Path:
+    """The file of the rubric of that name; only shipped rubrics differ between variants. ConfigError where there is
+    none."""
+    if name in shipped_rubric_names():
+        own = FOLDER / variant / f"{name}.yaml"
+        return own if own.is_file() else FOLDER / f"{name}.yaml"
+    added = _added()
+    if name not in added:
+        raise ConfigError(f"unknown rubric {name!r}: use one of {', '.join((*shipped_rubric_names(), *added))}")
+    return added[name]
+
+
+@cache
+def shipped_rubric_names() -> tuple[str, ...]:
+    """The shipped rubrics' names, the same in every variant."""
+    return tuple(sorted({path.stem for path in FOLDER.rglob("[!_]*.yaml")}))
+
+
+def rubric_names() -> tuple[str, ...]:
+    """The names of all rubrics: the shipped ones, then those of config folders and installed packages."""
+    return (*shipped_rubric_names(), *_added())
+
+
+def _added() -> dict[str, Path]:
+    """Rubric files that are not shipped, by name: `rubrics/*.yaml` of a lab's config folders, then of the packages that
+    entry points name. Shipped rubrics keep their names."""
+    folders = [folder / "rubrics" for folder in user_config_dirs()]
+    for point in sorted(entry_points(PLUGINS), key=lambda point: point.name):
+        try:
+            spec = importlib.util.find_spec(point.value)
+        except ImportError as e:
+            raise ConfigError(f"the rubrics of {point.value} cannot be found ({e}): correct that package") from e
+        folders += [Path(folder) / "rubrics" for folder in (spec and spec.submodule_search_locations) or ()]
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("[!_]*.yaml")):
+            if path.stem not in shipped_rubric_names():
+                found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
 
 Label = bool | int
 Variant = Literal["improved", "paper", "miniature", "verbatim"]
@@ -478,3 +529,79 @@ _STRICT = _extend(
 def _short(error: jsonschema.ValidationError) -> str:
     where = "/".join(str(step) for step in error.absolute_path)
     return f"{where or 'the object'}: {error.message[:120]}"
+
+
+HYPE_USABLE = "usable"
+"""An additional third criterion for HYPE-EDIT-1 (not from the paper), as an option of `hype_edit`."""
+
+
+@dataclass(frozen=True)
+class RubricSet:
+    """All rubrics of one variant, with the selected options."""
+
+    variant: Variant = DEFAULT
+    options: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Rubric:
+        return rubric(name, self.variant, self.options)
+
+    def shares_requests(self, question: Question) -> bool:
+        """Whether other questions can have the same requests."""
+        verbatim = self[question.rubric].verbatim
+        return verbatim is not None and bool(verbatim.hidden)
+
+    def fitted(self, question: Question) -> Question:
+        """The question with the slots of this variant, and the images of its roles in the order of its layout."""
+        of_rubric = self[question.rubric]
+        order = of_rubric.arranged(question.roles)
+        given = {name: text for name, text in question.slots if name in of_rubric.slots}
+        named = dict(question.slots)
+        defaults = {
+            name: text.replace("{point}", named.get("point", ""))
+            for name, text in of_rubric.defaults.items()
+            if name not in given
+        }
+        return replace(
+            question,
+            slots=tuple((given | defaults).items()),
+            images=tuple(question.images[i] for i in order) if question.roles else question.images,
+            roles=tuple(question.roles[i] for i in order),
+        )
+
+
+DEFAULT_SET = RubricSet()
+
+
+def rubrics_of(described: ModelCard) -> RubricSet:
+    """The default rubric variant of a judge: the one in its card, or `DEFAULT`."""
+    return RubricSet(described.rubrics or DEFAULT)
+
+
+def wordings(name: str) -> list[Rubric]:
+    """The rubric of that name in every variant, with and without options, without duplicates."""
+    found = [rubric(name, variant, options) for options in ((), (HYPE_USABLE,)) for variant in VARIANTS]
+    return list({one.sha256: one for one in found}.values())
+
+
+def read_stored(name: str, answer: Any) -> tuple[dict[str, Any] | None, str | None]:
+    """Parse a stored answer with the first variant of the rubric that it fits, or return why it fits none."""
+    read: tuple[dict[str, Any] | None, str | None] = None, f"there is no rubric {name!r}"
+    for one in wordings(name):
+        read = one.read(answer, {}, labels_only=True)
+        if read[0] is not None:
+            return read
+    return read
+
+
+def has_probabilities(name: str, labels: Any) -> bool:
+    """Whether stored label probabilities fit a variant of the rubric (see `Rubric.has_probabilities`)."""
+    return any(one.has_probabilities(labels) for one in wordings(name))
+
+
+def wording_of(name: str, fields: Iterable[str]) -> Rubric:
+    """The first variant of the rubric whose answers can have all of these fields, or else the default variant."""
+    required = set(fields)
+    variants = wordings(name)
+    return next(
+        (one for one in variants if required <= {c.field for c in one.criteria} | set(one.evidence)), variants[0]
+    )

@@ -14,7 +14,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.money import usd_number
 from local_bench.core.types import GroundTruth, Task
 from local_bench.judges.people.database import FILE
-from local_bench.judges.vlm.variants import wordings
+from local_bench.judges.vlm.rubrics import wordings
 from local_bench.report.scores import decimals, missed_text, score_names
 from local_bench.report.site.images import preview_path
 from local_bench.report.text import percent

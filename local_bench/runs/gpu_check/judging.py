@@ -12,7 +12,7 @@ from PIL import Image
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question
 from local_bench.generators.numerics import device_name
-from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.chat_api import Composer
 from local_bench.judges.vlm.flags import Engine, vllm_version
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Protocol

@@ -8,7 +8,7 @@ from local_bench.core.errors import ConfigError, UserError
 from local_bench.judges.payment.config import DEFAULT_PROMPT, PaymentConfig, Prompt, Stage, load_payment_config
 from local_bench.judges.payment.examples import TrainingSet, without_labels
 from local_bench.judges.payment.inputs import Encoder, TooLong, collages
-from local_bench.judges.payment.schedule import (
+from local_bench.judges.payment.training import (
     learning_rate,
     oversampled,
     step_examples,

@@ -9,9 +9,8 @@ import torch
 
 from local_bench.core.errors import ConfigError, LocalBenchError, UserError, WeightsError
 from local_bench.judges.payment import artefact, predict, training
-from local_bench.judges.payment.artefact import Base, Card
+from local_bench.judges.payment.artefact import Base, Card, Progress
 from local_bench.judges.payment.backbone import base_digests
-from local_bench.judges.payment.checkpoint import Progress
 from local_bench.judges.payment.config import load_payment_config
 from local_bench.judges.payment.examples import TrainingSet, without_labels
 from local_bench.judges.payment.network import PaymentNetwork, Scales, concept_loss

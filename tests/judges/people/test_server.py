@@ -11,8 +11,7 @@ import httpx2
 import pytest
 from PIL import Image, PngImagePlugin
 
-from local_bench.judges.people.app import COOKIE, csrf_token
-from local_bench.judges.people.guard import MAX_BODY
+from local_bench.judges.people.app import COOKIE, MAX_BODY, csrf_token
 from local_bench.judges.people.protocol import FOLDER
 from tests.judges.people.conftest import MODELS, SCRIPT, live_server, make_shop
 
@@ -378,7 +377,7 @@ def _chunks(png):
 
 
 def test_both_languages_have_every_text(live):
-    from local_bench.judges.people.texts import texts
+    from local_bench.judges.people.pages import texts
 
     en, zh = texts("en"), texts("zh")
     assert en.keys() == zh.keys()

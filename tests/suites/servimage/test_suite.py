@@ -7,7 +7,7 @@ from PIL import Image
 from local_bench.core.errors import TaskFileError
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Task, Verdict
-from local_bench.judges.vlm.variants import DEFAULT_SET
+from local_bench.judges.vlm.rubrics import DEFAULT_SET
 from local_bench.suites.registry import suite
 from local_bench.suites.servimage import questions as servimage
 
