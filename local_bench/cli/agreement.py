@@ -8,7 +8,7 @@ import click
 
 from local_bench.cli.options import JSON, PATH, RUN, examples
 from local_bench.cli.output import say, show, show_json
-from local_bench.report.render import aligned
+from local_bench.report.render import columns_text
 
 if TYPE_CHECKING:
     from local_bench.analysis.agreement import Agreements, Pair
@@ -47,45 +47,9 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
 
 def agreements_text(found: "Agreements") -> str:
     """The tables, then the reasons for undefined values."""
-    parts = []
-    if found.pairs:
-        header = ["judge", "against", "dimension", "images", "agreement", "95 %", "kappa", "95 %"]
-        header += ["models", "rho", f"top {found.k}", "unscored"]
-        parts.append(aligned(header, [_pair_row(p) for p in found.pairs]))
-    if found.alphas:
-        rows = [
-            [
-                a.among,
-                a.dimension,
-                str(a.n_raters),
-                str(a.alpha.n),
-                a.level,
-                _estimate(a.alpha),
-                _estimate(a.same),
-                str(a.alpha.n_unscored),
-            ]
-            for a in found.alphas
-        ]
-        parts.append(aligned(["among", "dimension", "raters", "images", "level", "alpha", "same", "unscored"], rows))
-    if found.order_swaps:
-        rows = [
-            [
-                *(
-                    s.judge,
-                    str(s.same.n),
-                    _estimate(s.same),
-                    _interval(s.same.low, s.same.high),
-                    _signed(s.mean_difference),
-                ),
-                *(_interval(*s.interval) if s.interval else "-", str(s.same.n_unscored)),
-            ]
-            for s in found.order_swaps
-        ]
-        header = ["judge, both image orders", "images", "same", "95 %", "difference", "95 %", "unscored"]
-        parts.append(aligned(header, rows))
-    if undefined := _undefined_text(found):
-        parts.append(undefined)
-    return "\n\n".join(parts)
+    from local_bench.report.judging import agreement_tables
+
+    return "\n\n".join([*map(columns_text, agreement_tables(found)), *filter(None, [_undefined_text(found)])])
 
 
 def _undefined_text(found: "Agreements") -> str:
@@ -98,30 +62,6 @@ def _undefined_text(found: "Agreements") -> str:
 
 def _by_name(p: "Pair", k: int) -> list[tuple[str, "Agreement | None"]]:
     return [("agreement", p.rate), ("kappa", p.kappa), ("rho", p.rho), (f"top {k}", p.top_k)]
-
-
-def _pair_row(p: "Pair") -> list[str]:
-    rate, kappa = p.rate, p.kappa
-    return [
-        *(p.judge, p.against, p.dimension),
-        "-" if rate is None else str(rate.n),
-        *(_estimate(rate), "-" if rate is None else _interval(rate.low, rate.high)),
-        *(_estimate(kappa), "-" if kappa is None else _interval(kappa.low, kappa.high)),
-        *(str(p.rho.n), _estimate(p.rho), _estimate(p.top_k)),
-        "-" if rate is None else str(rate.n_unscored),
-    ]
-
-
-def _estimate(a: "Agreement | None") -> str:
-    return "-" if a is None or a.value is None else f"{a.value:.3f}"
-
-
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.2f}"
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    return "-" if low is None or high is None else f"{low:.2f} to {high:.2f}"
 
 
 def agreements_json(found: "Agreements") -> dict[str, Any]:

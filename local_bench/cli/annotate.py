@@ -9,11 +9,12 @@ import click
 
 from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
 from local_bench.cli.output import say, show, show_json
-from local_bench.report.render import aligned
+from local_bench.core.table import Column
+from local_bench.report.render import aligned, interval, printed
 
 if TYPE_CHECKING:
     from local_bench.judges.people.database import Role
-    from local_bench.judges.people.summary import Figure, Summary
+    from local_bench.judges.people.summary import Summary
 
 
 class _Annotate(Commands):
@@ -204,30 +205,25 @@ def status(run_dir: Path, as_json: bool) -> int:
     return 0
 
 
+_ANNOTATORS = (
+    *(Column("name", "annotator"), Column("role", "role"), Column("n_answers", "answers"), Column("n_open", "open")),
+    *(Column("n_cannot_tell", "cannot tell"), Column("median_s", "median", ".1f", unit="s"), Column("outlier", "pace")),
+    *(Column("agreement.value", "agreement", ".3f"), Column("kappa.value", "kappa", ".3f")),
+    *(Column("repeats.value", "repeats", ".3f"), Column("gold.value", "known", ".3f")),
+)
+_QUESTIONS = (
+    *(Column("name", "question"), Column("n_units", "images"), Column("raw.value", "raw agreement", ".3f")),
+    *(Column("kappa.value", "kappa", ".3f"), Column("alpha.value", "alpha", ".3f")),
+)
+
+
 def _status_text(found: "Summary") -> str:
-    header = ["annotator", "role", "answers", "open", "cannot tell", "median", "pace", "agreement", "kappa", "repeats"]
-    header += ["known"]
-    rows = [
-        [
-            *(one.name, one.role, str(one.n_answers), str(one.n_open), str(one.n_cannot_tell)),
-            "-" if one.median_s is None else f"{one.median_s:.1f} s",
-            *(one.outlier or "-", _figure(one.agreement), _figure(one.kappa), _figure(one.repeats), _figure(one.gold)),
-        ]
-        for one in found.annotators
-    ]
-    fields = [[f.name, str(f.n_units), _figure(f.raw), _figure(f.kappa), _figure(f.alpha)] for f in found.fields]
-    parts = [
+    counts = (
         f"{found.protocol}: {found.n_complete} of {found.n_items} items have {found.raters} answers; "
-        f"{found.n_disputed} wait for adjudication, {found.n_adjudicated} are adjudicated",
-        aligned(header, rows),
-    ]
-    if fields:
-        parts.append(aligned(["question", "images", "raw agreement", "kappa", "alpha"], fields))
-    return "\n\n".join(parts)
-
-
-def _figure(one: "Figure") -> str:
-    return "-" if one.value is None else f"{one.value:.3f}"
+        f"{found.n_disputed} wait for adjudication, {found.n_adjudicated} are adjudicated"
+    )
+    questions = [printed(_QUESTIONS, found.fields)] if found.fields else []
+    return "\n\n".join([counts, printed(_ANNOTATORS, found.annotators), *questions])
 
 
 @annotate.command(
@@ -305,14 +301,11 @@ def ranking(run_dir: Path, as_json: bool) -> int:
     if as_json:
         show_json({"models": [asdict(one) for one in found]})
         return 0
-    rows = [
-        [
-            *(one.model, str(one.wins), str(one.ties), str(one.losses), f"{one.win_rate:.3f}"),
-            *(f"{one.low:.2f} to {one.high:.2f}", f"{one.strength:+.2f}"),
-        ]
-        for one in found
-    ]
-    show(aligned(["model", "won", "tied", "lost", "win rate", "95 %", "Bradley-Terry"], rows))
+    columns = (
+        *(Column("model", "model"), Column("wins", "won"), Column("ties", "tied"), Column("losses", "lost")),
+        *(Column("win_rate", "win rate", ".3f"), *interval("", ".2f"), Column("strength", "Bradley-Terry", "+.2f")),
+    )
+    show(printed(columns, found))
     return 0
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from local_bench.cli.output import say
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
-from local_bench.report.render import aligned
+from local_bench.core.table import Column
+from local_bench.report.render import interval, printed
 from local_bench.report.text import percent
 
 if TYPE_CHECKING:
@@ -125,19 +126,31 @@ def people_text(settled: "Sequence[PeopleSettlement]") -> str:
     """The settlement by the annotators' decisions and that of the run."""
     paid = any(one.people.total.value_micro_usd for one in settled)
     sampled = any(one.n_not_annotated for one in settled)
-    header = ["model", *(["revenue by people", "95 %", *(["bounds"] if sampled else []), "by the run"] if paid else [])]
-    header += ["accepted by people", "by the run", "not annotated"]
     rows = []
     for one in settled:
         mine, run = one.people.total, one.run.total
-        complete = not one.n_not_annotated
-        money = [usd(mine.revenue_micro_usd) if complete else "-"]
-        money.append(_amounts(mine.revenue_interval_micro_usd if complete else None))
-        money += [_amounts(mine.bounds_micro_usd)] if sampled else []
-        money.append(usd(run.revenue_micro_usd))
-        images = [f"{mine.n_accepted} of {mine.n}", f"{run.n_accepted} of {run.n}", str(one.n_not_annotated)]
-        rows.append([one.people.model, *(money if paid else []), *images])
-    return aligned(header, rows) + (f"\n{BOUNDS_NOTE}" if sampled and paid else "")
+        row: dict[str, Any] = {"model": one.people.model, "accepted": f"{mine.n_accepted} of {mine.n}"}
+        row |= {"by_run": f"{run.n_accepted} of {run.n}", "n_not_annotated": one.n_not_annotated}
+        if paid:
+            row |= {"run_revenue": run.revenue_micro_usd}
+            row |= _ends("bound", mine.bounds_micro_usd if sampled else None)
+            if not one.n_not_annotated:
+                row |= {"revenue": mine.revenue_micro_usd} | _ends("ci", mine.revenue_interval_micro_usd)
+        rows.append(row)
+    return printed(_PEOPLE, rows, [BOUNDS_NOTE] if sampled and paid else [])
+
+
+_PEOPLE = (
+    *(Column("model", "model"), Column("revenue", "revenue by people", usd), *interval("", usd, "ci_low", "ci_high")),
+    *(Column("bound_low", "low", usd, "bounds", below=True), Column("bound_high", "high", usd, "bounds", below=True)),
+    *(Column("run_revenue", "by the run", usd), Column("accepted", "accepted by people")),
+    *(Column("by_run", "by the run"), Column("n_not_annotated", "not annotated")),
+)
+
+
+def _ends(name: str, ends: tuple[Any, Any] | None) -> dict[str, Any]:
+    low, high = ends or (None, None)
+    return {f"{name}_low": low, f"{name}_high": high}
 
 
 def people_json(settled: "PeopleSettlement") -> dict[str, Any]:
@@ -158,28 +171,35 @@ def labels_text(found: "Labels") -> str:
     estimated = [m for m in found.models if m.estimates is not None]
     if estimated:
         paid = any(m.value_micro_usd for m in estimated)
-        header = ["model", "images", "annotated"]
-        header += ["revenue by the judge", "estimated revenue", "95 %"] if paid else ["accepted by the judge"]
-        header += ["estimated acceptance", "95 %", "power", "unanswered"]
         notes = ["estimates of these images by the judge and the annotations; 95 %: of the choice of annotated images"]
         notes += [
             f"{m.model} has no interval: {m.estimates.revenue.undefined}"
             for m in estimated
             if m.estimates is not None and m.estimates.revenue.undefined
         ]
-        parts.append("\n".join([aligned(header, [_estimate_row(m, paid) for m in estimated]), *notes]))
+        parts.append(printed(_ESTIMATES, [_estimate_row(m, paid) for m in estimated], notes))
     planned = [(m, m.plan) for m in found.models if m.plan is not None]
     if planned:
         rows = [
-            [m.model, str(len(m.work_ids)), str(plan.n_known), str(plan.n_labels), percent(plan.width), _round(plan)]
+            vars(plan) | {"model": m.model, "n": len(m.work_ids), "n_labels": plan.n_labels, "round": _round(plan)}
             for m, plan in planned
         ]
-        header = ["model", "images", "annotated", "to annotate", "expected width", "round"]
         notes = [_ROUNDS[name] for name in dict.fromkeys(_round(plan) for _, plan in planned)]
-        parts.append("\n".join([aligned(header, rows), *notes]))
+        parts.append(printed(_PLANS, rows, notes))
     return "\n\n".join(parts) or "no image of this run is annotated"
 
 
+_IMAGES = (Column("model", "model"), Column("n", "images"))
+_ESTIMATES = (
+    *(*_IMAGES, Column("n_labelled", "annotated"), Column("decided", "revenue by the judge", usd)),
+    *(Column("revenue", "estimated revenue", usd), *interval("", usd, "revenue_low", "revenue_high")),
+    *(Column("accepted", "accepted by the judge", percent), Column("estimate", "estimated acceptance", percent)),
+    *(*interval("", percent), Column("power", "power", ".2f"), Column("n_unanswered", "unanswered")),
+)
+_PLANS = (
+    *(*_IMAGES, Column("n_known", "annotated"), Column("n_labels", "to annotate")),
+    *(Column("width", "expected width", percent), Column("round", "round")),
+)
 _ROUNDS = {
     "first": "first round: how often the judge is right is not known yet, so the number of images is for a judge that "
     "is no better than a guess; repeat the command with --people FILE after it: further images may be necessary",
@@ -193,29 +213,17 @@ def _round(plan: "LabelPlan") -> str:
     return "none" if not plan.n_labels else "next" if plan.n_known else "first"
 
 
-def _amounts(ends: tuple[int, int] | None) -> str:
-    return " to ".join(map(usd, ends)) if ends else "-"
-
-
-def _estimate_row(m: "ModelLabels", paid: bool) -> list[str]:
+def _estimate_row(m: "ModelLabels", paid: bool) -> dict[str, Any]:
     """In money if the tasks have prices, otherwise in images."""
     assert m.estimates is not None
-    revenue, images = m.estimates.revenue, m.estimates.images
+    revenue, images, n = m.estimates.revenue, m.estimates.images, len(m.work_ids)
+    row: dict[str, Any] = {"model": m.model, "n": n, "n_labelled": revenue.n_labelled, "estimate": images.estimate}
+    row |= {"low": images.low, "high": images.high, "power": revenue.power, "n_unanswered": revenue.n_unanswered}
+    if not paid:
+        return row | {"accepted": m.n_accepted / n if n else None}
     low, high = revenue.of_weight(revenue.low), revenue.of_weight(revenue.high)
-    n = len(m.work_ids)
-    money = [
-        usd(m.decided_micro_usd),
-        usd(round(revenue.estimate * revenue.weight)),
-        _amounts(None if low is None or high is None else (round(low), round(high))),
-    ]
-    return [
-        *(m.model, str(n), str(revenue.n_labelled)),
-        *(money if paid else [percent(m.n_accepted / n) if n else "-"]),
-        percent(images.estimate),
-        "-" if images.low is None or images.high is None else f"{percent(images.low)} to {percent(images.high)}",
-        f"{revenue.power:.2f}",
-        str(revenue.n_unanswered),
-    ]
+    row |= {"decided": m.decided_micro_usd, "revenue": round(revenue.estimate * revenue.weight)}
+    return row | (_ends("revenue", None if low is None or high is None else (round(low), round(high))))
 
 
 def _model_json(m: "ModelLabels") -> dict[str, Any]:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from local_bench.cli.predictor_output import CALIBRATED_NOTE, EXPECTED_NOTE, expected_cells, expected_json
 from local_bench.core.money import usd, usd_number
-from local_bench.report.render import aligned
+from local_bench.core.table import Column
+from local_bench.report.render import interval, printed
 from local_bench.report.text import percent
 
 if TYPE_CHECKING:
@@ -14,69 +15,61 @@ if TYPE_CHECKING:
 
 def payment_text(found: "Payment") -> str:
     """Tables: association of scores with payment, reasons for rejection, quality of predictors."""
-    header = ["score", "images", "AUC", "95 %", "Spearman", "PR-AUC", "paid", "unscored", "not applicable"]
-    rows = [
-        [
-            *(e.name, str(e.n), _number(e.auc), _interval(e.auc_low, e.auc_high), _number(e.spearman.value)),
-            *(_number(e.pr_auc), _percent(e.base_rate), str(e.n_unscored), str(e.n_not_applicable)),
-        ]
-        for e in found.explained
+    parts = [
+        printed(_SCORES, found.explained),
+        printed(_BINS, found.by_composite),
+        _failures_text(found),
     ]
-    parts = [aligned(header, rows)]
-    bins = [[f"{b.low:g} to {b.high:g}", str(b.n), _percent(b.rate)] for b in found.by_composite]
-    parts.append(aligned(["composite", "images", "paid"], bins))
-    parts.append(_failures_text(found))
-    if found.predictors:
-        header = ["predictor", "images", "accuracy", "AUC", "PR-AUC", "Brier", "ECE", "if calibrated"]
-        rows = [
-            [
-                *(name, str(f.quality.n), _percent(f.quality.accuracy), _number(f.quality.auc)),
-                *(_number(f.quality.pr_auc), _number(f.quality.brier)),
-                *(_number(f.quality.ece), _number(f.quality.ece_if_calibrated)),
-            ]
-            for name, f in found.predictors.items()
-        ]
-        parts.append(f"{aligned(header, rows)}\nmeasured on held-out tasks; if calibrated: {CALIBRATED_NOTE}")
-        header = ["model", "annotated", "revenue of these", "predictor", "expected revenue of all", "95 %"]
-        rows = [
-            [model, str(of.n), usd(of.realised_micro_usd), name, *expected_cells(found.expected[name][model])]
-            for model, of in found.realised.items()
-            for name in found.predictors
-        ]
-        parts.append(f"{aligned(header, rows)}\n{EXPECTED_NOTE}")
-    else:
-        parts.append(f"no predictor: {found.not_fitted}")
-    return "\n\n".join(parts)
+    if not found.predictors:
+        return "\n\n".join([*parts, f"no predictor: {found.not_fitted}"])
+    quality = [vars(f.quality) | {"name": name} for name, f in found.predictors.items()]
+    parts.append(printed(_QUALITY, quality, [f"measured on held-out tasks; if calibrated: {CALIBRATED_NOTE}"]))
+    revenue = [
+        {"model": model, "n": of.n, "realised": of.realised_micro_usd, "predictor": name}
+        | expected_cells(found.expected[name][model])
+        for model, of in found.realised.items()
+        for name in found.predictors
+    ]
+    return "\n\n".join([*parts, printed(_REVENUE, revenue, [EXPECTED_NOTE])])
+
+
+_COUNTS = (Column("n_unscored", "unscored"), Column("n_not_applicable", "not applicable"))
+_SCORES = (
+    *(Column("name", "score"), Column("n", "images"), Column("auc", "AUC", ".3f")),
+    *interval("", ".3f", "auc_low", "auc_high"),
+    *(Column("spearman.value", "Spearman", ".3f"), Column("pr_auc", "PR-AUC", ".3f")),
+    *(Column("base_rate", "paid", percent), *_COUNTS),
+)
+_BINS = (
+    *(Column("low", "composite", "g", below=True), Column("high", "", "g", below=True)),
+    *(Column("n", "images"), Column("rate", "paid", percent)),
+)
+_QUALITY = (
+    *(Column("name", "predictor"), Column("n", "images"), Column("accuracy", "accuracy", percent)),
+    *(Column("auc", "AUC", ".3f"), Column("pr_auc", "PR-AUC", ".3f"), Column("brier", "Brier", ".3f")),
+    *(Column("ece", "ECE", ".3f"), Column("ece_if_calibrated", "if calibrated", ".3f")),
+)
+_REVENUE = (
+    *(Column("model", "model"), Column("n", "annotated"), Column("realised", "revenue of these", usd)),
+    *(Column("predictor", "predictor"), Column("expected", "expected revenue of all", usd)),
+    *interval("", usd, "expected_low", "expected_high"),
+)
 
 
 def _failures_text(found: "Payment") -> str:
     f = found.failures
     categories = list(f.rows[0].by_category) if f.rows else []
-    header = ["rejected for", "share", *categories, "mean paid", "mean rejected", "Hedges' g"]
-    rows = [
-        [
-            *(row.name, _percent(row.share), *(_percent(row.by_category[c]) for c in categories)),
-            *(_number(row.mean_accepted), _number(row.mean_rejected), _number(row.hedges_g)),
-        ]
-        for row in f.rows
-    ]
+    columns = (
+        *(Column("name", "rejected for"), Column("share", "share", percent)),
+        *(Column(category, category, percent) for category in categories),
+        *(Column("mean_accepted", "mean paid", ".3f"), Column("mean_rejected", "mean rejected", ".3f")),
+        Column("hedges_g", "Hedges' g", ".3f"),
+    )
     summary = (
         f"{f.n_rejected} rejected images; the lowest score of {f.n_unscored} is unknown; {f.n_tied} ties were "
         f"{'assigned to the first in this order' if f.ties == 'first' else 'split equally'}"
     )
-    return f"{aligned(header, rows)}\n{summary}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else percent(share)
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    return "-" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+    return printed(columns, [{**row.by_category, **vars(row)} for row in f.rows], [summary])
 
 
 def payment_json(found: "Payment") -> dict[str, Any]:

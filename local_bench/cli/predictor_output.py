@@ -5,7 +5,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from local_bench.core.money import usd, usd_number
-from local_bench.report.render import aligned
+from local_bench.core.table import Column
+from local_bench.report.render import interval, printed
+from local_bench.report.text import interval as between
 from local_bench.report.text import percent
 
 if TYPE_CHECKING:
@@ -50,36 +52,42 @@ def card_text(card: "Card") -> str:
     )
 
 
+_REPORT = (
+    *(Column("name", "predictor"), Column("evaluation.n", "images")),
+    *(Column("evaluation.accuracy.value", "accuracy", percent), *interval("evaluation.accuracy", percent)),
+    *(Column("over_tuned_rule.value", "over tuned rule", "+.1%"), *interval("over_tuned_rule", "+.1%")),
+    Column("evaluation.balanced_accuracy.value", "balanced", percent),
+    *(Column("evaluation.auc.value", "AUC", ".3f"), *interval("evaluation.auc", ".3f")),
+    *(Column("evaluation.pr_auc.value", "PR-AUC", ".3f"), Column("evaluation.brier.value", "Brier", ".3f")),
+    *(Column("evaluation.ece.value", "ECE", ".3f"), Column("evaluation.ece_if_calibrated", "if calibrated", ".3f")),
+    Column("evaluation.n_unpredicted", "no prediction"),
+)
+
+
 def report_text(found: "Report") -> str:
     """Table 4 with further measures, then figure 4 (c): accuracy by category."""
     from local_bench.settle.explain import LEAST_TASKS
 
-    header = ["predictor", "images", "accuracy", "95 %", "over tuned rule", "95 %", "balanced", "AUC", "95 %"]
-    header += ["PR-AUC", "Brier", "ECE", "if calibrated", "no prediction"]
-    rows, of_category = [], []
     categories = sorted({c for row in found.rows if row.evaluation for c in row.evaluation.by_category})
-    for row in found.rows:
-        e = row.evaluation
-        if e is None:
-            rows.append([row.name, "0", *["-"] * 11, str(found.n)])
-            continue
-        over = row.over_tuned_rule
-        rows.append(
-            [
-                *(row.name, str(e.n), _percent(e.accuracy), _interval(e.accuracy, 100)),
-                *(["-", "-"] if over is None else [_percent(over, "+"), _interval(over, 100)]),
-                *(_percent(e.balanced_accuracy), _number(e.auc), _interval(e.auc), _number(e.pr_auc)),
-                *(_number(e.brier), _number(e.ece), f"{e.ece_if_calibrated:.3f}", str(e.n_unpredicted)),
-            ]
-        )
-        cells = [e.by_category.get(category) for category in categories]
-        of_category.append([row.name, *("-" if m is None else f"{_percent(m)} ({_interval(m, 100)})" for m in cells)])
-    note = (
+    of_category = [
+        {"name": row.name, **{c: _with_interval(m) for c, m in row.evaluation.by_category.items()}}
+        for row in found.rows
+        if row.evaluation
+    ]
+    notes = [f"{row.name}: no prediction for any of {found.n} images" for row in found.rows if not row.evaluation]
+    notes.append(
         f"{found.n} annotated images of tasks that did not train or calibrate the predictor; {found.n_left_out} "
         "others are left out; accuracy at a probability of one half; intervals: 95 %, bootstrap over tasks, from "
         f"{LEAST_TASKS} tasks on; if calibrated: {CALIBRATED_NOTE}"
     )
-    return "\n\n".join([aligned(header, rows), aligned(["accuracy", *categories], of_category), note])
+    accuracy = (Column("name", "accuracy"), *(Column(category, category) for category in categories))
+    return "\n\n".join([printed(_REPORT, found.rows), printed(accuracy, of_category), *notes])
+
+
+def _with_interval(measured: "Measured") -> str | None:
+    if measured.value is None or measured.low is None or measured.high is None:
+        return None if measured.value is None else percent(measured.value)
+    return f"{percent(measured.value)} ({between(measured.low, measured.high)})"
 
 
 def report_json(found: "Report") -> dict[str, Any]:
@@ -98,31 +106,19 @@ def report_json(found: "Report") -> dict[str, Any]:
     }
 
 
-def _percent(of: "Measured", sign: str = "") -> str:
-    return "-" if of.value is None else f"{100 * of.value:{sign}.1f} %"
-
-
-def _number(of: "Measured") -> str:
-    return "-" if of.value is None else f"{of.value:.3f}"
-
-
-def _interval(of: "Measured", scale: int = 1) -> str:
-    if of.low is None or of.high is None:
-        return "-"
-    form = ".1f" if scale > 1 else ".3f"
-    return f"{scale * of.low:{form}} to {scale * of.high:{form}}"
-
-
 def predictions_text(lines: Sequence["PredictionLine"]) -> str:
     """Counts by model."""
     rows = []
     for model in dict.fromkeys(line.model for line in lines):
-        of = [line for line in lines if line.model == model]
-        known = [line.probability for line in of if line.probability is not None]
-        mean = f"{sum(known) / len(known):.3f}" if known else "-"
-        accepted = str(sum(line.accepted is True for line in of))
-        rows.append([model, str(len(of)), accepted, mean, str(len(of) - len(known))])
-    return aligned(["model", "images", "predicted accepted", "mean probability", "no prediction"], rows)
+        of_model = [line for line in lines if line.model == model]
+        known = [line.probability for line in of_model if line.probability is not None]
+        row = {"model": model, "n": len(of_model), "accepted": sum(line.accepted is True for line in of_model)}
+        rows.append(row | {"mean": sum(known) / len(known) if known else None, "none": len(of_model) - len(known)})
+    columns = (
+        *(Column("model", "model"), Column("n", "images"), Column("accepted", "predicted accepted")),
+        *(Column("mean", "mean probability", ".3f"), Column("none", "no prediction")),
+    )
+    return printed(columns, rows)
 
 
 def used_tasks_note(n_used: int, n_tasks: int) -> str:
@@ -132,29 +128,27 @@ def used_tasks_note(n_used: int, n_tasks: int) -> str:
     )
 
 
+_SETTLED = (
+    *(Column("predicted.model", "model"), Column("predicted.total.revenue_micro_usd", "revenue, predicted", usd)),
+    *interval("predicted.total.revenue_interval_micro_usd", usd, "0", "1"),
+    Column("expected.expected_micro_usd", "expected revenue", usd),
+    *interval("expected.interval_micro_usd", usd, "0", "1"),
+    Column("run.total.revenue_micro_usd", "revenue, by the run", usd),
+    *(Column("predicted.total.n_accepted", "accepted, predicted"), Column("predicted.total.n", "of")),
+    *(Column("run.total.n_accepted", "by the run"), Column("run.total.n", "of")),
+    Column("expected.n_unscored", "no prediction"),
+)
+
+
 def settled_text(settled: Sequence["PredictedSettlement"]) -> str:
     """Revenue by predicted decisions and expected revenue, apart, with the run's own."""
-    header = ["model", "revenue, predicted", "95 %", "expected revenue", "95 %", "revenue, by the run"]
-    header += ["accepted, predicted", "by the run", "no prediction"]
-    rows = []
-    for one in settled:
-        mine, run = one.predicted.total, one.run.total
-        interval = mine.revenue_interval_micro_usd
-        rows.append(
-            [
-                one.predicted.model,
-                *(usd(mine.revenue_micro_usd), " to ".join(map(usd, interval)) if interval else "-"),
-                *(*expected_cells(one.expected), usd(run.revenue_micro_usd)),
-                *(f"{mine.n_accepted} of {mine.n}", f"{run.n_accepted} of {run.n}", str(one.expected.n_unscored)),
-            ]
-        )
-    return f"{aligned(header, rows)}\n{EXPECTED_NOTE}"
+    return printed(_SETTLED, settled, [EXPECTED_NOTE])
 
 
-def expected_cells(expected: "ExpectedRevenue") -> tuple[str, str]:
-    """Expected revenue and its interval."""
-    interval = expected.interval_micro_usd
-    return usd(expected.expected_micro_usd), " to ".join(map(usd, interval)) if interval else "-"
+def expected_cells(expected: "ExpectedRevenue") -> dict[str, int | None]:
+    """Expected revenue and its interval, in micro-dollars."""
+    low, high = expected.interval_micro_usd or (None, None)
+    return {"expected": expected.expected_micro_usd, "expected_low": low, "expected_high": high}
 
 
 def expected_json(expected: "ExpectedRevenue") -> dict[str, Any]:
@@ -180,13 +174,15 @@ def statistics_text(found: "Statistics") -> str:
     if found.n_doubtful is not None:
         counts += f"; {found.n_doubtful} doubtful training samples are left out"
     counts += "; by split: " + ", ".join(f"{n} {split}" for split, n in found.samples_by_split.items())
-    categories = [[c, str(n), percent(found.accepted_by_category[c])] for c, n in found.samples_by_category.items()]
-    concepts = [
-        [e.name, str(e.n), "-" if e.auc is None else f"{e.auc:.3f}", str(e.n_unscored), str(e.n_not_applicable)]
-        for e in found.explained
+    categories = [
+        {"category": c, "n": n, "accepted": found.accepted_by_category[c]} for c, n in found.samples_by_category.items()
     ]
-    header = ["concept", "samples", "AUC", "missing", "not applicable"]
-    return "\n\n".join([counts, aligned(["category", "samples", "accepted"], categories), aligned(header, concepts)])
+    by_category = (Column("category", "category"), Column("n", "samples"), Column("accepted", "accepted", percent))
+    concepts = (
+        *(Column("name", "concept"), Column("n", "samples"), Column("auc", "AUC", ".3f")),
+        *(Column("n_unscored", "missing"), Column("n_not_applicable", "not applicable")),
+    )
+    return "\n\n".join([counts, printed(by_category, categories), printed(concepts, found.explained)])
 
 
 def statistics_json(found: "Statistics") -> dict[str, Any]:

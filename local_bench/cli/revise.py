@@ -6,8 +6,8 @@ import click
 
 from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
 from local_bench.cli.output import show, show_json
-from local_bench.core.money import usd, usd_number
-from local_bench.report.render import aligned
+from local_bench.core.money import usd_number
+from local_bench.report.render import columns_text
 
 
 @click.group(cls=Commands)
@@ -73,13 +73,7 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
         ]
         show_json({"ways": workflow_results})
         return 0
-    rows = [
-        [
-            *(way.model, way.result.way, f"{way.result.n_passed}/{way.result.n_tasks}", str(way.result.n_images)),
-            *(str(way.result.n_reviews), usd(way.revenue_micro_usd)),
-            "-" if way.images_usd is None else f"${float(way.images_usd):.4f}",
-        ]
-        for way in workflows
-    ]
-    show(aligned(["model", "workflow", "passed", "images", "reviews", "revenue", "cost of images"], rows))
+    from local_bench.report.sections import workflow_table
+
+    show(columns_text(workflow_table(workflows)))
     return 0

@@ -362,6 +362,8 @@ def _run(
         else:
             written = report if stages is None else None
             show(outcome_text(finished, outcome, written, settled=report is not None) + text)
+        if report and stages is not None:
+            say(f"local-bench: `local-bench report {run_dir}` writes the report and the exports")
         status = say_faults(finished.image_store.all_faults)
     for items in outcome.unscored:
         if items.n_unscored > REPORTED_SHARE * items.n:

@@ -14,11 +14,12 @@ from local_bench.analysis.official import official
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.analysis.unseen_inputs import UnseenInputs, unseen_inputs
 from local_bench.core.money import usd, usd_fine, usd_number
+from local_bench.core.table import Column
 from local_bench.core.types import Task
-from local_bench.report.judging import judges
-from local_bench.report.render import aligned
+from local_bench.report.judging import judges, repeatability_table
+from local_bench.report.render import aligned, columns_text, printed
 from local_bench.report.scenarios import economics_json
-from local_bench.report.text import interval, percent
+from local_bench.report.settlement import model_row, settlement_table
 from local_bench.report.view import warnings
 from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
@@ -98,19 +99,7 @@ def judging_text(run: RunDir) -> list[str]:
     """One line per judge on batch invariance and prompt injection, then its repeatability."""
     lines = [f"{judge.name}: {judge.note}; {judge.fooled}" for judge in judges(run)]
     retests = retest_rows(run)
-    if retests:
-        header = ["judge", "rubric", "criterion", "rounds", "questions", "same", "95 %", "difference", "unscored"]
-        lines += ["", aligned(header, [_retest_row(row) for row in retests])]
-    return lines
-
-
-def _retest_row(row: RepeatabilityRow) -> list[str]:
-    same, difference = row.retest.same, row.retest.mean_abs_difference
-    return [
-        *(row.judge, row.rubric, row.criterion, str(row.rounds), str(same.n), _percent(same.value)),
-        "-" if same.low is None or same.high is None else interval(same.low, same.high),
-        *(_figure(difference, ".2f"), str(same.n_unscored)),
-    ]
+    return [*lines, *(["", columns_text(repeatability_table(retests))] if retests else [])]
 
 
 def judging_json(run: RunDir) -> list[dict[str, Any]]:
@@ -145,14 +134,13 @@ def _retest_json(row: RepeatabilityRow) -> dict[str, Any]:
     }
 
 
+_WIDE = ("value_usd", "share_low", "share_high", "images_low", "images_high", "open_usd")
+"""Columns for which a terminal has no room: the revenue's interval and bounds say the same."""
+
+
 def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unseen: UnseenInputs) -> str:
     """The settlement table; for tasks with hard rules also the images and tasks refused only by these rules. If some
     models do not support all tasks, a second table has the others."""
-    header = ["model", "revenue", "95 % interval", "share", "tasks", "images", "unscored", "cost", "profit"]
-    bounds = any(s.total.open_micro_usd for s in accounts.settlements)
-    header[3:3] = [*(["bounds"] if bounds else []), "full tasks only"]
-    header += ["refused by rules"] if rules else []
-    header += ["without inputs"] if unseen.n_images else []
     price = accounts.price
     if price is None or accounts.cost_micro_usd is None:
         cost = "no price for this device: set settlement.usd_per_hour"
@@ -160,40 +148,24 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unsee
         source = f"{price.source}, {price.date}" if price.date else price.source
         cost = f"{price.gpu} at {usd(price.micro_usd_per_hour)} per hour ({source})"
         cost += f"; total device cost of the run: {usd_fine(accounts.cost_micro_usd)}"
-    rows = [
-        _row(s, bounds, rules.get(s.model)) + ([str(unseen.n_images.get(s.model, 0))] if unseen.n_images else [])
-        for s in accounts.settlements
-    ]
-    notes = ["95 % interval: for tasks like these and the same decisions", f"cost: {cost}"]
+    rows = []
+    for s in accounts.settlements:
+        row = model_row(s)
+        if any(of.total.open_micro_usd for of in accounts.settlements):
+            row |= dict(zip(("bound_low", "bound_high"), map(usd_number, s.total.bounds_micro_usd), strict=True))
+        if unseen.n_images:
+            row["without_inputs"] = unseen.n_images.get(s.model, 0)
+        if s.model in rules:
+            row["refused"] = f"{rules[s.model].n_decided} in {rules[s.model].n_tasks_decided}"
+        rows.append(row)
+    notes = ["95 %: for tasks like these and the same decisions", f"cost: {cost}"]
     if unseen.n_images:
         notes.append("without inputs: images generated without all of their task's input images (suite.unsupported)")
     if unseen.common:
         n = unseen.common[0].total.n_tasks
         notes += ["", f"on the {n} tasks that all models support with all input images:"]
-        notes.append(aligned(header[: 8 + bounds], [_row(s, bounds, None)[: 8 + bounds] for s in unseen.common]))
-    return "\n".join([aligned(header, rows), *notes])
-
-
-def _row(s: Settlement, bounds: bool, rules: HardRuleStats | None) -> list[str]:
-    t = s.total
-    return [
-        s.model,
-        usd(t.revenue_micro_usd),
-        " to ".join(map(usd, t.revenue_interval_micro_usd)) if t.revenue_interval_micro_usd else "-",
-        *([" to ".join(map(usd, t.bounds_micro_usd))] if bounds else []),
-        usd(t.whole_micro_usd),
-        _percent(t.share),
-        f"{t.n_tasks_accepted}/{t.n_tasks}",
-        f"{t.n_accepted}/{t.n + t.n_unscored}",
-        str(t.n_unscored),
-        "-" if s.cost_micro_usd is None else usd_fine(s.cost_micro_usd),
-        "-" if s.profit_micro_usd is None else usd(s.profit_micro_usd),
-        *([] if rules is None else [f"{rules.n_decided} in {rules.n_tasks_decided}"]),
-    ]
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else percent(share)
+        notes.append(columns_text(settlement_table("", [model_row(s) for s in unseen.common], _WIDE)))
+    return "\n".join([columns_text(settlement_table("", rows, _WIDE)), *notes])
 
 
 def outcome_json(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> dict[str, Any]:
@@ -322,11 +294,10 @@ def plan_text(plan: dict[str, Any]) -> str:
         parts.append(f"images with a hard rule: {', '.join(f'{name} {n}' for name, n in plan['rules'].items())}")
     parts.append("")
     if generated:
-        parts += [aligned(_PLAN_WORK, [_work_row(m) for m in generated]), ""]
-        parts += [aligned(_PLAN_MEMORY, [_memory_row(m) for m in generated]), ""]
-    timed = [m for m in generated if m.get("measured")]
+        parts += [printed(_PLAN_WORK, generated), "", printed(_PLAN_MEMORY, map(_memory_row, generated)), ""]
+    timed = [m["measured"] | {"model": m["model"]} for m in generated if m.get("measured")]
     if timed:
-        parts += [aligned(_PLAN_TIMED, [_timed_row(m) for m in timed]), ""]
+        parts += [printed(_PLAN_TIMED, timed), ""]
     for m in plan["models"]:
         if m["load"] == "imported":
             parts.append(f"{m['model']}: {m['n_images']} imported images, cost {_figure(m['cost_usd'], '$.2f')}")
@@ -375,65 +346,42 @@ def _span(budget: dict[str, Any], name: str) -> str:
 
 
 _PLAN_WORK = (
-    "model",
-    "images",
-    "batches",
-    "batch size",
-    "size",
-    "steps",
-    "PFLOP/image",
-    "s/image",
-    "minimum",
-    "GPU-hours",
+    *(Column("model", "model"), Column("n_images", "images"), Column("n_batches", "batches")),
+    *(Column("batch_size", "batch size"), Column("width", "width"), Column("height", "height")),
+    *(Column("num_inference_steps", "steps"), Column("pflop_per_image", "PFLOP/image", ".3g")),
+    *(Column("planned_s_per_image", "s/image", ".3g"), Column("floor_s_per_image", "minimum", ".3g")),
+    Column("gpu_hours", "GPU-hours", ".3f"),
 )
-_PLAN_MEMORY = ("model", "encode", "denoise", "decode", "all loaded", "streamed", "fits", "cost", "Wh/image", "Wh")
+_PLAN_MEMORY = (
+    *(Column("model", "model"), *(Column(phase, phase, ".1f", unit="GB") for phase in ("encode", "denoise", "decode"))),
+    *(
+        Column("all_resident_gb", "all loaded", ".1f", unit="GB"),
+        Column("streamed", "streamed"),
+        Column("fits", "fits"),
+    ),
+    *(
+        Column("cost_usd", "cost", ",.2f", unit="$"),
+        Column("wh_per_image", "Wh/image", ".3g"),
+        Column("wh", "Wh", ".3g"),
+    ),
+)
+_PLAN_TIMED = (
+    *(Column("model", "measured"), Column("device", "on"), Column("random_weights", "random weights")),
+    *(
+        Column("batch_size", "batch"),
+        Column("step_s", "s/step", ".3g"),
+        Column("decode_s_per_image", "s decode", ".3g"),
+    ),
+    *(Column("s_per_image", "s/image", ".3g"), Column("gpu_hours", "GPU-hours", ".3g")),
+    Column("cost_usd", "cost", ",.4f", unit="$"),
+)
 
 
-_PLAN_TIMED = ("measured", "on", "weights", "batch", "s/step", "s decode", "s/image", "GPU-hours", "cost")
-
-
-def _timed_row(m: dict[str, Any]) -> list[str]:
-    t = m["measured"]
-    return [
-        m["model"],
-        t["device"],
-        "random" if t["random_weights"] else "model",
-        str(t["batch_size"]),
-        _figure(t["step_s"], ".3g"),
-        _figure(t["decode_s_per_image"], ".3g"),
-        _figure(t["s_per_image"], ".3g"),
-        _figure(t["gpu_hours"], ".3g"),
-        _figure(t["cost_usd"], "$.4f"),
-    ]
-
-
-def _work_row(m: dict[str, Any]) -> list[str]:
-    return [
-        m["model"],
-        str(m["n_images"]),
-        str(m["n_batches"]),
-        str(m["batch_size"]),
-        f"{m['width']}x{m['height']}",
-        str(m["num_inference_steps"]),
-        _figure(m["pflop_per_image"], ".3g"),
-        _figure(m["planned_s_per_image"], ".3g"),
-        _figure(m["floor_s_per_image"], ".3g"),
-        _figure(m["gpu_hours"], ".3f"),
-    ]
-
-
-def _memory_row(m: dict[str, Any]) -> list[str]:
+def _memory_row(m: dict[str, Any]) -> dict[str, Any]:
     fits = {phase["fits"] for phase in m["phases"].values()}
-    return [
-        m["model"],
-        *(f"{phase['total_gb']:.1f} GB" for phase in m["phases"].values()),
-        f"{m['all_resident_gb']:.1f} GB",
-        ", ".join(m["offload"]) or "-",
-        "no" if m["refused"] else "-" if None in fits else "yes",
-        _figure(m["cost_usd"], "$.2f"),
-        _figure(m["wh_per_image"], ".3g"),
-        _figure(m["wh"], ".3g"),
-    ]
+    verdict = "no" if m["refused"] else None if None in fits else "yes"
+    sizes = {name: phase["total_gb"] for name, phase in m["phases"].items()}
+    return m | sizes | {"streamed": ", ".join(m["offload"]) or None, "fits": verdict}
 
 
 def _figure(value: float | None, form: str) -> str:

@@ -1,6 +1,6 @@
 """A table as data, which `report.render` shows as text, JSON, CSV, LaTeX, Markdown or a table of a page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -56,19 +56,3 @@ class Table:
         """The columns' keys; one that an earlier column has is followed by the column's number."""
         keys = [column.key for column in self.columns]
         return [key if keys.index(key) == i else f"{key}_{i + 1}" for i, key in enumerate(keys)]
-
-    @classmethod
-    def of(
-        cls, title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()
-    ) -> "Table":
-        """The table of `rows` by the columns' keys; columns with no value in them or below are left out."""
-        used: list[Column] = []
-        for column in reversed(columns):
-            if any(row.get(column.key) is not None for row in rows) or (used and used[0].below and not column.below):
-                used.insert(0, column)
-        return cls(title, tuple(used), tuple(tuple(row.get(c.key) for c in used) for row in rows), tuple(notes))
-
-    def without(self, keys: Sequence[str]) -> "Table":
-        """The table, not yet ranked, without some columns."""
-        rows = [dict(zip(self.keys, row, strict=True)) for row in self.rows]
-        return Table.of(self.title, [column for column in self.columns if column.key not in keys], rows, self.notes)

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel, Field, ValidationError
 
-from local_bench.analysis.agreement import agreement, judge_labels, order_swaps
+from local_bench.analysis.agreement import Agreements, agreement, judge_labels, order_swaps
 from local_bench.core.errors import LedgerError
-from local_bench.core.table import Cell, Column, Table
+from local_bench.core.table import Column, Table
 from local_bench.models.cards import cards
+from local_bench.report.render import interval, table_of
 from local_bench.report.text import count, percent
 from local_bench.runs.config import RunConfig
 from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.agreement import Agreement
 from local_bench.settle.intervals import wilson
 from local_bench.suites.registry import suite
 
@@ -109,8 +109,10 @@ def judging_tables(run: RunDir) -> tuple[list[str], list[Table]]:
         same, n = same_answers(rows)
         summary = f"{same:,} of {count(n, 'answer')} the same every time" if n else "no comparable answers"
         sentences += [f"Repeatability of {judge.name}, all questions asked again: {summary}."] if rows else []
-    tables = [_judge_table(run_judges), *_agreement_tables(run), _order_table(run), repeatability_table(retests)]
-    return sentences, [table for table in tables if table.rows]
+    tables = [_judge_table(run_judges)]
+    if len(run_judges) > 1 or order_swaps(run):
+        tables += agreement_tables(agreement(run, top_k=TOP_K))
+    return sentences, [*tables, *([repeatability_table(retests)] if retests else [])]
 
 
 _CHECKS = (
@@ -120,136 +122,76 @@ _CHECKS = (
     "score. A test succeeds against the judge if that text alone raises the score."
 )
 _JUDGE = Column("judge", "judge")
-_SAME = (
-    Column("same", "same", percent),
-    Column("low", "low", percent, "95 %", below=True),
-    Column("high", "high", percent, "95 %", below=True),
-)
-_N_UNSCORED = Column("n_unscored", "unscored", ",")
 
 
 def _judge_table(run_judges: Sequence[Judge]) -> Table:
     columns = (
-        *(_JUDGE, Column("title", "title", below=True), Column("card", "card"), Column("protocol", "protocol")),
-        *(Column("form", "form", below=True), Column("transport", "transport"), Column("server", "server", below=True)),
-        *(Column("repeats", "batch invariance"), Column("check", "check", below=True)),
-        *(Column("fooled", "injections successful", ","), Column("low", "low", percent, "95 %", below=True)),
-        Column("high", "high", percent, "95 %", below=True),
-        *(Column("attacks", "of", ","), Column("unscored", "injections unscored", ",")),
+        *(Column("name", "judge"), Column("title", "title", below=True), Column("card", "card")),
+        *(Column("protocol", "protocol"), Column("form", "form", below=True), Column("transport", "transport")),
+        *(Column("external", "server", below=True), Column("repeats", "batch invariance")),
+        *(Column("check", "check", below=True), Column("n_fooled", "injections successful", ",")),
+        *(*interval("", percent), Column("n", "of", ","), Column("n_unscored", "injections unscored", ",")),
     )
     rows = []
     for judge in run_judges:
-        card, attacks = cards().get(judge.card), judge.attacks
-        n = attacks.n if attacks else 0
-        low, high = wilson(min(attacks.n_fooled, n), n) if attacks else (None, None)
-        rows.append(
-            {
-                "judge": judge.name,
-                "title": card.title if card else None,
-                "card": judge.card,
-                "protocol": judge.protocol,
-                "form": _PROTOCOLS.get(judge.protocol.rpartition("-")[0]),
-                "transport": judge.transport,
-                "server": "external server" if judge.server == "external" else None,
-                "repeats": judge.repeats,
-                "check": judge.check,
-                "fooled": attacks.n_fooled if attacks else NOT_TRIED,
-                "low": low,
-                "high": high,
-                "attacks": attacks.n if attacks else None,
-                "unscored": attacks.n_unscored if attacks else None,
-            }
-        )
-    return Table.of(
-        "The judges", columns, rows, ["Small: the 95 % Wilson interval of the share of successful injections."]
-    )
+        card = cards().get(judge.card)
+        row = judge.model_dump() | {"title": card.title if card else None, "n_fooled": NOT_TRIED}
+        row |= {"form": _PROTOCOLS.get(judge.protocol.rpartition("-")[0]), "repeats": judge.repeats}
+        row |= {"external": "external server" if judge.server == "external" else None, "check": judge.check}
+        if tried := judge.attacks:
+            low, high = wilson(min(tried.n_fooled, tried.n), tried.n)
+            row |= {"n_fooled": tried.n_fooled, "low": low, "high": high, "n": tried.n, "n_unscored": tried.n_unscored}
+        rows.append(row)
+    notes = ["Small: the 95 % Wilson interval of the share of successful injections."]
+    return table_of("The judges", columns, rows, notes)
 
 
-def _agreement_tables(run: RunDir) -> list[Table]:
-    if len(judge_labels(run)) < 2:
-        return []
-    compared = agreement(run, top_k=TOP_K)
-    columns = (
-        *(Column("dimension", "dimension"), _JUDGE, Column("against", "other judge"), Column("n", "images", ",")),
-        *(*_SAME, Column("kappa", "kappa", ".2f"), Column("models", "models", ","), Column("rho", "rho", ".2f")),
-        *(Column("top_k", f"top {TOP_K}", percent), _N_UNSCORED),
+def agreement_tables(found: Agreements) -> list[Table]:
+    """Pairs of raters, Krippendorff's alpha, and sets shown in both orders; those without rows are left out."""
+    pairs = (
+        *(_JUDGE, Column("against", "against"), Column("dimension", "dimension"), Column("rate.n", "images", ",")),
+        *(Column("rate.value", "agreement", ".3f"), *interval("rate", ".2f")),
+        *(Column("kappa.value", "kappa", ".3f"), *interval("kappa", ".2f")),
+        *(Column("rho.n", "models", ","), Column("rho.value", "rho", ".3f")),
+        *(Column("top_k.value", f"top {found.k}", ".3f"), Column("rate.n_unscored", "unscored", ",")),
     )
-    rows = [
-        {
-            "dimension": pair.dimension,
-            "judge": pair.judge,
-            "against": pair.against,
-            "kappa": pair.kappa and pair.kappa.value,
-            "models": pair.rho.n,
-            "rho": pair.rho.value,
-            "top_k": pair.top_k.value,
-            **(_share(pair.rate) if pair.rate else {}),
-        }
-        for pair in compared.pairs
-    ]
     notes = [
-        f"Same: the decision about each image (95 % interval over tasks), with Cohen's kappa. Rho and top {TOP_K}: "
-        f"Spearman's correlation and overlap of the best {TOP_K} in the ranking of models by mean score. A dash: "
-        "undefined, e.g. all ratings are equal, or fewer than four models. `local-bench agreement` also compares "
-        "judges with human annotators."
+        "Agreement: rate of equal decisions about an image (95 % interval over tasks), with Cohen's kappa. Rho and "
+        f"top {found.k}: Spearman's correlation and overlap of the best {found.k} in the ranking of models by mean "
+        "score. A dash: undefined, e.g. all ratings are equal, or fewer than four models."
     ]
-    alphas = Table.of(
-        "Krippendorff's alpha of all judges",
-        (
-            *(Column("dimension", "dimension"), Column("alpha", "alpha", ".2f"), Column("n_raters", "judges", ",")),
-            Column("n", "images", ","),
-        ),
-        [{**vars(alpha), "alpha": alpha.alpha.value, "n": alpha.alpha.n} for alpha in compared.alphas],
+    alphas = (
+        *(Column("among", "among"), Column("dimension", "dimension"), Column("n_raters", "raters", ",")),
+        *(Column("alpha.n", "images", ","), Column("level", "level"), Column("alpha.value", "alpha", ".3f")),
+        *(Column("same.value", "same", ".3f"), Column("alpha.n_unscored", "unscored", ",")),
     )
-    return [Table.of("Agreement of two judges", columns, rows, notes), alphas]
-
-
-def _order_table(run: RunDir) -> Table:
-    columns = (
-        *(_JUDGE, Column("n", "images", ","), *_SAME, Column("difference", "second - first", "+.2f")),
-        *(Column("difference_low", "low", "+.2f", below=True), Column("difference_high", "high", "+.2f", below=True)),
-        _N_UNSCORED,
+    orders = (
+        *(_JUDGE, Column("same.n", "images", ","), Column("same.value", "same", ".3f"), *interval("same", ".2f")),
+        *(Column("mean_difference", "difference", "+.2f"), *interval("interval", "+.2f", "0", "1")),
+        Column("same.n_unscored", "unscored", ","),
     )
-    rows: list[dict[str, Cell]] = []
-    for swap in order_swaps(run):
-        low, high = swap.interval or (None, None)
-        rows.append(
-            {**_share(swap.same), "judge": swap.judge, "difference": swap.mean_difference}
-            | {"difference_low": low, "difference_high": high}
-        )
-    notes = [
-        "How often an image got the same answer in both orders, and the mean change of its value; 95 % intervals "
-        "over tasks."
-    ]
-    return Table.of("Sets shown in both orders", columns, rows, notes)
+    order_note = "The same answer in both orders, and the mean change of the value from the first to the second one."
+    tables = (
+        table_of("Agreement", pairs, found.pairs, notes),
+        table_of("Krippendorff's alpha", alphas, found.alphas),
+        table_of("Sets shown in both orders", orders, found.order_swaps, [order_note]),
+    )
+    return [table for table in tables if table.rows]
 
 
 def repeatability_table(retests: Sequence[RepeatabilityRow]) -> Table:
     """Of each judge, by criterion."""
     columns = (
         *(_JUDGE, Column("rubric", "rubric"), Column("criterion", "criterion"), Column("rounds", "rounds", ",")),
-        *(Column("n", "questions", ","), *_SAME, Column("difference", "difference", ".2f"), _N_UNSCORED),
+        *(Column("retest.same.n", "questions", ","), Column("retest.same.value", "same", percent)),
+        *(*interval("retest.same", percent), Column("retest.mean_abs_difference", "difference", ".2f")),
+        Column("retest.same.n_unscored", "unscored", ","),
     )
-    rows = [
-        {
-            "judge": row.judge,
-            "rubric": row.rubric,
-            "criterion": row.criterion,
-            "rounds": row.rounds,
-            "difference": row.retest.mean_abs_difference,
-            **_share(row.retest.same),
-        }
-        for row in retests
-    ]
     notes = [
         "Questions with the same answer every time, with 95 % intervals over tasks, and the mean difference between "
         "two answers to one question."
     ]
-    return Table.of("Repeatability by criterion", columns, rows, notes)
-
-
-def _share(rate: Agreement) -> dict[str, Cell]:
-    return {"n": rate.n, "same": rate.value, "low": rate.low, "high": rate.high, "n_unscored": rate.n_unscored}
+    return table_of("Repeatability by criterion", columns, retests, notes)
 
 
 def judge_warnings(run: RunDir) -> list[str]:

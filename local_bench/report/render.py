@@ -6,8 +6,9 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from itertools import groupby
 from typing import Any
 
@@ -38,6 +39,41 @@ _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     DASH: "--",
     "†": r"$\dagger$",
 }
+
+
+def table_of(title: str, columns: Sequence[Column], rows: Iterable[Any], notes: Sequence[str] = ()) -> Table:
+    """The table of `rows` by the columns' keys: of a mapping its keys; of any other object attributes and indices with
+    dots between them (`rate.interval.0`), without a value after None. A column is left out if it and what is below it
+    have no value in any row."""
+    cells = [[_value(row, column.key) for column in columns] for row in rows]
+    used: list[int] = []
+    for i in reversed(range(len(columns))):
+        has_values = any(row[i] is not None for row in cells)
+        if has_values or (used and columns[used[0]].below and not columns[i].below):
+            used.insert(0, i)
+    kept = tuple(columns[i] for i in used)
+    return Table(title, kept, tuple(tuple(row[i] for i in used) for row in cells), tuple(notes))
+
+
+def _value(row: Any, key: str) -> Any:
+    if isinstance(row, Mapping):
+        row = row.get(key)
+    else:
+        for part in key.split("."):
+            if row is not None:
+                row = row[int(part)] if part.isdigit() else getattr(row, part)
+    return float(row) if isinstance(row, Fraction) else row
+
+
+def interval(key: str, form: str | Callable[[Any], str], low: str = "low", high: str = "high") -> tuple[Column, Column]:
+    """The columns of the 95 % interval at `key`."""
+    prefix = f"{key}." if key else ""
+    return tuple(Column(f"{prefix}{end}", end, form, "95 %", below=True) for end in (low, high))  # type: ignore[return-value]
+
+
+def printed(columns: Sequence[Column], rows: Iterable[Any], notes: Sequence[str] = ()) -> str:
+    """For a terminal: the columns of the rows' table, and notes."""
+    return "\n".join([columns_text(table_of("", columns, rows)), *notes])
 
 
 def ranked(table: Table, marks: Sequence[Mark] = ("best", "second", "third")) -> Table:
@@ -99,7 +135,8 @@ def columns_text(table: Table) -> str:
     """Aligned columns; the two ends of an interval are one column."""
     spans: list[list[int]] = []
     for i, column in enumerate(table.columns):
-        if column.below and spans and table.columns[spans[-1][-1]].below:
+        before = table.columns[spans[-1][-1]] if spans else column
+        if column.below and spans and before.below and before.group == column.group and len(spans[-1]) == 1:
             spans[-1].append(i)
         else:
             spans.append([i])

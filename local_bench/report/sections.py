@@ -4,7 +4,6 @@ the benchmark's numbers, ground truth, other scenarios, scores, judges, generati
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 from local_bench.analysis.economics import economics_of
@@ -14,13 +13,14 @@ from local_bench.analysis.official import format_of, official
 from local_bench.analysis.performance import GenerationStats, generation_stats, prompt_truncations
 from local_bench.analysis.sensitivity import Sweep, over_prices, over_thresholds
 from local_bench.analysis.settlement import Accounting
-from local_bench.analysis.workflows import workflow_results
+from local_bench.analysis.workflows import Workflow, workflow_results
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_fine
 from local_bench.core.table import Cell, Column, Table
 from local_bench.models.gpus import gpu_of
 from local_bench.report.judging import judging_tables
+from local_bench.report.render import interval, table_of
 from local_bench.report.scores import better, decimals, figure, score_intervals, score_names
 from local_bench.report.settlement import settlement_table, total_row
 from local_bench.report.text import count, duration, energy, operations, percent, significant, usd_fraction
@@ -28,7 +28,8 @@ from local_bench.report.view import model_order, price_sentence, thresholds
 from local_bench.runs.contents import root
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Reason
-from local_bench.settle.ground_truth import ALL
+from local_bench.settle.competition import Ranking
+from local_bench.settle.savings import ClientSavings
 from local_bench.suites.api_prices import api_prices
 
 MAX_REASONS = 30
@@ -98,7 +99,7 @@ def _settlement(run: RunDir, money: Accounting, priced: bool) -> Content:
         for s in money.settlements
         if category in s.by_category
     ]
-    rules = Table.of(
+    rules = table_of(
         "Effect of the hard rules on first attempts",
         (
             _MODEL,
@@ -117,7 +118,7 @@ def _settlement(run: RunDir, money: Accounting, priced: bool) -> Content:
 def _reasons(title: str, where: str, reasons: Sequence[Reason]) -> Table:
     columns = (Column("text", "reason"), Column("where", where), Column("n", "n", ","))
     notes = [f"The {MAX_REASONS} most frequent reasons."] if len(reasons) == MAX_REASONS else []
-    return Table.of(title, columns, [row._asdict() for row in reasons], notes)
+    return table_of(title, columns, [row._asdict() for row in reasons], notes)
 
 
 def _benchmark(run: RunDir) -> Content:
@@ -154,67 +155,33 @@ def _truth(truth: GroundTruthCheck | None) -> Content:
             f"{count(unknown, 'deliverable')} have no ground truth (not generated, or of another size) and are left "
             "out."
         )
-    money = Table.of(
+    money = table_of(
         "Revenue by the judge, by a perfect judge, and by ground truth",
         (
-            _MODEL,
-            *(_usd("judged", "by the judge"), _usd("faultless", "perfect judge"), _usd("true", "ground truth")),
-            *(_usd("true_low", "low", below=True), _usd("true_high", "high", below=True)),
-            _usd("off", "error", about="Judge minus ground truth."),
-            *(_usd("off_low", "low", below=True), _usd("off_high", "high", below=True)),
-            *(_usd("too_much", "paid but wrong"), _usd("too_little", "right but not paid")),
-            Column("right", "right", percent),
-            *(Column("right_low", "low", percent, below=True), Column("right_high", "high", percent, below=True)),
-            Column("n", "images", ","),
-            Column("decided", "decisions correct", percent),
-            *(Column("decided_low", "low", percent, below=True), Column("decided_high", "high", percent, below=True)),
-            Column("rho", "rho", ".2f", about="Spearman's correlation of the judge's score with the true one."),
+            *(_MODEL, _usd("judged_micro_usd", "by the judge"), _usd("faultless_micro_usd", "perfect judge")),
+            *(_usd("true_micro_usd", "ground truth"), *interval("true_interval_micro_usd", usd, "0", "1")),
+            _usd("off_micro_usd", "error", about="Judge minus ground truth."),
+            *interval("off_interval_micro_usd", usd, "0", "1"),
+            *(_usd("too_much_micro_usd", "paid but wrong"), _usd("too_little_micro_usd", "right but not paid")),
+            *(Column("n_right", "right", ","), *interval("", percent, "right_low", "right_high")),
+            *(Column("n", "of", ","), Column("decided.value", "decisions correct", percent)),
+            *interval("decided", percent),
+            Column("rho.value", "rho", ".2f", about="Spearman's correlation of the judge's score with the true one."),
         ),
-        [
-            {
-                "model": row.model,
-                **{name: getattr(row, f"{name}_micro_usd") for name in ("judged", "faultless", "true", "off")},
-                **{name: getattr(row, f"{name}_micro_usd") for name in ("too_much", "too_little")},
-                **ends("true", row.true_interval_micro_usd),
-                **ends("off", row.off_interval_micro_usd),
-                "right": row.n_right / row.n if row.n else None,
-                **ends("right", (row.right_low, row.right_high)),
-                "n": row.n,
-                "decided": row.decided.value,
-                **ends("decided", (row.decided.low, row.decided.high)),
-                "rho": row.rho.value,
-            }
-            for row in sorted(truth.money, key=lambda row: (-row.judged_micro_usd, row.model))
-        ],
+        sorted(truth.money, key=lambda row: (-row.judged_micro_usd, row.model)),
         ["Small: 95 % intervals for tasks like these."],
     )
-    answers = Table.of(
+    answers = table_of(
         "Accuracy of the judge's answers",
         (
-            *(Column("rubric", "rubric"), Column("judge", "judge"), _MODEL),
-            Column("n", "answers", ","),
-            Column("same", "correct", percent, higher_is_better=True),
-            *(Column("same_low", "low", percent, below=True), Column("same_high", "high", percent, below=True)),
+            *(Column("rubric", "rubric"), Column("judge", "judge"), _MODEL, Column("same.n", "answers", ",")),
+            *(Column("same.value", "correct", percent), *interval("same", percent)),
             *(Column("n_yes_for_no", "false positives", ","), Column("n_no_for_yes", "false negatives", ",")),
-            Column("rho", "rho", ".2f"),
-            Column("bias", "bias", "+.2f", about="Mean of given minus true, in the rubric's points."),
-            *(Column("bias_low", "low", "+.2f", below=True), Column("bias_high", "high", "+.2f", below=True)),
-            _N_UNSCORED,
+            Column("rho.value", "rho", ".2f"),
+            Column("mean_difference", "bias", "+.2f", about="Mean of given minus true, in the rubric's points."),
+            *(*interval("interval", "+.2f", "0", "1"), Column("same.n_unscored", "unscored", ",")),
         ),
-        [
-            {
-                **{name: getattr(row, name) for name in ("rubric", "judge", "n_yes_for_no", "n_no_for_yes")},
-                "model": "all" if row.model == ALL else row.model,
-                "n": row.same.n,
-                "same": row.same.value,
-                **ends("same", (row.same.low, row.same.high)),
-                "rho": row.rho and row.rho.value,
-                "bias": row.mean_difference,
-                **ends("bias", row.interval),
-                "n_unscored": row.same.n_unscored,
-            }
-            for row in truth.answers
-        ],
+        truth.answers,
         ["Small: 95 % intervals over tasks. There is no ground truth for sharpness and aesthetics."],
     )
     return sentences, _some(money, answers)
@@ -229,12 +196,6 @@ def _each(micro: int) -> str:
     return usd_fine(micro) if micro else "<$0.000001"
 
 
-def ends(name: str, interval: tuple[float | None, float | None] | None) -> dict[str, Cell]:
-    """The two columns of an interval."""
-    low, high = interval or (None, None)
-    return {f"{name}_low": low, f"{name}_high": high}
-
-
 # ---- other scenarios
 
 
@@ -243,63 +204,44 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
     if found is None:
         return [], []
     several, prices = len(found.table.models) > 1, api_prices("servimage")
-    saved = zip(found.table.models, found.by_ledger, found.by_api, strict=True)
-    rows: list[dict[str, Any]] = []
-    for model, here, at_api in saved:
-        placed = found.competition.placed[model]
-        row = {"model": model, "rank": placed.rank, "revenue": placed.revenue_usd, "won": placed.n_won}
-        row |= {"low": placed.revenue_low_usd, "high": placed.revenue_high_usd, "shared": placed.n_shared or None}
-        row |= {"cost": here.cost_usd, "saved": here.cost_savings, "ratio": here.contribution_ratio}
-        row |= {"contribution": here.model_contribution, "api_cost": at_api.cost_usd}
-        rows.append(row | {"api_saved": at_api.cost_savings, "api_ratio": at_api.contribution_ratio})
-    rows = [{name: _number(value) for name, value in row.items()} for row in rows]
-    competition = ("rank", "revenue", "low", "high", "won", "shared")
-    columns = (
-        _MODEL,
-        Column("rank", "rank", ","),
-        *(Column(name, label, usd_fraction, **more) for name, label, more in _COMPETITION),
-        *(Column("won", "tasks won", ","), Column("shared", "shared", "{:,} shared".format, below=True)),
-        *(Column("cost", "cost", usd_fraction), Column("saved", "saved", percent)),
-        *(Column("contribution", "contribution", percent), Column("ratio", "ratio", ".2f")),
-        *(Column("api_cost", "cost", usd_fraction, "at an API"), Column("api_saved", "saved", percent, "at an API")),
-        Column("api_ratio", "ratio", ".2f", "at an API"),
+    models = zip(found.table.models, found.by_ledger, found.by_api, strict=True)
+    rows = [_Scenario(model, found.competition.placed[model], here, api) for model, here, api in models]
+    competition = (
+        *(Column("placed.rank", "rank", ","), Column("placed.revenue_usd", "revenue in competition", usd_fraction)),
+        Column("placed.revenue_low_usd", "low", usd_fraction, "range", below=True),
+        Column("placed.revenue_high_usd", "high", usd_fraction, "range", below=True),
+        *(Column("placed.n_won", "tasks won", ","), Column("placed.n_shared", "shared", ",", below=True)),
     )
-    table = Table.of(
+    columns = (
+        *(_MODEL, *(competition if several else ()), Column("here.cost_usd", "cost", usd_fraction)),
+        *(Column("here.cost_savings", "saved", percent), Column("here.model_contribution", "contribution", percent)),
+        *(Column("here.contribution_ratio", "ratio", ".2f"), Column("api.cost_usd", "cost", usd_fraction, "at an API")),
+        Column("api.cost_savings", "saved", percent, "at an API"),
+        Column("api.contribution_ratio", "ratio", ".2f", "at an API"),
+    )
+    table = table_of(
         "The same images in competition, and as a first attempt at the measured cost",
         columns,
-        sorted(rows, key=lambda row: (row["rank"], row["model"])),
+        sorted(rows, key=lambda row: (row.placed.rank, row.model)),
         _competition_notes(several, found.competition.n_open),
     )
-    break_even = Table.of(
+    break_even = table_of(
         "Break-even with an API",
         (
             *(_MODEL, Column("api", "API"), Column("api_usd", "API, per image", usd_fraction)),
-            *(Column("here", "here, per image", usd_fraction), Column("more", "one more", usd_fraction, below=True)),
-            Column(
-                "hour", "hour up to", usd_fraction, about="The highest price of a device-hour, for a job of this size."
-            ),
-            Column("endless", "without end", usd_fraction, below=True),
+            Column("usd_here", "here, per image", usd_fraction),
+            Column("usd_one_more", "one more", usd_fraction, below=True),
+            Column("usd_per_hour", "hour up to", usd_fraction, about="The highest price of a device-hour."),
+            Column("usd_per_hour_endless", "without end", usd_fraction, below=True),
             Column("images", "images from", ",", about="The smallest number of images at this run's price."),
         ),
+        found.against,
         [
-            {
-                "model": row.model,
-                "api": row.api,
-                "api_usd": _number(row.api_usd),
-                "here": _number(row.usd_here),
-                "more": _number(row.usd_one_more),
-                "hour": _number(row.usd_per_hour),
-                "endless": _number(row.usd_per_hour_endless),
-                "images": "never" if row.images is None else row.images,
-            }
-            for row in found.against
-        ],
-        [
-            "Small: the cost of one more image, and the highest price of a device-hour for an unlimited job. API "
-            f"prices: {prices.source}, {prices.date}; lowest, median, highest."
+            "Small: the cost of one more image, and the highest price of a device-hour for an unlimited job. A "
+            f"dash: never. API prices: {prices.source}, {prices.date}; lowest, median, highest."
         ],
     )
-    tables = [table if several else table.without(competition), _workflows(run, money), break_even]
+    tables = [table, workflow_table(workflow_results(run.store, money)), break_even]
     tables.append(
         _sweep(
             "Revenue at a common threshold of all deciding scores",
@@ -319,11 +261,14 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
     return [], _some(*tables)
 
 
-_COMPETITION: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("revenue", "revenue in competition", {}),
-    ("low", "low", {"group": "range", "below": True}),
-    ("high", "high", {"group": "range", "below": True}),
-)
+@dataclass(frozen=True)
+class _Scenario:
+    """A model in competition, and as a first attempt at the metered cost and at an API's."""
+
+    model: str
+    placed: Ranking
+    here: ClientSavings
+    api: ClientSavings
 
 
 def _competition_notes(several: bool, n_open: int) -> list[str]:
@@ -341,33 +286,21 @@ def _competition_notes(several: bool, n_open: int) -> list[str]:
     return [*([competition] if several else []), savings, *([undecided] if n_open else [])]
 
 
-def _workflows(run: RunDir, money: Accounting) -> Table:
-    return Table.of(
+def workflow_table(workflows: Sequence[Workflow]) -> Table:
+    return table_of(
         "Workflows on the same attempts",
         (
-            *(_MODEL, Column("way", "workflow"), Column("passed", "passed", ",")),
-            Column("at_best", "at best", ",", below=True),
-            *(Column("n", "of", ","), Column("images", "images", ","), Column("reviews", "reviews", ",")),
-            *(_usd("revenue", "revenue"), Column("cost", "cost", usd_fraction)),
+            *(_MODEL, Column("result.way", "workflow"), Column("result.n_passed", "passed", ",")),
+            Column("result.n_passed_high", "at best", ",", below=True),
+            *(Column("result.n_tasks", "of", ","), Column("result.n_images", "images", ",")),
+            *(Column("result.n_reviews", "reviews", ","), _usd("revenue_micro_usd", "revenue")),
+            Column("images_usd", "cost of images", usd_fraction),
         ),
-        [
-            {
-                "model": way.model,
-                "way": way.result.way,
-                "passed": way.result.n_passed,
-                "n": way.result.n_tasks,
-                "at_best": way.result.n_passed_high if way.result.n_passed_high != way.result.n_passed else None,
-                "images": way.result.n_images,
-                "reviews": way.result.n_reviews,
-                "revenue": way.revenue_micro_usd,
-                "cost": _number(way.images_usd),
-            }
-            for way in workflow_results(run.store, money)
-        ],
+        workflows,
         [
             "One shot; retries until one passes; best of N by summed scores. A human reviews the first attempt or "
-            "the selected image once, and every retry. Cost: of the images that the workflow uses. Small: passed if "
-            "all undecided pass."
+            "the selected image once, and every retry. Cost: of the images that the workflow uses. At best: if all "
+            "undecided pass."
         ],
     )
 
@@ -376,19 +309,14 @@ def _sweep(title: str, sweep: Sweep | None, text: Any, note: str) -> Table:
     points = [] if sweep is None else sweep.points
     settings = [text(point.setting[0][1]) for point in points]
     models = list(points[0].values) if points else []
-    rows = tuple((model, *(_number(point.values[model]) for point in points)) for model in models)
+    rows = [{"model": model} | dict(zip(settings, (p.values[model] for p in points), strict=True)) for model in models]
     notes = [note]
     for flip in sweep.flips if sweep else ():
         where = ", ".join(text(value) for setting in flip.settings for _, value in setting)
         notes.append(f"{flip.behind} is ahead of {flip.ahead} at {where}.")
     if sweep and not sweep.flips and len(models) > 1:
         notes.append("The ranking does not change.")
-    columns = (_MODEL, *(Column(setting, setting, usd_fraction) for setting in settings))
-    return Table(title, columns, rows, tuple(notes))
-
-
-def _number(value: Any) -> Any:
-    return float(value) if isinstance(value, Fraction) else value
+    return table_of(title, (_MODEL, *(Column(setting, setting, usd_fraction) for setting in settings)), rows, notes)
 
 
 # ---- scores
@@ -419,7 +347,7 @@ def _scores(run: RunDir) -> Content:
                     "n_missing": n_images.get(model, 0) - n - n_na - n_unscored,
                 }
             )
-    table = Table.of(
+    table = table_of(
         "Means, and the images behind them",
         (
             *(Column("score", "score"), _MODEL, Column("mean", "mean")),
@@ -452,7 +380,7 @@ def _spread(n_judges: int) -> str:
 
 def _generation(run: RunDir, made: list[GenerationStats]) -> Content:
     on_cpu = all(device == "cpu" for m in made for device in m.timing.devices)
-    table = Table.of(
+    table = table_of(
         "Time, cost and energy per image",
         (
             *(_MODEL, Column("images", "images", ","), Column("size", "size", below=True)),
@@ -478,7 +406,7 @@ def _generation(run: RunDir, made: list[GenerationStats]) -> Content:
     if gpus:
         peaks = " and ".join(f"{gpu.peak_tflops:g} TFLOP/s of {gpu.title}" for gpu in gpus.values())
         sentences.append(f"Floors and utilisation (MFU) are relative to a peak of {peaks} (dense bfloat16).")
-    cuts = Table.of(
+    cuts = table_of(
         "Prompts longer than an encoder's limit",
         (
             *(_MODEL, Column("encoder", "encoder"), Column("n_prompts", "prompts", ",")),
@@ -558,14 +486,14 @@ def _costs(run: RunDir, money: Accounting) -> Content:
         *(Column("phase", "phase"), _MODEL, Column("held_ns", "held", duration), Column("n_items", "items", ",")),
         *(Column("energy_mj", "energy", energy), _usd("cost", "cost", usd_fine)),
     )
-    return sentences, _some(Table.of("Device time and cost, by phase and model", columns, rows))
+    return sentences, _some(table_of("Device time and cost, by phase and model", columns, rows))
 
 
 # ---- provenance
 
 
 def _provenance(run: RunDir) -> Content:
-    sessions = Table.of(
+    sessions = table_of(
         "Sessions and their devices",
         (
             *(Column("session", "session"), Column("started_utc", "started"), Column("device", "device")),

@@ -5,6 +5,7 @@ from typing import Any
 
 from local_bench.core.money import usd_number
 from local_bench.core.table import Column, Table
+from local_bench.report.render import table_of
 from local_bench.report.text import percent, small_usd
 from local_bench.settle.settlement import Settlement, Total
 
@@ -16,8 +17,8 @@ COLUMNS = (
     Column("revenue_usd", "revenue", ",.2f", higher_is_better=True, unit="$"),
     Column("low", "low", ",.2f", "95 %", unit="$", below=True, about=_INTERVAL),
     Column("high", "high", ",.2f", "95 %", unit="$", below=True, about=_INTERVAL),
-    Column("bound_low", "low", ",.2f", "bounds", unit="$", about="If no unscored image were accepted."),
-    Column("bound_high", "high", ",.2f", "bounds", unit="$", about="If all unscored images were accepted."),
+    Column("bound_low", "low", ",.2f", "bounds", unit="$", below=True, about="If no unscored image were accepted."),
+    Column("bound_high", "high", ",.2f", "bounds", unit="$", below=True, about="If all unscored images were accepted."),
     Column(
         "whole_usd", "full tasks only", ",.2f", unit="$", about="The prices of the tasks with every image accepted."
     ),
@@ -81,11 +82,11 @@ def model_row(settlement: Settlement) -> dict[str, Any]:
     }
 
 
-def settlement_table(title: str, rows: Sequence[Row]) -> Table:
+def settlement_table(title: str, rows: Sequence[Row], left_out: Sequence[str] = ()) -> Table:
     """The rows of `total_row` and `model_row`, and what is added to them; tasks and images as counts."""
-    return Table.of(title, [column for column in COLUMNS if column.key not in ("tasks", "images")], rows)
+    return table_of(title, [column for column in COLUMNS if column.key not in ("tasks", "images", *left_out)], rows)
 
 
 def paper_table(title: str, rows: Sequence[Row]) -> Table:
     """The columns that a paper shows; tasks and images as fractions."""
-    return Table.of(title, [column for column in COLUMNS if column.key in PAPER], rows)
+    return table_of(title, [column for column in COLUMNS if column.key in PAPER], rows)

@@ -63,13 +63,13 @@ def test_the_report_has_scenarios_and_break_even(make_run):  # noqa: F811
     with RunDir.open(make_run(on_gpus=True)) as run:
         found = section_rows(run, "scenarios")
     rows = found[COMPETITION]
-    assert [(row["model"], row["rank"]) for row in rows] == [("alpha", 1), ("some-api", 2), ("beta", 3)]
-    assert sum(row["revenue"] for row in rows) == 135, "all orders are paid in full"
+    assert [(row["model"], row["placed.rank"]) for row in rows] == [("alpha", 1), ("some-api", 2), ("beta", 3)]
+    assert sum(row["placed.revenue_usd"] for row in rows) == 135, "all orders are paid in full"
     cheapest, middle, dearest = (row for row in found["Break-even with an API"] if row["model"] == "alpha")
     assert (cheapest["api"], dearest["api"]) == ("gemini-2.5-flash-image", "gpt-image-1")
     assert (cheapest["api_usd"], dearest["api_usd"]) == (pytest.approx(0.015947911), pytest.approx(0.137406))
     # three images in 4.4 s each, 51 s besides, at 1.80 an hour
-    assert (middle["here"], middle["more"]) == (pytest.approx(0.0107), pytest.approx(0.0022))
+    assert (middle["usd_here"], middle["usd_one_more"]) == (pytest.approx(0.0107), pytest.approx(0.0022))
     assert cheapest["images"] == 2, "0.0255 once, and 0.0137 saved an image"
 
 
@@ -78,8 +78,8 @@ def test_the_report_has_the_api_price_of_a_local_model(make_run):  # noqa: F811
     with RunDir.open(path) as run:
         run.config.settlement.api_usd_per_image["alpha"] = "0.1"
         rows = {row["model"]: row for row in section_rows(run, "scenarios")[COMPETITION]}
-    assert rows["alpha"]["api_cost"] == pytest.approx(0.3)
-    assert rows["beta"]["api_cost"] is None
+    assert rows["alpha"]["api.cost_usd"] == pytest.approx(0.3)
+    assert rows["beta"]["api.cost_usd"] is None
 
 
 def test_energy_is_paid_where_it_was_measured(make_run):  # noqa: F811

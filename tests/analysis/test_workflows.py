@@ -93,4 +93,4 @@ def test_images_of_a_workflow_cost_as_in_the_run(run_dir):
 def test_the_report_has_workflows_for_several_attempts(run_dir):
     with RunDir.open(run_dir) as run:
         rows = section_rows(run, "scenarios")["Workflows on the same attempts"]
-    assert any("up to 3 tries" in row["way"] for row in rows)
+    assert any("up to 3 tries" in row["result.way"] for row in rows)

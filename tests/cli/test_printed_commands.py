@@ -36,7 +36,7 @@ VALUES = {
 BLANKS = {
     "plan": ["my.yaml"], "run": ["my.yaml"],
     "judge": [RUN], "annotate": [RUN], "annotate status": [RUN], "annotate export": [RUN], "settle": [RUN],
-    "verify": [RUN], "recover": [RUN], "agreement": [RUN, "labels.jsonl"], "reproduce": ["servimage"],
+    "verify": [RUN], "report": [RUN], "recover": [RUN], "agreement": [RUN, "labels.jsonl"], "reproduce": ["servimage"],
     "score": ["servimage", "annotations.jsonl", ""], "predictor evaluate": ["payers/a"],
     "models fetch": ["flux1-schnell", 40 * "a"], "models add": ["lab/model"], "suites fetch": ["servimage", "new"],
 }  # fmt: skip

@@ -16,7 +16,7 @@ from .written import Report, report
 
 MakeRun = Callable[..., Path]
 JUDGES = "The judges"
-AGREEMENT = "Agreement of two judges"
+AGREEMENT = "Agreement"
 REPEATED = "Repeatability by criterion"
 
 
@@ -71,14 +71,14 @@ def test_notes_about_another_judge_are_not_used(make_run: MakeRun) -> None:
 def test_judges_of_a_panel_are_compared(make_run: MakeRun) -> None:
     """`gamma` rejects all by brf; `delta` accepts what `alpha` made; of `beta` two images have no brf from `gamma`."""
     written = report(make_run(panel=True))
-    assert written.rows(AGREEMENT, "dimension", "judge", "other judge", "images", "same", "models", "unscored") == [
-        ["brf", "gamma", "delta", "4", "25.0 % 0.1 % to 99.3 %", "2", "2"],
+    assert written.rows(AGREEMENT, "dimension", "judge", "against", "images", "agreement", "models", "unscored") == [
+        ["brf", "gamma", "delta", "4", "0.250 0.00 to 0.99", "2", "2"],
         ["veq", "gamma", "delta", "0", DASH, "0", "6"],
         ["cns", "gamma", "delta", "0", DASH, "0", "4"],
-        ["overall", "gamma", "delta", "1", "100.0 %", "0", "5"],
+        ["overall", "gamma", "delta", "1", "1.000", "0", "5"],
     ]
     assert not {"rho", "top 3"} & set(written.headings[AGREEMENT])  # gamma gives both models the same mean
-    alphas = written.rows("Krippendorff's alpha of all judges", "dimension", "judges", "images")
+    alphas = written.rows("Krippendorff's alpha", "dimension", "raters", "images")
     assert alphas[0] == ["brf", "2", "4"]
     assert "Scores are the mean over 2 judges." in written.text
 
@@ -86,7 +86,7 @@ def test_judges_of_a_panel_are_compared(make_run: MakeRun) -> None:
 def test_order_swaps_and_repetitions_are_reported(make_run: MakeRun) -> None:
     written = report(make_run(panel=True))
     assert written.tables["Sets shown in both orders"] == [
-        [name, "4", "50.0 %", "-1.00", "0"] for name in ("gamma", "delta")
+        [name, "4", "0.500", "-1.00", "0"] for name in ("gamma", "delta")
     ]
     assert "Repeatability of gamma, all questions asked again: 1 of 2 answers the same every time." in written.text
     assert written.tables[REPEATED] == [  # delta has no repetition

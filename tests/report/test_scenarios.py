@@ -54,8 +54,8 @@ def test_json_and_exports_have_the_tables_of_the_page(make_run: MakeRun) -> None
     shown = {str(row[0]): dict(zip(table.keys, row, strict=True)) for row in table.rows}
     assert list(shown) == list(found["competition"])
     for model, row in shown.items():
-        assert row["revenue"] == found["competition"][model]["revenue_usd"]
-        assert row["rank"] == found["competition"][model]["rank"]
+        assert row["placed.revenue_usd"] == found["competition"][model]["revenue_usd"]
+        assert row["placed.rank"] == found["competition"][model]["rank"]
     by_model = result["benchmark"]["all"]["models"]
     for model, reduced in found["cost_reduction"].items():
         for name in ("cost_usd", "cost_savings", "model_contribution", "contribution_ratio"):

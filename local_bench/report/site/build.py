@@ -20,7 +20,7 @@ from local_bench.core.table import Cell, Column, Table
 from local_bench.judges import people
 from local_bench.report.panels import Figure
 from local_bench.report.papers.draw import SMALL, SUFFIXES, width_inches
-from local_bench.report.render import page_table
+from local_bench.report.render import page_table, table_of
 from local_bench.report.scores import decimals
 from local_bench.report.sections import Section, sections
 from local_bench.report.settlement import model_row, settlement_table, total_row
@@ -257,7 +257,7 @@ def _about(runs: Sequence[RunDir]) -> Table:
                 "root": root(run.store)[:12],
             }
         )
-    return Table.of("Runs", columns, rows)
+    return table_of("Runs", columns, rows)
 
 
 def visible(value: Any) -> Any:

@@ -112,7 +112,7 @@ def leaderboard(summary: Summary, page: bool = False) -> Table:
     blind = any(model.without_inputs for model in summary.models)
     rows: list[dict[str, Cell]] = [
         model_row(model.settlement)
-        | {"model": model.label, "group": same.get(model.key)}
+        | {"value_usd": None, "model": model.label, "group": same.get(model.key)}
         | {"without_inputs": model.without_inputs if blind else None}
         for model in summary.models
     ]
@@ -122,7 +122,7 @@ def leaderboard(summary: Summary, page: bool = False) -> Table:
             "models of comparable runs with a common letter do not differ significantly, which does not mean equal "
             f"({_TEST})"
         )
-    table = settlement_table("Leaderboard", rows).without(["value_usd"]) if page else paper_table("Leaderboard", rows)
+    table = (settlement_table if page else paper_table)("Leaderboard", rows)
     return _marked(replace(table, notes=tuple(notes)), summary)
 
 
