@@ -188,7 +188,7 @@ def _import_faults(modules: list[str]) -> dict[str, str]:
 
 
 def _devices() -> list[dict[str, Any]]:
-    from local_bench.generators.driver import driver, may_have_gpu, unusable_gpu
+    from local_bench.generators.capacity import driver, may_have_gpu, unusable_gpu
 
     none = [_row("gpu", None, "none: small models run on the CPU, large ones need a GPU")]
     if not may_have_gpu():

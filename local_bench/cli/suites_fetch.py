@@ -35,8 +35,7 @@ def fetch_suite(name: str, folder: Path, revision: str | None, dry_run: bool, as
 
     go_online()
     from local_bench.core.errors import DatasetError
-    from local_bench.models.dataset_fetch import fetch_dataset, list_dataset
-    from local_bench.models.datasets import dataset
+    from local_bench.models.datasets import dataset, fetch_dataset, list_dataset
     from local_bench.suites.registry import suite
 
     if suite(name).shipped is not None:

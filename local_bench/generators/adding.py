@@ -20,7 +20,7 @@ from local_bench.core.tensors import open_tensors
 from local_bench.core.yamlfile import yaml_text, yaml_value
 from local_bench.generators.any_pipeline import IMAGES, arguments_of, pipeline_class
 from local_bench.models.cards import ModelCard, cards
-from local_bench.models.purpose import Purpose
+from local_bench.models.hub import Purpose, hub_errors, repository_info
 from local_bench.models.vet import PIPELINE, Listing, listing_of, vet
 
 Tensors = dict[str, int]
@@ -190,8 +190,6 @@ def _local(folder: Path) -> _Place:
 
 def _hub(repo: str, name: str) -> _Place:
     from huggingface_hub import HfApi
-
-    from local_bench.models.hub import hub_errors, repository_info
 
     purpose = Purpose(name, f"local-bench models add {repo}", "the command line")
     info = repository_info(purpose, repo, "main")

@@ -1,7 +1,7 @@
 """Plans a model's device memory by phase, and from it the batch size and offloading.
 
-A phase needs its weights on the device plus the peak of its live tensors, both counted on the real modules
-(`generators.arithmetic`), in decimal GB:
+A phase needs its weights on the device plus the peak of its live tensors, both from the counts of
+`generators.operations`, in decimal GB:
 
     encode   encoders + one prompt's tensors (and VAE + one image's, if input images are encoded in this phase)
     denoise  transformer + VAE + B x concurrent passes x one pass's tensors (or one input image's in the VAE)
@@ -20,9 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from local_bench.generators.arithmetic import count, usual_size
 from local_bench.generators.lossy import NEIGHBOURS_MATTER, check_lossy
-from local_bench.generators.operations import Operations
+from local_bench.generators.operations import Operations, count, usual_size
 from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard

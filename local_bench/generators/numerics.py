@@ -14,7 +14,7 @@ import torch
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.packages import versions
-from local_bench.generators.driver import unusable_gpu
+from local_bench.generators.capacity import unusable_gpu
 
 _EQUAL_MEMORY = 0.01
 """GPUs of one model differ by less than this fraction of their memory, and by more if ECC is on in one of them."""

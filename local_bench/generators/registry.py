@@ -1,13 +1,38 @@
 """The generator families by name, with the properties that planning needs. Imports no torch; `families` imports a
 family's class."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.packages import entry_points
+from local_bench.generators.sampler import Sampler
+from local_bench.models.cards import ModelCard
 
 PLUGINS = "local_bench.families"
 """Entry-point group, `name = "package.module:TRAITS"`, each a `Traits`. Built-in families cannot be replaced."""
+
+
+Passes = tuple[int, bool]
+"""Forward passes per step, and whether they run as one batch."""
+SINGLE: Passes = 1, False
+
+
+def _guided(card: ModelCard, sampler: Sampler, input_images: int) -> Passes:
+    return (2, True) if (sampler.guidance_scale or 0) > 1 else SINGLE
+
+
+def _true_guidance(card: ModelCard, sampler: Sampler, input_images: int) -> Passes:
+    return (2 if (sampler.true_cfg_scale or 0) > 1 and sampler.negative_prompt is not None else 1), False
+
+
+def _klein(card: ModelCard, sampler: Sampler, input_images: int) -> Passes:
+    return (2 if (sampler.guidance_scale or 0) > 1 and not card.architecture.get("is_distilled") else 1), False
+
+
+def _image_guided(card: ModelCard, sampler: Sampler, input_images: int) -> Passes:
+    return (3, True) if (sampler.guidance_scale or 0) > 1 and (sampler.image_guidance_scale or 0) >= 1 else SINGLE
 
 
 @dataclass(frozen=True)
@@ -30,6 +55,8 @@ class Traits:
     """Whether requests with input images need batch size 1."""
     compiles: bool = True
     """Whether its blocks can be compiled."""
+    passes: Callable[[ModelCard, Sampler, int], Passes] = lambda card, sampler, input_images: SINGLE
+    """The passes of an image with these settings and this number of input images."""
     lossy_settings: tuple[str, ...] = ("weights",)
     """The settings of `generators.lossy` that its pipeline supports."""
 
@@ -38,6 +65,7 @@ class Traits:
         return 1 if with_images and self.unbatched_with_images else self.max_batch
 
 
+_QWEN = partial(Traits, exact_length=True, passes=_true_guidance)
 FAMILIES = {
     "flux": Traits("flux:Flux", lossy_settings=("weights", "first_block_cache")),
     "flux_kontext": Traits("flux_kontext:FluxKontext", encodes_images=True),
@@ -46,23 +74,23 @@ FAMILIES = {
         "flux_ip_adapter:FluxIpAdapter", encodes_images=True, lossy_settings=("first_block_cache",)
     ),
     "flux_fill": Traits("flux_fill:FluxFill"),
-    "sd3": Traits("sd3:StableDiffusion3"),
-    "sd3_inpaint": Traits("sd3_inpaint:StableDiffusion3Inpaint"),
-    "qwen_image": Traits("qwen_image:QwenImage", exact_length=True),
-    "qwen_image_inpaint": Traits("qwen_image_inpaint:QwenImageInpaint", exact_length=True),
-    "qwen_image_edit": Traits("qwen_image_edit:QwenImageEdit", exact_length=True, images_in_prompt=True),
-    "qwen_image_edit_inpaint": Traits(
-        "qwen_image_edit_inpaint:QwenImageEditInpaint", exact_length=True, images_in_prompt=True
-    ),
-    "qwen_image_edit_plus": Traits(
-        "qwen_image_edit_plus:QwenImageEditPlus", exact_length=True, images_in_prompt=True, max_batch=1
-    ),
+    "sd3": Traits("sd3:StableDiffusion3", passes=_guided),
+    "sd3_inpaint": Traits("sd3_inpaint:StableDiffusion3Inpaint", passes=_guided),
+    "qwen_image": _QWEN("qwen_image:QwenImage"),
+    "qwen_image_inpaint": _QWEN("qwen_image_inpaint:QwenImageInpaint"),
+    "qwen_image_edit": _QWEN("qwen_image_edit:QwenImageEdit", images_in_prompt=True),
+    "qwen_image_edit_inpaint": _QWEN("qwen_image_edit_inpaint:QwenImageEditInpaint", images_in_prompt=True),
+    "qwen_image_edit_plus": _QWEN("qwen_image_edit_plus:QwenImageEditPlus", images_in_prompt=True, max_batch=1),
     "flux2": Traits("flux2:Flux2", unbatched_with_images=True),
-    "flux2_klein": Traits("flux2:Flux2Klein", unbatched_with_images=True),
-    "z_image": Traits("z_image:ZImage", exact_length=True),
-    "pixart_sigma": Traits("pixart_sigma:PixArtSigma"),
-    "instruct_pix2pix": Traits("instruct_pix2pix:InstructPix2Pix", encodes_images=True),
-    "omnigen": Traits("omnigen:OmniGen", max_batch=1, images_add_passes=True),
+    "flux2_klein": Traits("flux2:Flux2Klein", unbatched_with_images=True, passes=_klein),
+    "z_image": Traits(
+        "z_image:ZImage", exact_length=True, passes=lambda card, s, n: SINGLE if s.guidance_scale == 0 else (2, True)
+    ),
+    "pixart_sigma": Traits("pixart_sigma:PixArtSigma", passes=_guided),
+    "instruct_pix2pix": Traits("instruct_pix2pix:InstructPix2Pix", encodes_images=True, passes=_image_guided),
+    "omnigen": Traits(
+        "omnigen:OmniGen", max_batch=1, images_add_passes=True, passes=lambda card, s, n: (3 if n else 2, True)
+    ),
 }
 """The families with stages of their own."""
 GENERIC = {"diffusers": Traits("any_pipeline:AnyPipeline", max_batch=1, compiles=False, lossy_settings=())}

@@ -1,14 +1,37 @@
-"""Download sources of the published benchmark files: `configs/datasets.yaml`."""
+"""The published benchmark files: their download sources (`configs/datasets.yaml`), and `suites fetch`, which downloads
+them into a folder, atomically, with a record of the files.
 
-from pathlib import PurePosixPath
-from typing import Annotated, Literal
+Archives are not unpacked by `tarfile` and `zipfile`: names are checked, then regular files are copied up to a size
+limit.
+"""
 
-from pydantic import Field
+import fnmatch
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import IO, Annotated, Literal
+from urllib.parse import quote
 
-from local_bench.core.errors import DatasetError
+from pydantic import Field, ValidationError
+
+from local_bench.core import strictjson
+from local_bench.core.errors import DatasetError, StorageError
+from local_bench.core.files import own_bytes
 from local_bench.core.messages import hint
-from local_bench.core.paths import configs_dir
+from local_bench.core.paths import configs_dir, is_safe_id, safe_join
+from local_bench.core.storage import new_scratch, storage_errors
 from local_bench.core.yamlfile import Strict, load_yaml
+from local_bench.models.digests import file_sha256
+from local_bench.models.hub import Purpose, Repository, check_space, for_dataset, repository_info
+from local_bench.models.manifest import FetchedFile, is_commit
+from local_bench.models.pull import download, fetched_files, pull_url
 
 _REPO = r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"
 _COMMIT = r"^[0-9a-f]{40}$"
@@ -99,3 +122,343 @@ def is_data(name: str) -> bool:
     if any(part.startswith(".") or part == "__MACOSX" for part in path.parts):
         return False
     return path.suffix.lower() in _SUFFIXES or (not path.suffix and path.name.upper().startswith("LICENSE"))
+
+
+MAX_MEMBERS = 200_000
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError)
+MemberPath = Callable[[str], str | None]
+"""Maps a member's name to its path relative to the target folder; None skips the member."""
+
+
+def unpack_tar(archive: Path, target: Path, member_path: MemberPath, max_bytes: int, where: str) -> int:
+    """Extract the selected data files of a .tar.gz; return the number of selected files skipped as not data.
+
+    DatasetError (`where` names the archive) for a name that points outside the archive, a selected link or device,
+    a duplicate name, more than `max_bytes` or MAX_MEMBERS, and a damaged archive.
+    """
+    left_out, total = 0, 0
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for number, member in enumerate(tar, 1):
+                _check_name(member.name, where)
+                total += member.size if member.isreg() else 0
+                _check_size(number, total, max_bytes, where)
+                relative = member_path(member.name)
+                if relative is None or member.isdir():
+                    continue
+                if not member.isreg():
+                    raise DatasetError(f"{where}: {member.name} is a link or a device: the archive is not unpacked")
+                if not is_data(relative):
+                    left_out += 1
+                    continue
+                source = tar.extractfile(member)
+                assert source is not None
+                with source:
+                    _write(source, target, relative, where)
+    except (*_DAMAGE, OSError) as e:
+        if isinstance(e, OSError) and not isinstance(e, tarfile.TarError) and e.errno is not None:
+            raise
+        raise DatasetError(f"{where} is damaged: run the same command again later") from e
+    return left_out
+
+
+def unpack_zip(archive: Path, target: Path, member_path: MemberPath, max_bytes: int, where: str) -> int:
+    """Like `unpack_tar`, for a .zip."""
+    left_out, total = 0, 0
+    try:
+        with zipfile.ZipFile(archive) as zipped:
+            for number, member in enumerate(zipped.infolist(), 1):
+                _check_name(member.filename, where)
+                total += member.file_size
+                _check_size(number, total, max_bytes, where)
+                relative = member_path(member.filename)
+                if relative is None or member.is_dir():
+                    continue
+                kind = stat.S_IFMT(member.external_attr >> 16)
+                if kind not in (0, stat.S_IFREG) or member.flag_bits & 1:
+                    raise DatasetError(
+                        f"{where}: {member.filename} is a link, a device or encrypted: the archive is not unpacked"
+                    )
+                if not is_data(relative):
+                    left_out += 1
+                    continue
+                with zipped.open(member) as source:
+                    _write(source, target, relative, where)
+    except _DAMAGE as e:
+        raise DatasetError(f"{where} is damaged: run the same command again later") from e
+    return left_out
+
+
+def _check_name(name: str, where: str) -> None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+        raise DatasetError(f"{where}: the name {name!r} points outside the archive: the archive is not unpacked")
+
+
+def _check_size(members: int, total: int, max_bytes: int, where: str) -> None:
+    if members > MAX_MEMBERS:
+        raise DatasetError(f"{where} has more than {MAX_MEMBERS:,} members: the archive is not unpacked")
+    if total > max_bytes:
+        raise DatasetError(
+            f"{where} unpacks to more than {max_bytes / 1e9:g} GB: nothing was stored; if the size is correct, raise "
+            "max_bytes of its entry in configs/datasets.yaml"
+        )
+
+
+def _write(source: IO[bytes], target: Path, relative: str, where: str) -> None:
+    path = safe_join(target, relative)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        raise DatasetError(f"{where}: {relative} is in the archive twice: the archive is not unpacked")
+    with path.open("xb") as file:
+        shutil.copyfileobj(source, file, 1 << 20)
+
+
+RECORD = "fetched.json"
+MAX_IMAGES = 100_000
+Say = Callable[[str], None]
+
+
+class Record(Strict):
+    """The fetched files; the same files give the same record."""
+
+    dataset: str
+    repo: str
+    revision: str
+    licence: str
+    pictures: str | None = Field(default=None)
+    """The URL template of images hosted elsewhere."""
+    files: dict[str, FetchedFile]
+
+    @property
+    def total_bytes(self) -> int:
+        """Total size in bytes."""
+        return sum(file.bytes for file in self.files.values())
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The files that `fetch_dataset` would download."""
+
+    repo: str
+    revision: str
+    files: list[str] | None
+    """None if they are not known before the download (GitHub archives)."""
+    bytes: int | None
+    """Total size; None if unknown."""
+
+
+def fetch_dataset(
+    name: str, entry: Dataset, folder: Path, revision: str | None = None, say: Say = lambda _: None
+) -> Record:
+    """Download the files into `folder`, which must be absent or empty; does nothing if it contains exactly these files.
+
+    `revision` overrides the entry's commit. Every failure, including a full disk, raises DatasetError and leaves
+    `folder` unchanged.
+    """
+    with _storage_as_dataset_errors():
+        existing = _existing(name, entry, folder, revision)
+        if existing is not None:
+            say(f"{name}: all {len(existing.files)} files are already in {folder}")
+            return existing
+        purpose = for_dataset(name, folder)
+        with storage_errors(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            work = new_scratch(folder.parent)
+            try:
+                record = _download_all(name, entry, work, revision, purpose, say)
+                files = work / "files"
+                if folder.is_dir():
+                    folder.rmdir()
+                os.rename(files, folder)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    return record
+
+
+def list_dataset(name: str, entry: Dataset, folder: Path, revision: str | None = None) -> Listed:
+    """The files that `fetch_dataset` would download. Queries the Hub, but not GitHub."""
+    source, purpose = entry.source, for_dataset(name, folder)
+    if isinstance(source, GitHubSource):
+        return Listed(source.repo, _commit(source, revision, purpose), None, entry.bytes)
+    with _storage_as_dataset_errors():
+        repository = _repository(source, revision, purpose)
+    return Listed(repository.repo, repository.revision, repository.wanted, repository.bytes_of(repository.wanted))
+
+
+@contextmanager
+def _storage_as_dataset_errors() -> Iterator[None]:
+    """Convert StorageError to DatasetError."""
+    try:
+        yield
+    except StorageError as e:
+        raise DatasetError(str(e)) from e
+
+
+def _existing(name: str, entry: Dataset, folder: Path, revision: str | None) -> Record | None:
+    """The record of a folder that contains exactly these files; None if absent or empty. DatasetError otherwise."""
+    remedy = f"give --out a new folder, or move {folder} away"
+    if not folder.exists():
+        return None
+    if not folder.is_dir():
+        raise DatasetError(f"{folder} is not a folder: {remedy}")
+    if not any(folder.iterdir()):
+        return None
+    try:
+        record = Record.model_validate_json(own_bytes(folder / RECORD))
+    except (FileNotFoundError, ValidationError):
+        raise DatasetError(f"{folder} contains files that were not fetched ({RECORD} is missing): {remedy}") from None
+    expected = revision or entry.source.revision or record.revision
+    if (record.dataset, record.repo, record.revision) != (name, entry.source.repo, expected):
+        raise DatasetError(f"{folder} contains {record.dataset} ({record.repo} at {record.revision[:12]}): {remedy}")
+    for relative, file in record.files.items():
+        path = safe_join(folder, relative)
+        if not path.is_file() or path.stat().st_size != file.bytes or file_sha256(path) != file.sha256:
+            raise DatasetError(f"{path} has changed since it was fetched: {remedy}")
+    return record
+
+
+def _download_all(name: str, entry: Dataset, work: Path, revision: str | None, purpose: Purpose, say: Say) -> Record:
+    """Download to `work`/files and write the record there."""
+    files, source = work / "files", entry.source
+    files.mkdir()
+    if isinstance(source, GitHubSource):
+        commit = _commit(source, revision, purpose)
+        _check_disk(purpose, work, 2 * (entry.bytes or 0))
+        left_out = _from_github(source, commit, entry, work, purpose, say)
+    else:
+        repository = _repository(source, revision, purpose)
+        commit = repository.revision
+        left_out = _from_hub(repository, source, entry, work, purpose, say)
+    if left_out:
+        say(f"{name}: skipped {left_out} files that are not text, tables or images")
+    if entry.pictures is not None:
+        _add_images(entry, files, purpose, say)
+    record = Record(
+        dataset=name,
+        repo=source.repo,
+        revision=commit,
+        licence=entry.licence,
+        pictures=entry.pictures.url if entry.pictures else None,
+        files=fetched_files(files),
+    )
+    (files / RECORD).write_text(record.model_dump_json(indent=2) + "\n", "utf-8")
+    files.chmod(0o755)
+    return record
+
+
+def _commit(source: GitHubSource, revision: str | None, purpose: Purpose) -> str:
+    commit = revision or source.revision
+    if not is_commit(commit):
+        raise DatasetError(
+            f"--revision {commit!r} is not a full commit (40 hex digits), and the files of a branch can change: "
+            f"`{purpose.command} --revision COMMIT`"
+        )
+    return commit
+
+
+def _from_github(source: GitHubSource, commit: str, entry: Dataset, work: Path, purpose: Purpose, say: Say) -> int:
+    url = f"{source.host}/{source.repo}/archive/{commit}.tar.gz"
+    say(f"{purpose.name}: {url}, licence: {entry.licence}")
+    archive = work / "archive.tar.gz"
+    download(purpose, url, archive, entry.max_bytes)
+    base = PurePosixPath(source.folder)
+
+    def member_path(member: str) -> str | None:
+        path = PurePosixPath(*PurePosixPath(member).parts[1:])  # the archive has one folder, REPOSITORY-COMMIT
+        if path.is_relative_to(base):
+            return str(PurePosixPath(base.name) / path.relative_to(base))
+        return str(path) if str(path) in source.also else None
+
+    left_out = unpack_tar(archive, work / "files", member_path, entry.max_bytes, url)
+    archive.unlink()
+    if not (work / "files" / base.name).is_dir():
+        raise DatasetError(f"{source.repo} has no files in {source.folder} at {commit}: give another --revision")
+    return left_out
+
+
+def _repository(source: HubSource, revision: str | None, purpose: Purpose) -> Repository:
+    """The files on the Hub, at `main` if no commit is known."""
+    repository = repository_info(purpose, source.repo, revision or source.revision or "main", kind="dataset")
+    wanted = [
+        name
+        for name in repository.files
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in source.files)
+        and (is_data(name) or name in source.unpack)
+    ]
+    if not wanted:
+        raise DatasetError(
+            f"{source.repo} has none of {', '.join(source.files)} at {repository.revision}: give another --revision"
+        )
+    return replace(repository, only=tuple(wanted))
+
+
+def _from_hub(repository: Repository, source: HubSource, entry: Dataset, work: Path, purpose: Purpose, say: Say) -> int:
+    total, absent = repository.bytes_of(repository.wanted), repository.not_cached()
+    if total > entry.max_bytes:
+        raise DatasetError(
+            f"{repository.repo} has {total / 1e9:.1f} GB, more than {entry.max_bytes / 1e9:g} GB: if the size is "
+            f"correct, raise max_bytes of {purpose.source}"
+        )
+    say(
+        f"{purpose.name}: {repository.repo} at {repository.revision}, licence: {entry.licence}, "
+        f"{len(repository.wanted)} files, {total / 1e9:.2f} GB"
+    )
+    check_space(purpose, repository.bytes_of(absent))
+    _check_disk(purpose, work, total)
+    snapshot = repository.download()
+    left_out = 0
+    for name in repository.wanted:
+        if name in source.unpack:
+            where = f"{repository.repo}: {name}"
+            left_out += unpack_zip(snapshot / name, work / "files", lambda member: member, entry.max_bytes, where)
+        else:
+            target = safe_join(work / "files", name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(
+                snapshot / name, target
+            )  # not a link: changes in the user's folder must not reach the cache
+    return left_out
+
+
+def _add_images(entry: Dataset, files: Path, purpose: Purpose, say: Say) -> None:
+    """Download the images named in the list of tasks to the folder of that list, except those already cached."""
+    assert entry.pictures is not None
+    tasks = safe_join(files, entry.pictures.tasks)
+    image_names = _image_names(tasks, purpose)
+    say(f"{purpose.name}: {len(image_names)} images from {entry.pictures.url}")
+    total = 0
+    for task_id, name in image_names:
+        url = entry.pictures.url.format(task_id=quote(task_id), name=quote(name))
+        image = pull_url(purpose, url, name)
+        total += image.origin.bytes
+        if total > entry.max_bytes:
+            raise DatasetError(f"the images exceed {entry.max_bytes / 1e9:g} GB: correct {purpose.source}")
+        target = safe_join(tasks.parent, f"{task_id}/{name}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(image.path, target)
+
+
+def _image_names(path: Path, purpose: Purpose) -> list[tuple[str, str]]:
+    """The distinct (task id, image name) pairs. DatasetError if the file has another format."""
+    try:
+        data = strictjson.read(path, DatasetError, missing="fetch it again")
+        pairs = dict.fromkeys((task["task_id"], name) for task in data for name in task["input_images"])
+    except (DatasetError, TypeError, KeyError):
+        raise DatasetError(
+            f"{purpose.name}: {path.name} is not a list of tasks with task_id and input_images: give another --revision"
+        ) from None
+    for pair in pairs:
+        bad = next((part for part in pair if not isinstance(part, str) or not is_safe_id(part)), None)
+        if bad is not None or not is_data(pair[1]) or len(pairs) > MAX_IMAGES:
+            raise DatasetError(f"{purpose.name}: {path.name} lists the image {pair!r}, which cannot be fetched")
+    return list(pairs)
+
+
+def _check_disk(purpose: Purpose, work: Path, needed_bytes: int) -> None:
+    free = shutil.disk_usage(work).free
+    if free < needed_bytes:
+        raise DatasetError(
+            f"{purpose.name} needs {needed_bytes / 1e9:.1f} GB and {work.parent} has {free / 1e9:.1f} GB free: free "
+            f"some space or {purpose.larger_disk}, then {purpose.again}"
+        )

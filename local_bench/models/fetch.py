@@ -9,7 +9,7 @@ from pathlib import Path
 
 from local_bench.core.errors import WeightsError
 from local_bench.models.cards import ModelCard
-from local_bench.models.hub import Repository, check_space, repository_info
+from local_bench.models.hub import Repository, check_space, for_model, repository_info
 from local_bench.models.manifest import (
     MAIN,
     FetchedRepo,
@@ -25,7 +25,6 @@ from local_bench.models.manifest import (
     write_pins,
 )
 from local_bench.models.pull import Pulled, check_digest, fetched_files, fill, pull_hub, pull_url
-from local_bench.models.purpose import for_model
 from local_bench.models.vet import listing_of, vet
 from local_bench.models.weights import built, resolve, resolve_parts, weights_digest
 

@@ -22,9 +22,8 @@ from local_bench.core.paths import cache_dir, safe_join
 from local_bench.core.storage import new_scratch, scratch, storage_errors, write_atomic
 from local_bench.models.convert import VERSION, convert, converted_name
 from local_bench.models.digests import file_sha256
-from local_bench.models.hub import Repository
+from local_bench.models.hub import Purpose, Repository
 from local_bench.models.manifest import FetchedFile, Origin
-from local_bench.models.purpose import Purpose
 
 MAX_BYTES = 20_000_000_000
 _TIMEOUT_S = 60

@@ -94,8 +94,7 @@ def _target(config: RunConfig, gpu_name: str | None) -> Target:
         known = gpu(name)
         settled = config.settlement.model_copy(update={"gpu": known.name})
         return Target(known.title, known, known.memory_gb, None, price_of(settled, known.title))
-    from local_bench.generators.capacity import device_memory_gb, host_memory_gb
-    from local_bench.generators.driver import may_have_gpu
+    from local_bench.generators.capacity import device_memory_gb, host_memory_gb, may_have_gpu
 
     if config.engine.device in ("auto", "cpu") and not may_have_gpu():
         return Target("cpu", None, None, host_memory_gb(), price_of(config.settlement, "cpu"))
@@ -232,8 +231,8 @@ def _groups(
     offload: tuple[str, ...] | None,
 ) -> list[_Group]:
     """A model's images by size and number of input images; one empty group if it has none."""
-    from local_bench.generators.arithmetic import usual_size
     from local_bench.generators.memory import plan_memory
+    from local_bench.generators.operations import usual_size
     from local_bench.generators.registry import traits
     from local_bench.generators.sampler import Sampler
 

@@ -20,12 +20,13 @@ from local_bench.runs.work import WorkOrder
 
 if TYPE_CHECKING:
     from local_bench.generators.sampler import Sampler
-    from local_bench.generators.shapes import Sizes
 
 NOT_COUNTED = "not counted"
 SKIPS = {"first_block_cache": "no floor: its cache skips work"}
 """Lossy settings that execute fewer operations than are counted."""
 _TOKEN_SIDE = 16
+_MARGIN = 0.9
+"""Factor of a lower bound that follows from counts of other sizes."""
 _MEGAPIXEL = 1024 * 1024
 _QWEN_MULTIPLE = 32
 
@@ -107,9 +108,8 @@ def _count(store: Store, order: WorkOrder) -> OperationCounts:
 
 def _kind(order: WorkOrder, sampler: "Sampler", input_images: Sequence[int | None]) -> ImageKind:
     """`input_images` are the tokens of the input images; None for one that takes the output size."""
-    from local_bench.generators.arithmetic import usual_size
     from local_bench.generators.memory import plan_memory
-    from local_bench.generators.shapes import sizes
+    from local_bench.generators.operations import usual_size
 
     plan = plan_memory(
         order.card,
@@ -120,27 +120,24 @@ def _kind(order: WorkOrder, sampler: "Sampler", input_images: Sequence[int | Non
         attempts=order.batch_size or order.attempts,  # a configured batch size is always filled
         lossy=order.lossy,
     )
-    counted = sizes(order.card, usual_size(order.card, sampler), len(input_images))
-    least = sizes(order.card, sampler, len(input_images), text_tokens=1)
-    area = min(1.0, _tokens(least.result) / _tokens(counted.result))
+    counted, usual = plan.operations, usual_size(order.card, sampler)
+    size, usual_tokens = (sampler.height, sampler.width), _tokens((usual.height, usual.width))
+    area = min(1.0, _tokens(size) / usual_tokens)
+    sequence = _tokens(size)
+    if counted.input_tokens:
+        sequence += sum(_tokens(size) if tokens is None else tokens for tokens in input_images)
 
     def share(text: int) -> float:
-        tokens = (text + _sequence(least, input_images)) / (counted.text + _sequence(counted))
+        tokens = (text + sequence) / (counted.text_tokens + usual_tokens + counted.input_tokens)
         return tokens if tokens > 1 else tokens**2
 
-    denoise_flop, decode_flop = plan.operations.denoise_flop, plan.operations.decode_flop * area**2
+    margin = 1.0 if counted.exact else _MARGIN
+    denoise_flop, decode_flop = counted.denoise_flop, counted.decode_flop * area**2
     return ImageKind(
-        flop=int(denoise_flop * share(counted.text) + decode_flop),
-        least_flop=int(denoise_flop * min(1.0, share(least.text)) + decode_flop),
+        flop=int(denoise_flop * share(counted.text_tokens) + decode_flop),
+        least_flop=int((denoise_flop * min(1.0, share(counted.least_text_tokens)) + decode_flop) * margin),
         planned_batch_size=plan.batch_size,
     )
-
-
-def _sequence(s: "Sizes", input_images: Sequence[int | None] = ()) -> int:
-    """Tokens of the output and of the input images in the transformer's sequence."""
-    own = [*input_images, *[None] * len(s.in_sequence)]
-    read = zip(s.in_sequence, own, strict=False)
-    return _tokens(s.result) + sum(_tokens(size) if tokens is None else tokens for size, tokens in read)
 
 
 def _tokens(size: tuple[int, int]) -> int:

@@ -17,11 +17,11 @@ from local_bench.core.money import held_cost, usd_number
 from local_bench.core.process import quiet_libraries
 from local_bench.core.types import NOT_FINITE
 from local_bench.generators import numerics
-from local_bench.generators.arithmetic import count
 from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine
 from local_bench.generators.batches import warm_up
 from local_bench.generators.families import family
 from local_bench.generators.masked import gradient, half_mask
+from local_bench.generators.operations import count
 from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler
 from local_bench.models.gpus import gpu_of

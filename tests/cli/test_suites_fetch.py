@@ -18,9 +18,8 @@ import yaml
 
 from local_bench.cli import main as command_line
 from local_bench.core import environment
-from local_bench.models import dataset_fetch
-from local_bench.models.dataset_fetch import RECORD
-from local_bench.models.datasets import datasets, is_data
+from local_bench.models import datasets as dataset_files
+from local_bench.models.datasets import RECORD, datasets, is_data
 from local_bench.suites.registry import suite, suite_names
 
 from ..conftest import ROOT
@@ -260,7 +259,7 @@ def test_an_unavailable_archive_is_an_error(lab, monkeypatch):
     lab.entries["servimage"] |= {"bytes": 1000}
     lab.entries["servimage"]["source"]["host"] = "http://127.0.0.1:9"
     lab.fetch("servimage").refused("cannot be downloaded (ConnectError): check the network", again)
-    monkeypatch.setattr(dataset_fetch, "download", _full)
+    monkeypatch.setattr(dataset_files, "download", _full)
     lab.fetch("servimage").refused("No space left on device")
     assert lab.left() == []
 

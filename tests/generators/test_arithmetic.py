@@ -6,21 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from local_bench.generators import arithmetic, counting
+from local_bench.generators import operations
 from local_bench.generators.architecture import build
-from local_bench.generators.arithmetic import count, usual_input_images, usual_size
-from local_bench.generators.counting import parameters
 from local_bench.generators.memory import plan_memory
+from local_bench.generators.operations import count, usual_input_images, usual_size
 from local_bench.generators.sampler import Sampler
-from local_bench.generators.shapes import sizes
 from local_bench.models.cards import card, cards
-
-
-@pytest.fixture(autouse=True)
-def nothing_shipped(request, monkeypatch):
-    """Here everything is counted, but for the tests of what is shipped."""
-    if "ship" not in request.function.__name__:
-        monkeypatch.setattr(arithmetic, "shipped_counts", dict)
+from scripts.count_flops import counted_at, measure, parameters
 
 
 def usual(name, **other):
@@ -104,25 +96,8 @@ def test_input_images_and_text_add_operations():
     one, two = count(described, sampler, 1), count(described, sampler, 2)
     assert two.forward_flop > 1.5 * one.forward_flop
     assert two.picture_flop > 1.9 * one.picture_flop
-    assert count(described, sampler, 1, text_tokens=640).forward_flop > one.forward_flop
-
-
-def test_a_second_count_is_cached(monkeypatch):
-    described, sampler = usual("tiny-flux")
-    first = count(described, sampler)
-    monkeypatch.setattr(counting, "count_modules", lambda *_: pytest.fail("it was counted again"))
-    assert count(described, sampler) == first
-    assert count(described, replace(sampler, num_inference_steps=9)).steps == 9
-
-
-def test_a_damaged_cache_is_counted_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path))
-    described, sampler = usual("tiny-pixart")
-    first = count(described, sampler)
-    (file,) = (tmp_path / "arithmetic").iterdir()
-    for damage in ("{", '{"encode_flop": 1}', "[]"):
-        file.write_text(damage)
-        assert count(described, sampler) == first
+    four, five = count(described, sampler, 4), count(described, sampler, 5)
+    assert five.forward_flop - four.forward_flop == four.forward_flop - count(described, sampler, 3).forward_flop
 
 
 def test_a_card_without_an_architecture_uses_its_own_figures():
@@ -147,7 +122,7 @@ def test_sizes_of_about_the_same_area_are_counted_once():
 
 def test_a_matrix_product_counts_twice_its_dimensions_and_its_live_tensors():
     layer = nn.Linear(300, 500, bias=False, device="meta")
-    cost = counting._measure(layer, lambda: layer(torch.empty(7, 300, device="meta")))
+    cost = measure(layer, lambda: layer(torch.empty(7, 300, device="meta")))
     assert cost.flop == 2 * 7 * 300 * 500
     assert cost.live_bytes == 4 * 7 * (300 + 500)
 
@@ -163,15 +138,15 @@ def test_released_tensors_do_not_count():
         for _ in range(10):
             xs.append(xs[-1] + 1)
 
-    assert counting._measure(nn.Identity(), release).live_bytes == 2 * 4000
-    assert counting._measure(nn.Identity(), keep).live_bytes == 11 * 4000
+    assert measure(nn.Identity(), release).live_bytes == 2 * 4000
+    assert measure(nn.Identity(), keep).live_bytes == 11 * 4000
 
 
 @pytest.mark.parametrize("heads_of_keys", [8, 2])
 def test_attention_is_one_kernel(heads_of_keys):
     query = torch.empty(1, 8, 2000, 64, device="meta")
     key = torch.empty(1, heads_of_keys, 1000, 64, device="meta")
-    cost = counting._measure(
+    cost = measure(
         nn.Identity(),
         lambda: nn.functional.scaled_dot_product_attention(query, key, key, enable_gqa=heads_of_keys < 8),
     )
@@ -184,28 +159,55 @@ SHIPPED = [name for name, described in cards().items() if described.role == "gen
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_card_ships_its_counts(name, monkeypatch):
-    monkeypatch.setattr(counting, "count_modules", lambda *_: pytest.fail("run scripts/count_flops.py --write"))
-    monkeypatch.setenv("LOCAL_BENCH_CACHE", "/nowhere")
+def test_every_card_ships_its_counts(name):
     described, sampler = usual(name)
-    for input_images in arithmetic.shipped_kinds(described):
+    assert operations.counts_key(described) in operations.shipped_counts(), "run scripts/count_flops.py --write"
+    for input_images in range(min(described.takes.pictures, operations.SHIPPED_IMAGES) + 1):
         assert count(described, sampler, input_images).steps == sampler.num_inference_steps
 
 
-@pytest.mark.parametrize(
-    "name", [*(name for name in SHIPPED if name.startswith("tiny-")), "flux1-dev", "sd35-large", "pixart-sigma"]
-)
+TINY = [name for name in SHIPPED if name.startswith("tiny-")]
+
+
+@pytest.mark.parametrize("name", [*TINY, "flux1-dev", "sd35-large", "pixart-sigma"])
 def test_shipped_counts_are_what_is_counted(name):
     described, sampler = usual(name)
     input_images = usual_input_images(described)
-    again = counting.count_modules(described, sizes(described, sampler, input_images))
+    again = counted_at(described, sampler, input_images)
     assert replace(again, steps=sampler.num_inference_steps) == count(described, sampler, input_images)
+
+
+FEW_TOKENS = ("tiny-z-image", "tiny-pixart", "tiny-pix2pix")
+"""Their short prompts and padding are more than their images."""
+
+
+@pytest.mark.parametrize("factor", [0.75, 1.5, 2.5])
+@pytest.mark.parametrize("name", [*(name for name in TINY if name not in FEW_TOKENS), "pixart-sigma"])
+def test_counts_at_other_sizes_follow_from_the_shipped_ones(name, factor):
+    described, sampler = usual(name)
+    side = int(sampler.height * factor) // 16 * 16
+    sampler = replace(sampler, height=side, width=side)
+    input_images = usual_input_images(described)
+    exact, near = counted_at(described, sampler, input_images), count(described, sampler, input_images)
+    for field in ("encode_flop", "picture_flop", "forward_flop", "decode_flop"):
+        assert getattr(near, field) == pytest.approx(getattr(exact, field), rel=0.12), field
+    for field in ("picture_live_bytes", "forward_live_bytes", "decode_live_bytes"):
+        assert getattr(near, field) == pytest.approx(getattr(exact, field), rel=0.15), field
+
+
+@pytest.mark.parametrize("changes", [{"max_sequence_length": 32}, {"guidance_scale": 1.0}])
+def test_counts_of_other_settings_follow_from_the_cards(changes):
+    described, sampler = usual("tiny-sd3", **changes)
+    exact, near = counted_at(described, sampler), count(described, sampler)
+    assert (near.passes, near.together) == (exact.passes, exact.together)
+    assert near.encode_flop == pytest.approx(exact.encode_flop, rel=0.25)
+    assert 0.8 * exact.forward_flop <= near.forward_flop <= exact.forward_flop
 
 
 def test_a_folder_of_configs_need_not_ship_counts(monkeypatch, tmp_path):
     monkeypatch.setenv("LOCAL_BENCH_CONFIGS", str(tmp_path))
-    arithmetic.shipped_counts.cache_clear()
+    operations.shipped_counts.cache_clear()
     try:
-        assert arithmetic.shipped_counts() == {}
+        assert operations.shipped_counts() == {}
     finally:
-        arithmetic.shipped_counts.cache_clear()
+        operations.shipped_counts.cache_clear()

@@ -12,7 +12,7 @@ import torch
 from local_bench.cli import doctor
 from local_bench.core import packages
 from local_bench.core.errors import ConfigError
-from local_bench.generators import driver
+from local_bench.generators import capacity
 from local_bench.generators.numerics import choose_device
 
 from ..test_setup import cuda_library
@@ -31,7 +31,7 @@ def nvml(monkeypatch):
         monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: version)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         monkeypatch.setattr(torch.version, "cuda", "13.0")
-        monkeypatch.setattr(driver, "_made_for_cpu", lambda: for_cpu)
+        monkeypatch.setattr(capacity, "_made_for_cpu", lambda: for_cpu)
 
     return have
 
@@ -80,8 +80,8 @@ def test_doctor_fails_where_a_run_fails(nvml):
 
 
 def test_no_driver_is_no_gpu():
-    if driver.driver() is None:
-        assert driver.unusable_gpu() is None
+    if capacity.driver() is None:
+        assert capacity.unusable_gpu() is None
 
 
 @pytest.mark.parametrize(("path", "headers", "missing"), [("", True, "a C compiler"), (None, False, "Python.h")])
@@ -108,6 +108,6 @@ def test_a_gpu_is_possible_with_nvml_or_a_cuda_library(monkeypatch, visible, lib
         if not library:
             raise OSError(name)
 
-    monkeypatch.setattr(driver, "driver", lambda: driver.Driver("580.1", ("NVIDIA H100",)) if visible else None)
+    monkeypatch.setattr(capacity, "driver", lambda: capacity.Driver("580.1", ("NVIDIA H100",)) if visible else None)
     monkeypatch.setattr(ctypes, "CDLL", load)
-    assert driver.may_have_gpu() is expected
+    assert capacity.may_have_gpu() is expected

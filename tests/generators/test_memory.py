@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from local_bench.generators.arithmetic import usual_input_images
 from local_bench.generators.memory import FILLS_GPU_FLOP, RESERVE_GB, plan_memory
+from local_bench.generators.operations import usual_input_images
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import card, cards
 from local_bench.models.gpus import gpu

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from local_bench.core.errors import StorageError
-from local_bench.models.hub import hub_errors
-from local_bench.models.purpose import for_model
+from local_bench.models.hub import for_model, hub_errors
 
 from ..conftest import ROOT
 from .hub import Hub, Repo, commit_of

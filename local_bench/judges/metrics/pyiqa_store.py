@@ -19,10 +19,9 @@ from local_bench.core.identity import canonical_json
 from local_bench.judges.metrics.pyiqa_cards import Described, describe
 from local_bench.judges.metrics.pyiqa_scope import HUB, Missing, local_files
 from local_bench.models.cards import ModelCard
-from local_bench.models.hub import Repository, repository_info
+from local_bench.models.hub import Purpose, Repository, for_model, repository_info
 from local_bench.models.manifest import Origin
 from local_bench.models.pull import Pulled, check_digest, digest_in, fill, pull_hub, pull_url
-from local_bench.models.purpose import Purpose, for_model
 
 INDEX = "pyiqa.json"
 COMMITS = {"chaofengc/IQA-PyTorch-Weights": "0df2df423c65f6a64209309695f3845727431027"}

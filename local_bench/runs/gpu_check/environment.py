@@ -6,8 +6,7 @@ import pynvml
 import torch
 
 from local_bench.core.packages import free_disk, toolchain
-from local_bench.generators.capacity import device_memory_gb, host_memory_gb
-from local_bench.generators.driver import driver, unusable_gpu
+from local_bench.generators.capacity import device_memory_gb, driver, host_memory_gb, unusable_gpu
 from local_bench.runs.gpu_check.checks import CheckFailed, CheckPassed, CheckSkipped, Session
 from local_bench.runs.meter import nvml_handle
 

@@ -22,7 +22,7 @@ from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.process import quiet_libraries
 from local_bench.core.storage import scratch as scratch_folder
 from local_bench.core.tables import clean
-from local_bench.generators.driver import unusable_gpu
+from local_bench.generators.capacity import unusable_gpu
 from local_bench.generators.numerics import choose_device, device_name, set_determinism
 from local_bench.generators.registry import FAMILIES
 from local_bench.runs.gpu_check import environment, generation, processes, speed

@@ -8,9 +8,9 @@ import torch
 from diffusers.models.attention_dispatch import attention_backend
 
 from local_bench.generators.architecture import components
-from local_bench.generators.arithmetic import count, usual_input_images
 from local_bench.generators.families import family
 from local_bench.generators.numerics import device_name
+from local_bench.generators.operations import count, usual_input_images
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard
 from local_bench.models.gpus import gpu_of
