@@ -16,8 +16,7 @@ from safetensors.torch import save_file
 
 from examples.miniature import cards, clip, judge_model, musiq, pipelines
 from examples.miniature.loop import Machine
-from local_bench.judges.metrics.pyiqa_scope import HUB
-from local_bench.judges.metrics.pyiqa_store import Store
+from local_bench.judges.metrics.pyiqa_store import HUB, Store
 from local_bench.models.convert import write_converted
 from local_bench.models.shipped import INDEX
 

@@ -29,7 +29,7 @@ from examples.miniature.printshop.sampling import (
     sample_scene,
     wording_held_out,
 )
-from local_bench.judges.vlm.images import prepare
+from local_bench.judges.vlm.chat_api import prepare
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.protocols import Protocol, Reply, Shown, read

@@ -17,9 +17,9 @@ from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.flags import Engine, require_vllm, vllm_version
 from local_bench.judges.vlm.judge import JudgeSpec, Served
-from local_bench.judges.vlm.labels import check_labels, check_words
 from local_bench.judges.vlm.plugin import BUILT_IN, plugin
 from local_bench.judges.vlm.replicas import Replicas
+from local_bench.judges.vlm.rubrics import check_labels, check_words
 from local_bench.judges.vlm.server import ExternalServer, ManagedServer, key_from
 from local_bench.judges.vlm.transport import Transport
 from local_bench.models.cards import ModelCard, card

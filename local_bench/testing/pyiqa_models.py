@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from local_bench.judges.metrics.pyiqa_scope import HUB, local_files, seeded
-from local_bench.judges.metrics.pyiqa_store import Store, file_name
+from local_bench.judges.metrics.pyiqa_store import HUB, Store, file_name, local_files, seeded
 from local_bench.models.cards import ModelCard
 from local_bench.models.convert import write_converted
 from local_bench.models.random_init import amplify

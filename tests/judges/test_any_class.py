@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from local_bench.judges.vlm.images import prepare
+from local_bench.judges.vlm.chat_api import prepare
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.protocols import Request, Shown
 from scripts.judge_families import build

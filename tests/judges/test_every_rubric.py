@@ -16,9 +16,8 @@ from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.enrichment import deliverables, lines
 from local_bench.judges.vlm.flags import Engine
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.labels import single_tokens
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.rubrics import RubricSet, rubric, rubric_names
+from local_bench.judges.vlm.rubrics import RubricSet, rubric, rubric_names, single_tokens
 from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve

@@ -2,7 +2,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.judges.vlm.labels import check_labels, check_words, single_tokens
+from local_bench.judges.vlm.rubrics import check_labels, check_words, single_tokens
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
 from local_bench.core.types import Question
-from local_bench.judges.vlm.images import Prepared, prepare
+from local_bench.judges.vlm.chat_api import Prepared, prepare
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.protocols import Request, Shown

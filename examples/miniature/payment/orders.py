@@ -29,7 +29,7 @@ from examples.miniature.printshop.sets import sample_set
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Task, Verdict
 from local_bench.judges.payment.examples import Example
-from local_bench.judges.vlm.images import prepare
+from local_bench.judges.vlm.chat_api import prepare
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.rubrics import rubrics_of

@@ -38,8 +38,7 @@ from local_bench.judges.metrics.base import (
 )
 from local_bench.judges.metrics.float64 import Float64
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS, NAMED, Described, Named, describe, pyiqa_version
-from local_bench.judges.metrics.pyiqa_scope import SEED, seeded
-from local_bench.judges.metrics.pyiqa_store import Store, read_store
+from local_bench.judges.metrics.pyiqa_store import SEED, Store, read_store, seeded
 from local_bench.models.weights import weights_digest
 
 MAX_PIXELS = 16_000_000

@@ -1,4 +1,8 @@
-"""Merges databases of annotations, when runs are merged."""
+"""The database of annotations, `annotations.sqlite` in the run directory: annotators, items and answers.
+
+It is separate from the run's own database, because annotators work while the run is closed or grows. Every answer is
+one committed row (WAL, synchronous=FULL); withdrawn answers stay until their annotator is removed.
+"""
 
 import hashlib
 import json

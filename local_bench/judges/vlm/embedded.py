@@ -13,10 +13,9 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from local_bench.judges.vlm.chat_api import IMAGE, Composer, Recent, body
+from local_bench.judges.vlm.chat_api import IMAGE, Composer, Prepared, Recent, body
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
-from local_bench.judges.vlm.images import Prepared
 from local_bench.judges.vlm.protocols import Reply, Request, failed
 from local_bench.judges.vlm.transport import Unreachable
 

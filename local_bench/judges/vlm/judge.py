@@ -6,7 +6,7 @@ from typing import Any
 
 from local_bench.core.identity import digest
 from local_bench.core.types import Question
-from local_bench.judges.vlm.images import PREPARATION
+from local_bench.judges.vlm.chat_api import PREPARATION
 from local_bench.judges.vlm.protocols import VERSIONS, Protocol, Request, Shown, protocol_for, texts
 from local_bench.judges.vlm.rubrics import DEFAULT_SET, RubricSet, system
 from local_bench.models.cards import Thinking

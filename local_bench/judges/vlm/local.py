@@ -31,8 +31,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
 from local_bench.core.process import collect
-from local_bench.judges.vlm.chat_api import REFUSED, after_thought, interleaved, last_of
-from local_bench.judges.vlm.images import Prepared
+from local_bench.judges.vlm.chat_api import REFUSED, Prepared, after_thought, interleaved, last_of
 from local_bench.judges.vlm.protocols import Reply, Request, Shown, failed
 
 
@@ -139,8 +138,11 @@ def generated(
     grammar: xgrammar.CompiledGrammar,
     processor_kwargs: Mapping[str, Any],
 ) -> tuple[int, Reply]:
-    """The number of tokens of the prompt, and the reply. Raises _Refused, and ValueError for images or a text that the
-    processor does not take."""
+    """The number of tokens of the prompt, and the reply, by transformers' `generate`.
+
+    Nothing is shared between questions about the same images, so it is slower than the prefix batches of the Qwen-VL
+    classes. Raises _Refused, and ValueError for images or a text that the processor does not take.
+    """
     pieces = interleaved(request, [{"type": "image", "image": image} for image in images])
     messages: list[dict[str, Any]] = [{"role": "user", "content": pieces}]
     if request.system:

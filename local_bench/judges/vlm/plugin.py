@@ -17,7 +17,7 @@ from PIL import Image
 
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.packages import entry_points
-from local_bench.judges.vlm.images import Prepared
+from local_bench.judges.vlm.chat_api import Prepared
 from local_bench.judges.vlm.protocols import Reply, Request, Shown, failed
 
 K = TypeVar("K")

@@ -23,8 +23,7 @@ from local_bench.judges.metrics.base import (
     Unscorable,
 )
 from local_bench.judges.metrics.evaluator import Evaluator, cut_captions
-from local_bench.judges.metrics.extractor import FeatureExtractor
-from local_bench.judges.metrics.feature_cache import FeatureCache
+from local_bench.judges.metrics.extractor import FeatureCache, FeatureExtractor
 from local_bench.judges.metrics.registry import make_metric
 
 from .helpers import make_image

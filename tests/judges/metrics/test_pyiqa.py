@@ -17,8 +17,7 @@ from local_bench.judges.metrics.base import NO_MEMORY, LoadedSubject, Subject, U
 from local_bench.judges.metrics.float64 import Float64
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS
 from local_bench.judges.metrics.pyiqa_metric import PyiqaNetwork, called, make
-from local_bench.judges.metrics.pyiqa_scope import seeded
-from local_bench.judges.metrics.pyiqa_store import Store, read_store
+from local_bench.judges.metrics.pyiqa_store import Store, read_store, seeded
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 from local_bench.models.convert import convert, read_converted

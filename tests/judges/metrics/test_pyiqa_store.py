@@ -11,10 +11,8 @@ import pytest
 import torch
 
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.judges.metrics import pyiqa_scope
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS, pyiqa_card, pyiqa_names
-from local_bench.judges.metrics.pyiqa_scope import Missing, local_files
-from local_bench.judges.metrics.pyiqa_store import Store, file_name, read_store
+from local_bench.judges.metrics.pyiqa_store import Missing, Store, canonical, file_name, local_files, read_store
 from local_bench.judges.metrics.registry import make_metric, metric_card
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
@@ -160,11 +158,8 @@ def test_no_other_file_is_read_and_no_socket_is_opened(tmp_path):
 
 def test_a_mirror_of_the_hub_is_the_hub(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://mirror.invalid")
-    assert (
-        pyiqa_scope.canonical("https://mirror.invalid/a/b/resolve/main/c")
-        == "https://huggingface.co/a/b/resolve/main/c"
-    )
-    assert pyiqa_scope.canonical("https://other.invalid/a") == "https://other.invalid/a"
+    assert canonical("https://mirror.invalid/a/b/resolve/main/c") == "https://huggingface.co/a/b/resolve/main/c"
+    assert canonical("https://other.invalid/a") == "https://other.invalid/a"
 
 
 @pytest.mark.slow
