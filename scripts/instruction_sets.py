@@ -80,7 +80,15 @@ def scores(names: list[str], folder: Path) -> dict[str, dict[str, float | str]]:
     from PIL import Image, ImageFilter
 
     from local_bench.core.process import quiet_libraries
-    from local_bench.judges.metrics.base import HostMetric, ImageFile, Metric, NetworkMetric, Seen, Subject, Unscorable
+    from local_bench.judges.metrics.base import (
+        HostMetric,
+        ImageFile,
+        Metric,
+        NetworkMetric,
+        LoadedSubject,
+        Subject,
+        Unscorable,
+    )
     from local_bench.judges.metrics.registry import make_metric
 
     quiet_libraries()
@@ -108,7 +116,7 @@ def scores(names: list[str], folder: Path) -> dict[str, dict[str, float | str]]:
     def one(metric: Metric, subject: Subject) -> float | str:
         try:
             if isinstance(metric, HostMetric):
-                return metric.measure(Seen(subject))
+                return metric.measure(LoadedSubject(subject))
             assert isinstance(metric, NetworkMetric)
             network = metric.network
             inputs = [([p.load() for p in one.images], one.text) for one in metric.inputs(subject)]
