@@ -83,9 +83,9 @@ def scores(names: list[str], folder: Path) -> dict[str, dict[str, float | str]]:
     from local_bench.judges.metrics.base import (
         HostMetric,
         ImageFile,
+        LoadedSubject,
         Metric,
         NetworkMetric,
-        LoadedSubject,
         Subject,
         Unscorable,
     )

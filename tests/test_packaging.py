@@ -196,7 +196,7 @@ def test_the_core_reports_without_exports_and_figures(core, runs, tmp_path):
     found = outputs(core, [f"report {run}", f"report {run} --out site", "doctor --json"], tmp_path)
     assert [status for status, _, _ in found.values()] == [0, 0, 0], found
     written, site, checks = found.values()
-    assert "the run's data are not exported: pandas is not installed: it is in the extra `tables`" in written[2]
+    assert "the run's data are not exported: pyarrow is not installed: it is in the extra `tables`" in written[2]
     assert sorted(path.name for path in (run / "exports").iterdir()) == ["notes.txt", "own.csv", "tables"]
     assert "figures are not drawn" in site[2]
     states = {row["check"]: row for row in json.loads(checks[1])["checks"]}

@@ -42,7 +42,7 @@ EXTRAS = {
     "pyiqa": Extra("pyiqa's metrics; non-commercial use only", ("pyiqa",), 5.7),
     "faces": Extra("the metric face_ref", ("insightface", "onnxruntime", "onnx"), 5.2),
     "predict": Extra("payment predictors", ("sklearn",), 0.03),
-    "tables": Extra("exports and figures", ("pyarrow", "matplotlib"), 0.2),
+    "tables": Extra("exports and figures", ("pyarrow", "matplotlib"), 0.23),
     "fetch": Extra("downloading models and benchmarks", ("huggingface_hub",), 0.02),
     "ray": Extra("several machines in one run, engine.executor=ray", ("ray",), 5.1),
     "cuda": Extra("vLLM, the faster judge", ("vllm",), 8.3),
