@@ -1,4 +1,4 @@
-"""`local-bench agreement`: agreement of a run's judges with human annotators and with each other."""
+"""`local-bench agreement` and `judges compare`: a run's judges compared with human annotators and with each other."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.cli.options import JSON, PATH, RUN, examples
+from local_bench.cli.options import JSON, PATH, RUN, Commands, examples
 from local_bench.cli.output import say, show, show_json
 from local_bench.report.render import columns_text
 
@@ -110,3 +110,44 @@ def figure_json(a: "Agreement | None") -> dict[str, Any] | None:
     ends = {"low": a.low, "high": a.high}
     chance = {} if a.by_chance is None else {"by_chance": a.by_chance}
     return {"value": a.value, **ends, "n": a.n, "n_unscored": a.n_unscored, "undefined": a.undefined} | chance
+
+
+@click.group(cls=Commands)
+def judges() -> None:
+    """Compare the judges of a run."""
+
+
+@judges.command(
+    epilog=examples(
+        "local-bench judges compare runs/demo                          # with ground truth",
+        "local-bench judges compare runs/studio --people labels.jsonl",
+        "local-bench judges compare runs/studio --people labels.jsonl --out judges.svg",
+    )
+)
+@RUN
+@click.option("--people", metavar="FILE|RUN", type=PATH, help="Human annotations, as `local-bench agreement` reads.")
+@click.option("--out", type=PATH, help="Draw agreement and bias as .svg, .pdf or .png.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "csv", "latex", "json"]), default="text", help="[default: text]"
+)
+@JSON
+def compare(run_dir: Path, people: Path | None, out: Path | None, form: str, as_json: bool) -> int:
+    """Compare RUN's judges on the same labelled images.
+
+    Agreement and bias in each dimension with intervals, against people's annotations or, without --people, the suite's
+    ground truth; order sensitivity, successful prompt injections, repeatability and questions per second."""
+    from local_bench.report.papers.draw import check_suffix, draw
+    from local_bench.report.passport import passport
+    from local_bench.report.render import FORMATS
+    from local_bench.runs.rundir import RunDir
+
+    if out is not None:
+        check_suffix(out)
+    with RunDir.open(run_dir) as run:
+        found = passport(run, people)
+    show(FORMATS["json" if as_json else form](found.data))
+    for note in found.data.notes:
+        say(note)
+    if out is not None:
+        draw(found, out)
+    return 0

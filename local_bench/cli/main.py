@@ -9,26 +9,23 @@ from pathlib import Path
 
 import click
 
-from local_bench.cli.agreement import agreement
+from local_bench.cli.agreement import agreement, judges
 from local_bench.cli.annotate import annotate
 from local_bench.cli.catalogue import models, suites
+from local_bench.cli.cluster import merge, slurm
 from local_bench.cli.compare import compare
 from local_bench.cli.doctor import doctor
 from local_bench.cli.edge import DEBUG, abandon, interruptible, printable_streams, system_error, unexpected, without_nul
 from local_bench.cli.exchange import export_run, import_files
-from local_bench.cli.extract import extract
-from local_bench.cli.init import init
 from local_bench.cli.inspect import digest, list_runs, recover, report, verify
-from local_bench.cli.judges import judges
-from local_bench.cli.merge import merge
 from local_bench.cli.options import PATH, Commands, examples
 from local_bench.cli.output import say
 from local_bench.cli.predictor import predictor
+from local_bench.cli.prepare import extract, init
 from local_bench.cli.reproduce import reproduce
 from local_bench.cli.revise import revise
 from local_bench.cli.run import demo, generate, judge, measure, plan, run, settle
 from local_bench.cli.score import score
-from local_bench.cli.slurm import slurm
 from local_bench.cli.view import view
 from local_bench.core import __version__
 from local_bench.core.environment import isolate

@@ -18,7 +18,7 @@ class _ReproduceCommand(click.Command):
     """A command whose help ends with the tables and figures of each paper."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from local_bench.report.papers.registry import entries, papers
+        from local_bench.report.papers.contents import entries, papers
 
         rows = []
         for paper in papers():
@@ -87,8 +87,8 @@ def reproduce(
     table-2 or figure-3, for example. The models of all RUNs, or of all result FILEs, become rows. A figure without
     --out prints its data."""
     from local_bench.core.errors import UserError
+    from local_bench.report.papers.contents import entries, entry
     from local_bench.report.papers.inputs import Options, opened
-    from local_bench.report.papers.registry import entries, entry
     from local_bench.suites.json_io import read_costs
 
     if name is None:

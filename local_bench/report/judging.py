@@ -15,6 +15,7 @@ from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.intervals import wilson
 from local_bench.suites.registry import suite
+from local_bench.suites.servimage.questions import CNS_SET
 
 NOT_TRIED = "not tried"
 NOT_NOTED = "not noted"
@@ -103,14 +104,15 @@ def judging_tables(run: RunDir) -> tuple[list[str], list[Table]]:
         for judge in run_judges
         if judge.attacks and judge.attacks.fooled_by
     ]
-    retests = retest_rows(run)
+    repeated = any(run.store.repeats(judge.judge_id) for judge in run_judges)
+    retests = retest_rows(run) if repeated else []  # it reads all verdicts
     for judge in run_judges:
         rows = [row for row in retests if row.judge == judge.name]
         same, n = same_answers(rows)
         summary = f"{same:,} of {count(n, 'answer')} the same every time" if n else "no comparable answers"
         sentences += [f"Repeatability of {judge.name}, all questions asked again: {summary}."] if rows else []
     tables = [_judge_table(run_judges)]
-    if len(run_judges) > 1 or order_swaps(run):
+    if len(run_judges) > 1 or (CNS_SET in run.store.rubrics() and order_swaps(run)):
         tables += agreement_tables(agreement(run, top_k=TOP_K))
     return sentences, [*tables, *([repeatability_table(retests)] if retests else [])]
 

@@ -78,7 +78,7 @@ def test_a_full_disk_leaves_the_exported_tables_as_they_were(free, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     base()
     with mounted(Path("own/exports"), free * 1024) as exports:
-        outcome = run(["settle", "own"], statuses=(1,))
+        outcome = run(["report", "own"], statuses=(1,))
         assert not outcome.faults
         assert outcome.err.count("\n") == 1
         assert [path.name for path in exports.iterdir()] == ["fill"]

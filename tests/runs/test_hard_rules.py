@@ -135,7 +135,9 @@ def test_the_table_the_json_and_the_page_show_what_rules_decide(orders, capsys):
     assert rules == {"counted": True, "n": 3, "n_missed": 1, "n_unscored": 1, "n_decided": 1, "n_tasks_decided": 1}
     assert main(["settle", str(run)]) == 0
     assert "refused by rules" in capsys.readouterr().out
-    assert "Refused by<br>rules alone" in (run / "report" / "index.html").read_text()
+    assert main(["report", str(run)]) == 0
+    assert "refused by rules alone" in (run / "report" / "data" / "0-sections.js").read_text()
+    capsys.readouterr()
     assert main(["settle", str(run), "--set", "acceptance.rules=false", "--save", "--json"]) == 0
     model = json.loads(capsys.readouterr().out)["models"]["theirs"]
     assert model["rules"]["counted"] is False

@@ -271,5 +271,8 @@ def visible(value: Any) -> Any:
 
 def _write_data(out: Path, name: str, value: Any) -> None:
     """Data as a script, because pages from a disk cannot read other files. ASCII, so that no character ends it."""
-    text = json.dumps(visible(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    if "\\u" in text or clean(text) != text:  # few files have a hidden character, and `visible` takes long
+        value = visible(value)
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     write_atomic(out / "data" / f"{name}.js", f'LB("{name}",{text});\n'.encode())

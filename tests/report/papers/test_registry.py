@@ -10,8 +10,7 @@ import pytest
 
 from local_bench.cli.main import main
 from local_bench.core.identity import digest
-from local_bench.report.papers.contents import ENTRIES
-from local_bench.report.papers.registry import entry
+from local_bench.report.papers.contents import ENTRIES, entry
 from local_bench.runs.rundir import RunDir
 from tests.conftest import ROOT
 
