@@ -95,7 +95,7 @@ def _trusted(search: list[str], named: list[str]) -> list[str]:
         here = Path.cwd()
     except OSError:  # it has been removed
         return [entry for entry in search if entry]
-    own = {Path(entry).absolute() for entry in named} | {Path(path) for path in sysconfig.get_paths().values()}
-    if here in own | {_PACKAGE_ROOT}:
+    trusted = {Path(entry).absolute() for entry in named} | {Path(path) for path in sysconfig.get_paths().values()}
+    if here in trusted | {_PACKAGE_ROOT}:
         return [entry for entry in search if entry]
     return [entry for entry in search if entry and Path(entry) != here]

@@ -146,20 +146,10 @@ def open_regular(
         raise error(f"{path} cannot be read ({reason(e)}): {unreadable or missing}") from None
 
 
-def own_bytes(path: Path) -> bytes:
-    """The content of a file of this package or of a cache that this package wrote. Raises OSError."""
-    return path.read_bytes()
-
-
-def own_text(path: Path) -> str:
-    """As `own_bytes`, as text."""
-    return path.read_text("utf-8")
-
-
 def visible_files(folder: Path) -> list[Path]:
     """The files below `folder`, sorted, without hidden ones and those in hidden folders (`.ipynb_checkpoints`)."""
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts))
 
 
 def plain_name(name: str) -> str:

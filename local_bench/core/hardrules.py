@@ -38,10 +38,10 @@ class VisualSpecs(Strict):
 
     @field_validator("aspect_ratio")
     @classmethod
-    def _is_an_aspect(cls, given: str | None) -> str | None:
-        if given is not None and not ASPECT.fullmatch(given):
+    def _is_an_aspect(cls, text: str | None) -> str | None:
+        if text is not None and not ASPECT.fullmatch(text):
             raise ValueError("give width to height as 16:9 or 1:1.4, or square, portrait or landscape")
-        return given
+        return text
 
     @property
     def pixels(self) -> tuple[int, int] | None:
@@ -89,15 +89,15 @@ def published_rules(raw: dict[str, Any]) -> dict[str, Any]:
     """The unambiguous hard rules of one image in ServImage's published format, in our own format."""
     types, specs = raw.get("file_type"), raw.get("visual_specs")
     named = [types] if isinstance(types, str) else types if isinstance(types, list) else []
-    known = [t.upper() for t in named if isinstance(t, str) and t.upper() in get_args(FileType)]
-    rules: dict[str, Any] = {"file_type": list(dict.fromkeys(known))} if known else {}
-    if isinstance(specs, dict) and (own := _specs(specs)):
-        rules["visual_specs"] = own
+    types = [t.upper() for t in named if isinstance(t, str) and t.upper() in get_args(FileType)]
+    rules: dict[str, Any] = {"file_type": list(dict.fromkeys(types))} if types else {}
+    if isinstance(specs, dict) and (visual := _specs(specs)):
+        rules["visual_specs"] = visual
     return HardRules.model_validate(rules).model_dump(exclude_defaults=True)
 
 
-def _side(given: Any) -> float | None:
-    return float(given) if isinstance(given, int | float | Decimal) and 0 < given < _MOST_A_SIDE else None
+def _side(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float | Decimal) and 0 < value < _MOST_A_SIDE else None
 
 
 def _specs(raw: dict[str, Any]) -> dict[str, Any]:

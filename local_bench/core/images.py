@@ -46,8 +46,8 @@ def load_mask(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
     Raises ImageError, also for a mask in which only the alpha channel varies, because its meaning is ambiguous.
     """
     with _opened(path, max_pixels) as stored:
-        own, alpha = _colours_and_alpha(ImageOps.exif_transpose(stored))
-        colours = own.convert("RGB")
+        colours, alpha = _colours_and_alpha(ImageOps.exif_transpose(stored))
+        colours = colours.convert("RGB")
         one_colour = all(low == high for low, high in colours.getextrema())  # type: ignore[misc]  # a pair for each band
         if alpha is not None and one_colour and len(set(alpha.getextrema())) > 1:
             raise ImageError(

@@ -109,23 +109,23 @@ def _json_form(c: str) -> str:
 _SHOWN = 3
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
+def nearest(name: str, names: Iterable[str]) -> list[str]:
     """The shortest known name that begins with `name`, else the longest that `name` begins with, else the most similar
     ones, which are equally similar; empty if none is similar."""
-    names = list(known)
+    names = list(names)
     lower = name.lower()
     if lower:
-        longer = [one for one in names if one.lower().startswith(lower)]
-        shorter = [one for one in names if len(one) > 2 and lower.startswith(one.lower())]
+        longer = [candidate for candidate in names if candidate.lower().startswith(lower)]
+        shorter = [candidate for candidate in names if len(candidate) > 2 and lower.startswith(candidate.lower())]
         if longer or shorter:
             return [min(longer, key=len) if longer else max(shorter, key=len)]
-    folded = {one.lower(): one for one in reversed(names)}
+    folded = {candidate.lower(): candidate for candidate in reversed(names)}
     close = difflib.get_close_matches(lower, folded, _SHOWN, 0.5)
-    ratios = [difflib.SequenceMatcher(None, one, lower).ratio() for one in close]
-    return sorted(folded[one] for one, ratio in zip(close, ratios, strict=True) if ratio == ratios[0])
+    ratios = [difflib.SequenceMatcher(None, candidate, lower).ratio() for candidate in close]
+    return sorted(folded[candidate] for candidate, ratio in zip(close, ratios, strict=True) if ratio == ratios[0])
 
 
-def hint(name: str, known: Iterable[str], otherwise: str) -> str:
+def hint(name: str, names: Iterable[str], otherwise: str) -> str:
     """`did you mean 'NEAREST'?`, or `otherwise`."""
-    near = nearest(name, known)
+    near = nearest(name, names)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise

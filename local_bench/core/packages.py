@@ -101,13 +101,13 @@ def missing(module: str | None) -> MissingExtra | None:
 
 @cache
 def _versions(path: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    installed = {}
     for name in names:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 @cache

@@ -25,7 +25,7 @@ def safe_join(root: Path, relative: str) -> Path:
     """
     if not relative or "\0" in relative or Path(relative).is_absolute():
         raise UserError(f"the path {relative!r} is not a relative path inside {root}: give one that is")
-    path, top = (Path(os.path.realpath(one)) for one in (root / relative, root))
+    path, top = (Path(os.path.realpath(joined)) for joined in (root / relative, root))
     # After a loop of links, realpath leaves the rest of a path as it is, which could be a link out of the folder.
     resolved = os.path.realpath(path) == str(path)
     if not resolved or not any(path.is_relative_to(folder) for folder in (top, *_blobs(top))):
@@ -35,8 +35,8 @@ def safe_join(root: Path, relative: str) -> Path:
 
 def _blobs(root: Path) -> list[Path]:
     """Where the files of `REPOSITORY/snapshots/COMMIT[/…]` are; empty if `root` is not in such a folder."""
-    found = _SNAPSHOT.match(root.as_posix())
-    return [Path(found.group(1), "blobs")] if found else []
+    match = _SNAPSHOT.match(root.as_posix())
+    return [Path(match.group(1), "blobs")] if match else []
 
 
 def refuse_links(folder: Path) -> None:
@@ -72,8 +72,8 @@ def user_config_dirs() -> list[Path]:
     """Folders with a lab's own model cards and prices, in order of precedence: those of `--config-dir`
     (`LOCAL_BENCH_CONFIG_DIRS`, separated as PATH is), then `local-bench/` in the working folder, if it exists."""
     named = [Path(entry) for entry in os.environ.get(CONFIG_DIRS, "").split(os.pathsep) if entry]
-    own = Path("local-bench")
-    return [*named, *([own] if own.is_dir() else [])]
+    folder = Path("local-bench")
+    return [*named, *([folder] if folder.is_dir() else [])]
 
 
 def config_files(name: str) -> list[Path]:

@@ -133,11 +133,6 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def cut(path: Path, size: int) -> None:
-    """Shorten a file to `size` bytes. Raises OSError."""
-    os.truncate(path, size)
-
-
 @contextmanager
 def transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
     """Commit all writes of the block, or none; no transaction is open afterwards, whatever was raised: by the block, by
@@ -162,8 +157,8 @@ def new_scratch(parent: Path | None = None) -> Path:
     processes of this machine that have ended are removed first. Raises OSError."""
     folder = parent or Path(tempfile.gettempdir())
     sweep_scratch(folder)
-    own = os.getpid()
-    return Path(tempfile.mkdtemp(dir=folder, prefix=f".local-bench-{_host()}-{own}-{_started(own) or 0}-"))
+    pid = os.getpid()
+    return Path(tempfile.mkdtemp(dir=folder, prefix=f".local-bench-{_host()}-{pid}-{_started(pid) or 0}-"))
 
 
 @contextmanager
@@ -179,8 +174,8 @@ def scratch(parent: Path | None = None) -> Iterator[Path]:
 def sweep_scratch(folder: Path) -> None:
     """Remove the scratch folders in `folder` whose process, of this machine and this user, has ended."""
     try:
-        with os.scandir(folder) as found:
-            entries = [entry for entry in found if _NAME.fullmatch(entry.name)]
+        with os.scandir(folder) as scanned:
+            entries = [entry for entry in scanned if _NAME.fullmatch(entry.name)]
     except OSError:
         return
     for entry in entries:
@@ -188,11 +183,11 @@ def sweep_scratch(folder: Path) -> None:
         if match is None or match[1] != _host() or entry.is_symlink():
             continue
         try:
-            own = entry.stat(follow_symlinks=False).st_uid == os.getuid()
+            is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
         except OSError:
             continue
         started = _started(int(match[2]))
-        if own and (started is None or (int(match[3]) and started != int(match[3]))):
+        if is_ours and (started is None or (int(match[3]) and started != int(match[3]))):
             shutil.rmtree(entry.path, ignore_errors=True)
 
 

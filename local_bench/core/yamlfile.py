@@ -207,8 +207,8 @@ def explain(
     error: ValidationError, data: Any, model: type[BaseModel], source: str, lines: Mapping[Location, int | str]
 ) -> list[str]:
     """One sentence about each validation error of `data`."""
-    found = error.errors(include_url=False, include_context=False)
-    return list(dict.fromkeys(_sentence(one, data, model, source, lines) for one in found))
+    faults = error.errors(include_url=False, include_context=False)
+    return list(dict.fromkeys(_sentence(fault, data, model, source, lines) for fault in faults))
 
 
 def _sentence(
@@ -226,26 +226,26 @@ def _sentence(
         case "missing":
             what = f"the key {name!r} is missing: add it"
         case _:
-            given = error["input"]
-            shown = "" if isinstance(given, dict | list) else f", not {short(given)}"
+            value = error["input"]
+            shown = "" if isinstance(value, dict | list) else f", not {short(value)}"
             message = _PLAIN.get(error["type"], error["msg"].removeprefix("Value error, "))
             what = f"{name}: {message[0].lower()}{message[1:]}{shown}"
-            if error["type"] == "string_type" and shown and given is not None:
+            if error["type"] == "string_type" and shown and value is not None:
                 what += " (put it in quotes)"
     return f"{where}: {what}"
 
 
 def _inside(data: Any, location: Location, missing: bool) -> Location:
     """The steps of a location that are in `data`, or whose last one is `missing`: pydantic adds the types of unions."""
-    found: list[int | str] = []
+    steps: list[int | str] = []
     for i, step in enumerate(location):
         if isinstance(data, dict) and (step in data or (missing and i == len(location) - 1)):
-            found.append(step)
+            steps.append(step)
             data = data.get(step)
         elif isinstance(data, list) and isinstance(step, int) and step < len(data):
-            found.append(step)
+            steps.append(step)
             data = data[step]
-    return tuple(found)
+    return tuple(steps)
 
 
 def _keys_at(model: type[BaseModel], location: Location) -> list[str]:

@@ -23,7 +23,6 @@ from pydantic import Field, ValidationError
 
 from local_bench.core import strictjson
 from local_bench.core.errors import DatasetError, StorageError
-from local_bench.core.files import own_bytes
 from local_bench.core.messages import hint
 from local_bench.core.paths import configs_dir, is_safe_id, safe_join
 from local_bench.core.storage import new_scratch, storage_errors
@@ -305,7 +304,7 @@ def _existing(name: str, entry: Dataset, folder: Path, revision: str | None) -> 
     if not any(folder.iterdir()):
         return None
     try:
-        record = Record.model_validate_json(own_bytes(folder / RECORD))
+        record = Record.model_validate_json((folder / RECORD).read_bytes())
     except (FileNotFoundError, ValidationError):
         raise DatasetError(f"{folder} contains files that were not fetched ({RECORD} is missing): {remedy}") from None
     expected = revision or entry.source.revision or record.revision

@@ -10,7 +10,7 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import WeightsError
-from local_bench.core.files import open_regular, own_bytes, own_text
+from local_bench.core.files import open_regular
 from local_bench.core.paths import cache_dir
 from local_bench.core.storage import write_atomic
 
@@ -56,13 +56,13 @@ def file_sha256(path: Path) -> str:
 
 def git_blob_sha1(path: Path) -> str:
     """The git blob id of a file, which the Hub declares for small files: sha1 of a size header and the bytes."""
-    data = own_bytes(path)
+    data = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def _read_cache(path: Path) -> dict[str, list[str]]:
     try:
-        cached: Any = strictjson.loads(own_text(path))
+        cached: Any = strictjson.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return cached if isinstance(cached, dict) else {}

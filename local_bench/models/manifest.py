@@ -7,7 +7,6 @@ from typing import TypeVar
 from pydantic import Field, ValidationError
 
 from local_bench.core.errors import WeightsError
-from local_bench.core.files import own_bytes
 from local_bench.core.identity import digest
 from local_bench.core.paths import cache_dir
 from local_bench.core.storage import write_atomic
@@ -169,7 +168,7 @@ def check_fetched(card: ModelCard, folder: Path | None, parts: dict[str, Path] |
 
 def _read(path: Path, model: type[T], remedy: str) -> T | None:
     try:
-        return model.model_validate_json(own_bytes(path))
+        return model.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError:

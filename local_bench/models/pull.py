@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from local_bench.core.errors import StorageError
-from local_bench.core.files import own_bytes, own_text
 from local_bench.core.paths import cache_dir, safe_join
 from local_bench.core.storage import new_scratch, scratch, storage_errors, write_atomic
 from local_bench.models.convert import VERSION, convert, converted_name
@@ -58,7 +57,7 @@ def pull_url(purpose: Purpose, url: str, name: str, sha256: str | None = None, c
     """
     origin_file = cache_dir() / "pulled" / f"{hashlib.sha256(url.encode()).hexdigest()}.json"
     with suppress(FileNotFoundError, ValidationError):
-        known = Origin.model_validate_json(own_bytes(origin_file))
+        known = Origin.model_validate_json(origin_file.read_bytes())
         path = _cache_path(known, name)
         if known.url == url and known.sha256.startswith(sha256 or "") and _is_intact(path):
             return Pulled(converted_name(name), path, known)
@@ -155,7 +154,7 @@ def _digest_file(path: Path) -> Path:
 def _is_intact(path: Path) -> bool:
     """Whether a cached file exists and matches its stored digest."""
     stored = _digest_file(path)
-    return path.is_file() and stored.is_file() and own_text(stored) == file_sha256(path)
+    return path.is_file() and stored.is_file() and stored.read_text("utf-8") == file_sha256(path)
 
 
 def download(purpose: Purpose, url: str, target: Path, max_bytes: int = MAX_BYTES) -> str:

@@ -17,8 +17,8 @@ from local_bench.suites.registry import suite
 
 def thresholds_of(config: RunConfig) -> Mapping[str, float]:
     """Score name -> minimum value. Suites with pass/fail judges define their own thresholds."""
-    own = suite(config.suite.name).thresholds
-    return config.acceptance.thresholds if own is None else own
+    thresholds = suite(config.suite.name).thresholds
+    return config.acceptance.thresholds if thresholds is None else thresholds
 
 
 def decision_of(config: RunConfig, scores: Sequence[Score], thresholds: Mapping[str, float] | None = None) -> Decision:

@@ -60,7 +60,7 @@ def budget(
     """
     loading = sum(_load_s(model) for model in models)
     denoising = [model.get("gpu_hours") for model in models if model.get("load") != "imported"]
-    known = None not in denoising and devices.gpu is not None
+    is_known = None not in denoising and devices.gpu is not None
     judging = [_judge_s(judge, n_questions, n_question_images, devices.gpu) for judge in config.judges]
     starts = [JUDGE_START_S + _judge_gb(judge) / READ_GB_PER_S for judge in config.judges if judge.base_url is None]
     judge_s = None if None in judging else sum(s for s in judging if s is not None)
@@ -73,7 +73,7 @@ def budget(
         config.engine.io_workers,
     )
     low, high = _Sums(), _Sums()
-    if known and judge_s is not None:
+    if is_known and judge_s is not None:
         work_s = 3600 * sum(hours for hours in denoising if hours is not None) + judge_s
         fixed_s = loading + sum(starts)
         low, high = (
@@ -170,9 +170,9 @@ def measured_seconds() -> dict[str, float]:
     path = configs_dir() / "metric_times.json"
     if not is_file(path):
         return {}
-    found = strictjson.read(path, ConfigError, missing="restore it, or remove it to plan without measured times")
-    megapixels = found["side"] ** 2 / _PIXELS_PER_MP
-    return {name: seconds / megapixels for name, seconds in found["seconds"].items()}
+    measured = strictjson.read(path, ConfigError, missing="restore it, or remove it to plan without measured times")
+    megapixels = measured["side"] ** 2 / _PIXELS_PER_MP
+    return {name: seconds / megapixels for name, seconds in measured["seconds"].items()}
 
 
 def metric_time(names: Sequence[str], n_images: int, megapixels: float, gpu: Gpu | None, io_workers: int) -> MetricTime:

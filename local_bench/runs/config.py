@@ -301,10 +301,10 @@ def _keep_models(data: dict[Any, Any], names: list[str]) -> None:
     """Keep the models with one of these names or cards; names without a match are added as cards."""
     if not names:
         return
-    given = data.get("models")
-    models = [model for model in given if isinstance(model, dict)] if isinstance(given, list) else []
-    found = [[m for m in models if name in (str(m.get("name")), m.get("card"))] or [{"card": name}] for name in names]
-    data["models"] = [model for matching in found for model in matching]
+    entries = data.get("models")
+    models = [model for model in entries if isinstance(model, dict)] if isinstance(entries, list) else []
+    kept = [[m for m in models if name in (str(m.get("name")), m.get("card"))] or [{"card": name}] for name in names]
+    data["models"] = [model for matching in kept for model in matching]
 
 
 def load_config_to_judge(path: Path, settings: tuple[str, ...] = (), *, allow_remote: bool = False) -> RunConfig:

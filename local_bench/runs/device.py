@@ -56,11 +56,11 @@ class JudgeDevice:
             return {name: versions()[name] for name in ("torch", "transformers", "xgrammar")} | {"device": self.device}
         if attention is None:
             return plugin_numerics(transport) | {"device": self.device}
-        found: dict[str, Any] = {"vllm": vllm_version(), "device": self.device}
-        found["batch_invariant"] = attention.batch_invariant
+        signature: dict[str, Any] = {"vllm": vllm_version(), "device": self.device}
+        signature["batch_invariant"] = attention.batch_invariant
         if self.on_gpu:
-            found |= {"attention_backend": attention.backend or "auto", "model_runner": model_runner()}
-        return found | ({"gpus": gpus} if gpus > 1 else {})
+            signature |= {"attention_backend": attention.backend or "auto", "model_runner": model_runner()}
+        return signature | ({"gpus": gpus} if gpus > 1 else {})
 
 
 def memory_gb(cuda_index: int) -> tuple[float, float]:

@@ -91,9 +91,9 @@ def estimate(
 def _target(config: RunConfig, gpu_name: str | None) -> Target:
     name = gpu_name or (config.settlement.gpu if config.settlement.gpu in gpus() else None)
     if name is not None:
-        known = gpu(name)
-        settled = config.settlement.model_copy(update={"gpu": known.name})
-        return Target(known.title, known, known.memory_gb, None, price_of(settled, known.title))
+        chosen = gpu(name)
+        settled = config.settlement.model_copy(update={"gpu": chosen.name})
+        return Target(chosen.title, chosen, chosen.memory_gb, None, price_of(settled, chosen.title))
     from local_bench.generators.capacity import device_memory_gb, host_memory_gb, may_have_gpu
 
     if config.engine.device in ("auto", "cpu") and not may_have_gpu():
@@ -109,10 +109,12 @@ def _target(config: RunConfig, gpu_name: str | None) -> Target:
 def _disk_gb(plan: RunPlan, config: RunConfig) -> dict[str, float]:
     """Upper bounds: an RGB8 PNG is hardly larger than its pixels, and a model's encodings are removed before the next
     model's are computed."""
-    made = [p.candidate.work["sampler"] for p in plan.planned if p.unscored is None and "sampler" in p.candidate.work]
+    samplers = [
+        p.candidate.work["sampler"] for p in plan.planned if p.unscored is None and "sampler" in p.candidate.work
+    ]
     return {
-        "images": sum(3 * sampler["height"] * sampler["width"] for sampler in made) / 1e9,
-        "encodings": config.engine.encodings_gb if made else 0.0,
+        "images": sum(3 * sampler["height"] * sampler["width"] for sampler in samplers) / 1e9,
+        "encodings": config.engine.encodings_gb if samplers else 0.0,
     }
 
 
@@ -291,16 +293,19 @@ def n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str], prog
     tasks = {t.task_id: t for t in plan.tasks if not t.unscored}
     images: dict[tuple[str, str, int], list[int]] = {}
     for planned in plan.planned:
-        made = planned.candidate
-        if planned.unscored is None and made.deliverable.task_id in tasks:
-            key = (made.model, made.deliverable.task_id, made.attempt)
-            images.setdefault(key, []).append(made.deliverable.index)
+        candidate = planned.candidate
+        if planned.unscored is None and candidate.deliverable.task_id in tasks:
+            key = (candidate.model, candidate.deliverable.task_id, candidate.attempt)
+            images.setdefault(key, []).append(candidate.deliverable.index)
     alike = Counter((task_id, tuple(sorted(numbers))) for (_, task_id, _), numbers in images.items())
 
     def count(task: Task, numbers: tuple[int, ...]) -> tuple[int, int]:
         shown = dict.fromkeys(numbers, "")
-        own, others = entry.questions(task, shown, order_swap), borrowed_questions(entry, questions_from, task, shown)
-        sizes = [len(DEFAULT_SET.fitted(question).images) for _, question in (*own, *others)]
+        questions, others = (
+            entry.questions(task, shown, order_swap),
+            borrowed_questions(entry, questions_from, task, shown),
+        )
+        sizes = [len(DEFAULT_SET.fitted(question).images) for _, question in (*questions, *others)]
         return len(sizes), sum(sizes)
 
     progress.begin("count questions", len(alike))

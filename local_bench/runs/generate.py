@@ -55,8 +55,8 @@ def generate(run: RunDir, models: Sequence[ModelPlan], executor: Executor, progr
 def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:
     """Candidates of a model that are not done, or whose image is missing, damaged or altered."""
     rows = [row for row in run.store.candidates(model) if row.state != "unscored" or is_failure(row.unscored)]
-    made = [row.image for row in rows if row.image]
-    faulty = run.image_store.faulty(made, run.config.engine.io_workers)
+    images = [row.image for row in rows if row.image]
+    faulty = run.image_store.faulty(images, run.config.engine.io_workers)
     if faulty:
         first = min(faulty.values())
         progress.note(f"{model}: {len(faulty):,} images are generated again ({first.sentence})")
@@ -145,9 +145,9 @@ class _Session:
 
     def _store_batch_size(self, bucket: str, batch_size: int) -> None:
         key = f"batches:{self._label}"
-        known = self._run.store.json_meta(key) or {}
-        if known.get(bucket) != batch_size:
-            self._run.store.set_meta(key, json.dumps(known | {bucket: batch_size}, sort_keys=True))
+        sizes = self._run.store.json_meta(key) or {}
+        if sizes.get(bucket) != batch_size:
+            self._run.store.set_meta(key, json.dumps(sizes | {bucket: batch_size}, sort_keys=True))
 
     def _check_numerics(self, signature: dict[str, Any]) -> None:
         """Store the signature of the run's first session. LedgerError if a later session's differs."""

@@ -121,9 +121,9 @@ def judge_requests(
     entry = suite(run.config.suite.name)
     for (task_id, _, _), images in sets(run.store).items():
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
-        own = entry.questions(tasks[task_id], shown, run.config.order_swap)
-        every = [*own, *borrowed_questions(entry, run.config.suite.questions_from, tasks[task_id], shown)]
-        for key, question in sorted(every, key=lambda one: spec.rubrics.shares_requests(one[1])):
+        questions = entry.questions(tasks[task_id], shown, run.config.order_swap)
+        every = [*questions, *borrowed_questions(entry, run.config.suite.questions_from, tasks[task_id], shown)]
+        for key, question in sorted(every, key=lambda keyed: spec.rubrics.shares_requests(keyed[1])):
             fitted = spec.rubrics.fitted(question)
             yield JudgeRequest(images[key[0]][0], fitted, spec.question_id(fitted, numerics))
 
@@ -235,8 +235,8 @@ class JudgeSession:
         begun = time.monotonic()
         try:
             for key, verdict in answers(transport, self._spec, questions):
-                one = left[key], verdict
-                answered += first.failed(verdict.unscored, one) if verdict.unscored else first.succeeded(one)
+                answer = left[key], verdict
+                answered += first.failed(verdict.unscored, answer) if verdict.unscored else first.succeeded(answer)
                 self._begun |= verdict.unscored is None
                 if len(answered) >= COMMIT_EVERY or self._pace.due:
                     self._commit(answered, left, store_answers)

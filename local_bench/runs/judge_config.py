@@ -133,9 +133,9 @@ class JudgeConfig(Strict):
     @property
     def wanted_backend(self) -> str | None:
         """The attention backend that the config requires, by `attention_backend` or in `extra_args`."""
-        given = [text for arg in self.extra_args for text in arg.split("=", 1)]
+        parts = [text for arg in self.extra_args for text in arg.split("=", 1)]
         flag = "--attention-backend"
-        return self.attention_backend or (given[given.index(flag) + 1] if flag in given else None)
+        return self.attention_backend or (parts[parts.index(flag) + 1] if flag in parts else None)
 
     def rubric_set(self, described: ModelCard) -> RubricSet:
         """The judge's rubric set. ConfigError if its card supports another one only."""

@@ -91,7 +91,7 @@ def served_by(config: JudgeConfig) -> Served:
         return server.served
 
 
-def _external(config: JudgeConfig, known: Served | None = None) -> ExternalServer:
+def _external(config: JudgeConfig, served: Served | None = None) -> ExternalServer:
     described = card(config.card, "judge")
     repo = described.source.repo or ""
     assert config.base_url
@@ -100,7 +100,7 @@ def _external(config: JudgeConfig, known: Served | None = None) -> ExternalServe
         key_from(config.api_key_env),
         config.served_model or "",
         expected=(repo, repo.rpartition("/")[2], described.name) if repo else (),
-        known=known,
+        known=served,
     )
 
 
@@ -138,8 +138,8 @@ def open_judge(
         from local_bench.judges.vlm.local import Local
 
         batch_size = 1 if device == "cpu" else 8  # on a CPU batches are not faster, and batch size 1 is exact
-        given = described.mm_processor_kwargs or {}
-        with Local(weights, composer.prepared, device, spec.dtype, batch_size, given) as local:
+        processor_kwargs = described.mm_processor_kwargs or {}
+        with Local(weights, composer.prepared, device, spec.dtype, batch_size, processor_kwargs) as local:
             yield local
         return
     groups = _groups(judge_devices, described)

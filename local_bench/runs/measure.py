@@ -60,7 +60,7 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
         (subject.key, Score(name, None, NO_WEIGHTS)) for subject, names in wanted for name in names if name in absent
     ]
     run.store.enter_scores("metric", unscored)
-    wanted = [(s, own) for s, names in wanted if (own := tuple(name for name in names if name not in absent))]
+    wanted = [(s, present) for s, names in wanted if (present := tuple(name for name in names if name not in absent))]
     if not wanted:
         return
     quiet_transformers()
@@ -105,7 +105,7 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
     yield PhaseStarted("measure", evaluator.groups(wanted))
     for event in evaluator.run(wanted):
         if isinstance(event, ScoresComputed):
-            yield ScoresComputed([known for row in event.rows for known in _known(firsts[row[1].name], row)])
+            yield ScoresComputed([storable for row in event.rows for storable in _known(firsts[row[1].name], row)])
             yield TimeCharged("metric", len(event.rows), time.monotonic_ns())
         else:
             yield event

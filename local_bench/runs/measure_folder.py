@@ -1,6 +1,7 @@
 """Computes metrics of a folder of images, with optional sources, masks, references and captions, without a run."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.events import ScoresComputed
 from local_bench.core.files import plain_name, read_bytes, read_text, text_name, unused, visible_files
-from local_bench.core.storage import append, cut, storage_errors
+from local_bench.core.storage import append, storage_errors
 from local_bench.core.types import Score
 from local_bench.core.yamlfile import Strict, check
 from local_bench.judges.metrics.base import NO_MEMORY, ImageFile, Subject
@@ -65,9 +66,9 @@ def measure_images(
     weights are missing, which otherwise leaves the metric unscored.
     """
     subjects = {subject.key: subject for subject in _subjects(folder, paired, (paired.captions, out), progress)}
-    found = {name: is_available(name, require, progress) for name in names}
-    usable = tuple(name for name in names if found[name])
-    result = Measurement({name: identity_of(name, engine.device) if found[name] else {} for name in names})
+    available = {name: is_available(name, require, progress) for name in names}
+    usable = tuple(name for name in names if available[name])
+    result = Measurement({name: identity_of(name, engine.device) if available[name] else {} for name in names})
     if paired.captions:
         metrics = {name: make_metric(name) for name in usable}
         result.cut = cut_captions(metrics, ((subject, usable) for subject in subjects.values()))
@@ -75,15 +76,15 @@ def measure_images(
             progress.note(cut_sentence(name, cut))
     kept = _ScoresFile(out, subjects, {name: result.metrics[name] for name in usable}) if out else None
     result.images = {
-        key: {name: Score(name, None, NO_WEIGHTS) for name in names if not found[name]} for key in subjects
+        key: {name: Score(name, None, NO_WEIGHTS) for name in names if not available[name]} for key in subjects
     }
     for key, score in kept.read() if kept else ():
         if score.unscored != NO_MEMORY:
             result.images[key][score.name] = score
     wanted: list[Wanted] = [
-        (subject, own)
+        (subject, missing)
         for key, subject in subjects.items()
-        if (own := tuple(name for name in usable if name not in result.images[key]))
+        if (missing := tuple(name for name in usable if name not in result.images[key]))
     ]
     order = MetricWorkOrder(usable, engine.device, engine.threads, engine.io_workers, engine.metric_batch_size)
     for event in measure_share(order, wanted) if wanted else ():
@@ -108,8 +109,8 @@ def _subjects(folder: Path, paired: PairedFiles, other: Sequence[Path | None], p
     captions = _captions(paired.captions) if paired.captions else {}
     sources, masks = _Companions(paired.sources), _Companions(paired.masks, is_mask=True)
     references = _Companions(paired.references)
-    known = {path.resolve() for path in other if path is not None}
-    left = [p for p in every if p.suffix.lower() not in SUFFIXES and p.resolve() not in known]
+    others = {path.resolve() for path in other if path is not None}
+    left = [p for p in every if p.suffix.lower() not in SUFFIXES and p.resolve() not in others]
     if left:
         progress.note(unused(folder, left))
     for image in images:
@@ -139,7 +140,7 @@ class _Companions:
         """The image with the same name: the one with the same suffix, else with another."""
         suffixes = dict.fromkeys((name.suffix, *SUFFIXES, *(suffix.upper() for suffix in SUFFIXES)))
         names = (plain_name(name.with_name(f"{name.stem}{more}{suffix}").as_posix()) for suffix in suffixes)
-        path = next((self._files[one] for one in names if one in self._files), None)
+        path = next((self._files[candidate] for candidate in names if candidate in self._files), None)
         if path is None:
             return None
         self._used.add(path)
@@ -217,16 +218,16 @@ class _ScoresFile:
             return
         data = read_bytes(self._path, UserError, max_bytes=MAX_OUT_BYTES, missing=_AGAIN)
         whole = data[: data.rfind(b"\n") + 1]
-        found = list(strictjson.lines_of(whole, self._path, UserError, "a line of scores"))
-        if not found or found[0][2] != self._head:
+        stored = list(strictjson.lines_of(whole, self._path, UserError, "a line of scores"))
+        if not stored or stored[0][2] != self._head:
             raise UserError(
                 f"{self._path} is another file, or has scores by other metrics, weights or releases, or by networks "
                 f"on another CPU: {_AGAIN}"
             )
-        lines = [self._line(line, where) for _, where, line in found[1:]]
+        lines = [self._line(line, where) for _, where, line in stored[1:]]
         if len(whole) < len(data):  # a session ended while it wrote the last line
             with storage_errors(self._path):
-                cut(self._path, len(whole))
+                os.truncate(self._path, len(whole))
         for line in lines:
             subject = self._subjects.get(line.image)
             if subject and line.file == _stamp(subject.image.path):
@@ -246,8 +247,8 @@ class _ScoresFile:
             scores.setdefault(key, {})[score.name] = {"value": score.value, "unscored": score.unscored}
         self._write(
             [
-                {"image": key, "file": _stamp(self._subjects[key].image.path), "scores": own}
-                for key, own in scores.items()
+                {"image": key, "file": _stamp(self._subjects[key].image.path), "scores": of_image}
+                for key, of_image in scores.items()
             ]
         )
 

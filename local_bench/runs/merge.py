@@ -97,10 +97,10 @@ def _merged_config(runs: Sequence[RunDir], partial: bool) -> tuple[RunConfig, tu
     """The config of the whole, and the shards that no part has."""
     first, models = runs[0].config, {model.label: model for run in runs for model in run.config.models}
     for run in runs[1:]:
-        own = {model.label: model for model in run.config.models}
+        of_run = {model.label: model for model in run.config.models}
         alike = run.config.model_copy(update={"models": first.models, "suite": _whole(run.config).suite})
         difference = first_config_difference(_whole(first), alike)
-        for label, model in own.items():
+        for label, model in of_run.items():
             difference = difference or first_config_difference(
                 _whole(first).model_copy(update={"models": [models[label]]}),
                 _whole(first).model_copy(update={"models": [model]}),
@@ -112,10 +112,10 @@ def _merged_config(runs: Sequence[RunDir], partial: bool) -> tuple[RunConfig, tu
     shards = [run.config.suite.shard for run in runs]
     missing: tuple[str, ...] = ()
     if all(shards):  # a part that is a whole run has all tasks
-        (of, *others) = {parse_shard(str(shard))[1] for shard in shards}
+        (n_shards, *others) = {parse_shard(str(shard))[1] for shard in shards}
         if others:
             raise UserError(f"the parts are shards of different numbers ({', '.join(map(str, shards))}): {_RERUN}")
-        missing = tuple(f"{i}/{of}" for i in range(1, of + 1) if f"{i}/{of}" not in shards)
+        missing = tuple(f"{i}/{n_shards}" for i in range(1, n_shards + 1) if f"{i}/{n_shards}" not in shards)
         if missing and not partial:
             raise UserError(f"shard {', '.join(missing)} is missing: add its run directory, or merge with --partial")
     whole = _whole(first).model_copy(update={"models": [models[label] for label in labels]})
@@ -131,19 +131,19 @@ def _whole(config: RunConfig) -> RunConfig:
 
 def _tasks(runs: Sequence[RunDir]) -> dict[str, tuple[int, Task]]:
     """Task id -> (position, task) of all parts, in order of positions."""
-    found: dict[str, tuple[int, Task]] = {}
+    tasks: dict[str, tuple[int, Task]] = {}
     for run in runs:
         positions = run.store.task_positions()
         for task in run.store.tasks():
-            own = positions[task.task_id], task
-            position, other = found.setdefault(task.task_id, own)
+            placed = positions[task.task_id], task
+            position, other = tasks.setdefault(task.task_id, placed)
             if other != task:
                 raise UserError(f"{run.path}: the task {task.task_id!r} differs from that of another part: {_RERUN}")
-            if position != own[0]:
+            if position != placed[0]:
                 raise UserError(
                     f"{run.path}: the task {task.task_id!r} is at another position than in another part: {_RERUN}"
                 )
-    return dict(sorted(found.items(), key=lambda item: item[1][0]))
+    return dict(sorted(tasks.items(), key=lambda item: item[1][0]))
 
 
 def _candidates(runs: Sequence[RunDir], config: RunConfig, tasks: Mapping[str, tuple[int, Task]]) -> list[CandidateRow]:
@@ -174,25 +174,25 @@ def _result(row: CandidateRow) -> tuple[Any, ...]:
 
 def _metas(runs: Sequence[RunDir]) -> dict[str, str]:
     """Values of `meta` for the whole."""
-    found: dict[str, str] = {}
+    metas: dict[str, str] = {}
     for run in runs:
         for kind in _SAME:
             for name, value in run.store.notes(kind).items():
                 text = canonical_json(value)
-                if found.setdefault(f"{kind}:{name}", text) != text:
+                if metas.setdefault(f"{kind}:{name}", text) != text:
                     raise UserError(f"{run.path}: the {kind} of {name} differ from those of another part: {_RERUN}")
         for kind, combine in (("batches", _smallest), ("operations", _union), ("canary", _checks)):
             for name, value in run.store.notes(kind).items():
                 key = f"{kind}:{name}"
-                found[key] = json.dumps(
-                    combine(json.loads(found[key]), value) if key in found else value, sort_keys=True
+                metas[key] = json.dumps(
+                    combine(json.loads(metas[key]), value) if key in metas else value, sort_keys=True
                 )
     judges = {canonical_json(labels) for run in runs if (labels := run.store.json_meta("judges"))}
     if len(judges) > 1:
         raise UserError(f"the parts were judged by different judges: {_RERUN}")
     if judges and all(run.store.meta("judges") for run in runs):
-        found["judges"] = str(runs[0].store.meta("judges"))
-    return found
+        metas["judges"] = str(runs[0].store.meta("judges"))
+    return metas
 
 
 def _smallest(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
@@ -276,9 +276,9 @@ def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]
             rows[row.session].append(row)
         counts: Counter[str] = Counter()
         for session in run.store.sessions():
-            own = rows[session.session]
-            key = digest([list(vars(session).values())[1:], [list(vars(row).values())[1:] for row in own]])
-            sessions[key] = session, own
+            of_session = rows[session.session]
+            key = digest([list(vars(session).values())[1:], [list(vars(row).values())[1:] for row in of_session]])
+            sessions[key] = session, of_session
             counts[key] += 1
         times[run.path.parts] = counts
         most |= counts
@@ -291,7 +291,7 @@ def _provenance(runs: Sequence[RunDir]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for provenance in stored:
         merged = provenance | merged
-    models = {label: model for one in stored for label, model in one.get("models", {}).items()}
+    models = {label: model for provenance in stored for label, model in provenance.get("models", {}).items()}
     return merged | ({"models": models} if models else {}) | {"sessions": len(_sessions(runs))}
 
 

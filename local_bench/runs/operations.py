@@ -72,11 +72,11 @@ def operations(store: Store, label: str) -> OperationCounts:
 
 def generated_kinds(store: Store, label: str, counted: OperationCounts) -> Counter[tuple[str, int | None]]:
     """Number of the model's finished images by kind and batch size."""
-    found: Counter[tuple[str, int | None]] = Counter()
+    kinds: Counter[tuple[str, int | None]] = Counter()
     for row in store.generated():
         if row.model == label:
-            found[counted.kind(row.height, row.width, row.input_images), row.batch_size] += row.n
-    return found
+            kinds[counted.kind(row.height, row.width, row.input_images), row.batch_size] += row.n
+    return kinds
 
 
 def store_operations(store: Store, order: WorkOrder) -> None:

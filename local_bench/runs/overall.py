@@ -26,23 +26,23 @@ def weights_of_phases(run: RunDir, plan: RunPlan, stages: tuple[str, ...]) -> di
     """Modelled operations of the work that is left, by the name that a phase has in `Progress.begin`."""
     left = run.store.planned_by_model()
     n_images = sum(planned.unscored is None for planned in plan.planned)
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     if "generate" in stages:
-        found |= {
+        weights |= {
             f"{model.label}: make": left.get(model.label, 0) * 1e15 * (model.card.pflop_per_image or 0.0)
             for model in plan.models
             if model.card is not None
         }
     if "measure" in stages:
-        found["measure"] = n_images * sum(map(_metric_flop, run.config.metrics))
+        weights["measure"] = n_images * sum(map(_metric_flop, run.config.metrics))
     if "judge" in stages:
         n, _ = n_questions(plan, run.config.order_swap, run.config.suite.questions_from, Quiet())
         for judge in run.config.judges:
             described = card(judge.card, "judge")
             tokens = described.tokens_of_image(described.judge_max_pixels) + TEXT_TOKENS
             parameters_b = described.active_parameters_b or described.parameters_b
-            found[f"{judge.label}: judge"] = n * 2e9 * parameters_b * tokens
-    return {name: flop for name, flop in found.items() if flop}
+            weights[f"{judge.label}: judge"] = n * 2e9 * parameters_b * tokens
+    return {name: flop for name, flop in weights.items() if flop}
 
 
 def _metric_flop(name: str) -> float:
@@ -96,7 +96,7 @@ class Overall(Forwarding):
         if not flop or not seconds:
             return None
         speeds = {kind: self._flop[kind] / self._seconds[kind] for kind in self._flop if self._seconds[kind]}
-        return sum(of / (speeds.get(_kind(phase)) or flop / seconds) for phase, of in left.items())
+        return sum(operations / (speeds.get(_kind(phase)) or flop / seconds) for phase, operations in left.items())
 
 
 def _kind(phase: str) -> str:

@@ -51,7 +51,7 @@ def examples_of(run: RunDir, decided: Mapping[str, bool], seed: int = 0) -> list
     for row in run.store.candidates():
         if row.image is not None:
             groups.setdefault((row.task_id, row.model, row.attempt), []).append(row)
-    found = []
+    examples = []
     for (task_id, _, _), rows in groups.items():
         answers = {
             (row.deliverable, *key): verdict for row in rows for key, verdict in verdicts.get(row.work_id, {}).items()
@@ -59,7 +59,7 @@ def examples_of(run: RunDir, decided: Mapping[str, bool], seed: int = 0) -> list
         images = {row.deliverable: row.image for row in rows if row.image is not None}
         for row in rows:
             accepted = decided.get(row.work_id)
-            found.append(
+            examples.append(
                 example(
                     tasks[task_id],
                     row.work_id,
@@ -71,7 +71,7 @@ def examples_of(run: RunDir, decided: Mapping[str, bool], seed: int = 0) -> list
                     seed,
                 )
             )
-    return found
+    return examples
 
 
 def example(
@@ -109,16 +109,16 @@ def example(
 def point_inputs(n_points: int, deliverable: int, deliverables: Sequence[int], answers: Answers) -> tuple[float, ...]:
     """(4,) in the order of POINTS; NaN where there is no answer."""
 
-    def met(point: int, of: int) -> float | None:
-        verdict = answers.get((of, _BRF, point, 0))
+    def met(point: int, number: int) -> float | None:
+        verdict = answers.get((number, _BRF, point, 0))
         return None if verdict is None else verdict.value("met")
 
-    own = [value for k in range(n_points) if (value := met(k, deliverable)) is not None]
+    own_values = [value for k in range(n_points) if (value := met(k, deliverable)) is not None]
     every = [[value for i in deliverables if (value := met(k, i)) is not None] for k in range(n_points)]
     best = [max(values) for values in every if values]
-    if not own or len(best) < n_points:
+    if not own_values or len(best) < n_points:
         return (math.nan,) * len(POINTS)
-    return sum(own) / len(own), sum(best) / len(best), min(best), math.prod(best)
+    return sum(own_values) / len(own_values), sum(best) / len(best), min(best), math.prod(best)
 
 
 def _concept(score: Score | None) -> float:
@@ -148,7 +148,9 @@ def training_set(runs: Sequence[RunDir], decided: Sequence[Mapping[str, bool]], 
     of runs and decisions differ."""
     if len(runs) != len(decided):
         raise UserError(f"there are {len(runs)} runs and decisions for {len(decided)}: give annotations for each run")
-    examples = [one for run, of in zip(runs, decided, strict=True) for one in examples_of(run, of, seed)]
+    examples = [
+        labelled for run, decisions in zip(runs, decided, strict=True) for labelled in examples_of(run, decisions, seed)
+    ]
     return TrainingSet(tuple(examples), MEASURED)
 
 
@@ -198,7 +200,7 @@ def log_odds_of(
 ) -> dict[str, float]:
     """Work id -> log-odds of payment, for the images of `runs` that have a prediction; as `predict_runs`."""
     predicted = predict_runs(runs, artefact, weights=weights, device=device, other_libraries=other_libraries)
-    return {one.work_id: one.log_odds for one in predicted if one.log_odds is not None}
+    return {prediction.work_id: prediction.log_odds for prediction in predicted if prediction.log_odds is not None}
 
 
 def model_log_odds(kind: str, runs: Sequence[RunDir], folder: Path) -> dict[str, float] | None:

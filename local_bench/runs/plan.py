@@ -1,5 +1,6 @@
 """Plans a run before anything is loaded: its tasks, models and candidates."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,6 @@ from typing import Any
 
 from PIL import Image
 
-from local_bench.core.control_tokens import without_control_tokens
 from local_bench.core.errors import ConfigError, LedgerError, RunImageError, UserError
 from local_bench.core.files import unused
 from local_bench.core.hardrules import HardRules, VisualSpecs, size_by_rules, size_like
@@ -35,6 +35,23 @@ from local_bench.suites.base import Suite
 from local_bench.suites.questions_from import check_borrowed
 from local_bench.suites.registry import suite
 
+_MISTRAL = (
+    "INST|IMG|IMG_BREAK|IMG_END|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK|"
+    "PREFIX|MIDDLE|SUFFIX|AUDIO|BEGIN_AUDIO"
+)
+_CONTROL = re.compile(
+    r"<(?=\|[^<>|\s]+\|>"  # CLIP, Qwen, Phi and OmniGen: <|endoftext|>, <|image_pad|>, <|image_1|>
+    r"|/?(?:think|tool_call|tool_response|tool_calls)>"  # Qwen
+    r"|/?(?:s|pad|unk|mask|bos|eos|img|image|video|cls|sep)>|extra_id_\d+>"  # T5, Llama, Gemma; OmniGen's image tags
+    r"|(?:start|end)_of_(?:turn|image)>|(?:image|boi|eoi)_(?:soft_)?token>|SPECIAL_\d+>)"  # Gemma, Mistral
+    rf"|\[(?=/?(?:{_MISTRAL})\])"
+)
+
+
+def without_control_tokens(text: str) -> str:
+    """`text` with a space after the first character of each control token of the known tokenizers."""
+    return _CONTROL.sub(r"\g<0> ", text)
+
 
 @dataclass(frozen=True)
 class ModelPlan:
@@ -55,17 +72,17 @@ class ModelPlan:
         """The properties of the model that determine output bytes."""
         if self.card is None:
             return {"imported": self.label}
-        made: dict[str, Any] = {
+        decisive: dict[str, Any] = {
             "card": self.card.name,
             "family": self.card.family,
             "weights": self.weights_sha256,
             "dtype": self.card.dtype,
         }
         if self.card.lora:
-            made["lora"] = self.card.lora
+            decisive["lora"] = self.card.lora
         if self.card.call:
-            made["call"] = self.card.call
-        return made | ({"lossy": self.config.lossy.settings} if self.config.lossy.settings else {})
+            decisive["call"] = self.card.call
+        return decisive | ({"lossy": self.config.lossy.settings} if self.config.lossy.settings else {})
 
 
 @dataclass(frozen=True)
@@ -143,9 +160,9 @@ def make_plan(
             planned += _generated(model, model.card, fits, sizes, config.seed, settings.sizes_from_rules)
             notes += _model_notes(model, fits, settings.unsupported or entry.unsupported)
         if model.config.attempts != entry.attempts and entry.attempts > 1:
-            own = model.config.attempts
+            attempts = model.config.attempts
             notes.append(
-                f"{model.label} generates {own} candidates per image; the benchmark's protocol requires "
+                f"{model.label} generates {attempts} candidates per image; the benchmark's protocol requires "
                 f"{entry.attempts}."
             )
     notes += _identical_repeats(config, entry)
@@ -234,8 +251,8 @@ def refuse_no_judge_key(config: RunConfig) -> None:
 
 def _check_suite(name: str) -> None:
     for rubric, fields in suite(name).rubrics.items():
-        known = {criterion.field for criterion in DEFAULT_SET[rubric].criteria}
-        absent = next((field for field in fields if field not in known), None)
+        fields_of_rubric = {criterion.field for criterion in DEFAULT_SET[rubric].criteria}
+        absent = next((field for field in fields if field not in fields_of_rubric), None)
         if absent is not None:
             raise ConfigError(f"suite {name}: the rubric {rubric!r} has no field {absent!r} under `answer`: correct it")
 
@@ -312,11 +329,11 @@ def _settings(config: ModelConfig, described: ModelCard) -> dict[str, Any]:
     """The sampler settings: the config's override the card's. ConfigError for a setting that the model does not
     have."""
     settings = {name: value for name, value in described.sampler.model_dump().items() if value is not None}
-    own = {name: getattr(config, name) for name in type(described.sampler).model_fields}
-    for name, value in own.items():
+    overrides = {name: getattr(config, name) for name in type(described.sampler).model_fields}
+    for name, value in overrides.items():
         if value is not None and name not in settings:
             raise ConfigError(f"models: {config.label} has no {name} (its card sets {', '.join(settings)}): remove it")
-    return settings | {name: value for name, value in own.items() if value is not None}
+    return settings | {name: value for name, value in overrides.items() if value is not None}
 
 
 def _deliverables(entry: Suite, tasks: Iterable[Task], attempts: int) -> Iterator[tuple[Task, Deliverable, int]]:
@@ -340,12 +357,14 @@ def _fits(entry: Suite, tasks: Iterable[Task], takes: Takes, unsupported: Unsupp
         fitted = entry.fitted(task, takes)
         reason = fitted if isinstance(fitted, str) else None
         deliverables = entry.deliverables(task) if isinstance(fitted, str) else fitted
-        given = max((len(d.input_images) for d in deliverables), default=0)
+        n_inputs = max((len(d.input_images) for d in deliverables), default=0)
         if unsupported == "text_only":
             reason = None
-        elif reason is None and given > takes.pictures:
+        elif reason is None and n_inputs > takes.pictures:
             takes_n = takes.pictures or "none"
-            reason = f"{UNSUPPORTED}the task has {given} input image{'s' * (given > 1)}, and the model takes {takes_n}"
+            reason = (
+                f"{UNSUPPORTED}the task has {n_inputs} input image{'s' * (n_inputs > 1)}, and the model takes {takes_n}"
+            )
         if reason is None:
             deliverables = [replace(d, prompt=without_control_tokens(d.prompt)) for d in deliverables]
         elif unsupported == "unscored":
@@ -408,19 +427,21 @@ def _specs(task: Task, number: int) -> VisualSpecs | None:
 
 def _misfit(takes: Takes, width: int, height: int) -> str | None:
     """The limit that an input image exceeds."""
-    given = f"and one of this order's is {width} x {height} pixels"
+    actual = f"and one of this order's is {width} x {height} pixels"
     if min(width, height) < takes.min_side:
-        return f"of at least {takes.min_side} pixels a side, {given}"
+        return f"of at least {takes.min_side} pixels a side, {actual}"
     if takes.max_aspect is not None and max(width, height) > takes.max_aspect * min(width, height):
-        return f"whose longer side is at most {takes.max_aspect:g} times the shorter one, {given}"
+        return f"whose longer side is at most {takes.max_aspect:g} times the shorter one, {actual}"
     return None
 
 
 def _model_notes(model: ModelPlan, fits: Sequence[_Fit], mode: Unsupported) -> list[str]:
     assert model.card is not None
     label, takes = model.label, model.card.takes
-    given = [len(d.input_images) for fit in fits if not fit.task.unscored and not fit.reason for d in fit.deliverables]
-    beyond_limit = sum(n > takes.pictures for n in given)
+    n_inputs = [
+        len(d.input_images) for fit in fits if not fit.task.unscored and not fit.reason for d in fit.deliverables
+    ]
+    beyond_limit = sum(n > takes.pictures for n in n_inputs)
     sentences = []
     if unsupported := sum(bool(fit.reason and fit.deliverables) for fit in fits):
         then = "which it skips" if mode == "skip" else "which stay unscored"
@@ -428,12 +449,12 @@ def _model_notes(model: ModelPlan, fits: Sequence[_Fit], mode: Unsupported) -> l
     if beyond_limit:
         limit = f"{takes.pictures} input image{'s' * (takes.pictures != 1)}" if takes.pictures else "no input images"
         sentences.append(
-            f"{label} takes {limit}; {beyond_limit} of {len(given)} deliverables have more and are generated without "
-            "them (suite.unsupported)."
+            f"{label} takes {limit}; {beyond_limit} of {len(n_inputs)} deliverables have more and are generated "
+            "without them (suite.unsupported)."
         )
     if model.sampler.get("paste_back"):
         sentences.append(f"{label}: pixels outside the mask are copied from the source (paste_back).")
-    if takes.condition and any(given):
+    if takes.condition and any(n_inputs):
         sentences.append(f"{label} uses a task's input image as its {takes.condition} map.")
     return sentences
 
@@ -450,8 +471,8 @@ def _imported(
         notes.append(f"{model.label}: {unused(Path(source.images), left)}.")
     usual = None if source.cost_usd_per_image is None else nearest_micro_usd(source.cost_usd_per_image)
     for task, deliverable, attempt in requested:
-        found = images.get((task.task_id, deliverable.index, attempt))
-        pixels = None if found is None or task.unscored else keep(load_image(found.path))
+        image = images.get((task.task_id, deliverable.index, attempt))
+        pixels = None if image is None or task.unscored else keep(load_image(image.path))
         work = {
             "task": task.task_id,
             "deliverable": deliverable.index,
@@ -460,9 +481,9 @@ def _imported(
             "pixels": pixels,
         }
         unscored = task.unscored or (None if pixels else f"No picture by {model.label} was imported for this.")
-        cost = None if pixels is None or found is None else found.cost_micro_usd
-        own = usual if cost is None and pixels else cost
-        yield Planned(Candidate(model.label, deliverable, attempt, work), unscored, pixels, own)
+        cost = None if pixels is None or image is None else image.cost_micro_usd
+        cost_micro_usd = usual if cost is None and pixels else cost
+        yield Planned(Candidate(model.label, deliverable, attempt, work), unscored, pixels, cost_micro_usd)
 
 
 def _refuse_duplicates(candidates: list[Candidate]) -> None:
@@ -495,12 +516,12 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
     stored = run.store.candidates()
     _refuse_other_tasks(run, plan)
     _refuse_other_candidates(run, stored, rows)
-    known = {row.work_id for row in stored}
+    stored_ids = {row.work_id for row in stored}
     if [row.work_id for row in stored] != [row.work_id for row in rows]:
         run.store.extend_plan(plan.positions, plan.tasks, rows)
-    added = Counter(row.model for row in rows if row.work_id not in known)
+    added = Counter(row.model for row in rows if row.work_id not in stored_ids)
     return [
-        f"{model}: {n:,} candidates are added to the run's {len(known):,}{_takes(run, model, n)}"
+        f"{model}: {n:,} candidates are added to the run's {len(stored_ids):,}{_takes(run, model, n)}"
         for model, n in added.items()
     ]
 
@@ -508,10 +529,10 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
 def _takes(run: RunDir, model: str, n: int) -> str:
     """How long `n` images of a model take on one device, if the run has generated images of it."""
     rows = [row for row in run.store.meter() if row.model == model and row.phase in _PER_IMAGE]
-    made = sum(row.n_items for row in rows if row.phase == "denoise")
-    if not made:
+    n_images = sum(row.n_items for row in rows if row.phase == "denoise")
+    if not n_images:
         return ""
-    seconds = n * sum(row.t1_ns - row.t0_ns for row in rows) / 1e9 / made
+    seconds = n * sum(row.t1_ns - row.t0_ns for row in rows) / 1e9 / n_images
     took = (
         f"{seconds / 3600:.1f} h"
         if seconds >= 3600

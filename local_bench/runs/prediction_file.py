@@ -57,16 +57,16 @@ def write_predictions(lines: Iterable[PredictionLine], file: Path) -> None:
 
 def read_predictions(file: Path) -> PredictionFile:
     """Read the predictions of one source. UserError names file, line and reason."""
-    found: dict[str, PredictionLine] = {}
+    by_work_id: dict[str, PredictionLine] = {}
     name = ""
     hint = "give a file written by `local-bench predictor apply` or `predictor zero-shot`"
     for _, where, data in strictjson.objects(file, UserError, "a prediction", missing=hint, unreadable=hint):
         line = check(data, PredictionLine, where, error=UserError)
-        if line.work_id in found:
+        if line.work_id in by_work_id:
             raise UserError(f"{where}: the image has a prediction on an earlier line: keep one of them")
         if name and line.source != name:
             raise UserError(f"{where}: it is of {line.source!r} and the first line of {name!r}: give a file for each")
-        found[line.work_id], name = line, line.source
-    if not found:
+        by_work_id[line.work_id], name = line, line.source
+    if not by_work_id:
         raise UserError(f"{file} has no predictions: {hint}")
-    return PredictionFile(name, found)
+    return PredictionFile(name, by_work_id)

@@ -23,7 +23,7 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Judg
     store = run.store
     models = {m.label: _model(m) for m in (plan.models if plan else ())}
     used = store.rubrics()
-    known = store.json_meta("provenance") or {}
+    stored = store.json_meta("provenance") or {}
     fresh = {
         "local_bench": __version__,
         "python": platform.python_version(),
@@ -42,7 +42,7 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Judg
     if judged_on:
         judges = [_judge(run, config, judged_on, used) for config in run.config.judges]
         fresh |= {"judge": next(iter(judges), None), "panel": judges[1:]}
-    merged = known | fresh
+    merged = stored | fresh
     store.set_meta("provenance", json.dumps(merged, sort_keys=True))
     run.write_json("provenance.json", merged)
 

@@ -68,15 +68,15 @@ def _usable(path: Path) -> tuple[Path, tuple[Committed, int]]:
     faults = []
     for backup in backups(path):
         try:
-            found = Store(backup)
+            store = Store(backup)
         except LedgerError as e:
             faults.append(str(e).partition(": ")[0])
             continue
         try:
-            total = found.counts().candidates
-            return backup, (found.committed(), total)
+            total = store.counts().candidates
+            return backup, (store.committed(), total)
         finally:
-            found.close()
+            store.close()
     reason = "; ".join(faults) or "there is none"
     raise LedgerError(
         f"{path} has no usable backup of its ledger ({reason}): restore {LEDGER} from your own copy, or move the "

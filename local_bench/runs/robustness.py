@@ -29,9 +29,9 @@ def run_judge_checks(
     Prompt injection is tested once per judge. Batch invariance is checked in every session, because it may depend on
     the machine; a failure in any session counts for the run.
     """
-    known = run.store.json_meta(f"canary:{label}") or {}
-    known = known if known.get("judge") == spec.judge_id else {}
-    results = known | {"judge": spec.judge_id, "repeats": _repeats(spec, transport, images, known.get("repeats"))}
+    earlier = run.store.json_meta(f"canary:{label}") or {}
+    earlier = earlier if earlier.get("judge") == spec.judge_id else {}
+    results = earlier | {"judge": spec.judge_id, "repeats": _repeats(spec, transport, images, earlier.get("repeats"))}
     if "attacks" not in results:
         results["attacks"] = _attacks(spec, transport, images)
     with run.store.transaction():
@@ -45,9 +45,9 @@ def _repeats(
     first, second = _fresh_questions(images), _fresh_questions(images)
     verdicts: dict[str, list[Verdict]] = {}
 
-    def record(setting: str, questions: Iterable[Question], of: list[Question], at_once: int | None) -> None:
+    def record(setting: str, questions: Iterable[Question], answered: list[Question], at_once: int | None) -> None:
         received = dict(answers(transport, spec, enumerate(questions), at_once))
-        verdicts[setting] = [received[i] for i in range(len(of))]
+        verdicts[setting] = [received[i] for i in range(len(answered))]
 
     record("alone, cold", first, first, 1)
     record("in a batch, cold", second + first, second, None)

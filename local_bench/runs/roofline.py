@@ -66,39 +66,39 @@ class Timing:
 
 def impossible_timings(store: Store) -> list[str]:
     """A sentence for each model whose images took less time than the lower bound."""
-    found = []
+    sentences = []
     for label in store.models():
         measured = timing(store, label)
         if measured.floor_s is not None and measured.busy_ns / 1e9 < measured.floor_s:
-            found.append(
+            sentences.append(
                 f"{label}: its {measured.n_images} images were denoised and decoded in {measured.busy_ns / 1e9:.3g} s, "
                 f"but their operations take at least {measured.floor_s:.3g} s on {' and '.join(measured.devices)}: the "
                 "clock, the device's name or the model is wrong."
             )
-    return found
+    return sentences
 
 
 def timing(store: Store, label: str) -> Timing:
     """The stored timing of one model's images, over all sessions and devices."""
     counted, busy = operations(store, label), store.busy_time(label, BUSY)
-    made = [(kind, n) for (kind, _), n in generated_kinds(store, label, counted).items()]
+    kinds = [(kind, n) for (kind, _), n in generated_kinds(store, label, counted).items()]
     plain = Timing(
-        n_images=sum(n for _, n in made),
+        n_images=sum(n for _, n in kinds),
         n_made=sum(row.n_items for row in busy),
         busy_ns=sum(row.held_ns for row in busy),
         devices=tuple(row.device for row in busy),
     )
     if counted.uncounted:
         return replace(plain, no_floor=counted.uncounted)
-    if not made or any(kind not in counted.kinds for kind, _ in made):
+    if not kinds or any(kind not in counted.kinds for kind, _ in kinds):
         return replace(plain, no_floor=NOT_COUNTED)
     # the size of images that were generated more than once is unknown: assume the smallest
     repeated = max(0, plain.n_made - plain.n_images) * min(kind.least_flop for kind in counted.kinds.values())
     peak = peak_flop_per_s(busy)
     return replace(
         plain,
-        flop=sum(n * counted.kinds[kind].flop for kind, n in made),
-        least_flop=repeated + sum(n * counted.kinds[kind].least_flop for kind, n in made),
+        flop=sum(n * counted.kinds[kind].flop for kind, n in kinds),
+        least_flop=repeated + sum(n * counted.kinds[kind].least_flop for kind, n in kinds),
         peak_flop_per_s=peak,
         no_floor=None if peak else NO_PEAK if busy else NOT_METERED,
     )
@@ -106,8 +106,8 @@ def timing(store: Store, label: str) -> Timing:
 
 def peak_flop_per_s(busy: Sequence[BusyTime]) -> float | None:
     """The devices' peak rate, weighted by device time; None if one is unknown or there is none."""
-    known = [gpu_of(row.device) for row in busy]
-    peaks = [gpu.peak_tflops * 1e12 for gpu in known if gpu is not None]
+    gpus = [gpu_of(row.device) for row in busy]
+    peaks = [gpu.peak_tflops * 1e12 for gpu in gpus if gpu is not None]
     if not busy or len(peaks) < len(busy):
         return None
     held_ns = sum(row.held_ns for row in busy)

@@ -37,13 +37,13 @@ class RunDir:
             self._refuse_other_suite()
 
     def _refuse_other_suite(self) -> None:
-        of = suite(self.config.suite.name)
-        task_id = self.store.task_of_other(of.of_tasks, of.categories)
+        entry = suite(self.config.suite.name)
+        task_id = self.store.task_of_other(entry.of_tasks, entry.categories)
         if task_id is not None:
             self.store.close()
             raise ConfigError(
-                f"{self.path}/run.yaml: suite.name is {of.name!r}, but the run's task {task_id!r} is of another suite: "
-                "restore the name"
+                f"{self.path}/run.yaml: suite.name is {entry.name!r}, but the run's task {task_id!r} is of another "
+                "suite: restore the name"
             )
 
     @classmethod

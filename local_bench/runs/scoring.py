@@ -32,10 +32,10 @@ def sets(store: Store) -> Sets:
 
 
 def _sets(images: Iterable[tuple[str, str, int, int, str, str | None]]) -> Sets:
-    found: dict[tuple[str, str, int], dict[int, tuple[str, str | None]]] = defaultdict(dict)
+    by_set: dict[tuple[str, str, int], dict[int, tuple[str, str | None]]] = defaultdict(dict)
     for task_id, model, attempt, deliverable, work_id, image in images:
-        found[task_id, model, attempt][deliverable] = (work_id, image)
-    return dict(found)
+        by_set[task_id, model, attempt][deliverable] = (work_id, image)
+    return dict(by_set)
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ def verdicts_of(store: Store, judge_id: str) -> VerdictsByWork:
 
 def _by_judge(rows: Iterable[VerdictRow]) -> dict[str, VerdictsByWork]:
     """Judge -> its verdicts."""
-    found: dict[str, dict[str, dict[VerdictKey, Verdict]]] = {}
+    by_judge: dict[str, dict[str, dict[VerdictKey, Verdict]]] = {}
     for row in rows:
-        of_image = found.setdefault(row.judge, {}).setdefault(row.work_id, {})
+        of_image = by_judge.setdefault(row.judge, {}).setdefault(row.work_id, {})
         of_image[row.rubric, row.point, row.repeat] = verdict_of(row)
-    return {**found}
+    return {**by_judge}
 
 
 def verdict_of(row: VerdictRow | RepeatRow) -> Verdict:
@@ -108,8 +108,8 @@ def scores_of(
     for (task_id, _, _), of_task in (sets(run.store) if images is None else images).items():
         answers = {(i, *key): v for i, (work_id, _) in of_task.items() for key, v in verdicts.get(work_id, {}).items()}
         further = borrowed_scores(run.config.suite.questions_from, tasks[task_id], answers)
-        made = {i: sha for i, (_, sha) in of_task.items() if sha}
-        for deliverable, scores in entry.scores_of_made(tasks[task_id], answers, made).items():
+        shas = {i: sha for i, (_, sha) in of_task.items() if sha}
+        for deliverable, scores in entry.scores_of_made(tasks[task_id], answers, shas).items():
             work_id, sha = of_task[deliverable]
             if sha:
                 scored[work_id] = {score.name: score for score in (*scores, *further[deliverable])}
@@ -138,7 +138,7 @@ def _rules(run: RunDir, part: Part) -> list[tuple[str, Score]]:
 
 def score(run: RunDir, judge_ids: Sequence[str]) -> None:
     """Store the run's scores, replacing all earlier ones."""
-    scores = (one for part in parts(run.store) for one in computed_scores(run, part, judge_ids))
+    scores = (computed for part in parts(run.store) for computed in computed_scores(run, part, judge_ids))
     run.store.enter_scores("judge", scores, replace_all=True)
 
 
@@ -147,25 +147,27 @@ def computed_scores(run: RunDir, part: Part, judge_ids: Sequence[str]) -> list[t
     if there are several judges."""
     by_judge = _by_judge(run.store.verdicts_of(part.work_ids))
     verdicts = [by_judge.get(judge_id, {}) for judge_id in judge_ids]
-    each = [scores_of(run, part.tasks, one, part.images) for one in verdicts]
+    each = [scores_of(run, part.tasks, of_judge, part.images) for of_judge in verdicts]
     combined = next(iter(each), {})
     if len(verdicts) > 1:
         by_majority = run.config.panel_word == "majority"
         graded = scores_of(run, part.tasks, majority_verdicts(verdicts), part.images) if by_majority else _mean(each)
-        own = suite(run.config.suite.name).pass_fail
-        combined = with_votes(graded, each, (*own, *pass_fail(run.config.suite.questions_from)))
-    judged = [(work_id, score) for work_id, of in combined.items() for score in of.values()]
+        pass_fail_names = suite(run.config.suite.name).pass_fail
+        combined = with_votes(graded, each, (*pass_fail_names, *pass_fail(run.config.suite.questions_from)))
+    judged = [(work_id, score) for work_id, of_image in combined.items() for score in of_image.values()]
     return judged + _rules(run, part)
 
 
 def _mean(each: Sequence[ScoresByWork]) -> ScoresByWork:
     return {
         work_id: {
-            name: mean_score([one[work_id][name] for one in each])
-            for name in of
-            if all(name in one[work_id] for one in each)  # expected values exist only for judges with probabilities
+            name: mean_score([of_judge[work_id][name] for of_judge in each])
+            for name in of_image
+            if all(
+                name in of_judge[work_id] for of_judge in each
+            )  # expected values exist only for judges with probabilities
         }
-        for work_id, of in each[0].items()
+        for work_id, of_image in each[0].items()
     }
 
 
@@ -189,10 +191,10 @@ def with_votes(scores_by_work: ScoresByWork, each: Sequence[ScoresByWork], pass_
     """
     return {
         work_id: {
-            name: vote_score([one[work_id][name] for one in each]) if name in pass_fail else score
-            for name, score in of.items()
+            name: vote_score([of_judge[work_id][name] for of_judge in each]) if name in pass_fail else score
+            for name, score in of_image.items()
         }
-        for work_id, of in scores_by_work.items()
+        for work_id, of_image in scores_by_work.items()
     }
 
 
@@ -217,9 +219,9 @@ def vote_score(scores: Sequence[Score]) -> Score:
 def majority_verdicts(verdicts: Sequence[VerdictsByWork]) -> VerdictsByWork:
     """The majority verdict on each question."""
     combined: dict[str, dict[VerdictKey, Verdict]] = defaultdict(dict)
-    for work_id in {work_id for one in verdicts for work_id in one}:
-        for key in {key for one in verdicts for key in one.get(work_id, {})}:
-            answers = [one[work_id][key] for one in verdicts if key in one.get(work_id, {})]
+    for work_id in {work_id for of_judge in verdicts for work_id in of_judge}:
+        for key in {key for of_judge in verdicts for key in of_judge.get(work_id, {})}:
+            answers = [of_judge[work_id][key] for of_judge in verdicts if key in of_judge.get(work_id, {})]
             combined[work_id][key] = majority_verdict(key[0], answers, len(verdicts))
     return combined
 
@@ -227,11 +229,11 @@ def majority_verdicts(verdicts: Sequence[VerdictsByWork]) -> VerdictsByWork:
 def majority_verdict(name: str, verdicts: Sequence[Verdict], n_judges: int) -> Verdict:
     """The answer with the majority label of every criterion; a tie takes the lower label."""
     rubric = wording_of(name, (field for verdict in verdicts for field in verdict.answer or ()))
-    given = [rubric.labels_of(verdict.answer) for verdict in verdicts if verdict.answer is not None]
-    if len(given) * 2 < n_judges or not given:
-        return Verdict(None, f"{len(given)} of {n_judges} judges answered", "")
+    answered = [rubric.labels_of(verdict.answer) for verdict in verdicts if verdict.answer is not None]
+    if len(answered) * 2 < n_judges or not answered:
+        return Verdict(None, f"{len(answered)} of {n_judges} judges answered", "")
     best = {}
     for criterion in rubric.criteria:
-        votes = [labels[criterion.name] for labels in given if criterion.name in labels]
+        votes = [labels[criterion.name] for labels in answered if criterion.name in labels]
         best[criterion.name] = majority(votes) if votes else criterion.labels[0]
     return Verdict(rubric.from_labels(best), None, "")  # type: ignore[arg-type]

@@ -57,18 +57,18 @@ def verify(run: RunDir, note: Callable[[str], None] = lambda _: None) -> list[Fi
     findings: list[Finding] = []
     for name, check in CHECKS.items():
         note(f"checking {name}")
-        found: list[Finding] = []
+        of_check: list[Finding] = []
         try:
             for subject, fault in check(run):
-                found.append(Finding(name, subject, fault))
-                if len(found) == _MOST:
+                of_check.append(Finding(name, subject, fault))
+                if len(of_check) == _MOST:
                     break
         except (LocalBenchError, ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as e:
             what = (
                 str(e) if isinstance(e, LocalBenchError) else "it has values of a form that local-bench does not write"
             )
-            found.append(Finding(name, "store", f"cannot be checked: {what}"[:300]))
-        findings += found
+            of_check.append(Finding(name, "store", f"cannot be checked: {what}"[:300]))
+        findings += of_check
     return findings
 
 
@@ -113,12 +113,12 @@ def _files(run: RunDir) -> Faults:
     for fault in run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers):
         yield fault.file, f"is {fault.fault}"
     for folder, shas in stored_digests(run.store).items():
-        known = {run.image_store.file(sha, folder) for sha in shas}
+        expected = {run.image_store.file(sha, folder) for sha in shas}
         for path in sorted((run.path / folder).rglob("*")):
             if path.is_dir():
                 continue
             name = path.relative_to(run.path).as_posix()
-            if path not in known:
+            if path not in expected:
                 if folder == IMAGES or not _is_input(run, path):
                     yield name, "is not an image of this run"
             elif fault_of := _png_fault(path):
@@ -226,7 +226,7 @@ def _verdicts(run: RunDir) -> Faults:
     if not specs:
         return
     for part in parts(run.store):
-        ids = {judge: _question_ids(run, part, *of) for judge, of in specs.items()}
+        ids = {judge: _question_ids(run, part, *judged) for judge, judged in specs.items()}
         for row in run.store.verdicts_of(sorted(part.work_ids)):
             if row.judge not in specs:
                 yield _verdict_name(run, row), "is by a judge that is not in provenance.json"
@@ -266,15 +266,15 @@ def spec_of(config: JudgeConfig, entry: Mapping[str, Any]) -> JudgeSpec:
 def _question_ids(
     run: RunDir, part: Part, spec: JudgeSpec, numerics: dict[str, Any]
 ) -> dict[tuple[str, str, int, int], str]:
-    entry, found = suite(run.config.suite.name), {}
+    entry, ids = suite(run.config.suite.name), {}
     for (task_id, _, _), images in part.images.items():
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
-        own = entry.questions(part.tasks[task_id], shown, run.config.order_swap)
+        questions = entry.questions(part.tasks[task_id], shown, run.config.order_swap)
         others = borrowed_questions(entry, run.config.suite.questions_from, part.tasks[task_id], shown)
-        for key, question in (*own, *others):
+        for key, question in (*questions, *others):
             work_id = images[key[0]][0]
-            found[work_id, question.rubric, question.point, question.repeat] = spec.question_id(question, numerics)
-    return found
+            ids[work_id, question.rubric, question.point, question.repeat] = spec.question_id(question, numerics)
+    return ids
 
 
 def _scores(run: RunDir) -> Faults:
@@ -309,15 +309,15 @@ def _meter(run: RunDir) -> Faults:
     for row in run.store.meter():
         rows[row.session].append(row)
     for session in run.store.sessions():
-        own, name = rows.pop(session.session, []), f"session {session.session}"
-        ends = [row.t1_ns for row in own]
+        of_session, name = rows.pop(session.session, []), f"session {session.session}"
+        ends = [row.t1_ns for row in of_session]
         if session.held_ns != (ends[-1] if ends else 0):
             yield name, "has meter rows that do not sum to its held time"
-        if own and own[0].t0_ns != 0:
+        if of_session and of_session[0].t0_ns != 0:
             yield name, "has meter rows that do not start with the session"
-        if any(before.t1_ns != after.t0_ns for before, after in pairwise(own)):
+        if any(before.t1_ns != after.t0_ns for before, after in pairwise(of_session)):
             yield name, "has meter rows with gaps or overlaps"
-        if any(row.phase not in PHASES for row in own):
+        if any(row.phase not in PHASES for row in of_session):
             yield name, "has a meter row of an unknown phase"
     yield from ((f"session {session}", "has meter rows and does not exist") for session in rows)
 

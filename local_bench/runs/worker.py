@@ -52,7 +52,7 @@ class PromptEmbeddings:
 
     def put(self, key: str, encoded: EncodedPrompt) -> int:
         """Store one encoding atomically; return the bytes written. Raises StorageError."""
-        own = {name: t.contiguous() for name, t in encoded.tensors.items() if not name.startswith(_SHARED)}
+        unshared = {name: t.contiguous() for name, t in encoded.tensors.items() if not name.startswith(_SHARED)}
         shared, written = {}, 0
         for name, tensor in encoded.tensors.items():
             if name.startswith(_SHARED):
@@ -62,7 +62,7 @@ class PromptEmbeddings:
                     write_atomic(self._path(shared[name]), data)
                     written += len(data)
         about = {"truncated": json.dumps(encoded.truncated_tokens), "shared": json.dumps(shared)}
-        data = save(own, metadata=about)
+        data = save(unshared, metadata=about)
         write_atomic(self._path(key), data)
         return written + len(data)
 
@@ -82,12 +82,12 @@ class PromptEmbeddings:
     def shape(self, key: str) -> tuple[Any, dict[str, int]]:
         """An encoding's `shape` and truncated tokens, read from the headers of its files."""
         with open_tensors(self._path(key)) as file:
-            found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+            sizes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
             truncated, shared = _about(file)
         for name, other in shared.items():
             with open_tensors(self._path(other)) as file:
-                found[name] = file.get_slice(name).get_shape()
-        return tuple((name, *size) for name, size in sorted(found.items())), truncated
+                sizes[name] = file.get_slice(name).get_shape()
+        return tuple((name, *size) for name, size in sorted(sizes.items())), truncated
 
     def _path(self, key: str) -> Path:
         return self._folder / key[:2] / f"{key}.safetensors"
@@ -193,9 +193,9 @@ class Worker:
             bad = {job.work_id: faults[key] for job in members for key in self._keys(job) if key in faults}
             ready.update(job.work_id for job in members if job.work_id not in bad)
             results = [ImageResult(work_id, None, None, {}, reason) for work_id, reason in bad.items()]
-            known = self._encoded.failed(next(iter(bad.values())), *results) if bad else self._encoded.succeeded()
+            storable = self._encoded.failed(next(iter(bad.values())), *results) if bad else self._encoded.succeeded()
             failed.update(bad)
-            yield from _images(known)
+            yield from _images(storable)
         if n_encoded or faults:
             yield self._charge("encode", n_encoded)
             self._generator.drop_encoder()
@@ -229,21 +229,21 @@ class Worker:
 
     def _missing(self, text: str, jobs: Sequence[Job]) -> dict[str, Callable[[], EncodedPrompt]]:
         """Encoders of the missing inputs of jobs with one prompt, by key."""
-        found: dict[str, Callable[[], EncodedPrompt]] = {}
+        missing: dict[str, Callable[[], EncodedPrompt]] = {}
         if text not in self._encodings:
-            found[text] = partial(self._generator.encode_text, self._request(jobs[0]))
+            missing[text] = partial(self._generator.encode_text, self._request(jobs[0]))
         for job in jobs:
             # no keys if the family does not encode images
             for key, sha in zip(self._image_keys(job), job.input_images, strict=False):
                 if key not in self._encodings:
                     sampler = Sampler(**job.sampler)
-                    found[key] = partial(self._generator.encode_image, self._input_image(sha), sampler)
-        return found
+                    missing[key] = partial(self._generator.encode_image, self._input_image(sha), sampler)
+        return missing
 
-    def _remove_encodings(self, made: Sequence[Job], left: Sequence[Job]) -> None:
+    def _remove_encodings(self, finished: Sequence[Job], left: Sequence[Job]) -> None:
         """Remove the encodings that only `made` needed."""
         kept = {key for job in left for key in self._keys(job)}
-        for job in made:
+        for job in finished:
             if job.prompt in self._order.shared:  # another worker may need them
                 continue
             for key in self._keys(job):
@@ -359,7 +359,7 @@ class Worker:
             return
         yield TimeCharged("denoise", len(batch.jobs), batch.clock.reached_ns(batch.denoised))
         yield TimeCharged("decode", len(batch.jobs), batch.clock.reached_ns(batch.decoded))
-        known: list[ImageResult] = []
+        results: list[ImageResult] = []
         for job, file in zip(batch.jobs, batch.files, strict=True):
             truncated, sha256, reason = self._encoding_info(self._text_key(job))[1], None, NOT_FINITE
             try:
@@ -367,36 +367,36 @@ class Worker:
             except Exception as e:  # noqa: BLE001  # raised again if it is not of this image
                 reason = failure("storing", e)
             result = ImageResult(job.work_id, sha256, len(batch.requests), truncated, None if sha256 else reason)
-            known += self._made.succeeded(result) if sha256 else self._made.failed(reason, result)
-        yield from _images(known)
+            results += self._made.succeeded(result) if sha256 else self._made.failed(reason, result)
+        yield from _images(results)
 
     def _choose(
-        self, bucket: str, jobs: list[Job], known: int | None, at_most: int | None = None
+        self, bucket: str, jobs: list[Job], checked_size: int | None, at_most: int | None = None
     ) -> Generator[Event, None, tuple[int, str | None, list[Job]]]:
         """The result of `_choose_batch_size`, and `jobs` without those that fail in its check."""
         try:
-            return *self._choose_batch_size(bucket, jobs, known, at_most), jobs
+            return *self._choose_batch_size(bucket, jobs, checked_size, at_most), jobs
         except Exception as e:
             if not is_of_item(e):
                 raise
         for i, job in enumerate(jobs):
             try:
-                return *self._choose_batch_size(bucket, [job], known, at_most), jobs[i:]
+                return *self._choose_batch_size(bucket, [job], checked_size, at_most), jobs[i:]
             except Exception as e:  # noqa: BLE001  # raised again if it is not of this image
                 yield from self._failed(job, e)
         return 1, None, []
 
     def _choose_batch_size(
-        self, bucket: str, jobs: list[Job], known: int | None, at_most: int | None = None
+        self, bucket: str, jobs: list[Job], checked_size: int | None, at_most: int | None = None
     ) -> tuple[int, str | None]:
         """The bucket's batch size, checked for memory and batch invariance on this machine, and a note for the user.
         `known` was checked by a session with the same numerics; `at_most` is the largest size that fits into memory."""
-        size, sentence = known or min(self._planned_size(jobs[0]), at_most or self._planned_size(jobs[0])), None
+        size, sentence = checked_size or min(self._planned_size(jobs[0]), at_most or self._planned_size(jobs[0])), None
         while True:
             items = self._items(jobs[: 2 * size])
             try:
                 self._compile(items[0], size)
-                if size in (1, known) or self._device(batch_is_neutral, self._generator, items, size):
+                if size in (1, checked_size) or self._device(batch_is_neutral, self._generator, items, size):
                     return size, sentence
                 sentence = (
                     f"{self._order.label}: batches of {size} change output bytes on this machine; continuing with "

@@ -72,8 +72,8 @@ def judge_payment(run: RunDir, config: JudgeConfig, with_scores: bool, out: Path
     rows = [row for row in run.store.candidates() if row.image is not None]
     questions = _questions(run, rows, with_scores)
     ids = {work_id: spec.question_id(question, numerics) for work_id, question in questions.items()}
-    found = _existing(out, ids)
-    result = ZeroShotResult([], len(found))
+    answers = _existing(out, ids)
+    result = ZeroShotResult([], len(answers))
     faults = run.image_store.faulty(
         (sha for question in questions.values() for sha in question.images), run.config.engine.io_workers, either=True
     )
@@ -83,12 +83,12 @@ def judge_payment(run: RunDir, config: JudgeConfig, with_scores: bool, out: Path
         fault = next((faults[sha] for sha in question.images if sha in faults), None)
         if fault is not None:
             progress.note(f"{fault.sentence}; the image has no prediction")
-        elif work_id not in found:
+        elif work_id not in answers:
             pending[work_id] = question
     pace = SaveInterval()
 
     def lines() -> list[PredictionLine]:
-        return [found[work_id] for work_id in questions if work_id in found]
+        return [answers[work_id] for work_id in questions if work_id in answers]
 
     try:
         log, load = out.with_name(f"{out.name}.log"), run.image_store.load_any
@@ -96,12 +96,12 @@ def judge_payment(run: RunDir, config: JudgeConfig, with_scores: bool, out: Path
             judge_answers(config, spec, devices, pending, load, log, progress, "would the client pay?")
         ) as answered:
             for work_id, verdict in answered:
-                found[work_id] = _line(by_id[work_id], verdict, source, ids[work_id])
+                answers[work_id] = _line(by_id[work_id], verdict, source, ids[work_id])
                 if pace.due:
                     with pace.saving():
                         write_predictions(lines(), out)
     finally:  # answers received so far are kept if the judge fails
-        if found:
+        if answers:
             write_predictions(lines(), out)
     result.lines.extend(lines())
     return result
@@ -118,8 +118,8 @@ def _questions(run: RunDir, rows: list[CandidateRow], with_scores: bool) -> dict
     questions = {}
     for row in rows:
         assert row.image is not None
-        of = {name: scores.get(row.work_id, {}).get(name) for name in names} if with_scores else None
-        questions[row.work_id] = payment_question(tasks[row.task_id], row.deliverable, row.image, of)
+        of_image = {name: scores.get(row.work_id, {}).get(name) for name in names} if with_scores else None
+        questions[row.work_id] = payment_question(tasks[row.task_id], row.deliverable, row.image, of_image)
     return questions
 
 
@@ -127,12 +127,12 @@ def _existing(out: Path, ids: Mapping[str, str]) -> dict[str, PredictionLine]:
     """The lines of `out`. UserError if they are not answers to these questions."""
     if not out.exists():
         return {}
-    found = dict(read_predictions(out).by_work_id)
-    if any(ids.get(work_id) != line.question_id for work_id, line in found.items()):
+    existing = dict(read_predictions(out).by_work_id)
+    if any(ids.get(work_id) != line.question_id for work_id, line in existing.items()):
         raise UserError(
             f"{out} has predictions of another judge, question, machine or run: give a new file, or remove it"
         )
-    return found
+    return existing
 
 
 def _line(row: CandidateRow, verdict: Verdict, source: str, question_id: str) -> PredictionLine:

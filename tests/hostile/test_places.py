@@ -126,9 +126,9 @@ def filled(command: str, place: str) -> list[str]:
     return [part.replace(AT, place) for part in command.split()]
 
 
-def cases(commands: Iterable[str], found: dict[str, str]) -> Iterator[Case]:
+def cases(commands: Iterable[str], paths: dict[str, str]) -> Iterator[Case]:
     for command in commands:
-        for name, place in found.items():
+        for name, place in paths.items():
             if place != "/" or command.split()[0] not in ("measure", "suites"):  # every file of the machine
                 yield Case(f"{command.replace(AT, 'PLACE')}: {name}", filled(command, place), clear)
 
@@ -155,18 +155,18 @@ def test_a_command_with_a_place(command, here):
     assert not any(word in outcome.err for word in ("Missing", "No such", "Usage")), "the place is not reached"
     clear()
     writes = command in WRITERS
-    found = {name: place for name, place in places(Path("odd")).items() if not writes or place not in ("/", "..", ".")}
+    paths = {name: place for name, place in places(Path("odd")).items() if not writes or place not in ("/", "..", ".")}
     before = {path: os.lstat(path).st_mode for path in ("/dev/zero", "/dev/null", "/dev/full")}
     outside = [path for path in tree(here.parent) if not path.startswith("work")]
     unchanged = [] if writes else [Path("pictures"), Path("sheet"), Path("odd")]
-    assert not faults_of(sampled(cases([command], found), 4), unchanged)
+    assert not faults_of(sampled(cases([command], paths), 4), unchanged)
     assert {path: os.lstat(path).st_mode for path in before} == before
     assert [path for path in tree(here.parent) if not path.startswith("work")] == outside
 
 
-def settings(found: dict[str, str]) -> Iterator[Case]:
+def settings(paths: dict[str, str]) -> Iterator[Case]:
     for key in SETTINGS:
-        for name, place in found.items():
+        for name, place in paths.items():
             data = copy.deepcopy(CONFIG)
             parent = data
             *parents, last = key.split(".")

@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from local_bench.core.control_tokens import without_control_tokens
 from local_bench.core.errors import ConfigError, LocalBenchError, StorageError
 from local_bench.core.item_errors import MAX_EQUAL, FirstFailures, is_of_item
 from local_bench.generators import tokenizers
@@ -22,6 +21,7 @@ from local_bench.judges.vlm.local import Local
 from local_bench.runs.config import RunConfig
 from local_bench.runs.device_work import LaunchedBatch, OutOfDeviceMemory
 from local_bench.runs.judge import PACE
+from local_bench.runs.plan import without_control_tokens
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages

@@ -228,27 +228,18 @@ def _signal_handlers_kept() -> Iterator[None]:
 
 def lost_error(ray: Any, error: Exception) -> str:
     """A short reason why an actor was lost."""
-    of = ray.exceptions
-    known = {
-        of.ActorUnavailableError: "it cannot be reached",
-        of.ActorDiedError: "its process ended",
-        of.NodeDiedError: "its node left the cluster",
-        of.WorkerCrashedError: "its process ended",
+    errors = ray.exceptions
+    reasons = {
+        errors.ActorUnavailableError: "it cannot be reached",
+        errors.ActorDiedError: "its process ended",
+        errors.NodeDiedError: "its node left the cluster",
+        errors.WorkerCrashedError: "its process ended",
     }
-    return next((why for kind, why in known.items() if isinstance(error, kind)), _first_line(error))
+    return next((why for kind, why in reasons.items() if isinstance(error, kind)), _first_line(error))
 
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-def raise_if_alone(waited_s: float, limit_s: float, why: str) -> None:
-    """LocalBenchError if the cluster has had no usable node for `limit_s`."""
-    if waited_s > limit_s:
-        raise LocalBenchError(
-            f"the Ray cluster has had no usable node for {limit_s:.0f} s (engine.ray.wait_s{why}): finished work is "
-            "kept, run the same command again when it has one"
-        )
 
 
 _OTHER_FILES = "its files differ from those of this machine: fetch the same commit on both"
@@ -281,7 +272,7 @@ def fetch_on_nodes(
             (node, remote.options(**cluster.pinned(node["NodeID"])).remote(list(cards), dict(revisions), environ))
             for node in cluster.nodes()
         ]
-        found: list[NodeModel] = []
+        models: list[NodeModel] = []
         for node, reference in started:
             try:
                 results = cluster.ray.get(reference)
@@ -289,8 +280,8 @@ def fetch_on_nodes(
                 results = {card.name: (None, lost_error(cluster.ray, e)) for card in cards}
             for model, (sha256, error) in results.items():
                 other = error is None and sha256 != expected.get(model)
-                found.append(NodeModel(node["NodeName"], model, sha256, _OTHER_FILES if other else error))
-        return found
+                models.append(NodeModel(node["NodeName"], model, sha256, _OTHER_FILES if other else error))
+        return models
     finally:
         cluster.close()
 
@@ -305,11 +296,11 @@ def _fetch(
     from local_bench.models.fetch import fetch
     from local_bench.models.weights import resolve, resolve_parts, weights_digest
 
-    found: dict[str, tuple[str | None, str | None]] = {}
+    digests: dict[str, tuple[str | None, str | None]] = {}
     for card in cards:
         try:
             fetch(card, revisions)
-            found[card.name] = weights_digest(resolve(card), resolve_parts(card)), None
+            digests[card.name] = weights_digest(resolve(card), resolve_parts(card)), None
         except LocalBenchError as e:
-            found[card.name] = None, str(e)
-    return found
+            digests[card.name] = None, str(e)
+    return digests

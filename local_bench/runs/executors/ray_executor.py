@@ -101,13 +101,13 @@ class RayExecutor:
         def joining() -> list[RayReplica]:
             taken = [replica.slot for replica in self._replicas if replica.slot.node_id not in self._nodes.refused]
             most = self._run.config.engine.workers or len(taken) + 1_000
-            found = []
+            joined = []
             for slot in self._nodes.free(taken, max(1, gpus))[: max(0, most - len(taken))]:
                 name = f"{log.stem}-{next(numbers)}{log.suffix}"
                 setting = self._setting(slot.workers)
-                found.append(RayReplica(self._nodes, slot, setting, config, spec, shared, load, name))
-            self._replicas += found
-            return found
+                joined.append(RayReplica(self._nodes, slot, setting, config, spec, shared, load, name))
+            self._replicas += joined
+            return joined
 
         try:
             with Replicas(_opened(joining(), progress), progress.note, joining) as replicas:
@@ -141,15 +141,15 @@ def _opened(replicas: Sequence[RayReplica], progress: Progress) -> list[RayRepli
 
     with ThreadPoolExecutor(max(1, len(replicas))) as pool:
         errors = list(pool.map(opened, replicas))
-    found = [replica for replica, error in zip(replicas, errors, strict=True) if error is None]
-    if not found:
+    usable = [replica for replica, error in zip(replicas, errors, strict=True) if error is None]
+    if not usable:
         no_node = ServerError("the Ray cluster has no node for the judge: start one and run the same command again")
         raise next((error for error in errors if error), no_node)
     for note in dict.fromkeys(str(error) for error in errors if error):
         progress.note(note)
-    for note in found[0].notes:
+    for note in usable[0].notes:
         progress.note(note)
-    return found
+    return usable
 
 
 def _nothing(_: object) -> None:

@@ -11,7 +11,7 @@ from local_bench.core.events import TimeCharged
 from local_bench.core.storage import write_atomic
 from local_bench.runs.executors.base import WorkerDevice
 from local_bench.runs.executors.ray_actors import Failed, NodeFacts, RayWorker, Setting
-from local_bench.runs.executors.ray_cluster import Cluster, Slot, lost_error, raise_if_alone
+from local_bench.runs.executors.ray_cluster import Cluster, Slot, lost_error
 from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
@@ -95,8 +95,13 @@ class Membership:
 
     def check_alone(self) -> None:
         """LocalBenchError if there has been no usable node for too long."""
-        why = "; the messages above say why others are not used" if self.refused else ""
-        raise_if_alone(time.monotonic() - self._last_usable, self.settings.wait_s, why)
+        limit_s = self.settings.wait_s
+        if time.monotonic() - self._last_usable > limit_s:
+            why = "; the messages above say why others are not used" if self.refused else ""
+            raise LocalBenchError(
+                f"the Ray cluster has had no usable node for {limit_s:.0f} s (engine.ray.wait_s{why}): finished work "
+                "is kept, run the same command again when it has one"
+            )
 
     def lose(self, what: str, why: str) -> None:
         """Count a loss. LocalBenchError after too many."""

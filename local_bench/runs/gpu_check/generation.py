@@ -40,63 +40,70 @@ def check_family(name: str) -> Callable[[Session], CheckPassed]:
     """Generate a batch of one size and an image of another, and detect the attention kernels."""
 
     def run(session: Session) -> CheckPassed:
-        of, less = reduced_card(name, not session.on_gpu)
-        sampler = sampler_of(of, not session.on_gpu)
-        planned = plan(of, sampler)
-        order = order_of(session, of, BATCH, None if name in COMPILED else False)
+        described, less = reduced_card(name, not session.on_gpu)
+        sampler = sampler_of(described, not session.on_gpu)
+        planned = plan(described, sampler)
+        order = order_of(session, described, BATCH, None if name in COMPILED else False)
         jobs = jobs_of(order, [sampler] * BATCH + [narrower(sampler)])
         if session.on_gpu:
             torch.cuda.reset_peak_memory_stats(session.device)
         failed = failed_allocations(session.device)
         with KernelCounter() as counter:
-            made = make(order, jobs, counter)
+            images = make(order, jobs, counter)
         failed = failed_allocations(session.device) - failed
         peak = torch.cuda.max_memory_allocated(session.device) / 1e9 if session.on_gpu else None
         session.peaks[name] = (peak, planned.peak_gb)
         figures = {
-            "card": of.name,
+            "card": described.name,
             "reduced": less,
             "size": [sampler.height, sampler.width],
             "steps": sampler.num_inference_steps,
             "compiled": order.compile,
-            "compile_s": round(made.seconds["warm-up"], 2),
+            "compile_s": round(images.seconds["warm-up"], 2),
             "attention": order.attention,
-            "kernels": made.kernels,
-            "batch_sizes": made.batch_sizes,
+            "kernels": images.kernels,
+            "batch_sizes": images.batch_sizes,
             "peak_gb": None if peak is None else round(peak, 2),
             "planned_gb": round(planned.peak_gb, 2),
             "failed_allocations": failed,
         }
-        sizes = [load_verified(image_path(order.images, sha), sha).size for sha in made.pixels.values() if sha]
+        sizes = [load_verified(image_path(order.images, sha), sha).size for sha in images.pixels.values() if sha]
         expected = [(job.sampler["width"], job.sampler["height"]) for job in jobs]
-        wrong = pinning_fault(order.attention, made.kernels)
+        wrong = pinning_fault(order.attention, images.kernels)
         if len(sizes) < len(jobs):
-            raise CheckFailed(f"{of.name}: {len(jobs) - len(sizes)} of {len(jobs)} outputs are not finite", figures)
+            raise CheckFailed(
+                f"{described.name}: {len(jobs) - len(sizes)} of {len(jobs)} outputs are not finite", figures
+            )
         if sizes != expected:
-            raise CheckFailed(f"{of.name}: the images are {sizes}, not {expected}", figures)
+            raise CheckFailed(f"{described.name}: the images are {sizes}, not {expected}", figures)
         if failed:
-            raise CheckFailed(f"{of.name}: {failed} allocations failed, {'; '.join(made.notes)}", figures)
+            raise CheckFailed(f"{described.name}: {failed} allocations failed, {'; '.join(images.notes)}", figures)
         if wrong:
-            raise CheckFailed(f"{of.name}: {wrong}", figures)
-        if set(made.batch_sizes) != {planned.batch_size}:
-            raise CheckFailed("; ".join(made.notes), figures)
-        how = f"{'compiled' if order.compile else 'eager'}, {order.attention}: {kernel_summary(made.kernels)}"
-        return CheckPassed(f"{of.name} {sampler.width}x{sampler.height}, {how}; {less or 'full depth'}", figures)
+            raise CheckFailed(f"{described.name}: {wrong}", figures)
+        if set(images.batch_sizes) != {planned.batch_size}:
+            raise CheckFailed("; ".join(images.notes), figures)
+        how = f"{'compiled' if order.compile else 'eager'}, {order.attention}: {kernel_summary(images.kernels)}"
+        return CheckPassed(f"{described.name} {sampler.width}x{sampler.height}, {how}; {less or 'full depth'}", figures)
 
     return run
 
 
 def check_streamed(session: Session) -> CheckPassed:
     """Compare images of a transformer whose weights are streamed from host memory with those of a resident one."""
-    of, less = reduced_card(STREAMED, not session.on_gpu)
-    orders = [order_of(session, of, compiled=False, offload=offload) for offload in ((), ("denoise",))]
-    jobs = jobs_of(orders[0], [sampler_of(of, not session.on_gpu)])
+    described, less = reduced_card(STREAMED, not session.on_gpu)
+    orders = [order_of(session, described, compiled=False, offload=offload) for offload in ((), ("denoise",))]
+    jobs = jobs_of(orders[0], [sampler_of(described, not session.on_gpu)])
     resident, streamed = (make(order, jobs) for order in orders)
-    times = [made.seconds["denoise"] for made in (resident, streamed)]
-    figures = {"card": of.name, "reduced": less, "resident_s": round(times[0], 3), "streamed_s": round(times[1], 3)}
+    times = [images.seconds["denoise"] for images in (resident, streamed)]
+    figures = {
+        "card": described.name,
+        "reduced": less,
+        "resident_s": round(times[0], 3),
+        "streamed_s": round(times[1], 3),
+    }
     if resident.pixels != streamed.pixels or None in resident.pixels.values():
-        raise CheckFailed(f"{of.name}: streamed weights give other bytes than resident ones", figures)
-    return CheckPassed(f"{of.name}: equal bytes; {times[0]:.2f} s resident, {times[1]:.2f} s streamed", figures)
+        raise CheckFailed(f"{described.name}: streamed weights give other bytes than resident ones", figures)
+    return CheckPassed(f"{described.name}: equal bytes; {times[0]:.2f} s resident, {times[1]:.2f} s streamed", figures)
 
 
 def check_memory(session: Session) -> CheckPassed:
@@ -116,21 +123,21 @@ def check_memory(session: Session) -> CheckPassed:
     return CheckPassed(f"no family exceeded its estimate; closest: {text}", figures)
 
 
-def plan(of: ModelCard, sampler: Sampler) -> MemoryPlan:
+def plan(described: ModelCard, sampler: Sampler) -> MemoryPlan:
     """The planner's estimate for the batches of `check_family`."""
-    return plan_memory(of, sampler, batch_size=BATCH, attempts=BATCH, input_images=usual_input_images(of))
+    return plan_memory(described, sampler, batch_size=BATCH, attempts=BATCH, input_images=usual_input_images(described))
 
 
 def check_recovery(session: Session) -> CheckPassed:
     """Fill the memory until a batch does not fit; the worker must halve the batch and generate all images."""
     if not session.on_gpu:
         raise CheckSkipped("the device is a CPU, whose memory must not be filled")
-    of, _ = reduced_card(RECOVERED, small=False)
-    sampler = sampler_of(of, small=False)
-    counted = count(of, sampler, usual_input_images(of))
+    described, _ = reduced_card(RECOVERED, small=False)
+    sampler = sampler_of(described, small=False)
+    counted = count(described, sampler, usual_input_images(described))
     free_memory = free_bytes(counted)
     size = too_large(counted, free_memory)
-    order = order_of(session, of, size)
+    order = order_of(session, described, size)
     ballast: list[torch.Tensor] = []
 
     def fill() -> None:
@@ -149,19 +156,19 @@ def check_recovery(session: Session) -> CheckPassed:
 def recovered(order: WorkOrder, jobs: list[Job], fill: Callable[[], None]) -> CheckPassed:
     """Generate `jobs`; `fill` allocates memory once the weights are loaded. CheckFailed unless memory ran out and all
     images were generated."""
-    made = make(order, jobs, loaded=fill)
-    n_made = sum(sha is not None for sha in made.pixels.values())
+    images = make(order, jobs, loaded=fill)
+    n_made = sum(sha is not None for sha in images.pixels.values())
     figures: dict[str, Any] = {
         "asked_batch_size": order.batch_size,
-        "batch_sizes": made.batch_sizes,
-        "notes": made.notes,
+        "batch_sizes": images.batch_sizes,
+        "notes": images.notes,
         "made": n_made,
     }
     if n_made != len(jobs):
         raise CheckFailed(f"{n_made} of {len(jobs)} images were generated", figures)
-    if not any("out of memory" in note for note in made.notes):
+    if not any("out of memory" in note for note in images.notes):
         raise CheckFailed(f"a batch of {order.batch_size} did not run out of memory", figures)
-    smaller = made.batch_sizes[-1]
+    smaller = images.batch_sizes[-1]
     return CheckPassed(f"a batch of {order.batch_size} ran out of memory, batches of {smaller} succeeded", figures)
 
 

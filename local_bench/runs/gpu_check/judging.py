@@ -115,7 +115,7 @@ def _engine(session: Session, weights: Path, spec: JudgeSpec) -> Engine:
         return Engine(weights, spec.dtype, _CONTEXT, 2, {"max_pixels": spec.max_pixels})
     free, total = torch.cuda.mem_get_info(session.device)
     judge_device = JudgeDevice(device_name(session.device), session.device.index)
-    known = gpu_of(judge_device.device)
+    gpu = gpu_of(judge_device.device)
     usual = Engine(weights, spec.dtype, _CONTEXT, 2)
     return Engine(
         weights,
@@ -125,8 +125,8 @@ def _engine(session: Session, weights: Path, spec: JudgeSpec) -> Engine:
         mm_processor_kwargs={"max_pixels": spec.max_pixels},
         gpu=session.device.index,
         memory_share=min(0.5 * free, MEMORY_GB * 1e9 / 2) / total,
-        batched_tokens=known.judge_batched_tokens if known else usual.batched_tokens,
-        sequences=known.judge_sequences if known else usual.sequences,
+        batched_tokens=gpu.judge_batched_tokens if gpu else usual.batched_tokens,
+        sequences=gpu.judge_sequences if gpu else usual.sequences,
         attention=judge_device.attention(weights, spec.dtype),
     )
 

@@ -107,9 +107,9 @@ def reduced_card(name: str, small: bool) -> tuple[ModelCard, str]:
     return with_config(usual, changes), ", ".join(less)
 
 
-def sampler_of(of: ModelCard, small: bool, side: int | None = None, steps: int = STEPS) -> Sampler:
+def sampler_of(described: ModelCard, small: bool, side: int | None = None, steps: int = STEPS) -> Sampler:
     """The card's settings with few steps, at its size or at `side` x `side` (small models: 64 x 64)."""
-    settings = of.sampler.model_dump() | {"num_inference_steps": steps}
+    settings = described.sampler.model_dump() | {"num_inference_steps": steps}
     if small or side:
         settings |= {"height": side or SMALL_SIDE, "width": side or SMALL_SIDE}
     return Sampler(**settings)
@@ -127,10 +127,10 @@ def noise(seed: int, side: int) -> Image.Image:
 
 
 def _value(config: Mapping[str, Any], key: str) -> Any:
-    found: Any = config
+    value: Any = config
     for part in key.split("."):
-        found = found[part]
-    return found
+        value = value[part]
+    return value
 
 
 @dataclass
@@ -150,27 +150,29 @@ class Made:
 
 def order_of(
     session: Session,
-    of: ModelCard,
+    described: ModelCard,
     batch_size: int = 1,
     compiled: bool | None = None,
     offload: tuple[str, ...] = (),
 ) -> WorkOrder:
     """A work order for this card with random weights, in the session's folder. As in a run, blocks are compiled on a
     GPU, and the attention kernel follows the device; on a CPU the precision is float32."""
-    dtype = of.dtype if session.on_gpu else "float32"
+    dtype = described.dtype if session.on_gpu else "float32"
     folders = [session.scratch / name for name in ("images", "inputs", "encoded")]
     for folder in folders:
         folder.mkdir(exist_ok=True)
     images, inputs, encoded = folders
     return WorkOrder(
-        label=of.name,
-        card=of.model_copy(update={"dtype": dtype}),
+        label=described.name,
+        card=described.model_copy(update={"dtype": dtype}),
         weights=None,
         parts={},
         weights_sha256="random",
         lossy={},
         device=str(session.device),
-        attention=numerics.attention_backend("auto", session.device, dtype, of.attention, family(of.family).masks),
+        attention=numerics.attention_backend(
+            "auto", session.device, dtype, described.attention, family(described.family).masks
+        ),
         compile=numerics.compiles(compiled, session.device, offload),
         offload=offload,
         threads=1,
@@ -204,26 +206,26 @@ def make(
 ) -> Made:
     """Generate `jobs`. `counter` counts the kernels of the first batch, after compilation and the batch invariance
     probe; `loaded` is called once the transformer is on the device."""
-    made, at_ns = Made(), time.monotonic_ns()
+    images, at_ns = Made(), time.monotonic_ns()
     for event in Worker(order).make(jobs):
         match event:
             case Message(sentence):
-                made.notes.append(sentence)
+                images.notes.append(sentence)
             case PhaseStarted(what) if loaded and what.endswith(": make"):
                 loaded()
             case TimeCharged(phase, _, now_ns):
-                made.seconds[phase] += (now_ns - at_ns) / 1e9
+                images.seconds[phase] += (now_ns - at_ns) / 1e9
                 at_ns = now_ns
             case BatchSizeChosen(_, size):
-                made.batch_sizes.append(size)
+                images.batch_sizes.append(size)
                 if counter:
                     counter.start()
             case ImagesFinished(results):
                 for result in results:
                     if result.unscored and is_failure(result.unscored):  # of a run's item; here of the check
                         raise LocalBenchError(result.unscored)
-                made.pixels.update({result.work_id: result.pixels_sha256 for result in results})
+                images.pixels.update({result.work_id: result.pixels_sha256 for result in results})
                 if counter:
                     counter.stop()
-                    made.kernels = counter.counts
-    return made
+                    images.kernels = counter.counts
+    return images

@@ -43,12 +43,12 @@ class ChildResult:
 def generate(name: str, device: torch.device, side: int, folder: Path) -> ChildResult:
     """Generate an image of `side` x `side` and a narrower one with the family's compiled model."""
     session = Session(device, folder, minutes=10)
-    of, _ = reduced_card(name, not session.on_gpu)
-    sampler = sampler_of(of, not session.on_gpu, side)
-    order = order_of(session, of, compiled=True)
+    described, _ = reduced_card(name, not session.on_gpu)
+    sampler = sampler_of(described, not session.on_gpu, side)
+    order = order_of(session, described, compiled=True)
     with KernelCounter() as counter:
-        made = make(order, jobs_of(order, [sampler, narrower(sampler)]), counter)
-    return ChildResult([*made.pixels.values()], made.seconds["warm-up"], order.attention, made.kernels)
+        images = make(order, jobs_of(order, [sampler, narrower(sampler)]), counter)
+    return ChildResult([*images.pixels.values()], images.seconds["warm-up"], order.attention, images.kernels)
 
 
 def limit_memory(device: torch.device) -> None:
@@ -78,7 +78,7 @@ def check_processes(session: Session) -> CheckPassed:
     cold, warm = (_run_child(session, cache, session.device) for cache in caches)
     caches = [session.scratch / f"process-{i}" for i in range(len(others))]
     with ThreadPoolExecutor(max(1, len(others))) as pool:
-        other_results = list(pool.map(lambda own, device: _run_child(session, own, device), caches, others))
+        other_results = list(pool.map(lambda cache, device: _run_child(session, cache, device), caches, others))
     results = [cold, warm, *other_results]
     figures = {
         "family": FAMILY,

@@ -32,20 +32,20 @@ _ENERGY_S = 3.0
 
 def check_speed(session: Session) -> CheckPassed:
     """Measure compile time, images per second, and the fraction of the measured matrix-product rate."""
-    of, less = reduced_card(FAMILY, not session.on_gpu)
-    sampler = sampler_of(of, not session.on_gpu, steps=STEPS)
+    described, less = reduced_card(FAMILY, not session.on_gpu)
+    sampler = sampler_of(described, not session.on_gpu, steps=STEPS)
     n = _IMAGES if session.on_gpu else _SMALL_IMAGES
     ceiling = matmul_flops(session)
     session.release()
-    plain_s = _plain_s(session, of, sampler, n)
+    plain_s = _plain_s(session, described, sampler, n)
     session.release()
-    order = order_of(session, of)
-    made = make(order, jobs_of(order, [sampler] * n))
-    compile_s, ours_s = made.seconds["warm-up"], made.seconds["denoise"] + made.seconds["decode"]
-    counted = count(of, sampler, usual_input_images(of))
+    order = order_of(session, described)
+    images = make(order, jobs_of(order, [sampler] * n))
+    compile_s, ours_s = images.seconds["warm-up"], images.seconds["denoise"] + images.seconds["decode"]
+    counted = count(described, sampler, usual_input_images(described))
     mfu = n * (counted.denoise_flop + counted.decode_flop) / ours_s / ceiling
     figures = {
-        "card": of.name,
+        "card": described.name,
         "reduced": less,
         "size": [sampler.height, sampler.width],
         "steps": STEPS,
@@ -63,9 +63,9 @@ def check_speed(session: Session) -> CheckPassed:
         f"{100 * mfu:.0f} % of {ceiling / 1e12:.1f} TFLOPS of a matrix product; "
         f"{f'compiled in {compile_s:.1f} s' if order.compile else 'eager'}"
     )
-    known = gpu_of(device_name(session.device))
-    if known is not None and ceiling > ALLOWED * known.peak_tflops * 1e12:
-        text += f"; warning: {known.peak_tflops:g} TFLOPS are the most expected of {known.title}"
+    gpu = gpu_of(device_name(session.device))
+    if gpu is not None and ceiling > ALLOWED * gpu.peak_tflops * 1e12:
+        text += f"; warning: {gpu.peak_tflops:g} TFLOPS are the most expected of {gpu.title}"
     if mfu > 1:
         text += "; warning: faster than the matrix product"
     return CheckPassed(text, figures)
@@ -92,8 +92,8 @@ def check_energy(session: Session) -> CheckPassed:
     watts = used_mj / 1e3 / seconds
     figures = {"joules": used_mj / 1e3, "seconds": round(seconds, 3), "watts": round(watts, 1), "flop": n * flop}
     text = f"{used_mj / 1e3:.0f} J in {seconds:.1f} s, {watts:.0f} W"
-    known = gpu_of(device_name(session.device))
-    if watts <= 0 or (known is not None and watts > 1.5 * known.board_w):
+    gpu = gpu_of(device_name(session.device))
+    if watts <= 0 or (gpu is not None and watts > 1.5 * gpu.board_w):
         raise CheckFailed(f"{text}: outside this board's power range", figures)
     return CheckPassed(text, figures)
 
@@ -130,11 +130,11 @@ def _repeat_s(session: Session, multiply: Callable[[], Any]) -> float:
     return float(start.elapsed_time(end)) / 1e3
 
 
-def _plain_s(session: Session, of: ModelCard, sampler: Sampler, n: int) -> float:
+def _plain_s(session: Session, described: ModelCard, sampler: Sampler, n: int) -> float:
     """Seconds of `n` images with one plain pipeline call each: all components resident, eager mode."""
-    kind = family(of.family)
-    dtype = getattr(torch, of.dtype) if session.on_gpu else torch.float32
-    pipe = kind.assemble(components(of, session.device, dtype))
+    kind = family(described.family)
+    dtype = getattr(torch, described.dtype) if session.on_gpu else torch.float32
+    pipe = kind.assemble(components(described, session.device, dtype))
     pipe.set_progress_bar_config(disable=True)
 
     def image(i: int) -> None:
