@@ -76,7 +76,7 @@ def agreement_rate(a: Sequence[Hashable | None], b: Sequence[Hashable | None], t
 
 
 def _rate(same: Sequence[bool], tasks: Sequence[Hashable], n_excluded: int) -> Agreement:
-    units, of_task = Counter(tasks), Counter(task for task, one in zip(tasks, same, strict=True) if one)
+    units, of_task = Counter(tasks), Counter(task for task, agrees in zip(tasks, same, strict=True) if agrees)
     low, high = rate_interval([of_task[task] for task in units], list(units.values())) or (None, None)
     return Agreement(sum(same) / len(same), len(same), n_excluded, low=low, high=high)
 
@@ -147,18 +147,18 @@ def rank_correlation(x: Sequence[float | None], y: Sequence[float | None]) -> Ag
     exact for up to 8 models without ties. Undefined for fewer than `MIN_MODELS`."""
     from scipy.stats import rankdata, spearmanr
 
-    found, pairs = spearman(x, y), _pairs(x, y)
+    correlation, pairs = spearman(x, y), _pairs(x, y)
     if len(pairs) < MIN_MODELS:
         return Agreement(None, len(pairs), len(x) - len(pairs), f"fewer than {MIN_MODELS} models have both values")
-    if found.value is None:
-        return found
-    first, second = (np.asarray(of, dtype=np.float64) for of in zip(*pairs, strict=True))
+    if correlation.value is None:
+        return correlation
+    first, second = (np.asarray(column, dtype=np.float64) for column in zip(*pairs, strict=True))
     if len(pairs) > _ALL_ORDERS:
-        return replace(found, by_chance=float(spearmanr(first, second, alternative="greater").pvalue))
+        return replace(correlation, by_chance=float(spearmanr(first, second, alternative="greater").pvalue))
     # with equal ranks on one side, rho orders the permutations as the sum of products of the ranks does
     ranks, others = rankdata(first), rankdata(second)
     sums = np.array(list(permutations(others))) @ ranks
-    return replace(found, by_chance=float((sums >= ranks @ others - 1e-9).mean()))
+    return replace(correlation, by_chance=float((sums >= ranks @ others - 1e-9).mean()))
 
 
 def spearman(x: Sequence[float | None], y: Sequence[float | None]) -> Agreement:

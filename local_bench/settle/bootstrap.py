@@ -51,7 +51,7 @@ def percentile(
     if len(sums) < 2:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = np.concatenate([statistic(of @ sums) for of in resampled_counts(len(sums), n_resamples, seed)])
+        drawn = np.concatenate([statistic(counts @ sums) for counts in resampled_counts(len(sums), n_resamples, seed)])
     defined = np.sort(drawn[~np.isnan(drawn)])
     tail = (1 - level) / 2
     return ends(defined, tail, 1 - tail) if 2 * len(defined) >= n_resamples else None
@@ -67,8 +67,9 @@ def ends(ordered: Floats, below: float, above: float) -> tuple[float, float]:
 def by_content(tasks: ArrayLike, *columns: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Indices (rows,) that sort the rows by task, and the tasks by the values of their rows; and the numbers (rows,) of
     the sorted rows' tasks. `tasks` (rows,) identify the tasks, `columns` (rows,) are numbers."""
-    of, table = np.asarray(tasks), np.column_stack([np.asarray(column, dtype=np.float64) for column in columns])
-    order = np.lexsort((*table.T, of))
-    groups = np.split(order, np.flatnonzero(of[order][1:] != of[order][:-1]) + 1)
+    task_of_row = np.asarray(tasks)
+    table = np.column_stack([np.asarray(column, dtype=np.float64) for column in columns])
+    order = np.lexsort((*table.T, task_of_row))
+    groups = np.split(order, np.flatnonzero(task_of_row[order][1:] != task_of_row[order][:-1]) + 1)
     groups.sort(key=lambda rows: table[rows].tobytes())
     return np.concatenate(groups), np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])

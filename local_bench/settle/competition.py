@@ -81,13 +81,13 @@ def _winners(table: OutcomeTable, here: Mask) -> tuple[Mask, Mask]:
     return wins, unrated.any(axis=0) & (leads.sum(axis=0) > 1)
 
 
-def _shared(of: Orders, wins: Mask, shares: Ints, mask: Mask) -> list[Fraction]:
+def _shared(tasks: Orders, wins: Mask, shares: Ints, mask: Mask) -> list[Fraction]:
     """Share of each row in the prices of the orders in `mask`."""
     totals = [Fraction(0)] * len(wins)
     for k in np.unique(shares[mask & (shares > 0)]):
         those = mask & (shares == k)
-        sums = wins[:, those].astype(np.int64) @ of.price[those]
-        totals = [t + Fraction(int(s), int(k) * of.units_per_usd) for t, s in zip(totals, sums, strict=True)]
+        sums = wins[:, those].astype(np.int64) @ tasks.price[those]
+        totals = [t + Fraction(int(s), int(k) * tasks.units_per_usd) for t, s in zip(totals, sums, strict=True)]
     return totals
 
 

@@ -45,8 +45,8 @@ def phase_costs(held: Iterable[HeldTime], micro_usd_per_hour: int) -> list[Phase
 
 def energy_mj(rows: Sequence[HeldTime | PhaseCost]) -> int | None:
     """Sum of the energy counters; None if one of the rows has none."""
-    known = [row.energy_mj for row in rows if row.energy_mj is not None]
-    return sum(known) if len(known) == len(rows) and known else None
+    measured = [row.energy_mj for row in rows if row.energy_mj is not None]
+    return sum(measured) if len(measured) == len(rows) and measured else None
 
 
 def generation_costs(costs: Iterable[PhaseCost]) -> dict[str, int]:

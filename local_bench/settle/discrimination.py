@@ -73,7 +73,7 @@ def by_bin(numbers: Floats, accepted: Bools, edges: Floats, tasks: NDArray[np.in
     asserts that the edges enclose every score."""
     assert len(numbers) == 0 or (edges[0] <= numbers.min() and numbers.max() <= edges[-1])
     index = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
-    found = []
+    bins = []
     for i, (low, high) in enumerate(pairwise(edges)):
         here = index == i
         n = int(here.sum())
@@ -81,8 +81,8 @@ def by_bin(numbers: Floats, accepted: Bools, edges: Floats, tasks: NDArray[np.in
         ends = None
         if tasks is not None:
             ends = rate_interval(np.bincount(tasks[here], accepted[here]), np.bincount(tasks[here]))
-        found.append(Bin(float(low), float(high), n, mean, rate, ends))
-    return tuple(found)
+        bins.append(Bin(float(low), float(high), n, mean, rate, ends))
+    return tuple(bins)
 
 
 def ece(bins: tuple[Bin, ...]) -> float:

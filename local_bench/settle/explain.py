@@ -51,12 +51,12 @@ def explained(
 ) -> list[Explained]:
     """One row per score, and if `together` one for their composite; `labels` (images,) are 1 for accepted, 0 for
     rejected, NaN for none."""
-    given = np.asarray(labels, dtype=np.float64)
+    decisions = np.asarray(labels, dtype=np.float64)
     columns = [*zip(features.names, features.scores.T, features.applies.T, strict=True)]
     if together:
         columns.append((COMPOSITE, composite(features), features.applies.any(axis=1)))
     return [
-        _explained(name, -scores if name in lower_is_better else scores, applies, given, features.tasks, seed)
+        _explained(name, -scores if name in lower_is_better else scores, applies, decisions, features.tasks, seed)
         for name, scores, applies in columns
     ]
 
@@ -77,10 +77,10 @@ def acceptance_by_score(
     features: Features, labels: ArrayLike, name: str = COMPOSITE, bins: int = 10
 ) -> tuple[Bin, ...]:
     """Acceptance by bin of a score, bins of equal width from 0 to 5 (ServImage, fig. 3)."""
-    given = np.asarray(labels, dtype=np.float64)
+    decisions = np.asarray(labels, dtype=np.float64)
     scores = composite(features) if name == COMPOSITE else features.scores[:, features.names.index(name)]
-    both = ~np.isnan(given) & ~np.isnan(scores)
-    return by_bin(scores[both], given[both] >= 0.5, np.linspace(0, 5, bins + 1))
+    both = ~np.isnan(decisions) & ~np.isnan(scores)
+    return by_bin(scores[both], decisions[both] >= 0.5, np.linspace(0, 5, bins + 1))
 
 
 def _explained(

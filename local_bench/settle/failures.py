@@ -61,13 +61,13 @@ class Failures:
 def failures(features: Features, labels: ArrayLike, ties: Ties = "first") -> Failures:
     """Table 12 for the scores of `features`, in order; `labels` (images,) are 1 for accepted, 0 for rejected, NaN for
     none."""
-    given = np.asarray(labels, dtype=np.float64)
-    rejected, accepted = given < 0.5, given >= 0.5
-    lowest, known = _lowest(features)
-    parts = _parts(lowest & known[:, None], ties)
+    decisions = np.asarray(labels, dtype=np.float64)
+    rejected, accepted = decisions < 0.5, decisions >= 0.5
+    lowest, has_lowest = _lowest(features)
+    parts = _parts(lowest & has_lowest[:, None], ties)
     # an open image may belong to any missing dimension, or to its lowest known one
     possible = lowest | (features.applies & np.isnan(features.scores))
-    settled, open_ = rejected & known, rejected & ~known
+    settled, open_ = rejected & has_lowest, rejected & ~has_lowest
     n = int(rejected.sum())
     category = np.asarray(features.categories, dtype=object)
     rows = []
@@ -96,14 +96,14 @@ def failures(features: Features, labels: ArrayLike, ties: Ties = "first") -> Fai
             )
         )  # fmt: skip
     tied = int((lowest[settled].sum(axis=1) > 1).sum())
-    return Failures(tuple(rows), ties, n, tied, int(open_.sum()), int(np.isnan(given).sum()))
+    return Failures(tuple(rows), ties, n, tied, int(open_.sum()), int(np.isnan(decisions).sum()))
 
 
 def dominant(features: Features) -> NDArray[np.intp]:
     """(images,) index in `features.names` of the lowest score, the first of several (`first`); -1 where one is
     missing or none applies."""
-    lowest, known = _lowest(features)
-    return np.where(known, lowest.argmax(axis=1), -1)
+    lowest, has_lowest = _lowest(features)
+    return np.where(has_lowest, lowest.argmax(axis=1), -1)
 
 
 def _lowest(features: Features) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -60,8 +60,8 @@ def answer_accuracy(answers: Iterable[JudgedAnswer]) -> list[AnswerAccuracy]:
 
 
 def _true(judge: str, rubric: str, model: str, answers: Sequence[JudgedAnswer]) -> AnswerAccuracy:
-    given, true = [a.given for a in answers], [a.true for a in answers]
-    pairs = [(g, t) for g, t in zip(given, true, strict=True) if g is not None and t is not None]
+    answered, true = [a.given for a in answers], [a.true for a in answers]
+    pairs = [(g, t) for g, t in zip(answered, true, strict=True) if g is not None and t is not None]
     differences: dict[str, list[float]] = defaultdict(list)
     for answer in answers:
         if answer.given is not None and answer.true is not None:
@@ -72,10 +72,10 @@ def _true(judge: str, rubric: str, model: str, answers: Sequence[JudgedAnswer]) 
         judge=judge,
         rubric=rubric,
         model=model,
-        same=agreement_rate(given, true, [a.task_id for a in answers]),
+        same=agreement_rate(answered, true, [a.task_id for a in answers]),
         n_yes_for_no=sum(g > t for g, t in pairs) if binary else None,
         n_no_for_yes=sum(g < t for g, t in pairs) if binary else None,
-        rho=None if binary else spearman(given, true),
+        rho=None if binary else spearman(answered, true),
         mean_difference=mean,
         interval=ends,
     )
@@ -139,12 +139,13 @@ def audit_revenue(paid: Iterable[JudgedDeliverable]) -> list[RevenueAudit]:
 
 
 def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
-    known = [each for each in mine if each.right is not None]
-    n_right = sum(each.right is True for each in known)
-    tasks = {task_id: i for i, task_id in enumerate(dict.fromkeys(each.task_id for each in known))}
-    index = np.array([tasks[each.task_id] for each in known], dtype=np.intp)
-    part = np.array([each.part_micro_usd for each in known], dtype=np.float64)
-    judged, right = (np.array(of, dtype=bool) for of in ([e.judged is True for e in known], [e.right for e in known]))
+    labelled = [each for each in mine if each.right is not None]
+    n_right = sum(each.right is True for each in labelled)
+    tasks = {task_id: i for i, task_id in enumerate(dict.fromkeys(each.task_id for each in labelled))}
+    index = np.array([tasks[each.task_id] for each in labelled], dtype=np.intp)
+    part = np.array([each.part_micro_usd for each in labelled], dtype=np.float64)
+    judged = np.array([each.judged is True for each in labelled], dtype=bool)
+    right = np.array([each.right for each in labelled], dtype=bool)
 
     def of_tasks(which: NDArray[np.bool_] | None = None, unit: Floats | float = part) -> Floats:
         """Sums by task."""
@@ -157,23 +158,24 @@ def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
     low, high = rate_interval(of_tasks(right, 1.0), of_tasks(unit=1.0)) or (0.0, 1.0)
     return RevenueAudit(
         model=model,
-        n=len(known),
-        n_unknown=len(mine) - len(known),
-        judged_micro_usd=_sum(known, lambda each: each.judged is True),
-        faultless_micro_usd=_sum(known, lambda each: each.faultless is True),
-        true_micro_usd=_sum(known, lambda each: each.right is True),
+        n=len(labelled),
+        n_unknown=len(mine) - len(labelled),
+        judged_micro_usd=_sum(labelled, lambda each: each.judged is True),
+        faultless_micro_usd=_sum(labelled, lambda each: each.faultless is True),
+        true_micro_usd=_sum(labelled, lambda each: each.right is True),
         true_interval_micro_usd=amounts(share_interval(of_tasks(right), values), total),
-        too_much_micro_usd=_sum(known, lambda each: each.judged is True and not each.right),
-        too_little_micro_usd=_sum(known, lambda each: each.judged is not True and each.right is True),
-        off_micro_usd=_sum(known, lambda each: each.judged is True) - _sum(known, lambda each: each.right is True),
+        too_much_micro_usd=_sum(labelled, lambda each: each.judged is True and not each.right),
+        too_little_micro_usd=_sum(labelled, lambda each: each.judged is not True and each.right is True),
+        off_micro_usd=_sum(labelled, lambda each: each.judged is True)
+        - _sum(labelled, lambda each: each.right is True),
         off_interval_micro_usd=amounts((much[0] - little[1], much[1] - little[0]) if much and little else None, total),
         n_right=n_right,
         right_low=low,
         right_high=high,
         decided=agreement_rate(
-            [each.judged for each in known], [each.right for each in known], [each.task_id for each in known]
+            [each.judged for each in labelled], [each.right for each in labelled], [each.task_id for each in labelled]
         ),
-        rho=spearman([each.score for each in known], [each.true_score for each in known]),
+        rho=spearman([each.score for each in labelled], [each.true_score for each in labelled]),
     )
 
 

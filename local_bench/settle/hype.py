@@ -104,9 +104,9 @@ class Reliability:
         """Unbiased pass@k; None for fewer than k attempts."""
         return self._unbiased(lambda n, c: pass_at_k_unbiased(n, c, k))
 
-    def _unbiased(self, of: Callable[[int, int], Fraction | None]) -> Fraction | None:
-        known = of(self.attempts, 0) is not None
-        return self.mean(lambda c: of(self.attempts, c) or Fraction(0)) if known else None
+    def _unbiased(self, estimator: Callable[[int, int], Fraction | None]) -> Fraction | None:
+        is_defined = estimator(self.attempts, 0) is not None
+        return self.mean(lambda c: estimator(self.attempts, c) or Fraction(0)) if is_defined else None
 
     def expected_attempts(self, cap: int = RETRY_CAP) -> Fraction | None:
         """E of eq. 5."""

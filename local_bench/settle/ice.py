@@ -115,8 +115,8 @@ def item_scores(task: str, items: Sequence[Means]) -> list[float]:
     """Linearised composite of each of a task's n items, for its standard error; their mean is the task's score. An item
     without a metric counts with the metric's mean, and the deviations of the n_m items that have it n / n_m times."""
     values = {name: [item[name] for item in items if name in item] for name in needed(task)}
-    means = {name: fsum(of) / len(of) for name, of in values.items()}
-    scale = {name: len(items) / len(of) for name, of in values.items()}
+    means = {name: fsum(numbers) / len(numbers) for name, numbers in values.items()}
+    scale = {name: len(items) / len(numbers) for name, numbers in values.items()}
     return [
         composite(task, {m: mean + scale[m] * (item.get(m, mean) - mean) for m, mean in means.items()})
         for item in items

@@ -72,7 +72,9 @@ def overall(categories: Mapping[str, Fraction | None]) -> Fraction:
 def interval(categories: Iterable[Sequence[Subtask]], n: int) -> tuple[float, float] | None:
     """95 % interval, for other cases of the same tasks, of the mean of `n` categories, absent ones as 0. None if a task
     has one case."""
-    return stratified_interval([(1 / n / len(of), task.cases) for of in categories for task in of], 100)
+    return stratified_interval(
+        [(1 / n / len(subtasks), task.cases) for subtasks in categories for task in subtasks], 100
+    )
 
 
 def _mean(values: list[Fraction]) -> Fraction | None:

@@ -84,8 +84,8 @@ def ratio_and_error(above: ArrayLike, below: ArrayLike) -> tuple[float, float]:
 
 def kish(weights: ArrayLike) -> float:
     """Kish's effective sample size (1965) of nonzero weights."""
-    of = np.asarray(weights, dtype=np.float64)
-    return exact_sum(of) ** 2 / exact_sum(of**2)
+    numbers = np.asarray(weights, dtype=np.float64)
+    return exact_sum(numbers) ** 2 / exact_sum(numbers**2)
 
 
 def exact_sum(values: Iterable[float]) -> float:
@@ -109,7 +109,7 @@ def _closed(
 
 def _tasks(above: ArrayLike, below: ArrayLike) -> tuple[Floats, Floats]:
     """The tasks with a nonzero denominator."""
-    a, b = (np.asarray(of, dtype=np.float64) for of in (above, below))
+    a, b = (np.asarray(side, dtype=np.float64) for side in (above, below))
     return a[b != 0], b[b != 0]
 
 

@@ -93,12 +93,12 @@ def differences(statistics: Sequence[Statistics], *, level: float = LEVEL, seed:
     """Compare every pair of models of each statistic, in order. The flips depend on the number of tasks and the seed
     alone; `b` - `a` is exactly -(`a` - `b`). Where two models have different denominators, their ratios are compared by
     linearised contributions, a_t - r b_t, r the pooled ratio."""
-    found: list[list[Difference]] = [[] for _ in statistics]
+    compared_by_statistic: list[list[Difference]] = [[] for _ in statistics]
     by_size: dict[int, list[int]] = {}
-    for i, of in enumerate(statistics):
-        assert of.below.shape == of.above.shape == (len(of.above), len(of.models))
-        if len(of.models) > 1:
-            by_size.setdefault(len(of.above), []).append(i)
+    for i, statistic in enumerate(statistics):
+        assert statistic.below.shape == statistic.above.shape == (len(statistic.above), len(statistic.models))
+        if len(statistic.models) > 1:
+            by_size.setdefault(len(statistic.above), []).append(i)
     for members in by_size.values():
         for some in _batches([(i, len(statistics[i].models)) for i in members]):
             tables = [side for i in some for side in (statistics[i].above, statistics[i].below)]
@@ -106,8 +106,8 @@ def differences(statistics: Sequence[Statistics], *, level: float = LEVEL, seed:
             for k, i in enumerate(some):
                 compared = _compared(statistics[i], (flipped[2 * k], flipped[2 * k + 1]), exact, level)
                 alike = statistics[i].alike
-                found[i] = adjusted(compared, None if alike is None else list(combinations(alike, 2)))
-    return found
+                compared_by_statistic[i] = adjusted(compared, None if alike is None else list(combinations(alike, 2)))
+    return compared_by_statistic
 
 
 def _batches(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
@@ -127,42 +127,43 @@ def adjusted(found: Sequence[Difference], alike: Sequence[tuple[Hashable, Hashab
     """The differences with p-values corrected for all of them. `alike`: a key of the images and decisions of each
     difference's models. Pairs of the same two keys are one hypothesis, and a pair of equal keys is none."""
     keys = [frozenset((i, str(i))) for i in range(len(found))] if alike is None else list(map(frozenset, alike))
-    tests = {key: one.p for key, one in zip(keys, found, strict=True) if len(key) == 2}
-    holm, bh = (dict(zip(tests, of(list(tests.values())), strict=True)) for of in (adjusted_holm, adjusted_bh))
+    tests = {key: difference.p for key, difference in zip(keys, found, strict=True) if len(key) == 2}
+    holm, bh = (dict(zip(tests, adjust(list(tests.values())), strict=True)) for adjust in (adjusted_holm, adjusted_bh))
     return [
-        replace(one, p_holm=holm.get(key, one.p), p_bh=bh.get(key, one.p)) for key, one in zip(keys, found, strict=True)
+        replace(difference, p_holm=holm.get(key, difference.p), p_bh=bh.get(key, difference.p))
+        for key, difference in zip(keys, found, strict=True)
     ]
 
 
-def _compared(of: Statistics, heads: tuple[Floats, Floats], exact: bool, level: float) -> list[Difference]:
-    over, under = (np.array([exact_sum(column) for column in side.T]) for side in (of.above, of.below))
-    found = []
-    for i, j in combinations(range(len(of.models)), 2):
-        differ = (of.above[:, i] != of.above[:, j]) | (of.below[:, i] != of.below[:, j])
+def _compared(table: Statistics, heads: tuple[Floats, Floats], exact: bool, level: float) -> list[Difference]:
+    over, under = (np.array([exact_sum(column) for column in side.T]) for side in (table.above, table.below))
+    results = []
+    for i, j in combinations(range(len(table.models)), 2):
+        differ = (table.above[:, i] != table.above[:, j]) | (table.below[:, i] != table.below[:, j])
         at_least = at_most = estimate = p = low = high = detectable = None
-        if of.bounds is not None:
-            at_least, at_most = of.bounds[i][0] - of.bounds[j][1], of.bounds[i][1] - of.bounds[j][0]
+        if table.bounds is not None:
+            at_least, at_most = table.bounds[i][0] - table.bounds[j][1], table.bounds[i][1] - table.bounds[j][0]
         if under[i] and under[j]:
-            estimate = of.unit * float(over[i] / under[i] - over[j] / under[j])
+            estimate = table.unit * float(over[i] / under[i] - over[j] / under[j])
             scale = (over[i] + over[j]) / (under[i] + under[j]), under[i], under[j]
             by_flips = _by_flips(
-                *_linear(*heads, i, j, *scale), _linear(of.above, of.below, i, j, *scale)[0], exact, level
+                *_linear(*heads, i, j, *scale), _linear(table.above, table.below, i, j, *scale)[0], exact, level
             )
-            by_t = _by_t(*_linear(of.above, of.below, i, j, *scale), level)
+            by_t = _by_t(*_linear(table.above, table.below, i, j, *scale), level)
             p = max(by_flips[0], by_t[0])
             ends = min(by_flips[1], by_t[1]), max(by_flips[2], by_t[2])
-            widest = np.inf if of.widest is None else of.widest
-            low, high = (float(np.clip(end, -widest, widest)) * of.unit for end in ends)
+            widest = np.inf if table.widest is None else table.widest
+            low, high = (float(np.clip(end, -widest, widest)) * table.unit for end in ends)
             low, high = (None if np.isinf(end) else end for end in (low, high))
             if not differ.any():
                 low = high = None  # equal outcomes do not say that there is no difference
             if low is not None and high is not None:
                 detectable = (high - low) / 2 * float(1 + ndtri(_POWER) / ndtri((1 + level) / 2))
-                detectable = detectable if detectable <= widest * of.unit else None
-        n = len(of.above), int(differ.sum())
+                detectable = detectable if detectable <= widest * table.unit else None
+        n = len(table.above), int(differ.sum())
         ends_of = estimate, low, high, p, None, None
-        found.append(Difference(of.models[i], of.models[j], *ends_of, *n, detectable, at_least, at_most))
-    return found
+        results.append(Difference(table.models[i], table.models[j], *ends_of, *n, detectable, at_least, at_most))
+    return results
 
 
 def _linear(
@@ -224,11 +225,11 @@ def _flipped(tables: Sequence[Floats], seed: int) -> tuple[list[Floats], bool]:
 
 def adjusted_holm(p: Sequence[float | None]) -> list[float | None]:
     """Holm's step-down p-values (1979), in the given order; None is not a test and is not counted."""
-    known = sorted((value, i) for i, value in enumerate(p) if value is not None)
+    ascending = sorted((value, i) for i, value in enumerate(p) if value is not None)
     adjusted: list[float | None] = [None] * len(p)
     highest = 0.0
-    for rank, (value, i) in enumerate(known):
-        highest = max(highest, min(1.0, (len(known) - rank) * value))
+    for rank, (value, i) in enumerate(ascending):
+        highest = max(highest, min(1.0, (len(ascending) - rank) * value))
         adjusted[i] = highest
     return adjusted
 
@@ -237,6 +238,6 @@ def adjusted_bh(p: Sequence[float | None]) -> list[float | None]:
     """Benjamini and Hochberg's step-up p-values (1995), in the given order; None as for `adjusted_holm`."""
     from scipy.stats import false_discovery_control
 
-    known = [value for value in p if value is not None]
-    adjusted = iter(false_discovery_control(known).tolist() if known else [])
+    tested = [value for value in p if value is not None]
+    adjusted = iter(false_discovery_control(tested).tolist() if tested else [])
     return [None if value is None else next(adjusted) for value in p]

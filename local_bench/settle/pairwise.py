@@ -47,30 +47,30 @@ class RankedModel:
 
 def rank(comparisons: Sequence[Comparison]) -> list[RankedModel]:
     """The compared models, the strongest first."""
-    models = sorted({name for one in comparisons for name in (one.first, one.second)})
+    models = sorted({name for row in comparisons for name in (row.first, row.second)})
     if not models:
         return []
     index = {name: i for i, name in enumerate(models)}
     wins = np.zeros((len(models), len(models)))  # [i, j]: how often i was preferred to j
     counts = np.zeros((len(models), 3), dtype=int)  # wins, ties, losses
-    tasks = {task_id: i for i, task_id in enumerate(sorted({one.task_id for one in comparisons}))}
+    tasks = {task_id: i for i, task_id in enumerate(sorted({row.task_id for row in comparisons}))}
     by_task = np.zeros((2, len(models), len(tasks)))  # won, compared
-    for one in comparisons:
-        i, j = index[one.first], index[one.second]
-        wins[i, j] += one.won
-        wins[j, i] += 1 - one.won
-        counts[i, round(2 - 2 * one.won)] += 1
-        counts[j, round(2 * one.won)] += 1
-        by_task[0, [i, j], tasks[one.task_id]] += one.won, 1 - one.won
-        by_task[1, [i, j], tasks[one.task_id]] += 1
+    for comparison in comparisons:
+        i, j = index[comparison.first], index[comparison.second]
+        wins[i, j] += comparison.won
+        wins[j, i] += 1 - comparison.won
+        counts[i, round(2 - 2 * comparison.won)] += 1
+        counts[j, round(2 * comparison.won)] += 1
+        by_task[0, [i, j], tasks[comparison.task_id]] += comparison.won, 1 - comparison.won
+        by_task[1, [i, j], tasks[comparison.task_id]] += 1
     strengths = _strengths(wins)
-    found = []
+    ranked = []
     for name, i in index.items():
         n, won = int(counts[i].sum()), float(wins[i].sum())
         low, high = rate_interval(*by_task[:, i]) or (0.0, 1.0)
         won_n, tied, lost = map(int, counts[i])
-        found.append(RankedModel(name, won_n, tied, lost, won / n, low, high, float(strengths[i])))
-    return sorted(found, key=lambda model: (-model.strength, model.model))
+        ranked.append(RankedModel(name, won_n, tied, lost, won / n, low, high, float(strengths[i])))
+    return sorted(ranked, key=lambda model: (-model.strength, model.model))
 
 
 def _strengths(

@@ -134,22 +134,24 @@ def prediction_powered(
     over orders (`settle.intervals`), and equal to `share_interval` once everything is annotated. Asserts at least one
     annotation, and a positive probability for each.
     """
-    given = np.asarray(labels, dtype=np.float64)
-    answered = ~np.isnan(given)
+    annotations = np.asarray(labels, dtype=np.float64)
+    answered = ~np.isnan(annotations)
     sampled = answered if selected is None else np.asarray(selected, dtype=bool) | answered
     assert answered.any(), "no annotation"
-    value = np.ones(len(given)) if weights is None else np.asarray(weights, dtype=np.float64)
-    chances = np.full(len(given), sampled.mean()) if probabilities is None else np.asarray(probabilities, np.float64)
+    value = np.ones(len(annotations)) if weights is None else np.asarray(weights, dtype=np.float64)
+    chances = (
+        np.full(len(annotations), sampled.mean()) if probabilities is None else np.asarray(probabilities, np.float64)
+    )
     assert ((chances > 0) | ~sampled).all(), "an annotation with an inclusion probability of 0"
     predictions = np.asarray(judge, dtype=np.float64)
-    order, codes = by_content(tasks, predictions, given, sampled, value, chances)
-    predictions, given, value, chances = (column[order] for column in (predictions, given, value, chances))
+    order, codes = by_content(tasks, predictions, annotations, sampled, value, chances)
+    predictions, annotations, value, chances = (column[order] for column in (predictions, annotations, value, chances))
     sampled = sampled[order]
-    answered, known = ~np.isnan(given), ~np.isnan(predictions)
+    answered, predicted = ~np.isnan(annotations), ~np.isnan(predictions)
     table = _Table(
         codes,
-        np.where(known, predictions, np.mean(predictions[known]) if known.any() else 0.0),
-        np.where(answered, given, 0.0),
+        np.where(predicted, predictions, np.mean(predictions[predicted]) if predicted.any() else 0.0),
+        np.where(answered, annotations, 0.0),
         value / value.sum(),
         _inclusion_and_response(chances, sampled, answered),
         answered,
@@ -167,7 +169,7 @@ def prediction_powered(
     least, most = bounds if over == "these orders" else (0.0, 1.0)
     unanswered = sampled & ~answered
     tables = (table, *(_filled(table, unanswered, chances, label) for label in (0.0, 1.0)))
-    estimate, at_least, at_most = (min(most, max(least, _estimate(of, power))) for of in tables)
+    estimate, at_least, at_most = (min(most, max(least, _estimate(filled, power))) for filled in tables)
     undefined = TOO_FEW if sampling is None else None
     low, high = None, None
     if over == "orders like these" and np.count_nonzero(np.bincount(codes, value)) < 2:
@@ -188,7 +190,7 @@ def prediction_powered(
         weight=float(value.sum()),
         n=len(predictions),
         n_labelled=int(answered.sum()),
-        n_unpredicted=int((~known).sum()),
+        n_unpredicted=int((~predicted).sum()),
         n_unanswered=int(unanswered.sum()),
         at_least=at_least,
         at_most=at_most,

@@ -60,11 +60,11 @@ def plan_labels(
     assert 0 < width <= 1, width
     predictions = np.asarray(judge, dtype=np.float64)
     value = np.ones(len(predictions)) if weights is None else np.asarray(weights, dtype=np.float64)
-    given = np.full(len(predictions), np.nan) if labels is None else np.asarray(labels, dtype=np.float64)
-    order = by_content(np.zeros(len(value)), value, predictions, given)[0]
-    predictions, value, given = predictions[order], value[order], given[order]
-    open_ = np.isnan(given)
-    expected, scale = label_variance(predictions, given)
+    annotations = np.full(len(predictions), np.nan) if labels is None else np.asarray(labels, dtype=np.float64)
+    order = by_content(np.zeros(len(value)), value, predictions, annotations)[0]
+    predictions, value, annotations = predictions[order], value[order], annotations[order]
+    open_ = np.isnan(annotations)
+    expected, scale = label_variance(predictions, annotations)
     size = value * np.sqrt(expected) * open_
     variance = np.full(len(predictions), GUESS) if open_.all() else expected * max(1.0, scale)
 
@@ -100,10 +100,10 @@ def label_variance(judge: Floats, labels: Floats) -> tuple[Floats, float]:
     """Assumed variance (images,) of each annotation around the judge's probability (`judged_variance`; `GUESS` without
     one), and the factor by which the squared errors on existing annotations exceed it, with a prior equivalent to about
     six images."""
-    known = ~np.isnan(judge)
-    own = np.where(known, judged_variance(np.where(known, judge, 0.5)), GUESS)
-    both = known & ~np.isnan(labels)
-    return own, float((np.sum((labels[both] - judge[both]) ** 2) + 1) / (np.sum(own[both]) + 1))
+    predicted = ~np.isnan(judge)
+    variances = np.where(predicted, judged_variance(np.where(predicted, judge, 0.5)), GUESS)
+    both = predicted & ~np.isnan(labels)
+    return variances, float((np.sum((labels[both] - judge[both]) ** 2) + 1) / (np.sum(variances[both]) + 1))
 
 
 def inclusion(size: Floats, n: int) -> Floats:

@@ -35,7 +35,7 @@ class Flip:
 def flips(base: Mapping[str, Fraction | None], grid: Sequence[Point], lower_is_better: bool) -> list[Flip]:
     """Every pair whose order at the base is reversed somewhere on the grid, by name. Ties and undefined values reverse
     nothing."""
-    found = []
+    reversals = []
     for pair in combinations(sorted(base), 2):
         side = _leader(base, *pair, lower_is_better)
         if side is None:
@@ -43,8 +43,8 @@ def flips(base: Mapping[str, Fraction | None], grid: Sequence[Point], lower_is_b
         ahead, behind = pair if side == pair[0] else pair[::-1]
         reversed_at = [p.setting for p in grid if _leader(p.values, ahead, behind, lower_is_better) == behind]
         if reversed_at:
-            found.append(Flip(ahead, behind, tuple(reversed_at)))
-    return found
+            reversals.append(Flip(ahead, behind, tuple(reversed_at)))
+    return reversals
 
 
 def _leader(values: Mapping[str, Fraction | None], a: str, b: str, lower_is_better: bool) -> str | None:

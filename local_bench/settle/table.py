@@ -166,21 +166,21 @@ def table_of(lines: pd.DataFrame, scores: Sequence[Decimal | None] | None = None
     is missing: it does not compete and has no cost. `scores` (N,): the summed scores of each line's image, None if one
     of them is missing."""
     by_task = lines.drop_duplicates("task_id").sort_values("task_id")
-    of = orders(
+    tasks = orders(
         by_task["task_id"].tolist(),
         by_task["category"].tolist(),
         [Decimal(int(price)) / MICRO for price in by_task["price_micro_usd"]],
         by_task["deliverables"].tolist(),
     )
     task, model = pd.factorize(lines["task_id"], sort=True)[0], pd.factorize(lines["model"], sort=True)
-    made = lines["made"].to_numpy(np.bool_)
-    sums = None if scores is None else list(compress(scores, made))
+    has_image = lines["made"].to_numpy(np.bool_)
+    sums = None if scores is None else list(compress(scores, has_image))
     return outcome_table(
-        of,
+        tasks,
         model[1].tolist(),
-        model[0][made],
-        task[made],
-        decisions(lines["accepted"])[made],
+        model[0][has_image],
+        task[has_image],
+        decisions(lines["accepted"])[has_image],
         None if sums is None else amounts([x or Decimal(0) for x in sums]),
         None if sums is None else np.array([x is not None for x in sums], dtype=np.bool_),
     )

@@ -54,11 +54,11 @@ def best_of(outcomes: Outcomes, scores: NDArray[np.float64], n: int) -> Workflow
     `scores` is (T, K), NaN for unscored. An unscored attempt is not selected; if all are unscored the outcome is open:
     it passes in `_high` unless all n fail.
     """
-    first_n, given = outcomes[:, :n], scores[:, :n]
-    known = ~np.isnan(given)
-    pick: NDArray[Any] = np.where(known, given, -np.inf).argmax(axis=1)
+    first_n, first_scores = outcomes[:, :n], scores[:, :n]
+    scored = ~np.isnan(first_scores)
+    pick: NDArray[Any] = np.where(scored, first_scores, -np.inf).argmax(axis=1)
     picked = first_n[np.arange(len(first_n)), pick]
-    judged = known.any(axis=1)
+    judged = scored.any(axis=1)
     passed = judged & (picked == PASS)
     high = np.where(judged, picked != FAIL, (first_n != FAIL).any(axis=1))
     return _worked(f"best of {first_n.shape[1]}", passed, high, first_n.size, len(first_n))

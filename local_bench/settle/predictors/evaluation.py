@@ -61,26 +61,26 @@ def evaluate(
     seed: int = 0,
 ) -> Evaluation | None:
     """Evaluate `probabilities` (images,), NaN where there is none; None if there is none at all."""
-    known = ~np.isnan(probabilities)
-    if not known.any():
+    predicted = ~np.isnan(probabilities)
+    if not predicted.any():
         return None
-    names, category = np.unique(np.asarray(categories, dtype=str)[known], return_inverse=True)
-    order, codes = by_content(tasks[known], probabilities[known], accepted[known], category)
-    p, yes, category = probabilities[known][order], accepted[known][order], category[order]
+    names, category = np.unique(np.asarray(categories, dtype=str)[predicted], return_inverse=True)
+    order, codes = by_content(tasks[predicted], probabilities[predicted], accepted[predicted], category)
+    p, yes, category = probabilities[predicted][order], accepted[predicted][order], category[order]
     right = (p >= cut) == yes
-    found = quality(p, yes, codes)
+    calibration = quality(p, yes, codes)
     return Evaluation(
         n=len(p),
-        n_tasks=found.n_tasks,
-        n_unpredicted=int((~known).sum()),
-        base_rate=found.base_rate,
+        n_tasks=calibration.n_tasks,
+        n_unpredicted=int((~predicted).sum()),
+        base_rate=calibration.base_rate,
         accuracy=_mean(right, codes, seed),
         balanced_accuracy=_balanced(right, yes, codes, seed),
         auc=_auc(p, yes, codes, seed),
         pr_auc=_pr_auc(p, yes, codes, seed),
         brier=_mean((p - yes) ** 2, codes, seed),
-        ece=Measured(found.ece, None, None),
-        ece_if_calibrated=found.ece_if_calibrated,
+        ece=Measured(calibration.ece, None, None),
+        ece_if_calibrated=calibration.ece_if_calibrated,
         by_category={
             str(name): _mean(right[category == i], codes[category == i], seed) for i, name in enumerate(names)
         },
@@ -91,11 +91,11 @@ def accuracy_difference(
     first: Floats, second: Floats, accepted: Bools, tasks: NDArray[np.intp], cut: float = 0.5, seed: int = 0
 ) -> Measured:
     """Accuracy of `first` less that of `second` (probabilities), on the images for which both predict."""
-    known = ~np.isnan(first) & ~np.isnan(second)
-    yes = accepted[known]
-    right = [((of[known] >= cut) == yes).astype(np.float64) for of in (first, second)]
+    predicted = ~np.isnan(first) & ~np.isnan(second)
+    yes = accepted[predicted]
+    right = [((values[predicted] >= cut) == yes).astype(np.float64) for values in (first, second)]
     difference = right[0] - right[1]
-    order, codes = by_content(tasks[known], difference) if known.any() else (np.empty(0, int), np.empty(0, int))
+    order, codes = by_content(tasks[predicted], difference) if predicted.any() else (np.empty(0, int), np.empty(0, int))
     return _mean(difference[order], codes, seed)
 
 

@@ -70,12 +70,12 @@ def out_of_fold(
     NaN for images without a score. UserError as `fit_concepts`."""
     used, accepted, _, _ = _annotated(features, labels)
     folds = _folds(used, accepted, folds)
-    found = _fit(used, accepted, folds, seed).probabilities(features).values.copy()
+    probabilities = _fit(used, accepted, folds, seed).probabilities(features).values.copy()
     for train, test in _splits(used.tasks, accepted, folds, seed):
         part = _fit(used.rows(train), accepted[train], folds, seed)
         here = np.isin(features.tasks, used.tasks[test])
-        found[here] = part.probabilities(features.rows(here)).values
-    return found
+        probabilities[here] = part.probabilities(features.rows(here)).values
+    return probabilities
 
 
 def _guesses(used: Features, accepted: Bools, folds: int, seed: int) -> Floats:
@@ -124,9 +124,9 @@ def fit_held_out(
 def fit_calibration(log_odds: Floats, labels: ArrayLike) -> Calibrated:
     """Calibrate another model's log-odds (images,) on validation images; images without one, or without a label, are
     left out. UserError with fewer than LEAST_OF_A_MODEL accepted or rejected images."""
-    given = np.asarray(labels, dtype=np.float64)
-    used = ~np.isnan(given) & ~np.isnan(log_odds)
-    accepted = given[used] >= 0.5
+    decisions = np.asarray(labels, dtype=np.float64)
+    used = ~np.isnan(decisions) & ~np.isnan(log_odds)
+    accepted = decisions[used] >= 0.5
     if _fewest(accepted) < LEAST_OF_A_MODEL:
         raise UserError(
             f"the validation tasks have {int(accepted.sum())} accepted and {int((~accepted).sum())} rejected images "
@@ -164,15 +164,17 @@ def tune_rule(features: Features, labels: ArrayLike, names: Sequence[str]) -> Ru
         gain = np.flip(np.cumsum(np.flip(gain, axis), axis=axis), axis)
     gain = gain[tuple(slice(1, None) for _ in choices)]
     best = np.unravel_index(int(gain.argmax()), gain.shape)
-    return _rule(used, accepted, {name: float(of[i]) for name, of, i in zip(names, choices, best, strict=True)})
+    return _rule(
+        used, accepted, {name: float(thresholds[i]) for name, thresholds, i in zip(names, choices, best, strict=True)}
+    )
 
 
 def _thresholds(values: Floats, steps: int) -> Floats:
-    known = np.unique(values[~np.isnan(values)])
-    if not len(known):
+    distinct = np.unique(values[~np.isnan(values)])
+    if not len(distinct):
         return np.zeros(1)
-    chosen = np.unique(np.quantile(known, np.linspace(0, 1, min(len(known), steps)), method="nearest"))
-    return np.append(chosen, np.nextafter(known[-1], np.inf))
+    chosen = np.unique(np.quantile(distinct, np.linspace(0, 1, min(len(distinct), steps)), method="nearest"))
+    return np.append(chosen, np.nextafter(distinct[-1], np.inf))
 
 
 def _rule(features: Features, accepted: Bools, thresholds: Mapping[str, float]) -> Rule:
@@ -182,10 +184,10 @@ def _rule(features: Features, accepted: Bools, thresholds: Mapping[str, float]) 
 
 
 def _annotated(features: Features, labels: ArrayLike) -> tuple[Features, Bools, int, int]:
-    given = np.asarray(labels, dtype=np.float64)
-    labelled = ~np.isnan(given)
+    decisions = np.asarray(labels, dtype=np.float64)
+    labelled = ~np.isnan(decisions)
     used = labelled & features.known
-    return features.rows(used), given[used] >= 0.5, int((labelled & ~used).sum()), int((~labelled).sum())
+    return features.rows(used), decisions[used] >= 0.5, int((labelled & ~used).sum()), int((~labelled).sum())
 
 
 def _folds(features: Features, accepted: Bools, folds: int) -> int:
@@ -243,9 +245,9 @@ def _log_odds(table: Floats, accepted: Bools) -> Linear:
 
     middle, spread = table.mean(axis=0), table.std(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
-    found = LogisticRegression(C=1.0, max_iter=1000).fit((table - middle) / spread, accepted)
-    coefficients = found.coef_[0] / spread
-    return Linear(float(found.intercept_[0] - coefficients @ middle), tuple(map(float, coefficients)))
+    regression = LogisticRegression(C=1.0, max_iter=1000).fit((table - middle) / spread, accepted)
+    coefficients = regression.coef_[0] / spread
+    return Linear(float(regression.intercept_[0] - coefficients @ middle), tuple(map(float, coefficients)))
 
 
 def _platt(odds: Floats, accepted: Bools) -> Platt:

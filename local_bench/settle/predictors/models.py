@@ -149,9 +149,9 @@ class ConceptModel:
             raise UserError(f"the predictor's model reads {used} columns and its layout makes {columns}: fit it again")
 
     def probabilities(self, features: Features) -> Probabilities:
-        known = features.known
-        values = np.full(len(known), np.nan)
-        values[known] = self.calibration.probabilities(self.model.log_odds(self.layout.table(features.rows(known))))
+        scored = features.known
+        values = np.full(len(scored), np.nan)
+        values[scored] = self.calibration.probabilities(self.model.log_odds(self.layout.table(features.rows(scored))))
         return Probabilities(values, features.reasons())
 
     def decisions(self, features: Features) -> Decisions:
@@ -168,10 +168,10 @@ class Calibrated:
 
     def probabilities(self, log_odds: Floats) -> Probabilities:
         """`log_odds` (images,): NaN where the model gives none."""
-        known = ~np.isnan(log_odds)
+        has_odds = ~np.isnan(log_odds)
         values = np.full(len(log_odds), np.nan)
-        values[known] = self.calibration.probabilities(log_odds[known])
-        return Probabilities(values, {int(i): NO_LOG_ODDS for i in np.flatnonzero(~known)})
+        values[has_odds] = self.calibration.probabilities(log_odds[has_odds])
+        return Probabilities(values, {int(i): NO_LOG_ODDS for i in np.flatnonzero(~has_odds)})
 
 
 AnyPredictor = Rule | ConceptModel | Calibrated

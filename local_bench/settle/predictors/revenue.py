@@ -59,22 +59,23 @@ class Probabilities:
 
     def expected_revenue(self, price_micro_usd: Micros, tasks: NDArray[np.intp] | None = None) -> ExpectedRevenue:
         """`price_micro_usd` (images,): revenue of each image if accepted; `tasks` (images,): its order, from 0."""
-        known = ~np.isnan(self.values)
-        prices = price_micro_usd[known]
-        earned = self.values[known] * prices
+        predicted = ~np.isnan(self.values)
+        prices = price_micro_usd[predicted]
+        earned = self.values[predicted] * prices
         expected = round(fsum(earned.tolist()))
-        open_ = int(price_micro_usd[~known].sum())
+        open_ = int(price_micro_usd[~predicted].sum())
         interval = None
         if tasks is not None:
-            of = tasks[known]
-            ends = share_interval(np.bincount(of, np.rint(earned)), np.bincount(of, prices))  # whole: in any order
+            predicted_tasks = tasks[predicted]
+            earned_whole = np.bincount(predicted_tasks, np.rint(earned))  # whole: in any order
+            ends = share_interval(earned_whole, np.bincount(predicted_tasks, prices))
             interval = amounts(ends, int(prices.sum()))
-        return ExpectedRevenue(expected, expected + open_, int(known.sum()), int((~known).sum()), interval)
+        return ExpectedRevenue(expected, expected + open_, int(predicted.sum()), int((~predicted).sum()), interval)
 
     def decided(self, cut: float = 0.5) -> "Decisions":
         """Accepted if the probability is at least `cut`."""
-        known = ~np.isnan(self.values)
-        return Decisions(np.where(known, self.values >= cut, False), known, self.unscored)
+        predicted = ~np.isnan(self.values)
+        return Decisions(np.where(predicted, self.values >= cut, False), predicted, self.unscored)
 
 
 @dataclass(frozen=True)
