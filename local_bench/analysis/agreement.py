@@ -170,7 +170,7 @@ def _other_questions(run: RunDir) -> list[str]:
     """A note if there are tasks about which annotators answer other questions than the judges."""
     points = suite(run.config.suite.name).points_for_people
     n = sum(
-        any(own not in shown for own, shown in zip(task.evaluation_points, points(task), strict=False))
+        any(question not in shown for question, shown in zip(task.evaluation_points, points(task), strict=False))
         for task in run.store.tasks()
     )
     note = (
@@ -217,9 +217,9 @@ class _Comparison:
         in_points = in_numbers and dimension != OVERALL
         numbers = ([_number(side.get(unit), in_points) for unit in units] for side in (a, b))
         differences: dict[str, list[float]] = defaultdict(list)
-        for task, one, other in zip(tasks, *numbers, strict=True):
-            if one is not None and other is not None:
-                differences[task].append(one - other)
+        for task, value, other in zip(tasks, *numbers, strict=True):
+            if value is not None and other is not None:
+                differences[task].append(value - other)
         return Pair(
             dimension,
             judge,
@@ -260,18 +260,18 @@ def _number(rating: Rating | None, in_numbers: bool) -> float | None:
 
 def _alphas(dimension: str, judges: Sequence[Opinion], people: Annotations | None) -> list[Alpha]:
     sides = [opinion.get(dimension, {}) for opinion in judges]
-    found = []
+    alphas = []
     if len(sides) > 1:
-        found.append(_alpha(dimension, "judges", sides, {u for side in sides for u in side}, numbers=True))
+        alphas.append(_alpha(dimension, "judges", sides, {u for side in sides for u in side}, numbers=True))
     if people is None or not people.consensus.get(dimension):
-        return found
+        return alphas
     consensus = people.consensus[dimension]
     if _all_numbers(consensus):
-        found.append(_alpha(dimension, "judges and people", [*sides, consensus], set(consensus), numbers=True))
+        alphas.append(_alpha(dimension, "judges and people", [*sides, consensus], set(consensus), numbers=True))
     raters = [opinion[dimension] for opinion in people.raters.values() if opinion.get(dimension)]
     if len(raters) > 1:
-        found.append(_alpha(dimension, PEOPLE, raters, set(consensus), numbers=all(map(_all_numbers, raters))))
-    return found
+        alphas.append(_alpha(dimension, PEOPLE, raters, set(consensus), numbers=all(map(_all_numbers, raters))))
+    return alphas
 
 
 def _all_numbers(side: Mapping[str, Rating]) -> bool:
@@ -281,8 +281,8 @@ def _all_numbers(side: Mapping[str, Rating]) -> bool:
 def _alpha(
     dimension: str, among: str, sides: Sequence[Mapping[str, Rating]], units: set[str], *, numbers: bool
 ) -> Alpha:
-    given = [[_number(side.get(unit), numbers) for side in sides] for unit in sorted(units)]
-    rounded = [[None if x is None else round(x, ALPHA_DIGITS) for x in unit] for unit in given]
+    numbers_by_unit = [[_number(side.get(unit), numbers) for side in sides] for unit in sorted(units)]
+    rounded = [[None if x is None else round(x, ALPHA_DIGITS) for x in unit] for unit in numbers_by_unit]
     level: Level = "interval" if numbers else "nominal"
     pairs = [(*pair, i) for i, unit in enumerate(rounded) for pair in combinations(unit, 2)]
     same = agreement_rate([a for a, *_ in pairs], [b for _, b, _ in pairs], [i for *_, i in pairs])

@@ -74,8 +74,8 @@ def open_session(
     sample = [stored[i] for i in before.get("items", ())] if questions is None else questions
     work = annotation_work(runs, protocol, sample, gold)
     if gold is None:
-        known = {item_id: item.gold for item_id, item in stored.items()}
-        work = replace(work, items=[replace(item, gold=known.get(item.item_id)) for item in work.items])
+        gold_of = {item_id: item.gold for item_id, item in stored.items()}
+        work = replace(work, items=[replace(item, gold=gold_of.get(item.item_id)) for item in work.items])
     repeats = before.get("repeats", protocol.repeats) if repeats is None else repeats
     setting = {"seed": runs[0].config.seed, "repeats": repeats, "runs": len(runs)}
     return _opened(runs, protocol, work, setting | {"items": [item.item_id for item in work.items]})
@@ -130,16 +130,16 @@ def protocol_to_serve(run: RunDir, name: str | None, new: bool) -> Protocol:
         return load_protocol(name or of_suite)
     with AnnotationDatabase(path) as database:
         stored, items = protocols_of(database), database.items()
-        answered = Counter(items[one.item_id].protocol for one in reversed(database.answers()))
+        answered = Counter(items[answer.item_id].protocol for answer in reversed(database.answers()))
         begun = database.meta(SERVED_PROTOCOL) or next(iter(answered), None)
     if name is None and begun in stored:
-        known = load_protocol(begun) if begun in protocol_files() else stored[begun]
-        return known if known.questions == stored[begun].questions else stored[begun]
+        current = load_protocol(begun) if begun in protocol_files() else stored[begun]
+        return current if current.questions == stored[begun].questions else stored[begun]
     chosen = stored[name] if name in stored and name not in protocol_files() else load_protocol(name or of_suite)
     if answered and not new and chosen.id not in (*answered, begun):
-        given = " and ".join(f"{n} answers by protocol {of}" for of, n in answered.items())
+        counts = " and ".join(f"{n} answers by protocol {protocol}" for protocol, n in answered.items())
         raise UserError(
-            f"{run.path} has {given}: leave --protocol out to continue, or add --new to begin {chosen.id} as well"
+            f"{run.path} has {counts}: leave --protocol out to continue, or add --new to begin {chosen.id} as well"
         )
     return chosen
 
@@ -160,13 +160,15 @@ def _keep_protocol(database: AnnotationDatabase, protocol: Protocol) -> None:
 def stored_sessions(database: AnnotationDatabase) -> list[Session]:
     """The sessions of a database, by protocol, without tasks and images: for their state."""
     protocols, items = protocols_of(database), database.items()
-    found = []
+    sessions = []
     for name, protocol in sorted(protocols.items()):
         text = database.meta(SESSION_META + name)
         setting: dict[str, Any] = strictjson.stored(text) if text else {"seed": 0, "repeats": 0.0, "items": list(items)}
-        of = [items[item_id] for item_id in setting["items"] if items[item_id].protocol == name]
-        found.append(Session(protocol, Queue(protocol, of, setting["seed"], setting["repeats"]), database, {}, _no_png))
-    return found
+        of_protocol = [items[item_id] for item_id in setting["items"] if items[item_id].protocol == name]
+        sessions.append(
+            Session(protocol, Queue(protocol, of_protocol, setting["seed"], setting["repeats"]), database, {}, _no_png)
+        )
+    return sessions
 
 
 def _no_png(sha: str) -> bytes:
@@ -225,36 +227,36 @@ def _csv_rows(run: RunDir, database: Path, only: str | None) -> Iterator[dict[st
                 yield common | {"model": first, "other_model": second, "field": PREFERRED, "value": named}
             continue
         for image in item.images:
-            given = answer.given.values.get(str(image.deliverable), answer.given.values.get("", {}))
+            image_values = answer.given.values.get(str(image.deliverable), answer.given.values.get("", {}))
             for model, attempt in models.get((item.task_id, image.deliverable, image.pixels_sha256), ()):
                 of_image = {"model": model, "attempt": attempt, "deliverable": image.deliverable}
                 of_image |= {"pixels_sha256": image.pixels_sha256}
-                for name, value in (given or {"": ""}).items():
-                    yield common | of_image | {"field": name, "value": json.dumps(value) if given else ""}
+                for name, value in (image_values or {"": ""}).items():
+                    yield common | of_image | {"field": name, "value": json.dumps(value) if image_values else ""}
 
 
 def _models_of(run: RunDir) -> Mapping[tuple[str, int, str], list[tuple[str, int]]]:
     """(task, deliverable, pixels) -> (model, attempt) of every image."""
-    found: dict[tuple[str, int, str], list[tuple[str, int]]] = defaultdict(list)
+    by_image: dict[tuple[str, int, str], list[tuple[str, int]]] = defaultdict(list)
     for row in run.store.candidates():
         if row.image:
-            found[row.task_id, row.deliverable, row.image].append((row.model, row.attempt))
-    return found
+            by_image[row.task_id, row.deliverable, row.image].append((row.model, row.attempt))
+    return by_image
 
 
 def _pairs_of(item: Item, models: Mapping[tuple[str, int, str], list[tuple[str, int]]]) -> Iterator[tuple[str, str]]:
     """The models of the two sides; several if two models made equal images."""
     sides = []
     for side in (item.images, item.other):
-        made = [
+        models_by_image = [
             {
                 model
-                for model, attempt in models.get((item.task_id, one.deliverable, one.pixels_sha256), ())
+                for model, attempt in models.get((item.task_id, image.deliverable, image.pixels_sha256), ())
                 if attempt == 1
             }
-            for one in side
+            for image in side
         ]
-        sides.append(sorted(set.intersection(*made)) if made else [])
+        sides.append(sorted(set.intersection(*models_by_image)) if models_by_image else [])
     yield from ((first, second) for first in sides[0] for second in sides[1])
 
 
@@ -268,9 +270,11 @@ def write_layout(run: RunDir, database: Path, name: str, out: Path) -> list[Path
     """Write each annotator's result files in the benchmark's layout to `out/ANNOTATOR/`, adjudications to
     `out/ANNOTATOR.adjudication/`, and the consensus (majority, or adjudicated) to `out/consensus/`; images are not
     written. Return the files that `score` reads."""
-    own = format_of(run)
-    if name != own:
-        raise UserError(f"{run.path} is a run of {run.config.suite.name}, whose layout is {own}: give --format {own}")
+    layout = format_of(run)
+    if name != layout:
+        raise UserError(
+            f"{run.path} is a run of {run.config.suite.name}, whose layout is {layout}: give --format {layout}"
+        )
     by_rater: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     work_ids = {row.key: row.work_id for row in run.store.candidates()}
     for line in stored_lines(database, run):
@@ -338,7 +342,7 @@ def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
     with session.database:
         pixels = {row.key: row.image for row in run.store.candidates()}
         n_of_set = Counter(key[:2] + key[3:] for key, image in pixels.items() if image)
-        given: dict[tuple[str, str, str, int], dict[str, dict[str, Any]]] = defaultdict(dict)
+        ratings: dict[tuple[str, str, str, int], dict[str, dict[str, Any]]] = defaultdict(dict)
         n_unrated = 0
         lines = strictjson.objects(
             path, UserError, "an annotation", missing="check the path", unreadable="give a JSON Lines file"
@@ -350,7 +354,7 @@ def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
             n_shown = 1 if protocol.shows == "image" else n_of_set[key[:2] + key[3:]]
             compared = session.tasks[key[1]].source is not None or n_shown > 1
             fields = protocol.fields_of((), compared)
-            values = {one.name: _option(data.get(one.name), one, protocol, where) for one in fields}
+            values = {field.name: _option(data.get(field.name), field, protocol, where) for field in fields}
             if None in values.values():
                 n_unrated += 1
                 continue
@@ -358,10 +362,10 @@ def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
             rater = data.get("rater", PEOPLE)
             if not isinstance(rater, str) or not rater:
                 raise UserError(f"{where}: the rater is {short(rater)}: give a name in quotes")
-            of_item = given[rater, key[0], key[1], key[3] * 1000 + part]
+            of_item = ratings[rater, key[0], key[1], key[3] * 1000 + part]
             if of_item.setdefault(str(key[2]), values) is not values:
                 raise UserError(f"{where}: {rater!r} rates this image on an earlier line too: remove one")
-        return replace(_store(session, pixels, given, path), n_unrated=n_unrated)
+        return replace(_store(session, pixels, ratings, path), n_unrated=n_unrated)
 
 
 def _option(value: Any, field: AnswerField, protocol: Protocol, where: str) -> Any:
@@ -370,28 +374,28 @@ def _option(value: Any, field: AnswerField, protocol: Protocol, where: str) -> A
         return None
     options = field.values
     try:
-        value = decision(value) if all(isinstance(one, bool) for one in options) else value
+        value = decision(value) if all(isinstance(option, bool) for option in options) else value
     except ValueError as e:
         raise UserError(f"{where}: {field.name}, {short(value)}: {e}") from None
-    found = [one for one in options if one == value and isinstance(one, bool) == isinstance(value, bool)]
-    if not found:
-        known = ", ".join(json.dumps(one, ensure_ascii=False) for one in options)
-        raise UserError(f"{where}: {field.name} is {short(value)}, but protocol {protocol.id} has {known}: correct it")
-    return found[0]
+    matching = [option for option in options if option == value and isinstance(option, bool) == isinstance(value, bool)]
+    if not matching:
+        listed = ", ".join(json.dumps(option, ensure_ascii=False) for option in options)
+        raise UserError(f"{where}: {field.name} is {short(value)}, but protocol {protocol.id} has {listed}: correct it")
+    return matching[0]
 
 
 def _store(
     session: Session,
     pixels: Mapping[tuple[str, str, int, int], str | None],
-    given: Mapping[tuple[str, str, str, int], Any],
+    ratings: Mapping[tuple[str, str, str, int], Any],
     path: Path,
 ) -> Imported:
     by_images = {
-        (item.task_id, tuple((one.deliverable, one.pixels_sha256) for one in item.images)): item
+        (item.task_id, tuple((image.deliverable, image.pixels_sha256) for image in item.images)): item
         for item in session.queue.items
     }
     wanted = []
-    for (rater, model, task_id, part), values in given.items():
+    for (rater, model, task_id, part), values in ratings.items():
         deliverables = sorted(int(key) for key in values)
         item = by_images.get((task_id, tuple((i, str(pixels[model, task_id, i, part // 1000])) for i in deliverables)))
         if item is None:
@@ -400,20 +404,20 @@ def _store(
                 f"{session.protocol.id} rates them together: complete the file, or import with a protocol for images"
             )
         wanted.append((rater, item, Given(values)))
-    known = {(a.annotator, a.item_id): a.given.values for a in session.database.answers() if a.kind == "answer"}
+    stored_values = {(a.annotator, a.item_id): a.given.values for a in session.database.answers() if a.kind == "answer"}
     n = Counter[str]()
     for rater in sorted({rater for rater, _, _ in wanted}):
         session.database.add_annotator(rater, "annotator", "")
         session.queue.add_if_new(rater, "annotator")
-    people = {one.name: one for one in session.database.annotators()}
-    for rater, item, one in wanted:
-        before = known.get((rater, item.item_id))
+    people = {annotator.name: annotator for annotator in session.database.annotators()}
+    for rater, item, answer in wanted:
+        before = stored_values.get((rater, item.item_id))
         if before is not None:
-            n["before" if before == one.values else "different"] += 1
+            n["before" if before == answer.values else "different"] += 1
             continue
-        request = digest({"import": one.content, "rater": rater, "item": item.item_id})
+        request = digest({"import": answer.content, "rater": rater, "item": item.item_id})
         try:
-            stored = session.answer(people[rater], request, item.item_id, "answer", one, None)
+            stored = session.answer(people[rater], request, item.item_id, "answer", answer, None)
         except InvalidAnswer as e:
             raise UserError(f"{path}: {rater}, {item.task_id!r}: {e}") from None
         n["stored" if stored else "before"] += 1  # the annotator may have withdrawn it since
@@ -428,12 +432,14 @@ def preferences(run: RunDir, database: Path) -> list[RankedModel]:
     with AnnotationDatabase(database) as opened:
         protocols, items, answers = protocols_of(opened), opened.items(), opened.answers()
     models = _models_of(run)
-    found = []
+    comparisons = []
     for answer in answers:
         item = items[answer.item_id]
         value = _preferred(answer, protocols[item.protocol]) if item.other and answer.kind == "answer" else None
         if value is not None:
-            found += [Comparison(first, second, 1 - value, item.task_id) for first, second in _pairs_of(item, models)]
-    if not found:
+            comparisons += [
+                Comparison(first, second, 1 - value, item.task_id) for first, second in _pairs_of(item, models)
+            ]
+    if not comparisons:
         raise UserError(f"{database} has no comparisons of models of {run.path}: annotate with --protocol pairwise")
-    return rank(found)
+    return rank(comparisons)

@@ -71,37 +71,41 @@ def annotation_work(
     rows = [row for run in runs for row in run.store.candidates()]
     if protocol.attempts == "first":
         rows = [row for row in rows if row.attempt == 1]
-    made = [row for row in rows if row.image]
-    sample = _sample(questions, made) if isinstance(questions, Path) else _sampled(questions, made)
-    known = {} if gold is None else _gold(gold, protocol, made)
+    with_image = [row for row in rows if row.image]
+    sample = _sample(questions, with_image) if isinstance(questions, Path) else _sampled(questions, with_image)
+    gold_answers = {} if gold is None else _gold(gold, protocol, with_image)
     if protocol.points:
-        without = next((row.task_id for row in made if not tasks[row.task_id].points), None)
+        without = next((row.task_id for row in with_image if not tasks[row.task_id].points), None)
         if without is not None:
             raise UserError(f"protocol {protocol.id}: the task {without!r} has no evaluation points: use another one")
     if protocol.shows == "pair":
         if sample is not None:
             raise UserError(f"protocol {protocol.id} compares pairs, and --questions lists single images: leave it out")
-        items = _pairs(protocol, made, runs[0].config.seed)
+        items = _pairs(protocol, with_image, runs[0].config.seed)
     else:
-        items = _single(protocol, made, sample, known)
+        items = _single(protocol, with_image, sample, gold_answers)
     if not items:
         raise UserError(
             f"{', '.join(str(run.path) for run in runs)}: there is nothing to annotate with protocol {protocol.id}: "
-            + ("it needs images of two models" if protocol.shows == "pair" and made else "no image has been generated")
+            + (
+                "it needs images of two models"
+                if protocol.shows == "pair" and with_image
+                else "no image has been generated"
+            )
         )
-    return AnnotationWork(items, tasks, len(made), len(rows) - len(made))
+    return AnnotationWork(items, tasks, len(with_image), len(rows) - len(with_image))
 
 
 def _tasks(runs: Sequence[RunDir]) -> dict[str, TaskView]:
-    found: dict[str, TaskView] = {}
+    views: dict[str, TaskView] = {}
     for run in runs:
         for task in run.store.tasks():
             view = task_view(task, suite(run.config.suite.name).points_for_people(task))
-            if found.setdefault(task.task_id, view) != view:
+            if views.setdefault(task.task_id, view) != view:
                 raise UserError(
                     f"the task {task.task_id!r} of {run.path} differs from that of another run: annotate them apart"
                 )
-    return found
+    return views
 
 
 def task_view(task: Task, points: tuple[str, ...]) -> TaskView:
@@ -113,10 +117,10 @@ def task_view(task: Task, points: tuple[str, ...]) -> TaskView:
 
 def _sets(rows: Iterable[CandidateRow], apart: bool) -> dict[tuple[str, str, int, int], list[CandidateRow]]:
     """Rows by (model, task, attempt, deliverable; 0 for all together)."""
-    found: dict[tuple[str, str, int, int], list[CandidateRow]] = defaultdict(list)
+    by_set: dict[tuple[str, str, int, int], list[CandidateRow]] = defaultdict(list)
     for row in rows:
-        found[row.model, row.task_id, row.attempt, row.deliverable if apart else 0].append(row)
-    return found
+        by_set[row.model, row.task_id, row.attempt, row.deliverable if apart else 0].append(row)
+    return by_set
 
 
 def _images(rows: Iterable[CandidateRow]) -> Images:
@@ -125,41 +129,41 @@ def _images(rows: Iterable[CandidateRow]) -> Images:
 
 def _single(
     protocol: Protocol,
-    made: Sequence[CandidateRow],
+    with_image: Sequence[CandidateRow],
     sample: Mapping[ImageKey, float] | None,
-    known: Mapping[ImageKey, Mapping[str, Any]],
+    gold_answers: Mapping[ImageKey, Mapping[str, Any]],
 ) -> list[Item]:
-    found: dict[str, Item] = {}
-    for (_, task_id, _, _), of in _sets(made, protocol.shows == "image").items():
-        chosen = of if sample is None else [row for row in of if row.key in sample]
+    by_id: dict[str, Item] = {}
+    for (_, task_id, _, _), rows in _sets(with_image, protocol.shows == "image").items():
+        chosen = rows if sample is None else [row for row in rows if row.key in sample]
         if not chosen:
             continue
         sampled = [] if sample is None else [(row.model, row.deliverable, sample[row.key]) for row in chosen]
-        shown = of if protocol.whole_set else chosen
-        gold = {str(row.deliverable): known[row.key] for row in chosen if row.key in known}
+        shown = rows if protocol.whole_set else chosen
+        gold = {str(row.deliverable): gold_answers[row.key] for row in chosen if row.key in gold_answers}
         item = Item(protocol.id, task_id, _images(shown), (), tuple(sampled), gold or None)
-        before = found.get(item.item_id)
+        before = by_id.get(item.item_id)
         if before is not None:
             item = Item(
                 protocol.id, task_id, item.images, (), (*before.sampled, *sampled),
                 {**(before.gold or {}), **gold} or None,
             )  # fmt: skip
-        found[item.item_id] = item
-    return [found[item_id] for item_id in sorted(found)]
+        by_id[item.item_id] = item
+    return [by_id[item_id] for item_id in sorted(by_id)]
 
 
-def _pairs(protocol: Protocol, made: Sequence[CandidateRow], seed: int) -> list[Item]:
+def _pairs(protocol: Protocol, with_image: Sequence[CandidateRow], seed: int) -> list[Item]:
     by_task: dict[str, dict[str, Images]] = defaultdict(dict)
-    for (model, task_id, attempt, _), of in _sets(made, apart=False).items():
+    for (model, task_id, attempt, _), rows in _sets(with_image, apart=False).items():
         if attempt == 1:
-            by_task[task_id][model] = _images(of)
+            by_task[task_id][model] = _images(rows)
     items: dict[str, Item] = {}
     for task_id, by_model in by_task.items():
         different = sorted(set(by_model.values()))
         pairs = [
             (a, b)
             for a, b in itertools.combinations(different, 2)
-            if [one.deliverable for one in a] == [one.deliverable for one in b]
+            if [image.deliverable for image in a] == [image.deliverable for image in b]
         ]
         if protocol.pairs_per_task is not None and len(pairs) > protocol.pairs_per_task:
             rng = random.Random(seed_of(digest({"pairs": task_id, "seed": seed})))  # noqa: S311
@@ -170,58 +174,60 @@ def _pairs(protocol: Protocol, made: Sequence[CandidateRow], seed: int) -> list[
     return [items[item_id] for item_id in sorted(items)]
 
 
-def _sample(path: Path, made: Sequence[CandidateRow]) -> dict[ImageKey, float]:
+def _sample(path: Path, with_image: Sequence[CandidateRow]) -> dict[ImageKey, float]:
     """Images to annotate -> probability, from a file of `settle --plan-labels`; annotated images are left out."""
-    known = {row.key for row in made}
-    found: dict[ImageKey, float] = {}
+    keys = {row.key for row in with_image}
+    probabilities: dict[ImageKey, float] = {}
     lines = strictjson.objects(
         path, UserError, "an image", missing="check the path", unreadable="give a JSON Lines file"
     )
     for _, where, data in lines:
         line = check(data, QuestionLine, where, error=UserError)
         key = (line.model, line.task_id, line.deliverable, line.attempt)
-        if key not in known:
+        if key not in keys:
             raise UserError(f"{where}: the run has no such image: plan the annotations again")
         if line.overall is None:
-            found[key] = line.probability
-    if not found:
+            probabilities[key] = line.probability
+    if not probabilities:
         raise UserError(f"{path} has no image without an answer: there is nothing to annotate")
-    return found
+    return probabilities
 
 
-def _sampled(items: Sequence[Item], made: Sequence[CandidateRow]) -> dict[ImageKey, float] | None:
+def _sampled(items: Sequence[Item], with_image: Sequence[CandidateRow]) -> dict[ImageKey, float] | None:
     """Images of which these items are a sample -> probability; None if they are not a sample."""
     of_image = {
-        (item.task_id, one.deliverable, one.pixels_sha256, model): probability
+        (item.task_id, image.deliverable, image.pixels_sha256, model): probability
         for item in items
-        for one in item.images
+        for image in item.images
         for model, deliverable, probability in item.sampled
-        if deliverable == one.deliverable
+        if deliverable == image.deliverable
     }
-    found = {row.key: of_image.get((row.task_id, row.deliverable, str(row.image), row.model)) for row in made}
-    return {key: p for key, p in found.items() if p is not None} if of_image else None
+    probabilities = {
+        row.key: of_image.get((row.task_id, row.deliverable, str(row.image), row.model)) for row in with_image
+    }
+    return {key: p for key, p in probabilities.items() if p is not None} if of_image else None
 
 
-def _gold(path: Path, protocol: Protocol, made: Sequence[CandidateRow]) -> dict[ImageKey, dict[str, Any]]:
+def _gold(path: Path, protocol: Protocol, with_image: Sequence[CandidateRow]) -> dict[ImageKey, dict[str, Any]]:
     """Known answers by image: the protocol's fields, or `overall`."""
     if protocol.points or protocol.shows == "pair":
         raise UserError(f"protocol {protocol.id} has no answers about single images: leave --gold out")
     names = {field.name for field in protocol.fields} | ({OVERALL} if protocol.overall != "none" else set())
-    known = {row.key for row in made}
-    found: dict[ImageKey, dict[str, Any]] = {}
+    keys = {row.key for row in with_image}
+    answers: dict[ImageKey, dict[str, Any]] = {}
     lines = strictjson.objects(
         path, UserError, "an answer", missing="check the path", unreadable="give a JSON Lines file"
     )
     for _, where, data in lines:
         key = (data.get("model"), data.get("task_id"), data.get("deliverable"), data.get("attempt", 1))
-        if key not in known:
+        if key not in keys:
             raise UserError(f"{where}: the run has no image with this model, task_id, deliverable and attempt")
         values = {name: value for name, value in data.items() if name in names}
         bad = next((name for name, value in values.items() if not isinstance(value, bool | int | float)), None)
         if bad is not None or not values:
             raise UserError(f"{where}: give true, false or a number for one of {', '.join(sorted(names))}")
-        found[key] = values
-    return found
+        answers[key] = values
+    return answers
 
 
 def image_loader(runs: Sequence[RunDir]) -> Any:

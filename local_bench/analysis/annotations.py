@@ -106,16 +106,16 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
     UserError names the file, the line and the reason.
     """
     thresholds = thresholds_of(run.config)
-    known = {row.key: row.work_id for row in run.store.candidates()}
+    work_ids = {row.key: row.work_id for row in run.store.candidates()}
     raters: dict[str, Opinion] = {}
     adjudicated: Opinion = defaultdict(dict)
     first: dict[tuple[str, str], int] = {}
     probabilities: dict[str, float | None] = {}
-    for number, line, given in _lines(path, run):
+    for number, line, scores in _lines(path, run):
         where = f"{path}, line {number}"
-        work_id = known.get((line.model, line.task_id, line.deliverable, line.attempt))
+        work_id = work_ids.get((line.model, line.task_id, line.deliverable, line.attempt))
         if work_id is None:
-            raise UserError(f"{where}: {_unknown(line, list(known))}: correct or remove the line")
+            raise UserError(f"{where}: {_unknown(line, list(work_ids))}: correct or remove the line")
         key = ("an adjudication" if line.adjudication else repr(line.rater), work_id)
         if key in first:
             raise UserError(f"{where}: {key[0]} already rates this image on line {first[key]}: remove one")
@@ -123,7 +123,7 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
         if probabilities.setdefault(work_id, line.probability) != line.probability:
             raise UserError(f"{where}: its probability differs from an earlier line: give one probability per image")
         opinion = adjudicated if line.adjudication else raters.setdefault(line.rater, defaultdict(dict))
-        for name, value in given.items():
+        for name, value in scores.items():
             if isinstance(value, bool) and name not in thresholds and name != OVERALL:
                 raise UserError(f"{where}: {name} has no threshold for a decision: give a number or null")
             if value is not None:
@@ -140,11 +140,11 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
     return Annotations(consensus, raters, probabilities, tied)
 
 
-def _unknown(line: AnnotationLine, known: list[tuple[str, str, int, int]]) -> str:
-    models = dict.fromkeys(key[0] for key in known)
+def _unknown(line: AnnotationLine, keys: list[tuple[str, str, int, int]]) -> str:
+    models = dict.fromkeys(key[0] for key in keys)
     if line.model not in models:
         return f"the run has no model {line.model!r} (it has {', '.join(models)})"
-    if line.task_id not in {key[1] for key in known}:
+    if line.task_id not in {key[1] for key in keys}:
         return f"the run has no task {line.task_id!r}"
     return f"the run has no image {line.deliverable} of {line.task_id!r}, attempt {line.attempt}, by {line.model}"
 
@@ -167,16 +167,16 @@ def _consensus(opinions: list[Opinion], adjudicated: Opinion) -> Opinion:
             numbers = [r.number for r in ratings if r.number is not None]
             decision = None if votes[True] == votes[False] else votes[True] > votes[False]
             consensus[name][work_id] = Rating(decision, fmean(numbers) if numbers else None)
-    for name, of in adjudicated.items():
-        for work_id, rating in of.items():
-            given = {o.get(name, {}).get(work_id, Rating(None, None)).decision for o in opinions} - {None}
-            if len(given) != 1:
+    for name, ratings_of_name in adjudicated.items():
+        for work_id, rating in ratings_of_name.items():
+            votes_cast = {o.get(name, {}).get(work_id, Rating(None, None)).decision for o in opinions} - {None}
+            if len(votes_cast) != 1:
                 consensus[name][work_id] = rating
     return consensus
 
 
 def _tied(opinions: list[Opinion], consensus: Opinion) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    tied_by_name: dict[str, tuple[str, ...]] = {}
     for name in {name for opinion in opinions for name in opinion}:
         balance: dict[str, list[bool]] = defaultdict(list)
         for opinion in opinions:
@@ -185,19 +185,19 @@ def _tied(opinions: list[Opinion], consensus: Opinion) -> dict[str, tuple[str, .
                     balance[work_id].append(rating.decision)
         undecided = (w for w, votes in balance.items() if consensus[name][w].decision is None)
         if tied := tuple(sorted(w for w in undecided if 2 * sum(balance[w]) == len(balance[w]))):
-            found[name] = tied
-    return found
+            tied_by_name[name] = tied
+    return tied_by_name
 
 
 def _add_overall(opinion: Opinion, applies: Mapping[str, set[str]], tied: Collection[str]) -> None:
     """Derive missing `overall` ratings: rejected if any applicable score is, accepted if all are; the mean of all
     numbers. Images with tied `overall` ratings (`tied`: work ids) stay undecided."""
-    for work_id in {work_id for of in list(opinion.values()) for work_id in of}:
-        own = opinion.setdefault(OVERALL, {}).get(work_id, Rating(None, None))
+    for work_id in {work_id for ratings in list(opinion.values()) for work_id in ratings}:
+        rated = opinion.setdefault(OVERALL, {}).get(work_id, Rating(None, None))
         nothing = Rating(None, None)
         parts = [opinion.get(name, {}).get(work_id, nothing) for name in applies.get(work_id, ())]
         decisions, numbers = [part.decision for part in parts], [part.number for part in parts]
-        decision, number = own.decision, own.number
+        decision, number = rated.decision, rated.number
         if decision is None and parts and work_id not in tied:
             decision = False if False in decisions else None if None in decisions else True
         if number is None and parts and None not in numbers:
@@ -206,11 +206,11 @@ def _add_overall(opinion: Opinion, applies: Mapping[str, set[str]], tied: Collec
             opinion[OVERALL][work_id] = Rating(decision, number)
 
 
-def _value(given: Any) -> bool | float | None:
-    if given is None or isinstance(given, bool):
-        return given
-    if isinstance(given, int | float) and math.isfinite(given) and 0 <= given <= TOP:
-        return float(given)
+def _value(value: Any) -> bool | float | None:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float) and math.isfinite(value) and 0 <= value <= TOP:
+        return float(value)
     raise ValueError(f"write true, false, a number from 0 to {TOP}, or null")
 
 

@@ -104,16 +104,16 @@ def compare(a: RunDir, b: RunDir, *, every_pair: bool = False, level: float = LE
     if every_pair and itself:
         pairs = list(combinations(first, 2))  # each pair of the run's models once
     scales = {name: scale_of(a.config.suite.name, name) for kind, name in a.store.score_names() if kind == "judge"}
-    own = _own_figures(a), _own_figures(b)
+    by_task = _own_figures(a), _own_figures(b)
     figures = [
-        found
+        figure
         for x, y in pairs
-        for found in (*_figures((x, y), first[x], second[y], names, scales), *_paired_by_task((x, y), *own))
+        for figure in (*_figures((x, y), first[x], second[y], names, scales), *_paired_by_task((x, y), *by_task))
     ]
-    compared = differences([of.statistics for of in figures], level=level, seed=seed)
+    compared = differences([figure.statistics for figure in figures], level=level, seed=seed)
     by_figure: dict[str, list[FigureComparison]] = {figure: [] for figure in (REVENUE, ORDERS, IMAGES, *names)}
-    for of, (difference,) in zip(figures, compared, strict=True):
-        by_figure.setdefault(of.name, []).append(_compared(of, difference))
+    for compared_figure, (difference,) in zip(figures, compared, strict=True):
+        by_figure.setdefault(compared_figure.name, []).append(_compared(compared_figure, difference))
     images = (a.store.outcomes_by_model(), b.store.outcomes_by_model())
     rows = [row for figure in by_figure.values() for row in _adjusted(figure, images)]
     return Comparison(rows, len(shared), only_a, only_b, [*_notes(a, b, only_a, only_b)])
@@ -172,8 +172,8 @@ def _figures(
     yes, no = decisions == ACCEPTED, decisions == REJECTED
     first = x.first[of_x]
 
-    def sums(which: Floats | Mask, of: Mask | slice = slice(None)) -> Floats:
-        return task_sums(tasks[of], np.broadcast_to(which, (len(tasks), 2))[of], n_tasks)
+    def sums(which: Floats | Mask, rows: Mask | slice = slice(None)) -> Floats:
+        return task_sums(tasks[rows], np.broadcast_to(which, (len(tasks), 2))[rows], n_tasks)
 
     part, is_open = x.part[of_x].astype(np.float64)[:, None], (~yes & ~no).any(axis=1)
     if first.any():
@@ -215,12 +215,12 @@ _Own = dict[tuple[str, str], dict[str, TaskFigure]]
 
 def _own_figures(run: RunDir) -> _Own:
     """The benchmark's own figures."""
-    entry, found = suite(run.config.suite.name), _Own()
+    entry, figures = suite(run.config.suite.name), _Own()
     if type(entry).figures_by_task is Suite.figures_by_task:
-        return found  # without reading the results
-    for one in entry.figures_by_task(run_results(run)):
-        found.setdefault((one.figure, one.model), {})[one.task_id] = one
-    return found
+        return figures  # without reading the results
+    for figure in entry.figures_by_task(run_results(run)):
+        figures.setdefault((figure.figure, figure.model), {})[figure.task_id] = figure
+    return figures
 
 
 def _paired_by_task(models: tuple[str, str], x: _Own, y: _Own) -> Iterator[_Figure]:
@@ -229,8 +229,8 @@ def _paired_by_task(models: tuple[str, str], x: _Own, y: _Own) -> Iterator[_Figu
         first, second = x.get((figure, models[0]), {}), y.get((figure, models[1]), {})
         both = [(first[task_id], second[task_id]) for task_id in sorted(first.keys() & second.keys())]
         if both:
-            weights = np.array([[one.weight, one.weight] for one, _ in both])
-            above = weights * np.array([[one.value, other.value] for one, other in both])
+            weights = np.array([[of_first.weight, of_first.weight] for of_first, _ in both])
+            above = weights * np.array([[of_first.value, other.value] for of_first, other in both])
             n_open = len(first.keys() ^ second.keys())
             statistics = _statistics(models, above, above, weights, widest=both[0][0].widest)
             yield _Figure(figure, statistics, len(both), n_open, (None, None))
@@ -247,11 +247,11 @@ def _statistics(
     return Statistics(models, sure, below, bounds, unit, widest)
 
 
-def _compared(of: _Figure, difference: Difference) -> FigureComparison:
-    if of.bounds is not None:
-        difference = replace(difference, at_least=of.bounds[0], at_most=of.bounds[1])
-    known = [None if np.isnan(low) else low for low, _ in of.statistics.bounds or ()]
-    return FigureComparison(of.name, known[0], known[1], difference, of.n, of.n_unscored)
+def _compared(figure: _Figure, difference: Difference) -> FigureComparison:
+    if figure.bounds is not None:
+        difference = replace(difference, at_least=figure.bounds[0], at_most=figure.bounds[1])
+    lows = [None if np.isnan(low) else low for low, _ in figure.statistics.bounds or ()]
+    return FigureComparison(figure.name, lows[0], lows[1], difference, figure.n, figure.n_unscored)
 
 
 def _adjusted(

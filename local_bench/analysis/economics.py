@@ -100,9 +100,9 @@ def economics(
     lines = deliverables(store)
     scores = scores_by_image(store, lines["work_id"], SCORES, "judge").itertuples(index=False, name=None)
     table = table_of(lines, [_summed(cells) for cells in scores])
-    made = generation_stats(store, money, table.models)
-    timed = {making.model: local for making in made if (local := _local(making)) is not None}
-    n_made = {making.model: making.timing.n_made for making in made}
+    stats = generation_stats(store, money, table.models)
+    timed = {making.model: local for making in stats if (local := _local(making)) is not None}
+    n_made = {making.model: making.timing.n_made for making in stats}
     return Economics(
         table=table,
         earnings=earnings(table),
@@ -128,9 +128,9 @@ def usd_per_image(store: Store, money: Accounting) -> dict[str, Fraction]:
 def with_own_digits(costs: Mapping[str, Fraction], models: Sequence[ModelConfig]) -> dict[str, Fraction]:
     """`costs` (`usd_per_image`) with all digits of the cost that the config gives for imported images, where it is that
     of each of them: the store has whole micro-USD."""
-    given = {m.label: m.imported.cost_usd_per_image for m in models if m.imported}
+    configured = {m.label: m.imported.cost_usd_per_image for m in models if m.imported}
     return {
-        model: Fraction(exact) if (exact := given.get(model)) and usd * MICRO == nearest_micro_usd(exact) else usd
+        model: Fraction(exact) if (exact := configured.get(model)) and usd * MICRO == nearest_micro_usd(exact) else usd
         for model, usd in costs.items()
     }
 

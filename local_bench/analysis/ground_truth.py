@@ -51,8 +51,8 @@ def check_ground_truth(run: RunDir) -> GroundTruthCheck | None:
         truths = entry.ground_truth(tasks[task_id], pixels)
         of_work |= {images[i][0]: truth for i, truth in truths.items()}
         answers = {(i, *key, 0): Verdict(a, None, "") for i, t in truths.items() for key, a in t.answers.items() if a}
-        made = {i: images[i][1] or "" for i in truths}
-        for i, scores in entry.scores_of_made(tasks[task_id], answers, made).items():
+        digests = {i: images[i][1] or "" for i in truths}
+        for i, scores in entry.scores_of_made(tasks[task_id], answers, digests).items():
             if i in truths:
                 faultless[images[i][0]] = scores
     models = {row.work_id: (row.model, row.task_id) for row in run.store.candidates() if row.work_id in of_work}
@@ -65,55 +65,55 @@ def check_ground_truth(run: RunDir) -> GroundTruthCheck | None:
 
 def _pixels(run: RunDir, shas: Mapping[int, str]) -> dict[int, NDArray[np.uint8]]:
     """RGB8 pixels (height, width, 3) by deliverable, of intact images."""
-    found = {}
+    pixels = {}
     for i, sha in shas.items():
         with suppress(RunImageError):  # `load` records the fault
-            found[i] = np.asarray(run.image_store.load(sha))
-    return found
+            pixels[i] = np.asarray(run.image_store.load(sha))
+    return pixels
 
 
 def _judged_answers(
     run: RunDir, models: dict[str, tuple[str, str]], truths: dict[str, GroundTruth]
 ) -> list[JudgedAnswer]:
-    found = []
+    judged = []
     for judge_id, label in judge_labels(run).items():
         verdicts = verdicts_of(run.store, judge_id)
         for work_id, model in models.items():
             for (rubric, point), true in truths[work_id].answers.items():
                 verdict = verdicts.get(work_id, {}).get((rubric, point, 0))
                 field_name = next(iter(true or {}), "")
-                given = None if verdict is None else _number(verdict.answer, field_name)
-                found.append(JudgedAnswer(label, rubric, *model, given, _number(true, field_name)))
-    return sorted(found, key=lambda answer: answer.rubric)
+                answered = None if verdict is None else _number(verdict.answer, field_name)
+                judged.append(JudgedAnswer(label, rubric, *model, answered, _number(true, field_name)))
+    return sorted(judged, key=lambda answer: answer.rubric)
 
 
 def _number(answer: Mapping[str, object] | None, name: str) -> float | None:
     """The number in a field of an answer, whose other fields may be text."""
-    given = (answer or {}).get(name)
-    return float(given) if isinstance(given, int | float) else None
+    value = (answer or {}).get(name)
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _judged_deliverables(
     run: RunDir, truths: dict[str, GroundTruth], faultless: dict[str, list[Score]]
 ) -> list[JudgedDeliverable]:
     judged = run.store.scores_by_candidate("judge")
-    found = []
+    deliverables = []
     for row in sorted(run.store.outcomes(1), key=lambda row: row.candidate.work_id):
         work_id = row.candidate.work_id
         truth = truths.get(work_id)
-        known = {score.name: score for score in faultless.get(work_id, ()) if score.value is not None}
-        own = judged.get(work_id, {})
-        score = own.get("brf")
-        found.append(
+        true_scores = {score.name: score for score in faultless.get(work_id, ()) if score.value is not None}
+        judge_scores = judged.get(work_id, {})
+        score = judge_scores.get("brf")
+        deliverables.append(
             JudgedDeliverable(
                 model=row.candidate.model,
                 task_id=row.candidate.task_id,
                 part_micro_usd=row.part_micro_usd,
                 judged=row.accepted,
-                faultless=decision_of(run.config, [*(own | known).values()]).accepted,
+                faultless=decision_of(run.config, [*(judge_scores | true_scores).values()]).accepted,
                 right=None if truth is None else truth.right,
                 score=None if score is None else score.value,
-                true_score=known["brf"].value if "brf" in known else None,
+                true_score=true_scores["brf"].value if "brf" in true_scores else None,
             )
         )
-    return found
+    return deliverables

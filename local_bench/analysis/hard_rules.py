@@ -32,8 +32,12 @@ def hard_rule_stats(run: RunDir) -> dict[str, HardRuleStats]:
         return {}
     scores: dict[str, dict[str, Score]] = defaultdict(dict, run.store.scores_by_candidate("judge"))
     rows = [row for row in run.store.candidates() if row.attempt == 1]
-    known = {row.work_id: of[RULES] for row in rows if RULES in (of := scores[row.work_id]) and of[RULES].applies}
-    if not known:
+    rule_scores = {
+        row.work_id: of_image[RULES]
+        for row in rows
+        if RULES in (of_image := scores[row.work_id]) and of_image[RULES].applies
+    }
+    if not rule_scores:
         return {}
     thresholds = thresholds_of(run.config)
     images: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -43,17 +47,20 @@ def hard_rule_stats(run: RunDir) -> dict[str, HardRuleStats]:
         images[row.model][row.task_id].append(work_id)
         decision = by_threshold(list(scores[work_id].values()), thresholds)
         before[work_id] = decision.accepted
-        after[work_id] = by_rules(decision, known.get(work_id)).accepted
-    found = {}
+        after[work_id] = by_rules(decision, rule_scores.get(work_id)).accepted
+    by_model = {}
     for model, tasks in images.items():
-        own = [known[work_id] for of in tasks.values() for work_id in of if work_id in known]
-        found[model] = HardRuleStats(
-            n=len(own),
-            n_missed=sum(score.value is not None and score.value < 1 for score in own),
-            n_unscored=sum(score.value is None for score in own),
-            n_decided=sum(before[w] is True and after[w] is False for of in tasks.values() for w in of),
+        of_model = [
+            rule_scores[work_id] for work_ids in tasks.values() for work_id in work_ids if work_id in rule_scores
+        ]
+        by_model[model] = HardRuleStats(
+            n=len(of_model),
+            n_missed=sum(score.value is not None and score.value < 1 for score in of_model),
+            n_unscored=sum(score.value is None for score in of_model),
+            n_decided=sum(before[w] is True and after[w] is False for work_ids in tasks.values() for w in work_ids),
             n_tasks_decided=sum(
-                all(before[w] is True for w in of) and any(after[w] is False for w in of) for of in tasks.values()
+                all(before[w] is True for w in work_ids) and any(after[w] is False for w in work_ids)
+                for work_ids in tasks.values()
             ),
         )
-    return found
+    return by_model

@@ -56,7 +56,7 @@ def write_manifests(name: str, folder: Path) -> list[Manifest]:
     for method in dict.fromkeys(file_[0] for file_ in files):
         if not is_safe_id(method):
             raise UserError(f"{folder}: {method!r} is not a valid model name: use letters, digits, '.', '_' and '-'")
-        own = sorted(file_ for file_ in files if file_[0] == method)
+        of_method = sorted(file_ for file_ in files if file_[0] == method)
         lines = [
             {
                 "task_id": task,
@@ -64,12 +64,12 @@ def write_manifests(name: str, folder: Path) -> list[Manifest]:
                 "attempt": attempt,
                 "file": file.relative_to(folder).as_posix(),
             }
-            for _, task, deliverable, attempt, file in own
+            for _, task, deliverable, attempt, file in of_method
         ]
         path = folder / f"{method}.manifest.jsonl"
         data = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
         write_new(path, data, "images")  # users may add costs to it
-        manifests.append(Manifest(method, path, len(own), max(file_[3] for file_ in own)))
+        manifests.append(Manifest(method, path, len(of_method), max(file_[3] for file_ in of_method)))
     return manifests
 
 
@@ -125,17 +125,17 @@ def write_labels(run: RunDir, name: str, files: Sequence[Path], rater: str, out:
     """
     if any(out.resolve() == file.resolve() for file in files):
         raise UserError(f"--labels {out} is one of the input files: give the name of a new file")
-    own = format_of(run)
-    if name != own:
+    layout = format_of(run)
+    if name != layout:
         raise UserError(
             f"{run.path} is a run of {run.config.suite.name}, which files of {name} do not describe: give its own "
             "benchmark"
         )
     rows = image_results(run)
-    known = {(row.model, row.task.task_id, row.deliverable, row.attempt) for row in rows}
+    keys = {(row.model, row.task.task_id, row.deliverable, row.attempt) for row in rows}
     lines, n_skipped = [], 0
     for key, scores in suite(run.config.suite.name).read_annotations(files, rows):
-        if key not in known:
+        if key not in keys:
             model, task, deliverable, attempt = key
             what = f"image {deliverable} of {task!r}, attempt {attempt}, by {model!r}"
             raise ResultFileError(f"{', '.join(map(str, files))}: the run has no {what}: remove it")

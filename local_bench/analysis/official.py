@@ -82,9 +82,11 @@ def export(run: RunDir, name: str, out: Path) -> list[Path]:
     another suite's layout, or a folder with other files; StorageError if a write fails.
     """
     check_format(name)
-    own = format_of(run)
-    if name != own:
-        raise UserError(f"{run.path} is a run of {run.config.suite.name}, whose layout is {own}: give --format {own}")
+    layout = format_of(run)
+    if name != layout:
+        raise UserError(
+            f"{run.path} is a run of {run.config.suite.name}, whose layout is {layout}: give --format {layout}"
+        )
     _claim(out, run.path)
     return suite(run.config.suite.name).write_results(run_results(run), out)
 
@@ -112,9 +114,9 @@ def _claim(out: Path, run_dir: Path) -> None:
 
 def check_format(name: str) -> None:
     """UserError for an unknown layout."""
-    known = layouts()
-    if name not in known:
-        suggestion = hint(name, known, f"available: {', '.join(known)}")
+    available = layouts()
+    if name not in available:
+        suggestion = hint(name, available, f"available: {', '.join(available)}")
         raise UserError(f"unknown layout {name!r}: {suggestion}")
 
 
@@ -124,9 +126,9 @@ def official(run: RunDir) -> dict[str, Published]:
     if not run.store.task_totals()[0]:
         return {}
     results = run_results(run)
-    found = suite(run.config.suite.name).published(results)
+    by_model = suite(run.config.suite.name).published(results)
     for model, usd in results.usd_per_image.items():
-        if model in found:  # the tables of all models have the costs themselves
+        if model in by_model:  # the tables of all models have the costs themselves
             cost = ["generation", "cost per image"], [[model, f"${usd:,.6f}"]]
-            found[model] = replace(found[model], tables=[*found[model].tables, cost])
-    return found
+            by_model[model] = replace(by_model[model], tables=[*by_model[model].tables, cost])
+    return by_model

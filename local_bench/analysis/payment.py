@@ -61,18 +61,18 @@ class _Images:
     notes: list[str]
 
     def features(self, names: Sequence[str]) -> Features:
-        of_images = [list(of.values()) for of in self.scores]
+        of_images = [list(by_name.values()) for by_name in self.scores]
         return feature_table(of_images, self.categories, self.pays, self.task_ids, names)
 
     def others(self, thresholds: Mapping[str, float]) -> list[str]:
         """Names of the scores without a threshold."""
-        return sorted({name for of in self.scores for name in of} - set(thresholds))
+        return sorted({name for by_name in self.scores for name in by_name} - set(thresholds))
 
     def dimensions(self, thresholds: Mapping[str, float]) -> list[str]:
         """The dimensions of table 12 that exist; the deciding scores for other suites."""
         others = self.others(thresholds)
-        found = [name for name in DIMENSIONS if name in thresholds or name in others]
-        return found or list(thresholds)
+        present = [name for name in DIMENSIONS if name in thresholds or name in others]
+        return present or list(thresholds)
 
 
 def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
@@ -89,7 +89,7 @@ def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
         by_composite=acceptance_by_score(concepts, images.labels),
         failures=failures(images.features(images.dimensions(thresholds)), images.labels, ties),
         predictors=predictors,
-        expected={name: _expected(found, concepts, images.models) for name, found in predictors.items()},
+        expected={name: _expected(fitted, concepts, images.models) for name, fitted in predictors.items()},
         realised=_realised(images),
         not_fitted=not_fitted,
         notes=images.notes,
@@ -109,7 +109,7 @@ def explained_alike(run: RunDir, people: Path) -> tuple[list[Explained], list[st
     images = _labelled(run, people, thresholds)
     names = [*thresholds, *images.others(thresholds)]
     labelled, table = ~np.isnan(images.labels), images.features(names)
-    computed = np.array([[name in of for name in names] for of in images.scores], dtype=bool).reshape(-1, len(names))
+    computed = np.array([[name in row for name in names] for row in images.scores], dtype=bool).reshape(-1, len(names))
     whole = (table.applies & computed)[labelled].all(axis=0)
     kept = [name for name, has_all in zip(names, whole, strict=True) if has_all]
     concepts, others = images.features(tuple(thresholds)), [name for name in kept if name not in thresholds]
@@ -127,8 +127,11 @@ def predicted(run: RunDir, people: Path) -> dict[str, bool | None]:
     is missing (ServImage, sec. G.2, table 9). UserError if there are too few annotations."""
     thresholds = thresholds_of(run.config)
     images = _labelled(run, people, thresholds)
-    found = out_of_fold(images.features(tuple(thresholds)), images.labels)
-    return {work_id: None if np.isnan(p) else bool(p >= 0.5) for work_id, p in zip(images.work_ids, found, strict=True)}
+    probabilities = out_of_fold(images.features(tuple(thresholds)), images.labels)
+    return {
+        work_id: None if np.isnan(p) else bool(p >= 0.5)
+        for work_id, p in zip(images.work_ids, probabilities, strict=True)
+    }
 
 
 @dataclass(frozen=True)
@@ -149,15 +152,15 @@ def rejected(run: RunDir, people: Path) -> dict[str, RejectedImage]:
     thresholds = thresholds_of(run.config)
     images = _labelled(run, people, thresholds)
     table = images.features(images.dimensions(thresholds))
-    found: dict[str, RejectedImage] = {}
+    worst: dict[str, RejectedImage] = {}
     for i, dimension in enumerate(dominant(table)):
         if dimension < 0 or not images.labels[i] < 0.5:
             continue
         scores = {name: float(table.scores[i, k]) for k, name in enumerate(table.names) if table.applies[i, k]}
         name = table.names[dimension]
-        if name not in found or scores[name] < found[name].scores[name]:
-            found[name] = RejectedImage(name, images.models[i], images.categories[i], images.task_ids[i], scores)
-    return {name: found[name] for name in table.names if name in found}
+        if name not in worst or scores[name] < worst[name].scores[name]:
+            worst[name] = RejectedImage(name, images.models[i], images.categories[i], images.task_ids[i], scores)
+    return {name: worst[name] for name in table.names if name in worst}
 
 
 def _labelled(run: RunDir, people: Path, thresholds: Mapping[str, float]) -> "_Images":
@@ -186,7 +189,9 @@ def _scores(run: RunDir) -> dict[str, dict[str, Score]]:
 def _annotations(
     run: RunDir, people: Path, thresholds: Mapping[str, float], scores: Mapping[str, Mapping[str, Score]]
 ) -> Annotations:
-    applies = {w: {s.name for s in of.values() if s.applies and s.name in thresholds} for w, of in scores.items()}
+    applies = {
+        w: {s.name for s in by_name.values() if s.applies and s.name in thresholds} for w, by_name in scores.items()
+    }
     return load_annotations(people, run, applies)
 
 
@@ -219,19 +224,19 @@ def _fitted(
 
 
 def _realised(images: _Images) -> dict[str, RealisedRevenue]:
-    known, pays, of_model = ~np.isnan(images.labels), np.array(images.pays), np.array(images.models, dtype=object)
+    labelled, pays, of_model = ~np.isnan(images.labels), np.array(images.pays), np.array(images.models, dtype=object)
     return {
-        model: Decisions(images.labels[own] == 1, known[own]).realised_revenue(pays[own])
+        model: Decisions(images.labels[rows] == 1, labelled[rows]).realised_revenue(pays[rows])
         for model in sorted(set(images.models))
-        for own in [of_model == model]
+        for rows in [of_model == model]
     }
 
 
-def _expected(found: Fitted, concepts: Features, models: Sequence[str]) -> dict[str, ExpectedRevenue]:
+def _expected(fitted: Fitted, concepts: Features, models: Sequence[str]) -> dict[str, ExpectedRevenue]:
     """Expected revenue by model."""
     of_model = np.array(models, dtype=object)
     return {
-        model: found.predictor.probabilities(part).expected_revenue(part.price_micro_usd, part.tasks)
+        model: fitted.predictor.probabilities(part).expected_revenue(part.price_micro_usd, part.tasks)
         for model in sorted(set(models))
         for part in [concepts.rows(np.flatnonzero(of_model == model))]
     }

@@ -63,12 +63,12 @@ def settled_by_predictions(run: RunDir, predictions: Sequence[PredictionLine]) -
     by_prediction, by_run = _settled(run, lines, accepted)
     expected: dict[str, ExpectedRevenue] = {}
     for model in by_run:
-        made = lines[lines["made"] & (lines["model"] == model).to_numpy(bool)]
-        of_images = [predicted[work_id] for work_id in made["work_id"]]
+        with_image = lines[lines["made"] & (lines["model"] == model).to_numpy(bool)]
+        of_images = [predicted[work_id] for work_id in with_image["work_id"]]
         values = np.array([np.nan if p.probability is None else p.probability for p in of_images], np.float64)
         unscored = {i: p.unscored or "" for i, p in enumerate(of_images) if p.probability is None}
-        tasks = pd.factorize(made["task_id"], sort=True)[0]
-        expected[model] = Probabilities(values, unscored).expected_revenue(parts_micro_usd(made), tasks)
+        tasks = pd.factorize(with_image["task_id"], sort=True)[0]
+        expected[model] = Probabilities(values, unscored).expected_revenue(parts_micro_usd(with_image), tasks)
     return [PredictedSettlement(s, expected[s.model], by_run[s.model]) for s in by_prediction]
 
 

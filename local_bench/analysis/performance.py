@@ -84,8 +84,8 @@ def generation_stats(store: Store, money: Accounting, models: Iterable[str]) -> 
     by_model: dict[str | None, list[PhaseCost]] = defaultdict(list)
     for row in money.costs:
         by_model[row.model].append(row)
-    known = store.imported_costs()
-    imported = {model: known.get(model) for model in store.imported_models()}
+    costs = store.imported_costs()
+    imported = {model: costs.get(model) for model in store.imported_models()}
     return [_model_stats(store, model, by_model[model], money.price is not None, imported) for model in models]
 
 
@@ -94,11 +94,11 @@ def prompt_truncations(store: Store) -> list[PromptTruncation]:
     tokens: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for model, prompt, truncated in store.truncations():
         for encoder, n in truncated.items():
-            of = tokens[model, encoder]
-            of[prompt] = max(n, of.get(prompt, 0))
+            by_prompt = tokens[model, encoder]
+            by_prompt[prompt] = max(n, by_prompt.get(prompt, 0))
     return [
-        PromptTruncation(model, encoder, len(of), sum(n > 0 for n in of.values()), max(of.values()))
-        for (model, encoder), of in sorted(tokens.items())
+        PromptTruncation(model, encoder, len(counts), sum(n > 0 for n in counts.values()), max(counts.values()))
+        for (model, encoder), counts in sorted(tokens.items())
     ]
 
 
@@ -135,7 +135,7 @@ def _sizes(store: Store, model: str) -> dict[tuple[int, int], int]:
     for row in store.generated():
         if row.model == model and row.height is not None and row.width is not None:
             sizes[row.height, row.width] += row.n
-    return dict(sorted(sizes.items(), key=lambda of: (-of[1], of[0])))
+    return dict(sorted(sizes.items(), key=lambda size: (-size[1], size[0])))
 
 
 def _cost(rows: list[PhaseCost]) -> int | None:

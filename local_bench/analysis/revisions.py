@@ -68,15 +68,15 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
             f"the tasks of {run.path} have no evaluation points, so no reasons can be given: choose another run"
         )
     rows = run.store.outcomes(attempt=1)
-    known = list(dict.fromkeys(row.candidate.model for row in rows))
-    absent = next((model for model in models if model not in known), None)
+    available = list(dict.fromkeys(row.candidate.model for row in rows))
+    absent = next((model for model in models if model not in available), None)
     if absent is not None:
-        raise UserError(f"{run.path} has no model {absent!r}: use one of {', '.join(known)}")
+        raise UserError(f"{run.path} has no model {absent!r}: use one of {', '.join(available)}")
     if all(row.accepted is None for row in rows):
         raise UserError(f"{run.path} has no decisions: run `local-bench settle {run.path}` first")
     verdicts = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]
     images, scores = sets(run.store), run.store.scores_by_candidate()
-    found = WrittenRevisions(folder / ORDERS)
+    written = WrittenRevisions(folder / ORDERS)
     lines: list[dict[str, Any]] = []
     manifest: dict[str, dict[str, Any]] = {}
     rejected: set[str] = set()
@@ -86,9 +86,9 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
         if models and candidate.model not in models:
             continue
         if row.accepted is None or sha256 is None:
-            found.n_open += 1
+            written.n_open += 1
         elif row.accepted:
-            found.n_accepted += 1
+            written.n_accepted += 1
         else:
             task = tasks[candidate.task_id]
             of_set = [w for w, sha in images[candidate.task_id, candidate.model, 1].values() if sha]
@@ -99,8 +99,8 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
             manifest[name] = {key: getattr(candidate, key) for key in ("model", "task_id", "deliverable", "work_id")}
             rejected.add(sha256)
             inputs |= set(task.input_images)
-            found.by_model[candidate.model] = found.by_model.get(candidate.model, 0) + 1
-    found.n = len(lines)
+            written.by_model[candidate.model] = written.by_model.get(candidate.model, 0) + 1
+    written.n = len(lines)
     if not lines:
         raise UserError(f"{run.path} has no rejected first attempt: there is nothing to revise")
     for sha in sorted(rejected):
@@ -110,29 +110,29 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
     about = {"run": run.config.name, "run_id": _run_id(run), "revisions": manifest}
     write_atomic(folder / MANIFEST, json.dumps(about, indent=1, ensure_ascii=False).encode())
     write_atomic(folder / ORDERS, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
-    return found
+    return written
 
 
 def reasons(task: Task, work_id: str, of_set: Sequence[str], verdicts: Sequence[VerdictsByWork]) -> list[str]:
     """Reasons of a rejection, one sentence each, by the majority of the judges in `verdicts`: points met neither by the
     image nor by another image of its set (`of_set`, work ids), unwanted changes of an edit, low ratings."""
-    found = []
+    sentences = []
     for k, point in enumerate(task.evaluation_points):
         met = [_share(verdicts, work, ("brf", k, 0), "met") for work in of_set]
-        own = _share(verdicts, work_id, ("brf", k, 0), "met")
-        if own is not None and own <= 0.5 and all(share is None or share <= 0.5 for share in met):
-            found.append(f"Not met: {point}")
+        of_image = _share(verdicts, work_id, ("brf", k, 0), "met")
+        if of_image is not None and of_image <= 0.5 and all(share is None or share <= 0.5 for share in met):
+            sentences.append(f"Not met: {point}")
     for verdict in _answered(verdicts, work_id, ("cns_edit", 0, 0)):
         evidence = (verdict.answer or {}).get("evidence")
         if isinstance(evidence, str) and evidence.strip() and (verdict.answer or {}).get("score", 5) <= LOW:
-            found.append(f"Changed against the source: {' '.join(evidence.split())}")
+            sentences.append(f"Changed against the source: {' '.join(evidence.split())}")
     for rubric, names in _MARKS.items():
         for name in names:
-            given = [(v.answer or {}).get(name) for v in _answered(verdicts, work_id, (rubric, 0, 0))]
-            marks = [mark for mark in given if mark is not None]
+            ratings = [(v.answer or {}).get(name) for v in _answered(verdicts, work_id, (rubric, 0, 0))]
+            marks = [mark for mark in ratings if mark is not None]
             if marks and sum(marks) / len(marks) <= LOW:
-                found.append(f"Its {name} is rated {sum(marks) / len(marks):g} of 5")
-    return found
+                sentences.append(f"Its {name} is rated {sum(marks) / len(marks):g} of 5")
+    return sentences
 
 
 def revised_workflows(run: RunDir, folder: Path, revised: RunDir) -> list[Workflow]:
@@ -142,7 +142,7 @@ def revised_workflows(run: RunDir, folder: Path, revised: RunDir) -> list[Workfl
     path = folder / MANIFEST
     revisions = _read(path, run)
     money, second = accounting(run.store, run.config.settlement), accounting(revised.store, revised.config.settlement)
-    own = workflow_results(run.store, money, always=True)
+    unrevised = workflow_results(run.store, money, always=True)
     costs, costs_after = usd_per_image(run.store, money), usd_per_image(revised.store, second)
     after: dict[tuple[str, str], dict[tuple[str, int], int]] = defaultdict(dict)
     for row in revised.store.outcomes(attempt=1):
@@ -152,7 +152,7 @@ def revised_workflows(run: RunDir, folder: Path, revised: RunDir) -> list[Workfl
             raise UserError(f"{path} has no revision {task_id!r} of {revised.path}: give a run of its tasks")
         key = entry["task_id"], entry["deliverable"]
         after[entry["model"], row.candidate.model][key] = _outcome(row.accepted)
-    found = list(own)
+    workflows = list(unrevised)
     for (model, editor), outcomes in sorted(after.items()):
         rows = [row for row in run.store.outcomes(attempt=1) if row.candidate.model == model]
         keys = [(row.candidate.task_id, row.candidate.deliverable) for row in rows]
@@ -160,11 +160,11 @@ def revised_workflows(run: RunDir, folder: Path, revised: RunDir) -> list[Workfl
         then = np.array([outcomes.get(key, MISSING) for key in keys], dtype=np.int8)
         pays = np.array([row.part_micro_usd for row in rows], dtype=np.int64)
         result = revised_once(first, then, editor)
-        one, one_after = costs.get(model), costs_after.get(editor)
+        usd, usd_after = costs.get(model), costs_after.get(editor)
         n_revised = result.n_images - len(first)
-        cost = None if one is None or one_after is None else one * len(first) + one_after * n_revised
-        found.append(Workflow(model, result, int(pays[result.passed].sum()), cost))
-    return found
+        cost = None if usd is None or usd_after is None else usd * len(first) + usd_after * n_revised
+        workflows.append(Workflow(model, result, int(pays[result.passed].sum()), cost))
+    return workflows
 
 
 def _outcome(accepted: int | None) -> int:
@@ -176,7 +176,8 @@ def _read(path: Path, run: RunDir) -> Mapping[str, dict[str, Any]]:
     try:
         revisions = about["revisions"]
         entries = {
-            name: (str(of["model"]), str(of["task_id"]), int(of["deliverable"])) for name, of in revisions.items()
+            name: (str(entry["model"]), str(entry["task_id"]), int(entry["deliverable"]))
+            for name, entry in revisions.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} was not written by `local-bench revise write`: give its folder") from None
@@ -191,7 +192,9 @@ def _run_id(run: RunDir) -> str:
 
 
 def _answered(verdicts: Sequence[VerdictsByWork], work_id: str, key: tuple[str, int, int]) -> list[Verdict]:
-    return [verdict for one in verdicts if (verdict := one.get(work_id, {}).get(key)) is not None and verdict.answer]
+    return [
+        verdict for by_work in verdicts if (verdict := by_work.get(work_id, {}).get(key)) is not None and verdict.answer
+    ]
 
 
 def _share(verdicts: Sequence[VerdictsByWork], work_id: str, key: tuple[str, int, int], name: str) -> float | None:

@@ -86,11 +86,13 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labels:
     """Estimates from the annotations in `people` (`load_annotations`; their `overall` decides), and the next round of
     annotations for an interval of the revenue share of width `width` (a fraction). UserError if the annotations cannot
     be read."""
-    scores = {work_id: list(of.values()) for work_id, of in run.store.scores_by_candidate("judge").items()}
+    scores = {work_id: list(by_name.values()) for work_id, by_name in run.store.scores_by_candidate("judge").items()}
     thresholds = thresholds_of(run.config)
     human = None
     if people is not None:
-        applies = {w: {s.name for s in of if s.applies and s.name in thresholds} for w, of in scores.items()}
+        applies = {
+            w: {s.name for s in of_image if s.applies and s.name in thresholds} for w, of_image in scores.items()
+        }
         human = load_annotations(people, run, applies)
     notes = []
     if human and None in human.probabilities.values():
@@ -104,8 +106,10 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labels:
     by_model: dict[str, list[OutcomeRow]] = defaultdict(list)
     for row in run.store.outcomes(counted_attempt(run.config)):
         by_model[row.candidate.model].append(row)
-    guesses = {work_id: likely(of, thresholds) for work_id, of in scores.items()}
-    models = [_labelled(model, of, guesses, human, width, run.config.seed) for model, of in sorted(by_model.items())]
+    guesses = {work_id: likely(of_image, thresholds) for work_id, of_image in scores.items()}
+    models = [
+        _labelled(model, rows, guesses, human, width, run.config.seed) for model, rows in sorted(by_model.items())
+    ]
     unused = len(
         set(human.probabilities if human else ()) - {work_id for model in models for work_id in model.work_ids}
     )
@@ -122,12 +126,12 @@ def _labelled(
     width: float | None,
     seed: int,
 ) -> ModelLabels:
-    made = [row for row in rows if row.candidate.image]
-    made.sort(key=lambda row: (row.candidate.task_id, row.candidate.deliverable, row.candidate.attempt))
-    ids = tuple(row.candidate.work_id for row in made)
-    indices = {task_id: i for i, task_id in enumerate(dict.fromkeys(row.candidate.task_id for row in made))}
-    tasks = np.array([indices[row.candidate.task_id] for row in made], dtype=np.intp)
-    pays = [row.part_micro_usd for row in made]
+    images = [row for row in rows if row.candidate.image]
+    images.sort(key=lambda row: (row.candidate.task_id, row.candidate.deliverable, row.candidate.attempt))
+    ids = tuple(row.candidate.work_id for row in images)
+    indices = {task_id: i for i, task_id in enumerate(dict.fromkeys(row.candidate.task_id for row in images))}
+    tasks = np.array([indices[row.candidate.task_id] for row in images], dtype=np.intp)
+    pays = [row.part_micro_usd for row in images]
     judge = _column(guesses.get(work_id) for work_id in ids)
     consensus = human.consensus.get(OVERALL, {}) if human else {}
     labels = _column(consensus[w].decision if w in consensus else None for w in ids)
@@ -137,27 +141,27 @@ def _labelled(
     if not np.isnan(labels).all():
         estimates = _estimates(tasks, judge, labels, np.array(pays, dtype=np.float64), sampled, probabilities)
     if width is not None and ids and sum(pays):
-        known = int((~np.isnan(labels)).sum())
+        n_labelled = int((~np.isnan(labels)).sum())
         reached = None if estimates is None else estimates.revenue.width
         if reached is not None and reached <= width:
-            plan = LabelPlan(np.empty(0, dtype=np.intp), probabilities, reached, known)
+            plan = LabelPlan(np.empty(0, dtype=np.intp), probabilities, reached, n_labelled)
         else:
-            sampling_seed = seed_of(digest({"labels": model, "seed": seed, "known": known}))
+            sampling_seed = seed_of(digest({"labels": model, "seed": seed, "known": n_labelled}))
             plan = plan_labels(judge, width, weights=pays, labels=labels, seed=sampling_seed)
-    keys = tuple((row.candidate.task_id, row.candidate.deliverable) for row in made)
-    accepted = [bool(row.accepted) for row in made]
+    keys = tuple((row.candidate.task_id, row.candidate.deliverable) for row in images)
+    accepted = [bool(row.accepted) for row in images]
     decided = sum(pay for pay, yes in zip(pays, accepted, strict=True) if yes)
     return ModelLabels(
-        model, ids, keys, sum(pays), decided, sum(accepted), labels, sampled, len(rows) - len(made), estimates, plan
+        model, ids, keys, sum(pays), decided, sum(accepted), labels, sampled, len(rows) - len(images), estimates, plan
     )
 
 
-def _inclusion(given: Floats, sampled: NDArray[np.bool_]) -> Floats:
-    """Inclusion probabilities (images,), equal for all if none are `given`; those of images that were not sampled have
+def _inclusion(probabilities: Floats, sampled: NDArray[np.bool_]) -> Floats:
+    """Inclusion probabilities (images,), equal for all without any; those of images that were not sampled have
     no influence and are the smallest of the others."""
-    if not sampled.any() or np.isnan(given[sampled]).any():
-        return np.full(len(given), sampled.mean() if sampled.any() else 1.0)
-    return np.where(sampled, given, given[sampled].min())
+    if not sampled.any() or np.isnan(probabilities[sampled]).any():
+        return np.full(len(probabilities), sampled.mean() if sampled.any() else 1.0)
+    return np.where(sampled, probabilities, probabilities[sampled].min())
 
 
 def _estimates(
@@ -194,14 +198,14 @@ def write_questions(found: Labels, path: Path) -> int:
         pending = {int(i) for i in model.plan.images}
         n += len(pending)
         for i, (task_id, deliverable) in enumerate(model.keys):
-            known = not np.isnan(model.labels[i])
-            if known or i in pending or (model.done and model.sampled[i]):
+            labelled = not np.isnan(model.labels[i])
+            if labelled or i in pending or (model.done and model.sampled[i]):
                 line = {
                     "model": model.model,
                     "task_id": task_id,
                     "deliverable": deliverable,
                     "probability": float(model.plan.probabilities[i]),
-                    "overall": bool(model.labels[i]) if known else None,
+                    "overall": bool(model.labels[i]) if labelled else None,
                 }
                 lines.append(json.dumps(line, ensure_ascii=False))
     write_atomic(path, "".join(f"{line}\n" for line in lines).encode())

@@ -45,7 +45,7 @@ def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[d
         candidates[row.task_id, row.deliverable, row.image].append(row)
         if row.image:
             sets[row.model, row.task_id, row.attempt].add(ItemImage(row.deliverable, row.image))
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     for answer in answers:
         item = items[answer.item_id]
         if answer.kind == "repeat" or item.other or (only is not None and item.protocol != only):
@@ -61,18 +61,18 @@ def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[d
                     continue  # the answer is about a set with other images
                 line = _line(row, answer, probability) | scores
                 key = (*row.key, answer.annotator, answer.kind)
-                found[key] = _merged(found.get(key), line, database)
-    return list(found.values())
+                merged[key] = _merged(merged.get(key), line, database)
+    return list(merged.values())
 
 
 def protocols_of(database: AnnotationDatabase) -> dict[str, Protocol]:
     """The protocols of the database's items, as they were when the items were added."""
-    found = {}
+    protocols = {}
     for item in database.items().values():
-        if item.protocol not in found:
+        if item.protocol not in protocols:
             text = database.meta(PROTOCOL_META + item.protocol)
-            found[item.protocol] = Protocol.model_validate_json(text) if text else load_protocol(item.protocol)
-    return found
+            protocols[item.protocol] = Protocol.model_validate_json(text) if text else load_protocol(item.protocol)
+    return protocols
 
 
 def _line(row: CandidateRow, answer: StoredAnswer, probability: float | None) -> dict[str, Any]:

@@ -36,20 +36,22 @@ def _unseen_inputs(run: RunDir) -> UnseenInputs:
     store = run.store
     fewer = store.with_fewer_inputs()
     tasks = {task.task_id: task for task in store.tasks_of(sorted({task_id for _, task_id, _ in fewer}))}
-    given = {key: _input_images(run, task) for key, task in tasks.items()}
+    requested = {key: _input_images(run, task) for key, task in tasks.items()}
     seen = ((model, task_id, strictjson.stored(work)) for model, task_id, work in fewer)
     pairs = frozenset(
         (model, task_id)
         for model, task_id, work in seen
-        if not given[task_id] <= {str(work.get("mask")), *map(str, work["pictures"])}
+        if not requested[task_id] <= {str(work.get("mask")), *map(str, work["pictures"])}
     )
     left_out = {task_id for _, task_id in pairs | store.unsupported()}
     if not left_out:
         return UnseenInputs(pairs, {}, ())
     lines = deliverables(store)
-    made = lines[lines["made"]]
+    with_image = lines[lines["made"]]
     blind = Counter(
-        model for model, task_id in zip(made["model"], made["task_id"], strict=True) if (model, task_id) in pairs
+        model
+        for model, task_id in zip(with_image["model"], with_image["task_id"], strict=True)
+        if (model, task_id) in pairs
     )
     return UnseenInputs(pairs, dict(blind), tuple(settle(lines[~lines["task_id"].isin(left_out)], {})))
 

@@ -39,22 +39,22 @@ def workflow_results(store: Store, money: Accounting, always: bool = False) -> l
     by_model = defaultdict(list)
     for row in store.outcomes():
         by_model[row.candidate.model].append(row)
-    found: list[Workflow] = []
-    for model, own in by_model.items():
-        attempts = max(row.candidate.attempt for row in own)
+    workflows: list[Workflow] = []
+    for model, rows in by_model.items():
+        attempts = max(row.candidate.attempt for row in rows)
         if attempts == 1 and not always:
             continue
-        outcomes, summed, pays = _tables(own, attempts, scores)
+        outcomes, summed, pays = _tables(rows, attempts, scores)
         results = [single_shot(outcomes)]
         if attempts > 1:
             few = min(RETRY_CAP, attempts)
             results.append(retry_until_pass(outcomes, few))
             results += [best_of(outcomes, summed, n) for n in sorted({few, attempts})]
-        one = costs.get(model)
-        found += [
-            Workflow(model, w, int(pays[w.passed].sum()), None if one is None else one * w.n_images) for w in results
+        usd = costs.get(model)
+        workflows += [
+            Workflow(model, w, int(pays[w.passed].sum()), None if usd is None else usd * w.n_images) for w in results
         ]
-    return found
+    return workflows
 
 
 def _tables(

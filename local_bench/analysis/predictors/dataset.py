@@ -46,9 +46,15 @@ def labelled_dataset(dataset: Dataset, seed: int = 0) -> LabelledImages:
     return table_of(
         [
             LabelledImage(
-                one.key, None, digest(["ServImage_Dataset", one.task]), one.category, 0, one.scores, one.accepted
+                sample.key,
+                None,
+                digest(["ServImage_Dataset", sample.task]),
+                sample.category,
+                0,
+                sample.scores,
+                sample.accepted,
             )
-            for one in dataset.samples
+            for sample in dataset.samples
         ],
         NAMES,
         seed,
@@ -62,10 +68,10 @@ def doubtful(images: LabelledImages, least_confidence: float, seed: int = 0) -> 
     train = np.flatnonzero(images.mask("train"))
     features, labels = images.of("train")
     p = out_of_fold(features, labels, seed=seed)
-    given = np.where(labels == 1, p, 1 - p)
-    found = np.zeros(len(images.tasks), dtype=bool)
-    found[train[given < least_confidence]] = True  # False for NaN
-    return found
+    confidence = np.where(labels == 1, p, 1 - p)
+    is_doubtful = np.zeros(len(images.tasks), dtype=bool)
+    is_doubtful[train[confidence < least_confidence]] = True  # False for NaN
+    return is_doubtful
 
 
 def without(images: LabelledImages, left_out: Floats) -> LabelledImages:
@@ -94,7 +100,7 @@ def statistics(dataset: Dataset, images: LabelledImages, n_doubtful: int | None 
         n_contradictory=len(dataset.contradictory),
         n_samples=len(images.tasks),
         n_tasks=len(set(images.tasks)),
-        n_models=len({one.model for one in dataset.samples}),
+        n_models=len({sample.model for sample in dataset.samples}),
         accepted=float(images.accepted.mean()),
         accepted_by_category={c: accepted[c] / n for c, n in sorted(categories.items())},
         samples_by_category=dict(sorted(categories.items())),

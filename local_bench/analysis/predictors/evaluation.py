@@ -81,23 +81,25 @@ def report_on(
         return outputs(text, features, keys, log_odds)[0].values
 
     tuned = values(card.tuned_rule)
-    found = {MAJORITY: np.full(len(accepted), card.majority)}
-    found |= {RUN_RULE: values(card.rule)} if card.rule else {}
-    found |= {TUNED_RULE: tuned}
+    by_name = {MAJORITY: np.full(len(accepted), card.majority)}
+    by_name |= {RUN_RULE: values(card.rule)} if card.rule else {}
+    by_name |= {TUNED_RULE: tuned}
     for other in others:
-        if other.name in found:
+        if other.name in by_name:
             raise UserError(f"two files have predictions of {other.name!r}: give one of them")
-        given = [line.probability if (line := other.by_work_id.get(key)) else None for key in keys]
-        found[other.name] = np.array([np.nan if p is None else p for p in given], dtype=np.float64)
-        if np.isnan(found[other.name]).all():
+        predicted = [line.probability if (line := other.by_work_id.get(key)) else None for key in keys]
+        by_name[other.name] = np.array([np.nan if p is None else p for p in predicted], dtype=np.float64)
+        if np.isnan(by_name[other.name]).all():
             raise UserError(f"the predictions of {other.name!r} have none of the evaluated images: make them again")
-    found |= {f"predictor ({card.kind})": values(card.predictor)} if card.kind != "rule" else {}
+    by_name |= {f"predictor ({card.kind})": values(card.predictor)} if card.kind != "rule" else {}
     rows = [
         Compared(
             name,
-            evaluate(of, accepted, features.tasks, features.categories, seed=card.seed),
-            None if name == TUNED_RULE else accuracy_difference(of, tuned, accepted, features.tasks, seed=card.seed),
+            evaluate(probabilities, accepted, features.tasks, features.categories, seed=card.seed),
+            None
+            if name == TUNED_RULE
+            else accuracy_difference(probabilities, tuned, accepted, features.tasks, seed=card.seed),
         )
-        for name, of in found.items()
+        for name, probabilities in by_name.items()
     ]
     return Report(rows, len(used), int((decided & ~unseen).sum()), images.notes)

@@ -40,7 +40,7 @@ class LabelledImages:
         return self.features.rows(mask), self.accepted[mask]
 
     def mask(self, split: Split) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-        return np.array([one == split for one in self.splits], dtype=bool)
+        return np.array([assigned == split for assigned in self.splits], dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,21 @@ class LabelledImage:
 def table_of(images: Sequence[LabelledImage], names: Sequence[str], seed: int) -> LabelledImages:
     """`names` are the scores of the features; `seed` selects the splits."""
     features = feature_table(
-        [one.scores for one in images],
-        [one.category for one in images],
-        [one.pays_micro_usd for one in images],
-        [one.task for one in images],
+        [image.scores for image in images],
+        [image.category for image in images],
+        [image.pays_micro_usd for image in images],
+        [image.task for image in images],
         names,
     )
     return LabelledImages(
         features,
-        np.array([np.nan if one.accepted is None else float(one.accepted) for one in images]),
-        tuple(split_of(one.task, seed) for one in images),
-        tuple(one.task for one in images),
-        tuple(one.key for one in images),
-        digest(sorted([one.key, one.pixels or "", one.accepted] for one in images if one.accepted is not None)),
+        np.array([np.nan if image.accepted is None else float(image.accepted) for image in images]),
+        tuple(split_of(image.task, seed) for image in images),
+        tuple(image.task for image in images),
+        tuple(image.key for image in images),
+        digest(
+            sorted([image.key, image.pixels or "", image.accepted] for image in images if image.accepted is not None)
+        ),
     )
 
 
@@ -83,34 +85,42 @@ def labelled_images(
     annotations cannot be read, and if an image is annotated in two of the runs."""
     images: list[LabelledImage] = []
     annotated: dict[str, Path] = {}
-    given = _annotations_of(runs, annotations)
-    for run, decided in zip(runs, [of.decisions() for of in given], strict=True):
+    by_run = _annotations_of(runs, annotations)
+    for run, decided in zip(runs, [of_run.decisions() for of_run in by_run], strict=True):
         scores = run.store.scores_by_candidate()
         tasks = {task.task_id: task_digest(task) for task in run.store.tasks()}
         for row in run.store.outcomes():
-            of = row.candidate
-            if of.image is None:
+            candidate = row.candidate
+            if candidate.image is None:
                 continue
-            accepted = decided.get(of.work_id)
-            if accepted is not None and of.work_id in annotated:
+            accepted = decided.get(candidate.work_id)
+            if accepted is not None and candidate.work_id in annotated:
                 raise UserError(
-                    f"an image of {of.model} for {of.task_id!r} is annotated in both {annotated[of.work_id]} and "
-                    f"{run.path}: give one of the runs"
+                    f"an image of {candidate.model} for {candidate.task_id!r} is annotated in both "
+                    f"{annotated[candidate.work_id]} and {run.path}: give one of the runs"
                 )
             if accepted is not None:
-                annotated[of.work_id] = run.path
-            own = list(scores.get(of.work_id, {}).values())
+                annotated[candidate.work_id] = run.path
+            of_image = list(scores.get(candidate.work_id, {}).values())
             images.append(
-                LabelledImage(of.work_id, of.image, tasks[of.task_id], row.category, row.part_micro_usd, own, accepted)
+                LabelledImage(
+                    candidate.work_id,
+                    candidate.image,
+                    tasks[candidate.task_id],
+                    row.category,
+                    row.part_micro_usd,
+                    of_image,
+                    accepted,
+                )
             )
-    notes = dict.fromkeys(note for of in given for note in of.sampling_notes)
+    notes = dict.fromkeys(note for of_run in by_run for note in of_run.sampling_notes)
     return replace(table_of(images, names, seed), notes=tuple(notes))
 
 
 def decisions_of(runs: Sequence[RunDir], annotations: Sequence[Path]) -> list[dict[str, bool]]:
     """The annotators' consensus decisions of each run, by work id; `annotations`: a file or an annotated run for each
     run, or none at all if the runs themselves are annotated. UserError if annotations cannot be read."""
-    return [of.decisions() for of in _annotations_of(runs, annotations)]
+    return [of_run.decisions() for of_run in _annotations_of(runs, annotations)]
 
 
 def _annotations_of(runs: Sequence[RunDir], annotations: Sequence[Path]) -> list[Annotations]:

@@ -30,12 +30,12 @@ def same_inputs(runs: Sequence[RunDir]) -> Inputs:
     """The inputs of all runs. UserError if they differ."""
     first = inputs_of(runs[0])
     for run in runs[1:]:
-        found = inputs_of(run)
+        of_run = inputs_of(run)
         than, hint = f"from {runs[0].path}", "train on runs with the same judges and rubrics"
-        _refuse_judges(first, found, run.path, than, hint)
-        if set(found.scores) != set(first.scores):
+        _refuse_judges(first, of_run, run.path, than, hint)
+        if set(of_run.scores) != set(first.scores):
             raise UserError(
-                f"{run.path} is decided by {', '.join(found.scores)} and {runs[0].path} by {', '.join(first.scores)}: "
+                f"{run.path} is decided by {', '.join(of_run.scores)} and {runs[0].path} by {', '.join(first.scores)}: "
                 "train on runs that are decided by the same scores"
             )
     return first
@@ -57,17 +57,17 @@ def judges_differ(expected: Inputs, run: RunDir) -> bool:
     return _difference(expected, inputs_of(run), run.path) is not None
 
 
-def _refuse_judges(expected: Inputs, found: Inputs, path: Path, than: str, hint: str) -> None:
-    difference = _difference(expected, found, path)
+def _refuse_judges(expected: Inputs, actual: Inputs, path: Path, than: str, hint: str) -> None:
+    difference = _difference(expected, actual, path)
     if difference is not None:
         raise UserError(f"{difference} {than}: {hint}")
 
 
-def _difference(expected: Inputs, found: Inputs, path: Path) -> str | None:
+def _difference(expected: Inputs, actual: Inputs, path: Path) -> str | None:
     """The beginning of a sentence that says what differs."""
-    if expected.judges != found.judges:
+    if expected.judges != actual.judges:
         return f"the judges of {path} differ"
-    theirs, own = set(expected.rubrics), set(found.rubrics)
-    both = {name for name, _ in theirs} & {name for name, _ in own}
-    different = next((name for name, sha in sorted(own - theirs) if name in both), None)
+    theirs, ours = set(expected.rubrics), set(actual.rubrics)
+    both = {name for name, _ in theirs} & {name for name, _ in ours}
+    different = next((name for name, sha in sorted(ours - theirs) if name in both), None)
     return None if different is None else f"the rubric {different} of {path} differs"

@@ -27,8 +27,8 @@ def outputs(
     if isinstance(predictor, Calibrated):
         if log_odds is None:
             raise UserError("the predictor calibrates a model's log-odds, and none are given: give its model")
-        found = predictor.probabilities(odds_of(log_odds, keys))
-        return found, found.decided(predictor.cut)
+        probabilities = predictor.probabilities(odds_of(log_odds, keys))
+        return probabilities, probabilities.decided(predictor.cut)
     decided = predictor.decisions(features)
     if isinstance(predictor, Rule) and predictor.paid_if_accepted is None:
         values = np.where(decided.known, decided.accepted.astype(np.float64), np.nan)
@@ -44,40 +44,40 @@ def predictions(
     check_inputs(card.inputs, run, other_judge)
     rows = run.store.outcomes()
     scores = run.store.scores_by_candidate()
-    made = [row for row in rows if row.candidate.image is not None]
-    keys = [row.candidate.work_id for row in made]
+    with_image = [row for row in rows if row.candidate.image is not None]
+    keys = [row.candidate.work_id for row in with_image]
     features = feature_table(
         [list(scores.get(key, {}).values()) for key in keys],
-        [row.category for row in made],
-        [row.part_micro_usd for row in made],
-        [row.candidate.task_id for row in made],
+        [row.category for row in with_image],
+        [row.part_micro_usd for row in with_image],
+        [row.candidate.task_id for row in with_image],
         card.inputs.scores,
     )
     probabilities, decided = outputs(card.predictor, features, keys, log_odds)
     index = {key: i for i, key in enumerate(keys)}
-    found = []
+    lines = []
     for row in rows:
-        of, i = row.candidate, index.get(row.candidate.work_id)
+        candidate, i = row.candidate, index.get(row.candidate.work_id)
         if i is None:
-            given: tuple[float | None, bool | None, str | None] = (None, None, NO_IMAGE)
+            predicted: tuple[float | None, bool | None, str | None] = (None, None, NO_IMAGE)
         elif decided.known[i] and not np.isnan(probabilities.values[i]):
-            given = (float(probabilities.values[i]), bool(decided.accepted[i]), None)
+            predicted = (float(probabilities.values[i]), bool(decided.accepted[i]), None)
         else:
-            given = (None, None, decided.unscored.get(i) or probabilities.unscored[i])
-        found.append(
+            predicted = (None, None, decided.unscored.get(i) or probabilities.unscored[i])
+        lines.append(
             PredictionLine(
-                work_id=of.work_id,
-                model=of.model,
-                task_id=of.task_id,
-                deliverable=of.deliverable,
-                attempt=of.attempt,
-                probability=given[0],
-                accepted=given[1],
-                unscored=given[2],
+                work_id=candidate.work_id,
+                model=candidate.model,
+                task_id=candidate.task_id,
+                deliverable=candidate.deliverable,
+                attempt=candidate.attempt,
+                probability=predicted[0],
+                accepted=predicted[1],
+                unscored=predicted[2],
                 source=f"predictor ({card.kind})",
             )
         )
-    return found
+    return lines
 
 
 def n_used_tasks(card: Card, run: RunDir) -> tuple[int, int]:

@@ -74,7 +74,7 @@ def train_on(
         fitted = fit_held_out(features, labels, validation, decided, seed=seed)
         usable = decided[validation.known & ~np.isnan(decided)] == 1
         calibrated = "validation" if enough_to_calibrate(usable) else "training, out of fold"
-    known = ~np.isnan(images.accepted)
+    labelled = ~np.isnan(images.accepted)
     card = Card(
         kind=kind,
         predictor=dumps(fitted),
@@ -85,9 +85,11 @@ def train_on(
         trained_on=TrainedOn(
             runs=list(names),
             manifest_sha256=images.manifest_sha256,
-            n_images={split: int((known & images.mask(split)).sum()) for split in SPLITS},
+            n_images={split: int((labelled & images.mask(split)).sum()) for split in SPLITS},
             tasks={
-                split: sorted({task for task, of in zip(images.tasks, images.splits, strict=True) if of == split})
+                split: sorted(
+                    {task for task, assigned in zip(images.tasks, images.splits, strict=True) if assigned == split}
+                )
                 for split in SPLITS
             },
             calibrated_on=calibrated,
@@ -100,7 +102,7 @@ def train_on(
 
 def odds_of(log_odds: Mapping[str, float], keys: Sequence[str]) -> Floats:
     """(images,) log-odds in the order of `keys`, NaN without one. UserError for one that is not finite."""
-    found = np.array([log_odds.get(key, np.nan) for key in keys], dtype=np.float64)
-    if np.isinf(found).any():
+    odds = np.array([log_odds.get(key, np.nan) for key in keys], dtype=np.float64)
+    if np.isinf(odds).any():
         raise UserError("the model gives infinite log-odds: train it again")
-    return found
+    return odds
