@@ -50,7 +50,7 @@ class _File(Strict):
 def api_prices(suite: str) -> ApiPrices:
     """The prices that the suite's paper assumes. ConfigError if the file has none for the suite."""
     files = config_files("api_prices.yaml")
-    found = {name: of for path in reversed(files) for name, of in load_yaml(path, _File).prices.items()}
-    if suite not in found:
-        raise ConfigError(f"{files[0]} has no prices for {suite!r}, only for {', '.join(found)}: give --costs")
-    return found[suite]
+    by_suite = {name: prices for path in reversed(files) for name, prices in load_yaml(path, _File).prices.items()}
+    if suite not in by_suite:
+        raise ConfigError(f"{files[0]} has no prices for {suite!r}, only for {', '.join(by_suite)}: give --costs")
+    return by_suite[suite]

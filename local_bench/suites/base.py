@@ -155,8 +155,10 @@ class Suite(ABC):
 
     def annotated(self, results: RunResults, ratings: Mapping[str, Mapping[str, Any]]) -> RunResults:
         """The results with one annotator's decisions: `ratings` has scores and `overall` by work id."""
-        decided = {work_id: of.get("overall") for work_id, of in ratings.items()}
-        return replace(results, images=[replace(one, accepted=decided.get(one.work_id)) for one in results.images])
+        decided = {work_id: rating.get("overall") for work_id, rating in ratings.items()}
+        return replace(
+            results, images=[replace(image, accepted=decided.get(image.work_id)) for image in results.images]
+        )
 
     # ground truth
 
@@ -195,9 +197,9 @@ class Suite(ABC):
 
 def _of_part(tasks: list[Task], part: str) -> list[Task]:
     parts = {task.task_id: (task.category, *task.own.get("parts", ())) for task in tasks}
-    found = [task for task in tasks if part in parts[task.task_id]]
-    if not found:
-        known = dict.fromkeys(name for names in parts.values() for name in names)
-        suggestion = hint(part, known, f"available: {', '.join(known)}")
+    of_part = [task for task in tasks if part in parts[task.task_id]]
+    if not of_part:
+        names_of_parts = dict.fromkeys(name for names in parts.values() for name in names)
+        suggestion = hint(part, names_of_parts, f"available: {', '.join(names_of_parts)}")
         raise ConfigError(f"suite.part: unknown part {part!r}: {suggestion}")
-    return found
+    return of_part

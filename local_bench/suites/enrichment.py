@@ -47,24 +47,24 @@ class WrittenLine(Strict):
 
 def read_written(path: Path) -> dict[str, WrittenLine]:
     """Read the lines by task id. TaskFileError names file, line and reason."""
-    found: dict[str, WrittenLine] = {}
+    by_task: dict[str, WrittenLine] = {}
     remedy = "set suite.written to a file written by `local-bench extract`"
     for _, where, data in strictjson.objects(path, TaskFileError, "a line", missing=remedy, unreadable=remedy):
         line = check(data, WrittenLine, where, error=TaskFileError)
-        if line.task_id in found:
+        if line.task_id in by_task:
             raise TaskFileError(f"{where}: duplicate task {line.task_id!r}: keep one line")
-        found[line.task_id] = line
-    return found
+        by_task[line.task_id] = line
+    return by_task
 
 
 def with_written(tasks: Sequence[Task], path: Path) -> list[Task]:
     """The tasks with the data of the file. TaskFileError for an unknown task, and if the number of prompts or rules
     differs from the number of images."""
-    found = read_written(path)
-    unknown = next((task_id for task_id in found if task_id not in {task.task_id for task in tasks}), None)
+    lines = read_written(path)
+    unknown = next((task_id for task_id in lines if task_id not in {task.task_id for task in tasks}), None)
     if unknown is not None:
         raise TaskFileError(f"{path}: the suite has no task {unknown!r}: remove the line")
-    return [_with(task, found[task.task_id], path) if task.task_id in found else task for task in tasks]
+    return [_with(task, lines[task.task_id], path) if task.task_id in lines else task for task in tasks]
 
 
 def _with(task: Task, line: WrittenLine, path: Path) -> Task:
@@ -74,11 +74,11 @@ def _with(task: Task, line: WrittenLine, path: Path) -> Task:
     if line.rules and len(line.rules) != len(task.deliverables):
         n = len(task.deliverables)
         raise TaskFileError(f"{path}: {task.task_id!r} requests {n} images, but has rules for {len(line.rules)}")
-    rules = tuple(of.model_dump(exclude_defaults=True) for of in line.rules)
-    own = {name: getattr(line, name) for name in ("changes", "preservations", "prompts") if getattr(line, name)}
+    rules = tuple(rule.model_dump(exclude_defaults=True) for rule in line.rules)
+    fields = {name: getattr(line, name) for name in ("changes", "preservations", "prompts") if getattr(line, name)}
     return replace(
         task,
         evaluation_points=tuple(line.points) or task.evaluation_points,
         rules=rules if any(rules) else task.rules,
-        own=task.own | own,
+        own=task.own | fields,
     )

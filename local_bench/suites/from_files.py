@@ -66,8 +66,9 @@ class FilesSuite(Suite):
             for rubric in self.description.rubrics:
                 points = task.evaluation_points if rubric in self.description.per_point else ("",)
                 for k, point in enumerate(points):
-                    given = (*slots, (POINT, point))
-                    yield (deliverable, rubric, k, 0), Question(rubric, k, (image, *task.input_images), given, roles)
+                    all_slots = (*slots, (POINT, point))
+                    question = Question(rubric, k, (image, *task.input_images), all_slots, roles)
+                    yield (deliverable, rubric, k, 0), question
 
     def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
         return {
@@ -112,20 +113,20 @@ def suite_of(path: Path) -> Suite:
 
 @cache
 def _suite(path: Path, mtime_ns: int, size: int) -> Suite:
-    found = load_yaml(path, Description)
-    fields = [field for of in found.rubrics.values() for field in of]
-    unknown = sorted({*found.thresholds} - {*fields}) + sorted({*found.per_point} - {*found.rubrics})
+    description = load_yaml(path, Description)
+    fields = [field for rubric in description.rubrics.values() for field in rubric]
+    unknown = sorted({*description.thresholds} - {*fields}) + sorted({*description.per_point} - {*description.rubrics})
     if unknown:
         raise ConfigError(f"{path}: {unknown[0]!r} is not under rubrics: add it, or correct the name")
     if len(set(fields)) < len(fields):
         raise ConfigError(f"{path}: two rubrics have a field of the same name: rename one")
     attributes = {
         "name": path.stem,
-        "shipped": path.parent / found.tasks,
+        "shipped": path.parent / description.tasks,
         "scores_of_judge": tuple(fields),
-        "rubrics": found.rubrics,
-        "description": found,
-        **found.model_dump(
+        "rubrics": description.rubrics,
+        "description": description,
+        **description.model_dump(
             include={"title", "licence", "source", "thresholds", "top_score", "attempts", "unsupported"}
         ),
     }

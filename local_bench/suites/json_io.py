@@ -48,8 +48,8 @@ def line_of(text: str, keys: Sequence[str]) -> int:
     at = 0
     for key in keys:
         forms = (f"{json.dumps(key)}", f"{json.dumps(key, ensure_ascii=False)}")
-        found = [i for i in (text.find(form, at) for form in forms) if i >= 0]
-        at = min(found, default=at)
+        positions = [i for i in (text.find(form, at) for form in forms) if i >= 0]
+        at = min(positions, default=at)
     return text.count("\n", 0, at) + 1
 
 

@@ -109,7 +109,7 @@ def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
         else:
             notes.append(f"The reference image {relative} is not there; the order goes on without it.")
     unscored = None
-    given: dict[str, str] = {}
+    by_role: dict[str, str] = {}
     for role, file, is_what in (
         ("mask", order.mask_image, "mask {}, which marks what the order asks to edit"),
         ("source", order.source_image, "source image {}, which the order asks to edit"),
@@ -118,7 +118,7 @@ def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
             continue
         path = safe_join(folder, file)
         if path.exists():
-            given[role] = keep((load_mask if role == "mask" else load_image)(path))
+            by_role[role] = keep((load_mask if role == "mask" else load_image)(path))
         else:
             unscored = f"The {is_what.format(file)}, is not there."
     return Task(
@@ -129,8 +129,8 @@ def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
         brief=order.brief,
         deliverables=tuple(order.deliverables),
         evaluation_points=tuple(order.evaluation_points or ()),
-        source_sha256=given.get("source"),
-        mask_sha256=given.get("mask"),
+        source_sha256=by_role.get("source"),
+        mask_sha256=by_role.get("mask"),
         reference_sha256=tuple(references),
         rules=tuple(rules.model_dump(exclude_defaults=True) for rules in order.rules),
         notes=tuple(notes),

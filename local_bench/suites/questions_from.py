@@ -68,18 +68,18 @@ def borrowed_questions(
 
 def borrowed_scores(names: list[str], task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
     """Deliverable -> scores of the other benchmarks; not applicable if one has no questions about the task."""
-    found: dict[int, list[Score]] = {i: [] for i in range(1, len(task.deliverables) + 1)}
+    by_deliverable: dict[int, list[Score]] = {i: [] for i in range(1, len(task.deliverables) + 1)}
     for name in names:
         other = BENCHMARKS[name]
-        for i, scores in found.items():
+        for i, scores in by_deliverable.items():
             fitted = other.fit(_alone(task, i))
             if fitted is None:
-                scores += [Score(own, None, applies=False) for own in other.names.values()]
+                scores += [Score(ours, None, applies=False) for ours in other.names.values()]
                 continue
             mine = {(1, *key[1:]): verdict for key, verdict in verdicts.items() if key[0] == i}
             by_name = {score.name: score for score in other.scores(fitted, mine)}
-            scores += [replace(by_name[theirs], name=own) for theirs, own in other.names.items()]
-    return found
+            scores += [replace(by_name[theirs], name=ours) for theirs, ours in other.names.items()]
+    return by_deliverable
 
 
 def derived_scores(suite_name: str, names: list[str], results: RunResults) -> Iterator[tuple[str, Score]]:
@@ -95,8 +95,8 @@ def derived_scores(suite_name: str, names: list[str], results: RunResults) -> It
         if image.pixels_sha256 is None:
             continue
         if "ice-bench" in benchmarks:
-            own = BENCHMARKS["ice-bench"].names
-            theirs = {name: image.scores[ours] for name, ours in own.items() if ours in image.scores}
+            names_here = BENCHMARKS["ice-bench"].names
+            theirs = {name: image.scores[ours] for name, ours in names_here.items() if ours in image.scores}
             yield image.work_id, image_score(image.task, image.scores | theirs)
         if image.work_id in cases:
             yield image.work_id, cases[image.work_id]
@@ -111,12 +111,12 @@ def pass_fail(names: list[str]) -> tuple[str, ...]:
 
 def scale_of(suite_name: str, score: str) -> tuple[float, float] | None:
     """The ends of the scale of a judge's score of the suite or of another benchmark; None for other scores."""
-    of = next((name for name, other in BENCHMARKS.items() if score in other.names.values()), suite_name)
-    if of == VQA:
+    benchmark = next((name for name, other in BENCHMARKS.items() if score in other.names.values()), suite_name)
+    if benchmark == VQA:
         return (0.0, 1.0)
-    entry = suite(of)
-    known = of != suite_name or score in entry.scores_of_judge
-    return None if entry.top_score is None or not known else (0.0, entry.top_score)
+    entry = suite(benchmark)
+    is_of_judge = benchmark != suite_name or score in entry.scores_of_judge
+    return None if entry.top_score is None or not is_of_judge else (0.0, entry.top_score)
 
 
 def _alone(task: Task, number: int) -> Task:
@@ -133,8 +133,8 @@ def _ice(task: Task) -> Task | None:
 
 
 def _idea(task: Task) -> Task | None:
-    given = task.input_images
-    collage = {"given": given, "outputs": (1,), "card": False}
+    inputs = task.input_images
+    collage = {"given": inputs, "outputs": (1,), "card": False}
     points = task.evaluation_points
     return replace(task, own=task.own | {"sheets": [collage] * len(points)}) if points else None
 
@@ -144,10 +144,10 @@ def _idea_scores(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
     values = []
     for k in range(len(task.evaluation_points)):
         repeats = [verdicts.get((1, idea_bench.RUBRIC, k, repeat)) for repeat in range(REPEATS)]
-        known = [value for v in repeats if v is not None and (value := v.value("met")) is not None]
-        if len(known) < len(repeats):
-            return [Score(IDEA_MET, None, f"{len(repeats) - len(known)} askings of point {k + 1} have no answer")]
-        values.append(fmean(known))
+        answered = [value for v in repeats if v is not None and (value := v.value("met")) is not None]
+        if len(answered) < len(repeats):
+            return [Score(IDEA_MET, None, f"{len(repeats) - len(answered)} askings of point {k + 1} have no answer")]
+        values.append(fmean(answered))
     return [Score(IDEA_MET, fmean(values))]
 
 

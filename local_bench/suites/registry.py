@@ -31,14 +31,14 @@ def suite(name: str) -> Suite:
     loaded."""
     if name in _SUITES:
         return _loaded(name, _SUITES[name])
-    known = _known()
-    if name not in known and (described := file_of(name)):
+    registered = _known()
+    if name not in registered and (described := file_of(name)):
         return suite_of(described)
-    if name not in known:
+    if name not in registered:
         available = suite_names()
         suggestion = hint(name, available, f"available: {', '.join(available)}")
         raise ConfigError(f"suite.name: unknown suite {name!r}: {suggestion}")
-    return _loaded(name, known[name])
+    return _loaded(name, registered[name])
 
 
 @cache

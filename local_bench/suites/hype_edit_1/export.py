@@ -73,8 +73,8 @@ def _dataset(rows: list[ImageResult]) -> str:
 
 
 def _ratings(rows: list[ImageResult]) -> list[AttemptScore]:
-    found = [(row, row.scores.get(RATING)) for row in rows if row.supported and row.pixels_sha256]
+    rated = [(row, row.scores.get(RATING)) for row in rows if row.supported and row.pixels_sha256]
     return [
         AttemptScore(row.model, row.task.task_id, row.attempt, None if score is None else score.value)
-        for row, score in found
+        for row, score in rated
     ]

@@ -79,8 +79,8 @@ def published(
     tables = {name: outcomes(by_model[name], judgements.task_ids, attempts) for name in present}
     counted = {name: count_attempts(table) for name, table in tables.items()}
     judged = {(row.model, row.task_id, row.attempt) for row in judgements.rows}
-    known = None if ratings is None else [r for r in ratings if (r.model, r.task_id, r.attempt) in judged]
-    workflows = {name: _workflows(name, tables[name], judgements, review, known) for name in present}
+    matched = None if ratings is None else [r for r in ratings if (r.model, r.task_id, r.attempt) in judged]
+    workflows = {name: _workflows(name, tables[name], judgements, review, matched) for name in present}
     models = {
         name: model_json(counted[name], usd.get(name), review)
         | {"workflows": [_worked_json(w, usd.get(name), review) for w in workflows[name]]}
@@ -124,7 +124,7 @@ def published(
         data["sensitivity"] = grid_json(grid, rank_changes, "effective_cost_usd")
         shown += grid_table(grid, rank_changes)
     notes = _notes(models, absent, costs, attempts)
-    if unmatched := len(ratings or ()) - len(known or ()):
+    if unmatched := len(ratings or ()) - len(matched or ()):
         notes.append(f"{unmatched} scores belong to no attempt in the judgements and are ignored")
     return Published(data, shown, notes)
 
@@ -166,7 +166,7 @@ def _workflows(
 
 def model_json(counted: AttemptCounts, usd: Fraction | None, review: Review) -> dict[str, Any]:
     shown, best, cap = counted.shown, counted.at_best, review.retry_cap
-    gap, found = counted.hype_gap_ends, _intervals(shown, usd, review)
+    gap, ends_by_figure = counted.hype_gap_ends, _intervals(shown, usd, review)
     return {
         "pass_rate": number(shown.pass_rate),
         "pass_rate_high": number(best.pass_rate),
@@ -192,25 +192,25 @@ def model_json(counted: AttemptCounts, usd: Fraction | None, review: Review) -> 
         "n": shown.n_tasks * shown.attempts - counted.n_unscored - counted.n_missing,
         "n_unscored": counted.n_unscored,
         "n_missing": counted.n_missing,
-        "intervals": {name: None if of is None else list(of) for name, of in found.items()},
+        "intervals": {name: None if ends is None else list(ends) for name, ends in ends_by_figure.items()},
         **{
-            f"{UNBIASED.get(name, name)}_ci95_{end}": None if of is None else of[i]
-            for name, of in found.items()
+            f"{UNBIASED.get(name, name)}_ci95_{end}": None if ends is None else ends[i]
+            for name, ends in ends_by_figure.items()
             for i, end in enumerate(("low", "high"))
         },
     }
 
 
-def _intervals(of: Reliability, usd: Fraction | None, review: Review) -> Mapping[str, Ends | None]:
-    return intervals(of, None if usd is None else usd + review.usd, review.retry_cap)
+def _intervals(reliability: Reliability, usd: Fraction | None, review: Review) -> Mapping[str, Ends | None]:
+    return intervals(reliability, None if usd is None else usd + review.usd, review.retry_cap)
 
 
-def _cost(of: Reliability, usd: Fraction | None, review: Review) -> Fraction | None:
-    return None if usd is None else of.effective_cost_usd(usd + review.usd, review.retry_cap)
+def _cost(reliability: Reliability, usd: Fraction | None, review: Review) -> Fraction | None:
+    return None if usd is None else reliability.effective_cost_usd(usd + review.usd, review.retry_cap)
 
 
-def _cost_unbiased(of: Reliability, usd: Fraction | None, review: Review) -> Fraction | None:
-    return None if usd is None else of.effective_cost_usd_unbiased(usd + review.usd, review.retry_cap)
+def _cost_unbiased(reliability: Reliability, usd: Fraction | None, review: Review) -> Fraction | None:
+    return None if usd is None else reliability.effective_cost_usd_unbiased(usd + review.usd, review.retry_cap)
 
 
 def _row(model: str, r: Reliability, usd: Fraction | None, review: Review) -> list[str]:

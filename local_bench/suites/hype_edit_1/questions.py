@@ -49,15 +49,15 @@ def enrichment_question(task: Task) -> Question | None:
 
 def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
     """The one question about an attempt: its input images, then the result."""
-    given = task.input_images
+    inputs = task.input_images
     slots = (
         ("instruction", task.brief),
         ("changes", _listed(task.own.get("changes") or [task.brief])),
         ("preservations", _listed(task.own.get("preservations") or [_ALL_ELSE])),
     )
     for deliverable, pixels in sorted(images.items()):
-        roles = (*("source",) * len(given), "result")
-        yield (deliverable, "hype_edit", 0, 0), Question("hype_edit", 0, (*given, pixels), slots, roles)
+        roles = (*("source",) * len(inputs), "result")
+        yield (deliverable, "hype_edit", 0, 0), Question("hype_edit", 0, (*inputs, pixels), slots, roles)
 
 
 def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:

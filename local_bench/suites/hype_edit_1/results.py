@@ -112,9 +112,9 @@ def read_file(path: Path) -> Judgements:
     model, two aliases for one model, a duplicate attempt, a verdict that is neither PASS nor FAIL."""
     data, text = read_object(path, "file of judgements")
     if data.get("schema_version") != SCHEMA_VERSION:
-        given = data.get("schema_version")
+        version = data.get("schema_version")
         raise ResultFileError(
-            f"{path}: schema_version is {short(given)}, but only schema {SCHEMA_VERSION} is supported"
+            f"{path}: schema_version is {short(version)}, but only schema {SCHEMA_VERSION} is supported"
         )
 
     def fault(keys: list[str], what: str) -> ResultFileError:

@@ -58,12 +58,12 @@ class HypeEdit1(Suite):
         passed: dict[tuple[str, str], list[bool]] = {}
         for image in results.images:
             passed.setdefault((image.model, image.task.task_id), []).append(image.accepted is True)
-        for of, attempts in passed.items():
+        for model_and_task, attempts in passed.items():
             n, c = len(attempts), sum(attempts)
             within, tries = pass_at_k_unbiased(n, c, RETRY_CAP), expected_attempts_unbiased(n, c)
             if within is not None and tries is not None:
-                yield TaskFigure(f"pass@{RETRY_CAP}", *of, float(within))
-                yield TaskFigure("expected attempts", *of, float(tries), widest=RETRY_CAP - 1)
+                yield TaskFigure(f"pass@{RETRY_CAP}", *model_and_task, float(within))
+                yield TaskFigure("expected attempts", *model_and_task, float(tries), widest=RETRY_CAP - 1)
 
     def published(self, results: RunResults) -> dict[str, Published]:
         return export.published(results)
@@ -75,5 +75,5 @@ class HypeEdit1(Suite):
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
         for row in read_judgements(files).rows:
-            given = None if row.passed is None else {questions.PASS: row.passed, "overall": row.passed}
-            yield (row.model, row.task_id, 1, row.attempt), given
+            labels = None if row.passed is None else {questions.PASS: row.passed, "overall": row.passed}
+            yield (row.model, row.task_id, 1, row.attempt), labels

@@ -66,11 +66,11 @@ def _task(entry: EditTask, path: Path, keep: KeepImage) -> Task:
     images, absent = [], []
     for name in entry.input_images:
         candidates = [safe_join(path.parent, f"{folder}{entry.task_id}/{name}") for folder in _FOLDERS]
-        found = next((candidate for candidate in candidates if candidate.exists()), None)
-        if found is None:
+        file = next((candidate for candidate in candidates if candidate.exists()), None)
+        if file is None:
             absent.append(name)
         else:
-            images.append(keep(load_image(found)))
+            images.append(keep(load_image(file)))
     unscored = f"Its picture {absent[0]} is not at {entry.task_id}/{absent[0]} beside {path.name}." if absent else None
     return Task(
         task_id=entry.task_id,

@@ -30,13 +30,13 @@ class Results:
     @property
     def lacking(self) -> dict[str, tuple[str, ...]]:
         """Task -> needed metrics that none of its items has; only tasks that lack any."""
-        found: dict[str, tuple[str, ...]] = {}
+        absent_by_task: dict[str, tuple[str, ...]] = {}
         for task in dict.fromkeys(item.task for item in self.items):
-            own = [item.metrics for item in self.items if item.task == task]
-            absent = tuple(name for name in needed(task) if all(of.get(name) is None for of in own))
+            of_task = [item.metrics for item in self.items if item.task == task]
+            absent = tuple(name for name in needed(task) if all(metrics.get(name) is None for metrics in of_task))
             if absent:
-                found[task] = absent
-        return found
+                absent_by_task[task] = absent
+        return absent_by_task
 
     @property
     def scored(self) -> list[Item]:
@@ -62,29 +62,29 @@ class Results:
 def results_by_model(results: RunResults) -> dict[str, Results]:
     """Each model's results, computed from the ledger; only models with a supported task."""
     rows = results.images
-    found = {model: Results(_items([row for row in rows if row.model == model])) for model in results.models}
-    return {model: of for model, of in found.items() if of.items}
+    by_model = {model: Results(_items([row for row in rows if row.model == model])) for model in results.models}
+    return {model: result for model, result in by_model.items() if result.items}
 
 
 def published(results: RunResults) -> dict[str, Published]:
     """Each model's numbers, computed from the ledger: equal to those of `score` on the files that `write` writes."""
-    found = {}
-    for model, of in results_by_model(results).items():
-        numbers_of = numbers.published(of.scored)
-        found[model] = replace(numbers_of, notes=[*of.notes, *numbers_of.notes])
-    return found
+    by_model = {}
+    for model, result in results_by_model(results).items():
+        numbers_of = numbers.published(result.scored)
+        by_model[model] = replace(numbers_of, notes=[*result.notes, *numbers_of.notes])
+    return by_model
 
 
 def notes(results: RunResults) -> list[str]:
     """What `write` omits, one sentence each."""
-    return [f"{model}: {sentence}" for model, of in results_by_model(results).items() for sentence in of.notes]
+    return [f"{model}: {sentence}" for model, result in results_by_model(results).items() for sentence in result.notes]
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
     """Write the files of every model to `out`/results, with paths relative to `out`; return the files to score: the
     eval_result.txt of every model that has a task with all its metrics."""
     rows = results.images
-    found = results_by_model(results)
+    by_model = results_by_model(results)
     files = []
     for model in results.models:
         folder = f"results/{model}"
@@ -94,7 +94,7 @@ def write(results: RunResults, out: Path) -> list[Path]:
             if path is not None:
                 paths[row.task.task_id] = path.relative_to(out).as_posix()
         write_text(out, f"{folder}/gen_info.json", json.dumps(paths, indent=1) + "\n")
-        items = found[model].scored if model in found else []
+        items = by_model[model].scored if model in by_model else []
         if items:
             files.append(write_text(out, f"{folder}/eval_result.txt", "".join(f"{_line(item)}\n" for item in items)))
         else:
@@ -116,8 +116,8 @@ def _items(rows: Sequence[ImageResult]) -> list[Item]:
 def _metrics(row: ImageResult) -> dict[str, float | None]:
     """The task's metrics by the benchmark's names, None for a metric without a value; a variant (`NAME:CARD`) under its
     own name."""
-    found: dict[str, float | None] = dict.fromkeys(row.task.metrics)
+    metrics: dict[str, float | None] = dict.fromkeys(row.task.metrics)
     for name, score in row.scores.items():
         if name.partition(":")[0] in row.task.metrics:
-            found[name] = score.value if row.pixels_sha256 else None
-    return found
+            metrics[name] = score.value if row.pixels_sha256 else None
+    return metrics

@@ -40,10 +40,10 @@ def published(items: Sequence[Item]) -> Published:
     scores = {name: task.score for name, task in tasks.items()}
     lows = {name: task.low for name, task in tasks.items()}
     highs = {name: task.high for name, task in tasks.items()}
-    whole = [overall(of) for of in (scores, lows, highs)]
+    whole = [overall(by_name) for by_name in (scores, lows, highs)]
     scored = [task.items for task in tasks.values() if task.items]
     ends = {name: stratified_interval([(1.0, task.items)]) if task.items else None for name, task in tasks.items()}
-    ends_overall = stratified_interval([(1 / len(scored), of) for of in scored])
+    ends_overall = stratified_interval([(1 / len(scored), values) for values in scored])
     absent = [name for name in TASKS if name not in by_task]
     unscored = [name for name, score in scores.items() if score is None]
     data = {
@@ -54,8 +54,8 @@ def published(items: Sequence[Item]) -> Published:
         "tasks_high": highs,
         "overall_low": whole[1],
         "overall_high": whole[2],
-        "tasks_ci95_low": {name: of and of[0] for name, of in ends.items()},
-        "tasks_ci95_high": {name: of and of[1] for name, of in ends.items()},
+        "tasks_ci95_low": {name: interval and interval[0] for name, interval in ends.items()},
+        "tasks_ci95_high": {name: interval and interval[1] for name, interval in ends.items()},
         "overall_ci95_low": ends_overall and ends_overall[0],
         "overall_ci95_high": ends_overall and ends_overall[1],
         "dimensions": {name: task.dimensions for name, task in tasks.items()},
@@ -96,11 +96,13 @@ def image_score(task: Task, scores: Mapping[str, Score]) -> Score:
     name = task.category if task.category in TASKS else _kind(task)
     if name is None:
         return Score(COMPOSITE, None, applies=False)
-    found = {metric: scores.get(metric) for metric in needed(name)}
-    means = {metric: score.value for metric, score in found.items() if score is not None and score.value is not None}
+    by_metric = {metric: scores.get(metric) for metric in needed(name)}
+    means = {
+        metric: score.value for metric, score in by_metric.items() if score is not None and score.value is not None
+    }
     lacking = [
         f"{metric} {score.unscored or 'does not apply' if score else 'was not computed'}"
-        for metric, score in found.items()
+        for metric, score in by_metric.items()
         if metric not in means
     ]
     return Score(COMPOSITE, None, "; ".join(lacking)) if lacking else Score(COMPOSITE, composite(name, means))

@@ -36,13 +36,13 @@ Key = tuple[int, str, int, int]
 def deliverables(task: Task, mask_apart: bool = False) -> list[Deliverable]:
     """The one image that an item requests; with `mask_apart` for a model with a mask input, for which the mask is not
     an input image explained in the prompt."""
-    given = _given(task, mask_apart)
+    inputs = _given(task, mask_apart)
     prompt = _MARK.sub(lambda mark: _place(task, mark, mask_apart), task.brief)
     if mask_apart:
-        return [Deliverable(task.task_id, 1, prompt, given, task.mask_sha256)]
+        return [Deliverable(task.task_id, 1, prompt, inputs, task.mask_sha256)]
     if task.mask_sha256 is not None:
         prompt += f" Image {1 + (task.source_sha256 is not None)} is a mask: only what is white in it is to change."
-    return [Deliverable(task.task_id, 1, prompt, given)]
+    return [Deliverable(task.task_id, 1, prompt, inputs)]
 
 
 def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:

@@ -55,7 +55,7 @@ class Item(BaseModel):
     TaskLevel2: str = ""
     SourceImage: str = ""
     SourceMask: str = ""
-    ReferenceImages: Annotated[list[str], BeforeValidator(lambda given: [] if given == "" else given)] = Field(
+    ReferenceImages: Annotated[list[str], BeforeValidator(lambda value: [] if value == "" else value)] = Field(
         default=[], max_length=16
     )
     """As in the official code, an empty string means none."""
@@ -103,11 +103,11 @@ def _task(item: Item, path: Path, keep: KeepImage) -> Task:
         if not relative:
             return None
         candidates = [safe_join(root, relative) for root in (path.parent, path.parent.parent)]
-        found = next((candidate for candidate in candidates if candidate.exists()), None)
-        if found is None:
+        file = next((candidate for candidate in candidates if candidate.exists()), None)
+        if file is None:
             absent.append(relative)
             return None
-        return keep(load(found))
+        return keep(load(file))
 
     source, mask = stored(item.SourceImage), stored(item.SourceMask, load_mask)
     references = [sha for sha in map(stored, item.ReferenceImages) if sha]

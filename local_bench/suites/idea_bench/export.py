@@ -35,10 +35,10 @@ def published(results: RunResults) -> dict[str, Published]:
 def results_by_model(results: RunResults) -> dict[str, list[Row]]:
     """Each model's answers, computed from the ledger; only models with a supported case."""
     verdicts = results.verdicts
-    found = {
+    rows_by_model = {
         model: [row for case in cases for row in _rows(case, verdicts)] for model, cases in _cases(results).items()
     }
-    return {model: rows for model, rows in found.items() if rows}
+    return {model: rows for model, rows in rows_by_model.items() if rows}
 
 
 def case_scores(results: RunResults) -> dict[str, Score]:
@@ -47,13 +47,15 @@ def case_scores(results: RunResults) -> dict[str, Score]:
     cases: dict[tuple[str, str, int], Case] = {}
     for row in results.images:
         cases.setdefault((row.model, row.task.task_id, row.attempt), []).append(row)
-    found: dict[str, Score] = {}
+    by_work: dict[str, Score] = {}
     for case in cases.values():
-        of = subtask(numbers.answers(_rows(case, results.verdicts)))
-        reason = None if of.low == of.high else f"{of.n_unscored} of {QUESTIONS * REPEATS} answers are missing"
-        score = Score(CASE, None if reason else float(of.low), reason)
-        found |= {image.work_id: score for image in case if image.pixels_sha256}
-    return found
+        counted = subtask(numbers.answers(_rows(case, results.verdicts)))
+        reason = None
+        if counted.low != counted.high:
+            reason = f"{counted.n_unscored} of {QUESTIONS * REPEATS} answers are missing"
+        score = Score(CASE, None if reason else float(counted.low), reason)
+        by_work |= {image.work_id: score for image in case if image.pixels_sha256}
+    return by_work
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
@@ -64,13 +66,13 @@ def write(results: RunResults, out: Path) -> list[Path]:
         lines = csv.writer(buffer)
         lines.writerow(HEADER)
         for case in cases:
-            own = case[0].task.own
+            of_task = case[0].task.own
             for image in case:
                 if image.pixels_sha256:
                     name = f"{image.deliverable:04d}.jpg"
-                    results.write_image(image.pixels_sha256, out, f"outputs/{model}/{own['case_dir']}/{name}")
+                    results.write_image(image.pixels_sha256, out, f"outputs/{model}/{of_task['case_dir']}/{name}")
             for row in _rows(case, verdicts):
-                folder = f"outputs/{model}_stitched/{own['case_dir']}"
+                folder = f"outputs/{model}_stitched/{of_task['case_dir']}"
                 collage = _write_sheet(results, case, row.question, out, folder)
                 case_verdicts = [_verdict(case, verdicts, row.question - 1, k) for k in range(REPEATS)]
                 answers = [_cells(score, verdict) for score, verdict in zip(row.scores, case_verdicts, strict=True)]
@@ -84,25 +86,25 @@ def write(results: RunResults, out: Path) -> list[Path]:
 
 def _cases(results: RunResults) -> dict[str, list[Case]]:
     rows = [row for row in results.images if row.attempt == 1]
-    found: dict[str, dict[str, Case]] = {model: {} for model in results.models}
+    by_model: dict[str, dict[str, Case]] = {model: {} for model in results.models}
     for row in rows:
         if row.supported:
-            found[row.model].setdefault(row.task.task_id, []).append(row)
-    return {model: list(cases.values()) for model, cases in found.items()}
+            by_model[row.model].setdefault(row.task.task_id, []).append(row)
+    return {model: list(cases.values()) for model, cases in by_model.items()}
 
 
 def _verdict(case: Case, verdicts: Verdicts, point: int, repeat: int) -> Verdict | None:
-    found = (verdicts.get(image.work_id, {}).get((RUBRIC, point, repeat)) for image in case if image.pixels_sha256)
-    return next((verdict for verdict in found if verdict is not None), None)
+    of_images = (verdicts.get(image.work_id, {}).get((RUBRIC, point, repeat)) for image in case if image.pixels_sha256)
+    return next((verdict for verdict in of_images if verdict is not None), None)
 
 
 def _rows(case: Case, verdicts: Verdicts) -> list[Row]:
-    own = case[0].task.own
+    of_task = case[0].task.own
     return [
         Row(
-            own["uid"],
+            of_task["uid"],
             case[0].task.title,
-            own["case_id"],
+            of_task["case_id"],
             k + 1,
             tuple(_score(_verdict(case, verdicts, k, repeat)) for repeat in range(REPEATS)),
             case[0].task.category,
@@ -133,11 +135,11 @@ def _write_sheet(results: RunResults, case: Case, question: int, out: Path, fold
         collage_image = count_card(len(outputs))
     else:
         try:
-            given = [results.load_input(sha) for sha in collage["given"]]
-            shown = [*given, *(results.load(sha) for sha in outputs)]
+            inputs = [results.load_input(sha) for sha in collage["given"]]
+            shown = [*inputs, *(results.load(sha) for sha in outputs)]
         except RunImageError:
             return None  # reported elsewhere
-        collage_image = stitched(shown, Collage(rows=(len(given), len(outputs))))
+        collage_image = stitched(shown, Collage(rows=(len(inputs), len(outputs))))
     buffer = io.BytesIO()
     collage_image.save(buffer, **FORMATS["jpg"])
     return write_bytes(out, f"{folder}/{question:04d}.jpg", buffer.getvalue())

@@ -30,22 +30,22 @@ def published(rows: Sequence[Row]) -> Published:
     low = {name: category(tasks[uid].low for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
     high = {name: category(tasks[uid].high for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
     outside = [uid for uid in tasks if of_task[uid] is None]
-    known = not outside
+    all_placed = not outside
     of_category = {name: [tasks[uid] for uid in tasks if of_task[uid] == name] for name in CATEGORIES}
-    ends = {name: interval([own], 1) if known else None for name, own in of_category.items()}
-    ends_overall = interval(of_category.values(), len(CATEGORIES)) if known else None
+    ends = {name: interval([subtasks], 1) if all_placed else None for name, subtasks in of_category.items()}
+    ends_overall = interval(of_category.values(), len(CATEGORIES)) if all_placed else None
     unsupported = [name for name in CATEGORIES if low[name] is None]
     left = sum(task.n_unscored for task in tasks.values()), sum(task.n_missing for task in tasks.values())
     data = {
         "suite": "idea-bench",
         "tasks": {uid: number(task.low) for uid, task in tasks.items()},
-        "categories": {name: number(_counted(low[name], known)) for name in CATEGORIES},
-        "overall": number(overall(low)) if known else None,
+        "categories": {name: number(_counted(low[name], all_placed)) for name in CATEGORIES},
+        "overall": number(overall(low)) if all_placed else None,
         "tasks_high": {uid: number(task.high) for uid, task in tasks.items()},
-        "categories_high": {name: number(_counted(high[name], known)) for name in CATEGORIES},
-        "overall_high": number(overall(high)) if known else None,
-        "categories_ci95_low": {name: of and of[0] for name, of in ends.items()},
-        "categories_ci95_high": {name: of and of[1] for name, of in ends.items()},
+        "categories_high": {name: number(_counted(high[name], all_placed)) for name in CATEGORIES},
+        "overall_high": number(overall(high)) if all_placed else None,
+        "categories_ci95_low": {name: bounds and bounds[0] for name, bounds in ends.items()},
+        "categories_ci95_high": {name: bounds and bounds[1] for name, bounds in ends.items()},
         "overall_ci95_low": ends_overall and ends_overall[0],
         "overall_ci95_high": ends_overall and ends_overall[1],
         "without_tasks": unsupported,
@@ -55,7 +55,7 @@ def published(rows: Sequence[Row]) -> Published:
         "n_unscored": left[0],
         "n_missing": left[1],
     }
-    names = {uid: of[0].task_name for uid, of in by_task.items()}
+    names = {uid: task_rows[0].task_name for uid, task_rows in by_task.items()}
     tables = [
         (
             ["task", "name", "category", "score", "at best", "cases", "unscored", "missing"],
@@ -64,8 +64,13 @@ def published(rows: Sequence[Row]) -> Published:
         (
             ["category", "score", "95 % (other cases)", "at best"],
             [
-                *(_averaged(n, _counted(low[n], known), ends[n], _counted(high[n], known)) for n in CATEGORIES),
-                _averaged("all", overall(low) if known else None, ends_overall, overall(high) if known else None),
+                *(
+                    _averaged(n, _counted(low[n], all_placed), ends[n], _counted(high[n], all_placed))
+                    for n in CATEGORIES
+                ),
+                _averaged(
+                    "all", overall(low) if all_placed else None, ends_overall, overall(high) if all_placed else None
+                ),
             ],
         ),
     ]
@@ -87,10 +92,10 @@ def category_of(rows: Sequence[Row]) -> str | None:
     return next((row.category for row in rows if row.category), CATEGORY_OF.get(rows[0].task_id))
 
 
-def _counted(score: Fraction | None, known: bool) -> Fraction | None:
+def _counted(score: Fraction | None, all_placed: bool) -> Fraction | None:
     """A category's score as counted in the overall score: 0 for a category without tasks (a dash in table 2); None if a
     task of unknown category may belong to it."""
-    return Fraction(0) if score is None and known else score
+    return Fraction(0) if score is None and all_placed else score
 
 
 def _task(uid: str, name: str, category_name: str | None, task: Subtask) -> list[str]:

@@ -43,11 +43,11 @@ def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
 
 def enrichment_question(task: Task) -> Question | None:
     """The question that requests the brief as prompts for text-only models; None if the brief itself can be used."""
-    given = task.reference_sha256
-    if "prompts" in task.own or (not given and len(task.deliverables) == 1):
+    inputs = task.reference_sha256
+    if "prompts" in task.own or (not inputs and len(task.deliverables) == 1):
         return None
     slots = (("brief", task.brief), ("count", str(len(task.deliverables))))
-    return Question("rephrase", 0, given, slots, ("input",) * len(given))
+    return Question("rephrase", 0, inputs, slots, ("input",) * len(inputs))
 
 
 def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
@@ -77,26 +77,28 @@ def _collage_text(task: Task, collage: Mapping[str, Any]) -> str:
     if collage["card"]:
         return "[About an image that shows the number of results as a digit]\n"
     number = {sha: i for i, sha in enumerate(task.reference_sha256, 1)}
-    given = [number[sha] for sha in collage["given"] if sha in number]
+    references = [number[sha] for sha in collage["given"] if sha in number]
     rows = [
-        f"{name} {', '.join(map(str, of))}" for name, of in (("reference", given), ("image", collage["outputs"])) if of
+        f"{name} {', '.join(map(str, numbers))}"
+        for name, numbers in (("reference", references), ("image", collage["outputs"]))
+        if numbers
     ]
-    several = len(given) + len(collage["outputs"]) > 1
+    several = len(references) + len(collage["outputs"]) > 1
     return f"[About {' in the upper row, '.join(rows)}{' in the lower row' * (len(rows) - 1)}]\n" if several else ""
 
 
 def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
     """For each question the fraction of its repeats that were answered yes; the images of a case share the scores."""
-    found = []
+    by_question = []
     for k, name in enumerate(SCORES):
         repeats = [_of_case(task, verdicts, k, repeat) for repeat in range(REPEATS)]
         values = [verdict.value("met") for verdict in repeats if verdict is not None]
-        known = [value for value in values if value is not None]
-        if len(known) == REPEATS:
-            found.append(Score(name, fmean(known)))
+        answered = [value for value in values if value is not None]
+        if len(answered) == REPEATS:
+            by_question.append(Score(name, fmean(answered)))
         else:
-            found.append(Score(name, None, f"{REPEATS - len(known)} of {REPEATS} askings have no answer"))
-    return dict.fromkeys(_numbers(task), found)
+            by_question.append(Score(name, None, f"{REPEATS - len(answered)} of {REPEATS} askings have no answer"))
+    return dict.fromkeys(_numbers(task), by_question)
 
 
 def _of_case(task: Task, verdicts: Mapping[Key, Verdict], point: int, repeat: int) -> Verdict | None:

@@ -59,18 +59,18 @@ class IdeaBench(Suite):
         return questions.points_for_people(task)
 
     def scores_of_points(self, task: Task, met: Sequence[bool]) -> dict[str, float]:
-        return {name: float(one) for name, one in zip(questions.SCORES, met, strict=True)}
+        return {name: float(is_met) for name, is_met in zip(questions.SCORES, met, strict=True)}
 
     def annotated(self, results: RunResults, ratings: Mapping[str, Mapping[str, Any]]) -> RunResults:
         """An annotator's answer counts for all repeats of a question."""
         verdicts = {
             work_id: {
-                (questions.RUBRIC, k, repeat): Verdict({"met": bool(of[name])}, None, "")
+                (questions.RUBRIC, k, repeat): Verdict({"met": bool(rating[name])}, None, "")
                 for k, name in enumerate(questions.SCORES)
-                if of.get(name) is not None
+                if rating.get(name) is not None
                 for repeat in range(REPEATS)
             }
-            for work_id, of in ratings.items()
+            for work_id, rating in ratings.items()
         }
         images = [
             replace(image, task=replace(image.task, evaluation_points=self.points_for_people(image.task)))
@@ -84,9 +84,10 @@ class IdeaBench(Suite):
         cases, scores = Counter(tasks.values()), export.case_scores(results)
         of_category = Counter(category for category, _ in cases)
         for (model, task_id), work_id in {(i.model, i.task.task_id): i.work_id for i in results.images}.items():
-            of = tasks[task_id]
+            category_and_uid = tasks[task_id]
             if work_id in scores and (value := scores[work_id].value) is not None:
-                yield TaskFigure("overall score", model, task_id, value, 1 / cases[of] / of_category[of[0]], 100)
+                weight = 1 / cases[category_and_uid] / of_category[category_and_uid[0]]
+                yield TaskFigure("overall score", model, task_id, value, weight, 100)
 
     def published(self, results: RunResults) -> dict[str, Published]:
         return export.published(results)
@@ -107,9 +108,9 @@ class IdeaBench(Suite):
                     raise ResultFileError(
                         f"{file}: the run has no case {row.case_id} of task {row.task_id}: remove the row"
                     )
-                known = [score for score in row.scores if score is not None]
+                answered = [score for score in row.scores if score is not None]
                 of_case = scores.setdefault(task, {})
-                if known:
-                    of_case[f"question_{row.question}"] = fmean(known)
+                if answered:
+                    of_case[f"question_{row.question}"] = fmean(answered)
             for task, of_case in scores.items():
                 yield (file.stem, task, 1, 1), of_case or None

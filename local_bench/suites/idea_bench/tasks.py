@@ -51,9 +51,9 @@ class Meta(BaseModel):
 
     @property
     def category(self) -> str:
-        given = "I(s)" if self.multi_image_output else "Is" if self.multi_image_reference else "I"
+        code = "I(s)" if self.multi_image_output else "Is" if self.multi_image_reference else "I"
         some = self.image_reference or self.multi_image_reference
-        return f"{given if some else 'T'}2I{'s' * self.multi_image_output}"
+        return f"{code if some else 'T'}2I{'s' * self.multi_image_output}"
 
 
 class AutoEval(BaseModel):
@@ -106,7 +106,7 @@ def read_categories(path: Path, refuse: Refuse) -> dict[str, str]:
     `read_tasks`. TaskFileError for a folder without any, and for a uid with two categories."""
     if not path.is_dir():
         raise TaskFileError(f"{path} is not a folder: give IDEA-Bench's dataset folder")
-    found: dict[str, str] = {}
+    category_of: dict[str, str] = {}
     for file in sorted(path.rglob("meta.json")):
         try:
             data, _ = read_object(file, "case's meta.json", TaskFileError)
@@ -114,14 +114,14 @@ def read_categories(path: Path, refuse: Refuse) -> dict[str, str]:
         except TaskFileError as e:
             refuse(f"case {file.parent.name} is omitted: {e}")
             continue
-        if found.setdefault(meta.uid, meta.category) != meta.category:
+        if category_of.setdefault(meta.uid, meta.category) != meta.category:
             raise TaskFileError(
-                f"{file}: task {meta.uid} has the category {meta.category}, but {found[meta.uid]} in another case: "
-                "correct one of them"
+                f"{file}: task {meta.uid} has the category {meta.category}, but {category_of[meta.uid]} in "
+                "another case: correct one of them"
             )
-    if not found:
+    if not category_of:
         raise TaskFileError(f"{path} contains no meta.json: give IDEA-Bench's dataset folder")
-    return found
+    return category_of
 
 
 def _task(folder: Path, keep: KeepImage) -> Task:
@@ -171,22 +171,22 @@ def _questions(folder: Path, meta: Meta, images: dict[str, str]) -> tuple[list[d
     """(the case's questions with the images of each, `auto_eval` or `eval`)."""
     file = folder / "auto_eval.jsonl"
     if file.exists():
-        found = []
+        questions = []
         for _, where, data in strictjson.objects(file, TaskFileError, "a question", missing="", unreadable=""):
             line = check(data, AutoEval, where, error=TaskFileError)
             card = COUNT_CARD in line.question
             outputs = [_number(name, where) for name in line.output_images]
-            found.append({"question": line.question, "given": line.input_images, "outputs": outputs, "card": card})
+            questions.append({"question": line.question, "given": line.input_images, "outputs": outputs, "card": card})
         kind = "auto_eval"
     else:
         file, kind = folder / "eval.json", "eval"
         outputs = list(range(1, meta.output_image_count + 1))
-        found = [
+        questions = [
             {"question": text, "given": list(images), "outputs": outputs, "card": False} for text in _for_people(file)
         ]
-    if len(found) != QUESTIONS:
-        raise TaskFileError(f"{file} has {len(found)} questions instead of {QUESTIONS}: restore the published file")
-    return found, kind
+    if len(questions) != QUESTIONS:
+        raise TaskFileError(f"{file} has {len(questions)} questions instead of {QUESTIONS}: restore the published file")
+    return questions, kind
 
 
 def _questions_for_people(folder: Path) -> tuple[list[str], str | None]:
@@ -223,14 +223,14 @@ def _with_standards(entry: dict[str, Any], file: Path) -> Any:
     """The question, followed by the standards for 0 points and 1 point if the entry has them. TaskFileError for a
     standard that is not a text, or if only one is given."""
     question = entry.get("question")
-    found = {match[1]: entry[key] for key in entry if (match := _STANDARD.fullmatch(key))}
-    if not found or not isinstance(question, str) or not question:
+    standards = {match[1]: entry[key] for key in entry if (match := _STANDARD.fullmatch(key))}
+    if not standards or not isinstance(question, str) or not question:
         return question
-    if set(found) != {"0", "1"} or not all(isinstance(text, str) and text.strip() for text in found.values()):
+    if set(standards) != {"0", "1"} or not all(isinstance(text, str) and text.strip() for text in standards.values()):
         raise TaskFileError(
             f"{file}: {question!r} needs a text for both 0 points and 1 point: restore the published file"
         )
-    return f"{question}\n0 points: {found['0'].strip()}\n1 point: {found['1'].strip()}"
+    return f"{question}\n0 points: {standards['0'].strip()}\n1 point: {standards['1'].strip()}"
 
 
 def _number(name: str, where: str) -> int:

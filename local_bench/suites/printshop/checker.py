@@ -154,8 +154,8 @@ def _colour(inside: Floats, ground: Floats) -> tuple[str | None, float, Floats]:
     off = _apart(ground + share[:, None] * way, strong) + 40 * abs(1 - share)
     off[(way * way).sum(1) < 60**2] = np.inf
     ink = off[-2:].min()
-    found, certain = _nearest(np.append(off[:-2], ink), (*COLOURS, "ink"))
-    return found, certain, strong
+    colour, certain = _nearest(np.append(off[:-2], ink), (*COLOURS, "ink"))
+    return colour, certain, strong
 
 
 def _share(levels: Floats, piece: Bools, ground: Floats, strong: Floats) -> Floats:

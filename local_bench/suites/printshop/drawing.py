@@ -114,14 +114,14 @@ def _inside(shape: str, x: Ints, y: Ints, r: int) -> Ints:
     match shape:
         case "ring":
             squared = x * x + y * y
-            found = (squared <= r * r) & (4 * squared >= r * r)
+            inside = (squared <= r * r) & (4 * squared >= r * r)
         case "square":
-            found = np.maximum(abs(x), abs(y)) <= r
+            inside = np.maximum(abs(x), abs(y)) <= r
         case "triangle":
-            found = (2 * abs(x) <= y + r) & (y <= r)
+            inside = (2 * abs(x) <= y + r) & (y <= r)
         case _:
-            found = (np.minimum(abs(x), abs(y)) * 10 <= 3 * r) & (np.maximum(abs(x), abs(y)) <= r)
-    return found.astype(np.int64)
+            inside = (np.minimum(abs(x), abs(y)) * 10 <= 3 * r) & (np.maximum(abs(x), abs(y)) <= r)
+    return inside.astype(np.int64)
 
 
 def _tint(rng: np.random.Generator) -> RGB:

@@ -16,23 +16,23 @@ Style = tuple[str | None, str | None, str | None]
 
 def facts(scene: Scene) -> frozenset[Fact]:
     """The facts of a scene: background, number of figures, and each figure's shape, colour and size by position."""
-    found = {("picture", "background", scene.background), ("picture", "count", str(len(scene.figures)))}
+    of_scene = {("picture", "background", scene.background), ("picture", "count", str(len(scene.figures)))}
     for figure in scene.figures:
-        found.update((figure.place, name, getattr(figure, name)) for name in ("shape", "colour", "size"))
-    return frozenset(found)
+        of_scene.update((figure.place, name, getattr(figure, name)) for name in ("shape", "colour", "size"))
+    return frozenset(of_scene)
 
 
 def detected_facts(seen: DetectedScene) -> frozenset[Fact]:
     """The facts of a detected image. Of two figures at one position only the number counts."""
-    found = {("picture", "count", str(len(seen.figures)))}
+    detected = {("picture", "count", str(len(seen.figures)))}
     if seen.background is not None:
-        found.add(("picture", "background", seen.background))
+        detected.add(("picture", "background", seen.background))
     crowded = Counter(figure.place for figure in seen.figures)
     for figure in seen.figures:
         if figure.place is not None and crowded[figure.place] == 1:
             attributes = ((name, getattr(figure, name)) for name in ("shape", "colour", "size"))
-            found.update((figure.place, name, value) for name, value in attributes if value is not None)
-    return frozenset(found)
+            detected.update((figure.place, name, value) for name, value in attributes if value is not None)
+    return frozenset(detected)
 
 
 def match(seen: DetectedScene, requested: Scene) -> float:
@@ -65,7 +65,7 @@ def set_scores(images: Sequence[Style]) -> list[int]:
     off = [[value is None or value != most for value, most in zip(style, usual, strict=True)] for style in images]
     if not any(map(any, off)):
         return [5] * len(off)
-    return [4 if not any(own) else 1 if sum(own) > 1 else 3 if own[2] else 2 for own in off]
+    return [4 if not any(differs) else 1 if sum(differs) > 1 else 3 if differs[2] else 2 for differs in off]
 
 
 def style_of(seen: DetectedScene) -> Style:
@@ -81,8 +81,8 @@ def _colour_and_size(seen: DetectedScene) -> tuple[str | None, str | None]:
 
 def _most(values: list[str | None]) -> str | None:
     """The most frequent value, the first in case of ties; None if there is none."""
-    known = Counter(value for value in values if value is not None)
-    return known.most_common(1)[0][0] if known else None
+    frequency = Counter(value for value in values if value is not None)
+    return frequency.most_common(1)[0][0] if frequency else None
 
 
 def share(requested: frozenset[Fact], found: frozenset[Fact]) -> float:

@@ -56,8 +56,8 @@ class LanguageWords(Strict):
         if name == "count":
             return {str(count): words for count, words in self.counts.items()}
         table = {"new_shape": "shapes"}.get(name, f"{name}s")
-        found: Words = getattr(self, table)
-        return found
+        values: Words = getattr(self, table)
+        return values
 
     def join(self, text: str) -> str:
         """Join the words of a template: no space before a comma, and no spaces in Chinese."""
@@ -99,8 +99,8 @@ class Phrase:
         if match is None:
             return None
         words = language_words(self.language)
-        found = {name: value for name, value in match.groupdict().items() if value is not None}
-        return {name: _named(words, name, value) if name in _SLOTS else value for name, value in found.items()}
+        values = {name: value for name, value in match.groupdict().items() if value is not None}
+        return {name: _named(words, name, value) if name in _SLOTS else value for name, value in values.items()}
 
     @cached_property
     def _text(self) -> str:
@@ -143,16 +143,16 @@ def _named(words: LanguageWords, slot: str, text: str) -> str:
 @cache
 def vocabulary() -> tuple[str, ...]:
     """All words and punctuation of the miniature's texts, sorted: the tokenizer's vocabulary."""
-    found = {"."}  # separates a prompt's sentences
+    tokens = {"."}  # separates a prompt's sentences
     for language in LANGUAGES:
-        found.update(_WORD.findall(re.sub(r"\{\w+\}", " ", _all_text(language_words(language).model_dump()))))
-    return tuple(sorted(found))
+        tokens.update(_WORD.findall(re.sub(r"\{\w+\}", " ", _all_text(language_words(language).model_dump()))))
+    return tuple(sorted(tokens))
 
 
 def split_words(text: str) -> list[str]:
     """Split a text into words: the longest known word, else a run of Latin letters or a single character."""
-    known = sorted((word for word in vocabulary() if not word.isascii()), key=len, reverse=True)
-    pattern = "|".join([*map(re.escape, known), r"[a-z]+", r"\S"])
+    longest_first = sorted((word for word in vocabulary() if not word.isascii()), key=len, reverse=True)
+    pattern = "|".join([*map(re.escape, longest_first), r"[a-z]+", r"\S"])
     return re.findall(pattern, text.lower())
 
 
@@ -198,14 +198,14 @@ def read_caption(text: str) -> Scene | None:
     """Parse a caption in any style; None if it matches none."""
     for wording in wordings():
         language, caption, figure = _phrases(wording)
-        found = caption.read(text)
-        if found is None:
+        slots = caption.read(text)
+        if slots is None:
             continue
-        parts = [figure.read(part) for part in found["figures"].split(language_words(language).joiner)]
+        parts = [figure.read(part) for part in slots["figures"].split(language_words(language).joiner)]
         figures = [Figure(**{"size": "large", **part}) for part in parts if part is not None]
         figures.sort(key=lambda f: ("left", "centre", "right").index(f.place))
         if len(figures) == len(parts) and is_scene(tuple(figures)):
-            return Scene(found["background"], tuple(figures))
+            return Scene(slots["background"], tuple(figures))
     return None
 
 

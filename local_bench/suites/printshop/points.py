@@ -70,16 +70,16 @@ def points_of(scene: Scene) -> list[Point]:
 
 def _fits(point: Point, figure: DetectedFigure) -> bool | None:
     """Whether a figure has all claimed attributes; None if none contradicts and one is undetermined."""
-    found: bool | None = True
+    fits: bool | None = True
     for name in ("shape", "colour", "place", "size"):
         requested, actual = getattr(point, name), getattr(figure, name)
         if requested is None:
             continue
         if actual is None:
-            found = None
+            fits = None
         elif actual != requested:
             return False
-    return found
+    return fits
 
 
 def _kind(point: Point) -> str:

@@ -38,14 +38,14 @@ class RequestedImage:
 def requested(task: Task) -> list[RequestedImage]:
     """The requested image of each deliverable of a task. TaskFileError if a text cannot be parsed."""
     source = sources().get(task.task_id)
-    found = []
+    images = []
     for text in task.deliverables:
         edit = None if source is None else read_instruction(text, source)
         scene = read_caption(text) if source is None else None if edit is None else edit.target
         if scene is None:
             raise TaskFileError(f"{task.task_id}: {text!r} cannot be parsed: describe figures and a background")
-        found.append(RequestedImage(scene, edit))
-    return found
+        images.append(RequestedImage(scene, edit))
+    return images
 
 
 def truth(task: Task) -> list[Scene]:
@@ -85,7 +85,7 @@ def truths(task: Task, images: Mapping[int, Pixels]) -> dict[int, GroundTruth]:
     requested_images = dict(enumerate(requested(task), 1))
     points = [read_point(text) for text in task.evaluation_points]
     styles = dict(zip(seen, set_scores([style_of(image) for image in seen.values()]), strict=True))
-    found = {}
+    by_deliverable = {}
     for i, image in seen.items():
         answers: dict[tuple[str, int], dict[str, object] | None] = {
             ("brf", k): None if point is None else {"met": int(holds(point, image) is True)}
@@ -97,5 +97,5 @@ def truths(task: Task, images: Mapping[int, Pixels]) -> dict[int, GroundTruth]:
         if len(task.deliverables) > 1:
             complete = len(seen) == len(task.deliverables)
             answers["cns_set", 0] = {"score": styles[i], "flags": []} if complete else None
-        found[i] = GroundTruth(answers, match(image, requested_images[i].scene))
-    return found
+        by_deliverable[i] = GroundTruth(answers, match(image, requested_images[i].scene))
+    return by_deliverable

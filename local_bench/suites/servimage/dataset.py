@@ -66,11 +66,11 @@ class Dataset:
     """Deliverables with both decisions, which are left out."""
 
 
-def _concept(given: Any) -> float | str | None:
-    if given is None or given == NOT_APPLICABLE:
-        return NOT_APPLICABLE if given else None
-    if isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given <= _TOP:
-        return float(given)
+def _concept(value: Any) -> float | str | None:
+    if value is None or value == NOT_APPLICABLE:
+        return NOT_APPLICABLE if value else None
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _TOP:
+        return float(value)
     raise ValueError(f'write a number from 0 to {_TOP}, null or "{NOT_APPLICABLE}"')
 
 
@@ -97,27 +97,27 @@ class _Line(BaseModel):
 def read_dataset(files: Sequence[Path]) -> Dataset:
     """Read label files. Contradictory deliverables are left out. UserError names file, line and reason, and is raised
     for files without a decision."""
-    found = Dataset([])
+    dataset = Dataset([])
     first: dict[str, Sample] = {}
     contradictory: dict[str, None] = {}
     hint = "give a JSON Lines file of ServImage_Dataset"
     for file in files:
         for _, where, data in strictjson.objects(file, UserError, "a sample", missing=hint, unreadable=hint):
-            found.n_lines += 1
+            dataset.n_lines += 1
             sample = _sample(data, where)
             if sample is None:
-                found.n_unlabelled += 1
+                dataset.n_unlabelled += 1
             elif sample.key not in first:
                 first[sample.key] = sample
             elif first[sample.key].accepted != sample.accepted:
                 contradictory[sample.key] = None
             else:
-                found.n_duplicates += 1
-    found.samples = [sample for key, sample in first.items() if key not in contradictory]
-    found.contradictory = list(contradictory)
-    if not found.samples:
+                dataset.n_duplicates += 1
+    dataset.samples = [sample for key, sample in first.items() if key not in contradictory]
+    dataset.contradictory = list(contradictory)
+    if not dataset.samples:
         raise UserError(f"{files[0]} has no sample with a decision (`label`): {hint}")
-    return found
+    return dataset
 
 
 def _sample(data: dict[str, Any], where: str) -> Sample | None:
@@ -137,7 +137,7 @@ def _sample(data: dict[str, Any], where: str) -> Sample | None:
     )
 
 
-def _score(name: str, given: float | str | None) -> Score:
-    if given is None:
+def _score(name: str, value: float | str | None) -> Score:
+    if value is None:
         return Score(name, None, "the dataset has no value")
-    return Score(name, None, applies=False) if isinstance(given, str) else Score(name, given)
+    return Score(name, None, applies=False) if isinstance(value, str) else Score(name, value)

@@ -39,22 +39,24 @@ def parts(results: RunResults) -> Parts:
 
 def published(results: RunResults) -> dict[str, Published]:
     """The numbers of all models, computed from the ledger, with the cost per image if it is known."""
-    of = parts(results)
-    return {"all": numbers.published(of.images, of.orders, of.scores, of.costs or None, models=of.models)}
+    files = parts(results)
+    return {
+        "all": numbers.published(files.images, files.orders, files.scores, files.costs or None, models=files.models)
+    }
 
 
 def notes(results: RunResults) -> list[str]:
     """The sets that are judged without all of their images, one sentence per model."""
     rows = [row for row in results.images if row.attempt == 1]
-    found = []
+    sentences = []
     for model in results.models:
         sets: dict[str, list[bool]] = {}
         for row in (row for row in rows if row.model == model):
             sets.setdefault(row.task.task_id, []).append(row.pixels_sha256 is not None)
-        if n := sum(any(made) and not all(made) for made in sets.values()):
+        if n := sum(any(has_image) and not all(has_image) for has_image in sets.values()):
             them = "1 set is" if n == 1 else f"{n} sets are"
-            found.append(f"{model}: {them} judged by the images that were made, without those that are missing")
-    return found
+            sentences.append(f"{model}: {them} judged by the images that were made, without those that are missing")
+    return sentences
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
@@ -107,10 +109,10 @@ def _orders(rows: list[ImageResult]) -> list[Order]:
 
 
 def _scores(rows: list[ImageResult]) -> list[Scores]:
-    found = []
+    scored = []
     for row in rows:
-        of = [row.scores.get(name) for name in SCORES]
-        if row.pixels_sha256 and all(score is not None and score.unscored is None for score in of):
-            values = tuple(None if s is None or s.value is None else Decimal(repr(s.value)) for s in of)
-            found.append(Scores(row.model, row.task.task_id, row.deliverable, values, "the ledger"))
-    return found
+        of_image = [row.scores.get(name) for name in SCORES]
+        if row.pixels_sha256 and all(score is not None and score.unscored is None for score in of_image):
+            values = tuple(None if s is None or s.value is None else Decimal(repr(s.value)) for s in of_image)
+            scored.append(Scores(row.model, row.task.task_id, row.deliverable, values, "the ledger"))
+    return scored

@@ -38,9 +38,9 @@ def published(
         model: {
             **_earned(totals[m]),
             **saved_json(saved[m]),
-            "by_category": {category: _earned(of[m]) for category, of in parts.items()},
+            "by_category": {category: _earned(earned[m]) for category, earned in parts.items()},
             "as_printed": as_printed_json(totals[m].as_printed)
-            | {"by_category": {category: as_printed_json(of[m].as_printed) for category, of in parts.items()}},
+            | {"by_category": {category: as_printed_json(earned[m].as_printed) for category, earned in parts.items()}},
         }
         for m, model in enumerate(table.models)
     }
@@ -56,7 +56,7 @@ def published(
         *([_savings(table, saved)] if costs is not None else []),
         _competition(competition),
         *_by_category(table, parts),
-        *(_as_printed(f"{category}, full orders (as printed)", table, of) for category, of in parts.items()),
+        *(_as_printed(f"{category}, full orders (as printed)", table, earned) for category, earned in parts.items()),
     ]
     if sensitivity and scores is not None:
         grid = _by_threshold(images, table, scores)
@@ -82,15 +82,15 @@ def tabulated(
     index = {task_id: t for t, task_id in enumerate(table.task_ids)}
     codes = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
     totals = {} if scores is None else {(s.model, s.task_id, s.deliverable): s.total for s in scores}
-    found = [totals.get((i.model, i.task_id, i.deliverable)) for i in images]
+    sums = [totals.get((i.model, i.task_id, i.deliverable)) for i in images]
     return outcome_table(
         table,
         list(number),
         np.array([number[i.model] for i in images], dtype=np.int64),
         np.array([index[i.task_id] for i in images], dtype=np.int64),
         np.array([codes[i.accepted] for i in images], dtype=np.int64),
-        None if scores is None else amounts([Decimal(0) if f is None else f for f in found]),
-        None if scores is None else np.array([f is not None for f in found]),
+        None if scores is None else amounts([Decimal(0) if f is None else f for f in sums]),
+        None if scores is None else np.array([f is not None for f in sums]),
     )
 
 
@@ -98,16 +98,16 @@ def _by_threshold(images: Sequence[Image], table: OutcomeTable, scores: Sequence
     """The standard scenario decided by the judge's scores, as a function of the threshold that all scores must
     reach."""
     lowest = {(s.model, s.task_id, s.deliverable): s.lowest for s in scores}
-    found = [lowest.get((i.model, i.task_id, i.deliverable)) for i in images]
-    units, whole_values = whole([Decimal(0) if f is None else f for f in found], at_least=10)
-    models, index = ({name: n for n, name in enumerate(of)} for of in (table.models, table.orders.task_ids))
+    minima = [lowest.get((i.model, i.task_id, i.deliverable)) for i in images]
+    units, whole_values = whole([Decimal(0) if f is None else f for f in minima], at_least=10)
+    models, index = ({name: n for n, name in enumerate(names)} for names in (table.models, table.orders.task_ids))
     return revenues(
         table.orders,
         table.models,
         np.array([models[i.model] for i in images], dtype=np.int64),
         np.array([index[i.task_id] for i in images], dtype=np.int64),
         np.array(whole_values),
-        np.array([f is not None for f in found]),
+        np.array([f is not None for f in minima]),
         [(threshold, int(threshold * units)) for threshold in THRESHOLDS],
     )
 
@@ -207,10 +207,10 @@ def _by_category(table: OutcomeTable, parts: Mapping[str, list[Earnings]]) -> li
                     *(model, dollars(e.revenue_usd), percent(e.share)),
                     *(percent(e.task_acceptance), percent(e.deliverable_acceptance)),
                 ]
-                for model, e in zip(table.models, of, strict=True)
+                for model, e in zip(table.models, earned, strict=True)
             ],
         )
-        for category, of in parts.items()
+        for category, earned in parts.items()
     ]
 
 

@@ -52,15 +52,15 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
     `order_swap` a set is also judged in reverse order.
     """
     source = () if task.source_sha256 is None else (task.source_sha256,)
-    made = tuple(pixels for _, pixels in sorted(images.items()))
-    inputs = (*task.input_images, *made)
+    delivered = tuple(pixels for _, pixels in sorted(images.items()))
+    inputs = (*task.input_images, *delivered)
     roles = ("delivered", *("source",) * len(source), *("reference",) * len(task.reference_sha256))
-    roles += ("set",) * len(made)
+    roles += ("set",) * len(delivered)
     of_order = (
         ("task_id", task.task_id),
         ("points", "\n".join(f"{k}. {point}" for k, point in enumerate(task.evaluation_points, 1))),
         ("n_points", str(len(task.evaluation_points))),
-        ("n_images", str(len(made))),
+        ("n_images", str(len(delivered))),
     )
     for at, (deliverable, pixels) in enumerate(sorted(images.items()), 1):
         for rubric in _IMAGE_RUBRICS:
@@ -96,13 +96,13 @@ def scores(
     """All scores of all deliverables of one model for an order, computed from the verdicts; `images` are those that
     were made, by default all."""
     numbers = range(1, len(task.deliverables) + 1)
-    made = numbers if images is None else sorted(images)
-    brf = _brf(task, verdicts, made)
-    sets = {i: _cns_set(i, verdicts, len(made)) for i in made}
+    delivered = numbers if images is None else sorted(images)
+    brf = _brf(task, verdicts, delivered)
+    sets = {i: _cns_set(i, verdicts, len(delivered)) for i in delivered}
     return {i: [*brf, *_veq(i, verdicts), *_cns(i, task, verdicts, sets)] for i in numbers}
 
 
-def _brf(task: Task, verdicts: Mapping[Key, Verdict], made: Collection[int]) -> list[Score]:
+def _brf(task: Task, verdicts: Mapping[Key, Verdict], delivered: Collection[int]) -> list[Score]:
     """`brf` from the answers, each 0 or 1; also `brf_expected` if the judge gives probabilities."""
     expects = _has_spread(verdicts.values())
     names = (BRF, BRF_EXPECTED) if expects else (BRF,)
@@ -113,12 +113,12 @@ def _brf(task: Task, verdicts: Mapping[Key, Verdict], made: Collection[int]) -> 
     n_met, unknown = 0, 0
     expected: list[tuple[float, float]] = []
     for k in range(total):
-        of_images = [verdicts.get((i, BRF, k, 0)) for i in made]
-        known = [v for v in of_images if v is not None and v.answer is not None]
-        met = any(v.answer["met"] for v in known if v.answer is not None)
+        of_images = [verdicts.get((i, BRF, k, 0)) for i in delivered]
+        answered = [v for v in of_images if v is not None and v.answer is not None]
+        met = any(v.answer["met"] for v in answered if v.answer is not None)
         n_met += met
-        unknown += not met and len(known) < len(of_images)
-        expected.append(max(((v.value("met") or 0.0, v.variance("met") or 0.0) for v in known), default=(0.0, 0.0)))
+        unknown += not met and len(answered) < len(of_images)
+        expected.append(max(((v.value("met") or 0.0, v.variance("met") or 0.0) for v in answered), default=(0.0, 0.0)))
     if unknown:
         reason = f"{unknown} of {total} evaluation points could not be judged"
         return [Score(name, None, reason) for name in names]
@@ -145,16 +145,16 @@ def _cns(deliverable: int, task: Task, verdicts: Mapping[Key, Verdict], sets: Ma
     edit = Score(CNS_EDIT, None, applies=False)
     if task.source_sha256 is not None:
         edit = _score(CNS_EDIT, verdicts.get((deliverable, CNS_EDIT, 0, 0)), "score")
-    own = sets.get(deliverable, Score(CNS_SET, None, "the image was not made"))
-    return [_mean(CNS, [edit, _mean(CNS_SET, list(sets.values()))]), edit, own]
+    in_set = sets.get(deliverable, Score(CNS_SET, None, "the image was not made"))
+    return [_mean(CNS, [edit, _mean(CNS_SET, list(sets.values()))]), edit, in_set]
 
 
 def _cns_set(deliverable: int, verdicts: Mapping[Key, Verdict], n_made: int) -> Score:
     if n_made < 2:
         return Score(CNS_SET, None, applies=False)
     orders = [verdicts.get((deliverable, CNS_SET, 0, repeat)) for repeat in (0, 1)]
-    known = [verdict for verdict in orders if verdict is not None]
-    return _mean(CNS_SET, [_score(CNS_SET, verdict, "score") for verdict in known or orders[:1]])
+    answered = [verdict for verdict in orders if verdict is not None]
+    return _mean(CNS_SET, [_score(CNS_SET, verdict, "score") for verdict in answered or orders[:1]])
 
 
 def _mean(name: str, parts: list[Score]) -> Score:

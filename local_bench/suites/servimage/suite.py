@@ -52,8 +52,8 @@ class DesignTasks(Suite):
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
         for image in read_annotations(files).images:
-            given = None if image.accepted is None else {"overall": image.accepted}
-            yield (image.model, image.task_id, image.deliverable, 1), given
+            labels = None if image.accepted is None else {"overall": image.accepted}
+            yield (image.model, image.task_id, image.deliverable, 1), labels
 
 
 class ServImage(DesignTasks):

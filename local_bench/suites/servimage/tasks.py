@@ -59,13 +59,13 @@ class _Point(_Loose):
 
     @model_validator(mode="before")
     @classmethod
-    def _damaged_key(cls, given: Any) -> Any:
+    def _damaged_key(cls, point: Any) -> Any:
         """Three points of the published Product.json have a damaged key (another character for its underscore): the
         only key besides point_id that begins with "point" is used instead."""
-        if not isinstance(given, dict) or "point_requirement" in given:
-            return given
-        others = [key for key in given if key.startswith("point") and key != "point_id"]
-        return given | {"point_requirement": given[others[0]]} if len(others) == 1 else given
+        if not isinstance(point, dict) or "point_requirement" in point:
+            return point
+        others = [key for key in point if key.startswith("point") and key != "point_id"]
+        return point | {"point_requirement": point[others[0]]} if len(others) == 1 else point
 
 
 class _SoftRules(_Loose):
@@ -128,7 +128,7 @@ def published_orders(path: Path, refuse: Refuse | None = None) -> list[tuple[Pub
             raise TaskFileError(f"{path} contains no C-…/….json: give ServImage_Bench, or an order file")
         for file in files:
             safe_join(path, str(file.relative_to(path)))  # a link out of the folder is refused
-    found: dict[str, tuple[PublishedOrder, Path, str]] = {}
+    by_id: dict[str, tuple[PublishedOrder, Path, str]] = {}
     reason = ""
     for file in files:
         entries, text = read_list(file, "file of ServImage's orders", TaskFileError)
@@ -139,18 +139,18 @@ def published_orders(path: Path, refuse: Refuse | None = None) -> list[tuple[Pub
             )
             try:
                 order = _order(data, where)
-                if order.task_id in found:
+                if order.task_id in by_id:
                     raise TaskFileError(f"{where}: duplicate order {order.task_id!r}: give each its own id")
             except TaskFileError as e:
                 _omit(path, short(given_id) if isinstance(given_id, str) else str(number), e, refuse)
                 reason = reason or str(e)
                 continue
-            found[order.task_id] = (order, file, where)
-    if not found and reason:
+            by_id[order.task_id] = (order, file, where)
+    if not by_id and reason:
         raise TaskFileError(f"{path}: no order can be read; the first: {reason}")
-    if not found:
+    if not by_id:
         raise TaskFileError(f"{path} contains no orders: give ServImage_Bench, or an order file")
-    return list(found.values())
+    return list(by_id.values())
 
 
 def deliverables(task: Task) -> list[Deliverable]:
@@ -227,11 +227,11 @@ def _input_images(root: Path, kind: str, order: str) -> list[Path]:
     number = re.search(r"([0-9]+)$", order)
     if number is None or not folder.is_dir():
         return []
-    own = [d for d in sorted(folder.iterdir()) if d.name.removeprefix("task_").lstrip("0") == number[1].lstrip("0")]
-    found = [f for d in own[:1] if d.is_dir() for f in d.iterdir() if f.suffix.lower() in _SUFFIXES]
-    for file in found:
+    folders = [d for d in sorted(folder.iterdir()) if d.name.removeprefix("task_").lstrip("0") == number[1].lstrip("0")]
+    files_of_task = [f for d in folders[:1] if d.is_dir() for f in d.iterdir() if f.suffix.lower() in _SUFFIXES]
+    for file in files_of_task:
         safe_join(root, str(file.relative_to(root)))
-    return sorted(found, key=lambda file: (int(file.stem) if file.stem.isdecimal() else 10**9, file.name))
+    return sorted(files_of_task, key=lambda file: (int(file.stem) if file.stem.isdecimal() else 10**9, file.name))
 
 
 def _contradictions(deliverables: list[_Deliverable]) -> Iterator[str]:
