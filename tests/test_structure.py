@@ -32,6 +32,36 @@ def test_no_package_is_larger_than_its_budget():
     assert {name: n for name, n in lines.items() if n > budgets[name]} == {}
 
 
+def test_a_module_with_one_importer_in_its_package_is_large_or_has_a_reason():
+    """Below 80 lines it is part of what imports it."""
+    graph = grimp.build_graph("local_bench", cache_dir=None)
+    small = set()
+    for path in SOURCES:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if path.name == "__init__.py" or len(path.read_text().splitlines()) >= 80:
+            continue
+        importers = graph.find_modules_that_directly_import(name)
+        if len(importers) == 1 and importers.copy().pop().split(".")[1] == name.split(".")[1]:
+            small.add(name)
+    assert small == {
+        "local_bench.cli.revise",  # a group of commands, loaded when it is called
+        "local_bench.generators.sd3",  # a model family
+        "local_bench.models.shipped",  # named by cards
+        "local_bench.runs.store.frames",  # exported by the package
+    }
+
+
+def test_the_store_is_no_chain_of_classes():
+    classes = [
+        node
+        for path in (ROOT / "local_bench" / "runs" / "store").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    names = {node.name for node in classes}
+    assert not [node.name for node in classes for base in node.bases if ast.unparse(base) in names]
+
+
 @pytest.mark.parametrize(
     "banned",
     [
