@@ -303,7 +303,7 @@ def ranking(run_dir: Path, as_json: bool) -> int:
         return 0
     columns = (
         *(Column("model", "model"), Column("wins", "won"), Column("ties", "tied"), Column("losses", "lost")),
-        *(Column("win_rate", "win rate", ".3f"), *interval("", ".2f"), Column("strength", "Bradley-Terry", "+.2f")),
+        *(Column("win_rate", "win rate", ".3f"), *interval("", ".2f"), Column("strength", "Bradley-Terry", "+z.2f")),
     )
     show(printed(columns, found))
     return 0

@@ -169,7 +169,7 @@ def agreement_tables(found: Agreements) -> list[Table]:
     )
     orders = (
         *(_JUDGE, Column("same.n", "images", ","), Column("same.value", "same", ".3f"), *interval("same", ".2f")),
-        *(Column("mean_difference", "difference", "+.2f"), *interval("interval", "+.2f", "0", "1")),
+        *(Column("mean_difference", "difference", "+z.2f"), *interval("interval", "+z.2f", "0", "1")),
         Column("same.n_unscored", "unscored", ","),
     )
     order_note = "The same answer in both orders, and the mean change of the value from the first to the second one."
