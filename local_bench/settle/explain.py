@@ -76,10 +76,11 @@ def composite(features: Features) -> Floats:
 def acceptance_by_score(
     features: Features, labels: ArrayLike, name: str = COMPOSITE, bins: int = 10
 ) -> tuple[Bin, ...]:
-    """Acceptance by bin of a score, bins of equal width from 0 to 5 (ServImage, fig. 3)."""
+    """Acceptance by bin of a score, bins of equal width from 0 to 5 (ServImage, fig. 3). A score of another scale,
+    which a ledger from elsewhere may have, is in none of them."""
     decisions = np.asarray(labels, dtype=np.float64)
     scores = composite(features) if name == COMPOSITE else features.scores[:, features.names.index(name)]
-    both = ~np.isnan(decisions) & ~np.isnan(scores)
+    both = ~np.isnan(decisions) & (scores >= 0) & (scores <= 5)
     return by_bin(scores[both], decisions[both] >= 0.5, np.linspace(0, 5, bins + 1))
 
 

@@ -51,7 +51,7 @@ def test_borrowed_scores_do_not_change_the_suite_s_own(tmp_path, capsys):
     assert {row[1] for row in set(rows(run, scores)) - set(rows(plain, scores))} == OTHERS
     applies = {(row[1], row[4]) for row in rows(run, scores) if row[1] == "ice_vllmqa"}
     assert applies == {("ice_vllmqa", 0), ("ice_vllmqa", 1)}  # text alone, and an edit
-    assert "hype_pass" in (run / "report" / "index.html").read_text()
+    assert "hype_pass" in (run / "report" / "data" / "0-sections.js").read_text()
     with load_run(run) as loaded, load_run(plain) as without:
         frame = loaded.scores()
         assert set(without.scores()["kind"]) == {"judge"}

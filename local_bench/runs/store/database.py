@@ -53,7 +53,8 @@ class Database:
         self.path = path
         self.written: set[str] = set()
         """Tables written since this was opened, or since the last record of contents."""
-        self._view = view
+        self._view = False
+        """Whether only decisions may be written."""
         self._results: dict[object, tuple[tuple[int, ...], Any]] = {}
         if not create and not is_file(path):
             raise self.damaged("is missing although its run has begun")
@@ -80,6 +81,7 @@ class Database:
             self._check(next(faults, None))
             if view:
                 self._set_decisions_aside()
+                self._view = True
             if write or create:
                 self._db.execute(INDEXES)
 
