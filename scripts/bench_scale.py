@@ -169,6 +169,9 @@ def compare(folder: Path) -> None:
 
 def _step(name: str, folder: Path) -> None:
     import local_bench.runs.stages  # noqa: F401  # start-up is not what is measured
+    from local_bench.core.process import collect_rarely
+
+    collect_rarely()  # as `local-bench` does
 
     begun, cpu_begun = time.perf_counter(), time.process_time()
     globals()[name](folder)
