@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from local_bench.analysis.settlement import NOT_SETTLED
 from local_bench.core.money import split
 from local_bench.core.types import Decision
 from local_bench.runs.store import Store
@@ -50,7 +49,7 @@ def lines(store: Store) -> list[Line]:
             price_micro_usd=row.price_micro_usd,
             deliverable=row.candidate.deliverable,
             deliverables=row.deliverables,
-            decision=row.decision or Decision(None, NOT_SETTLED),
+            decision=row.decision or Decision(None, "it has not been settled"),
             made=row.candidate.image is not None,
         )
         for row in sorted(store.outcomes(1), key=lambda row: row.candidate.work_id)

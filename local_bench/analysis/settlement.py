@@ -11,8 +11,6 @@ from local_bench.settle.costs import HeldTime, PhaseCost, generation_costs, phas
 from local_bench.settle.settlement import Settlement, settle
 from local_bench.suites.registry import suite
 
-NOT_SETTLED = "it has not been settled"
-
 
 def counted_attempt(config: RunConfig) -> int | None:
     """The attempt of each image that the benchmark's tables count: the first, or None for all (HYPE-EDIT-1)."""
