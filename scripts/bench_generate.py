@@ -14,6 +14,7 @@ the ratios are the result.
 """
 
 import argparse
+import gc
 import json
 import platform
 import resource
@@ -174,6 +175,7 @@ def peak_gb(device: torch.device) -> float | None:
 
 
 def clear(device: torch.device) -> None:
+    gc.collect()  # a pipeline with a counted encoder refers to itself
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)

@@ -132,6 +132,7 @@ def compile_regions(module: Any) -> None:
     torch._dynamo.config.accumulated_recompile_limit = 1_000_000
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")  # Z-Image has them
+    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # float32 models are float32
     torch.fx.experimental._config.use_duck_shape = False  # axes of equal length are not assumed to be always equal
     for block in _blocks(module):
         block.forward = _of_any_length(block.forward, torch.compile(block.forward, fullgraph=True, dynamic=False))

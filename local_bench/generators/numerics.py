@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -121,6 +121,9 @@ def set_determinism(threads: int) -> None:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.set_num_threads(threads)
+    if folder := os.environ.get("XDG_CACHE_HOME"):  # torch does not create it, and then keeps no kernels in it
+        with suppress(OSError):
+            os.makedirs(folder, exist_ok=True)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class KernelCounter:
     def start(self) -> None:
         """Begin, unless this counter has begun before."""
         if self._profile is None:
-            self._profile = profile(activities=[ProfilerActivity.CPU])
+            self._profile = profile(activities=[ProfilerActivity.CPU], acc_events=True)
             self._profile.start()
 
     def stop(self) -> None:
