@@ -92,13 +92,11 @@ def store(folder: Path) -> None:
 def settle(folder: Path) -> None:
     from local_bench.analysis.settlement import accounting
     from local_bench.runs.image_store import ImageStore
-    from local_bench.runs.rundir import RunDir
-    from local_bench.runs.stages import run_stages
+    from local_bench.runs.stages import ran
 
     if not (folder / "run" / "images").exists():
         ImageStore._check_files = lambda self, store: []  # type: ignore[method-assign]
-    run_stages(_config(folder), folder / "run", ("settle",))
-    with RunDir.open(folder / "run") as run:
+    with ran(_config(folder), folder / "run", ("settle",)) as run:
         assert accounting(run.store, run.config.settlement).settlements
 
 

@@ -1,5 +1,6 @@
 """The commands that execute runs: `demo`, `run`, `plan` and the single phases."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -343,16 +344,16 @@ def _run(
 ) -> int:
     from local_bench.cli.tables import REPORTED_SHARE, outcome_json, outcome_text, unscored_sentence
     from local_bench.runs.plan import refuse_no_judge_key
-    from local_bench.runs.rundir import RunDir
-    from local_bench.runs.stages import STAGES, run_stages
+    from local_bench.runs.stages import STAGES, outcome_of, ran
 
     config, run_dir = _locate(target, run_dir, settings, "judge" in (stages or STAGES), allow_remote)
     if stages is None and not (run_dir / "run.yaml").exists():  # else the run has its judge, or none
         refuse_no_judge_key(config)
-    with progress() as bars:
-        outcome = run_stages(config, run_dir, stages or STAGES, bars, rejudge, require_metrics)
-    with RunDir.open(run_dir) as finished:
-        finished.image_store.faults |= {fault.file: fault for fault in outcome.image_faults}
+    with ExitStack() as opened:
+        with progress() as bars:
+            finished = opened.enter_context(ran(config, run_dir, stages or STAGES, bars, rejudge, require_metrics))
+        finished.image_store.recheck()
+        outcome = outcome_of(finished)
         if stages is None:
             with waiting("writing the exports and the report", outcome.n_candidates > _LARGE):
                 _write_report(finished)

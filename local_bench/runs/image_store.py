@@ -107,13 +107,12 @@ class ImageStore:
     def all_faults(self) -> list[ImageFault]:
         return sorted(self.faults.values())
 
-    def recheck(self) -> list[ImageFault]:
-        """Check the faulty images again; return the remaining faults."""
+    def recheck(self) -> None:
+        """Check the faulty images again."""
         for fault in self.all_faults:
             del self.faults[fault.file]
             file = Path(fault.file)
             self._check(file.parts[0], file.stem, True)
-        return self.all_faults
 
     def _folder(self, sha256: str) -> str:
         return INPUTS if self.file(sha256, INPUTS).is_file() else IMAGES

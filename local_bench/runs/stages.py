@@ -13,10 +13,9 @@ from local_bench.judges.metrics.registry import check_extras, check_metrics, met
 from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
 from local_bench.runs.contents import record_contents
-from local_bench.runs.image_store import ImageFault
 from local_bench.runs.plan import RunPlan, check_config, enter_plan, make_plan
 from local_bench.runs.progress import FILE, Progress, Quiet, Recorded
-from local_bench.runs.rundir import RunDir
+from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.store.contents import start_recording
 from local_bench.runs.store.rows import UnscoredItems
 
@@ -39,8 +38,6 @@ class Outcome:
     n_verdicts_unscored: int
     unscored: tuple[UnscoredItems, ...] = ()
     """Images, verdicts and metric scores without a value, with the reasons."""
-    image_faults: tuple[ImageFault, ...] = ()
-    """Images that are missing, damaged or altered."""
 
 
 def run_stages(
@@ -52,7 +49,23 @@ def run_stages(
     require_metrics: bool = False,
     only: frozenset[str] | None = None,
 ) -> Outcome:
-    """Start or continue the run in `run_dir` with `stages`; `rejudge` is the number of additional judging rounds.
+    """As `ran`; the run is closed."""
+    with ran(config, run_dir, stages, progress, rejudge, require_metrics, only) as run:
+        return outcome_of(run)
+
+
+@contextmanager
+def ran(
+    config: RunConfig,
+    run_dir: Path,
+    stages: tuple[str, ...] = STAGES,
+    progress: Progress | None = None,
+    rejudge: int = 0,
+    require_metrics: bool = False,
+    only: frozenset[str] | None = None,
+) -> Iterator[RunDir]:
+    """Start or continue the run in `run_dir` with `stages`, and keep it open: a large ledger is checked for seconds
+    whenever it is opened. `rejudge` is the number of additional judging rounds.
 
     With `only` a new run has these tasks alone. With `require_metrics`, missing weights of a metric raise a
     WeightsError instead of leaving its scores unscored. Raises the errors of `core.errors`; everything committed before
@@ -75,7 +88,8 @@ def run_stages(
         finally:
             with suppress(LocalBenchError):  # the disk or the database failed, which is already an error
                 record_contents(run)
-        return outcome_of(run)
+        run.config = read_run_config(run_dir)  # its paths are those of the run directory
+        yield run
 
 
 @contextmanager
@@ -180,5 +194,4 @@ def outcome_of(run: RunDir) -> Outcome:
         n_verdicts=counts.verdicts,
         n_verdicts_unscored=counts.verdicts_unscored,
         unscored=tuple(run.store.unscored_items()),
-        image_faults=tuple(run.image_store.recheck()),
     )
