@@ -45,17 +45,17 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
     return 0
 
 
-def agreements_text(found: "Agreements") -> str:
+def agreements_text(agreements: "Agreements") -> str:
     """The tables, then the reasons for undefined values."""
     from local_bench.report.judging import agreement_tables
 
-    return "\n\n".join([*map(columns_text, agreement_tables(found)), *filter(None, [_undefined_text(found)])])
+    return "\n\n".join([*map(columns_text, agreement_tables(agreements)), *filter(None, [_undefined_text(agreements)])])
 
 
-def _undefined_text(found: "Agreements") -> str:
+def _undefined_text(agreements: "Agreements") -> str:
     """One line per reason for undefined values, with their number."""
-    estimates = [(name, value) for p in found.pairs for name, value in _by_name(p, found.k)]
-    estimates += [("alpha", a.alpha) for a in found.alphas]
+    estimates = [(name, value) for p in agreements.pairs for name, value in _by_name(p, agreements.k)]
+    estimates += [("alpha", a.alpha) for a in agreements.alphas]
     reasons = Counter((name, value.undefined) for name, value in estimates if value is not None and value.undefined)
     return "\n".join(f"{name} is undefined in {n} rows: {reason}" for (name, reason), n in reasons.items())
 
@@ -64,13 +64,13 @@ def _by_name(p: "Pair", k: int) -> list[tuple[str, "Agreement | None"]]:
     return [("agreement", p.rate), ("kappa", p.kappa), ("rho", p.rho), (f"top {k}", p.top_k)]
 
 
-def agreements_json(found: "Agreements") -> dict[str, Any]:
+def agreements_json(agreements: "Agreements") -> dict[str, Any]:
     """The result as JSON: rates and coefficients as fractions, differences in points of the score."""
     return {
-        "judges": found.judges,
-        "raters": found.raters,
-        "top_k": found.k,
-        "notes": found.notes,
+        "judges": agreements.judges,
+        "raters": agreements.raters,
+        "top_k": agreements.k,
+        "notes": agreements.notes,
         "pairs": [
             {
                 "dimension": p.dimension,
@@ -81,13 +81,13 @@ def agreements_json(found: "Agreements") -> dict[str, Any]:
                 "spearman": figure_json(p.rho),
                 "top_k_overlap": figure_json(p.top_k),
             }
-            for p in found.pairs
+            for p in agreements.pairs
         ],
         "krippendorff_alpha": [
             {"dimension": a.dimension, "among": a.among, "n_raters": a.n_raters, "level": a.level}
             | (figure_json(a.alpha) or {})
             | {"same": figure_json(a.same)}
-            for a in found.alphas
+            for a in agreements.alphas
         ],
         "order_swap": [
             {
@@ -97,7 +97,7 @@ def agreements_json(found: "Agreements") -> dict[str, Any]:
                 "mean_difference_low": s.interval and s.interval[0],
                 "mean_difference_high": s.interval and s.interval[1],
             }
-            for s in found.order_swaps
+            for s in agreements.order_swaps
         ],
     }
 
@@ -144,10 +144,10 @@ def compare(run_dir: Path, people: Path | None, out: Path | None, form: str, as_
     if out is not None:
         check_suffix(out)
     with RunDir.open(run_dir) as run:
-        found = passport(run, people)
-    show(FORMATS["json" if as_json else form](found.data))
-    for note in found.data.notes:
+        figure = passport(run, people)
+    show(FORMATS["json" if as_json else form](figure.data))
+    for note in figure.data.notes:
         say(note)
     if out is not None:
-        draw(found, out)
+        draw(figure, out)
     return 0

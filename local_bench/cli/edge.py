@@ -69,9 +69,9 @@ def unexpected(error: BaseException) -> str:
 
 def without_nul(arguments: Sequence[str]) -> list[str]:
     """The arguments as a list. UserError for one with NUL, which no path or name can have."""
-    found = next((argument for argument in arguments if "\0" in argument), None)
-    if found is not None:
-        raise UserError(f"the argument {found!r} contains NUL, which no path or name has: remove it")
+    argument_with_nul = next((argument for argument in arguments if "\0" in argument), None)
+    if argument_with_nul is not None:
+        raise UserError(f"the argument {argument_with_nul!r} contains NUL, which no path or name has: remove it")
     return list(arguments)
 
 
@@ -103,8 +103,8 @@ def interruptible(restore: bool) -> Iterator[None]:
     `restore`, the handlers before are set again at the end."""
 
     def first(number: int, frame: FrameType | None) -> None:
-        for one in SIGNALS:
-            signal.signal(one, signal.SIG_IGN)
+        for interrupting in SIGNALS:
+            signal.signal(interrupting, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():

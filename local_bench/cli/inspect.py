@@ -144,16 +144,16 @@ def digest(run_dir: Path, fast: bool, as_json: bool) -> int:
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
-        found = digests(run) | {"root": root(run.store)}
+        digests_of = digests(run) | {"root": root(run.store)}
         faults = run.image_store.check(run.store, decode=not fast, io_workers=run.config.engine.io_workers)
     if as_json:
         show_json(
-            found
+            digests_of
             | ({"images_checked": False} if fast else {})
             | ({"image_faults": [vars(fault) for fault in faults]} if faults else {})
         )
     else:
-        show(aligned(["of", "sha256"], list(found.items())))
+        show(aligned(["of", "sha256"], list(digests_of.items())))
     if fast:
         say("the pixels of the image files were not checked (--fast)")
     return say_faults(faults)
@@ -197,9 +197,9 @@ def verify(
         n = sum(map(len, stored_digests(run.store).values()))
         faults, digest_ = run.image_store.all_faults, root(run.store)
     if as_json:
-        found = {"n_pictures": n, "image_faults": [vars(fault) for fault in faults], "ok": not findings}
-        found |= {"findings": [vars(finding) for finding in findings], "root": digest_}
-        show_json(found)
+        result = {"n_pictures": n, "image_faults": [vars(fault) for fault in faults], "ok": not findings}
+        result |= {"findings": [vars(finding) for finding in findings], "root": digest_}
+        show_json(result)
     elif findings:
         show(aligned(["check", "subject", "fault"], [[f.check, f.subject, f.fault] for f in findings]))
     else:
@@ -216,20 +216,20 @@ def recover(run_dir: Path, as_json: bool) -> int:
     The damaged file is renamed to ledger.damaged.N.sqlite. An intact database is not changed."""
     from local_bench.runs.recover import recover as restore
 
-    found = restore(run_dir)
-    done = found.committed
+    restored = restore(run_dir)
+    done = restored.committed
     if as_json:
-        kept = None if found.kept is None else str(found.kept)
+        kept = None if restored.kept is None else str(restored.kept)
         show_json(
-            {"backup": str(found.backup), "kept": kept, "n_candidates": found.n_candidates}
+            {"backup": str(restored.backup), "kept": kept, "n_candidates": restored.n_candidates}
             | {f"n_{name}": n for name, n in done._asdict().items() if name != "candidates"}
             | {"n_finished": done.candidates}
         )
     else:
         show(
-            f"{found.damage}; replaced by {found.backup}"
-            + (f", the damaged file is now {found.kept}" if found.kept else "")
-            + f"\n{done.candidates:,} of {found.n_candidates:,} candidates finished, {done.verdicts:,} verdicts, "
+            f"{restored.damage}; replaced by {restored.backup}"
+            + (f", the damaged file is now {restored.kept}" if restored.kept else "")
+            + f"\n{done.candidates:,} of {restored.n_candidates:,} candidates finished, {done.verdicts:,} verdicts, "
             f"{done.retests:,} retests, {done.scores:,} scores"
             "\nrun the command of this run again to complete the work missing from the backup"
         )

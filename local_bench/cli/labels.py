@@ -73,7 +73,7 @@ class LabelOptions:
         if self.people is not None:
             settled = settled_by_people(run, self.people)
             text = f"{people_text(settled)}\n\n{text}"
-            values |= {"people": {one.people.model: people_json(one) for one in settled}}
+            values |= {"people": {of_model.people.model: people_json(of_model) for of_model in settled}}
         if self.explain and self.people is not None:
             from local_bench.analysis.payment import payment
 
@@ -101,13 +101,13 @@ class LabelOptions:
         n_used, n_tasks = n_used_tasks(card, run)
         if n_used:
             say(used_tasks_note(n_used, n_tasks))
-        models = {one.predicted.model: one for one in settled}
+        models = {of_model.predicted.model: of_model for of_model in settled}
         values = {
             "kind": card.kind,
             "sha256": card.sha256,
             "n_tasks_used_in_training": n_used,
-            "models": {model: settlement_json(one.predicted) for model, one in models.items()},
-            "expected_revenue": {model: expected_json(one.expected) for model, one in models.items()},
+            "models": {model: settlement_json(of_model.predicted) for model, of_model in models.items()},
+            "expected_revenue": {model: expected_json(of_model.expected) for model, of_model in models.items()},
         }
         return settled_text(settled), {"predictor": values}
 
@@ -125,17 +125,17 @@ NEEDS_ALL = (
 
 def people_text(settled: "Sequence[PeopleSettlement]") -> str:
     """The settlement by the annotators' decisions and that of the run."""
-    paid = any(one.people.total.value_micro_usd for one in settled)
-    sampled = any(one.n_not_annotated for one in settled)
+    paid = any(of_model.people.total.value_micro_usd for of_model in settled)
+    sampled = any(of_model.n_not_annotated for of_model in settled)
     rows = []
-    for one in settled:
-        mine, run = one.people.total, one.run.total
-        row: dict[str, Any] = {"model": one.people.model, "accepted": f"{mine.n_accepted} of {mine.n}"}
-        row |= {"by_run": f"{run.n_accepted} of {run.n}", "n_not_annotated": one.n_not_annotated}
+    for of_model in settled:
+        mine, run = of_model.people.total, of_model.run.total
+        row: dict[str, Any] = {"model": of_model.people.model, "accepted": f"{mine.n_accepted} of {mine.n}"}
+        row |= {"by_run": f"{run.n_accepted} of {run.n}", "n_not_annotated": of_model.n_not_annotated}
         if paid:
             row |= {"run_revenue": run.revenue_micro_usd}
             row |= _ends("bound", mine.bounds_micro_usd if sampled else None)
-            if not one.n_not_annotated:
+            if not of_model.n_not_annotated:
                 row |= {"revenue": mine.revenue_micro_usd} | _ends("ci", mine.revenue_interval_micro_usd)
         rows.append(row)
     return printed(_PEOPLE, rows, [BOUNDS_NOTE] if sampled and paid else [])
@@ -159,17 +159,17 @@ def people_json(settled: "PeopleSettlement") -> dict[str, Any]:
     from local_bench.cli.tables import settlement_json
 
     values = settlement_json(settled.people)
-    counted = [(of, settled.not_annotated.get(category, 0)) for category, of in values["by_category"].items()]
-    for of, n in [(values, settled.n_not_annotated), *counted]:
-        of["n_not_annotated"] = n
-        of.update({name: None for name in NEEDS_ALL if n and name in of})
+    counted = [(numbers, settled.not_annotated.get(category, 0)) for category, numbers in values["by_category"].items()]
+    for numbers, n in [(values, settled.n_not_annotated), *counted]:
+        numbers["n_not_annotated"] = n
+        numbers.update({name: None for name in NEEDS_ALL if n and name in numbers})
     return values
 
 
-def labels_text(found: "Labels") -> str:
+def labels_text(labels: "Labels") -> str:
     """Tables of the estimates and of the annotation plan, by model."""
     parts = []
-    estimated = [m for m in found.models if m.estimates is not None]
+    estimated = [m for m in labels.models if m.estimates is not None]
     if estimated:
         paid = any(m.value_micro_usd for m in estimated)
         notes = ["estimates of these images by the judge and the annotations; 95 %: of the choice of annotated images"]
@@ -179,7 +179,7 @@ def labels_text(found: "Labels") -> str:
             if m.estimates is not None and m.estimates.revenue.undefined
         ]
         parts.append(printed(_ESTIMATES, [_estimate_row(m, paid) for m in estimated], notes))
-    planned = [(m, m.plan) for m in found.models if m.plan is not None]
+    planned = [(m, m.plan) for m in labels.models if m.plan is not None]
     if planned:
         rows = [
             vars(plan) | {"model": m.model, "n": len(m.work_ids), "n_labels": plan.n_labels, "round": _round(plan)}
@@ -278,22 +278,22 @@ def _estimate_json(p: "PpiEstimate") -> dict[str, Any]:
     }
 
 
-def payment_text(found: "Payment") -> str:
+def payment_text(payment: "Payment") -> str:
     """Tables: association of scores with payment, reasons for rejection, quality of predictors."""
     parts = [
-        printed(_SCORES, found.explained),
-        printed(_BINS, found.by_composite),
-        _failures_text(found),
+        printed(_SCORES, payment.explained),
+        printed(_BINS, payment.by_composite),
+        _failures_text(payment),
     ]
-    if not found.predictors:
-        return "\n\n".join([*parts, f"no predictor: {found.not_fitted}"])
-    quality = [vars(f.quality) | {"name": name} for name, f in found.predictors.items()]
+    if not payment.predictors:
+        return "\n\n".join([*parts, f"no predictor: {payment.not_fitted}"])
+    quality = [vars(f.quality) | {"name": name} for name, f in payment.predictors.items()]
     parts.append(printed(_QUALITY, quality, [f"measured on held-out tasks; if calibrated: {CALIBRATED_NOTE}"]))
     revenue = [
-        {"model": model, "n": of.n, "realised": of.realised_micro_usd, "predictor": name}
-        | expected_cells(found.expected[name][model])
-        for model, of in found.realised.items()
-        for name in found.predictors
+        {"model": model, "n": revenue_of.n, "realised": revenue_of.realised_micro_usd, "predictor": name}
+        | expected_cells(payment.expected[name][model])
+        for model, revenue_of in payment.realised.items()
+        for name in payment.predictors
     ]
     return "\n\n".join([*parts, printed(_REVENUE, revenue, [EXPECTED_NOTE])])
 
@@ -321,8 +321,8 @@ _REVENUE = (
 )
 
 
-def _failures_text(found: "Payment") -> str:
-    f = found.failures
+def _failures_text(payment: "Payment") -> str:
+    f = payment.failures
     categories = list(f.rows[0].by_category) if f.rows else []
     columns = (
         *(Column("name", "rejected for"), Column("share", "share", percent)),
@@ -337,16 +337,16 @@ def _failures_text(found: "Payment") -> str:
     return printed(columns, [{**row.by_category, **vars(row)} for row in f.rows], [summary])
 
 
-def payment_json(found: "Payment") -> dict[str, Any]:
+def payment_json(payment: "Payment") -> dict[str, Any]:
     """The result as JSON: money in US dollars, shares as fractions, predictors in serialised form."""
     from local_bench.settle.predictors.models import dumps
 
     return {
-        "explained": [asdict(row) for row in found.explained],
-        "acceptance_by_composite": [asdict(b) for b in found.by_composite],
-        "failures": asdict(found.failures),
-        "untaught": found.not_fitted,
-        "notes": found.notes,
+        "explained": [asdict(row) for row in payment.explained],
+        "acceptance_by_composite": [asdict(b) for b in payment.by_composite],
+        "failures": asdict(payment.failures),
+        "untaught": payment.not_fitted,
+        "notes": payment.notes,
         "realised_revenue": {
             model: {
                 "realised_usd": usd_number(revenue.realised_micro_usd),
@@ -354,16 +354,18 @@ def payment_json(found: "Payment") -> dict[str, Any]:
                 "n": revenue.n,
                 "n_unscored": revenue.n_unscored,
             }
-            for model, revenue in found.realised.items()
+            for model, revenue in payment.realised.items()
         },
         "predictors": {
             name: {
                 "quality": asdict(f.quality),
                 "n_unscored": f.n_unscored,
                 "n_unlabelled": f.n_unlabelled,
-                "expected_revenue": {model: expected_json(revenue) for model, revenue in found.expected[name].items()},
+                "expected_revenue": {
+                    model: expected_json(revenue) for model, revenue in payment.expected[name].items()
+                },
                 "predictor": dumps(f.predictor),
             }
-            for name, f in found.predictors.items()
+            for name, f in payment.predictors.items()
         },
     }

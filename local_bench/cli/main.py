@@ -98,9 +98,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(arguments: list[str] | None) -> int:
     printable_streams()
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        status = cli.main(without_nul(given), prog_name="local-bench", standalone_mode=False)
+        status = cli.main(without_nul(words), prog_name="local-bench", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except LocalBenchError as e:
@@ -120,7 +120,7 @@ def _run(arguments: list[str] | None) -> int:
         if absent is not None:
             say(f"local-bench: {absent}")
             return absent.exit_code
-        if DEBUG in given or os.environ.get("LOCAL_BENCH_DEBUG"):
+        if DEBUG in words or os.environ.get("LOCAL_BENCH_DEBUG"):
             raise
         described = system_error(e) if isinstance(e, OSError) else None
         if described is not None:

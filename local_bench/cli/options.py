@@ -76,8 +76,8 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            found = hint(args[0], self.list_commands(ctx), f"`{ctx.command_path} --help` lists the commands.")
-            raise click.UsageError(f"unknown command {args[0]!r}: {found}", ctx)
+            suggestion = hint(args[0], self.list_commands(ctx), f"`{ctx.command_path} --help` lists the commands.")
+            raise click.UsageError(f"unknown command {args[0]!r}: {suggestion}", ctx)
         return super().resolve_command(ctx, args)
 
 

@@ -45,8 +45,8 @@ def init(suite_name: str, path: Path | None, out: Path | None, as_json: bool) ->
     if entry.shipped and path:
         raise UserError(f"the suite {suite_name!r} includes its tasks: leave --path out")
     shipped = (configs_dir() / "runs" / f"{entry.name}{ending}.yaml" for ending in ("", "-open-weights"))
-    found = next((read_text(file, ConfigError, missing="reinstall") for file in shipped if file.is_file()), None)
-    text = found or _TEMPLATE.format(title=entry.title, name=entry.name)
+    shipped_text = next((read_text(file, ConfigError, missing="reinstall") for file in shipped if file.is_file()), None)
+    text = shipped_text or _TEMPLATE.format(title=entry.title, name=entry.name)
     if not entry.shipped:
         value = yaml_text(str(path or "CHANGE-ME"), default_flow_style=True).removesuffix("...\n").strip()
         line = f"suite: {{name: {entry.name}"

@@ -144,16 +144,16 @@ def _check(selected: "Entry", options: "Options", out: Path | None) -> None:
 
     if selected.reason:
         return  # reported later, whatever the options
-    given = [option for option, value in vars(options).items() if value and option != "allow_unlike"]
-    stray = next((option for option in given if option not in selected.options), None)
+    used = [option for option, value in vars(options).items() if value and option != "allow_unlike"]
+    stray = next((option for option in used if option not in selected.options), None)
     if stray is not None:
         raise UserError(
             f"--{stray.replace('_', '-')} does not apply to {selected.name} of {selected.paper}: leave it out"
         )
-    missing = next((option for option in selected.required if option not in given), None)
+    missing = next((option for option in selected.required if option not in used), None)
     if missing is not None:
         raise UserError(f"{selected.name} of {selected.paper} ({selected.title}) needs {_NEEDED[missing]}")
-    if selected.either and not set(selected.either) & set(given):
+    if selected.either and not set(selected.either) & set(used):
         needed = ", or ".join(_NEEDED[option] for option in selected.either)
         raise UserError(f"{selected.name} of {selected.paper} ({selected.title}) needs {needed}")
     if out is not None and selected.kind == "figure":

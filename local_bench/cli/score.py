@@ -97,7 +97,7 @@ def score(
     servimage (annotations.jsonl, one or several)."""
     from local_bench.core.errors import UserError
 
-    given = {
+    options = {
         "--tasks": tasks,
         "--scores": scores,
         "--costs": costs,
@@ -109,7 +109,7 @@ def score(
         "--retry-cap": retry_cap,
         "--raters": raters,
     }
-    _check(suite, given)
+    _check(suite, options)
     if suite in ("ice-bench", "idea-bench") and len(files) != 1:
         raise UserError(f"{suite} results are in one file, but {len(files)} are given: score each file separately")
     match suite:
@@ -133,7 +133,7 @@ def score(
     return 0
 
 
-def _check(suite: str, given: Mapping[str, object]) -> None:
+def _check(suite: str, options: Mapping[str, object]) -> None:
     """UserError for an unknown suite or an option of another suite."""
     from local_bench.core.errors import UserError
 
@@ -141,7 +141,7 @@ def _check(suite: str, given: Mapping[str, object]) -> None:
         suggestion = hint(suite, SUITES, f"use {', '.join(SUITES)}")
         raise UserError(f"suite {suite!r} has no official result files: {suggestion}")
     stray = next(
-        (flag for flag, value in given.items() if value is not None and suite not in OPTION_SUITES[flag]), None
+        (flag for flag, value in options.items() if value is not None and suite not in OPTION_SUITES[flag]), None
     )
     if stray:
         raise UserError(f"{stray} applies only to {' and '.join(OPTION_SUITES[stray])}: omit it for {suite}")

@@ -151,7 +151,7 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unsee
     rows = []
     for s in accounts.settlements:
         row = model_row(s)
-        if any(of.total.open_micro_usd for of in accounts.settlements):
+        if any(settlement.total.open_micro_usd for settlement in accounts.settlements):
             row |= dict(zip(("bound_low", "bound_high"), map(usd_number, s.total.bounds_micro_usd), strict=True))
         if unseen.n_images:
             row["without_inputs"] = unseen.n_images.get(s.model, 0)
@@ -267,7 +267,7 @@ def _money(micro: int | None) -> float | None:
 
 def described(tasks: Sequence[Task]) -> dict[str, Any]:
     """How many tasks have input images, and how many of the requested images have each hard rule."""
-    rules = Counter(key for task in tasks for of in task.rules for key in _keys(of))
+    rules = Counter(key for task in tasks for rules_of in task.rules for key in _keys(rules_of))
     return {
         "n_tasks_with_source": sum(task.source_sha256 is not None for task in tasks),
         "n_tasks_with_references": sum(bool(task.reference_sha256) for task in tasks),

@@ -73,8 +73,8 @@ def _serve(paths: list[Path], out: Path, token: str, bound: socket.socket) -> No
 
             with ExitStack() as stack:
                 runs = [stack.enter_context(RunDir.open(path)) for path in paths]
-                for one, run in zip(watched, runs, strict=True):
-                    one.shown = run.store.counts()
+                for live, run in zip(watched, runs, strict=True):
+                    live.shown = run.store.counts()
                 write_site(runs, out, runs[0].config.engine.io_workers, note, ready)
             complete(out, now)
         n_written += 1
@@ -111,10 +111,10 @@ def _runs(targets: tuple[Path, ...]) -> list[Path]:
     from local_bench.core.paths import runs_dir
 
     if len(targets) == 1 and targets[0].is_dir() and not (targets[0] / "run.yaml").is_file():
-        found = run_dirs(targets[0])
-        if not found:
+        paths = run_dirs(targets[0])
+        if not paths:
             raise UserError(f"there is no run in {targets[0]}: give run directories, or the folder that contains them")
-        return found
+        return paths
     if targets:
         for path in targets:
             if not (path / "run.yaml").is_file():
@@ -122,7 +122,7 @@ def _runs(targets: tuple[Path, ...]) -> list[Path]:
                     f"{path} is not a run directory (it has no run.yaml): give one created by `local-bench run`"
                 )
         return list(targets)
-    found = run_dirs(runs_dir())
-    if not found:
+    paths = run_dirs(runs_dir())
+    if not paths:
         raise UserError(f"there is no run in {runs_dir()}: give run directories, or the folder that contains them")
-    return found
+    return paths

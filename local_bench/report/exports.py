@@ -77,9 +77,9 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
             tables["scores"].add(plain(run.store.frame("scores", (), *where).merge(images, on="work_id")))
         small["scores"] = (columns.SCORES, _derived(run))
         for name, (schema, rows) in small.items():
-            known = list(rows)
+            listed = list(rows)
             sources = {_source(field) for field in schema}
-            tables[name].add({source: [row[source] for row in known] for source in sources})
+            tables[name].add({source: [row[source] for row in listed] for source in sources})
     return paths
 
 
@@ -159,11 +159,11 @@ def _usd(micro_usd: int) -> Decimal:
     return Decimal(micro_usd) / MICRO
 
 
-def _titles(run: RunDir, task_ids: Sequence[str], known: dict[str, str]) -> list[str]:
-    """The titles of tasks; `known` are those that have been read already."""
-    for task in run.store.tasks_of(list(dict.fromkeys(task_id for task_id in task_ids if task_id not in known))):
-        known[task.task_id] = task.title.encode(errors="replace").decode()
-    return [known[task_id] for task_id in task_ids]
+def _titles(run: RunDir, task_ids: Sequence[str], titles: dict[str, str]) -> list[str]:
+    """The titles of tasks; `titles` are those that have been read already."""
+    for task in run.store.tasks_of(list(dict.fromkeys(task_id for task_id in task_ids if task_id not in titles))):
+        titles[task.task_id] = task.title.encode(errors="replace").decode()
+    return [titles[task_id] for task_id in task_ids]
 
 
 def _settlement(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:
@@ -186,7 +186,6 @@ def _settlement(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:
 
 
 def _total(settlement: Settlement, total: Total) -> dict[str, Any]:
-    derived = ("share", "coverage", "task_acceptance", "deliverable_acceptance")
     low, high = total.revenue_interval_micro_usd or (None, None)
     bounds = total.bounds_micro_usd
     ends = {"revenue_ci95_low_micro_usd": low, "revenue_ci95_high_micro_usd": high}
@@ -195,7 +194,7 @@ def _total(settlement: Settlement, total: Total) -> dict[str, Any]:
         "deliverable_acceptance_ci95_low": total.deliverable_acceptance_low,
         "deliverable_acceptance_ci95_high": total.deliverable_acceptance_high,
     }
-    return {"model": settlement.model} | vars(total) | ends | rates | {name: getattr(total, name) for name in derived}
+    return {"model": settlement.model} | _named(columns.SETTLEMENT, total) | ends | rates
 
 
 def _placed(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,28 +217,16 @@ def _costs(money: Accounting) -> Iterator[dict[str, Any]]:
 
 
 def _making(m: GenerationStats) -> dict[str, Any]:
-    t = m.timing
     sizes = {f"{width}x{height}": n for (height, width), n in m.sizes.items()}
-    return {
-        "model": m.model,
-        "imported": m.imported,
-        "n_images": m.n_images,
-        "n_made": t.n_made,
-        "batch_sizes": json.dumps(m.batch_sizes),
-        "sizes": json.dumps(sizes),
-        "held_ns": m.held_ns,
-        "busy_ns": t.busy_ns,
-        "s_per_image": t.seconds_per_image,
-        "images_per_gpu_hour": m.images_per_gpu_hour,
-        "image_micro_usd": m.image_micro_usd,
-        "marginal_image_micro_usd": m.marginal_image_micro_usd,
-        "wh_per_image": m.wh_per_image,
-        "marginal_wh_per_image": m.marginal_wh_per_image,
-        "flop_per_image": t.flop_per_image,
-        "floor_s_per_image": t.floor_s_per_image,
-        "mfu": t.utilisation,
-        "no_floor": "made elsewhere" if m.imported else t.no_floor,
-    }
+    texts = {"batch_sizes": json.dumps(m.batch_sizes), "sizes": json.dumps(sizes)}
+    timing = {"s_per_image": m.timing.seconds_per_image, "mfu": m.timing.utilisation}
+    no_floor = "made elsewhere" if m.imported else m.timing.no_floor
+    return _named(columns.MAKING, m, m.timing) | texts | timing | {"no_floor": no_floor}
+
+
+def _named(schema: Any, *parts: Any) -> dict[str, Any]:
+    """The attributes with the names of columns, of the first part that has each."""
+    return {n: getattr(part, n) for part in reversed(parts) for n in schema.names if hasattr(part, n)}
 
 
 def _judge(judge: Judge) -> dict[str, Any]:

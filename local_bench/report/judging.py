@@ -81,9 +81,9 @@ def judges(run: RunDir) -> list[Judge]:
     configs = {config.label: config for config in run.config.judges}
     try:
         every = [Judge.model_validate(entry) for entry in [noted.get("judge"), *noted.get("panel", [])] if entry]
-        known = {judge.judge_id: judge for judge in every}
+        by_id = {judge.judge_id: judge for judge in every}
         return [
-            known.get(judge_id)
+            by_id.get(judge_id)
             or Judge(name=label, judge_id=judge_id, card=configs[label].card if label in configs else NOT_NOTED)
             for judge_id, label in judge_labels(run).items()
         ]
@@ -148,19 +148,19 @@ def _judge_table(run_judges: Sequence[Judge]) -> Table:
     return table_of("The judges", columns, rows, notes)
 
 
-def agreement_tables(found: Agreements) -> list[Table]:
+def agreement_tables(agreements: Agreements) -> list[Table]:
     """Pairs of raters, Krippendorff's alpha, and sets shown in both orders; those without rows are left out."""
     pairs = (
         *(_JUDGE, Column("against", "against"), Column("dimension", "dimension"), Column("rate.n", "images", ",")),
         *(Column("rate.value", "agreement", ".3f"), *interval("rate", ".2f")),
         *(Column("kappa.value", "kappa", ".3f"), *interval("kappa", ".2f")),
         *(Column("rho.n", "models", ","), Column("rho.value", "rho", ".3f")),
-        *(Column("top_k.value", f"top {found.k}", ".3f"), Column("rate.n_unscored", "unscored", ",")),
+        *(Column("top_k.value", f"top {agreements.k}", ".3f"), Column("rate.n_unscored", "unscored", ",")),
     )
     notes = [
         "Agreement: rate of equal decisions about an image (95 % interval over tasks), with Cohen's kappa. Rho and "
-        f"top {found.k}: Spearman's correlation and overlap of the best {found.k} in the ranking of models by mean "
-        "score. A dash: undefined, e.g. all ratings are equal, or fewer than four models."
+        f"top {agreements.k}: Spearman's correlation and overlap of the best {agreements.k} in the ranking of models "
+        "by mean score. A dash: undefined, e.g. all ratings are equal, or fewer than four models."
     ]
     alphas = (
         *(Column("among", "among"), Column("dimension", "dimension"), Column("n_raters", "raters", ",")),
@@ -174,9 +174,9 @@ def agreement_tables(found: Agreements) -> list[Table]:
     )
     order_note = "The same answer in both orders, and the mean change of the value from the first to the second one."
     tables = (
-        table_of("Agreement", pairs, found.pairs, notes),
-        table_of("Krippendorff's alpha", alphas, found.alphas),
-        table_of("Sets shown in both orders", orders, found.order_swaps, [order_note]),
+        table_of("Agreement", pairs, agreements.pairs, notes),
+        table_of("Krippendorff's alpha", alphas, agreements.alphas),
+        table_of("Sets shown in both orders", orders, agreements.order_swaps, [order_note]),
     )
     return [table for table in tables if table.rows]
 
@@ -198,13 +198,13 @@ def repeatability_table(retests: Sequence[RepeatabilityRow]) -> Table:
 
 def judge_warnings(run: RunDir) -> list[str]:
     """Return one warning per problem found with the judges."""
-    found = []
+    sentences = []
     for judge in judges(run):
         if judge.attacks is not None and judge.attacks.n_fooled:
-            found.append(f"Judge {judge.name}: {judge.fooled}; text in an image or a brief can raise its scores.")
+            sentences.append(f"Judge {judge.name}: {judge.fooled}; text in an image or a brief can raise its scores.")
         if judge.reproducible is False:
-            found.append(f"Judge {judge.name} is not reproducible: {judge.note}.")
-    return found
+            sentences.append(f"Judge {judge.name} is not reproducible: {judge.note}.")
+    return sentences
 
 
 def _word(config: RunConfig) -> str:

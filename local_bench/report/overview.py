@@ -18,17 +18,17 @@ def overview(money: Accounting, pairs: Sequence[dict[str, Any]], common: Sequenc
     ranked = _ranked(money.settlements)
     if not ranked or not ranked[0].total.n + ranked[0].total.n_unscored:
         return []
-    found = [_first(ranked[0])]
+    lines = [_first(ranked[0])]
     if len(ranked) > 1 and (ranked[0].total.revenue_micro_usd or ranked[0].total.n_accepted):
-        found.append(_differences(ranked, pairs))
+        lines.append(_differences(ranked, pairs))
     if common:
         n_tasks = count(common[0].total.n_tasks, "task")
-        found.append(f"On the {n_tasks} that all models support with all input images: {_first(_ranked(common)[0])}")
-    found.append(_certainty(ranked))
+        lines.append(f"On the {n_tasks} that all models support with all input images: {_first(_ranked(common)[0])}")
+    lines.append(_certainty(ranked))
     if held_ns := sum(row.held_ns for row in money.costs):
         cost = "" if money.price is None else f", which cost {cost_text(money.price, money.cost_micro_usd)}"
-        found.append(f"The run held its devices for {duration(held_ns)}{cost}.")
-    return found
+        lines.append(f"The run held its devices for {duration(held_ns)}{cost}.")
+    return lines
 
 
 def _ranked(settlements: Sequence[Settlement]) -> list[Settlement]:
@@ -62,9 +62,9 @@ def _first(best: Settlement) -> str:
 def _differences(ranked: Sequence[Settlement], pairs: Sequence[dict[str, Any]]) -> str:
     best = ranked[0].model
     p = {}
-    for one in pairs:
-        if best in (one["a"][1], one["b"][1]):
-            p[one["b"][1] if one["a"][1] == best else one["a"][1]] = one["p_holm"]
+    for pair in pairs:
+        if best in (pair["a"][1], pair["b"][1]):
+            p[pair["b"][1] if pair["a"][1] == best else pair["a"][1]] = pair["p_holm"]
     not_sure = [s.model for s in ranked[1:] if (p.get(s.model) is None or p[s.model] >= ALPHA)]
     test = "(paired test over tasks, corrected for all pairs of models)"
     n = len(ranked) - 1

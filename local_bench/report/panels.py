@@ -126,16 +126,16 @@ class Figure:
     """Panels side by side."""
 
 
-def annotated(made: Table | Figure, unlike: Collection[str], notes: Sequence[str]) -> Table | Figure:
-    """`made` with an asterisk after the models `unlike`, and `notes` before its own."""
-    if isinstance(made, Figure):
-        data = annotated(made.data, unlike, notes)
+def annotated(result: Table | Figure, unlike: Collection[str], notes: Sequence[str]) -> Table | Figure:
+    """`result` with an asterisk after the models `unlike`, and `notes` before its own."""
+    if isinstance(result, Figure):
+        data = annotated(result.data, unlike, notes)
         assert isinstance(data, Table)
-        return replace(made, data=data)
-    if not unlike and not made.marks:
-        made = ranked(made)
-    rows = tuple((f"{row[0]} *", *row[1:]) if row and _name(row[0]) in unlike else row for row in made.rows)
-    return replace(made, rows=rows, notes=(*notes, *made.notes))
+        return replace(result, data=data)
+    if not unlike and not result.marks:
+        result = ranked(result)
+    rows = tuple((f"{row[0]} *", *row[1:]) if row and _name(row[0]) in unlike else row for row in result.rows)
+    return replace(result, rows=rows, notes=(*notes, *result.notes))
 
 
 def _name(cell: Cell) -> Cell:

@@ -59,8 +59,8 @@ def passport(run: RunDir, people: Path | None = None) -> Figure:
     if not judge_labels(run):
         raise UserError(f"{run.path} has not been judged: run `local-bench judge {run.path}` first")
     compared, notes = _with_truth(run) if people is None else _with_people(run, people)
-    known, against = _known(run), TRUTH if people is None else PEOPLE
-    rows = tuple((*row, *known.get(str(row[0]), (None,) * 6)) for row in compared)
+    robustness, against = _known(run), TRUTH if people is None else PEOPLE
+    rows = tuple((*row, *robustness.get(str(row[0]), (None,) * 6)) for row in compared)
     table = Table(f"Judges of {run.config.name} compared with {against}", _COLUMNS, rows, (*notes, *_NOTES))
     panels = [_bars(table, "agreement", "agreement", f"share equal to {against}", rows)]
     for unit in dict.fromkeys(row[_UNIT] for row in rows):
@@ -70,23 +70,23 @@ def passport(run: RunDir, people: Path | None = None) -> Figure:
 
 
 def _with_people(run: RunDir, people: Path) -> tuple[list[Row], list[str]]:
-    found = agreement(run, people)
+    agreements = agreement(run, people)
     return [
         _row(p.judge, p.dimension, p.rate, p.kappa, p.mean_difference, p.interval, p.in_points)
-        for p in found.pairs
+        for p in agreements.pairs
         if p.against == PEOPLE
-    ], found.notes
+    ], agreements.notes
 
 
 def _with_truth(run: RunDir) -> tuple[list[Row], list[str]]:
-    found = check_ground_truth(run)
-    if found is None:
+    check = check_ground_truth(run)
+    if check is None:
         raise UserError(
             f"the suite {run.config.suite.name} has no ground truth: give people's annotations with --people FILE "
             "(a file, or a RUN annotated with `local-bench annotate`)"
         )
-    of_all = (row for row in found.answers if row.model == ALL)
-    return [_row(one.judge, one.rubric, one.same, None, one.mean_difference, one.interval, True) for one in of_all], []
+    of_all = (row for row in check.answers if row.model == ALL)
+    return [_row(row.judge, row.rubric, row.same, None, row.mean_difference, row.interval, True) for row in of_all], []
 
 
 def _row(
@@ -108,18 +108,18 @@ def _known(run: RunDir) -> dict[str, Row]:
     """The last six columns of each judge."""
     swaps = {swap.judge: swap.same.value for swap in order_swaps(run)}
     repeats, paces = retest_rows(run), run.store.notes(PACE)
-    found: dict[str, Row] = {}
+    columns: dict[str, Row] = {}
     for judge in judges(run):
         n = judge.attacks.n if judge.attacks else 0
         fooled = min(judge.attacks.n_fooled, n) if judge.attacks else 0
         same, n_repeated = same_answers(row for row in repeats if row.judge == judge.name)
-        found[judge.name] = (
+        columns[judge.name] = (
             swaps.get(judge.name),
             *((fooled / n, *wilson(fooled, n)) if n else (None, None, None)),
             same / n_repeated if n_repeated else None,
             _per_second(paces.get(judge.judge_id)),
         )
-    return found
+    return columns
 
 
 def _per_second(pace: object) -> float | None:
@@ -136,7 +136,7 @@ def _bars(table: Table, key: str, title: str, unit: str, rows: Sequence[Row]) ->
     ends: dict[Row, Any] = {row[:2]: row[at + 1 : at + 3] for row in rows if row[at + 1] is not None}
     dimensions = tuple(dict.fromkeys(str(row[1]) for row in rows))
     series = [
-        Series(judge, *(tuple(of.get((judge, dimension)) for dimension in dimensions) for of in (values, ends)))
+        Series(judge, *(tuple(cells.get((judge, dimension)) for dimension in dimensions) for cells in (values, ends)))
         for judge in dict.fromkeys(str(row[0]) for row in rows)
     ]
     return Bars(title, dimensions, tuple(series), unit)

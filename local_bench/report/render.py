@@ -217,8 +217,8 @@ def latex(table: Table) -> str:
 
 def _groups(columns: tuple[Column, ...]) -> list[str]:
     cells, rules, at = [], [], 1
-    for group, of in groupby(column.group for column in columns):
-        n = len(list(of))
+    for group, members in groupby(column.group for column in columns):
+        n = len(list(members))
         cells.append(rf"\multicolumn{{{n}}}{{c}}{{{_escaped(group)}}}" if group else " & ".join([""] * n))
         if group:
             rules.append(rf"\cmidrule(lr){{{at}-{at + n - 1}}}")

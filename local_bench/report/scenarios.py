@@ -15,22 +15,22 @@ from local_bench.suites.servimage.published import placed_json, saved_json
 Row = dict[str, Any]
 
 
-def competition_rows(found: Economics) -> list[Row]:
+def competition_rows(economics: Economics) -> list[Row]:
     """Table 3: one row per model, by rank."""
-    rows = [{"model": model} | placed_json(placed) for model, placed in found.competition.placed.items()]
+    rows = [{"model": model} | placed_json(placed) for model, placed in economics.competition.placed.items()]
     return sorted(rows, key=lambda row: (row["rank"], row["model"]))
 
 
-def cost_reduction_rows(found: Economics) -> list[Row]:
+def cost_reduction_rows(economics: Economics) -> list[Row]:
     """Table 7: one row per model with the metered cost, and with an API's price (`api_`) if the config has one."""
     rows = []
-    for model, here, at_api in zip(found.table.models, found.by_ledger, found.by_api, strict=True):
+    for model, here, at_api in zip(economics.table.models, economics.by_ledger, economics.by_api, strict=True):
         api = {f"api_{name}": value for name, value in saved_json(at_api).items() if "model_contribution" not in name}
         rows.append({"model": model} | saved_json(here) | api)
     return rows
 
 
-def break_even_rows(found: Economics) -> list[Row]:
+def break_even_rows(economics: Economics) -> list[Row]:
     """One row per timed model and API: the price of a GPU-hour up to which, and the number of images from
     which, the run's devices cost no more than the API."""
     return [
@@ -44,20 +44,20 @@ def break_even_rows(found: Economics) -> list[Row]:
             "break_even_usd_per_hour_endless": number(a.usd_per_hour_endless),
             "break_even_images": a.images,
         }
-        for a in found.against
+        for a in economics.against
     ]
 
 
 def economics_json(run: RunDir, money: Accounting) -> dict[str, Any] | None:
     """All three, by model; None if nothing is settled or no order has a price."""
-    found = economics_of(run, money)
-    if found is None:
+    economics = economics_of(run, money)
+    if economics is None:
         return None
     return {
-        "competition": _by_model(competition_rows(found)),
-        "n_competition_open": found.competition.n_open,
-        "cost_reduction": _by_model(cost_reduction_rows(found)),
-        "break_even": break_even_rows(found),
+        "competition": _by_model(competition_rows(economics)),
+        "n_competition_open": economics.competition.n_open,
+        "cost_reduction": _by_model(cost_reduction_rows(economics)),
+        "break_even": break_even_rows(economics),
     }
 
 

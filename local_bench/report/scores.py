@@ -30,25 +30,25 @@ def score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
 def _score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
     images = run.store.frame("candidates", ["work_id", "model", "task_id", "position"])
     values = scored(run.store.frame("scores", ["work_id", "name", "value"])).merge(images, on="work_id")
-    found = {}
+    intervals = {}
     for (name, model), rows in values.sort_values("position").groupby(["name", "model"], sort=False):
         of_task, n_tasks = numbered(rows["task_id"].to_numpy(dtype=object))
         sums = task_sums(of_task, np.stack([rows["value"], np.ones(len(rows))], axis=1), n_tasks).T
         ends = mean_interval(sums[0], sums[1], scale_of(run.config.suite.name, name))
         if ends is not None:
-            found[name, model] = ends
-    return found
+            intervals[name, model] = ends
+    return intervals
 
 
 def decimals(run: RunDir) -> dict[str, int]:
     """Score -> decimals of all its numbers: two for a judge's; for a metric's four if all means are below 1, where
     models differ little, and three if they are below 10."""
-    found = dict.fromkeys(score_names(run), 2)
+    places = dict.fromkeys(score_names(run), 2)
     largest: dict[str, float] = {}
     for row in run.store.score_summaries():
         if row.kind != "judge" and row.mean is not None:
             largest[row.name] = max(largest.get(row.name, 0.0), abs(row.mean))
-    return found | {name: 2 if mean >= 10 else 3 if mean >= 1 else 4 for name, mean in largest.items()}
+    return places | {name: 2 if mean >= 10 else 3 if mean >= 1 else 4 for name, mean in largest.items()}
 
 
 def figure(value: float, decimals: int) -> str:
@@ -59,18 +59,18 @@ def figure(value: float, decimals: int) -> str:
 def better(run: RunDir) -> dict[str, str]:
     """Which way is better, for each metric whose identity the ledger has."""
     directions = {True: "higher is better", False: "lower is better"}
-    known = {name: run.store.json_meta(f"metric:{name}") for name in score_names(run)}
+    identities = {name: run.store.json_meta(f"metric:{name}") for name in score_names(run)}
     return {
         name: directions[about["higher_is_better"]]
-        for name, about in known.items()
+        for name, about in identities.items()
         if about and "higher_is_better" in about
     }
 
 
 def missed_text(scores: Iterable[Score], thresholds: Mapping[str, float], places: Mapping[str, int]) -> str:
     """The scores below their thresholds: `brf 2.50 < 4.5, veq 3.00 < 4`; empty if there are none."""
-    found = []
+    texts = []
     for name, (value, threshold) in missed(scores, thresholds).items():
         text = figure(value, places.get(name, 2))
-        found.append(f"{name} {text if float(text) < threshold else f'{value:.6g}'} < {threshold:g}")
-    return ", ".join(found)
+        texts.append(f"{name} {text if float(text) < threshold else f'{value:.6g}'} < {threshold:g}")
+    return ", ".join(texts)

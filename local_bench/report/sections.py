@@ -50,19 +50,19 @@ class Section:
 def sections(run: RunDir, money: Accounting, truth: GroundTruthCheck | None) -> list[Section]:
     """Those that have something to show. LedgerError if the stored metadata is damaged."""
     priced = any(s.total.value_micro_usd for s in money.settlements)
-    made = generation_stats(run.store, money, model_order(run))
-    found = [
+    stats = generation_stats(run.store, money, model_order(run))
+    every = [
         Section("settlement", "Settlement" if priced else "Decisions", *_settlement(run, money, priced)),
         Section("benchmark", "The benchmark's own numbers", *_benchmark(run)),
         Section("truth", "Ground truth", *_truth(truth)),
         Section("scenarios", "Other scenarios", *_scenarios(run, money)),
         Section("scores", "Scores", *_scores(run)),
         Section("judges", "Judges", *judging_tables(run)),
-        Section("generation", "Generation", *_generation(run, made)),
+        Section("generation", "Generation", *_generation(run, stats)),
         Section("costs", "Costs", *_costs(run, money)),
         Section("provenance", "Provenance", *_provenance(run)),
     ]
-    return [section for section in found if section.sentences or section.tables]
+    return [section for section in every if section.sentences or section.tables]
 
 
 Content = tuple[list[str], list[Table]]
@@ -109,7 +109,7 @@ def _settlement(run: RunDir, money: Accounting, priced: bool) -> Content:
             Column("n_decided", "refused by rules alone", ","),
             Column("n_tasks_decided", "tasks lost by that", ","),
         ),
-        [{"model": model, **vars(of)} for model, of in stats.items()],
+        [{"model": model, **vars(counts)} for model, counts in stats.items()],
     )
     undecided = _reasons("Why images have no decision", "model", run.store.undecided(MAX_REASONS))
     return sentences, _some(settlement_table("By category", by_category), rules, undecided)
@@ -200,12 +200,12 @@ def _each(micro: int) -> str:
 
 
 def _scenarios(run: RunDir, money: Accounting) -> Content:
-    found = economics_of(run, money)
-    if found is None:
+    economics = economics_of(run, money)
+    if economics is None:
         return [], []
-    several, prices = len(found.table.models) > 1, api_prices("servimage")
-    models = zip(found.table.models, found.by_ledger, found.by_api, strict=True)
-    rows = [_Scenario(model, found.competition.placed[model], here, api) for model, here, api in models]
+    several, prices = len(economics.table.models) > 1, api_prices("servimage")
+    models = zip(economics.table.models, economics.by_ledger, economics.by_api, strict=True)
+    rows = [_Scenario(model, economics.competition.placed[model], here, api) for model, here, api in models]
     competition = (
         *(Column("placed.rank", "rank", ","), Column("placed.revenue_usd", "revenue in competition", usd_fraction)),
         Column("placed.revenue_low_usd", "low", usd_fraction, "range", below=True),
@@ -223,7 +223,7 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
         "The same images in competition, and as a first attempt at the measured cost",
         columns,
         sorted(rows, key=lambda row: (row.placed.rank, row.model)),
-        _competition_notes(several, found.competition.n_open),
+        _competition_notes(several, economics.competition.n_open),
     )
     break_even = table_of(
         "Break-even with an API",
@@ -235,7 +235,7 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
             Column("usd_per_hour_endless", "without end", usd_fraction, below=True),
             Column("images", "images from", ",", about="The smallest number of images at this run's price."),
         ),
-        found.against,
+        economics.against,
         [
             "Small: the cost of one more image, and the highest price of a device-hour for an unlimited job. A "
             f"dash: never. API prices: {prices.source}, {prices.date}; lowest, median, highest."
@@ -378,8 +378,8 @@ def _spread(n_judges: int) -> str:
 # ---- generation and costs
 
 
-def _generation(run: RunDir, made: list[GenerationStats]) -> Content:
-    on_cpu = all(device == "cpu" for m in made for device in m.timing.devices)
+def _generation(run: RunDir, stats: list[GenerationStats]) -> Content:
+    on_cpu = all(device == "cpu" for m in stats for device in m.timing.devices)
     table = table_of(
         "Time, cost and energy per image",
         (
@@ -393,7 +393,7 @@ def _generation(run: RunDir, made: list[GenerationStats]) -> Content:
             Column("energy", "energy each", significant, unit="Wh"),
             Column("marginal_wh", "marginal", significant, unit="Wh", below=True),
         ),
-        [_generation_row(m) for m in made],
+        [_generation_row(m) for m in stats],
     )
     sentences = [
         "The time per image is the device time for denoising and decoding it. The cost per image includes all "
@@ -401,7 +401,7 @@ def _generation(run: RunDir, made: list[GenerationStats]) -> Content:
         "one more image. The floor is the time that the counted operations take at the device's peak rate; a run "
         "that is faster is reported as faulty."
     ]
-    names = sorted({device for m in made if m.timing.floor_s is not None for device in m.timing.devices})
+    names = sorted({device for m in stats if m.timing.floor_s is not None for device in m.timing.devices})
     gpus = {gpu.name: gpu for gpu in map(gpu_of, names) if gpu is not None}
     if gpus:
         peaks = " and ".join(f"{gpu.peak_tflops:g} TFLOP/s of {gpu.title}" for gpu in gpus.values())
@@ -415,7 +415,7 @@ def _generation(run: RunDir, made: list[GenerationStats]) -> Content:
         [vars(row) for row in prompt_truncations(run.store)],
         ["Each distinct prompt counts once; encoders without a limit are not listed."],
     )
-    return [*sentences, *(sentence for m in made for sentence in _batches(m))], _some(table, cuts)
+    return [*sentences, *(sentence for m in stats for sentence in _batches(m))], _some(table, cuts)
 
 
 def _generation_row(m: GenerationStats) -> dict[str, Cell]:
@@ -475,9 +475,9 @@ def _costs(run: RunDir, money: Accounting) -> Content:
         {**vars(row), "model": row.model or "whole run", "cost": row.cost_micro_usd if money.price else "no price"}
         for row in money.costs
     ]
-    known = [row.energy_mj for row in money.costs if row.energy_mj is not None]
+    energies = [row.energy_mj for row in money.costs if row.energy_mj is not None]
     if rows:
-        joules = ("" if len(known) == len(rows) else "at least ") + energy(sum(known)) if known else None
+        joules = ("" if len(energies) == len(rows) else "at least ") + energy(sum(energies)) if energies else None
         cost = "no price" if money.cost_micro_usd is None else money.cost_micro_usd
         rows.append({"phase": "all", "model": "all", "held_ns": held_ns, "energy_mj": joules, "cost": cost})
     else:
@@ -518,7 +518,7 @@ def _provenance(run: RunDir) -> Content:
 
 def _leaves(key: str, value: Any, depth: int = 0) -> Iterator[tuple[Cell, ...]]:
     """(dotted key, text) of each value; lists of plain values, and what is nested deeper than six levels, are one."""
-    nested = isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, dict | list) for one in value))
+    nested = isinstance(value, dict) or (isinstance(value, list) and any(isinstance(sub, dict | list) for sub in value))
     if nested and value and depth < 6:
         items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value, 1)
         for name, inner in items:

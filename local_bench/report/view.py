@@ -26,36 +26,36 @@ def thresholds(run: RunDir) -> dict[str, float]:
 
 def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     """Return one warning per problem: small models, judges, impossible times, low coverage, unfinished work."""
-    known = cards()
+    by_name = cards()
     small = [
-        known[name]
+        by_name[name]
         for name in dict.fromkeys([*(m.card for m in run.config.models), *(j.card for j in run.config.judges)])
-        if name in known and known[name].source.build
+        if name in by_name and by_name[name].source.build
     ]
-    found = [
+    sentences = [
         f"{card.name} is a small model with random weights for testing: its outputs are meaningless."
         for card in small
         if card.source.random
     ]
     trained = [card.name for card in small if not card.source.random]
     if trained:
-        found.append(
+        sentences.append(
             f"{', '.join(trained)}: small models trained only on the synthetic printshop images. Their results "
             "are valid for these images only and do not apply to large models."
         )
     decided = run.config.judges or any(s.total.n for s in settlements)
     if not run.config.judges:
-        found.append("The run has no judge" + ("." if decided else ": no image has a decision."))
-    found += judge_warnings(run) + impossible_timings(run.store)
+        sentences.append("The run has no judge" + ("." if decided else ": no image has a decision."))
+    sentences += judge_warnings(run) + impossible_timings(run.store)
     unseen = unseen_inputs(run)
     requested = {s.model: s.total.n + s.total.n_unscored for s in settlements}
     blind = ", ".join(f"{model} {n:,} of {count(requested[model], 'image')}" for model, n in unseen.n_images.items())
     if blind:
-        found.append(
+        sentences.append(
             "Generated without all of their task's input images, which the model does not take (suite.unsupported): "
             f"{blind}. Judges and metrics compare them with the source all the same."
         )
-    found += [
+    sentences += [
         f"{', '.join(models)} have the same pixels in {count(n, 'image')} of the same deliverables: if one was copied, "
         "it is judged and paid once per model."
         for models, n in run.store.shared_images().items()
@@ -64,24 +64,24 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     for s in settlements:
         if decided and s.total.coverage < least:
             what = "tasks' value could be settled" if s.total.value_micro_usd else "images could be decided"
-            found.append(
+            sentences.append(
                 f"{s.model}: {percent(s.total.coverage)} of the {what}, less than the required {percent(least)} "
                 "(settlement.coverage_min)."
             )
     progress = run.store.progress()
     for row in progress:
         if row.n_planned:
-            found.append(f"{row.model}: {row.n_planned:,} of {count(row.n, 'image')} have not been generated yet.")
+            sentences.append(f"{row.model}: {row.n_planned:,} of {count(row.n, 'image')} have not been generated yet.")
         if row.n_undecided:
-            found.append(
+            sentences.append(
                 f"{row.model}: {row.n_undecided:,} of {count(row.n_first, 'deliverable')} have no decision yet "
                 "and count as unscored."
             )
     planned = {row.model for row in progress}
-    found += [f"{model}: no images are planned yet." for model in model_order(run) if model not in planned]
+    sentences += [f"{model}: no images are planned yet." for model in model_order(run) if model not in planned]
     if faults := run.image_store.all_faults:
-        found.append(f"{faults_sentence(faults)}. Scores and decisions are of the images as they were generated.")
-    return found
+        sentences.append(f"{faults_sentence(faults)}. Scores and decisions are of the images as they were generated.")
+    return sentences
 
 
 def cost_text(price: Price | None, micro: int | None) -> str:

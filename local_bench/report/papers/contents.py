@@ -198,11 +198,11 @@ def entries(paper: str) -> list[Entry]:
 
 def entry(paper: str, name: str) -> Entry:
     """Look up `table-2`, `t2`, `2` or `figure-3`, `fig3`. UserError if the paper has no such table or figure."""
-    found = _NAME.fullmatch(name.strip())
-    known = entries(paper)
-    if found is not None:
-        kind: Kind = "figure" if (found["kind"] or "t").lower().startswith("f") else "table"
-        for one in known:
-            if (one.kind, one.number) == (kind, int(found["number"])):
-                return one
+    match = _NAME.fullmatch(name.strip())
+    every = entries(paper)
+    if match is not None:
+        kind: Kind = "figure" if (match["kind"] or "t").lower().startswith("f") else "table"
+        for candidate in every:
+            if (candidate.kind, candidate.number) == (kind, int(match["number"])):
+                return candidate
     raise UserError(f"{paper} has no {name!r}: `local-bench reproduce {paper}` lists its tables and figures")

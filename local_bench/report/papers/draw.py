@@ -229,8 +229,8 @@ def _points(axes: Any, panel: Points) -> None:
 
     front = sorted((point.x, point.y) for point in panel.points if point.on_front)
     for on_front, colour in ((True, "#0072B2"), (False, "#777777")):
-        of = [point for point in panel.points if point.on_front == on_front]
-        axes.scatter([point.x for point in of], [point.y for point in of], s=18, color=colour, zorder=3)
+        shown = [point for point in panel.points if point.on_front == on_front]
+        axes.scatter([point.x for point in shown], [point.y for point in shown], s=18, color=colour, zorder=3)
     for point in panel.points:
         axes.annotate(clean(point.name), (point.x, point.y), xytext=(4, 4), textcoords="offset points", fontsize=SMALL)
     costs = [point.x for point in panel.points]

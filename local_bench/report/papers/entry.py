@@ -10,7 +10,7 @@ from local_bench.core.errors import UserError
 if TYPE_CHECKING:
     from local_bench.core.table import Table
     from local_bench.report.panels import Figure
-    from local_bench.report.papers.inputs import Given
+    from local_bench.report.papers.inputs import Request
 
 Kind = Literal["table", "figure"]
 
@@ -28,7 +28,7 @@ class Entry:
     number: int
     title: str
     build: str = ""
-    """`module:function` below `local_bench.report.papers`, called with a Given; empty if `reason` says why it is not
+    """`module:function` below `local_bench.report.papers`, called with a Request; empty if `reason` says why it is not
     supported."""
     argument: str | None = None
     """A second argument of the function."""
@@ -60,27 +60,29 @@ class Entry:
         parts += [f"[{' or '.join(map(_given, self.either))}]"] if self.either else []
         return " ".join([*parts, *(["--out FILE.svg"] if self.kind == "figure" else [])])
 
-    def make(self, given: "Given") -> "Table | Figure":
+    def make(self, request: "Request") -> "Table | Figure":
         """Create the table or figure. UserError if the sources are not of the required kind."""
-        self._check(given)
+        self._check(request)
         from local_bench.report.panels import annotated
 
         module, _, function = self.build.partition(":")
         builder: Callable[..., Table | Figure] = getattr(
             importlib.import_module(f"local_bench.report.papers.{module}"), function
         )
-        made = builder(given) if self.argument is None else builder(given, self.argument)
+        result = builder(request) if self.argument is None else builder(request, self.argument)
         return annotated(
-            made, given.unlike, [*(f"* not comparable: {one}" for one in given.differences), *given.judging]
+            result,
+            request.unlike,
+            [*(f"* not comparable: {difference}" for difference in request.differences), *request.judging],
         )
 
-    def _check(self, given: "Given") -> None:
+    def _check(self, request: "Request") -> None:
         what = f"{self.kind} {self.number} of {self.paper}"
         if self.reason:
             raise UserError(f"{what} ({self.title}) cannot be created: {self.reason}")
-        n = len(given.runs) + len(given.files)
-        if given.files and self.sources in ("runs", "run"):
-            raise UserError(f"{what} is created from runs, but {given.files[0]} is not a run directory: give one")
+        n = len(request.runs) + len(request.files)
+        if request.files and self.sources in ("runs", "run"):
+            raise UserError(f"{what} is created from runs, but {request.files[0]} is not a run directory: give one")
         if not n and self.sources != "anything":
             raise UserError(f"{what} is created from {self.sources}: give their paths after {self.name}")
         if n > 1 and self.sources == "run":

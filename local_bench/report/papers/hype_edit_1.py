@@ -11,7 +11,7 @@ from local_bench.analysis.official import image_results
 from local_bench.core.errors import UserError
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Bars, Figure, Series
-from local_bench.report.papers.inputs import Given, once
+from local_bench.report.papers.inputs import Request, once
 from local_bench.settle.hype import FAIL, Ends, Outcomes, count_attempts
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.hype_edit_1.export import judgements
@@ -63,56 +63,60 @@ class Gathered:
         """One model's verdicts on these tasks (tasks, attempts)."""
         ids = list(task_ids)
         kept = set(ids)
-        own = [row for row in self.rows if row.model == model and row.task_id in kept]
-        return outcomes(own, ids, self.attempts)
+        rows = [row for row in self.rows if row.model == model and row.task_id in kept]
+        return outcomes(rows, ids, self.attempts)
 
 
-def gathered(given: Given) -> Gathered:
+def gathered(request: Request) -> Gathered:
     """A model may be in two sources only with different tasks, as in the public and the private split. UserError if a
     model and a task are in two sources."""
     sources: list[tuple[Path, Judgements]] = []
     types: dict[str, list[str]] = {}
     paid: dict[str, list[tuple[Fraction, int]]] = {}
-    for run, results in given.results:
-        rows = results.images
-        of_run = judgements(rows)
+    for run, results in request.results:
+        images = results.images
+        of_run = judgements(images)
         sources.append((run.path, of_run))
         types |= {task.task_id: task.category.split("+") for task in run.store.tasks()}
         for model, usd in results.usd_per_image.items():
-            n = sum(row.model == model and row.pixels_sha256 is not None for row in rows)
+            n = sum(image.model == model and image.pixels_sha256 is not None for image in images)
             paid.setdefault(model, []).append((Fraction(usd), n))
-    if given.options.raters and given.files:
-        sources.append((given.files[0], read_raters(given.files)[0]))
+    if request.options.raters and request.files:
+        sources.append((request.files[0], read_raters(request.files)[0]))
     else:
-        sources += [(path, read_file(path)) for path in given.files]
-    for (first, one), (second, other) in combinations(sources, 2):
-        if set(one.task_ids) & set(other.task_ids):
-            once([(first, one.models), (second, other.models)])
-    usd_of = {model: sum((usd * n for usd, n in of), Fraction(0)) / sum(n for _, n in of) for model, of in paid.items()}
-    every = [of for _, of in sources]
-    stated = given.costs_of([model for of in every for model in of.models], {})
+        sources += [(path, read_file(path)) for path in request.files]
+    for (first, verdicts), (second, other) in combinations(sources, 2):
+        if set(verdicts.task_ids) & set(other.task_ids):
+            once([(first, verdicts.models), (second, other.models)])
+    usd_of = {
+        model: sum((usd * n for usd, n in parts), Fraction(0)) / sum(n for _, n in parts)
+        for model, parts in paid.items()
+    }
+    every = [verdicts for _, verdicts in sources]
+    stated = request.costs_of([model for verdicts in every for model in verdicts.models], {})
     usd_of |= {model: Fraction(usd) for model, usd in stated.items()}
-    judged = {row.model for of in every for row in of.rows}
+    rows = tuple(row for verdicts in every for row in verdicts.rows)
+    judged = {row.model for row in rows}
     return Gathered(
-        tuple(row for of in every for row in of.rows),
-        tuple(dict.fromkeys(model for of in every for model in of.models if model in judged)),
-        {task_id: of.dataset for of in every for task_id in of.task_ids},
+        rows,
+        tuple(dict.fromkeys(model for verdicts in every for model in verdicts.models if model in judged)),
+        {task_id: verdicts.dataset for verdicts in every for task_id in verdicts.task_ids},
         types,
         usd_of,
-        max((of.attempts for of in every), default=0),
+        max((verdicts.attempts for verdicts in every), default=0),
     )
 
 
-def table_2(given: Given) -> Table:
+def table_2(request: Request) -> Table:
     """Statistics of the runs' tasks."""
-    tasks = {task.task_id: task for run in given.runs for task in run.store.tasks()}
+    tasks = {task.task_id: task for run in request.runs for task in run.store.tasks()}
     images = [len(t.input_images) for t in tasks.values()]
     types = [kind for task in tasks.values() for kind in task.category.split("+")]
     splits = [str(task.own["dataset"]) for task in tasks.values()]
     sizes = [task.size for task in tasks.values() if task.size is not None]
     counted = {kind: types.count(kind) for kind in dict.fromkeys(types)}
     kinds = sorted(counted, key=lambda kind: -counted[kind])
-    repeats = max(row.attempt for run in given.runs for row in image_results(run))
+    repeats = max(row.attempt for run in request.runs for row in image_results(run))
     rows: list[tuple[Cell, ...]] = [("Total tasks", str(len(tasks)))]
     rows += [(f"{split.capitalize()} tasks", str(splits.count(split))) for split in dict.fromkeys(splits)]
     rows += [("Single-image tasks", str(images.count(1))), ("Multi-image tasks", str(sum(n > 1 for n in images)))]
@@ -133,42 +137,42 @@ def _range(sizes: Sequence[tuple[int, int]]) -> str:
     return " x ".join(ends)
 
 
-def table_3(given: Given) -> Table:
+def table_3(request: Request) -> Table:
     """The cost of an attempt, metered or given; without sources, as assumed in the paper."""
     columns = (MODEL, Column("usd_per_candidate", "Cost per candidate ($)", ".6g"))
-    if not given.runs and not given.files:
+    if not request.runs and not request.files:
         prices = api_prices("hype-edit-1")
         rows = tuple((model, float(usd)) for model, usd in prices.exact.items())
         return Table("HYPE-EDIT-1, table 3: cost per candidate, as the paper assumed it", columns, rows)
-    of = gathered(given)
-    found = tuple((model, None if model not in of.usd else float(of.usd[model])) for model in of.models)
-    return Table("HYPE-EDIT-1, table 3: cost per candidate", columns, found)
+    data = gathered(request)
+    costs = tuple((model, None if model not in data.usd else float(data.usd[model])) for model in data.models)
+    return Table("HYPE-EDIT-1, table 3: cost per candidate", columns, costs)
 
 
-def table_4(given: Given) -> Table:
+def table_4(request: Request) -> Table:
     """Reliability and effective cost of all tasks given; with `by_type` by type of task, with pass@10 and the gap."""
-    of, options = gathered(given), given.options
-    if options.by_type and not of.types:
+    data, options = gathered(request), request.options
+    if options.by_type and not data.types:
         raise UserError("result files do not have the types of tasks: give runs for --by-type")
     figures = [figure for figure in FIGURES if figure.printed or options.by_type or options.intervals]
     columns = [MODEL, *([Column("type", "Task type"), Column("tasks", "Tasks", "d")] if options.by_type else [])]
     for figure in figures:
         columns.append(Column(figure.key, figure.name, figure.form, "", figure.key.startswith("pass")))
         columns += _end_columns(figure) if options.intervals else []
-    kinds = list(dict.fromkeys(kind for own in of.types.values() for kind in own)) if options.by_type else [None]
+    kinds = list(dict.fromkeys(kind for types in data.types.values() for kind in types)) if options.by_type else [None]
     rows = []
-    for model in of.models:
+    for model in data.models:
         for kind in kinds:
-            ids = [task_id for task_id in of.split if kind is None or kind in of.types[task_id]]
-            cells = _cells(of, model, ids, figures, options.intervals)
+            ids = [task_id for task_id in data.split if kind is None or kind in data.types[task_id]]
+            cells = _cells(data, model, ids, figures, options.intervals)
             rows.append((model, *((kind, len(ids)) if kind is not None else ()), *cells))
     title = f"HYPE-EDIT-1, table 4: reliability and effective cost{' by type of task' if options.by_type else ''}"
     within = "type" if options.by_type else None
-    return Table(title, tuple(columns), tuple(rows), _notes(of, of.split, options.intervals), ranked_within=within)
+    return Table(title, tuple(columns), tuple(rows), _notes(data, data.split, options.intervals), ranked_within=within)
 
 
-def _cells(of: Gathered, model: str, ids: Sequence[str], figures: Sequence[_Figure], with_ends: bool) -> list[Cell]:
-    values, ends = _figures(of, model, ids)
+def _cells(data: Gathered, model: str, ids: Sequence[str], figures: Sequence[_Figure], with_ends: bool) -> list[Cell]:
+    values, ends = _figures(data, model, ids)
     cells: list[Cell] = []
     for figure in figures:
         cells.append(_scaled(values[figure.key], figure))
@@ -186,63 +190,63 @@ def _end_columns(figure: _Figure) -> list[Column]:
     return [Column(key, f"{figure.name}, {name}", figure.form) for key, name in named.items()]
 
 
-def _figures(of: Gathered, model: str, ids: Iterable[str]) -> tuple[dict[str, Any], dict[str, Ends | None]]:
+def _figures(data: Gathered, model: str, ids: Iterable[str]) -> tuple[dict[str, Any], dict[str, Ends | None]]:
     """The model's published figures on these tasks, and their intervals in the paper's units."""
-    values = model_json(count_attempts(of.table(model, ids)), of.usd.get(model), Review())
-    found = {figure: values["intervals"][figure.key] for figure in FIGURES}
-    return values, {f.key: ends and (f.scale * ends[0], _scaled(ends[1], f)) for f, ends in found.items()}
+    values = model_json(count_attempts(data.table(model, ids)), data.usd.get(model), Review())
+    ends_by_figure = {figure: values["intervals"][figure.key] for figure in FIGURES}
+    return values, {f.key: ends and (f.scale * ends[0], _scaled(ends[1], f)) for f, ends in ends_by_figure.items()}
 
 
 def _scaled(value: float | None, figure: _Figure) -> float | None:
     return None if value is None else figure.scale * value
 
 
-def _notes(of: Gathered, ids: Iterable[str], with_ends: bool) -> tuple[str, ...]:
-    tables = {model: of.table(model, ids) for model in of.models}
+def _notes(data: Gathered, ids: Iterable[str], with_ends: bool) -> tuple[str, ...]:
+    tables = {model: data.table(model, ids) for model in data.models}
     verdicts = {model: int((table >= FAIL).sum()) for model, table in tables.items()}
     left = sum(table.size for table in tables.values()) - sum(verdicts.values())
-    unpriced = [model for model in of.models if model not in of.usd]
+    unpriced = [model for model in data.models if model not in data.usd]
     counts = ", ".join(f"{model} {n} of {tables[model].size}" for model, n in verdicts.items())
     notes = [f"attempts with a verdict: {counts}"]
     if left:
         notes.append(f"{left} attempts have no verdict and count as not passed")
     if unpriced:
         notes.append(f"there is no cost for {', '.join(unpriced)}: its effective cost is empty")
-    if of.attempts != PROTOCOL_ATTEMPTS:
-        notes.append(f"the attempts go up to {of.attempts}, the protocol's to {PROTOCOL_ATTEMPTS}")
+    if data.attempts != PROTOCOL_ATTEMPTS:
+        notes.append(f"the attempts go up to {data.attempts}, the protocol's to {PROTOCOL_ATTEMPTS}")
     if with_ends:
         notes.append("low and high: 95 %, for tasks like these, of the unbiased estimate; a cost may be open above")
     return tuple(notes)
 
 
-def summary(given: Given, split: str) -> Figure:
+def summary(request: Request, split: str) -> Figure:
     """Figures 3 to 5: six charts of all tasks (`combined`) or of one split."""
-    of = gathered(given)
-    ids = [task_id for task_id, own in of.split.items() if split in ("combined", own)]
+    data = gathered(request)
+    ids = [task_id for task_id, part in data.split.items() if split in ("combined", part)]
     if not ids:
-        existing = ", ".join(dict.fromkeys(of.split.values()))
+        existing = ", ".join(dict.fromkeys(data.split.values()))
         raise UserError(f"no source has the {split} split (existing: {existing}): give a run or a file of it")
-    with_ends = given.options.intervals
+    with_ends = request.options.intervals
     columns = [MODEL]
     for figure in FIGURES:
         columns.append(Column(figure.key, figure.name, figure.form))
         columns += _end_columns(figure) if with_ends else []
-    found = {model: _figures(of, model, ids) for model in of.models}
+    by_model = {model: _figures(data, model, ids) for model in data.models}
     panels = tuple(
         Bars(
             figure.name,
-            of.models,
+            data.models,
             (
                 Series(
                     figure.name,
-                    tuple(_scaled(values[figure.key], figure) for values, _ in found.values()),
-                    tuple(ends[figure.key] for _, ends in found.values()) if with_ends else (),
+                    tuple(_scaled(values[figure.key], figure) for values, _ in by_model.values()),
+                    tuple(ends[figure.key] for _, ends in by_model.values()) if with_ends else (),
                 ),
             ),
         )
         for figure in FIGURES
     )
-    rows = tuple((model, *_cells(of, model, ids, FIGURES, with_ends)) for model in of.models)
+    rows = tuple((model, *_cells(data, model, ids, FIGURES, with_ends)) for model in data.models)
     number = {"combined": 3, "public": 4, "private": 5}[split]
     title = f"HYPE-EDIT-1, figure {number}: {split} split, {len(ids)} tasks"
-    return Figure(Table(title, tuple(columns), rows, _notes(of, ids, with_ends)), panels)
+    return Figure(Table(title, tuple(columns), rows, _notes(data, ids, with_ends)), panels)

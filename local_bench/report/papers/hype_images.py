@@ -8,7 +8,7 @@ from local_bench.core.table import Column, Table
 from local_bench.core.types import Task
 from local_bench.report.panels import Figure, Images
 from local_bench.report.papers.hype_edit_1 import MODEL
-from local_bench.report.papers.inputs import Given, once
+from local_bench.report.papers.inputs import Request, once
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.hype_edit_1.export import WORDS
 from local_bench.suites.run_results import ImageResult
@@ -30,16 +30,16 @@ def _inputs(run: RunDir, task: Task) -> Images:
     return Images("", tuple(_small(run.image_store.load_input(sha)) for sha in shas), captions)
 
 
-def figure_1(given: Given) -> Figure:
+def figure_1(request: Request) -> Figure:
     """The inputs of one task and every attempt of every model; RunImageError if an image is damaged."""
-    tasks = {task.task_id: task for run in given.runs for task in run.store.tasks()}
-    task_id = given.options.task or next(iter(tasks))
+    tasks = {task.task_id: task for run in request.runs for task in run.store.tasks()}
+    task_id = request.options.task or next(iter(tasks))
     if task_id not in tasks:
         raise UserError(
             f"the runs have no task {task_id!r}: --task is one of their {len(tasks)}, {next(iter(tasks))!r} …"
         )
     of_runs: list[tuple[RunDir, dict[str, list[ImageResult]]]] = []
-    for run in given.runs:
+    for run in request.runs:
         by_model: dict[str, list[ImageResult]] = {}
         for row in image_results(run):
             if row.task.task_id == task_id and row.supported:
@@ -65,10 +65,10 @@ def figure_1(given: Given) -> Figure:
     return Figure(Table(title, columns, tuple(rows)), tuple(panels))
 
 
-def figure_2(given: Given) -> Figure:
+def figure_2(request: Request) -> Figure:
     """The first task of each type, at most five; of more types the first."""
     chosen: dict[str, tuple[RunDir, Task]] = {}
-    for run in given.runs:
+    for run in request.runs:
         for task in run.store.tasks():
             if task.unscored is None:
                 chosen.setdefault(task.category, (run, task))

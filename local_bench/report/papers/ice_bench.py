@@ -6,7 +6,7 @@ from statistics import fmean
 
 from local_bench.analysis.official import image_results, run_results
 from local_bench.core.table import Column, Table
-from local_bench.report.papers.inputs import Given, once
+from local_bench.report.papers.inputs import Request, once
 from local_bench.settle.ice import LIMITS, TASKS
 from local_bench.suites.ice_bench.export import results_by_model
 from local_bench.suites.ice_bench.results import Item, read_eval_result
@@ -73,33 +73,33 @@ _TABLES: Mapping[int, tuple[tuple[int, int], tuple[_Raw, ...]]] = {
 """Table -> its first and last task, and its columns."""
 
 
-def _gathered(given: Given) -> dict[str, Sequence[Item]]:
+def _gathered(request: Request) -> dict[str, Sequence[Item]]:
     """Model -> items; a file is that of the method whose folder it is in (METHOD/eval_result.txt)."""
-    if given.runs:
-        of_runs = [(run.path, results_by_model(run_results(run))) for run in given.runs]
+    if request.runs:
+        of_runs = [(run.path, results_by_model(run_results(run))) for run in request.runs]
         once(of_runs)
-        return {model: found.items for _, of in of_runs for model, found in of.items()}
-    named = [(path, path.absolute().parent.name) for path in given.files]
+        return {model: results.items for _, models in of_runs for model, results in models.items()}
+    named = [(path, path.absolute().parent.name) for path in request.files]
     once([(path, [name]) for path, name in named], "the method")
     return {name: read_eval_result(path, TASKS, LIMITS) for path, name in named}
 
 
-def table_2(given: Given) -> Table:
+def table_2(request: Request) -> Table:
     """Which tasks of the runs each model supports."""
-    once([(run.path, {row.model for row in image_results(run)}) for run in given.runs])
+    once([(run.path, {row.model for row in image_results(run)}) for run in request.runs])
     supported: dict[str, dict[str, bool | None]] = {}
-    for run in given.runs:
+    for run in request.runs:
         imported = {model.label for model in run.config.models if model.imported is not None}
         for row in image_results(run):
             of_model = supported.setdefault(row.model, {})
-            found = (row.pixels_sha256 is not None or None) if row.model in imported else row.supported
-            of_model[row.task.category] = of_model.get(row.task.category) or found
+            supports = (row.pixels_sha256 is not None or None) if row.model in imported else row.supported
+            of_model[row.task.category] = of_model.get(row.task.category) or supports
     columns = (
         *(Column("kind", "Kind"), Column("number", "No.", "d"), Column("task", "Evaluation Task")),
         *(Column(model, model) for model in supported),
     )
     rows = tuple(
-        (_kind(n), n, task, *(of.get(task) for of in supported.values())) for n, task in enumerate(NUMBERED, 1)
+        (_kind(n), n, task, *(tasks.get(task) for tasks in supported.values())) for n, task in enumerate(NUMBERED, 1)
     )
     notes = (
         "a dash is a task of which the runs have no item, or no image was imported",
@@ -112,14 +112,14 @@ def _kind(number: int) -> str:
     return next((kind for last, kind in _KINDS.items() if number <= last), "Ref Editing")
 
 
-def raw(given: Given, number: str) -> Table:
+def raw(request: Request, number: str) -> Table:
     """Tables 3 to 8: means over a task's items that have the metric, for the models that have any item of the task.
 
     Where no item has a metric but a variant with another model was computed (`clip_cap:tiny-clip`), the column shows
     the variant, and its header and a note name it."""
     (first, last), metrics = _TABLES[int(number)]
-    found = _gathered(given)
-    variants = _variants(found)
+    items_of = _gathered(request)
+    variants = _variants(items_of)
     tasks = NUMBERED[first - 1 : last]
     used = {metric: [v for name in metric.metrics_of(tasks) if (v := variants.get(name))] for metric in metrics}
     columns = (
@@ -129,16 +129,18 @@ def raw(given: Given, number: str) -> Table:
     )
     rows, fewer = [], []
     for n, task in enumerate(tasks, first):
-        for model, items in found.items():
-            own = [item for item in items if item.task == task]
-            if not own:
+        for model, items in items_of.items():
+            task_items = [item for item in items if item.task == task]
+            if not task_items:
                 continue
-            values = {metric: _values(own, task, metric, variants) for metric in metrics}
-            n_measured = len({i for of in values.values() for i in of})
-            cells = (metric.of(fmean(of.values())) if of else None for metric, of in values.items())
+            values = {metric: _values(task_items, task, metric, variants) for metric in metrics}
+            n_measured = len({i for by_id in values.values() for i in by_id})
+            cells = (metric.of(fmean(by_id.values())) if by_id else None for metric, by_id in values.items())
             rows.append((n, task, model, *cells, n_measured))
             fewer += [
-                f"{m.name} of {model} in {task}: {len(of)}" for m, of in values.items() if 0 < len(of) < n_measured
+                f"{m.name} of {model} in {task}: {len(by_id)}"
+                for m, by_id in values.items()
+                if 0 < len(by_id) < n_measured
             ]
     stand_ins = list(dict.fromkeys(name for names in used.values() for name in names))
     notes = [
@@ -154,10 +156,10 @@ def raw(given: Given, number: str) -> Table:
     return Table(f"ICE-Bench, supplement, table {number}: raw metrics", columns, tuple(rows), tuple(notes))
 
 
-def _variants(found: Mapping[str, Sequence[Item]]) -> dict[str, str]:
+def _variants(models: Mapping[str, Sequence[Item]]) -> dict[str, str]:
     """Metric -> its variant with another model, for metrics that no item has; the first by name of several."""
     measured = {
-        name for items in found.values() for item in items for name, value in item.metrics.items() if value is not None
+        name for items in models.values() for item in items for name, value in item.metrics.items() if value is not None
     }
     of_metric = {name.partition(":")[0]: name for name in sorted(measured, reverse=True) if ":" in name}
     return {metric: name for metric, name in of_metric.items() if metric not in measured}

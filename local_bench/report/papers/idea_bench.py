@@ -14,7 +14,7 @@ from local_bench.core.table import Cell, Column, Table
 from local_bench.core.types import Task
 from local_bench.models.cards import card
 from local_bench.report.papers.idea_people import Labels, labels_of
-from local_bench.report.papers.inputs import Given, once
+from local_bench.report.papers.inputs import Request, once
 from local_bench.report.render import DAGGER
 from local_bench.settle.idea import CATEGORIES
 from local_bench.suites.idea_bench.export import results_by_model
@@ -31,26 +31,26 @@ _WITH_ENCODERS = "parameters are those of the model cards, encoders included; th
 Results = Mapping[str, Sequence[Row]]
 
 
-def gathered(given: Given) -> Results:
+def gathered(request: Request) -> Results:
     """Model -> answers; each file has one method's answers and is named after it. UserError if a model is in two
     sources."""
-    if given.runs:
-        of_runs = [(run.path, results_by_model(run_results(run))) for run in given.runs]
+    if request.runs:
+        of_runs = [(run.path, results_by_model(run_results(run))) for run in request.runs]
         once(of_runs)
-        return {model: rows for _, of in of_runs for model, rows in of.items()}
-    once([(path, [path.stem]) for path in given.files], "the method")
-    found = {path.stem: read_results(path) for path in given.files}
-    if given.options.tasks is None:
-        return found
-    known = read_categories(given.options.tasks, lambda _: None)  # `score` and a run name the case
-    return {name: [replace(row, category=known.get(row.task_id)) for row in rows] for name, rows in found.items()}
+        return {model: rows for _, by_model in of_runs for model, rows in by_model.items()}
+    once([(path, [path.stem]) for path in request.files], "the method")
+    files = {path.stem: read_results(path) for path in request.files}
+    if request.options.tasks is None:
+        return files
+    kinds = read_categories(request.options.tasks, lambda _: None)  # `score` and a run name the case
+    return {name: [replace(row, category=kinds.get(row.task_id)) for row in rows] for name, rows in files.items()}
 
 
-def _answers(given: Given) -> tuple[Results, Labels | None]:
+def _answers(request: Request) -> tuple[Results, Labels | None]:
     """Model -> answers: people's with `--people`, else the judge's."""
-    if not given.options.people:
-        return gathered(given), None
-    labels = labels_of(given)
+    if not request.options.people:
+        return gathered(request), None
+    labels = labels_of(request)
     return labels.answers, labels
 
 
@@ -67,15 +67,15 @@ def _certain(data: Mapping[str, Any]) -> dict[str, Any]:
     return {**data, **kept, "overall": same(data["overall"], data["overall_high"])}
 
 
-def _rephrased(given: Given, counted: Callable[[Task], bool] = lambda _: True) -> dict[str, int]:
+def _rephrased(request: Request, counted: Callable[[Task], bool] = lambda _: True) -> dict[str, int]:
     """Model -> number of the counted cases for which it received rephrased prompts; only models with any."""
     cases: dict[str, set[str]] = {}
-    for run in given.runs:
+    for run in request.runs:
         tasks = {task.task_id: task for task in run.store.tasks() if counted(task)}
         for row in run.store.candidates():
             if row.task_id in tasks and rephrased(tasks[row.task_id], row.prompt):
                 cases.setdefault(row.model, set()).add(row.task_id)
-    return {model: len(of) for model, of in cases.items()}
+    return {model: len(case_ids) for model, case_ids in cases.items()}
 
 
 def _named(model: str, marked: Mapping[str, int]) -> str:
@@ -89,25 +89,25 @@ def _dagger_note(marked: Mapping[str, int]) -> list[str]:
     return [f"{DAGGER}: prompts rephrased by an MLLM (`local-bench extract`); cases with such prompts: {cases}"]
 
 
-def _parameters(given: Given) -> dict[str, float]:
+def _parameters(request: Request) -> dict[str, float]:
     """Model -> billions of parameters by its card; only of models that have a card here."""
-    found = {}
-    for run in given.runs:
+    billions = {}
+    for run in request.runs:
         for model in run.config.models:
             if model.imported is not None:
                 continue
             try:
-                found[model.label] = card(model.card, "generator").parameters_b
+                billions[model.label] = card(model.card, "generator").parameters_b
             except ConfigError:
                 continue  # a run of another installation: its cards need not be here
-    return found
+    return billions
 
 
-def table_1(given: Given) -> Table:
+def table_1(request: Request) -> Table:
     """The row of the runs' own tasks."""
-    tasks: dict[str, Task] = {task.task_id: task for run in given.runs for task in run.store.tasks()}
+    tasks: dict[str, Task] = {task.task_id: task for run in request.runs for task in run.store.tasks()}
     present = {task.category for task in tasks.values()}
-    judges = sorted({label for run in given.runs for label in judge_labels(run).values()})
+    judges = sorted({label for run in request.runs for label in judge_labels(run).values()})
     columns = (
         *(Column("benchmark", "Benchmark"), Column("tasks", "Tasks", "d"), Column("cases", "Cases", "d")),
         *(Column(name, name, group="Evaluation Category") for name in CATEGORIES),
@@ -128,27 +128,27 @@ def table_1(given: Given) -> Table:
     )
 
 
-def table_2(given: Given) -> Table:
+def table_2(request: Request) -> Table:
     """The five categories, of all tasks whose category is known; a dash counts 0 in the average."""
-    found, labels = _answers(given)
-    sizes, marked = _parameters(given), _rephrased(given)
+    answers_of, labels = _answers(request)
+    sizes, marked = _parameters(request), _rephrased(request)
     columns = (
         *(_METHOD, _PARAMETERS),
         *(Column(name, name, ".2f", "Scores on All Categories", True) for name in CATEGORIES),
         Column("average", "Avg. Score", ".2f", higher_is_better=True),
     )
     rows, notes = [], list[str]()
-    for model, answers in found.items():
-        of = published(answers)
-        data, own = of.data, of.notes
+    for model, answers in answers_of.items():
+        numbers = published(answers)
+        data, model_notes = numbers.data, numbers.notes
         if labels is not None:
-            data = _certain(of.data)
-            own = [*_bounds(of.data), *average_notes(data["without_tasks"], data["without_category"])]
-        if data["overall"] is not None and (low := of.data["overall_ci95_low"]) is not None:
-            ends = within((low, of.data["overall_ci95_high"]))
-            own = [*own, f"the average's 95 % interval, for other cases of the same tasks, is {ends}"]
+            data = _certain(numbers.data)
+            model_notes = [*_bounds(numbers.data), *average_notes(data["without_tasks"], data["without_category"])]
+        if data["overall"] is not None and (low := numbers.data["overall_ci95_low"]) is not None:
+            ends = within((low, numbers.data["overall_ci95_high"]))
+            model_notes = [*model_notes, f"the average's 95 % interval, for other cases of the same tasks, is {ends}"]
         rows.append((_named(model, marked), sizes.get(model), *_categories(data), data["overall"]))
-        notes += [f"{model}: {note}" for note in own]
+        notes += [f"{model}: {note}" for note in model_notes]
     of_people = [] if labels is None else labels.notes()
     notes = [*_sized(sizes), *_dagger_note(marked), *of_people, *dict.fromkeys(notes)]
     return Table("IDEA-Bench, table 2: scores by category", columns, tuple(rows), tuple(notes))
@@ -168,28 +168,28 @@ def _categories(data: Mapping[str, Any]) -> list[Cell]:
     return [None if name in data["without_tasks"] else data["categories"][name] for name in CATEGORIES]
 
 
-def subtasks(given: Given, category: str) -> Table:
+def subtasks(request: Request, category: str) -> Table:
     """Tables 3 to 7: the scores of one category's tasks, and their mean."""
-    found, labels = _answers(given)
+    answers_of, labels = _answers(request)
     names: dict[str, str] = {}
-    for rows in found.values():
+    for rows in answers_of.values():
         by_uid: dict[str, list[Row]] = {}
         for row in rows:
             by_uid.setdefault(row.task_id, []).append(row)
-        names |= {uid: of[0].task_name for uid, of in by_uid.items() if category_of(of) == category}
+        names |= {uid: uid_rows[0].task_name for uid, uid_rows in by_uid.items() if category_of(uid_rows) == category}
     if not names:
         raise UserError(
             f"nothing given has a task of {category}: give a run with such tasks, or with result files the dataset "
             "folder as --tasks"
         )
-    sizes, marked = _parameters(given), _rephrased(given, lambda task: task.category == category)
+    sizes, marked = _parameters(request), _rephrased(request, lambda task: task.category == category)
     columns = (
         *(_METHOD, _PARAMETERS),
         *(Column(uid, name, ".2f", "Subtasks Score", True) for uid, name in sorted(names.items())),
         Column("average", "Avg. Score", ".2f", higher_is_better=True),
     )
     cells = []
-    for model, rows in found.items():
+    for model, rows in answers_of.items():
         data = published(rows).data if labels is None else _certain(published(rows).data)
         scores = [data["tasks"].get(uid) for uid in sorted(names)]
         average = None if category in data["without_tasks"] else data["categories"][category]
@@ -200,23 +200,23 @@ def subtasks(given: Given, category: str) -> Table:
     return Table(f"IDEA-Bench, table {number}: subtasks of {category}", columns, tuple(cells), notes)
 
 
-def table_8(given: Given) -> Table:
+def table_8(request: Request) -> Table:
     """The mini subset: CLIPScore, the judge (G.) and people (H.), whose answers are labels, or result files of the same
     form."""
-    found = gathered(given)
-    files = [path for path in given.options.people if path.suffix == ".csv"]
-    labels = labels_of(given) if given.options.people and not files else None
-    of_people: Results = _of_files(given, files, found) if labels is None else labels.answers
-    unscored = sum(row.scores.count(None) for of in of_people.values() for row in of) if files else 0
-    name, clip = _clip_scores(given)
-    marked = _rephrased(given, lambda task: task.own["uid"] in CATEGORY_OF)
+    answers_of = gathered(request)
+    files = [path for path in request.options.people if path.suffix == ".csv"]
+    labels = labels_of(request) if request.options.people and not files else None
+    of_people: Results = _of_files(request, files, answers_of) if labels is None else labels.answers
+    unscored = sum(row.scores.count(None) for people_rows in of_people.values() for row in people_rows) if files else 0
+    name, clip = _clip_scores(request)
+    marked = _rephrased(request, lambda task: task.own["uid"] in CATEGORY_OF)
     groups = (*CATEGORIES, "Avg. Score")
     columns = (
         *(_METHOD, Column("clip_score", "CLIPScore", ".4f")),
         *(Column(f"{group}_{key}", name, ".2f", group) for group in groups for key, name in (("g", "G."), ("h", "H."))),
     )
     rows = []
-    for model, answers in found.items():
+    for model, answers in answers_of.items():
         judge, people = _mini(answers), _mini(of_people.get(model, ()), only_certain=labels is not None)
         scores = (cell for pair in zip(judge, people, strict=True) for cell in pair)
         rows.append((_named(model, marked), clip.get(model), *scores))
@@ -232,13 +232,13 @@ def table_8(given: Given) -> Table:
     return Table("IDEA-Bench, table 8: the mini subset", columns, tuple(rows), tuple(notes))
 
 
-def _of_files(given: Given, files: Sequence[Path], found: Results) -> Results:
+def _of_files(request: Request, files: Sequence[Path], answers_of: Results) -> Results:
     """Model -> people's answers in the files METHOD.csv. UserError if other labels are given too, and for a method that
     no source has."""
-    other = next((path for path in given.options.people if path not in files), None)
+    other = next((path for path in request.options.people if path not in files), None)
     if other is not None:
         raise UserError(f"{files[0]} is a result file and {other} is not: give METHOD.csv files or annotations of runs")
-    stray = next((path for path in files if path.stem not in found), None)
+    stray = next((path for path in files if path.stem not in answers_of), None)
     if stray is not None:
         raise UserError(f"{stray} is of the method {stray.stem!r}, which no source has: name the file METHOD.csv")
     return {path.stem: read_results(path) for path in files}
@@ -253,11 +253,11 @@ def _mini(rows: Sequence[Row], only_certain: bool = False) -> list[Cell]:
     return [*_categories(data), data["overall"]]
 
 
-def _clip_scores(given: Given) -> tuple[str, dict[str, float]]:
+def _clip_scores(request: Request) -> tuple[str, dict[str, float]]:
     """(the metric, model -> the mean of CLIP's cosine of prompt and image over its images of mini tasks that have it);
     without `clip_cap` the same by another CLIP model."""
     values: dict[str, dict[str, list[float]]] = {}
-    for run in given.runs:
+    for run in request.runs:
         for row in image_results(run):
             if row.attempt > 1 or row.task.own["uid"] not in CATEGORY_OF:
                 continue
@@ -265,4 +265,4 @@ def _clip_scores(given: Given) -> tuple[str, dict[str, float]]:
                 if name.partition(":")[0] == CLIP_SCORE and score.value is not None:
                     values.setdefault(name, {}).setdefault(row.model, []).append(score.value)
     name = min(values, default=CLIP_SCORE)  # a name without a card is the first
-    return name, {model: fmean(of) for model, of in values.get(name, {}).items()}
+    return name, {model: fmean(cosines) for model, cosines in values.get(name, {}).items()}

@@ -7,7 +7,7 @@ from local_bench.analysis.annotations import load_annotations
 from local_bench.analysis.official import run_results
 from local_bench.core.errors import UserError
 from local_bench.core.types import Task
-from local_bench.report.papers.inputs import Given, once
+from local_bench.report.papers.inputs import Request, once
 from local_bench.suites.idea_bench.export import results_by_model
 from local_bench.suites.idea_bench.questions import SCORES
 from local_bench.suites.idea_bench.results import REPEATS, Row
@@ -36,7 +36,9 @@ class Labels:
     def notes(self, counted: Callable[[Row], bool] = lambda _: True) -> list[str]:
         """The numbers of annotators and of labelled, tied and unlabelled questions in the counted rows, and how they
         differ from the paper's."""
-        rows = [(m, (row.task_id, row.case_id), row) for m, of in self.answers.items() for row in of if counted(row)]
+        rows = [
+            (m, (row.task_id, row.case_id), row) for m, part in self.answers.items() for row in part if counted(row)
+        ]
         shown = [(m, case, row) for m, case, row in rows if (m, case) not in self.not_made]
         labelled = sum(row.scores[0] is not None for _, _, row in shown)
         tied = sum((m, case, row.question) in self.tied for m, case, row in shown)
@@ -55,33 +57,33 @@ class Labels:
         return notes
 
 
-def labels_of(given: Given) -> Labels:
+def labels_of(request: Request) -> Labels:
     """The labels of every run. UserError if they cannot be read, and if a model is in two runs."""
-    file = next((path for path in given.options.people if path.suffix == ".csv"), None)
+    file = next((path for path in request.options.people if path.suffix == ".csv"), None)
     if file is not None:
         raise UserError(f"--people {file} is a result file: give it instead of the run, or annotations as --people")
-    once([(run.path, run.store.models()) for run in given.runs])
-    found = Labels()
-    for run, path in given.labelled:
+    once([(run.path, run.store.models()) for run in request.runs])
+    result = Labels()
+    for run, path in request.labelled:
         labels, results = load_annotations(path, run, {}), run_results(run)
         images = {image.work_id: image for image in results.images if image.attempt == 1}
         cases = {work_id: (image.model, _case(image.task)) for work_id, image in images.items()}
         failed = {cases[work_id] for work_id, image in images.items() if image.unscored is not None}
         failed -= {cases[work_id] for work_id, image in images.items() if image.unscored is None}
         consensus = {name: labels.consensus.get(name, {}) for name in SCORES}
-        ratings = {w: {name: of[w].decision for name, of in consensus.items() if w in of} for w in images}
+        ratings = {w: {name: by_id[w].decision for name, by_id in consensus.items() if w in by_id} for w in images}
         for k, name in enumerate(SCORES, 1):
-            found.tied |= {(*cases[work_id], k) for work_id in labels.tied.get(name, ()) if work_id in cases}
+            result.tied |= {(*cases[work_id], k) for work_id in labels.tied.get(name, ()) if work_id in cases}
         for model, rows in results_by_model(suite("idea-bench").annotated(results, ratings)).items():
-            found.answers[model] = [
+            result.answers[model] = [
                 replace(row, scores=NO) if (model, (row.task_id, row.case_id)) in failed else row for row in rows
             ]
-        found.raters |= labels.raters.keys()
-        found.not_made |= failed
-        found.by_judges_questions |= {
+        result.raters |= labels.raters.keys()
+        result.not_made |= failed
+        result.by_judges_questions |= {
             _case(task) for task in run.store.tasks() if "mini" in task.own["parts"] and FOR_PEOPLE not in task.own
         }
-    return found
+    return result
 
 
 def _case(task: Task) -> Case:

@@ -46,7 +46,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Given:
+class Request:
     """The sources, all of one benchmark: runs or files, not both."""
 
     paper: str
@@ -64,24 +64,24 @@ class Given:
     def judging(self) -> list[str]:
         """Who judged: the judges and rubric sets of the runs, one sentence each, or the labels that replace them; and
         how many images of each model were made. Empty for result files."""
-        made = self._made()
+        counts = self._made()
         if self.options.people and not self.keeps_judge:
-            return [f"decided by people's labels: {', '.join(path.name for path in self.options.people)}", *made]
-        return [*self.judges, *made]
+            return [f"decided by people's labels: {', '.join(path.name for path in self.options.people)}", *counts]
+        return [*self.judges, *counts]
 
     @property
     def judges(self) -> list[str]:
         """The judges and rubric sets of the runs, one sentence each."""
-        used = {(name, *of) for run in self.runs for name, of in rubric_sets(run).items()}
+        used = {(name, *sets) for run in self.runs for name, sets in rubric_sets(run).items()}
         return [f"judged by {name} with the rubric set {variant} ({sha[:12]})" for name, variant, sha in sorted(used)]
 
     def _made(self) -> list[str]:
-        requested, made, unseen = Counter[str](), Counter[str](), Counter[str]()
+        requested, n_made, unseen = Counter[str](), Counter[str](), Counter[str]()
         for run in self.runs:
             requested.update(run.store.n_candidates())
-            made.update(run.store.n_candidates(made=True))
+            n_made.update(run.store.n_candidates(made=True))
             unseen.update(unseen_inputs(run).n_images)
-        counts = (f"{model} {made[model]} of {n}" for model, n in requested.items())
+        counts = (f"{model} {n_made[model]} of {n}" for model, n in requested.items())
         blind = ", ".join(f"{model} {n}" for model, n in unseen.items())
         notes = [f"images made: {', '.join(counts)}"] if requested else []
         return notes + ([f"made without all of their task's input images: {blind}"] if blind else [])
@@ -115,17 +115,17 @@ class Given:
         UserError unless there is one file of labels per run, and if one cannot be read."""
         if not self.options.people:
             return [(run, run_results(run)) for run in self.runs]
-        found = []
+        decided_results = []
         for run, file in self.labelled:
             decided = decided_by_people(run, file)
             results = run_results(run)
             images = [replace(image, accepted=decided.get(image.work_id)) for image in results.images]
-            found.append((run, replace(results, images=images)))
-        return found
+            decided_results.append((run, replace(results, images=images)))
+        return decided_results
 
 
 @contextmanager
-def opened(paper: str, paths: Sequence[Path], options: Options, keeps_judge: bool = False) -> Iterator[Given]:
+def opened(paper: str, paths: Sequence[Path], options: Options, keeps_judge: bool = False) -> Iterator[Request]:
     """Open folders as runs, and the rest as result files; `keeps_judge` as in `Entry`. UserError if both are given, for
     a path that does not exist, and for a run of another benchmark or without a plan; the errors of `RunDir.open`."""
     absent = next((path for path in paths if not path.exists()), None)
@@ -154,7 +154,7 @@ def opened(paper: str, paths: Sequence[Path], options: Options, keeps_judge: boo
                 "--allow-unlike to mark their rows"
             )
         unlike = frozenset(model for run, i in zip(runs, groups, strict=True) if i for model in run.store.models())
-        yield Given(paper, runs, files, options, tuple(differences), unlike, keeps_judge)
+        yield Request(paper, runs, files, options, tuple(differences), unlike, keeps_judge)
 
 
 def _conditions(paper: str, by_people: bool) -> tuple[str, ...]:

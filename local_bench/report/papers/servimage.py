@@ -8,7 +8,7 @@ from typing import Any
 from local_bench.core.errors import UserError
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Figure, Histogram
-from local_bench.report.papers.inputs import Given, once
+from local_bench.report.papers.inputs import Request, once
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.servimage import published as numbers
 from local_bench.suites.servimage.export import Parts, parts
@@ -29,64 +29,64 @@ _ACCEPTANCE = (
 )
 
 
-def gathered(given: Given) -> Parts:
+def gathered(request: Request) -> Parts:
     """All sources as one table. UserError if a model is in two of them, or if their orders differ."""
-    found = (
-        [(run.path, parts(results)) for run, results in given.results]
-        if given.runs
-        else [(given.files[0], _from_files(given))]
+    tables = (
+        [(run.path, parts(results)) for run, results in request.results]
+        if request.runs
+        else [(request.files[0], _from_files(request))]
     )
-    once([(path, of.models) for path, of in found])
-    first, orders = found[0][0], {order.task_id: order for order in found[0][1].orders}
-    for path, of in found[1:]:
-        own = {order.task_id: order for order in of.orders}
-        differing = next((i for i in [*orders, *own] if orders.get(i) != own.get(i)), None)
+    once([(path, table.models) for path, table in tables])
+    first, orders = tables[0][0], {order.task_id: order for order in tables[0][1].orders}
+    for path, table in tables[1:]:
+        other_orders = {order.task_id: order for order in table.orders}
+        differing = next((i for i in [*orders, *other_orders] if orders.get(i) != other_orders.get(i)), None)
         if differing is not None:
             raise UserError(
                 f"{first} and {path} have other orders (the first that differs is {differing!r}): their models "
                 "cannot be in one table, give runs of the same orders"
             )
-    models = [model for _, of in found for model in of.models]
+    models = [model for _, table in tables for model in table.models]
     return Parts(
-        [image for _, of in found for image in of.images],
-        found[0][1].orders,
-        [score for _, of in found for score in of.scores],
-        given.costs_of(models, {model: usd for _, of in found for model, usd in of.costs.items()}),
+        [image for _, table in tables for image in table.images],
+        tables[0][1].orders,
+        [score for _, table in tables for score in table.scores],
+        request.costs_of(models, {model: usd for _, table in tables for model, usd in table.costs.items()}),
         models,
     )
 
 
-def _from_files(given: Given) -> Parts:
-    options = given.options
+def _from_files(request: Request) -> Parts:
+    options = request.options
     if options.tasks is None:
         raise UserError("annotations contain no prices: give the orders with --tasks")
     orders = read_orders(options.tasks)
-    annotations = read_annotations(given.files)
+    annotations = read_annotations(request.files)
     scores = [] if options.scores is None else read_scores(options.scores)
     check_images([*annotations.images, *scores], orders)
     return Parts(annotations.images, orders, scores, {}, annotations.models)
 
 
-def published(of: Parts) -> Mapping[str, Any]:
+def published(data: Parts) -> Mapping[str, Any]:
     """The published numbers, by `suites.servimage.published`, whose notes are left out: they are about the columns of
     `score`."""
-    return numbers.published(of.images, of.orders, of.scores or None, of.costs or None, models=of.models).data
+    return numbers.published(data.images, data.orders, data.scores or None, data.costs or None, models=data.models).data
 
 
-def _partial_sets(given: Given) -> list[str]:
+def _partial_sets(request: Request) -> list[str]:
     """The sets that were judged by a part of their images, one sentence per model."""
-    return [note for _, results in given.results for note in export_notes(results)]
+    return [note for _, results in request.results for note in export_notes(results)]
 
 
 def decided(data: Mapping[str, Any], by_category: bool = False) -> list[str]:
     """How many orders and images of each model have a decision, one sentence per model."""
     notes = []
-    for name, of in data["models"].items():
-        printed = of["as_printed"]
-        parts = [("", printed, of)]
+    for name, sums in data["models"].items():
+        printed = sums["as_printed"]
+        parts = [("", printed, sums)]
         if by_category:
-            categories = in_order(list(of["by_category"]))
-            parts = [(f"{category_name(c)} ", printed["by_category"][c], of["by_category"][c]) for c in categories]
+            categories = in_order(list(sums["by_category"]))
+            parts = [(f"{category_name(c)} ", printed["by_category"][c], sums["by_category"][c]) for c in categories]
         counts = (
             f"{part}{n['n_tasks']} of {every['n_tasks']} orders and {n['n_deliverables']} of {every['n_deliverables']} "
             "images"
@@ -111,9 +111,9 @@ def percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def table_1(given: Given) -> Table:
+def table_1(request: Request) -> Table:
     """Orders, images, value and mean price by category; from the orders, independent of the results."""
-    orders = gathered(given).orders
+    orders = gathered(request).orders
     rows = [_statistics(category_name(c), [o for o in orders if o.category == c]) for c in _categories(orders)]
     columns = (
         Column("category", "Category"),
@@ -134,8 +134,8 @@ def _statistics(name: str, orders: Sequence[Order]) -> tuple[Cell, ...]:
     return name, len(orders), sum(o.deliverables for o in orders), float(value / 1000), float(value / len(orders))
 
 
-def table_2(given: Given) -> Table:
-    return standard("ServImage, table 2: standard settlement", published(gathered(given)), _partial_sets(given))
+def table_2(request: Request) -> Table:
+    return standard("ServImage, table 2: standard settlement", published(gathered(request)), _partial_sets(request))
 
 
 def standard(title: str, data: Mapping[str, Any], notes: Sequence[str] = ()) -> Table:
@@ -149,46 +149,46 @@ def standard(title: str, data: Mapping[str, Any], notes: Sequence[str] = ()) -> 
     rows = []
     for name, model in models.items():
         printed = model["as_printed"]
-        of = [cell for category in categories for cell in _earned(printed["by_category"][category])[:2]]
-        rows.append((name, *_earned(printed), *of))
+        cells = [cell for category in categories for cell in _earned(printed["by_category"][category])[:2]]
+        rows.append((name, *_earned(printed), *cells))
     return Table(title, tuple(columns), tuple(rows), (_SETTLEMENT, *notes, *decided(data)))
 
 
-def _earned(of: Mapping[str, Any]) -> tuple[Cell, ...]:
-    acceptance = (of["task_acceptance"], of["deliverable_acceptance"])
-    return of["revenue_usd"] / 1000, percent(of["share"]), *map(percent, acceptance)
+def _earned(numbers: Mapping[str, Any]) -> tuple[Cell, ...]:
+    acceptance = (numbers["task_acceptance"], numbers["deliverable_acceptance"])
+    return numbers["revenue_usd"] / 1000, percent(numbers["share"]), *map(percent, acceptance)
 
 
-def table_3(given: Given) -> Table:
+def table_3(request: Request) -> Table:
     """The competition of all models of all sources."""
-    of = gathered(given)
-    data = published(of)
+    table = gathered(request)
+    data = published(table)
     rows = tuple((name, won["revenue_usd"] / 1000, won["rank"]) for name, won in data["competition"].items())
     columns = (MODEL, Column("revenue_usd_k", "Rev ($k)", ".1f", higher_is_better=True), Column("rank", "Rank", "d"))
-    notes = numbers.competition_notes(of.models, of.scores or None, data["n_competition_open"])
-    if given.options.people:
-        notes += ["the scores that decide ties are the judges'", *given.judges]
+    notes = numbers.competition_notes(table.models, table.scores or None, data["n_competition_open"])
+    if request.options.people:
+        notes += ["the scores that decide ties are the judges'", *request.judges]
     title = "ServImage, table 3: crowdsourcing competition"
-    return Table(title, columns, rows, (*_partial_sets(given), *notes, *decided(data)))
+    return Table(title, columns, rows, (*_partial_sets(request), *notes, *decided(data)))
 
 
-def table_6(given: Given) -> Table:
+def table_6(request: Request) -> Table:
     """The metered cost per image; without sources, the prices that the paper assumed for its APIs."""
     columns = (MODEL, Column("usd_per_image", "Price per image ($)", ".9g"))
-    if not given.runs and not given.files:
+    if not request.runs and not request.files:
         prices = api_prices("servimage")
         title = f"ServImage, table 6: API prices per call, as assumed in {prices.source}"
         return Table(title, columns, tuple((name, float(usd)) for name, usd in prices.exact.items()))
-    of = gathered(given)
-    rows = tuple((name, None if name not in of.costs else float(of.costs[name])) for name in of.models)
+    table = gathered(request)
+    rows = tuple((name, None if name not in table.costs else float(table.costs[name])) for name in table.models)
     notes = ("the costs are those that the meter found, or those given, and not prices of APIs",)
     return Table("ServImage, table 6: cost per image", columns, rows, notes)
 
 
-def table_7(given: Given) -> Table:
+def table_7(request: Request) -> Table:
     """Eqs. 6 to 8 with the cost of the images."""
-    of = gathered(given)
-    data = published(of)
+    table = gathered(request)
+    data = published(table)
     columns = (
         MODEL,
         Column("cost_savings_pct", "Cost Savings (%)", ".1f", higher_is_better=True),
@@ -199,30 +199,30 @@ def table_7(given: Given) -> Table:
         (name, percent(saved["cost_savings"]), percent(saved["model_contribution"]), saved["contribution_ratio"])
         for name, saved in data["models"].items()
     )
-    notes = (*_partial_sets(given), *numbers.cost_notes(of.models, of.costs), *decided(data))
+    notes = (*_partial_sets(request), *numbers.cost_notes(table.models, table.costs), *decided(data))
     return Table("ServImage, table 7: cost reduction", columns, rows, notes)
 
 
-def table_8(given: Given) -> Table:
-    data = published(gathered(given))
+def table_8(request: Request) -> Table:
+    data = published(gathered(request))
     columns = (
         MODEL,
         Column("category", "Category"),
         *(Column(key, name, form, "", True) for key, name, form in (*_REVENUE, *_ACCEPTANCE)),
     )
     rows = tuple(
-        (name, category_name(category), *_earned(of["as_printed"]["by_category"][category]))
-        for name, of in data["models"].items()
-        for category in in_order(list(of["by_category"]))
+        (name, category_name(category), *_earned(model["as_printed"]["by_category"][category]))
+        for name, model in data["models"].items()
+        for category in in_order(list(model["by_category"]))
     )
     title = "ServImage, table 8: standard settlement by category"
-    notes = (_SETTLEMENT, *_partial_sets(given), *decided(data, by_category=True))
+    notes = (_SETTLEMENT, *_partial_sets(request), *decided(data, by_category=True))
     return Table(title, columns, rows, notes, ranked_within="category")
 
 
-def figure_2(given: Given) -> Figure:
+def figure_2(request: Request) -> Figure:
     """Prices of orders by category, on a logarithmic axis, with their medians."""
-    orders = gathered(given).orders
+    orders = gathered(request).orders
     prices = {
         category_name(c): sorted(float(o.price_usd) for o in orders if o.category == c) for c in _categories(orders)
     }
@@ -231,7 +231,7 @@ def figure_2(given: Given) -> Figure:
         Column("tasks", "#Tasks", ","),
         *(Column(f"{key}_usd", f"{key.capitalize()} ($)", ",.2f") for key in ("least", "median", "mean", "greatest")),
     )
-    rows = tuple((name, len(of), of[0], median(of), sum(of) / len(of), of[-1]) for name, of in prices.items())
+    rows = tuple((name, len(usd), usd[0], median(usd), sum(usd) / len(usd), usd[-1]) for name, usd in prices.items())
     title = "ServImage, figure 2: distribution of prices, medians dashed"
-    panels = tuple(Histogram(name, tuple(of), "price of an order, US dollars") for name, of in prices.items())
+    panels = tuple(Histogram(name, tuple(usd), "price of an order, US dollars") for name, usd in prices.items())
     return Figure(Table(title, columns, rows), panels)

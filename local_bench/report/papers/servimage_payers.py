@@ -8,7 +8,7 @@ from local_bench.analysis.predictors.inputs import judges_differ
 from local_bench.core.errors import UserError
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Bars, Figure, Series
-from local_bench.report.papers.inputs import Given
+from local_bench.report.papers.inputs import Request
 from local_bench.report.papers.servimage import category_name, in_order, percent
 from local_bench.runs.payment import model_log_odds
 from local_bench.runs.prediction_file import read_predictions
@@ -21,30 +21,30 @@ _NOTE = (
 )
 
 
-def _rows(given: Given) -> tuple[dict[str, Compared], list[str]]:
+def _rows(request: Request) -> tuple[dict[str, Compared], list[str]]:
     """The baselines, the judges and every predictor, by name, and notes. UserError if the predictors were not trained
     alike, because they would be evaluated on different images."""
-    found: dict[str, Compared] = {}
-    others = [read_predictions(file) for file in given.options.predictions]
-    cards = [load(folder) for folder in given.options.predictor]
+    compared: dict[str, Compared] = {}
+    others = [read_predictions(file) for file in request.options.predictions]
+    cards = [load(folder) for folder in request.options.predictor]
     notes = [_NOTE]
-    for folder, card in zip(given.options.predictor, cards, strict=True):
+    for folder, card in zip(request.options.predictor, cards, strict=True):
         if card.trained_on != cards[0].trained_on.model_copy(update={"calibrated_on": card.trained_on.calibrated_on}):
             raise UserError(
-                f"{folder} and {given.options.predictor[0]} were trained on different annotations: give predictors "
+                f"{folder} and {request.options.predictor[0]} were trained on different annotations: give predictors "
                 "that were trained on the same runs with the same --seed"
             )
-        odds = model_log_odds(card.kind, given.runs, folder)
-        evaluated = report(card, given.runs, given.options.people, others, given.options.allow_unlike, odds)
+        odds = model_log_odds(card.kind, request.runs, folder)
+        evaluated = report(card, request.runs, request.options.people, others, request.options.allow_unlike, odds)
         rows = {row.name: row for row in evaluated.rows}
-        new = {name: row for name, row in rows.items() if name not in found}
+        new = {name: row for name, row in rows.items() if name not in compared}
         if not new and len(cards) > 1 and card.kind != "rule":
             raise UserError(f"{folder} is a second predictor of kind {card.kind}: give one of each kind")
-        found |= new
-        notes += trained_otherwise(card, given.runs)
+        compared |= new
+        notes += trained_otherwise(card, request.runs)
         if card is cards[0]:
             notes.append(f"{evaluated.n} images are evaluated; {evaluated.n_left_out} others trained the predictors")
-    return found, notes
+    return compared, notes
 
 
 def trained_otherwise(card: Card, runs: Sequence[RunDir]) -> list[str]:
@@ -57,13 +57,13 @@ def trained_otherwise(card: Card, runs: Sequence[RunDir]) -> list[str]:
     ]
 
 
-def _cells(of: Measured | None) -> tuple[Cell, ...]:
-    return (None, None, None) if of is None else (percent(of.value), percent(of.low), percent(of.high))
+def _cells(rate: Measured | None) -> tuple[Cell, ...]:
+    return (None, None, None) if rate is None else (percent(rate.value), percent(rate.low), percent(rate.high))
 
 
-def table_4(given: Given) -> Table:
+def table_4(request: Request) -> Table:
     """The accuracy of every predictor, with its interval and further measures."""
-    rows, notes = _rows(given)
+    rows, notes = _rows(request)
     columns = (
         Column("predictor", "Predictor"),
         Column("accuracy_pct", "Acc. (%)", ".2f"),
@@ -89,9 +89,9 @@ def table_4(given: Given) -> Table:
     return Table(title, columns, tuple(cells), tuple(notes))
 
 
-def figure_4(given: Given) -> Figure:
+def figure_4(request: Request) -> Figure:
     """Accuracy (b), and accuracy by category (c); (a) is an illustration."""
-    rows, notes = _rows(given)
+    rows, notes = _rows(request)
     evaluated = {name: row.evaluation for name, row in rows.items() if row.evaluation is not None}
     categories = in_order([c for e in evaluated.values() for c in e.by_category])
     columns = (
@@ -119,6 +119,6 @@ def figure_4(given: Given) -> Figure:
     return Figure(Table(title, columns, table, tuple(notes)), panels, columns=1)
 
 
-def _ends(of: Evaluation) -> tuple[float, float] | None:
-    low, high = of.accuracy.low, of.accuracy.high
+def _ends(evaluation: Evaluation) -> tuple[float, float] | None:
+    low, high = evaluation.accuracy.low, evaluation.accuracy.high
     return None if low is None or high is None else (100 * low, 100 * high)

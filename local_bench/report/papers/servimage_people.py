@@ -15,7 +15,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.money import usd
 from local_bench.core.table import Column, Table
 from local_bench.report.panels import Bars, Figure, Series
-from local_bench.report.papers.inputs import Given
+from local_bench.report.papers.inputs import Request
 from local_bench.report.papers.servimage import MODEL, category_name, in_order, percent, published, standard
 from local_bench.report.papers.servimage_payers import trained_otherwise
 from local_bench.runs.payment import model_log_odds
@@ -38,8 +38,8 @@ _NAMES = {
 _DIMENSIONS = ("brf", "veq", "cns", OVERALL)
 
 
-def _people(given: Given) -> Path:
-    files = given.options.people
+def _people(request: Request) -> Path:
+    files = request.options.people
     if len(files) != 1:
         raise UserError(f"--people must be one file here, but {len(files)} are given: put the labels into one file")
     return files[0]
@@ -49,34 +49,34 @@ def _name(score: str) -> str:
     return _NAMES.get(score, score)
 
 
-def table_9(given: Given) -> Table:
+def table_9(request: Request) -> Table:
     """Table 2 with predicted decisions instead of the run's own: by a trained predictor, or by one that is fitted
     to the run's own annotations of other tasks."""
-    folders = given.options.predictor
-    if len(folders) + bool(given.options.people) != 1:
+    folders = request.options.predictor
+    if len(folders) + bool(request.options.people) != 1:
         raise UserError("table-9 is by one predictor: give either --people, or --predictor once")
     expected: dict[str, ExpectedRevenue] = {}
     differences: list[str] = []
     if folders:
         card = load(folders[0])
-        odds = model_log_odds(card.kind, [given.run], folders[0])
-        lines = predictions(card, given.run, given.options.allow_unlike, odds)
+        odds = model_log_odds(card.kind, [request.run], folders[0])
+        lines = predictions(card, request.run, request.options.allow_unlike, odds)
         predicted_by = {line.work_id: line.accepted for line in lines}
-        expected = {one.predicted.model: one.expected for one in settled_by_predictions(given.run, lines)}
+        expected = {settled.predicted.model: settled.expected for settled in settled_by_predictions(request.run, lines)}
         kind = f"{card.kind}, trained on {', '.join(card.trained_on.runs)}"
-        differences = trained_otherwise(card, given.runs)
+        differences = trained_otherwise(card, request.runs)
     else:
-        predicted_by = predicted(given.run, _people(given))
+        predicted_by = predicted(request.run, _people(request))
         kind = "logistic regression on the scores that decide, for each task fitted to the labels of the others"
     of_image = {
         (row.model, row.task.task_id, row.deliverable): row.work_id
-        for row in image_results(given.run)
+        for row in image_results(request.run)
         if row.attempt == 1
     }
-    of = parts(run_results(given.run))
+    data = parts(run_results(request.run))
     images = [
         replace(image, accepted=predicted_by.get(of_image[image.model, image.task_id, image.deliverable]))
-        for image in of.images
+        for image in data.images
     ]
     notes = [
         *differences,
@@ -87,7 +87,9 @@ def table_9(given: Given) -> Table:
         f"{usd(of_model.expected_micro_usd)}{_interval(of_model)}"
         for model, of_model in expected.items()
     ]
-    return standard("ServImage, table 9: settlement by predicted payment", published(replace(of, images=images)), notes)
+    return standard(
+        "ServImage, table 9: settlement by predicted payment", published(replace(data, images=images)), notes
+    )
 
 
 def _interval(expected: ExpectedRevenue) -> str:
@@ -95,56 +97,56 @@ def _interval(expected: ExpectedRevenue) -> str:
     return f" (95 %, of the choice of orders: {usd(ends[0])} to {usd(ends[1])})" if ends else ""
 
 
-def _rates(pairs: list[Pair], of: str) -> dict[str, Agreement | None]:
-    return {pair.dimension: getattr(pair, of) for pair in pairs}
+def _rates(pairs: list[Pair], measure: str) -> dict[str, Agreement | None]:
+    return {pair.dimension: getattr(pair, measure) for pair in pairs}
 
 
 def _n_units(rates: Mapping[str, Agreement | None]) -> str:
-    return ", ".join(f"{_name(name)} {of.n if (of := rates.get(name)) else 0}" for name in _DIMENSIONS)
+    return ", ".join(f"{_name(name)} {rate.n if (rate := rates.get(name)) else 0}" for name in _DIMENSIONS)
 
 
-def table_10(given: Given) -> Table:
+def table_10(request: Request) -> Table:
     """Agreement of each judge with the annotators' decisions."""
-    found = agreement(given.run, _people(given))
+    agreements = agreement(request.run, _people(request))
     columns = (
         Column("judge", "Judge"),
         *(Column(f"{name}_vs_human", f"{_name(name)} vs Human", ".2f") for name in _DIMENSIONS),
     )
-    pairs = [pair for pair in found.pairs if pair.against == PEOPLE]
+    pairs = [pair for pair in agreements.pairs if pair.against == PEOPLE]
     rows, notes = [], list[str]()
     for judge in dict.fromkeys(pair.judge for pair in pairs):
         rates = _rates([pair for pair in pairs if pair.judge == judge], "rate")
         rows.append((judge, *(rate.value if (rate := rates.get(name)) else None for name in _DIMENSIONS)))
         notes.append(f"labelled images that {judge} judged: {_n_units(rates)}")
-    notes += found.notes
+    notes += agreements.notes
     return Table("ServImage, table 10: agreement of judges and people", columns, tuple(rows), tuple(notes))
 
 
-def table_11(given: Given) -> Table:
+def table_11(request: Request) -> Table:
     """Spearman's rank correlation over models of each pair of judges."""
-    found = agreement(given.run)
-    if len(found.judges) < 2:
+    agreements = agreement(request.run)
+    if len(agreements.judges) < 2:
         raise UserError(
-            f"{given.run.path} has one judge: add another under `panel` in its config, run `local-bench judge` again"
+            f"{request.run.path} has one judge: add another under `panel` in its config, run `local-bench judge` again"
         )
     columns = (
         Column("judges", "Pair of Judges"),
         *(Column(f"rho_{name}", f"ρ {_name(name)}", ".2f") for name in _DIMENSIONS),  # noqa: RUF001 (the paper's sign)
     )
     rows, notes = [], list[str]()
-    for first, second in dict.fromkeys((pair.judge, pair.against) for pair in found.pairs):
-        rho = _rates([pair for pair in found.pairs if (pair.judge, pair.against) == (first, second)], "rho")
-        cells = (of.value if (of := rho.get(name)) else None for name in _DIMENSIONS)
+    for first, second in dict.fromkeys((pair.judge, pair.against) for pair in agreements.pairs):
+        rho = _rates([pair for pair in agreements.pairs if (pair.judge, pair.against) == (first, second)], "rho")
+        cells = (rate.value if (rate := rho.get(name)) else None for name in _DIMENSIONS)
         rows.append((f"{first} vs {second}", *cells))
         notes.append(f"models that {first} and {second} rank: {_n_units(rho)}")
     return Table("ServImage, table 11: rank correlation over models", columns, tuple(rows), tuple(notes))
 
 
-def table_12(given: Given) -> Table:
+def table_12(request: Request) -> Table:
     """The lowest dimension of every rejected image."""
-    paid = payment(given.run, _people(given))
-    found = paid.failures
-    categories = in_order([c for row in found.rows for c in row.by_category])
+    paid = payment(request.run, _people(request))
+    failures = paid.failures
+    categories = in_order([c for row in failures.rows for c in row.by_category])
     columns = (
         Column("dimension", "Dimension"),
         Column("overall_pct", "Overall (%)", ".1f"),
@@ -158,40 +160,40 @@ def table_12(given: Given) -> Table:
             *(_name(row.name), percent(row.share), *(percent(row.by_category[c]) for c in categories)),
             *(row.mean_accepted, row.mean_rejected, row.cohens_d),
         )
-        for row in found.rows
+        for row in failures.rows
     )
     notes = (
-        f"{found.n_rejected} images were rejected; {found.n_unscored} of them lack a score and are in no share",
-        f"{found.n_tied} have several lowest scores and count for the first of them in the order of the rows",
+        f"{failures.n_rejected} images were rejected; {failures.n_unscored} of them lack a score and are in no share",
+        f"{failures.n_tied} have several lowest scores and count for the first of them in the order of the rows",
         *paid.notes,
     )
     return Table("ServImage, table 12: dominant dimension of failure", columns, rows, notes)
 
 
-def table_13(given: Given) -> Table:
+def table_13(request: Request) -> Table:
     """The rejected image with the lowest score of each dimension."""
-    found = rejected(given.run, _people(given))
-    titles = {task.task_id: task.title for task in given.run.store.tasks()}
+    examples = rejected(request.run, _people(request))
+    titles = {task.task_id: task.title for task in request.run.store.tasks()}
     columns = (
         *(Column("dimension", "Dimension"), MODEL, Column("category", "Category")),
         *(Column("task_id", "Task"), Column("description", "Task Description")),
         *(Column("dominant_score", "Dominant Score", ".2f"), Column("failure_notes", "Failure Notes")),
     )
     rows = []
-    for name, image in found.items():
+    for name, image in examples.items():
         others = ", ".join(f"{_name(k)} {value:.2f}" for k, value in image.scores.items() if k != name)
         remark = f"lowest of its scores; {others}" if others else "its only score"
-        known = (image.model, category_name(image.category), image.task_id, titles[image.task_id])
-        rows.append((_name(name), *known, image.scores[name], remark))
+        image_cells = (image.model, category_name(image.category), image.task_id, titles[image.task_id])
+        rows.append((_name(name), *image_cells, image.scores[name], remark))
     notes = (
         "the paper's authors chose the examples and wrote the notes: here they are the lowest score and the others",
     )
     return Table("ServImage, table 13: examples of failure", columns, tuple(rows), notes)
 
 
-def figure_3(given: Given) -> Figure:
+def figure_3(request: Request) -> Figure:
     """Acceptance by bin of the composite score."""
-    paid = payment(given.run, _people(given))
+    paid = payment(request.run, _people(request))
     bins = [b for b in paid.by_composite if b.n]
     columns = (
         Column("composite", "Composite score"),
@@ -206,31 +208,31 @@ def figure_3(given: Given) -> Figure:
     return Figure(Table(title, columns, rows, (note, *paid.notes)), (panel,))
 
 
-def figure_5(given: Given) -> Figure:
+def figure_5(request: Request) -> Figure:
     """AUC, Spearman's rho and PR-AUC of every score and metric of the run against payment, on the same images."""
-    found, left_out = explained_alike(given.run, _people(given))
+    explained, left_out = explained_alike(request.run, _people(request))
     columns = (
         Column("metric", "Metric"),
         *(Column(key, name, ".3f") for key, name in (("auc", "AUC"), ("spearman", "Spearman"), ("pr_auc", "PR-AUC"))),
         Column("images", "Images", ","),
     )
-    rows = tuple((_name(e.name), e.auc, e.spearman.value, e.pr_auc, e.n) for e in found)
+    rows = tuple((_name(e.name), e.auc, e.spearman.value, e.pr_auc, e.n) for e in explained)
     series = tuple(
         Series(column.name, tuple(values))
         for column, values in zip(
             columns[1:4],
-            ([e.auc for e in found], [e.spearman.value for e in found], [e.pr_auc for e in found]),
+            ([e.auc for e in explained], [e.spearman.value for e in explained], [e.pr_auc for e in explained]),
             strict=True,
         )
     )
     notes = [
         "the paper's other metrics are of other benchmarks; here they are the metrics of the run",
-        f"every row is of the same {found[0].n} labelled images, which have all of these scores; metrics of which less "
-        "is better count with their sign changed",
+        f"every row is of the same {explained[0].n} labelled images, which have all of these scores; metrics of which "
+        "less is better count with their sign changed",
     ]
     if left_out:
         names = ", ".join(map(_name, left_out))
         notes.append(f"left out, because they do not apply to every labelled image or were not computed: {names}")
     title = "ServImage, figure 5: metrics against payment"
-    panel = Bars("labelled images", tuple(_name(e.name) for e in found), series)
+    panel = Bars("labelled images", tuple(_name(e.name) for e in explained), series)
     return Figure(Table(title, columns, rows, tuple(notes)), (panel,), columns=1)

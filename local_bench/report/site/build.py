@@ -189,12 +189,12 @@ def _overview(results: Summary, runs: Sequence[RunDir], accounts: Sequence[Accou
     places: dict[str, int] = {}
     for run in runs:
         places |= {name: max(n, places.get(name, 0)) for name, n in decimals(run).items()}
-    found = []
+    overviews = []
     for group in (results.of_group(group) for group in results.groups):
         of_group = dict.fromkeys(results.names[model.run] for model in group.models)
         links = [_link(model, results) for model in group.models]
         both = [link for link, model in zip(links, group.models, strict=True) if model.common]
-        found.append(
+        overviews.append(
             {
                 "title": f"Comparable runs: {', '.join(of_group)}" if len(results.groups) > 1 else "Results",
                 "sentences": group.sentences(accounts) or ["Nothing has been decided yet."],
@@ -205,7 +205,7 @@ def _overview(results: Summary, runs: Sequence[RunDir], accounts: Sequence[Accou
                 ],
             }
         )
-    return found
+    return overviews
 
 
 def _link(model: Model, results: Summary) -> dict[str, str]:

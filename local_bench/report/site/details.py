@@ -127,23 +127,23 @@ class RunDetails:
 
     def _previews(self, task: Task, rows: Sequence[OutcomeRow]) -> list[str]:
         """The task's images with a preview on the site."""
-        given = (task.source_sha256, task.mask_sha256, *task.reference_sha256)
-        shas = dict.fromkeys((*given, *(row.candidate.image for row in rows)))
+        inputs = (task.source_sha256, task.mask_sha256, *task.reference_sha256)
+        shas = dict.fromkeys((*inputs, *(row.candidate.image for row in rows)))
         return [sha for sha in shas if sha and self.out and preview_path(self.out, sha).is_file()]
 
     def _score_reasons(self) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
         """Work id -> score -> why it has no value, or its spread; work id -> the thresholds that it misses."""
-        found: dict[str, dict[str, str]] = defaultdict(dict)
+        reasons: dict[str, dict[str, str]] = defaultdict(dict)
         missed: dict[str, list[str]] = defaultdict(list)
         rule, places = deciding(self.run.config), decimals(self.run)
         for row in self.run.store.scores():
             if row.score.value is None:
-                found[row.work_id][row.score.name] = row.score.unscored or "not applicable"
+                reasons[row.work_id][row.score.name] = row.score.unscored or "not applicable"
             elif row.score.spread is not None:
-                found[row.work_id][row.score.name] = f"± {row.score.spread:.2f}"
+                reasons[row.work_id][row.score.name] = f"± {row.score.spread:.2f}"
             if text := missed_text([row.score], rule, places):
                 missed[row.work_id].append(text)
-        return found, missed
+        return reasons, missed
 
     def _candidate(
         self,
@@ -176,13 +176,13 @@ class RunDetails:
         return [
             [rater, name, rating.decision if rating.number is None else rating.number]
             for rater, opinion in sorted(self.people.raters.items())
-            for name, of in sorted(opinion.items())
-            if (rating := of.get(work_id)) is not None
+            for name, by_image in sorted(opinion.items())
+            if (rating := by_image.get(work_id)) is not None
         ]
 
     def rubrics(self) -> dict[str, dict[str, str]]:
         """Rubric -> digest -> text, of the rubrics with verdicts that this release knows."""
-        return {name: {one.sha256: one.text for one in wordings(name)} for name in self.run.store.rubrics()}
+        return {name: {wording.sha256: wording.text for wording in wordings(name)} for name in self.run.store.rubrics()}
 
 
 def _people(run: RunDir) -> Annotations | None:
@@ -238,8 +238,8 @@ def label_lines(labels: str | None) -> list[str]:
     except ValidationError:
         return [labels[:MAX_RAW]]
     return [
-        f"{name} " + ", ".join(f"{label}:\u00a0{100 * p:.0f} %" for label, p in of.items())
-        for name, of in criteria.items()
+        f"{name} " + ", ".join(f"{label}:\u00a0{100 * p:.0f} %" for label, p in labels_of.items())
+        for name, labels_of in criteria.items()
     ]
 
 

@@ -50,9 +50,9 @@ def write_images(run: RunDir, out: Path, workers: int, full: bool = True) -> int
         for folder in (THUMBS, PREVIEWS, *([FULL] if full else [])):
             (out / folder / sub).mkdir(parents=True, exist_ok=True)
     if len(pending) < 64:
-        return sum(not _write(one) for one in pending)
+        return sum(not _write(image) for image in pending)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return sum(not made for made in pool.map(_write, pending, chunksize=32))
+        return sum(not written for written in pool.map(_write, pending, chunksize=32))
 
 
 def full_path(out: Path, sha: str) -> Path:

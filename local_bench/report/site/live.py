@@ -34,8 +34,8 @@ class LiveRun:
     def state(self) -> dict[str, Any]:
         """Progress as JSON: `phases` as `runs.progress.Recorded` writes them with `seconds_left` of the last one,
         `counts`, the `recent` images, and `changed`: whether the site shows an older state."""
-        found: dict[str, Any] = {"name": text_name(self.path.resolve().name), "running": in_progress(self.path)}
-        found["phases"], found["updated_utc"] = _phases(self.path)
+        progress: dict[str, Any] = {"name": text_name(self.path.resolve().name), "running": in_progress(self.path)}
+        progress["phases"], progress["updated_utc"] = _phases(self.path)
         try:
             with RunDir.open(self.path) as run:
                 counts = run.store.counts()
@@ -43,9 +43,9 @@ class LiveRun:
                     self._look_for_images(run)
                     self._n_done = counts.done
         except LocalBenchError as e:  # the other process is writing
-            return found | {"busy": str(e), "recent": self._recent}
+            return progress | {"busy": str(e), "recent": self._recent}
         self.shown = self.shown or counts
-        return found | {"counts": counts._asdict(), "recent": self._recent, "changed": counts != self.shown}
+        return progress | {"counts": counts._asdict(), "recent": self._recent, "changed": counts != self.shown}
 
     def image(self, pixels_sha256: str) -> Path | None:
         """The file of a known image."""
@@ -68,14 +68,14 @@ def _phases(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     try:
         data = strictjson.read(path / LOGS / FILE, UserError, missing="run again")
         phases = [
-            {name: one[name] for name in ("phase", "n", "total", "seconds")} for one in data["phases"][-MAX_PHASES:]
+            {name: phase[name] for name in ("phase", "n", "total", "seconds")} for phase in data["phases"][-MAX_PHASES:]
         ]
         updated = str(data["updated_utc"])
     except (UserError, KeyError, TypeError):
         return [], None
-    for one in phases:
-        left = one["total"] - one["n"]
-        one["seconds_left"] = round(left * one["seconds"] / one["n"]) if one["n"] and left > 0 else None
+    for phase in phases:
+        left = phase["total"] - phase["n"]
+        phase["seconds_left"] = round(left * phase["seconds"] / phase["n"]) if phase["n"] and left > 0 else None
     return phases, updated
 
 
@@ -112,4 +112,4 @@ def _figures(handle: Any) -> Iterator[tuple[str, Any]]:
 
 def states(runs: Sequence[LiveRun]) -> dict[str, Any]:
     """Everything that the live page shows, as JSON."""
-    return {"runs": [one.state() for one in runs], "devices": devices()}
+    return {"runs": [run.state() for run in runs], "devices": devices()}

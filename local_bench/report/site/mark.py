@@ -31,8 +31,8 @@ def _files(folder: Path) -> Iterator[list[str | int]]:
         folders[:] = sorted(set(folders).difference(_LEFT_OUT))
         for name in sorted(set(files).difference(_LEFT_OUT)):
             if not name.endswith("-shm"):  # SQLite's, of every reader
-                of = os.stat(os.path.join(where, name), follow_symlinks=False)
-                yield [os.path.relpath(where, folder), name, of.st_size, of.st_mtime_ns, of.st_ctime_ns]
+                status = os.stat(os.path.join(where, name), follow_symlinks=False)
+                yield [os.path.relpath(where, folder), name, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def is_of(out: Path, state: str) -> bool:

@@ -48,9 +48,9 @@ def write_figures(figures: Mapping[str, Figure], folder: Path, suffixes: Sequenc
 
 def tables(summary: Summary) -> dict[str, Table]:
     """The tables by file name; those without rows or columns are left out."""
-    found = {"leaderboard": leaderboard(summary), "scores": scores(summary), "categories": categories(summary)}
-    found["significance"] = _significance(summary)
-    return {name: table for name, table in found.items() if table.rows and len(table.columns) > 1}
+    by_name = {"leaderboard": leaderboard(summary), "scores": scores(summary), "categories": categories(summary)}
+    by_name["significance"] = _significance(summary)
+    return {name: table for name, table in by_name.items() if table.rows and len(table.columns) > 1}
 
 
 def figures(summary: Summary) -> dict[str, Figure]:
@@ -60,7 +60,7 @@ def figures(summary: Summary) -> dict[str, Figure]:
         return {}
     rows = [{"model": model.label} | total_row(model.settlement.total) for model in models]
     names = tuple(model.label for model in models)
-    found = {}
+    plots = {}
     if summary.priced:
         columns = (_MODEL, Column("revenue_usd", "revenue", ".2f"), Column("low", "low"), Column("high", "high"))
         cells: list[Any] = [tuple(row.get(column.key) for column in columns) for row in rows]
@@ -70,15 +70,15 @@ def figures(summary: Summary) -> dict[str, Figure]:
             tuple(None if row[2] is None else (row[2], row[3]) for row in cells),
         )
         data = Table("Revenue with 95 % intervals", columns, tuple(cells))
-        found["revenue"] = Figure(data, (Bars("", names, (series,), "US dollars"),))
+        plots["revenue"] = Figure(data, (Bars("", names, (series,), "US dollars"),))
     costs = [(model.label, model_row(model.settlement)) for model in models]
-    known: list[Any] = [
+    priced: list[Any] = [
         (name, row["cost_usd"], row["images"])
         for name, row in costs
         if row["cost_usd"] is not None and row["images"] is not None
     ]
-    if len(known) > 1:
-        front = _front([(cost, rate) for _, cost, rate in known])
+    if len(priced) > 1:
+        front = _front([(cost, rate) for _, cost, rate in priced])
         columns = (
             _MODEL,
             Column("cost_usd", "cost (US dollars)"),
@@ -86,20 +86,20 @@ def figures(summary: Summary) -> dict[str, Figure]:
             Column("front", "front"),
         )
         data = Table("Cost and accepted images, with the Pareto front", columns, tuple(
-            (n, cost, rate, i in front) for i, (n, cost, rate) in enumerate(known)
+            (n, cost, rate, i in front) for i, (n, cost, rate) in enumerate(priced)
         ))  # fmt: skip
-        points = tuple(Point(n, cost, rate, i in front) for i, (n, cost, rate) in enumerate(known))
-        found["cost_quality"] = Figure(data, (Points("", points, "cost in US dollars", "fraction of images accepted"),))
+        points = tuple(Point(n, cost, rate, i in front) for i, (n, cost, rate) in enumerate(priced))
+        plots["cost_quality"] = Figure(data, (Points("", points, "cost in US dollars", "fraction of images accepted"),))
     shares = categories(summary)
     if len(shares.columns) > 2 and len(models) > 1:
         values = tuple(tuple(x if isinstance(x, float) else None for x in row[1:]) for row in shares.rows)
         grid = Grid("", names, tuple(column.name for column in shares.columns[1:]), values)
-        found["categories"] = Figure(shares, (grid,))
+        plots["categories"] = Figure(shares, (grid,))
     for group in summary.groups:
         matrix = _matrix(summary.of_group(group))
         if matrix is not None:
-            found[f"significance_{group + 1}" if group else "significance"] = matrix
-    return found
+            plots[f"significance_{group + 1}" if group else "significance"] = matrix
+    return plots
 
 
 _MODEL = Column("model", "model")
@@ -247,10 +247,10 @@ def _marked(table: Table, summary: Summary) -> Table:
 
 def digits(half_widths: Sequence[float]) -> int:
     """Decimals with two significant digits of the median half-width of the intervals; 2 without any."""
-    known = sorted(width for width in half_widths if width > 0)
-    if not known:
+    widths = sorted(width for width in half_widths if width > 0)
+    if not widths:
         return 2
-    return min(6, max(0, 1 - math.floor(math.log10(known[len(known) // 2]))))
+    return min(6, max(0, 1 - math.floor(math.log10(widths[len(widths) // 2]))))
 
 
 def _front(points: Sequence[tuple[float, float]]) -> set[int]:

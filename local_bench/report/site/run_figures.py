@@ -39,7 +39,7 @@ def run_figures(
     run: RunDir, money: Accounting, outcomes: Sequence[OutcomeRow], people: Mapping[str, bool] | None = None
 ) -> dict[str, Figure]:
     """The figures by file name; those without data are left out. `people` are the annotators' decisions by work id."""
-    found = {
+    by_name = {
         "scores_by_category": _scores_by_category(run, outcomes),
         "time_by_phase": _time_by_phase(money),
         "throughput": _throughput(run, money),
@@ -47,8 +47,8 @@ def run_figures(
         "pass_at_k": _pass_at_k(run, outcomes),
     }
     if people:
-        found |= {"acceptance_by_score": _acceptance_by_score(run, outcomes, people)} | _payment(run)
-    return {name: figure for name, figure in found.items() if figure is not None}
+        by_name |= {"acceptance_by_score": _acceptance_by_score(run, outcomes, people)} | _payment(run)
+    return {name: figure for name, figure in by_name.items() if figure is not None}
 
 
 def _figure(title: str, panels: Sequence[Panel], columns: int = 2) -> Figure | None:
@@ -95,15 +95,15 @@ def _acceptance_by_score(run: RunDir, outcomes: Sequence[OutcomeRow], decided: M
             continue
         _, task = np.unique(of_task, return_inverse=True)
         bins = [
-            one
-            for one in by_bin(np.array(numbers), np.array(labels), np.linspace(low, high, BINS + 1), task)
-            if one.mean is not None and one.rate is not None
+            group
+            for group in by_bin(np.array(numbers), np.array(labels), np.linspace(low, high, BINS + 1), task)
+            if group.mean is not None and group.rate is not None
         ]
         line = Line(
             "accepted",
-            tuple(float(one.mean or 0) for one in bins),
-            tuple(float(one.rate or 0) for one in bins),
-            tuple(one.interval or (0.0, 1.0) for one in bins),
+            tuple(float(group.mean or 0) for group in bins),
+            tuple(float(group.rate or 0) for group in bins),
+            tuple(group.interval or (0.0, 1.0) for group in bins),
         )
         panels.append(Lines(name, (line,), "mean score of the bin", "fraction accepted", fractions=True))
     return _figure("Images accepted by annotators, by score (95 % intervals over tasks)", panels)
@@ -130,12 +130,15 @@ def _scores_by_category(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure |
     for name in names:
         series = []
         for model in models:
-            tasks = [[*values[name, model, one].values()] for one in categories]
-            means = tuple(float(np.mean(np.concatenate(of))) if of else None for of in tasks)
+            tasks = [[*values[name, model, part].values()] for part in categories]
+            means = tuple(float(np.mean(np.concatenate(by_task))) if by_task else None for by_task in tasks)
             scale = scale_of(run.config.suite.name, name)
-            ends = (mean_interval([sum(one) for one in of], [len(one) for one in of], scale) for of in tasks)
+            ends = (
+                mean_interval([sum(task) for task in by_task], [len(task) for task in by_task], scale)
+                for by_task in tasks
+            )
             series.append(Series(model, means, tuple(ends)))
-        if any(value is not None for one in series for value in one.values):
+        if any(value is not None for bars in series for value in bars.values):
             panels.append(Bars(name, tuple(categories), tuple(series), "mean score"))
     return _figure("Scores by category (95 % intervals over tasks)", panels, 2 if len(categories) <= 6 else 1)
 
@@ -151,37 +154,37 @@ def _time_by_phase(money: Accounting) -> Figure | None:
 
 
 def _throughput(run: RunDir, money: Accounting) -> Figure | None:
-    made = [one.timing for one in generation_stats(run.store, money, model_order(run))]
+    timings = [timing.timing for timing in generation_stats(run.store, money, model_order(run))]
     labels = tuple(
-        label for label, one in zip(model_order(run), made, strict=True) if one.seconds_per_image is not None
+        label for label, timing in zip(model_order(run), timings, strict=True) if timing.seconds_per_image is not None
     )
-    timed = [one for one in made if one.seconds_per_image is not None]
-    measured = Series("measured", tuple(one.seconds_per_image for one in timed))
-    floor = Series("lower bound of the operations", tuple(one.floor_s_per_image for one in timed))
+    timed = [timing for timing in timings if timing.seconds_per_image is not None]
+    measured = Series("measured", tuple(timing.seconds_per_image for timing in timed))
+    floor = Series("lower bound of the operations", tuple(timing.floor_s_per_image for timing in timed))
     series = (measured, floor) if any(value is not None for value in floor.values) else (measured,)
     title = "Denoising and decoding per image, and its lower bound" if len(series) > 1 else "Denoising and decoding"
     return _figure(title, [Bars("", labels, series, "device-seconds per image")] if timed else [], 1)
 
 
 def _break_even(run: RunDir, money: Accounting) -> Figure | None:
-    found = economics_of(run, money)
-    if found is None or money.price is None:
+    economics = economics_of(run, money)
+    if economics is None or money.price is None:
         return None
     kwh = Fraction(run.config.settlement.usd_per_kwh or 0)
     hour, ends = Fraction(money.price.micro_usd_per_hour, MICRO), _price_range(run)
     lines = []
-    for model, local in found.timed.items():
+    for model, local in economics.timed.items():
         points = curve(local, Fraction(0), hour, kwh)
         bands = [curve(local, Fraction(0), end, kwh) for end in ends]
         lines.append(
             Line(
                 model,
-                tuple(float(one.images) for one in points),
-                tuple(float(one.local_usd) for one in points),
+                tuple(float(point.images) for point in points),
+                tuple(float(point.local_usd) for point in points),
                 tuple((float(low.local_usd), float(high.local_usd)) for low, high in zip(*bands, strict=True)),
             )
         )
-    apis = {one.api: float(one.api_usd) for one in found.against}
+    apis = {point.api: float(point.api_usd) for point in economics.against}
     band = "; bands: lowest to highest price of the device" if ends else ""
     panel = Lines("", tuple(lines), "images", "US dollars per image", logarithmic=True, levels=tuple(apis.items()))
     return _figure(f"Cost per image by size of the job, and API prices{band}", [panel] if lines else [], 1)
@@ -189,7 +192,7 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
 
 def _price_range(run: RunDir) -> list[Fraction]:
     """The lowest and the highest price per device-hour; empty unless the table has both."""
-    sessions, found = run.store.sessions(), []
+    sessions, prices = run.store.sessions(), []
     if run.config.settlement.usd_per_hour is not None:
         return []
     for level in ("low", "high"):
@@ -201,8 +204,8 @@ def _price_range(run: RunDir) -> list[Fraction]:
             return []
         if price is None:
             return []
-        found.append(Fraction(price.micro_usd_per_hour, MICRO))
-    return found
+        prices.append(Fraction(price.micro_usd_per_hour, MICRO))
+    return prices
 
 
 def _pass_at_k(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure | None:
@@ -228,12 +231,12 @@ def _pass_at_k(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure | None:
         for model in models
         if model in counted
     )
-    own = [model for model in models if model in counted]
-    gaps = [counted[model].shown.hype_gap for model in own]
+    shown_models = [model for model in models if model in counted]
+    gaps = [counted[model].shown.hype_gap for model in shown_models]
     series = Series("hype gap", tuple(None if gap is None else float(gap) for gap in gaps))
     panels = (
         Lines("pass@k (band: with everything undecided passed)", lines, "k", "fraction of tasks", fractions=True),
-        Bars("hype gap: any attempt passes, less the first one", tuple(own), (series,), "fraction of tasks"),
+        Bars("hype gap: any attempt passes, less the first one", tuple(shown_models), (series,), "fraction of tasks"),
     )
     return _figure("Success with retries", panels, 2)
 
@@ -246,8 +249,8 @@ def _attempts(outcomes: Sequence[OutcomeRow], attempts: int) -> dict[str, Outcom
     """Model -> (tasks, attempts) PASS, FAIL, UNSCORED or MISSING."""
     images: dict[str, dict[str, dict[int, list[bool | None]]]] = defaultdict(lambda: defaultdict(dict))
     for row in outcomes:
-        of = row.candidate
-        images[of.model][of.task_id].setdefault(of.attempt, []).append(row.accepted)
+        candidate = row.candidate
+        images[candidate.model][candidate.task_id].setdefault(candidate.attempt, []).append(row.accepted)
     tables = {}
     for model, tasks in images.items():
         table = np.full((len(tasks), attempts), MISSING, dtype=np.int8)
@@ -262,20 +265,20 @@ def _attempts(outcomes: Sequence[OutcomeRow], attempts: int) -> dict[str, Outcom
 def _payment(run: RunDir) -> dict[str, Figure | None]:
     """What predicts the annotators' decisions, and how well predicted probabilities are calibrated."""
     try:
-        found = payment(run, run.path)
+        predicted = payment(run, run.path)
     except UserError:  # two protocols disagree: the page's warnings include it
         return {}
-    rows = sorted((one for one in found.explained if one.auc is not None), key=lambda one: -(one.auc or 0))
-    ends = tuple(None if one.auc_low is None or one.auc_high is None else (one.auc_low, one.auc_high) for one in rows)
-    names = tuple("mean of the deciding scores" if one.name == COMPOSITE else one.name for one in rows)
-    bars = Bars("", names, (Series("AUC", tuple(one.auc for one in rows), ends),), "area under the ROC curve")
+    rows = sorted((row for row in predicted.explained if row.auc is not None), key=lambda row: -(row.auc or 0))
+    ends = tuple(None if row.auc_low is None or row.auc_high is None else (row.auc_low, row.auc_high) for row in rows)
+    names = tuple("mean of the deciding scores" if row.name == COMPOSITE else row.name for row in rows)
+    bars = Bars("", names, (Series("AUC", tuple(row.auc for row in rows), ends),), "area under the ROC curve")
     lines = tuple(
         Line(
             name,
-            tuple(float(one.mean) for one in of.quality.bins if one.mean is not None),
-            tuple(float(one.rate) for one in of.quality.bins if one.rate is not None),
+            tuple(float(row.mean) for row in predictor.quality.bins if row.mean is not None),
+            tuple(float(row.rate) for row in predictor.quality.bins if row.rate is not None),
         )
-        for name, of in found.predictors.items()
+        for name, predictor in predicted.predictors.items()
     )
     calibration = Lines("", lines, "predicted probability", "fraction accepted by annotators", diagonal=True)
     return {
@@ -283,7 +286,7 @@ def _payment(run: RunDir) -> dict[str, Figure | None]:
             "Scores and the annotators' decisions (95 % intervals over tasks)", [bars] if rows else [], 1
         ),
         "calibration": _figure(
-            "Calibration of predictors on held-out tasks", [calibration] if found.predictors else [], 1
+            "Calibration of predictors on held-out tasks", [calibration] if predicted.predictors else [], 1
         ),
     }
 

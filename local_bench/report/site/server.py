@@ -102,12 +102,12 @@ def create_app(folder: Path, token: str, runs: "Sequence[LiveRun]", writing: Wri
         from local_bench.report.site.live import states
 
         async with polls:  # one at a time: the runs' state changes with each
-            found = await run_in_threadpool(states, runs)
-        return JSONResponse(found, headers={"Cache-Control": "no-store"})
+            state = await run_in_threadpool(states, runs)
+        return JSONResponse(state, headers={"Cache-Control": "no-store"})
 
     async def image(request: "Request") -> "Response":
         sha = request.path_params["sha"]
-        file = next((found for one in runs if (found := one.image(sha)) is not None), None)
+        file = next((state for run in runs if (state := run.image(sha)) is not None), None)
         if file is None or not file.is_file():
             return PlainTextResponse("no such image", 404)
         return FileResponse(file, media_type="image/png")

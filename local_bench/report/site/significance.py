@@ -29,19 +29,19 @@ def significance(runs: Sequence[RunDir], groups: Sequence[int]) -> list[dict[str
     `detectable` is the difference that would have been found with a power of 80 %. Unscored images earn nothing and
     count as not accepted.
     """
-    found = []
+    differing = []
     for group in dict.fromkeys(groups):
-        own = [i for i, other in enumerate(groups) if other == group]
-        if len(own) == 1:
-            found += runs[own[0]].store.once(("significance", own[0]), partial(_pairs_of, runs, own))
+        members = [i for i, other in enumerate(groups) if other == group]
+        if len(members) == 1:
+            differing += runs[members[0]].store.once(("significance", members[0]), partial(_pairs_of, runs, members))
         else:
-            found += _pairs_of(runs, own)
-    return found
+            differing += _pairs_of(runs, members)
+    return differing
 
 
-def _pairs_of(runs: Sequence[RunDir], own: Sequence[int]) -> list[dict[str, Any]]:
-    images = {(i, model): sha for i in own for model, sha in runs[i].store.outcomes_by_model().items()}
-    return _pairs({(i, model): of for i in own for model, of in _by_task(runs[i]).items()}, images)
+def _pairs_of(runs: Sequence[RunDir], members: Sequence[int]) -> list[dict[str, Any]]:
+    images = {(i, model): sha for i in members for model, sha in runs[i].store.outcomes_by_model().items()}
+    return _pairs({(i, model): by_task for i in members for model, by_task in _by_task(runs[i]).items()}, images)
 
 
 def _by_task(run: RunDir) -> dict[str, dict[str, tuple[int, int, int, int]]]:
@@ -65,7 +65,7 @@ def _pairs(
 ) -> list[dict[str, Any]]:
     """`images`: a digest of each model's images."""
     names = list(models)
-    tasks = sorted(set.intersection(*(set(of) for of in models.values()))) if len(names) > 1 else []
+    tasks = sorted(set.intersection(*(set(by_task) for by_task in models.values()))) if len(names) > 1 else []
     if not tasks:
         return []
     sums = np.array([[models[name][task_id] for name in names] for task_id in tasks], dtype=np.float64)
@@ -84,20 +84,20 @@ def _pairs(
     )
     return [
         {
-            "a": list(names[int(one.a)]),
-            "b": list(names[int(one.b)]),
+            "a": list(names[int(pair.a)]),
+            "b": list(names[int(pair.b)]),
             "unit": "usd" if money else "fraction",
-            "difference": one.estimate,
-            "low": one.low,
-            "high": one.high,
-            "p": one.p,
-            "p_holm": one.p_holm,
-            "n_tasks": one.n_tasks,
-            "n_differ": one.n_differ,
-            "too_few_differ": one.too_few_differ,
-            "detectable": one.detectable,
+            "difference": pair.estimate,
+            "low": pair.low,
+            "high": pair.high,
+            "p": pair.p,
+            "p_holm": pair.p_holm,
+            "n_tasks": pair.n_tasks,
+            "n_differ": pair.n_differ,
+            "too_few_differ": pair.too_few_differ,
+            "detectable": pair.detectable,
         }
-        for one in pairs
+        for pair in pairs
     ]
 
 
@@ -107,15 +107,15 @@ def letters(names: Sequence[Model], pairs: Sequence[Mapping[str, Any]]) -> dict[
     import networkx as nx
 
     same = nx.Graph()
-    same.add_nodes_from({tuple(one[end]) for one in pairs for end in ("a", "b")})
+    same.add_nodes_from({tuple(pair[end]) for pair in pairs for end in ("a", "b")})
     same.add_edges_from(
-        (tuple(one["a"]), tuple(one["b"])) for one in pairs if one["p_holm"] is None or one["p_holm"] >= ALPHA
+        (tuple(pair["a"]), tuple(pair["b"])) for pair in pairs if pair["p_holm"] is None or pair["p_holm"] >= ALPHA
     )
     index = {name: i for i, name in enumerate(names)}
     cliques = sorted(sorted(index[name] for name in clique) for clique in nx.find_cliques(same))
-    found: dict[Model, str] = defaultdict(str)
+    by_model: dict[Model, str] = defaultdict(str)
     for i, clique in enumerate(cliques):
         letter = "abcdefghijklmnopqrstuvwxyz"[i] if len(cliques) <= 26 else f"{'' if i == 0 else ' '}{i + 1}"
         for k in clique:
-            found[names[k]] += letter
-    return dict(found)
+            by_model[names[k]] += letter
+    return dict(by_model)

@@ -35,7 +35,7 @@ def write_single_file(index: Path) -> Path:
         "'none'; form-action 'none'"
     )
     page = re.sub(r"<link[^>]*>\n|<script.*</script>\n", "", _text(index))
-    page = re.sub(r'(Policy" content=")[^"]*', lambda found: found[1] + policy, page)
+    page = re.sub(r'(Policy" content=")[^"]*', lambda match: match[1] + policy, page)
     page = page.replace("</head>", "".join(f"<style>{style}</style>" for style in styles) + "</head>")
     page = page.replace("</body>", "".join(f"<script>{script}</script>" for script in scripts) + "</body>")
     write_atomic(folder / NAME, page.encode())

@@ -74,7 +74,7 @@ class Summary:
         money = [accounts[run] for run in dict.fromkeys(model.run for model in self.models)]
         settlements = [replace(model.settlement, model=model.label) for model in self.models]
         common = [replace(model.common, model=model.label) for model in self.models if model.common]
-        costs = [row for one in money for row in one.costs]
+        costs = [row for account in money for row in account.costs]
         return overview(Accounting(settlements, costs, money[0].price if len(money) == 1 else None), pairs, common)
 
 

@@ -63,9 +63,9 @@ class CandidateRow:
 def truncated_tokens(text: str) -> dict[str, int]:
     """Number of truncated tokens by encoder, from JSON. LedgerError if it is no object, AssertionError if it has
     anything but integers."""
-    found = strictjson.stored_object(text)
-    assert all(isinstance(n, int) for n in found.values())
-    return found
+    tokens = strictjson.stored_object(text)
+    assert all(isinstance(n, int) for n in tokens.values())
+    return tokens
 
 
 class GeneratedRow(NamedTuple):

@@ -111,10 +111,10 @@ def tables(db: sqlite3.Connection) -> dict[str, set[str]]:
     rows = db.execute(
         "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c WHERE m.type = 'table'"
     )
-    found: dict[str, set[str]] = {}
+    columns: dict[str, set[str]] = {}
     for table, column in rows:
-        found.setdefault(table, set()).add(column)
-    return found
+        columns.setdefault(table, set()).add(column)
+    return columns
 
 
 # ---- what a file must satisfy before a row of it is used: it may come from someone else
@@ -178,8 +178,8 @@ def fault_of_definitions(db: sqlite3.Connection) -> str | None:
     """The first table whose columns, types or keys differ from the schema's, or which has a collation, so that equal
     and ordered texts would be others in SQL than in Python; None if there is none. SQLite keeps a database's own
     definitions, so that a forged file can lack every type and key of the schema."""
-    found = _definitions(db)
-    differs = next((table for table, entry in _definitions_of_schema().items() if found.get(table) != entry), None)
+    stored = _definitions(db)
+    differs = next((table for table, entry in _definitions_of_schema().items() if stored.get(table) != entry), None)
     if differs is not None:
         return f"the table {differs!r} has other columns, types or keys"
     row = db.execute("SELECT name FROM sqlite_master WHERE sql LIKE '%COLLATE%' LIMIT 1").fetchone()

@@ -248,10 +248,10 @@ class Store:
 
     def input_digests(self) -> list[str]:
         """Pixel digests of the input images of all tasks, sorted. LedgerError if one is not a task."""
-        found: set[str | None] = set()
+        digests: set[str | None] = set()
         for task, *_ in self.each_task():
-            found.update((task.source_sha256, task.mask_sha256, *task.reference_sha256))
-        return sorted(filter(None, found))
+            digests.update((task.source_sha256, task.mask_sha256, *task.reference_sha256))
+        return sorted(filter(None, digests))
 
     def task_positions(self) -> dict[str, int]:
         """Task id -> index among the tasks of all shards."""
@@ -331,7 +331,7 @@ class Store:
     def verdicts_of(self, work_ids: Sequence[str]) -> list[VerdictRow]:
         """Verdicts of all judges of the run on these candidates, in the order of `verdicts`."""
         where, judges = self.of_judges()
-        found: list[VerdictRow] = []
+        verdicts: list[VerdictRow] = []
         for at in range(0, len(work_ids), _AT_ONCE):
             part = work_ids[at : at + _AT_ONCE]
             rows = self.rows(
@@ -341,8 +341,8 @@ class Store:
                 *judges,
                 *part,
             )
-            found += [VerdictRow(*row) for row in rows]
-        return found
+            verdicts += [VerdictRow(*row) for row in rows]
+        return verdicts
 
     def enter_verdicts(self, rows: Iterable[VerdictRow]) -> None:
         """Store verdicts in one transaction; a later verdict on a question replaces an earlier one."""
@@ -393,21 +393,21 @@ class Store:
 
     def judge_scores(self, work_ids: Sequence[str]) -> dict[tuple[str, str], Score]:
         """(work id, name) -> judge score, for these candidates."""
-        found: dict[tuple[str, str], Score] = {}
+        scores: dict[tuple[str, str], Score] = {}
         for at in range(0, len(work_ids), _AT_ONCE):
             part = work_ids[at : at + _AT_ONCE]
             rows = self.rows(
                 f"SELECT {_SCORE} FROM scores WHERE kind = 'judge' AND work_id IN ({', '.join('?' * len(part))})", *part
             )
-            found |= {(row["work_id"], row["name"]): self._typed(_score, *row).score for row in rows}
-        return found
+            scores |= {(row["work_id"], row["name"]): self._typed(_score, *row).score for row in rows}
+        return scores
 
     def scores_by_candidate(self, kind: Kind | None = None) -> dict[str, dict[str, Score]]:
         """Work id -> name -> score, for candidates with scores."""
-        found: dict[str, dict[str, Score]] = {}
+        by_candidate: dict[str, dict[str, Score]] = {}
         for row in self.scores(kind):
-            found.setdefault(row.work_id, {})[row.score.name] = row.score
-        return found
+            by_candidate.setdefault(row.work_id, {})[row.score.name] = row.score
+        return by_candidate
 
     def score_names(self) -> list[tuple[Kind, str]]:
         """(kind, name) of all scores, sorted."""
@@ -633,13 +633,13 @@ class Store:
             "verdicts": (f"verdicts WHERE {where}", tuple(judges)),
             "metric scores": ("scores WHERE kind = 'metric' AND applies", ()),
         }
-        found = []
+        items = []
         for what, (query, values) in queries.items():
             rows = self.rows(f"SELECT unscored, count(*) AS n FROM {query} GROUP BY 1 ORDER BY 2 DESC, 1", *values)
             reasons = tuple((reason, n) for reason, n in rows if reason is not None)
             if reasons:
-                found.append(UnscoredItems(what, sum(n for _, n in rows), reasons))
-        return found
+                items.append(UnscoredItems(what, sum(n for _, n in rows), reasons))
+        return items
 
     def n_unscored(self, reason: str) -> int:
         """Candidates without an image for this reason."""
