@@ -137,7 +137,7 @@ def lab(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     for place in (
-        "local_bench.runs.stages.run_stages", "local_bench.runs.timing.add_timings", "uvicorn.Server.run",
+        "local_bench.runs.stages.ran", "local_bench.runs.timing.add_timings", "uvicorn.Server.run",
         "local_bench.runs.gpu_check.main.run_checks", "local_bench.runs.zero_shot.judge_payment",
         "local_bench.report.site.build.write_site", "local_bench.judges.people.serve.serve",
     ):  # fmt: skip
