@@ -408,7 +408,7 @@ def _store(
     n = Counter[str]()
     for rater in sorted({rater for rater, _, _ in wanted}):
         session.database.add_annotator(rater, "annotator", "")
-        session.queue.add_if_new(rater, "annotator")
+        session.queue.add(rater, "annotator")
     people = {annotator.name: annotator for annotator in session.database.annotators()}
     for rater, item, answer in wanted:
         before = stored_values.get((rater, item.item_id))

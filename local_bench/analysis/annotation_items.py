@@ -6,7 +6,7 @@ Images with equal pixels of the same task are one item, whichever model or attem
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,13 @@ from typing import Any
 from pydantic import Field
 
 from local_bench.core import strictjson
-from local_bench.core.errors import ImageError, UserError
-from local_bench.core.files import read_bytes
+from local_bench.core.errors import UserError
 from local_bench.core.identity import digest, seed_of
-from local_bench.core.images import MAX_IMAGE_BYTES
+from local_bench.core.images import png_bytes
 from local_bench.core.types import LEAST_PROBABILITY, Task
 from local_bench.core.yamlfile import Strict, check
 from local_bench.judges.people.items import Item, ItemImage, TaskView
 from local_bench.judges.people.protocol import OVERALL, Protocol
-from local_bench.judges.people.session import without_metadata
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.suites.registry import suite
@@ -230,28 +228,12 @@ def _gold(path: Path, protocol: Protocol, with_image: Sequence[CandidateRow]) ->
     return answers
 
 
-def image_loader(runs: Sequence[RunDir]) -> Any:
-    """A function from a pixel digest to the PNG of an image of any of the runs, without metadata. Its pixels are
-    verified at the first use; ImageError if it is missing, damaged or altered."""
-    verified: set[str] = set()
+def image_loader(runs: Sequence[RunDir]) -> Callable[[str], bytes]:
+    """A function from a pixel digest to the PNG of an image of any of the runs, without metadata; ImageError if it is
+    missing, damaged or altered."""
 
     def load(sha: str) -> bytes:
         holding = next((run for run in runs if run.image_store.exists(sha)), runs[0])
-        if sha not in verified:
-            holding.image_store.load_any(sha).close()
-            verified.add(sha)
-        store = holding.image_store
-        file = store.file(sha, "inputs")
-        try:
-            return without_metadata(
-                read_bytes(
-                    file if file.is_file() else store.file(sha),
-                    ImageError,
-                    max_bytes=MAX_IMAGE_BYTES,
-                    missing="restore it",
-                )
-            )
-        except OSError as e:
-            raise ImageError(f"{file} cannot be read") from e
+        return png_bytes(holding.image_store.load_any(sha))
 
     return load

@@ -111,7 +111,7 @@ def serve(
     people = _people(annotators) if annotators else {}
     with ExitStack() as stack:
         runs = [stack.enter_context(RunDir.open(path)) for path in run_dirs]
-        _close_later(stack, lock_annotations(run_dirs[0]))
+        stack.enter_context(lock_annotations(run_dirs[0]))
         chosen = protocol_to_serve(runs[0], protocol, new)
         bound = stack.enter_context(listening_socket(host, port))
         address = address_of(bound, host, base)
@@ -123,7 +123,7 @@ def serve(
         if not any(one.has_link for one in everyone):
             raise UserError(f"--host {host} requires annotators with personal links: give them with --annotators FILE")
         for one in everyone:
-            session.queue.add_if_new(one.name, one.role)
+            session.queue.add(one.name, one.role)
         links = {name: f"{address.base}/a/{token}" for name, token in tokens.items()}
         before, n = database.meta(SERVED_BASE), len(session.queue.items)
         database.set_meta(SERVED_BASE, address.base)
@@ -153,12 +153,6 @@ def serve(
         run_server(session, bound, address, ready)
     say(f"local-bench: stopped; `local-bench annotate status {run_dirs[0]}` shows the state")
     return 0
-
-
-def _close_later(stack: ExitStack, descriptor: int) -> None:
-    import os
-
-    stack.callback(os.close, descriptor)
 
 
 def _people(path: Path) -> "dict[str, Role]":
@@ -275,8 +269,7 @@ def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
     from local_bench.judges.people.serve import lock_annotations
     from local_bench.runs.rundir import RunDir
 
-    with RunDir.open(run_dir) as run, ExitStack() as stack:
-        _close_later(stack, lock_annotations(run_dir))
+    with RunDir.open(run_dir) as run, lock_annotations(run_dir):
         imported = import_answers(run, load_protocol(protocol), file)
     if as_json:
         show_json(asdict(imported))
@@ -343,13 +336,11 @@ def forget(run_dir: Path, name: str, yes: bool, as_json: bool) -> int:
     from local_bench.judges.people.database import FILE, AnnotationDatabase
     from local_bench.judges.people.serve import lock_annotations
 
-    with ExitStack() as stack:
-        _close_later(stack, lock_annotations(run_dir))
-        with AnnotationDatabase(run_dir / FILE) as database:
-            _known(database, name)
-            if not yes:
-                click.confirm(f"Remove {name} and all their answers from {run_dir}?", abort=True, err=True)
-            n = database.forget(name)
+    with lock_annotations(run_dir), AnnotationDatabase(run_dir / FILE) as database:
+        _known(database, name)
+        if not yes:
+            click.confirm(f"Remove {name} and all their answers from {run_dir}?", abort=True, err=True)
+        n = database.forget(name)
     if as_json:
         show_json({"name": name, "n_answers": n})
     else:

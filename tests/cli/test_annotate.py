@@ -242,8 +242,8 @@ def test_forgetting_and_links(shop, tmp_path, capsys):
     assert b'r1"' not in (shop.path / FILE).read_bytes()
     with RunDir.open(shop.path) as opened:
         assert set(load_annotations(shop.path, opened, {}).raters) == {"r2"}
-    lock_annotations(shop.path)
-    _, err = run(capsys, "annotate", "forget", shop.path, "r2", "--yes", status=1)
+    with lock_annotations(shop.path):
+        _, err = run(capsys, "annotate", "forget", shop.path, "r2", "--yes", status=1)
     assert "server is running" in err
 
 

@@ -200,7 +200,7 @@ def _annotator(request: Request) -> Annotator:
     found = session.database.annotator_of(token) if token else None
     if found is None:
         raise HTTPException(403, "link_invalid")
-    session.queue.add_if_new(found.name, found.role)
+    session.queue.add(found.name, found.role)
     return replace(found, language=found.language or _language(request))
 
 

@@ -9,7 +9,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,7 +60,7 @@ class Annotator:
     has_link: bool
 
 
-class AnnotationDatabase:
+class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
     """Access from several threads; one transaction at a time. Raises StorageError, LedgerError or LedgerDamaged."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
@@ -88,9 +88,6 @@ class AnnotationDatabase:
     def close(self) -> None:
         self._db.close()
 
-    def __enter__(self) -> "AnnotationDatabase":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -98,33 +95,31 @@ class AnnotationDatabase:
 
     def annotators(self) -> list[Annotator]:
         """All annotators, by name."""
-        rows = self._rows("SELECT name, role, language, token_sha256 IS NOT NULL FROM annotators ORDER BY name")
-        return [Annotator(name, role, language, bool(has_link)) for name, role, language, has_link in rows]
-
-    def add_annotator(self, name: str, role: Role, language: str) -> bool:
-        """Add an annotator without a link; return whether the name is new. The role of a known name is replaced."""
-        with self._transaction():
-            known = bool(self._rows("SELECT 1 FROM annotators WHERE name = ?", name))
-            self._db.execute(
-                """INSERT INTO annotators VALUES (?, ?, NULL, ?, ?)
-                   ON CONFLICT (name) DO UPDATE SET role = excluded.role""",
-                (name, role, language, _now()),
-            )
-        return not known
-
-    def set_token(self, name: str, token: str) -> None:
-        """Replace the annotator's token; only its hash is stored."""
-        with self._transaction():
-            self._db.execute("UPDATE annotators SET token_sha256 = ? WHERE name = ?", (hashed(token), name))
+        return self._annotators("TRUE")
 
     def annotator_of(self, token: str) -> Annotator | None:
         """The annotator with this token."""
-        rows = self._rows("SELECT name, role, language FROM annotators WHERE token_sha256 = ?", hashed(token))
-        return next((Annotator(name, role, language, True) for name, role, language in rows), None)
+        return next(iter(self._annotators("token_sha256 = ?", _hashed(token))), None)
+
+    def _annotators(self, where: str, *values: Any) -> list[Annotator]:
+        columns = "name, role, language, token_sha256 IS NOT NULL"
+        rows = self._rows(f"SELECT {columns} FROM annotators WHERE {where} ORDER BY name", *values)
+        return [Annotator(name, role, language, bool(has_link)) for name, role, language, has_link in rows]
+
+    def add_annotator(self, name: str, role: Role, language: str) -> None:
+        """Add an annotator without a link. The role of a known name is replaced."""
+        self._write(
+            """INSERT INTO annotators VALUES (?, ?, NULL, ?, ?)
+               ON CONFLICT (name) DO UPDATE SET role = excluded.role""",
+            *(name, role, language, _now()),
+        )
+
+    def set_token(self, name: str, token: str) -> None:
+        """Replace the annotator's token; only its hash is stored."""
+        self._write("UPDATE annotators SET token_sha256 = ? WHERE name = ?", _hashed(token), name)
 
     def set_language(self, name: str, language: str) -> None:
-        with self._transaction():
-            self._db.execute("UPDATE annotators SET language = ? WHERE name = ?", (language, name))
+        self._write("UPDATE annotators SET language = ? WHERE name = ?", language, name)
 
     def forget(self, name: str) -> int:
         """Remove an annotator and all their answers from the file; return the number of answers removed."""
@@ -190,25 +185,17 @@ class AnnotationDatabase:
         with self._transaction():
             if number != self.latest(annotator, protocol):
                 return None
-            found = self._answers("number = ?", number)
-            self._db.execute("UPDATE answers SET withdrawn_utc = ? WHERE number = ?", (_now(), found[0].number))
-        return found[0]
+            self._db.execute("UPDATE answers SET withdrawn_utc = ? WHERE number = ?", (_now(), number))
+            return self._answers("number = ?", number)[0]
 
     def answers(self) -> list[StoredAnswer]:
         """All answers that were not withdrawn, in the order of time."""
         return self._answers("withdrawn_utc IS NULL ORDER BY number")
 
     def _answers(self, where: str, *values: Any) -> list[StoredAnswer]:
-        rows = self._rows(
-            "SELECT number, annotator, item_id, kind, content, elapsed_ms, saved_utc FROM answers WHERE " + where,
-            *values,
-        )
-        return [
-            StoredAnswer(
-                number, annotator, item_id, kind, Given.from_content(strictjson.stored(content)), elapsed, saved
-            )
-            for number, annotator, item_id, kind, content, elapsed, saved in rows
-        ]
+        columns = "content, number, annotator, item_id, kind, elapsed_ms, saved_utc"
+        rows = self._rows(f"SELECT {columns} FROM answers WHERE {where}", *values)
+        return [StoredAnswer(Given.from_content(strictjson.stored(content)), *row) for content, *row in rows]
 
     # meta
 
@@ -217,10 +204,7 @@ class AnnotationDatabase:
         return rows[0][0] if rows else None
 
     def set_meta(self, key: str, value: str) -> None:
-        with self._transaction():
-            self._db.execute(
-                "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
-            )
+        self._write("INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", key, value)
 
     def all_meta(self) -> dict[str, str]:
         return dict(self._rows("SELECT key, value FROM meta ORDER BY key"))
@@ -240,6 +224,10 @@ class AnnotationDatabase:
     def _transaction(self) -> Iterator[None]:
         with self._lock, self._errors(), transaction(self._db):
             yield
+
+    def _write(self, statement: str, *values: Any) -> None:
+        with self._transaction():
+            self._db.execute(statement, values)
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
         with self._lock, self._errors():
@@ -261,7 +249,7 @@ class AnnotationDatabase:
             raise LedgerDamaged(f"{self.path} is damaged ({e}): restore it from a backup, or move it away") from e
 
 
-def hashed(token: str) -> str:
+def _hashed(token: str) -> str:
     """The stored form of a token; tokens have 256 random bits, so that a fast hash suffices."""
     return hashlib.sha256(token.encode()).hexdigest()
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from local_bench.core.identity import digest
 
@@ -11,9 +11,8 @@ Kind = Literal["answer", "repeat", "adjudication"]
 Side = Literal["a", "b"]
 
 
-@dataclass(frozen=True, order=True)
-class ItemImage:
-    """One image of an item."""
+class ItemImage(NamedTuple):
+    """One image of an item; JSON has it as a list."""
 
     deliverable: int
     """From 1."""
@@ -59,31 +58,17 @@ class Item:
     @cached_property
     def item_id(self) -> str:
         """sha256 over the protocol, the task and the images' pixels: an identical image keeps its annotations."""
-        return digest(
-            {
-                "protocol": self.protocol,
-                "task": self.task_id,
-                "images": [[one.deliverable, one.pixels_sha256] for one in self.images],
-                "other": [[one.deliverable, one.pixels_sha256] for one in self.other],
-            }
-        )
+        return digest({"protocol": self.protocol, "task": self.task_id, "images": self.images, "other": self.other})
 
     @property
     def content(self) -> dict[str, Any]:
         """The item as JSON."""
-        return {
-            "task_id": self.task_id,
-            "images": [[one.deliverable, one.pixels_sha256] for one in self.images],
-            "other": [[one.deliverable, one.pixels_sha256] for one in self.other],
-            "sampled": [list(one) for one in self.sampled],
-            "gold": None if self.gold is None else dict(self.gold),
-        }
+        return {name: getattr(self, name) for name in ("task_id", "images", "other", "sampled", "gold")}
 
     @classmethod
     def from_content(cls, protocol: str, content: Mapping[str, Any]) -> "Item":
         images, other = (tuple(ItemImage(*one) for one in content[side]) for side in ("images", "other"))
-        sampled = tuple((model, deliverable, p) for model, deliverable, p in content["sampled"])
-        return cls(protocol, content["task_id"], images, other, sampled, content["gold"])
+        return cls(protocol, content["task_id"], images, other, tuple(map(tuple, content["sampled"])), content["gold"])
 
 
 @dataclass(frozen=True)
@@ -102,31 +87,23 @@ class Given:
     @property
     def content(self) -> dict[str, Any]:
         """The answer as JSON."""
-        return {
-            "values": {key: dict(of) for key, of in self.values.items()},
-            "cannot_tell": self.cannot_tell,
-            "reasons": list(self.reasons),
-            "note": self.note,
-            "left": self.left,
-        }
+        return dict(vars(self))
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> "Given":
-        return cls(
-            content["values"], content["cannot_tell"], tuple(content["reasons"]), content["note"], content["left"]
-        )
+        return cls(**{**content, "reasons": tuple(content["reasons"])})
 
 
 @dataclass(frozen=True)
 class StoredAnswer:
     """One answer in the database that has not been withdrawn."""
 
+    given: Given
     number: int
     """Increases with time."""
     annotator: str
     item_id: str
     kind: Kind
-    given: Given
     elapsed_ms: int | None
     """Time for which the item was on the screen, as measured by the page."""
     saved_utc: str

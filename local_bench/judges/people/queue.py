@@ -78,16 +78,13 @@ class Queue:
         self._lock = threading.RLock()
 
     def add(self, name: str, role: str) -> None:
-        """Add an annotator. Adjudicators see only disputed items; leads none."""
+        """Add an annotator who is not in it yet. Adjudicators see only disputed items; leads none."""
         with self._lock:
+            if name in self._people:
+                return
             order = self._order(name) if role == "annotator" else []
             sides = self._sides(name, order) if self.protocol.shows == "pair" else {}
             self._people[name] = _Person(role, order, sides)
-
-    def add_if_new(self, name: str, role: str) -> None:
-        """As `add`, for an annotator who may have been added while the server runs."""
-        if name not in self._people:
-            self.add(name, role)
 
     def _draw(self, name: str, purpose: str, index: int) -> float:
         """A random number in [0, 1) that depends on the item and not on which others there are."""

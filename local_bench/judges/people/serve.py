@@ -4,8 +4,8 @@ import fcntl
 import os
 import re
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -85,17 +85,17 @@ def _reachable_name(bound: socket.socket) -> str:
     return socket.gethostname()
 
 
-def lock_annotations(folder: Path) -> int:
-    """Lock the annotations in `folder` against a second server; closing the descriptor releases the lock. LedgerError
-    if a server has it."""
+@contextmanager
+def lock_annotations(folder: Path) -> Iterator[None]:
+    """Lock the annotations in `folder` against a second server during the block. LedgerError if a server has it."""
     with storage_errors(folder):
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise LedgerError(f"an annotation server is running for {folder}: stop it first (Ctrl-C)") from None
-    return lock
+    with os.fdopen(lock):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LedgerError(f"an annotation server is running for {folder}: stop it first (Ctrl-C)") from None
+        yield
 
 
 def server_of(session: "Session", address: Address) -> "uvicorn.Server":

@@ -1,39 +1,14 @@
 """One annotation session: the protocol, its items, the people and their stored answers."""
 
 import secrets
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from local_bench.core.errors import ImageError, UserError
+from local_bench.core.errors import UserError
 from local_bench.judges.people.database import AnnotationDatabase, Annotator, Role
 from local_bench.judges.people.items import Given, Item, Kind, StoredAnswer, TaskView
 from local_bench.judges.people.protocol import AnswerField, Protocol
 from local_bench.judges.people.queue import Queue
-
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_KEPT = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS"}
-
-
-def without_metadata(data: bytes) -> bytes:
-    """The PNG file `data` with the chunks that contain pixels only. ImageError for another format or a truncated
-    file."""
-    if not data.startswith(_SIGNATURE):
-        raise ImageError("the image is not a PNG file")
-    parts, at = [_SIGNATURE], len(_SIGNATURE)
-    while at + 12 <= len(data):
-        (length,) = struct.unpack_from(">I", data, at)
-        end = at + 12 + length
-        kind = data[at + 4 : at + 8]
-        if end > len(data):
-            break
-        if kind in _KEPT:
-            parts.append(data[at:end])
-        at = end
-        if kind == b"IEND":
-            return b"".join(parts)
-    raise ImageError("the image is truncated")
-
 
 NOTE_CHARACTERS = 2000
 ALONE: Mapping[str, Role] = {"me": "annotator", "lead": "lead"}
@@ -129,23 +104,17 @@ def new_link(database: AnnotationDatabase, name: str) -> str:
     return token
 
 
-def check_name(name: str) -> str:
-    """A valid pseudonym. UserError otherwise."""
-    if not name.strip() or len(name) > 40 or any(ord(c) < 32 for c in name) or name != name.strip():
-        raise UserError(f"{name!r} is not a valid annotator name: give a pseudonym of 1 to 40 characters")
-    return name
-
-
 def add_people(database: AnnotationDatabase, people: Mapping[str, Role], language: str = "") -> dict[str, str]:
-    """Add annotators; return name -> token for those who have no link yet."""
-    found = {}
+    """Add annotators; return name -> token for those who have no link yet. UserError for an invalid name."""
     for name, role in people.items():
-        database.add_annotator(check_name(name), role, language)
-    linked = {annotator.name for annotator in database.annotators() if annotator.has_link}
-    for name in people:
-        if name not in linked:
-            found[name] = new_link(database, name)
-    return found
+        if not name.strip() or len(name) > 40 or any(ord(c) < 32 for c in name) or name != name.strip():
+            raise UserError(f"{name!r} is not a valid annotator name: give a pseudonym of 1 to 40 characters")
+        database.add_annotator(name, role, language)
+    return {
+        one.name: new_link(database, one.name)
+        for one in database.annotators()
+        if one.name in people and not one.has_link
+    }
 
 
 def new_links(database: AnnotationDatabase, people: Mapping[str, Role], local: bool) -> dict[str, str]:

@@ -114,7 +114,7 @@ def live_server(path, protocol, people, repeats=0.0, base=None, language="en", *
         with session.database:
             tokens = add_people(session.database, people, language)
             for one in session.database.annotators():
-                session.queue.add_if_new(one.name, one.role)
+                session.queue.add(one.name, one.role)
             bound = listening_socket("127.0.0.1", 0)
             server = server_of(session, address_of(bound, "127.0.0.1", base))
             thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
@@ -136,7 +136,7 @@ def answer_all(path, protocol, people, value, **more):
         with session.database as database:
             add_people(database, people, "en")
             for one in database.annotators():
-                session.queue.add_if_new(one.name, one.role)
+                session.queue.add(one.name, one.role)
             for one in database.annotators():
                 while found := session.queue.next(one.name):
                     ((item, kind),) = found
