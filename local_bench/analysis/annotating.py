@@ -7,16 +7,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from local_bench.analysis.annotation_items import AnnotationWork, annotation_work, image_loader
+from local_bench.analysis.annotation_items import AnnotationWork, ImageKey, annotation_work, image_lines, image_loader
 from local_bench.analysis.annotations import PEOPLE, decision
 from local_bench.analysis.official import format_of, run_results
 from local_bench.analysis.payment import decided_by_people
-from local_bench.analysis.stored_annotations import protocols_of, stored_lines
+from local_bench.analysis.stored_annotations import protocols_of, rows_by_image, stored_answers, stored_lines
 from local_bench.core import strictjson
 from local_bench.core.errors import RunImageError, UserError
 from local_bench.core.identity import digest
@@ -31,12 +32,13 @@ from local_bench.judges.people.database import (
     AnnotationDatabase,
     same_questions,
 )
-from local_bench.judges.people.items import Given, Item, StoredAnswer
+from local_bench.judges.people.items import Given, Item, ItemImage, StoredAnswer
 from local_bench.judges.people.protocol import PREFERRED, AnswerField, Protocol, load_protocol, protocol_files
 from local_bench.judges.people.queue import Queue
 from local_bench.judges.people.session import InvalidAnswer, Session
 from local_bench.judges.people.summary import numbers
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import CandidateRow
 from local_bench.settle.pairwise import Comparison, RankedModel, rank
 from local_bench.suites.registry import suite
 
@@ -47,21 +49,13 @@ CSV_COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class OpenedSession:
-    """A session and what it shows."""
-
-    session: Session
-    work: AnnotationWork
-
-
 def open_session(
     runs: Sequence[RunDir],
     protocol: Protocol,
     questions: Path | tuple[()] | None = None,
     gold: Path | None = None,
     repeats: float | None = None,
-) -> OpenedSession:
+) -> Session:
     """Open or continue the annotation of `runs` by `protocol`; the database is in the first run. What is None is as it
     was before: the sample (without one, all images), the known answers and the fraction of repeats.
 
@@ -81,18 +75,16 @@ def open_session(
     return _opened(runs, protocol, work, setting | {"items": [item.item_id for item in work.items]})
 
 
-def _opened(
-    runs: Sequence[RunDir], protocol: Protocol, work: AnnotationWork, setting: Mapping[str, Any]
-) -> OpenedSession:
+def _opened(runs: Sequence[RunDir], protocol: Protocol, work: AnnotationWork, setting: Mapping[str, Any]) -> Session:
     with ExitStack() as on_failure:
         database = on_failure.enter_context(AnnotationDatabase(runs[0].path / FILE, create=True))
         _keep_protocol(database, protocol)
         database.add_items(work.items)
         database.set_meta(SESSION_META + protocol.id, json.dumps(setting))
         queue = Queue(protocol, work.items, setting["seed"], setting["repeats"])
-        opened = OpenedSession(Session(protocol, queue, database, work.tasks, image_loader(runs)), work)
+        session = Session(protocol, queue, database, work.tasks, image_loader(runs), work.n_missing)
         on_failure.pop_all()
-    return opened
+    return session
 
 
 def _stored_setting(path: Path, protocol: Protocol) -> tuple[dict[str, Any], dict[str, Item]]:
@@ -202,13 +194,8 @@ def write_csv(run: RunDir, database: Path, out: Path, only: str | None = None) -
 
 
 def _csv_rows(run: RunDir, database: Path, only: str | None) -> Iterator[dict[str, Any]]:
-    with AnnotationDatabase(database) as opened:
-        protocols, items, answers = protocols_of(opened), opened.items(), opened.answers()
-    models = _models_of(run)
-    for answer in answers:
-        item = items[answer.item_id]
-        if only is not None and item.protocol != only:
-            continue
+    of_image = rows_by_image(run)
+    for answer, item, protocol in stored_answers(database, only):
         common = {
             "protocol": item.protocol,
             "annotator": answer.annotator,
@@ -221,43 +208,29 @@ def _csv_rows(run: RunDir, database: Path, only: str | None) -> Iterator[dict[st
             "saved_utc": answer.saved_utc,
         }
         if item.other:
-            for first, second in _pairs_of(item, models):
-                value = _preferred(answer, protocols[item.protocol])
+            for first, second in _pairs_of(item, of_image):
+                value = _preferred(answer, protocol)
                 named = "" if value is None else {1.0: second, 0.0: first}.get(value, "tie")
                 yield common | {"model": first, "other_model": second, "field": PREFERRED, "value": named}
             continue
         for image in item.images:
             image_values = answer.given.values.get(str(image.deliverable), answer.given.values.get("", {}))
-            for model, attempt in models.get((item.task_id, image.deliverable, image.pixels_sha256), ()):
-                of_image = {"model": model, "attempt": attempt, "deliverable": image.deliverable}
-                of_image |= {"pixels_sha256": image.pixels_sha256}
+            for row in of_image.get((item.task_id, image), ()):
+                about = {"model": row.model, "attempt": row.attempt, **image._asdict()}
                 for name, value in (image_values or {"": ""}).items():
-                    yield common | of_image | {"field": name, "value": json.dumps(value) if image_values else ""}
+                    yield common | about | {"field": name, "value": json.dumps(value) if image_values else ""}
 
 
-def _models_of(run: RunDir) -> Mapping[tuple[str, int, str], list[tuple[str, int]]]:
-    """(task, deliverable, pixels) -> (model, attempt) of every image."""
-    by_image: dict[tuple[str, int, str], list[tuple[str, int]]] = defaultdict(list)
-    for row in run.store.candidates():
-        if row.image:
-            by_image[row.task_id, row.deliverable, row.image].append((row.model, row.attempt))
-    return by_image
-
-
-def _pairs_of(item: Item, models: Mapping[tuple[str, int, str], list[tuple[str, int]]]) -> Iterator[tuple[str, str]]:
+def _pairs_of(
+    item: Item, of_image: Mapping[tuple[str, ItemImage], Sequence[CandidateRow]]
+) -> Iterator[tuple[str, str]]:
     """The models of the two sides; several if two models made equal images."""
-    sides = []
-    for side in (item.images, item.other):
-        models_by_image = [
-            {
-                model
-                for model, attempt in models.get((item.task_id, image.deliverable, image.pixels_sha256), ())
-                if attempt == 1
-            }
-            for image in side
-        ]
-        sides.append(sorted(set.intersection(*models_by_image)) if models_by_image else [])
-    yield from ((first, second) for first in sides[0] for second in sides[1])
+
+    def models(side: Sequence[ItemImage]) -> list[str]:
+        made = [{row.model for row in of_image.get((item.task_id, one), ()) if row.attempt == 1} for one in side]
+        return sorted(set.intersection(*made))
+
+    return product(models(item.images), models(item.other))
 
 
 def _preferred(answer: StoredAnswer, protocol: Protocol) -> float | None:
@@ -328,6 +301,10 @@ class Imported:
         return sentence + (f"; {self.n_unrated} lines lack a rating and were left out" if self.n_unrated else "")
 
 
+_Rated = tuple[str, str, str, int, int]
+"""Rater, model, task, attempt and deliverable (0 for a set): what an answer is about."""
+
+
 def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
     """Store the annotations of a JSON Lines file (as for `--people`) as answers by `protocol`; those that were stored
     before stay as they are. UserError for a line that does not fit; then nothing is stored."""
@@ -337,33 +314,26 @@ def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
     before, stored = _stored_setting(run.path / FILE, protocol)  # what was sampled or has known answers stays so
     items = {item.item_id: item for item in work.items} | stored
     begun = {"seed": run.config.seed, "repeats": protocol.repeats, "runs": 1, "items": sorted(items)}
-    opened = _opened([run], protocol, replace(work, items=list(items.values())), before or begun)
-    session = opened.session
+    session = _opened([run], protocol, replace(work, items=list(items.values())), before or begun)
     with session.database:
-        pixels = {row.key: row.image for row in run.store.candidates()}
-        n_of_set = Counter(key[:2] + key[3:] for key, image in pixels.items() if image)
-        ratings: dict[tuple[str, str, str, int], dict[str, dict[str, Any]]] = defaultdict(dict)
+        pixels = {row.key: row.image for row in run.store.candidates() if row.image}
+        n_of_set = Counter(key[:2] + key[3:] for key in pixels)
+        ratings: dict[_Rated, dict[int, dict[str, Any]]] = defaultdict(dict)
         n_unrated = 0
-        lines = strictjson.objects(
-            path, UserError, "an annotation", missing="check the path", unreadable="give a JSON Lines file"
-        )
-        for _, where, data in lines:
-            key: Any = (data.get("model"), data.get("task_id"), data.get("deliverable"), data.get("attempt", 1))
-            if not all(isinstance(part, str | int) for part in key) or pixels.get(key) is None:
-                raise UserError(f"{where}: the run has no image with this model, task_id, deliverable and attempt")
-            n_shown = 1 if protocol.shows == "image" else n_of_set[key[:2] + key[3:]]
-            compared = session.tasks[key[1]].source is not None or n_shown > 1
+        for where, key, data in image_lines(path, "an annotation", pixels):
+            model, task_id, deliverable, attempt = key
+            of_set = protocol.shows == "set"
+            compared = session.tasks[task_id].source is not None or (of_set and n_of_set[model, task_id, attempt] > 1)
             fields = protocol.fields_of((), compared)
             values = {field.name: _option(data.get(field.name), field, protocol, where) for field in fields}
             if None in values.values():
                 n_unrated += 1
                 continue
-            part = key[2] if protocol.shows == "image" else 0
             rater = data.get("rater", PEOPLE)
             if not isinstance(rater, str) or not rater:
                 raise UserError(f"{where}: the rater is {short(rater)}: give a name in quotes")
-            of_item = ratings[rater, key[0], key[1], key[3] * 1000 + part]
-            if of_item.setdefault(str(key[2]), values) is not values:
+            of_item = ratings[rater, model, task_id, attempt, 0 if of_set else deliverable]
+            if of_item.setdefault(deliverable, values) is not values:
                 raise UserError(f"{where}: {rater!r} rates this image on an earlier line too: remove one")
         return replace(_store(session, pixels, ratings, path), n_unrated=n_unrated)
 
@@ -385,25 +355,18 @@ def _option(value: Any, field: AnswerField, protocol: Protocol, where: str) -> A
 
 
 def _store(
-    session: Session,
-    pixels: Mapping[tuple[str, str, int, int], str | None],
-    ratings: Mapping[tuple[str, str, str, int], Any],
-    path: Path,
+    session: Session, pixels: Mapping[ImageKey, str], ratings: Mapping[_Rated, Mapping[int, Any]], path: Path
 ) -> Imported:
-    by_images = {
-        (item.task_id, tuple((image.deliverable, image.pixels_sha256) for image in item.images)): item
-        for item in session.queue.items
-    }
     wanted = []
-    for (rater, model, task_id, part), values in ratings.items():
-        deliverables = sorted(int(key) for key in values)
-        item = by_images.get((task_id, tuple((i, str(pixels[model, task_id, i, part // 1000])) for i in deliverables)))
+    for (rater, model, task_id, attempt, _), values in ratings.items():
+        images = tuple(ItemImage(i, pixels[model, task_id, i, attempt]) for i in sorted(values))
+        item = session.queue.by_id.get(Item(session.protocol.id, task_id, images).item_id)
         if item is None:
             raise UserError(
                 f"{path}: {rater} rates only some of the images of {task_id!r} by {model}, and protocol "
                 f"{session.protocol.id} rates them together: complete the file, or import with a protocol for images"
             )
-        wanted.append((rater, item, Given(values)))
+        wanted.append((rater, item, Given({str(i): of_image for i, of_image in values.items()})))
     stored_values = {(a.annotator, a.item_id): a.given.values for a in session.database.answers() if a.kind == "answer"}
     n = Counter[str]()
     for rater in sorted({rater for rater, _, _ in wanted}):
@@ -429,17 +392,12 @@ def _store(
 
 def preferences(run: RunDir, database: Path) -> list[RankedModel]:
     """The models ranked by annotators' comparisons. UserError if there are none."""
-    with AnnotationDatabase(database) as opened:
-        protocols, items, answers = protocols_of(opened), opened.items(), opened.answers()
-    models = _models_of(run)
+    of_image = rows_by_image(run)
     comparisons = []
-    for answer in answers:
-        item = items[answer.item_id]
-        value = _preferred(answer, protocols[item.protocol]) if item.other and answer.kind == "answer" else None
+    for answer, item, protocol in stored_answers(database):
+        value = _preferred(answer, protocol) if item.other and answer.kind == "answer" else None
         if value is not None:
-            comparisons += [
-                Comparison(first, second, 1 - value, item.task_id) for first, second in _pairs_of(item, models)
-            ]
+            comparisons += [Comparison(*models, 1 - value, item.task_id) for models in _pairs_of(item, of_image)]
     if not comparisons:
         raise UserError(f"{database} has no comparisons of models of {run.path}: annotate with --protocol pairwise")
     return rank(comparisons)

@@ -6,8 +6,8 @@ Images with equal pixels of the same task are one item, whichever model or attem
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest, seed_of
 from local_bench.core.images import png_bytes
-from local_bench.core.types import LEAST_PROBABILITY, Task
+from local_bench.core.types import LEAST_PROBABILITY
 from local_bench.core.yamlfile import Strict, check
 from local_bench.judges.people.items import Item, ItemImage, TaskView
 from local_bench.judges.people.protocol import OVERALL, Protocol
@@ -47,8 +47,6 @@ class AnnotationWork:
 
     items: list[Item]
     tasks: dict[str, TaskView]
-    n_images: int
-    """Images of the runs that are annotated, before equal ones are combined."""
     n_missing: int
     """Images that the protocol would show, and that do not exist."""
 
@@ -83,34 +81,26 @@ def annotation_work(
     else:
         items = _single(protocol, with_image, sample, gold_answers)
     if not items:
-        raise UserError(
-            f"{', '.join(str(run.path) for run in runs)}: there is nothing to annotate with protocol {protocol.id}: "
-            + (
-                "it needs images of two models"
-                if protocol.shows == "pair" and with_image
-                else "no image has been generated"
-            )
-        )
-    return AnnotationWork(items, tasks, len(with_image), len(rows) - len(with_image))
+        paths, pairs = ", ".join(str(run.path) for run in runs), protocol.shows == "pair" and with_image
+        why = "it needs images of two models" if pairs else "no image has been generated"
+        raise UserError(f"{paths}: there is nothing to annotate with protocol {protocol.id}: {why}")
+    return AnnotationWork(items, tasks, len(rows) - len(with_image))
 
 
 def _tasks(runs: Sequence[RunDir]) -> dict[str, TaskView]:
     views: dict[str, TaskView] = {}
     for run in runs:
         for task in run.store.tasks():
-            view = task_view(task, suite(run.config.suite.name).points_for_people(task))
+            view = TaskView(
+                task.task_id, task.category, task.title, task.brief, task.deliverables,
+                suite(run.config.suite.name).points_for_people(task),
+                task.source_sha256, task.reference_sha256, task.mask_sha256,
+            )  # fmt: skip
             if views.setdefault(task.task_id, view) != view:
                 raise UserError(
                     f"the task {task.task_id!r} of {run.path} differs from that of another run: annotate them apart"
                 )
     return views
-
-
-def task_view(task: Task, points: tuple[str, ...]) -> TaskView:
-    return TaskView(
-        task.task_id, task.category, task.title, task.brief, task.deliverables, points,
-        task.source_sha256, task.reference_sha256, task.mask_sha256,
-    )  # fmt: skip
 
 
 def _sets(rows: Iterable[CandidateRow], apart: bool) -> dict[tuple[str, str, int, int], list[CandidateRow]]:
@@ -142,10 +132,7 @@ def _single(
         item = Item(protocol.id, task_id, _images(shown), (), tuple(sampled), gold or None)
         before = by_id.get(item.item_id)
         if before is not None:
-            item = Item(
-                protocol.id, task_id, item.images, (), (*before.sampled, *sampled),
-                {**(before.gold or {}), **gold} or None,
-            )  # fmt: skip
+            item = replace(item, sampled=(*before.sampled, *sampled), gold={**(before.gold or {}), **gold} or None)
         by_id[item.item_id] = item
     return [by_id[item_id] for item_id in sorted(by_id)]
 
@@ -155,7 +142,7 @@ def _pairs(protocol: Protocol, with_image: Sequence[CandidateRow], seed: int) ->
     for (model, task_id, attempt, _), rows in _sets(with_image, apart=False).items():
         if attempt == 1:
             by_task[task_id][model] = _images(rows)
-    items: dict[str, Item] = {}
+    items: list[Item] = []
     for task_id, by_model in by_task.items():
         different = sorted(set(by_model.values()))
         pairs = [
@@ -166,10 +153,8 @@ def _pairs(protocol: Protocol, with_image: Sequence[CandidateRow], seed: int) ->
         if protocol.pairs_per_task is not None and len(pairs) > protocol.pairs_per_task:
             rng = random.Random(seed_of(digest({"pairs": task_id, "seed": seed})))  # noqa: S311
             pairs = rng.sample(pairs, protocol.pairs_per_task)
-        for a, b in pairs:
-            item = Item(protocol.id, task_id, a, b)
-            items[item.item_id] = item
-    return [items[item_id] for item_id in sorted(items)]
+        items += [Item(protocol.id, task_id, a, b) for a, b in pairs]
+    return sorted(items, key=lambda item: item.item_id)
 
 
 def _sample(path: Path, with_image: Sequence[CandidateRow]) -> dict[ImageKey, float]:
@@ -211,21 +196,25 @@ def _gold(path: Path, protocol: Protocol, with_image: Sequence[CandidateRow]) ->
     if protocol.points or protocol.shows == "pair":
         raise UserError(f"protocol {protocol.id} has no answers about single images: leave --gold out")
     names = {field.name for field in protocol.fields} | ({OVERALL} if protocol.overall != "none" else set())
-    keys = {row.key for row in with_image}
     answers: dict[ImageKey, dict[str, Any]] = {}
-    lines = strictjson.objects(
-        path, UserError, "an answer", missing="check the path", unreadable="give a JSON Lines file"
-    )
-    for _, where, data in lines:
-        key = (data.get("model"), data.get("task_id"), data.get("deliverable"), data.get("attempt", 1))
-        if key not in keys:
-            raise UserError(f"{where}: the run has no image with this model, task_id, deliverable and attempt")
+    for where, key, data in image_lines(path, "an answer", {row.key for row in with_image}):
         values = {name: value for name, value in data.items() if name in names}
         bad = next((name for name, value in values.items() if not isinstance(value, bool | int | float)), None)
         if bad is not None or not values:
             raise UserError(f"{where}: give true, false or a number for one of {', '.join(sorted(names))}")
         answers[key] = values
     return answers
+
+
+def image_lines(path: Path, what: str, keys: Container[ImageKey]) -> Iterator[tuple[str, ImageKey, dict[str, Any]]]:
+    """(where it is, the image, all data) of every line of a file about images with these keys. UserError for a line
+    about another one."""
+    lines = strictjson.objects(path, UserError, what, missing="check the path", unreadable="give a JSON Lines file")
+    for _, where, data in lines:
+        key: Any = (data.get("model"), data.get("task_id"), data.get("deliverable"), data.get("attempt", 1))
+        if not all(isinstance(part, str | int) for part in key) or key not in keys:
+            raise UserError(f"{where}: the run has no image with this model, task_id, deliverable and attempt")
+        yield where, key, data
 
 
 def image_loader(runs: Sequence[RunDir]) -> Callable[[str], bytes]:

@@ -130,10 +130,9 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
                 opinion[name][work_id] = _rating(value, thresholds.get(name))
     if not first:
         raise UserError(f"{path} has no annotations of this run's images: give a file with one JSON object per line")
-    consensus = _consensus(list(raters.values()), adjudicated)
+    consensus, tied = _consensus(list(raters.values()), adjudicated)
     if not consensus:
         raise UserError(f"{path} has no ratings: give scores that are not null")
-    tied = _tied(list(raters.values()), consensus)
     for opinion in raters.values():
         _add_overall(opinion, applies, ())
     _add_overall(consensus, applies, tied.get(OVERALL, ()))
@@ -155,38 +154,27 @@ def _rating(value: bool | float, threshold: float | None) -> Rating:
     return Rating(None if threshold is None else value >= threshold, value)
 
 
-def _consensus(opinions: list[Opinion], adjudicated: Opinion) -> Opinion:
+def _consensus(opinions: list[Opinion], adjudicated: Opinion) -> tuple[Opinion, dict[str, tuple[str, ...]]]:
+    """The consensus, and the images of each dimension that are tied in it."""
     consensus: Opinion = defaultdict(dict)
-    for name in {name for opinion in opinions for name in opinion}:
-        by_image: dict[str, list[Rating]] = defaultdict(list)
-        for opinion in opinions:
-            for work_id, rating in opinion.get(name, {}).items():
-                by_image[work_id].append(rating)
-        for work_id, ratings in by_image.items():
+    tied: dict[str, tuple[str, ...]] = {}
+    everyone = [*opinions, adjudicated]
+    for name in {name for opinion in everyone for name in opinion}:
+        undecided = []
+        for work_id in dict.fromkeys(work_id for opinion in everyone for work_id in opinion.get(name, ())):
+            ratings = [opinion[name][work_id] for opinion in opinions if work_id in opinion.get(name, ())]
             votes = Counter(r.decision for r in ratings if r.decision is not None)
             numbers = [r.number for r in ratings if r.number is not None]
             decision = None if votes[True] == votes[False] else votes[True] > votes[False]
-            consensus[name][work_id] = Rating(decision, fmean(numbers) if numbers else None)
-    for name, ratings_of_name in adjudicated.items():
-        for work_id, rating in ratings_of_name.items():
-            votes_cast = {o.get(name, {}).get(work_id, Rating(None, None)).decision for o in opinions} - {None}
-            if len(votes_cast) != 1:
-                consensus[name][work_id] = rating
-    return consensus
-
-
-def _tied(opinions: list[Opinion], consensus: Opinion) -> dict[str, tuple[str, ...]]:
-    tied_by_name: dict[str, tuple[str, ...]] = {}
-    for name in {name for opinion in opinions for name in opinion}:
-        balance: dict[str, list[bool]] = defaultdict(list)
-        for opinion in opinions:
-            for work_id, rating in opinion.get(name, {}).items():
-                if rating.decision is not None:
-                    balance[work_id].append(rating.decision)
-        undecided = (w for w, votes in balance.items() if consensus[name][w].decision is None)
-        if tied := tuple(sorted(w for w in undecided if 2 * sum(balance[w]) == len(balance[w]))):
-            tied_by_name[name] = tied
-    return tied_by_name
+            rating = Rating(decision, fmean(numbers) if numbers else None)
+            if len(votes) != 1:
+                rating = adjudicated.get(name, {}).get(work_id, rating)
+            consensus[name][work_id] = rating
+            if votes and rating.decision is None:
+                undecided.append(work_id)
+        if undecided:
+            tied[name] = tuple(sorted(undecided))
+    return consensus, tied
 
 
 def _add_overall(opinion: Opinion, applies: Mapping[str, set[str]], tied: Collection[str]) -> None:

@@ -14,7 +14,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.types import Task
 from local_bench.judges.people.database import FILE, PROTOCOL_META, AnnotationDatabase
 from local_bench.judges.people.items import Item, ItemImage, StoredAnswer
-from local_bench.judges.people.protocol import OVERALL, Protocol, load_protocol
+from local_bench.judges.people.protocol import OVERALL, POINT, Protocol, load_protocol
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.suites.registry import suite
@@ -31,38 +31,49 @@ def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[d
     """One line per annotator and image of `run`: `model`, `task_id`, `deliverable`, `attempt`, `rater`, `probability`
     if the image was sampled, `adjudication` if it is one, and the scores; of protocol `only`, or of all that rate
     images. UserError if two protocols give an annotator's image different values."""
-    with AnnotationDatabase(database) as opened:
-        protocols = protocols_of(opened)
-        if only is not None and only not in protocols:
-            raise UserError(
-                f"{database} has no annotations of protocol {only!r}: it has {', '.join(protocols) or 'none'}"
-            )
-        items, answers = opened.items(), opened.answers()
     tasks = {task.task_id: task for task in run.store.tasks()}
-    candidates: dict[tuple[str, int, str | None], list[CandidateRow]] = defaultdict(list)
+    of_image = rows_by_image(run)
     sets: dict[tuple[str, str, int], set[ItemImage]] = defaultdict(set)
-    for row in run.store.candidates():
-        candidates[row.task_id, row.deliverable, row.image].append(row)
-        if row.image:
-            sets[row.model, row.task_id, row.attempt].add(ItemImage(row.deliverable, row.image))
+    for row in (row for rows in of_image.values() for row in rows):
+        sets[row.model, row.task_id, row.attempt].add(ItemImage(row.deliverable, str(row.image)))
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for answer in answers:
-        item = items[answer.item_id]
-        if answer.kind == "repeat" or item.other or (only is not None and item.protocol != only):
+    for answer, item, protocol in stored_answers(database, only):
+        if answer.kind == "repeat" or item.other:
             continue
         sampled = {(model, deliverable): p for model, deliverable, p in item.sampled}
-        for deliverable, sha, scores in _ratings(item, answer, protocols[item.protocol], tasks.get(item.task_id), run):
-            for row in candidates.get((item.task_id, deliverable, sha), ()):
-                probability = sampled.get((row.model, deliverable))
+        for image, scores in _ratings(item, answer, protocol, tasks.get(item.task_id), run):
+            for row in of_image.get((item.task_id, image), ()):
+                probability = sampled.get((row.model, row.deliverable))
                 if item.sampled and probability is None:
                     continue
                 shown, of_set = set(item.images), sets[row.model, row.task_id, row.attempt]
-                if protocols[item.protocol].points and shown != of_set and not (item.sampled and shown < of_set):
+                if protocol.points and shown != of_set and not (item.sampled and shown < of_set):
                     continue  # the answer is about a set with other images
-                line = _line(row, answer, probability) | scores
+                line = dict(zip(("model", "task_id", "deliverable", "attempt"), row.key, strict=True))
+                line |= {"rater": answer.annotator} | ({} if probability is None else {"probability": probability})
+                line |= ({"adjudication": True} if answer.kind == "adjudication" else {}) | scores
                 key = (*row.key, answer.annotator, answer.kind)
                 merged[key] = _merged(merged.get(key), line, database)
     return list(merged.values())
+
+
+def stored_answers(database: Path, only: str | None = None) -> list[tuple[StoredAnswer, Item, Protocol]]:
+    """The answers with their items and protocols; of protocol `only`, or all. UserError if it has no such items."""
+    with AnnotationDatabase(database) as opened:
+        protocols, items, answers = protocols_of(opened), opened.items(), opened.answers()
+    if only is not None and only not in protocols:
+        raise UserError(f"{database} has no annotations of protocol {only!r}: it has {', '.join(protocols) or 'none'}")
+    with_items = ((answer, items[answer.item_id]) for answer in answers)
+    return [(answer, item, protocols[item.protocol]) for answer, item in with_items if only in (None, item.protocol)]
+
+
+def rows_by_image(run: RunDir) -> dict[tuple[str, ItemImage], list[CandidateRow]]:
+    """(task, image) -> the candidates that have it."""
+    found: dict[tuple[str, ItemImage], list[CandidateRow]] = defaultdict(list)
+    for row in run.store.candidates():
+        if row.image:
+            found[row.task_id, ItemImage(row.deliverable, row.image)].append(row)
+    return found
 
 
 def protocols_of(database: AnnotationDatabase) -> dict[str, Protocol]:
@@ -75,33 +86,22 @@ def protocols_of(database: AnnotationDatabase) -> dict[str, Protocol]:
     return protocols
 
 
-def _line(row: CandidateRow, answer: StoredAnswer, probability: float | None) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "model": row.model,
-        "task_id": row.task_id,
-        "deliverable": row.deliverable,
-        "attempt": row.attempt,
-        "rater": answer.annotator,
-    }
-    if probability is not None:
-        line["probability"] = probability
-    return line | {"adjudication": True} if answer.kind == "adjudication" else line
-
-
 def _ratings(
     item: Item, answer: StoredAnswer, protocol: Protocol, task: Task | None, run: RunDir
-) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(deliverable, pixels, scores) of every image of an answer; `overall` null where it cannot be judged."""
+) -> Iterator[tuple[ItemImage, dict[str, Any]]]:
+    """The scores of every image of an answer; `overall` null where it cannot be judged."""
+    of_suite = suite(run.config.suite.name)
     for image in item.images:
         values = answer.given.values.get(str(image.deliverable), answer.given.values.get(""))
         if values is None:
-            yield image.deliverable, image.pixels_sha256, {OVERALL: None}
+            yield image, {OVERALL: None}
         elif not protocol.points:
-            yield image.deliverable, image.pixels_sha256, scores_of(values, protocol, run)
-        elif task is not None and len(values) == len(suite(run.config.suite.name).points_for_people(task)):
-            met = [bool(values[f"point_{k}"]) for k in range(1, len(values) + 1)]
-            of_suite = suite(run.config.suite.name)
-            yield image.deliverable, image.pixels_sha256, of_suite.scores_of_points(task, met)
+            yield image, scores_of(values, protocol, run)
+        elif task is not None and len(values) == len(of_suite.points_for_people(task)):
+            yield (
+                image,
+                of_suite.scores_of_points(task, [bool(values[POINT.format(k + 1)]) for k in range(len(values))]),
+            )
 
 
 def scores_of(values: Mapping[str, Any], protocol: Protocol, run: RunDir) -> dict[str, Any]:

@@ -115,8 +115,7 @@ def serve(
         chosen = protocol_to_serve(runs[0], protocol, new)
         bound = stack.enter_context(listening_socket(host, port))
         address = address_of(bound, host, base)
-        opened = open_session(runs, chosen, () if questions == Path("all") else questions, gold, repeats)
-        session = opened.session
+        session = open_session(runs, chosen, () if questions == Path("all") else questions, gold, repeats)
         database = stack.enter_context(session.database)
         tokens = new_links(database, people, host in LOOPBACK)
         everyone = database.annotators()
@@ -139,8 +138,8 @@ def serve(
                     for one in everyone
                 ]
                 show(aligned(["annotator", "role", "personal link"], rows))
-            if opened.work.n_missing:
-                say(f"local-bench: {opened.work.n_missing} images are missing and cannot be annotated")
+            if session.n_missing:
+                say(f"local-bench: {session.n_missing} images are missing and cannot be annotated")
             if before not in (None, address.base) and any(one.has_link and one.name not in links for one in everyone):
                 say(f"local-bench: earlier links begin with {before}, where the server is not now: see --base, --port")
             if host not in LOOPBACK and not address.hosts and not base:
@@ -192,11 +191,8 @@ def status(run_dir: Path, as_json: bool) -> int:
 
     with AnnotationDatabase(run_dir / FILE) as database:
         found = [summary(session) for session in stored_sessions(database)]
-    if as_json:
-        show_json({"run_dir": str(run_dir), "protocols": [one.as_json() for one in found]})
-    else:
-        show("\n\n".join(_status_text(one) for one in found))
-    return 0
+    data = {"run_dir": str(run_dir), "protocols": [asdict(one) for one in found]}
+    return _show(data if as_json else "\n\n".join(_status_text(one) for one in found))
 
 
 _ANNOTATORS = (
@@ -250,11 +246,7 @@ def export(run_dir: Path, out: Path, layout: str | None, protocol: str | None, a
             result, text = {"out": str(out), "n": n}, f"{n} lines in {out}"
         else:
             raise UserError(f"--out {out}: give a file that ends in .jsonl or .csv, or a layout with --format")
-    if as_json:
-        show_json(result)
-    else:
-        show(text)
-    return 0
+    return _show(result if as_json else text)
 
 
 @annotate.command("import", epilog=examples("local-bench annotate import runs/studio labels.jsonl --protocol accept"))
@@ -271,11 +263,7 @@ def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
 
     with RunDir.open(run_dir) as run, lock_annotations(run_dir):
         imported = import_answers(run, load_protocol(protocol), file)
-    if as_json:
-        show_json(asdict(imported))
-    else:
-        show(str(imported))
-    return 0
+    return _show(asdict(imported) if as_json else str(imported))
 
 
 @annotate.command(
@@ -291,15 +279,11 @@ def ranking(run_dir: Path, as_json: bool) -> int:
 
     with RunDir.open(run_dir) as run:
         found = preferences(run, run_dir / FILE)
-    if as_json:
-        show_json({"models": [asdict(one) for one in found]})
-        return 0
     columns = (
         *(Column("model", "model"), Column("wins", "won"), Column("ties", "tied"), Column("losses", "lost")),
         *(Column("win_rate", "win rate", ".3f"), *interval("", ".2f"), Column("strength", "Bradley-Terry", "+z.2f")),
     )
-    show(printed(columns, found))
-    return 0
+    return _show({"models": [asdict(one) for one in found]} if as_json else printed(columns, found))
 
 
 @annotate.command(epilog=examples("local-bench annotate link runs/studio r01 --base http://10.0.0.5:8000"))
@@ -319,11 +303,7 @@ def link(run_dir: Path, name: str, base: str | None, as_json: bool) -> int:
         if not (base := base or database.meta(SERVED_BASE)):
             raise UserError(f"no server has run for {run_dir}: give its address with --base")
         url = f"{origin_of(base)}/a/{new_link(database, name)}"
-    if as_json:
-        show_json({"name": name, "link": url})
-    else:
-        show(url)
-    return 0
+    return _show({"name": name, "link": url} if as_json else url)
 
 
 @annotate.command(epilog=examples("local-bench annotate forget runs/studio r01 --yes"))
@@ -341,10 +321,15 @@ def forget(run_dir: Path, name: str, yes: bool, as_json: bool) -> int:
         if not yes:
             click.confirm(f"Remove {name} and all their answers from {run_dir}?", abort=True, err=True)
         n = database.forget(name)
-    if as_json:
-        show_json({"name": name, "n_answers": n})
+    return _show({"name": name, "n_answers": n} if as_json else f"removed {name} and {n} answers")
+
+
+def _show(result: dict[str, Any] | str) -> int:
+    """Print a result, as JSON if it is not text; return the exit status."""
+    if isinstance(result, str):
+        show(result)
     else:
-        show(f"removed {name} and {n} answers")
+        show_json(result)
     return 0
 
 

@@ -180,7 +180,7 @@ def test_a_sampled_image_is_shown_with_what_it_is_compared_with(shop, tmp_path):
     questions = write(tmp_path / "ask.jsonl", [line])
     for protocol, n in (("scores", 2), ("accept", 1)):
         with RunDir.open(shop.path) as opened:
-            session = open_session([opened], load_protocol(protocol), questions).session
+            session = open_session([opened], load_protocol(protocol), questions)
             with session.database:
                 (item,) = session.queue.items
                 assert len(item.images) == n
@@ -209,7 +209,7 @@ def test_pairs_rank_the_models(shop, capsys):
 
     sides = {}
     with RunDir.open(shop.path) as opened:
-        session = open_session([opened], load_protocol("pairwise"), repeats=0).session
+        session = open_session([opened], load_protocol("pairwise"), repeats=0)
         with session.database:
             for name in "abc":
                 session.queue.add(name, "annotator")
@@ -264,7 +264,7 @@ def test_two_runs_in_one_session_share_equal_images(tmp_path, capsys):
     a, b = make_shop(tmp_path / "a", 4, models=MODELS[:1]), make_shop(tmp_path / "b", 4, models=MODELS[1:], seed=9)
     right = a.right | b.right
     with RunDir.open(a.path) as one, RunDir.open(b.path) as two:
-        session = open_session([one, two], load_protocol("accept"), repeats=0).session
+        session = open_session([one, two], load_protocol("accept"), repeats=0)
         with session.database:
             add_people(session.database, {"x": "annotator"}, "en")
             (me,) = session.database.annotators()
@@ -491,7 +491,7 @@ def test_a_protocol_of_a_lab_and_one_that_changed(shop, tmp_path, capsys, monkey
         open_session([opened], load_protocol("mine"))
     (folder / "mine.yaml").write_text(text.replace("key: r", "key: w").replace("version: 1", "version: 2"))
     load_protocol.cache_clear()
-    with RunDir.open(shop.path) as opened, open_session([opened], load_protocol("mine")).session.database as database:
+    with RunDir.open(shop.path) as opened, open_session([opened], load_protocol("mine")).database as database:
         assert len(database.answers()) == 32  # by other keys, and as valid as before
     (folder / "mine.yaml").write_text(text.replace("key: r", "key: z"))
     load_protocol.cache_clear()

@@ -10,7 +10,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -19,7 +19,9 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from local_bench.core.errors import ImageError
@@ -43,8 +45,8 @@ HEADERS = {
 
 
 class Guard:
-    """Checks the Host header and the size of bodies, and adds the security headers to every response. `refuse` makes
-    the response to another Host."""
+    """Checks the Host header, limits the size of bodies, and adds the security headers to every response. `refuse`
+    makes the response to another Host."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], refuse: Callable[[Request, Exception], Response]) -> None:
         self._app, self._hosts, self._refuse = app, hosts, refuse
@@ -53,52 +55,29 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        size = 0
+
+        async def limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > MAX_BODY:
+                raise HTTPException(413, f"A request has at most {MAX_BODY:,} bytes.")
+            return message
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                names = {name.lower() for name, _ in message["headers"]}
-                added = [(k.lower().encode(), v.encode()) for k, v in HEADERS.items()]
-                if b"cache-control" not in names:
-                    added.append((b"cache-control", b"no-store"))
-                message["headers"] = [*message["headers"], *added]
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        headers = dict(scope["headers"])
-        host = headers.get(b"host", b"").decode("latin-1").lower()
-        name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
-        if self._hosts and name not in self._hosts:
+        host = re.sub(r":\d+$", "", Request(scope).headers.get("host", "").lower())
+        if self._hosts and host not in self._hosts:
             refusal = self._refuse(Request(scope), HTTPException(400, "wrong_host"))
             await refusal(scope, receive, with_headers)
-            return
-        body = await _body(receive) if scope["method"] == "POST" else b""
-        if body is None:
-            await PlainError(413, f"A request has at most {MAX_BODY:,} bytes.")(scope, receive, with_headers)
-            return
-        sent = False
-
-        async def replay() -> Message:
-            nonlocal sent
-            if sent:
-                return await receive()
-            sent = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        await self._app(scope, replay, with_headers)
-
-
-async def _body(receive: Receive) -> bytes | None:
-    """The request's body; None if it is too large."""
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return b""
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MAX_BODY:
-            return None
-        if not message.get("more_body"):
-            return b"".join(parts)
+        else:
+            await self._app(scope, limited, with_headers)
 
 
 class PlainError(JSONResponse):
@@ -111,15 +90,6 @@ class PlainError(JSONResponse):
 COOKIE = "local_bench_annotator"
 AT_ONCE = 5
 """Most items that a page can load ahead."""
-_STATIC = Path(__file__).parent / "static"
-_TYPES = {
-    "app.js": "text/javascript; charset=utf-8",
-    "lead.js": "text/javascript; charset=utf-8",
-    "compare.js": "text/javascript; charset=utf-8",
-    "app.css": "text/css; charset=utf-8",
-    "compare.css": "text/css; charset=utf-8",
-}
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class _Body(BaseModel):
@@ -261,7 +231,7 @@ def queue(me: Me, shared: Shared, n: int = 1) -> dict[str, Any]:
 
 @router.get("/image/{sha}")
 def image(sha: str, me: Me, shared: Shared) -> Response:
-    if not _DIGEST.fullmatch(sha) or sha not in shared.session.images:
+    if sha not in shared.session.images:
         raise HTTPException(404, "image_failed")
     try:
         data = shared.session.load_png(sha)
@@ -272,13 +242,6 @@ def image(sha: str, me: Me, shared: Shared) -> Response:
         "Content-Disposition": 'inline; filename="image.png"',
     }
     return Response(data, media_type="image/png", headers=headers)
-
-
-@router.get("/static/{name}")
-def static(name: str) -> Response:
-    if name not in _TYPES:
-        raise HTTPException(404, "not_found")
-    return Response((_STATIC / name).read_bytes(), headers={"Content-Type": _TYPES[name]})
 
 
 @router.get("/favicon.ico")
@@ -321,7 +284,7 @@ def lead(me: Lead, shared: Shared) -> Response:
 
 @router.get("/lead.json")
 def lead_json(me: Lead, shared: Shared) -> dict[str, Any]:
-    return summary(shared.session).as_json()
+    return asdict(summary(shared.session))
 
 
 def _failed(request: Request, error: Exception) -> Response:
@@ -349,4 +312,5 @@ def create_app(session: Session, hosts: frozenset[str] = frozenset(), base: str 
     app.add_exception_handler(HTTPException, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.include_router(router)
+    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
     return app

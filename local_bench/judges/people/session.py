@@ -29,6 +29,8 @@ class Session:
     database: AnnotationDatabase
     tasks: Mapping[str, TaskView]
     load_png: Callable[[str], bytes]
+    n_missing: int = 0
+    """Images that the protocol would show, and that do not exist."""
     images: frozenset[str] = field(init=False)
     """Digests of all images that may be shown."""
 

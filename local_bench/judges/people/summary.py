@@ -1,8 +1,8 @@
 """The state of an annotation session for its lead: coverage, agreement, pace and adjudication."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, median
 from typing import Any
@@ -87,9 +87,6 @@ class Summary:
     fields: list[FieldAgreement]
     disputed: list[str]
     """Task and deliverables of the first items that wait for adjudication."""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def summary(session: Session) -> Summary:
@@ -219,14 +216,10 @@ def _against_rest(
     mine, rest = [], []
     for question in [OVERALL] if OVERALL in table else list(table):
         for of in table[question].values():
-            others = [value for who, value in of.items() if who != name]
-            if name not in of or not others:
-                continue
-            counts = sorted(((others.count(value), value) for value in set(others)), reverse=True)
-            if len(counts) > 1 and counts[0][0] == counts[1][0]:
-                continue
-            mine.append(of[name])
-            rest.append(counts[0][1])
+            others = Counter(value for who, value in of.items() if who != name).most_common(2)
+            if name in of and others and [n for _, n in others].count(others[0][1]) == 1:
+                mine.append(of[name])
+                rest.append(others[0][0])
     return mine, rest
 
 

@@ -110,7 +110,7 @@ class Live:
 def live_server(path, protocol, people, repeats=0.0, base=None, language="en", **more):
     """Serve the annotation of a run from a thread."""
     with RunDir.open(path) as run:
-        session = open_session([run], load_protocol(protocol), repeats=repeats, **more).session
+        session = open_session([run], load_protocol(protocol), repeats=repeats, **more)
         with session.database:
             tokens = add_people(session.database, people, language)
             for one in session.database.annotators():
@@ -132,7 +132,7 @@ def live_server(path, protocol, people, repeats=0.0, base=None, language="en", *
 def answer_all(path, protocol, people, value, **more):
     """Everyone's complete queue, through the session; `value(name, item, field, key)` answers."""
     with RunDir.open(path) as run:
-        session = open_session([run], load_protocol(protocol), repeats=0, **more).session
+        session = open_session([run], load_protocol(protocol), repeats=0, **more)
         with session.database as database:
             add_people(database, people, "en")
             for one in database.annotators():
