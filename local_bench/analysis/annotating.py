@@ -1,7 +1,5 @@
 """Opens, exports and imports the annotations of runs."""
 
-import csv
-import io
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,13 +9,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from PIL import Image
 
 from local_bench.analysis.annotation_items import AnnotationWork, ImageKey, annotation_work, image_lines, image_loader
-from local_bench.analysis.annotations import PEOPLE, decision
+from local_bench.analysis.annotations import PEOPLE, decision, rows_by_image, stored_lines
 from local_bench.analysis.official import format_of, run_results
 from local_bench.analysis.payment import decided_by_people
-from local_bench.analysis.stored_annotations import protocols_of, rows_by_image, stored_answers, stored_lines
 from local_bench.core import strictjson
 from local_bench.core.errors import RunImageError, UserError
 from local_bench.core.identity import digest
@@ -121,8 +119,8 @@ def protocol_to_serve(run: RunDir, name: str | None, new: bool) -> Protocol:
     if not path.is_file():
         return load_protocol(name or of_suite)
     with AnnotationDatabase(path) as database:
-        stored, items = protocols_of(database), database.items()
-        answered = Counter(items[answer.item_id].protocol for answer in reversed(database.answers()))
+        stored = database.protocols()
+        answered = Counter(item.protocol for _, item, _ in reversed(database.answers_with_items()))
         begun = database.meta(SERVED_PROTOCOL) or next(iter(answered), None)
     if name is None and begun in stored:
         current = load_protocol(begun) if begun in protocol_files() else stored[begun]
@@ -139,21 +137,20 @@ def protocol_to_serve(run: RunDir, name: str | None, new: bool) -> Protocol:
 def _keep_protocol(database: AnnotationDatabase, protocol: Protocol) -> None:
     text = protocol.model_dump_json()
     before = database.meta(PROTOCOL_META + protocol.id)
-    if before is not None and not same_questions(before, text):
-        items = {item_id for item_id, item in database.items().items() if item.protocol == protocol.id}
-        if any(answer.item_id in items for answer in database.answers()):
-            raise UserError(
-                f"the protocol {protocol.id} has changed since annotators answered by it in {database.path}: give the "
-                "changed protocol another id, or continue by the earlier one with `annotate RUN` without --protocol"
-            )
+    changed = before is not None and not same_questions(before, text)
+    if changed and any(item.protocol == protocol.id for _, item, _ in database.answers_with_items()):
+        raise UserError(
+            f"the protocol {protocol.id} has changed since annotators answered by it in {database.path}: give the "
+            "changed protocol another id, or continue by the earlier one with `annotate RUN` without --protocol"
+        )
     database.set_meta(PROTOCOL_META + protocol.id, text)
 
 
 def stored_sessions(database: AnnotationDatabase) -> list[Session]:
     """The sessions of a database, by protocol, without tasks and images: for their state."""
-    protocols, items = protocols_of(database), database.items()
+    protocols, items = database.protocols(), database.items()
     sessions = []
-    for name, protocol in sorted(protocols.items()):
+    for name, protocol in protocols.items():
         text = database.meta(SESSION_META + name)
         setting: dict[str, Any] = strictjson.stored(text) if text else {"seed": 0, "repeats": 0.0, "items": list(items)}
         of_protocol = [items[item_id] for item_id in setting["items"] if items[item_id].protocol == name]
@@ -182,20 +179,16 @@ def write_jsonl(run: RunDir, database: Path, out: Path, only: str | None = None)
 def write_csv(run: RunDir, database: Path, out: Path, only: str | None = None) -> int:
     """Write everything that annotators entered about `run`'s images, one row per value, without formulas of
     spreadsheets; return the number of rows."""
-    buffer = io.StringIO(newline="")
-    rows = csv.DictWriter(buffer, CSV_COLUMNS, restval="")
-    rows.writeheader()
-    n = 0
-    for row in _csv_rows(run, database, only):
-        rows.writerow({name: guarded(value) for name, value in row.items()})
-        n += 1
-    write_new(out, buffer.getvalue().encode(), "annotations")
-    return n
+    frame = pd.DataFrame(_csv_rows(run, database, only), columns=CSV_COLUMNS, dtype=object).map(guarded)
+    write_new(out, frame.to_csv(index=False, lineterminator="\r\n").encode(), "annotations")
+    return len(frame)
 
 
 def _csv_rows(run: RunDir, database: Path, only: str | None) -> Iterator[dict[str, Any]]:
     of_image = rows_by_image(run)
-    for answer, item, protocol in stored_answers(database, only):
+    with AnnotationDatabase(database) as opened:
+        answers = opened.answers_with_items(only)
+    for answer, item, protocol in answers:
         common = {
             "protocol": item.protocol,
             "annotator": answer.annotator,
@@ -394,7 +387,9 @@ def preferences(run: RunDir, database: Path) -> list[RankedModel]:
     """The models ranked by annotators' comparisons. UserError if there are none."""
     of_image = rows_by_image(run)
     comparisons = []
-    for answer, item, protocol in stored_answers(database):
+    with AnnotationDatabase(database) as opened:
+        answers = opened.answers_with_items()
+    for answer, item, protocol in answers:
         value = _preferred(answer, protocol) if item.other and answer.kind == "answer" else None
         if value is not None:
             comparisons += [Comparison(*models, 1 - value, item.task_id) for models in _pairs_of(item, of_image)]

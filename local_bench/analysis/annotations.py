@@ -1,5 +1,10 @@
 """Human annotations: reads a file with one annotation per line, or those stored by `local-bench annotate`, and combines
-the annotators' ratings."""
+the annotators' ratings.
+
+A stored annotation belongs to the pixels of an image: every image of the run with the same task, deliverable and pixels
+has it, whichever model, attempt or run it is from; images with other pixels do not. An answer to a task's points
+belongs to the pixels of all images of the set.
+"""
 
 import math
 from collections import Counter, defaultdict
@@ -11,17 +16,19 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, create_model
 
-from local_bench.analysis.stored_annotations import annotation_database, stored_lines
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
-from local_bench.core.types import LEAST_PROBABILITY
+from local_bench.core.types import LEAST_PROBABILITY, Task
 from local_bench.core.yamlfile import Strict, check
+from local_bench.judges.people.database import FILE, AnnotationDatabase
+from local_bench.judges.people.items import Item, ItemImage, StoredAnswer
+from local_bench.judges.people.protocol import OVERALL, POINT, Protocol
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import CandidateRow
 from local_bench.suites.registry import suite
 
 PEOPLE = "people"
-OVERALL = "overall"
 TOP = 5
 """Maximum of the scores, which start at 0."""
 UNEQUAL = (
@@ -222,7 +229,8 @@ def _lines(path: Path, run: RunDir) -> Iterator[tuple[int, AnnotationLine, dict[
 
 
 def _objects(path: Path, run: RunDir) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    database = annotation_database(path)
+    """The annotations of a file, of a database or of a run directory with one."""
+    database = path if path.suffix == ".sqlite" else path / FILE if (path / "run.yaml").is_file() else None
     if database is None:
         yield from strictjson.objects(
             path, UserError, "an annotation", missing="check the path", unreadable="give a file of annotations"
@@ -230,3 +238,92 @@ def _objects(path: Path, run: RunDir) -> Iterator[tuple[int, str, dict[str, Any]
         return
     for number, line in enumerate(stored_lines(database, run), 1):
         yield number, f"{database}, annotation {number}", line
+
+
+# ---- annotations that `local-bench annotate` stored
+
+
+def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[dict[str, Any]]:
+    """One line per annotator and image of `run`: `model`, `task_id`, `deliverable`, `attempt`, `rater`, `probability`
+    if the image was sampled, `adjudication` if it is one, and the scores; of protocol `only`, or of all that rate
+    images. UserError if two protocols give an annotator's image different values."""
+    tasks = {task.task_id: task for task in run.store.tasks()}
+    of_image = rows_by_image(run)
+    sets: dict[tuple[str, str, int], set[ItemImage]] = defaultdict(set)
+    for row in (row for rows in of_image.values() for row in rows):
+        sets[row.model, row.task_id, row.attempt].add(ItemImage(row.deliverable, str(row.image)))
+    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+    with AnnotationDatabase(database) as opened:
+        answers = opened.answers_with_items(only)
+    for answer, item, protocol in answers:
+        if answer.kind == "repeat" or item.other:
+            continue
+        sampled = {(model, deliverable): p for model, deliverable, p in item.sampled}
+        for image, scores in _scores_of_images(item, answer, protocol, tasks.get(item.task_id), run):
+            for row in of_image.get((item.task_id, image), ()):
+                probability = sampled.get((row.model, row.deliverable))
+                if item.sampled and probability is None:
+                    continue
+                shown, of_set = set(item.images), sets[row.model, row.task_id, row.attempt]
+                if protocol.points and shown != of_set and not (item.sampled and shown < of_set):
+                    continue  # the answer is about a set with other images
+                line = dict(zip(("model", "task_id", "deliverable", "attempt"), row.key, strict=True))
+                line |= {"rater": answer.annotator} | ({} if probability is None else {"probability": probability})
+                line |= ({"adjudication": True} if answer.kind == "adjudication" else {}) | scores
+                key = (*row.key, answer.annotator, answer.kind)
+                merged[key] = _merged(merged.get(key), line, database)
+    return list(merged.values())
+
+
+def rows_by_image(run: RunDir) -> dict[tuple[str, ItemImage], list[CandidateRow]]:
+    """(task, image) -> the candidates that have it."""
+    found: dict[tuple[str, ItemImage], list[CandidateRow]] = defaultdict(list)
+    for row in run.store.candidates():
+        if row.image:
+            found[row.task_id, ItemImage(row.deliverable, row.image)].append(row)
+    return found
+
+
+def _scores_of_images(
+    item: Item, answer: StoredAnswer, protocol: Protocol, task: Task | None, run: RunDir
+) -> Iterator[tuple[ItemImage, dict[str, Any]]]:
+    """The scores of every image of an answer; `overall` null where it cannot be judged."""
+    of_suite = suite(run.config.suite.name)
+    for image in item.images:
+        values = answer.given.values.get(str(image.deliverable), answer.given.values.get(""))
+        if values is None:
+            yield image, {OVERALL: None}
+        elif not protocol.points:
+            yield image, scores_of(values, protocol, run)
+        elif task is not None and len(values) == len(of_suite.points_for_people(task)):
+            yield (
+                image,
+                of_suite.scores_of_points(task, [bool(values[POINT.format(k + 1)]) for k in range(len(values))]),
+            )
+
+
+def scores_of(values: Mapping[str, Any], protocol: Protocol, run: RunDir) -> dict[str, Any]:
+    """The scores of an image that the run's benchmark has, from the protocol's fields: the decision as `overall`, and
+    as the benchmark's own score if that is a pass/fail decision. A question that the item did not have is None."""
+    of_suite = suite(run.config.suite.name)
+    names = [field.name for field in protocol.fields if field.name in of_suite.scores_of_judge]
+    scores: dict[str, Any] = {
+        name: float(values[name]) if name in values else None for name in names if name != OVERALL
+    }
+    decision = protocol.decision(dict(values))
+    if decision is not None:
+        scores |= dict.fromkeys((*of_suite.pass_fail, OVERALL), decision)
+    return scores
+
+
+def _merged(before: dict[str, Any] | None, line: dict[str, Any], database: Path) -> dict[str, Any]:
+    if before is None:
+        return line
+    differ = next((k for k in line if before.get(k) is not None and line[k] is not None and before[k] != line[k]), None)
+    if differ is not None:
+        raise UserError(
+            f"{database}: {line['rater']} gave image {line['deliverable']} of {line['task_id']!r} different values of "
+            f"{differ} under two protocols: write one of them with `local-bench annotate export {database.parent} "
+            "--protocol NAME --out FILE`"
+        )
+    return before | {name: value for name, value in line.items() if value is not None or name not in before}

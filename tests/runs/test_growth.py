@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from local_bench.analysis.annotations import stored_lines
 from local_bench.analysis.digest import digests
-from local_bench.analysis.stored_annotations import stored_lines
 from local_bench.core.errors import ConfigError, LedgerError
 from local_bench.judges.people.database import FILE as ANNOTATIONS
 from local_bench.runs.config import RunConfig

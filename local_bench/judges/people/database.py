@@ -19,7 +19,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
 from local_bench.core.storage import transaction
 from local_bench.judges.people.items import Given, Item, Kind, StoredAnswer
-from local_bench.judges.people.protocol import Protocol
+from local_bench.judges.people.protocol import Protocol, load_protocol
 
 FILE = "annotations.sqlite"
 VERSION = "1"
@@ -148,6 +148,13 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
         rows = self._rows("SELECT item_id, protocol, content FROM items ORDER BY item_id")
         return {item_id: Item.from_content(protocol, strictjson.stored(content)) for item_id, protocol, content in rows}
 
+    def protocols(self) -> dict[str, Protocol]:
+        """The protocols of the items by name, as they were when the items were added."""
+        texts = self.all_meta()
+        names = [name for (name,) in self._rows("SELECT DISTINCT protocol FROM items ORDER BY protocol")]
+        stored = {name: texts.get(PROTOCOL_META + name) for name in names}
+        return {n: Protocol.model_validate_json(text) if text else load_protocol(n) for n, text in stored.items()}
+
     # answers
 
     def save(
@@ -191,6 +198,15 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
     def answers(self) -> list[StoredAnswer]:
         """All answers that were not withdrawn, in the order of time."""
         return self._answers("withdrawn_utc IS NULL ORDER BY number")
+
+    def answers_with_items(self, only: str | None = None) -> list[tuple[StoredAnswer, Item, Protocol]]:
+        """As `answers`, with their items and protocols; of protocol `only`, or all. UserError if it has no items."""
+        protocols, items = self.protocols(), self.items()
+        if only is not None and only not in protocols:
+            names = ", ".join(protocols) or "none"
+            raise UserError(f"{self.path} has no annotations of protocol {only!r}: it has {names}")
+        found = ((answer, items[answer.item_id]) for answer in self.answers())
+        return [(answer, item, protocols[item.protocol]) for answer, item in found if only in (None, item.protocol)]
 
     def _answers(self, where: str, *values: Any) -> list[StoredAnswer]:
         columns = "content, number, annotator, item_id, kind, elapsed_ms, saved_utc"

@@ -10,8 +10,9 @@ import hashlib
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 from local_bench.core.identity import digest
@@ -172,28 +173,27 @@ class Queue:
     def next(self, annotator: str, n: int = 1) -> list[Entry]:
         """The next items for the annotator, at most `n`; they are kept for this annotator for a while."""
         with self._lock:
-            person = self._people[annotator]
-            found = self._open(annotator, person, n)
-            found += self._adjudications(annotator, person, n - len(found))
-            now = self._clock()
+            open_ones = ((item, kind) for item, kind, state in self._entries(annotator) if state == "open")
+            found = list(islice(open_ones, n))
             for item, _ in found:
-                self._claims[item.item_id][annotator] = now
+                self._claims[item.item_id][annotator] = self._clock()
             return found
 
-    def _open(self, annotator: str, person: _Person, n: int) -> list[Entry]:
-        found: list[Entry] = []
-        only_finished = True
+    def _entries(self, annotator: str) -> Iterator[tuple[Item, Kind, _State]]:
+        """The annotator's items with their states, in order, but not all that are finished: then the disputed ones that
+        can be adjudicated now. Without adjudicators any annotator can have these."""
+        person = self._people[annotator]
         for at in range(person.start, len(person.order)):
-            if len(found) == n:
-                break
             index, kind = person.order[at]
             state = self._state(annotator, person, self.items[index], kind)
-            if state == "open":
-                found.append((self.items[index], kind))
-            only_finished &= state == "finished"
-            if only_finished:
-                person.start = at + 1
-        return found
+            if state == "finished" and at == person.start:
+                person.start += 1
+            yield self.items[index], kind, state
+        has_adjudicators = any(p.role == "adjudicator" for p in self._people.values())
+        if person.role == "adjudicator" or (person.role == "annotator" and not has_adjudicators):
+            for item_id in self._disputed:
+                if annotator not in self._given[item_id] and self._fresh(item_id) <= {annotator}:
+                    yield self.by_id[item_id], "adjudication", "open"
 
     def _state(self, annotator: str, person: _Person, item: Item, kind: Kind) -> _State:
         item_id = item.item_id
@@ -207,32 +207,13 @@ class Queue:
         if kind == "repeat":
             return "later"
         answered = self._given[item_id].keys() | {annotator}  # who may see it again as a repeat
-        others = 0 if item.gold is not None else sum(who not in answered for who in self._fresh(item_id))
+        others = 0 if item.gold is not None else len(self._fresh(item_id) - answered)
         return "open" if n + others < self.protocol.raters else "later"
 
-    def _fresh(self, item_id: str) -> list[str]:
+    def _fresh(self, item_id: str) -> set[str]:
         """The annotators for whom the item is kept now."""
         claims = self._claims.get(item_id)
-        if not claims:
-            return []
-        now = self._clock()
-        for who in [who for who, since in claims.items() if now - since > CLAIM_S]:
-            del claims[who]
-        return list(claims)
-
-    def _adjudications(self, annotator: str, person: _Person, n: int) -> list[Entry]:
-        """Disputed items that the annotator has not answered; without adjudicators any annotator can have them."""
-        if n <= 0 or person.role == "lead":
-            return []
-        if person.role == "annotator" and any(p.role == "adjudicator" for p in self._people.values()):
-            return []
-        found: list[Entry] = []
-        for item_id in self._disputed:
-            if annotator not in self._given[item_id] and not [w for w in self._fresh(item_id) if w != annotator]:
-                found.append((self.by_id[item_id], "adjudication"))
-                if len(found) == n:
-                    break
-        return found
+        return {who for who, since in claims.items() if self._clock() - since <= CLAIM_S} if claims else set()
 
     def may_answer(self, annotator: str, item_id: str, kind: Kind) -> bool:
         """Whether the annotator can answer: a repeat needs an answer before it, an adjudication a dispute."""
@@ -251,20 +232,17 @@ class Queue:
             now, done = self._clock(), len(person.answered)
             since, left, then = person.counted
             if now - since > COUNT_EVERY_S or done < then or left - (done - then) <= 0:
-                entries = person.order[person.start :]
-                left = sum(self._state(annotator, person, self.items[i], kind) == "open" for i, kind in entries)
-                left += len(self._adjudications(annotator, person, len(self.items)))
+                left = sum(state == "open" for *_, state in self._entries(annotator))
                 person.counted, then = (now, left, done), done
             return Progress(done, max(0, left - (done - then)))
 
     def may_follow(self, annotator: str) -> bool:
         """Whether items may become open to the annotator later: kept for others now, or not decided yet."""
         with self._lock:
-            person = self._people[annotator]
-            entries = person.order[person.start :]
-            if any(self._state(annotator, person, self.items[i], kind) == "later" for i, kind in entries):
+            if any(state == "later" for *_, state in self._entries(annotator)):
                 return True
-            return self.protocol.adjudicate and person.role != "lead" and min(self.coverage()) < self.protocol.raters
+            may_adjudicate = self.protocol.adjudicate and self._people[annotator].role != "lead"
+            return may_adjudicate and min(self.coverage()) < self.protocol.raters
 
     # what the lead sees
 
