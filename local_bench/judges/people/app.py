@@ -11,13 +11,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+import yaml
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -26,12 +30,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from local_bench.core.errors import ImageError
 from local_bench.judges.people.database import AlreadyAnswered, Annotator
-from local_bench.judges.people.items import Given, Kind, Side
-from local_bench.judges.people.pages import Pages, known_language, preferred_language
-from local_bench.judges.people.protocol import Language
+from local_bench.judges.people.items import Given, Item, Kind, Side
+from local_bench.judges.people.protocol import LANGUAGES, Language
 from local_bench.judges.people.session import NOTE_CHARACTERS, InvalidAnswer, Session
-from local_bench.judges.people.summary import summary
+from local_bench.judges.people.summary import Summary, summary
 
+_FOLDER = Path(__file__).parent
 MAX_BODY = 64 * 1024
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -85,6 +89,38 @@ class PlainError(JSONResponse):
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__({"error": sentence}, status_code=status)
+
+
+@cache
+def texts(language: str) -> dict[str, str]:
+    """Key -> text, in English if the interface does not have the language."""
+    data = yaml.safe_load((_FOLDER / "text.yaml").read_text("utf-8"))
+    return {key: of.get(language, of["en"]) for key, of in data.items()}
+
+
+def known_language(name: str) -> Language:
+    """`name` if the interface has that language, else English."""
+    return next((language for language in LANGUAGES if language == name), "en")
+
+
+def preferred_language(header: str) -> Language:
+    """The interface's language that a request's `Accept-Language` header prefers, else English."""
+    found = re.findall(r"\b([a-z]{2,3})\b[a-z0-9-]*(?:\s*;\s*q=([01](?:\.\d+)?))?", header.lower())
+    ranked = sorted(found, key=lambda one: -float(one[1] or 1))
+    return next((language for name, _ in ranked for language in LANGUAGES if language == name), "en")
+
+
+_SCRIPT_TEXTS = (
+    *("incomplete", "saving", "saved", "offline", "online", "refused", "stale", "link_invalid", "nothing", "undone"),
+    *("nothing_now", "retry", "progress", "pace", "break", "nothing_to_undo", "undo_failed", "image_failed"),
+    "adjudication",
+)
+_NAMES: dict[Language, str] = {"en": "English", "zh": "中文"}
+_LEGEND = (
+    *(("Enter", "k_enter"), ("z", "k_undo"), ("c", "k_cannot"), ("t", "k_tags"), ("n", "k_note"), ("[ ]", "k_images")),
+    *(("d", "k_side"), ("s", "k_slider"), ("f", "k_flicker"), ("+ - Home", "k_zoom"), ("← ↑ → ↓", "k_arrows")),
+    *(("g", "k_guidelines"), ("?", "k_legend")),
+)
 
 
 COOKIE = "local_bench_annotator"
@@ -146,26 +182,120 @@ def csrf_token(token: str) -> str:
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
-@dataclass(frozen=True)
-class _Context:
-    """What the requests of an application share."""
+class Pages:
+    """HTML of one session, and what else the requests of an application share."""
 
-    session: Session
-    pages: Pages
-    limit: LinkLimit
-    base: str
+    def __init__(self, session: Session, base: str) -> None:
+        self.session, self.base, self.limit = session, base, LinkLimit()
+        self._jinja = Environment(
+            loader=PackageLoader("local_bench.judges.people"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._item = self._jinja.get_template("item.html.j2")
+
+    def message(self, key: str) -> str:
+        """A page with one sentence, in every language."""
+        lines = [(language, _sentence(key, language)) for language in LANGUAGES]
+        return self._jinja.get_template("message.html.j2").render(lines=lines)
+
+    def page(self, me: Annotator, csrf: str) -> str:
+        """The page of an annotator; its items are loaded by `queue`."""
+        language = known_language(me.language)
+        protocol, text = self.session.protocol, texts(language)
+        keys = " ".join(o.key for field in protocol.fields_of(("",)) for o in field.options)
+        return self._jinja.get_template("page.html.j2").render(
+            t=text,
+            language=language,
+            languages=_NAMES,
+            title=protocol.title.get(language),
+            guidelines=paragraphs(protocol.guidelines.get(language)),
+            legend=[(" ".join(dict.fromkeys(keys.split())), text["k_options"])]
+            + [(k, text[name]) for k, name in _LEGEND],
+            csrf=csrf,
+            me=me.name,
+            protocol=f"{protocol.id}-{protocol.version}",
+            break_minutes=protocol.break_minutes,
+            script_texts={key: text[key] for key in _SCRIPT_TEXTS},
+        )
+
+    def queue(self, me: Annotator, n: int) -> dict[str, Any]:
+        """The next items as fragments, with the annotator's progress and the number of the latest answer."""
+        queue = self.session.queue
+        entries = queue.next(me.name, n)
+        progress = queue.progress(me.name)
+        return {
+            "items": [self.entry(me, item, kind) for item, kind in entries],
+            "progress": {"done": progress.done, "left": max(progress.left, len(entries))},
+            "last": self.session.database.latest(me.name, self.session.protocol.id),
+            "more_later": not entries and queue.may_follow(me.name),
+        }
+
+    def entry(self, me: Annotator, item: Item, kind: Kind, left: Side | None = None) -> dict[str, Any]:
+        """One item; `left` is the side of a pair on the left, by default the queue's. A repeat is marked only by its
+        kind `repeat`, which the page does not show."""
+        session = self.session
+        task = session.tasks[item.task_id]
+        left = left or session.queue.left_side(me.name, item.item_id, kind)
+        sides = (item.images, item.other) if left != "b" else (item.other, item.images)
+        fields = session.fields(item)
+        html = self._item.render(
+            t=texts(me.language),
+            language=me.language,
+            protocol=session.protocol,
+            task=task,
+            left=sides[0],
+            right=sides[1],
+            keys=session.keys(item),
+            fields=fields,
+            adjudication=kind == "adjudication",
+            opinions=session.queue.opinions(item.item_id) if kind == "adjudication" else [],
+            note_characters=NOTE_CHARACTERS,
+            point_list=task.points if session.protocol.show_points and not session.protocol.points else (),
+        )
+        return {
+            "item_id": item.item_id,
+            "kind": kind,
+            "left": left,
+            "html": html,
+            "direct": len(fields) == 1 and len(session.keys(item)) == 1,
+        }
+
+    def lead(self, me: Annotator, found: Summary) -> str:
+        """The lead's page."""
+        return self._jinja.get_template("lead.html.j2").render(
+            t=texts("en"), found=found, me=me.name, now=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        )
+
+
+def paragraphs(text: str) -> list[tuple[str, list[str]]]:
+    """Guidelines as (tag, lines): ("p", [text]) or ("ul", items)."""
+    found: list[tuple[str, list[str]]] = []
+    for block in text.strip().split("\n\n"):
+        if block.startswith("- "):
+            found.append(("ul", [" ".join(item.split()) for item in block[2:].split("\n- ")]))
+        else:
+            found.append(("p", [" ".join(block.split())]))
+    return found
+
+
+def _sentence(key: str, language: str) -> str:
+    """The text with this key; the key itself if there is none."""
+    return texts(language).get(key, key.replace("_", " "))
 
 
 router = APIRouter()
 
 
-def _context(request: Request) -> _Context:
-    found: _Context = request.app.state.context
+def _pages(request: Request) -> Pages:
+    found: Pages = request.app.state.pages
     return found
 
 
 def _annotator(request: Request) -> Annotator:
-    session = _context(request).session
+    session = _pages(request).session
     token = request.cookies.get(COOKIE, "")
     found = session.database.annotator_of(token) if token else None
     if found is None:
@@ -182,7 +312,7 @@ def _changing(request: Request) -> Annotator:
     """The annotator of a request that changes something."""
     found = _annotator(request)
     origin = request.headers.get("origin")
-    if origin not in (None, _context(request).base) and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin not in (None, _pages(request).base) and urlsplit(origin).netloc != request.headers.get("host"):
         raise HTTPException(403, "wrong_origin")
     given = request.headers.get("x-csrf-token", "")
     if not hmac.compare_digest(given.encode(), csrf_token(request.cookies[COOKIE]).encode()):
@@ -197,7 +327,7 @@ def _lead(request: Request) -> Annotator:
     return found
 
 
-Shared = Annotated[_Context, Depends(_context)]
+Shared = Annotated[Pages, Depends(_pages)]
 Me = Annotated[Annotator, Depends(_annotator)]
 Changing = Annotated[Annotator, Depends(_changing)]
 Lead = Annotated[Annotator, Depends(_lead)]
@@ -221,12 +351,12 @@ def enter(token: str, request: Request, shared: Shared) -> Response:
 
 @router.get("/")
 def page(request: Request, me: Me, shared: Shared) -> Response:
-    return HTMLResponse(shared.pages.page(me, csrf_token(request.cookies[COOKIE])))
+    return HTMLResponse(shared.page(me, csrf_token(request.cookies[COOKIE])))
 
 
 @router.get("/queue")
 def queue(me: Me, shared: Shared, n: int = 1) -> dict[str, Any]:
-    return shared.pages.queue(me, max(1, min(n, AT_ONCE)))
+    return shared.queue(me, max(1, min(n, AT_ONCE)))
 
 
 @router.get("/image/{sha}")
@@ -255,7 +385,7 @@ def answer(body: AnswerIn, me: Changing, shared: Shared) -> Response:
     try:
         shared.session.answer(me, body.request_id, body.item_id, body.kind, given, body.elapsed_ms)
     except AlreadyAnswered:
-        return PlainError(409, shared.pages.sentence("stale", known_language(me.language)))
+        return PlainError(409, _sentence("stale", me.language))
     except InvalidAnswer as e:
         return PlainError(422, str(e))
     return JSONResponse({"saved": body.request_id})
@@ -265,21 +395,22 @@ def answer(body: AnswerIn, me: Changing, shared: Shared) -> Response:
 def undo(body: UndoIn, me: Changing, shared: Shared) -> Response:
     found = shared.session.undo(me, body.number)
     if found is None:
-        return PlainError(409, shared.pages.sentence("nothing_to_undo", known_language(me.language)))
+        return PlainError(409, _sentence("nothing_to_undo", me.language))
     item, stored = found
-    entry = shared.pages.entry(me, item, stored.kind, stored.given.left)
+    entry = shared.entry(me, item, stored.kind, stored.given.left)
     return JSONResponse(entry | {"given": stored.given.content})
 
 
 @router.post("/language")
 def language(body: LanguageIn, me: Changing, shared: Shared) -> Response:
-    shared.session.database.set_language(me.name, known_language(body.language))
-    return JSONResponse({"language": known_language(body.language)})
+    chosen = known_language(body.language)
+    shared.session.database.set_language(me.name, chosen)
+    return JSONResponse({"language": chosen})
 
 
 @router.get("/lead")
 def lead(me: Lead, shared: Shared) -> Response:
-    return HTMLResponse(shared.pages.lead(me, summary(shared.session)))
+    return HTMLResponse(shared.lead(me, summary(shared.session)))
 
 
 @router.get("/lead.json")
@@ -290,10 +421,10 @@ def lead_json(me: Lead, shared: Shared) -> dict[str, Any]:
 def _failed(request: Request, error: Exception) -> Response:
     """An error as a page if the browser asks for one, else as JSON."""
     assert isinstance(error, HTTPException)
-    pages = _context(request).pages
+    key = str(error.detail)
     if "text/html" in request.headers.get("accept", "") and request.method == "GET":
-        return HTMLResponse(pages.message(str(error.detail)), error.status_code)
-    return PlainError(error.status_code, pages.sentence(str(error.detail), _language(request)))
+        return HTMLResponse(_pages(request).message(key), error.status_code)
+    return PlainError(error.status_code, _sentence(key, _language(request)))
 
 
 def _malformed(request: Request, error: Exception) -> Response:
@@ -307,10 +438,10 @@ def create_app(session: Session, hosts: frozenset[str] = frozenset(), base: str 
     """The application. It answers only under the names in `hosts` (empty: any). `base` is the origin of the annotators'
     links: pages of it may send answers whatever the Host header is, and if it is https the cookie is `Secure`."""
     app = FastAPI(title="local-bench annotate", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.context = _Context(session, Pages(session), LinkLimit(), base)
+    app.state.pages = Pages(session, base)
     app.add_middleware(Guard, hosts=hosts, refuse=_failed)
     app.add_exception_handler(HTTPException, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.include_router(router)
-    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
+    app.mount("/static", StaticFiles(directory=_FOLDER / "static"))
     return app

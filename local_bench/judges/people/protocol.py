@@ -32,7 +32,7 @@ class Text(Strict):
     en: str
     zh: str | None = None
 
-    def get(self, language: Language) -> str:
+    def get(self, language: str) -> str:
         return (self.zh if language == "zh" else None) or self.en
 
 

@@ -140,27 +140,33 @@ def numbers(protocol: Protocol, given: Given, values: Mapping[str, Any]) -> dict
 
 def _field_agreement(name: str, table: Mapping[Unit, Mapping[str, float]], protocol: Protocol) -> FieldAgreement:
     units = [of for of in table.values() if len(of) > 1]
-    equal = [x == y for of in units for x, y in combinations(of.values(), 2)]
     people = sorted({who for of in units for who in of})
-    alpha = krippendorff_alpha([[of.get(who) for who in people] for of in units], _level(protocol))
-    kappas = []
-    if all(value in (0, 1) for of in units for value in of.values()):
-        for a, b in combinations(people, 2):
-            both = [of for of in units if a in of and b in of]
-            kappa = cohen_kappa([bool(of[a]) for of in both], [bool(of[b]) for of in both])
-            if kappa.value is not None:
-                kappas.append((kappa.value, kappa.n))
+    ratings = [[of.get(who) for who in people] for of in units]
+    alpha = krippendorff_alpha(ratings, "interval" if protocol.scores else "nominal")
+    both: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for of in units:
+        for a, b in combinations(sorted(of), 2):
+            both[a, b].append((of[a], of[b]))
+    pairs = [pair for of_two in both.values() for pair in of_two]
+    has_decisions = all(value in (0, 1) for pair in pairs for value in pair)
+    kappas = [
+        (kappa.value, kappa.n) for kappa in map(_kappa, both.values()) if has_decisions and kappa.value is not None
+    ]
     return FieldAgreement(
         name,
         len(units),
-        _share(equal),
+        _share([x == y for x, y in pairs]),
         Figure(fmean(value for value, _ in kappas) if kappas else None, sum(n for _, n in kappas)),
         Figure(alpha.value, alpha.n),
     )
 
 
-def _level(protocol: Protocol) -> Any:
-    return "interval" if protocol.scores else "nominal"
+def _kappa(pairs: Sequence[tuple[float, float]]) -> Figure:
+    """Cohen's kappa of two raters' decisions; it has no value for other answers."""
+    if any(value not in (0, 1) for pair in pairs for value in pair):
+        return Figure(None, len(pairs))
+    kappa = cohen_kappa([bool(x) for x, _ in pairs], [bool(y) for _, y in pairs])
+    return Figure(kappa.value, kappa.n)
 
 
 def _share(same: Sequence[bool]) -> Figure:
@@ -181,8 +187,7 @@ def _annotators(
     for annotator in session.database.annotators():
         name = annotator.name
         own = [one for one in by_name[name] if one.kind != "repeat"]
-        mine, rest = _against_rest(name, table)
-        kappa = cohen_kappa([bool(x) for x in mine], [bool(y) for y in rest]) if {*mine, *rest} <= {0, 1} else None
+        pairs = _against_rest(name, table)
         found.append(
             AnnotatorSummary(
                 name=name,
@@ -193,8 +198,8 @@ def _annotators(
                 n_cannot_tell=sum(one.given.cannot_tell is not None for one in own),
                 median_s=median(times[name]) if times.get(name) else None,
                 outlier=_outlier(medians.get(name), typical),
-                agreement=_share([x == y for x, y in zip(mine, rest, strict=True)]),
-                kappa=Figure(kappa.value, kappa.n) if kappa else Figure(None, len(mine)),
+                agreement=_share([x == y for x, y in pairs]),
+                kappa=_kappa(pairs),
                 repeats=_share(list(_repeated(session.protocol, by_name[name]))),
                 gold=_share(list(_known(session, own))),
             )
@@ -208,19 +213,16 @@ def _outlier(own: float | None, typical: float | None) -> str | None:
     return "slow" if own > OUTLIER * typical else "fast" if own * OUTLIER < typical else None
 
 
-def _against_rest(
-    name: str, table: Mapping[str, Mapping[Unit, Mapping[str, float]]]
-) -> tuple[list[float], list[float]]:
-    """The annotator's answers and the others' majority for every unit that both answered: of the decision if there is
+def _against_rest(name: str, table: Mapping[str, Mapping[Unit, Mapping[str, float]]]) -> list[tuple[float, float]]:
+    """The annotator's answer and the others' majority for every unit that both answered: of the decision if there is
     one, else of every question; the mean of scores is not a majority, so that scores must be equal to most others'."""
-    mine, rest = [], []
+    pairs = []
     for question in [OVERALL] if OVERALL in table else list(table):
         for of in table[question].values():
             others = Counter(value for who, value in of.items() if who != name).most_common(2)
             if name in of and others and [n for _, n in others].count(others[0][1]) == 1:
-                mine.append(of[name])
-                rest.append(others[0][0])
-    return mine, rest
+                pairs.append((of[name], others[0][0]))
+    return pairs
 
 
 def _repeated(protocol: Protocol, answers: Sequence[StoredAnswer]) -> Iterable[bool]:

@@ -377,7 +377,7 @@ def _chunks(png):
 
 
 def test_both_languages_have_every_text(live):
-    from local_bench.judges.people.pages import texts
+    from local_bench.judges.people.app import texts
 
     en, zh = texts("en"), texts("zh")
     assert en.keys() == zh.keys()
