@@ -8,9 +8,7 @@ import hashlib
 import hmac
 import re
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import yaml
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Body, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -31,12 +29,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from local_bench.core.errors import ImageError
 from local_bench.judges.people.database import AlreadyAnswered, Annotator
 from local_bench.judges.people.items import Given, Item, Kind, Side
-from local_bench.judges.people.protocol import LANGUAGES, Language
+from local_bench.judges.people.protocol import LANGUAGES
 from local_bench.judges.people.session import NOTE_CHARACTERS, InvalidAnswer, Session
 from local_bench.judges.people.summary import Summary, summary
 
 _FOLDER = Path(__file__).parent
+COOKIE = "local_bench_annotator"
 MAX_BODY = 64 * 1024
+AT_ONCE = 5
+"""Most items that a page can load ahead."""
+MOST_INVALID_LINKS, LINKS_WITHIN_S = 10, 60.0
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -49,11 +51,10 @@ HEADERS = {
 
 
 class Guard:
-    """Checks the Host header, limits the size of bodies, and adds the security headers to every response. `refuse`
-    makes the response to another Host."""
+    """Checks the Host header, limits the size of bodies, and adds the security headers to every response."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str], refuse: Callable[[Request, Exception], Response]) -> None:
-        self._app, self._hosts, self._refuse = app, hosts, refuse
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self._app, self._hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -78,7 +79,7 @@ class Guard:
 
         host = re.sub(r":\d+$", "", Request(scope).headers.get("host", "").lower())
         if self._hosts and host not in self._hosts:
-            refusal = self._refuse(Request(scope), HTTPException(400, "wrong_host"))
+            refusal = _failed(Request(scope), HTTPException(400, "wrong_host"))
             await refusal(scope, receive, with_headers)
         else:
             await self._app(scope, limited, with_headers)
@@ -98,16 +99,11 @@ def texts(language: str) -> dict[str, str]:
     return {key: of.get(language, of["en"]) for key, of in data.items()}
 
 
-def known_language(name: str) -> Language:
-    """`name` if the interface has that language, else English."""
-    return next((language for language in LANGUAGES if language == name), "en")
-
-
-def preferred_language(header: str) -> Language:
+def preferred_language(header: str) -> str:
     """The interface's language that a request's `Accept-Language` header prefers, else English."""
     found = re.findall(r"\b([a-z]{2,3})\b[a-z0-9-]*(?:\s*;\s*q=([01](?:\.\d+)?))?", header.lower())
     ranked = sorted(found, key=lambda one: -float(one[1] or 1))
-    return next((language for name, _ in ranked for language in LANGUAGES if language == name), "en")
+    return next((name for name, _ in ranked if name in LANGUAGES), "en")
 
 
 _SCRIPT_TEXTS = (
@@ -115,7 +111,6 @@ _SCRIPT_TEXTS = (
     *("nothing_now", "retry", "progress", "pace", "break", "nothing_to_undo", "undo_failed", "image_failed"),
     "adjudication",
 )
-_NAMES: dict[Language, str] = {"en": "English", "zh": "中文"}
 _LEGEND = (
     *(("Enter", "k_enter"), ("z", "k_undo"), ("c", "k_cannot"), ("t", "k_tags"), ("n", "k_note"), ("[ ]", "k_images")),
     *(("d", "k_side"), ("s", "k_slider"), ("f", "k_flicker"), ("+ - Home", "k_zoom"), ("← ↑ → ↓", "k_arrows")),
@@ -123,18 +118,10 @@ _LEGEND = (
 )
 
 
-COOKIE = "local_bench_annotator"
-AT_ONCE = 5
-"""Most items that a page can load ahead."""
-
-
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class AnswerIn(_Body):
+class AnswerIn(BaseModel):
     """An answer as the page sends it."""
 
+    model_config = ConfigDict(extra="forbid", strict=True)
     request_id: str = Field(pattern=r"^[0-9a-f-]{8,64}$")
     item_id: str = Field(pattern=r"^[0-9a-f]{64}$")
     kind: Kind
@@ -146,37 +133,6 @@ class AnswerIn(_Body):
     elapsed_ms: int | None = Field(None, ge=0, le=86_400_000)
 
 
-class UndoIn(_Body):
-    """The number of the answer to withdraw."""
-
-    number: int
-
-
-class LanguageIn(_Body):
-    language: str = Field(max_length=8)
-
-
-@dataclass
-class LinkLimit:
-    """Counts requests with invalid links by client address."""
-
-    most: int = 10
-    within_s: float = 60.0
-    _failures: dict[str, deque[float]] = field(default_factory=dict)
-
-    def exceeded(self, client: str) -> bool:
-        times = self._failures.get(client)
-        now = time.monotonic()
-        while times and now - times[0] > self.within_s:
-            times.popleft()
-        return times is not None and len(times) >= self.most
-
-    def failed(self, client: str) -> None:
-        if len(self._failures) > 10_000:
-            self._failures.clear()
-        self._failures.setdefault(client, deque(maxlen=self.most)).append(time.monotonic())
-
-
 def csrf_token(token: str) -> str:
     """The CSRF token of an annotator's secret; it survives restarts of the server."""
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
@@ -186,7 +142,8 @@ class Pages:
     """HTML of one session, and what else the requests of an application share."""
 
     def __init__(self, session: Session, base: str) -> None:
-        self.session, self.base, self.limit = session, base, LinkLimit()
+        self.session, self.base = session, base
+        self._invalid_links: dict[str, list[float]] = {}
         self._jinja = Environment(
             loader=PackageLoader("local_bench.judges.people"),
             autoescape=True,
@@ -196,6 +153,17 @@ class Pages:
         )
         self._item = self._jinja.get_template("item.html.j2")
 
+    def too_many_links(self, client: str) -> bool:
+        """Count an invalid link that this address has opened, unless there have been too many in a while."""
+        now = time.monotonic()
+        recent = [at for at in self._invalid_links.get(client, ()) if now - at <= LINKS_WITHIN_S]
+        if len(recent) >= MOST_INVALID_LINKS:
+            return True
+        if len(self._invalid_links) > 10_000:
+            self._invalid_links.clear()
+        self._invalid_links[client] = [*recent, now]
+        return False
+
     def message(self, key: str) -> str:
         """A page with one sentence, in every language."""
         lines = [(language, _sentence(key, language)) for language in LANGUAGES]
@@ -203,13 +171,13 @@ class Pages:
 
     def page(self, me: Annotator, csrf: str) -> str:
         """The page of an annotator; its items are loaded by `queue`."""
-        language = known_language(me.language)
+        language = me.language if me.language in LANGUAGES else "en"
         protocol, text = self.session.protocol, texts(language)
         keys = " ".join(o.key for field in protocol.fields_of(("",)) for o in field.options)
         return self._jinja.get_template("page.html.j2").render(
             t=text,
             language=language,
-            languages=_NAMES,
+            languages=LANGUAGES,
             title=protocol.title.get(language),
             guidelines=paragraphs(protocol.guidelines.get(language)),
             legend=[(" ".join(dict.fromkeys(keys.split())), text["k_options"])]
@@ -304,7 +272,7 @@ def _annotator(request: Request) -> Annotator:
     return replace(found, language=found.language or _language(request))
 
 
-def _language(request: Request) -> Language:
+def _language(request: Request) -> str:
     return preferred_language(request.headers.get("accept-language", ""))
 
 
@@ -339,10 +307,7 @@ def enter(token: str, request: Request, shared: Shared) -> Response:
     client = request.client.host if request.client else ""
     found = shared.session.database.annotator_of(token)
     if found is None:
-        if shared.limit.exceeded(client):
-            raise HTTPException(429, "too_many")
-        shared.limit.failed(client)
-        raise HTTPException(403, "link_invalid")
+        raise HTTPException(429, "too_many") if shared.too_many_links(client) else HTTPException(403, "link_invalid")
     secure = shared.base.startswith("https:")
     response = RedirectResponse("/lead" if found.role == "lead" else "/", 303)
     response.set_cookie(COOKIE, token, max_age=90 * 86400, httponly=True, samesite="lax", secure=secure)
@@ -392,8 +357,8 @@ def answer(body: AnswerIn, me: Changing, shared: Shared) -> Response:
 
 
 @router.post("/undo")
-def undo(body: UndoIn, me: Changing, shared: Shared) -> Response:
-    found = shared.session.undo(me, body.number)
+def undo(number: Annotated[int, Body(embed=True, strict=True)], me: Changing, shared: Shared) -> Response:
+    found = shared.session.undo(me, number)
     if found is None:
         return PlainError(409, _sentence("nothing_to_undo", me.language))
     item, stored = found
@@ -402,8 +367,8 @@ def undo(body: UndoIn, me: Changing, shared: Shared) -> Response:
 
 
 @router.post("/language")
-def language(body: LanguageIn, me: Changing, shared: Shared) -> Response:
-    chosen = known_language(body.language)
+def language(language: Annotated[str, Body(embed=True)], me: Changing, shared: Shared) -> Response:
+    chosen = language if language in LANGUAGES else "en"
     shared.session.database.set_language(me.name, chosen)
     return JSONResponse({"language": chosen})
 
@@ -439,7 +404,7 @@ def create_app(session: Session, hosts: frozenset[str] = frozenset(), base: str 
     links: pages of it may send answers whatever the Host header is, and if it is https the cookie is `Secure`."""
     app = FastAPI(title="local-bench annotate", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.pages = Pages(session, base)
-    app.add_middleware(Guard, hosts=hosts, refuse=_failed)
+    app.add_middleware(Guard, hosts=hosts)
     app.add_exception_handler(HTTPException, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.include_router(router)

@@ -19,8 +19,8 @@ FOLDER = Path(__file__).parent / "protocols"
 OVERALL = "overall"
 PREFERRED = "preferred"
 POINT = "point_{}"
-Language = Literal["en", "zh"]
-LANGUAGES: tuple[Language, ...] = ("en", "zh")
+LANGUAGES = {"en": "English", "zh": "中文"}
+"""Code -> name."""
 Value = bool | int | str
 _RESERVED = "zcntgsfd?+-[]"
 """Keys of the page itself; an option cannot have them."""

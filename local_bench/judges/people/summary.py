@@ -147,11 +147,10 @@ def _field_agreement(name: str, table: Mapping[Unit, Mapping[str, float]], proto
     for of in units:
         for a, b in combinations(sorted(of), 2):
             both[a, b].append((of[a], of[b]))
-    pairs = [pair for of_two in both.values() for pair in of_two]
+    pairs = [pair for answers in both.values() for pair in answers]
     has_decisions = all(value in (0, 1) for pair in pairs for value in pair)
-    kappas = [
-        (kappa.value, kappa.n) for kappa in map(_kappa, both.values()) if has_decisions and kappa.value is not None
-    ]
+    of_two = map(_kappa, both.values() if has_decisions else ())
+    kappas = [(kappa.value, kappa.n) for kappa in of_two if kappa.value is not None]
     return FieldAgreement(
         name,
         len(units),
