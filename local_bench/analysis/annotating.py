@@ -5,14 +5,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pandas as pd
-from PIL import Image
 
-from local_bench.analysis.annotation_items import AnnotationWork, ImageKey, annotation_work, image_lines, image_loader
+from local_bench.analysis.annotation_items import AnnotationWork, ImageKey, annotation_work, image_lines, png_of
 from local_bench.analysis.annotations import PEOPLE, decision, rows_by_image, stored_lines
 from local_bench.analysis.official import format_of, run_results
 from local_bench.analysis.payment import decided_by_people
@@ -80,7 +80,7 @@ def _opened(runs: Sequence[RunDir], protocol: Protocol, work: AnnotationWork, se
         database.add_items(work.items)
         database.set_meta(SESSION_META + protocol.id, json.dumps(setting))
         queue = Queue(protocol, work.items, setting["seed"], setting["repeats"])
-        session = Session(protocol, queue, database, work.tasks, image_loader(runs), work.n_missing)
+        session = Session(protocol, queue, database, work.tasks, partial(png_of, runs), work.n_missing)
         on_failure.pop_all()
     return session
 
@@ -154,40 +154,44 @@ def stored_sessions(database: AnnotationDatabase) -> list[Session]:
         text = database.meta(SESSION_META + name)
         setting: dict[str, Any] = strictjson.stored(text) if text else {"seed": 0, "repeats": 0.0, "items": list(items)}
         of_protocol = [items[item_id] for item_id in setting["items"] if items[item_id].protocol == name]
-        sessions.append(
-            Session(protocol, Queue(protocol, of_protocol, setting["seed"], setting["repeats"]), database, {}, _no_png)
-        )
+        queue = Queue(protocol, of_protocol, setting["seed"], setting["repeats"])
+        sessions.append(Session(protocol, queue, database, {}, _no_image))
     return sessions
 
 
-def _no_png(sha: str) -> bytes:
+def _no_image(sha: str) -> NoReturn:
     raise RunImageError(f"image {sha} is not open", "missing")
 
 
 # ---- export
 
 
-def write_jsonl(run: RunDir, database: Path, out: Path, only: str | None = None) -> int:
+def write_jsonl(run: RunDir, out: Path, only: str | None = None) -> int:
     """Write the annotations of `run`'s images as a file for `--people`; return their number."""
-    lines = stored_lines(database, run, only)
-    if not lines:
-        raise UserError(f"{database} has no annotations of images of {run.path}: there is nothing to write")
+    lines = _lines(run, only)
     write_new(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode(), "annotations")
     return len(lines)
 
 
-def write_csv(run: RunDir, database: Path, out: Path, only: str | None = None) -> int:
+def _lines(run: RunDir, only: str | None = None) -> list[dict[str, Any]]:
+    lines = stored_lines(run.path / FILE, run, only)
+    if not lines:
+        raise UserError(f"{run.path / FILE} has no annotations of images of {run.path}: there is nothing to write")
+    return lines
+
+
+def write_csv(run: RunDir, out: Path, only: str | None = None) -> int:
     """Write everything that annotators entered about `run`'s images, one row per value, without formulas of
     spreadsheets; return the number of rows."""
-    frame = pd.DataFrame(_csv_rows(run, database, only), columns=CSV_COLUMNS, dtype=object).map(guarded)
+    frame = pd.DataFrame(_csv_rows(run, only), columns=CSV_COLUMNS, dtype=object).map(guarded)
     write_new(out, frame.to_csv(index=False, lineterminator="\r\n").encode(), "annotations")
     return len(frame)
 
 
-def _csv_rows(run: RunDir, database: Path, only: str | None) -> Iterator[dict[str, Any]]:
+def _csv_rows(run: RunDir, only: str | None) -> Iterator[dict[str, Any]]:
     of_image = rows_by_image(run)
-    with AnnotationDatabase(database) as opened:
-        answers = opened.answers_with_items(only)
+    with AnnotationDatabase(run.path / FILE) as database:
+        answers = database.answers_with_items(only)
     for answer, item, protocol in answers:
         common = {
             "protocol": item.protocol,
@@ -232,7 +236,7 @@ def _preferred(answer: StoredAnswer, protocol: Protocol) -> float | None:
     return None if values is None else numbers(protocol, answer.given, values)[PREFERRED]
 
 
-def write_layout(run: RunDir, database: Path, name: str, out: Path) -> list[Path]:
+def write_layout(run: RunDir, name: str, out: Path) -> list[Path]:
     """Write each annotator's result files in the benchmark's layout to `out/ANNOTATOR/`, adjudications to
     `out/ANNOTATOR.adjudication/`, and the consensus (majority, or adjudicated) to `out/consensus/`; images are not
     written. Return the files that `score` reads."""
@@ -243,15 +247,13 @@ def write_layout(run: RunDir, database: Path, name: str, out: Path) -> list[Path
         )
     by_rater: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     work_ids = {row.key: row.work_id for row in run.store.candidates()}
-    for line in stored_lines(database, run):
+    for line in _lines(run):
         rater = f"{line['rater']}.adjudication" if line.get("adjudication") else line["rater"]
         by_rater[rater][work_ids[line["model"], line["task_id"], line["deliverable"], line["attempt"]]] = line
-    if not by_rater:
-        raise UserError(f"{database} has no annotations of images of {run.path}: there is nothing to write")
     of_suite, results = suite(run.config.suite.name), replace(run_results(run), load=_no_image)
     files: list[Path] = []
     if name != IDEA:  # whose consensus would be over single questions
-        of_work = decided_by_people(run, database)
+        of_work = decided_by_people(run, run.path)
         by_rater[CONSENSUS] = {work_id: {"overall": decision} for work_id, decision in of_work.items()}
     for rater, ratings in sorted(by_rater.items()):
         folder = out / _folder_name(rater)
@@ -259,10 +261,6 @@ def write_layout(run: RunDir, database: Path, name: str, out: Path) -> list[Path
             raise UserError(f"{folder} exists: give a new folder with --out")
         files += of_suite.write_results(of_suite.annotated(results, ratings), folder)
     return files
-
-
-def _no_image(sha: str) -> Image.Image:
-    raise RunImageError(f"image {sha} is not exported", "missing")
 
 
 def _folder_name(rater: str) -> str:
@@ -383,16 +381,18 @@ def _store(
 # ---- preferences
 
 
-def preferences(run: RunDir, database: Path) -> list[RankedModel]:
+def preferences(run: RunDir) -> list[RankedModel]:
     """The models ranked by annotators' comparisons. UserError if there are none."""
     of_image = rows_by_image(run)
     comparisons = []
-    with AnnotationDatabase(database) as opened:
-        answers = opened.answers_with_items()
+    with AnnotationDatabase(run.path / FILE) as database:
+        answers = database.answers_with_items()
     for answer, item, protocol in answers:
         value = _preferred(answer, protocol) if item.other and answer.kind == "answer" else None
         if value is not None:
             comparisons += [Comparison(*models, 1 - value, item.task_id) for models in _pairs_of(item, of_image)]
     if not comparisons:
-        raise UserError(f"{database} has no comparisons of models of {run.path}: annotate with --protocol pairwise")
+        raise UserError(
+            f"{run.path / FILE} has no comparisons of models of {run.path}: annotate with --protocol pairwise"
+        )
     return rank(comparisons)

@@ -6,7 +6,7 @@ Images with equal pixels of the same task are one item, whichever model or attem
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -217,12 +217,7 @@ def image_lines(path: Path, what: str, keys: Container[ImageKey]) -> Iterator[tu
         yield where, key, data
 
 
-def image_loader(runs: Sequence[RunDir]) -> Callable[[str], bytes]:
-    """A function from a pixel digest to the PNG of an image of any of the runs, without metadata; ImageError if it is
-    missing, damaged or altered."""
-
-    def load(sha: str) -> bytes:
-        holding = next((run for run in runs if run.image_store.exists(sha)), runs[0])
-        return png_bytes(holding.image_store.load_any(sha))
-
-    return load
+def png_of(runs: Sequence[RunDir], sha: str) -> bytes:
+    """The PNG of an image of any of the runs, without metadata. ImageError if it is missing, damaged or altered."""
+    holding = next((run for run in runs if run.image_store.exists(sha)), runs[0])
+    return png_bytes(holding.image_store.load_any(sha))

@@ -13,7 +13,7 @@ from local_bench.core.table import Column
 from local_bench.report.render import aligned, interval, printed
 
 if TYPE_CHECKING:
-    from local_bench.judges.people.database import Role
+    from local_bench.judges.people.database import AnnotationDatabase
     from local_bench.judges.people.summary import Summary
 
 
@@ -105,10 +105,10 @@ def serve(
     from local_bench.judges.people.database import SERVED_BASE, SERVED_PROTOCOL
     from local_bench.judges.people.serve import LOOPBACK, address_of, listening_socket, lock_annotations
     from local_bench.judges.people.serve import serve as run_server
-    from local_bench.judges.people.session import new_links
+    from local_bench.judges.people.session import load_people, new_links
     from local_bench.runs.rundir import RunDir
 
-    people = _people(annotators) if annotators else {}
+    people = load_people(annotators) if annotators else {}
     with ExitStack() as stack:
         runs = [stack.enter_context(RunDir.open(path)) for path in run_dirs]
         stack.enter_context(lock_annotations(run_dirs[0]))
@@ -154,30 +154,6 @@ def serve(
     return 0
 
 
-def _people(path: Path) -> "dict[str, Role]":
-    """Annotators' roles by name, from a YAML file."""
-    from typing import Literal
-
-    from pydantic import Field
-
-    from local_bench.core.errors import ConfigError
-    from local_bench.core.yamlfile import Strict, load_yaml
-
-    class Person(Strict):
-        name: str
-        role: Literal["annotator", "adjudicator", "lead"] = "annotator"
-
-    class People(Strict):
-        annotators: list[Person] = Field(min_length=1)
-
-    found: dict[str, Role] = {}
-    for person in load_yaml(path, People).annotators:
-        if person.name in found:
-            raise ConfigError(f"{path}: the annotator {person.name!r} is listed twice: keep one")
-        found[person.name] = person.role
-    return found
-
-
 @annotate.command(
     epilog=examples("local-bench annotate status runs/studio", "local-bench annotate status runs/a --json")
 )
@@ -186,10 +162,9 @@ def _people(path: Path) -> "dict[str, Role]":
 def status(run_dir: Path, as_json: bool) -> int:
     """Show coverage, agreement, pace and adjudication of RUN's annotation."""
     from local_bench.analysis.annotating import stored_sessions
-    from local_bench.judges.people.database import FILE, AnnotationDatabase
     from local_bench.judges.people.summary import summary
 
-    with AnnotationDatabase(run_dir / FILE) as database:
+    with _database(run_dir) as database:
         found = [summary(session) for session in stored_sessions(database)]
     data = {"run_dir": str(run_dir), "protocols": [asdict(one) for one in found]}
     return _show(data if as_json else "\n\n".join(_status_text(one) for one in found))
@@ -232,17 +207,15 @@ def export(run_dir: Path, out: Path, layout: str | None, protocol: str | None, a
     """Write RUN's annotations: JSONL for --people, CSV with everything, or a benchmark's layout."""
     from local_bench.analysis.annotating import write_csv, write_jsonl, write_layout
     from local_bench.core.errors import UserError
-    from local_bench.judges.people.database import FILE
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
         if layout is not None:
-            files = write_layout(run, run_dir / FILE, layout, out)
+            files = write_layout(run, layout, out)
             result: dict[str, Any] = {"out": str(out), "files": [str(file) for file in files]}
             text = "\n".join(str(file) for file in files)
         elif out.suffix in (".jsonl", ".csv"):
-            write = write_csv if out.suffix == ".csv" else write_jsonl
-            n = write(run, run_dir / FILE, out, protocol)
+            n = (write_csv if out.suffix == ".csv" else write_jsonl)(run, out, protocol)
             result, text = {"out": str(out), "n": n}, f"{n} lines in {out}"
         else:
             raise UserError(f"--out {out}: give a file that ends in .jsonl or .csv, or a layout with --format")
@@ -274,11 +247,10 @@ def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
 def ranking(run_dir: Path, as_json: bool) -> int:
     """Rank RUN's models by annotators' comparisons (protocol pairwise)."""
     from local_bench.analysis.annotating import preferences
-    from local_bench.judges.people.database import FILE
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
-        found = preferences(run, run_dir / FILE)
+        found = preferences(run)
     columns = (
         *(Column("model", "model"), Column("wins", "won"), Column("ties", "tied"), Column("losses", "lost")),
         *(Column("win_rate", "win rate", ".3f"), *interval("", ".2f"), Column("strength", "Bradley-Terry", "+z.2f")),
@@ -294,11 +266,11 @@ def ranking(run_dir: Path, as_json: bool) -> int:
 def link(run_dir: Path, name: str, base: str | None, as_json: bool) -> int:
     """Make a new personal link for the annotator NAME; the earlier one becomes invalid."""
     from local_bench.core.errors import UserError
-    from local_bench.judges.people.database import FILE, SERVED_BASE, AnnotationDatabase
+    from local_bench.judges.people.database import SERVED_BASE
     from local_bench.judges.people.serve import origin_of
     from local_bench.judges.people.session import new_link
 
-    with AnnotationDatabase(run_dir / FILE) as database:
+    with _database(run_dir) as database:
         _known(database, name)
         if not (base := base or database.meta(SERVED_BASE)):
             raise UserError(f"no server has run for {run_dir}: give its address with --base")
@@ -313,10 +285,9 @@ def link(run_dir: Path, name: str, base: str | None, as_json: bool) -> int:
 @JSON
 def forget(run_dir: Path, name: str, yes: bool, as_json: bool) -> int:
     """Remove the annotator NAME and all their answers from RUN. This cannot be undone."""
-    from local_bench.judges.people.database import FILE, AnnotationDatabase
     from local_bench.judges.people.serve import lock_annotations
 
-    with lock_annotations(run_dir), AnnotationDatabase(run_dir / FILE) as database:
+    with lock_annotations(run_dir), _database(run_dir) as database:
         _known(database, name)
         if not yes:
             click.confirm(f"Remove {name} and all their answers from {run_dir}?", abort=True, err=True)
@@ -333,7 +304,13 @@ def _show(result: dict[str, Any] | str) -> int:
     return 0
 
 
-def _known(database: Any, name: str) -> None:
+def _database(run_dir: Path) -> "AnnotationDatabase":
+    from local_bench.judges.people.database import FILE, AnnotationDatabase
+
+    return AnnotationDatabase(run_dir / FILE)
+
+
+def _known(database: "AnnotationDatabase", name: str) -> None:
     from local_bench.core.errors import UserError
     from local_bench.core.messages import hint
 

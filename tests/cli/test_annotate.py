@@ -216,7 +216,7 @@ def test_pairs_rank_the_models(shop, capsys):
                 sides |= {(name, i): session.queue.left_side(name, i, "answer") for i in session.queue.by_id}
     answer_all(shop.path, "pairwise", dict.fromkeys("abc", "annotator"), prefer)
     with RunDir.open(shop.path) as opened:
-        first, second = preferences(opened, shop.path / FILE)
+        first, second = preferences(opened)
     assert (first.model, first.win_rate, second.win_rate) == (better, 1, 0)
     assert first.strength > 2
     assert first.strength == pytest.approx(-second.strength)

@@ -3,8 +3,12 @@
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from local_bench.core.errors import UserError
+from pydantic import Field
+
+from local_bench.core.errors import ConfigError, UserError
+from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.judges.people.database import AnnotationDatabase, Annotator, Role
 from local_bench.judges.people.items import Given, Item, Kind, StoredAnswer, TaskView
 from local_bench.judges.people.protocol import AnswerField, Protocol
@@ -97,6 +101,25 @@ class Session:
         self.queue.withdraw(annotator.name, stored.item_id, stored.kind)
         item = self.queue.by_id.get(stored.item_id)
         return None if item is None else (item, stored)
+
+
+class _Person(Strict):
+    name: str
+    role: Role = "annotator"
+
+
+class _People(Strict):
+    annotators: list[_Person] = Field(min_length=1)
+
+
+def load_people(path: Path) -> dict[str, Role]:
+    """Annotators' roles by name, from a YAML file. ConfigError for an invalid one."""
+    found: dict[str, Role] = {}
+    for person in load_yaml(path, _People).annotators:
+        if person.name in found:
+            raise ConfigError(f"{path}: the annotator {person.name!r} is listed twice: keep one")
+        found[person.name] = person.role
+    return found
 
 
 def new_link(database: AnnotationDatabase, name: str) -> str:
