@@ -60,8 +60,7 @@ class RunDetails:
     @property
     def decided_by_people(self) -> dict[str, bool]:
         """Work id -> the annotators' consensus decision, if there is one."""
-        consensus = self.people.consensus.get(OVERALL, {}) if self.people else {}
-        return {work_id: rating.decision for work_id, rating in consensus.items() if rating.decision is not None}
+        return self.people.decisions() if self.people else {}
 
     def task_list(self) -> dict[str, list[Any]]:
         """The tasks in columns."""

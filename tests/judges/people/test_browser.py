@@ -129,8 +129,9 @@ def test_five_concurrent_raters_and_their_statistics(tmp_path):
         bodies = []
         async with chromium() as browser:
             found = await asyncio.gather(*(work(browser, live, rater, bodies) for rater in RATERS))
-            async with at_the_lead(browser, live, bodies) as text:
-                assert "Krippendorff" in text
+            async with at_the_lead(browser, live) as (page, response):
+                bodies.append(await response.body())
+                assert "Krippendorff" in await page.inner_text("main")
         return dict(zip(RATERS, found, strict=True)), bodies
 
     with live_server(shop.path, "pass-fail", people, repeats=0.1) as live:
@@ -183,12 +184,10 @@ def test_five_concurrent_raters_and_their_statistics(tmp_path):
 
 
 @asynccontextmanager
-async def at_the_lead(browser, live, bodies):
-    context = await browser.new_context()
+async def at_the_lead(browser, live, **more):
+    context = await browser.new_context(**more)
     page = await context.new_page()
-    response = await page.goto(live.link("boss"))
-    bodies.append(await response.body())
-    yield await page.inner_text("main")
+    yield page, await page.goto(live.link("boss"))
     await context.close()
 
 
@@ -401,17 +400,8 @@ def test_no_serious_fault_of_accessibility(tmp_path, protocol):
                 await check(page, "tablet, Chinese")
                 await page.emulate_media(color_scheme="dark")
                 await check(page, "dark")
-            async with at_the_lead_page(browser, live) as page:
+            async with at_the_lead(browser, live, **more) as (page, _):
                 await check(page, "lead")
 
     with live_server(shop.path, protocol, {"ann": "annotator", "boss": "lead"}) as live:
         asyncio.run(work(live))
-
-
-@asynccontextmanager
-async def at_the_lead_page(browser, live):
-    context = await browser.new_context(bypass_csp=True)
-    page = await context.new_page()
-    await page.goto(live.link("boss"))
-    yield page
-    await context.close()

@@ -1,9 +1,9 @@
-"""The database of annotations: durable, idempotent, and able to forget."""
+"""The database of annotations: its tokens, what it forgets, and files that it refuses."""
 
 import pytest
 
 from local_bench.core.errors import LedgerDamaged, LedgerError
-from local_bench.judges.people.database import AlreadyAnswered, AnnotationDatabase
+from local_bench.judges.people.database import AnnotationDatabase
 from local_bench.judges.people.items import Given, Item, ItemImage
 from local_bench.judges.people.session import add_people
 
@@ -17,33 +17,6 @@ def database(tmp_path):
         opened.add_items([ITEM])
         opened.add_annotator("ann", "annotator", "en")
         yield opened
-
-
-def test_an_answer_is_stored_once_however_often_it_is_sent(database):
-    assert database.save("r1", "ann", ITEM.item_id, "answer", GIVEN, 1200)
-    assert not database.save("r1", "ann", ITEM.item_id, "answer", GIVEN, 1200)
-    with pytest.raises(AlreadyAnswered):
-        database.save("r2", "ann", ITEM.item_id, "answer", GIVEN, 1200)
-    (stored,) = database.answers()
-    assert (stored.given, stored.elapsed_ms, stored.kind) == (GIVEN, 1200, "answer")
-
-
-def test_a_withdrawn_answer_is_not_stored_again_by_a_late_copy_of_its_request(database):
-    database.save("r1", "ann", ITEM.item_id, "answer", GIVEN, None)
-    number = database.latest("ann", "accept")
-    assert database.withdraw("ann", "accept", number + 1) is None
-    assert database.withdraw("ann", "accept", number).given == GIVEN
-    assert database.withdraw("ann", "accept", number) is None  # a copy of the undo
-    assert not database.save("r1", "ann", ITEM.item_id, "answer", GIVEN, None)
-    assert database.answers() == []
-    assert database.save("r2", "ann", ITEM.item_id, "answer", GIVEN, None)
-
-
-def test_somebody_elses_answer_cannot_be_withdrawn(database):
-    database.add_annotator("bob", "annotator", "en")
-    database.save("r1", "bob", ITEM.item_id, "answer", GIVEN, None)
-    assert database.withdraw("ann", "accept", database.latest("bob", "accept")) is None
-    assert len(database.answers()) == 1
 
 
 def test_tokens_are_hashed(database):

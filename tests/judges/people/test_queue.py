@@ -183,8 +183,9 @@ def test_sides_are_balanced_within_an_annotator_and_swapped_in_repeats(n):
     for name in "abc":
         sides = [queue.left_side(name, item.item_id, "answer") for item in queue.items]
         assert abs(sides.count("a") - sides.count("b")) <= 1
-        order = [queue.items[i].item_id for i, kind in queue._order(name) if kind == "answer"]
+        order = [item.item_id for item, _ in queue.next(name, n)]
         in_order = [queue.left_side(name, item_id, "answer") for item_id in order]
+        assert len(order) == n
         assert any(x == y for x, y in pairwise(in_order))  # not simply alternating
         for item in queue.items:
             assert queue.left_side(name, item.item_id, "repeat") != queue.left_side(name, item.item_id, "answer")
