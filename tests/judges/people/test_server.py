@@ -357,6 +357,7 @@ def test_no_response_names_a_model_or_a_cost(shop_run, protocol):
             for path in ("/", "/queue?n=5", "/lead", "/lead.json", "/nowhere", "/static/app.js"):
                 client.get(path)
         for item in clients[0].queue(5)["items"]:
+            assert ">Answer after all</button>" in item["html"]  # `clear` is also a method of the texts
             for sha in set(re.findall(r"/image/([0-9a-f]{64})", item["html"])):
                 assert clients[0].get(f"/image/{sha}").status_code == 200
             clients[0].post("/answer", json={"request_id": "zz"})
