@@ -187,9 +187,9 @@ def _consensus(opinions: list[Opinion], adjudicated: Opinion) -> tuple[Opinion, 
 def _add_overall(opinion: Opinion, applies: Mapping[str, set[str]], tied: Collection[str]) -> None:
     """Derive missing `overall` ratings: rejected if any applicable score is, accepted if all are; the mean of all
     numbers. Images with tied `overall` ratings (`tied`: work ids) stay undecided."""
+    nothing = Rating(None, None)
     for work_id in {work_id for ratings in list(opinion.values()) for work_id in ratings}:
-        rated = opinion.setdefault(OVERALL, {}).get(work_id, Rating(None, None))
-        nothing = Rating(None, None)
+        rated = opinion.setdefault(OVERALL, {}).get(work_id, nothing)
         parts = [opinion.get(name, {}).get(work_id, nothing) for name in applies.get(work_id, ())]
         decisions, numbers = [part.decision for part in parts], [part.number for part in parts]
         decision, number = rated.decision, rated.number

@@ -106,18 +106,6 @@ def preferred_language(header: str) -> str:
     return next((name for name, _ in ranked if name in LANGUAGES), "en")
 
 
-_SCRIPT_TEXTS = (
-    *("incomplete", "saving", "saved", "offline", "online", "refused", "stale", "link_invalid", "nothing", "undone"),
-    *("nothing_now", "retry", "progress", "pace", "break", "nothing_to_undo", "undo_failed", "image_failed"),
-    "adjudication",
-)
-_LEGEND = (
-    *(("Enter", "k_enter"), ("z", "k_undo"), ("c", "k_cannot"), ("t", "k_tags"), ("n", "k_note"), ("[ ]", "k_images")),
-    *(("d", "k_side"), ("s", "k_slider"), ("f", "k_flicker"), ("+ - Home", "k_zoom"), ("← ↑ → ↓", "k_arrows")),
-    *(("g", "k_guidelines"), ("?", "k_legend")),
-)
-
-
 class AnswerIn(BaseModel):
     """An answer as the page sends it."""
 
@@ -151,7 +139,6 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._item = self._jinja.get_template("item.html.j2")
 
     def too_many_links(self, client: str) -> bool:
         """Count an invalid link that this address has opened, unless there have been too many in a while."""
@@ -172,21 +159,17 @@ class Pages:
     def page(self, me: Annotator, csrf: str) -> str:
         """The page of an annotator; its items are loaded by `queue`."""
         language = me.language if me.language in LANGUAGES else "en"
-        protocol, text = self.session.protocol, texts(language)
-        keys = " ".join(o.key for field in protocol.fields_of(("",)) for o in field.options)
+        protocol = self.session.protocol
+        option_keys = dict.fromkeys(o.key for field in protocol.fields_of(("",)) for o in field.options)
         return self._jinja.get_template("page.html.j2").render(
-            t=text,
+            t=texts(language),
             language=language,
             languages=LANGUAGES,
-            title=protocol.title.get(language),
+            protocol=protocol,
             guidelines=paragraphs(protocol.guidelines.get(language)),
-            legend=[(" ".join(dict.fromkeys(keys.split())), text["k_options"])]
-            + [(k, text[name]) for k, name in _LEGEND],
+            option_keys=" ".join(option_keys),
             csrf=csrf,
             me=me.name,
-            protocol=f"{protocol.id}-{protocol.version}",
-            break_minutes=protocol.break_minutes,
-            script_texts={key: text[key] for key in _SCRIPT_TEXTS},
         )
 
     def queue(self, me: Annotator, n: int) -> dict[str, Any]:
@@ -209,7 +192,7 @@ class Pages:
         left = left or session.queue.left_side(me.name, item.item_id, kind)
         sides = (item.images, item.other) if left != "b" else (item.other, item.images)
         fields = session.fields(item)
-        html = self._item.render(
+        html = self._jinja.get_template("item.html.j2").render(
             t=texts(me.language),
             language=me.language,
             protocol=session.protocol,
@@ -231,11 +214,10 @@ class Pages:
             "direct": len(fields) == 1 and len(session.keys(item)) == 1,
         }
 
-    def lead(self, me: Annotator, found: Summary) -> str:
+    def lead(self, found: Summary) -> str:
         """The lead's page."""
-        return self._jinja.get_template("lead.html.j2").render(
-            t=texts("en"), found=found, me=me.name, now=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        )
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return self._jinja.get_template("lead.html.j2").render(found=found, now=now)
 
 
 def paragraphs(text: str) -> list[tuple[str, list[str]]]:
@@ -375,7 +357,7 @@ def language(language: Annotated[str, Body(embed=True)], me: Changing, shared: S
 
 @router.get("/lead")
 def lead(me: Lead, shared: Shared) -> Response:
-    return HTMLResponse(shared.lead(me, summary(shared.session)))
+    return HTMLResponse(shared.lead(summary(shared.session)))
 
 
 @router.get("/lead.json")

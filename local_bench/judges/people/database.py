@@ -302,26 +302,21 @@ def merge_annotations(target: Path, parts: Sequence[Path]) -> None:
                 before = protocols.setdefault(key, (text, part))
                 if not same_questions(before[0], text):
                     name = key.removeprefix(PROTOCOL_META)
-                    raise UserError(f"the annotation protocol {name} differs between {before[1]} and {part}: {_APART}")
+                    raise UserError(
+                        f"the annotation protocol {name} differs between {before[1]} and {part}: rename the protocol "
+                        "of one run, or merge the runs apart"
+                    )
             merged.absorb(part)
             for key, text in meta.items():
                 if key.startswith(PROTOCOL_META):
                     merged.set_meta(key, text)
                 elif key.startswith(SESSION_META):
-                    merged.set_meta(key, _joined(merged.meta(key), text))  # the runs are one now
+                    first, second = json.loads(merged.meta(key) or text), json.loads(text)
+                    joined = {"items": sorted({*first["items"], *second["items"]}), "runs": 1}  # they are one run now
+                    merged.set_meta(key, json.dumps(first | joined))
 
 
 def same_questions(before: str, text: str) -> bool:
     """Whether two stored protocols have the same questions, so that answers by both can be used together."""
     one, other = map(Protocol.model_validate_json, (before, text))
     return one.questions == other.questions
-
-
-_APART = "rename the protocol of one run, or merge the runs apart"
-
-
-def _joined(before: str | None, text: str) -> str:
-    """The settings of a session, with the items of both parts."""
-    second = json.loads(text)
-    first = json.loads(before) if before else second
-    return json.dumps(first | {"items": sorted({*first["items"], *second["items"]}), "runs": 1})
