@@ -163,7 +163,7 @@ def agreement(run: RunDir, people: Path | None = None, top_k: int = 3) -> Agreem
         pairs,
         alphas,
         swaps,
-        [*human.notes(run), *_other_questions(run)] if human else [],
+        [*human.sampling_notes, *human.ties(run), *_other_questions(run)] if human else [],
     )
 
 

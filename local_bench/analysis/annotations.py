@@ -71,10 +71,6 @@ class Annotations:
         """For figures that do not use the sampling probabilities: a sentence where these differ."""
         return [UNEQUAL] if len(set(self.probabilities.values())) > 1 else []
 
-    def notes(self, run: RunDir) -> list[str]:
-        """`sampling_notes` and `ties`."""
-        return [*self.sampling_notes, *self.ties(run)]
-
     def ties(self, run: RunDir) -> list[str]:
         """One sentence per dimension with ties, with the first images."""
         names = {row.work_id: f"{row.model}/{row.task_id}/{row.deliverable}" for row in run.store.candidates()}

@@ -22,15 +22,8 @@ class _Annotate(Commands):
 
     default_command = "serve"
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and self.get_command(ctx, args[0]) is None:
-            args = [self.default_command, *args]
-        return super().resolve_command(ctx, args)
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
+        if args and args[0] not in ("-h", "--help", *self.commands):
             args = [self.default_command, *args]
         return super().parse_args(ctx, args)
 
@@ -268,13 +261,12 @@ def link(run_dir: Path, name: str, base: str | None, as_json: bool) -> int:
     from local_bench.core.errors import UserError
     from local_bench.judges.people.database import SERVED_BASE
     from local_bench.judges.people.serve import origin_of
-    from local_bench.judges.people.session import new_link
 
     with _database(run_dir) as database:
         _known(database, name)
         if not (base := base or database.meta(SERVED_BASE)):
             raise UserError(f"no server has run for {run_dir}: give its address with --base")
-        url = f"{origin_of(base)}/a/{new_link(database, name)}"
+        url = f"{origin_of(base)}/a/{database.new_token(name)}"
     return _show({"name": name, "link": url} if as_json else url)
 
 

@@ -139,7 +139,7 @@ def test_figures_without_the_sampling_probabilities_are_noted(run, tmp_path, cap
         LabelOptions(path, None, None).output(open_run)
         assert UNEQUAL not in capsys.readouterr().err
         values = LabelOptions(path, None, None, explain=True).output(open_run)[1]
-        notes = load_annotations(path, open_run, {}).notes(open_run)
+        notes = load_annotations(path, open_run, {}).sampling_notes
     assert (UNEQUAL in capsys.readouterr().err) == (other != 0.5)
     assert values["payment"]["notes"] == notes == ([UNEQUAL] if other != 0.5 else [])
 

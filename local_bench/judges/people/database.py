@@ -6,6 +6,7 @@ one committed row (WAL, synchronous=FULL); withdrawn answers stay until their an
 
 import hashlib
 import json
+import secrets
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -114,9 +115,11 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
             *(name, role, language, _now()),
         )
 
-    def set_token(self, name: str, token: str) -> None:
-        """Replace the annotator's token; only its hash is stored."""
+    def new_token(self, name: str) -> str:
+        """A new secret token for the annotator, of which only the hash is stored; earlier ones become invalid."""
+        token = secrets.token_urlsafe(32)
         self._write("UPDATE annotators SET token_sha256 = ? WHERE name = ?", _hashed(token), name)
+        return token
 
     def set_language(self, name: str, language: str) -> None:
         self._write("UPDATE annotators SET language = ? WHERE name = ?", language, name)

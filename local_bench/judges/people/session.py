@@ -1,6 +1,5 @@
 """One annotation session: the protocol, its items, the people and their stored answers."""
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,13 +121,6 @@ def load_people(path: Path) -> dict[str, Role]:
     return found
 
 
-def new_link(database: AnnotationDatabase, name: str) -> str:
-    """A new secret token for the annotator; earlier ones become invalid."""
-    token = secrets.token_urlsafe(32)
-    database.set_token(name, token)
-    return token
-
-
 def add_people(database: AnnotationDatabase, people: Mapping[str, Role], language: str = "") -> dict[str, str]:
     """Add annotators; return name -> token for those who have no link yet. UserError for an invalid name."""
     for name, role in people.items():
@@ -136,7 +128,7 @@ def add_people(database: AnnotationDatabase, people: Mapping[str, Role], languag
             raise UserError(f"{name!r} is not a valid annotator name: give a pseudonym of 1 to 40 characters")
         database.add_annotator(name, role, language)
     return {
-        one.name: new_link(database, one.name)
+        one.name: database.new_token(one.name)
         for one in database.annotators()
         if one.name in people and not one.has_link
     }
@@ -149,4 +141,4 @@ def new_links(database: AnnotationDatabase, people: Mapping[str, Role], local: b
     if people or not local or {one.name for one in annotators.values() if one.has_link} - set(ALONE):
         return add_people(database, people)
     add_people(database, {name: role for name, role in ALONE.items() if name not in annotators})
-    return {name: new_link(database, name) for name in ALONE}
+    return {name: database.new_token(name) for name in ALONE}

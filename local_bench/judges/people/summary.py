@@ -7,7 +7,7 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import Any
 
-from local_bench.judges.people.items import Given, Item, StoredAnswer
+from local_bench.judges.people.items import Given, StoredAnswer
 from local_bench.judges.people.protocol import OVERALL, PREFERRED, Protocol
 from local_bench.judges.people.session import Session
 from local_bench.settle.agreement import cohen_kappa, krippendorff_alpha
@@ -93,8 +93,7 @@ def summary(session: Session) -> Summary:
     """Compute the state of a session from its stored answers."""
     queue, protocol = session.queue, session.protocol
     answers = [one for one in session.database.answers() if one.item_id in queue.by_id]
-    first = [one for one in answers if one.kind == "answer"]
-    table = ratings(protocol, queue.by_id, first)
+    table = _ratings(protocol, (one for one in answers if one.kind == "answer"))
     coverage = queue.coverage()
     disputed = queue.disputed()
     return Summary(
@@ -114,9 +113,7 @@ def summary(session: Session) -> Summary:
     )
 
 
-def ratings(
-    protocol: Protocol, items: Mapping[str, Item], answers: Iterable[StoredAnswer]
-) -> dict[str, dict[Unit, dict[str, float]]]:
+def _ratings(protocol: Protocol, answers: Iterable[StoredAnswer]) -> dict[str, dict[Unit, dict[str, float]]]:
     """Question -> unit -> annotator -> answer as a number. Decisions derived from several questions are the question
     `overall`; a preference is 0 for side a, 1 for side b and 0.5 for a tie."""
     found: dict[str, dict[Unit, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
