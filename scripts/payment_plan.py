@@ -6,12 +6,14 @@ logits. Operations: 2 per weight and token, attention by its sizes. The backbone
 much as a forward pass, and checkpointing adds another one.
 """
 
+import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from local_bench.judges.payment.adapters import DECISION, QUALITY, trainable_by_group
+from local_bench.judges.payment.adapters import DECISION, QUALITY, TARGETS
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.network import PaymentNetwork
 from local_bench.models.gpus import Gpu
@@ -63,14 +65,13 @@ def training_plan(
     forward = forward_flop(base, workload)
     shapes = base.config
     network = PaymentNetwork(base, config)
-    quality = trainable_by_group(network.trunk, QUALITY) if network.has_decision_adapter else {}
-    decision = trainable_by_group(network.trunk, DECISION) if network.has_decision_adapter else {}
+    quality, decision = (trainable_by_group(network.trunk, adapter) for adapter in (QUALITY, DECISION))
     heads = sum(parameter.numel() for parameter in network.heads.parameters())
-    trained = sum(n for _, n in quality.values()) + heads
+    trained = quality.total() + heads
     blocks, one = _activations(shapes, workload)
     memory = {
         "weights": _BF16 * n_base,
-        "adapters and optimiser": _PER_TRAINED * trained + _F32 * sum(n for _, n in decision.values()),
+        "adapters and optimiser": _PER_TRAINED * trained + _F32 * decision.total(),
         "activations": max(config.stage1.batch_size, config.stage2.batch_size)
         * ((blocks + one) if config.gradient_checkpointing else _all_activations(shapes, workload)),
         "runtime": _RUNTIME_BYTES,
@@ -78,16 +79,22 @@ def training_plan(
     memory_gb = {name: value / 1e9 for name, value in memory.items()}
     memory_gb["total"] = sum(memory_gb.values())
     speed = n_gpus * gpu.peak_tflops * 1e12 * mfu
-    trains = any(n for _, n in quality.values())
-    passes = (3 if config.gradient_checkpointing else 2) if trains else 1
+    passes = (3 if config.gradient_checkpointing else 2) if quality else 1
     stage_1 = (workload.train * passes * config.stage1.epochs + workload.validation) * forward
     fixed = (workload.train + workload.validation) * (2 if config.concepts != "none" else 1) * forward
-    stage_2 = fixed + (workload.train * passes * config.stage2.epochs * forward if trains else 0)
+    stage_2 = fixed + (workload.train * passes * config.stage2.epochs * forward if quality else 0)
     hours = {"stage 1": stage_1 / speed / 3600 if config.concepts != "none" else 0.0, "stage 2": stage_2 / speed / 3600}
     hours["total"] = sum(hours.values())
-    return TrainingPlan(
-        {group: n for group, (_, n) in quality.items()}, memory_gb, memory_gb["total"] <= gpu.memory_gb, forward, hours
-    )
+    return TrainingPlan(dict(quality), memory_gb, memory_gb["total"] <= gpu.memory_gb, forward, hours)
+
+
+def trainable_by_group(trunk: nn.Module, adapter: str) -> Counter[str]:
+    """Group -> parameters of the adapter; empty for a model without adapters."""
+    found: Counter[str] = Counter()
+    for name, parameter in trunk.named_parameters():
+        if f".{adapter}." in name:
+            found[next(group for group, pattern in TARGETS.items() if re.search(pattern, name))] += parameter.numel()
+    return found
 
 
 def forward_flop(base: Any, workload: Workload) -> float:

@@ -147,7 +147,7 @@ def _try(name: str, data: TrainingSet, shop: orders.Shop, out: Path) -> Floats:
         examples = data.of(split)  # type: ignore[arg-type]
         said = model.predict(without_labels(examples), shop.load)
         odds[split] = np.array([one.log_odds for one in said]), np.array([one.accepted for one in examples])
-    calibration = fit_calibration(*odds["validation"], "platt")
+    calibration = fit_calibration(*odds["validation"])
     return np.asarray(calibration.calibration.probabilities(odds["test"][0]))
 
 

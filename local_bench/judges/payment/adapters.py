@@ -4,9 +4,8 @@ The adapters are attached to the full `ForConditionalGeneration` model; `hidden`
 logits are computed.
 """
 
-import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,11 +26,6 @@ TARGETS = {
     "language": r"model\.language_model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)",
 }
 """Module names by group, as regular expressions for full names."""
-
-
-def group_of(name: str) -> str | None:
-    """The group of a module of the full model, from its name; None if it has no adapter."""
-    return next((group for group, pattern in TARGETS.items() if re.fullmatch(pattern, name)), None)
 
 
 def attach(base: Any, lora: Lora) -> Any:
@@ -79,8 +73,8 @@ def has_adapters(trunk: nn.Module) -> bool:
 
 def full_model(trunk: nn.Module) -> Any:
     """The `ForConditionalGeneration` model inside."""
-    inner: Any = trunk
-    return inner.base_model.model if has_adapters(trunk) else inner
+    model: Any = trunk
+    return model.get_base_model() if has_adapters(trunk) else model
 
 
 def hidden(trunk: nn.Module, batch: Batch) -> torch.Tensor:
@@ -96,25 +90,6 @@ def hidden(trunk: nn.Module, batch: Batch) -> torch.Tensor:
         use_cache=False,
     ).last_hidden_state
     return states
-
-
-def adapter_parameters(trunk: nn.Module, adapter: str) -> Iterator[tuple[str, nn.Parameter]]:
-    """(name, parameter) of one adapter; the name is that of the module in the full model, with `.lora_A` or
-    `.lora_B`."""
-    for name, parameter in trunk.named_parameters():
-        if f".{adapter}." in name:
-            yield name.removeprefix("base_model.model.").replace(f".{adapter}.weight", ""), parameter
-
-
-def trainable_by_group(trunk: nn.Module, adapter: str = QUALITY) -> dict[str, tuple[int, int]]:
-    """Group -> (adapted modules, parameters of the adapter)."""
-    found: dict[str, tuple[int, int]] = {}
-    for name, parameter in adapter_parameters(trunk, adapter):
-        group = group_of(name.rpartition(".")[0])
-        assert group is not None, name
-        modules, parameters = found.get(group, (0, 0))
-        found[group] = modules + name.endswith(".lora_A"), parameters + parameter.numel()
-    return found
 
 
 def checkpoint_gradients(trunk: nn.Module) -> None:

@@ -5,6 +5,7 @@ The card has the digests of everything that a prediction depends on; `load_card`
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,7 @@ from local_bench.models.digests import file_sha256
 
 CHECKPOINT = "checkpoint.safetensors"
 _KEY = "progress"
+State = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Progress:
         return replace(self, stage=self.stage + 1, step=0, best=None, best_step=0, waited=0)
 
 
-def save_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
+def save_tensors(path: Path, tensors: State, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file atomically. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.writing")
     with storage_errors(path):
@@ -62,25 +64,16 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[st
     put_in_place(temporary, path)
 
 
-def save_checkpoint(
-    folder: Path,
-    progress: Progress,
-    state: dict[str, torch.Tensor],
-    best: dict[str, torch.Tensor],
-    optimiser: dict[str, torch.Tensor],
-) -> None:
-    """Write the checkpoint: current weights, best weights of the stage, optimiser state and progress."""
-    tensors = {f"state/{name}": value for name, value in state.items()}
-    tensors |= {f"best/{name}": value for name, value in best.items()}
-    tensors |= {f"optimiser/{name}": value for name, value in optimiser.items()}
+def save_checkpoint(folder: Path, progress: Progress, parts: Mapping[str, State]) -> None:
+    """Write the checkpoint: progress, and the tensors of `state` (current weights), `best` (best weights of the stage)
+    and `optimiser`."""
+    tensors = {f"{part}/{name}": value for part, of_part in parts.items() for name, value in of_part.items()}
     save_tensors(folder / CHECKPOINT, tensors, {_KEY: json.dumps(asdict(progress))})
 
 
-def load_checkpoint(
-    folder: Path, fingerprint: str
-) -> tuple[Progress, dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, torch.Tensor]] | None:
-    """(progress, state, best weights, optimiser state); None without a checkpoint. UserError if it is damaged, or
-    belongs to a training with another fingerprint."""
+def load_checkpoint(folder: Path, fingerprint: str) -> tuple[Progress, dict[str, State]] | None:
+    """As it was given to `save_checkpoint`; None without a checkpoint. UserError if it is damaged, or belongs to a
+    training with another fingerprint."""
     path = folder / CHECKPOINT
     if not is_file(path):
         return None
@@ -98,33 +91,26 @@ def load_checkpoint(
             f"{folder} has an unfinished training with other settings, data, weights or libraries: give a new folder, "
             "or remove it"
         )
+    parts: dict[str, State] = {"state": {}, "best": {}, "optimiser": {}}
+    for name, value in tensors.items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = value
+    return progress, parts
 
-    def part(prefix: str) -> dict[str, torch.Tensor]:
-        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
-    return progress, part("state/"), part("best/"), part("optimiser/")
-
-
-def optimiser_state(optimiser: torch.optim.Optimizer, named: list[tuple[str, nn.Parameter]]) -> dict[str, torch.Tensor]:
+def optimiser_state(optimiser: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> State:
     """AdamW's state by parameter name."""
-    return {f"{name}/{key}": value for name, parameter in named for key, value in optimiser.state[parameter].items()}
+    return {f"{name}/{key}": value for name, one in named.items() for key, value in optimiser.state[one].items()}
 
 
-def restore_optimiser(
-    optimiser: torch.optim.Optimizer, named: list[tuple[str, nn.Parameter]], state: dict[str, torch.Tensor]
-) -> None:
+def restore_optimiser(optimiser: torch.optim.Optimizer, named: Mapping[str, nn.Parameter], state: State) -> None:
     """Inverse of `optimiser_state`."""
-    for name, parameter in named:
-        own: dict[str, Any] = {
-            key.rpartition("/")[2]: value for key, value in state.items() if key.rpartition("/")[0] == name
-        }
-        if own:
-            optimiser.state[parameter] = {
-                key: value if key == "step" else value.to(parameter.device) for key, value in own.items()
-            }
+    for path, value in state.items():
+        name, _, key = path.rpartition("/")
+        optimiser.state[named[name]][key] = value if key == "step" else value.to(named[name].device)
 
 
-def load_constants(path: Path, fingerprint: str) -> dict[str, torch.Tensor]:
+def load_constants(path: Path, fingerprint: str) -> State:
     """Tensors of a training by name; empty if the file is damaged or belongs to another one."""
     try:
         with open_tensors(path) as file:
@@ -204,7 +190,7 @@ def libraries() -> dict[str, str]:
     return {"local-bench": __version__} | {name: version(name) for name in names}
 
 
-def save_artefact(folder: Path, card: Card, state: dict[str, torch.Tensor]) -> Card:
+def save_artefact(folder: Path, card: Card, state: State) -> Card:
     """Write the artefact, `card.json` last; returns the card with its digests."""
     adapters = {name: value for name, value in state.items() if ".lora_" in name}
     parts = {ADAPTERS: adapters, HEADS: {name: value for name, value in state.items() if name not in adapters}}
@@ -282,7 +268,7 @@ def check(card: Card, base: Base, other_libraries: bool = False) -> None:
         )
 
 
-def load_state(folder: Path) -> dict[str, torch.Tensor]:
+def load_state(folder: Path) -> State:
     """Adapters and heads."""
     try:
         return {**load_tensors(folder / ADAPTERS), **load_tensors(folder / HEADS)}

@@ -10,15 +10,8 @@ from local_bench.core.errors import WeightsError
 from local_bench.core.identity import digest
 from local_bench.core.process import quiet_libraries
 from local_bench.judges.payment.config import PaymentConfig
-from local_bench.models.cards import ModelCard, card
 from local_bench.models.digests import file_digests
 from local_bench.models.weights import resolve, weights_digest
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def card_of(config: PaymentConfig) -> ModelCard:
-    return card(config.card, "judge")
 
 
 def device_of(name: str = "auto") -> torch.device:
@@ -36,7 +29,7 @@ def precision_of(config: PaymentConfig, device: torch.device) -> str:
 
 def folder_of(config: PaymentConfig, weights: str | None = None) -> Path:
     """The folder of the backbone. Raises WeightsError as `resolve`."""
-    return resolve(card_of(config), weights)
+    return resolve(config.judge, weights)
 
 
 def base_digests(folder: Path) -> dict[str, str]:
@@ -64,7 +57,7 @@ def load_backbone(folder: Path, device: torch.device, precision: str) -> nn.Modu
     try:
         model: nn.Module = AutoModelForImageTextToText.from_pretrained(
             folder,
-            dtype=DTYPES[precision],
+            dtype=precision,
             device_map={"": device},
             attn_implementation="sdpa",
             use_safetensors=True,

@@ -9,7 +9,7 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.identity import digest
 from local_bench.core.paths import configs_dir
 from local_bench.core.yamlfile import Strict, load_yaml
-from local_bench.models.cards import ModelCard
+from local_bench.models.cards import ModelCard, card
 
 Pooling = Literal["last", "mean", "both", "attention"]
 GROUPS = ("vision", "projector", "language")
@@ -141,6 +141,11 @@ class PaymentConfig(Strict):
     def digest(self) -> str:
         return digest(self.model_dump(mode="json"))
 
+    @property
+    def judge(self) -> ModelCard:
+        """The card of the backbone."""
+        return card(self.card, "judge")
+
     def row(self, name: str) -> "PaymentConfig":
         """The settings of a row of table 4. ConfigError for an unknown row."""
         if name not in TABLE_4:
@@ -156,10 +161,10 @@ def load_payment_config(name: str | Path) -> PaymentConfig:
     return load_yaml(shipped if shipped.is_file() else Path(name), PaymentConfig)
 
 
-def require_gpu(card: ModelCard, n_gpus: int) -> None:
+def require_gpu(judge: ModelCard, n_gpus: int) -> None:
     """ConfigError if a model of real size would be trained without a GPU."""
-    if card.parameters_b >= REAL_SIZE_B and not n_gpus:
+    if judge.parameters_b >= REAL_SIZE_B and not n_gpus:
         raise ConfigError(
-            f"{card.name} has {card.parameters_b:g} billion parameters, and this machine has no CUDA GPU to train it "
+            f"{judge.name} has {judge.parameters_b:g} billion parameters, and this machine has no CUDA GPU to train it "
             "on: use a machine with one, or train on a small judge (mini-judge)"
         )

@@ -1,12 +1,14 @@
 """The training set of a payment model: annotated images with their tasks, as plain data without a store."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 from PIL import Image
+from pydantic import TypeAdapter
 
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
@@ -57,6 +59,11 @@ class Example:
     def known(self) -> bool:
         return not math.isnan(self.accepted)
 
+    @property
+    def scored(self) -> bool:
+        """Whether it has a concept score."""
+        return not all(map(math.isnan, self.concepts))
+
 
 @dataclass(frozen=True)
 class TrainingSet:
@@ -81,19 +88,10 @@ class TrainingSet:
     @cached_property
     def manifest_sha256(self) -> str:
         """Digest of all examples, independent of their order."""
-        return digest([list(self.measured_names), *sorted(digest(_plain(asdict(one))) for one in self.examples)])
+        as_json = TypeAdapter(Example).dump_json  # NaN as null
+        return digest([self.measured_names, *sorted(digest(json.loads(as_json(one))) for one in self.examples)])
 
 
 def without_labels(examples: Sequence[Example]) -> list[Example]:
     """The same examples without concept scores and annotations: everything that a prediction may use."""
-    unknown = {"concepts": (math.nan,) * len(CONCEPTS), "accepted": math.nan}
-    return [Example(**{**vars(example), **unknown}) for example in examples]
-
-
-def _plain(value: object) -> object:
-    """NaN as null."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return [replace(example, concepts=(math.nan,) * len(CONCEPTS), accepted=math.nan) for example in examples]

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from PIL import Image
+from torch.nn.utils.rnn import pad_sequence
 
 from local_bench.core.errors import UserError
 from local_bench.core.images import fit_pixels
 from local_bench.core.money import usd
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.examples import Example, Load
-from local_bench.models.cards import ModelCard
 
 CAPTIONS = {
     "candidate": "The delivered image:",
@@ -32,18 +32,6 @@ class TooLong(UserError):
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """The tensors of one example."""
-
-    input_ids: torch.Tensor
-    """(tokens,)"""
-    pixel_values: torch.Tensor
-    """(patches of all images, values of a patch)"""
-    grid_thw: torch.Tensor
-    """(images, 3)"""
-
-
-@dataclass(frozen=True)
 class Batch:
     """Encoded examples, padded on the right."""
 
@@ -54,7 +42,9 @@ class Batch:
     image_tokens: torch.Tensor
     """(examples, tokens) 1 for the tokens of images."""
     pixel_values: torch.Tensor
+    """(patches of all images, values of a patch)"""
     grid_thw: torch.Tensor
+    """(images, 3)"""
 
 
 @dataclass
@@ -63,36 +53,61 @@ class Encoder:
 
     processor: Any
     config: PaymentConfig
-    card: ModelCard
     load: Load
-    _kept: dict[tuple[str, str], Encoded] = field(default_factory=dict, init=False)
+    _kept: dict[tuple[str, str], Batch] = field(default_factory=dict, init=False)
     _kept_bytes: int = field(default=0, init=False)
 
     def batch(self, examples: Sequence[Example], device: torch.device) -> Batch:
         """Raises TooLong and ImageError."""
-        return collate([self.encode(example) for example in examples], self._mark, self._pad, device)
+        each = [self.encode(example) for example in examples]
 
-    def encode(self, example: Example) -> Encoded:
+        def padded(name: str, padding: int = 0) -> torch.Tensor:
+            rows = [getattr(one, name)[0] for one in each]
+            return pad_sequence(rows, batch_first=True, padding_value=padding).to(device)
+
+        return Batch(
+            padded("input_ids", self.processor.tokenizer.pad_token_id),
+            padded("mask"),
+            padded("image_tokens"),
+            torch.cat([one.pixel_values for one in each]).to(device),
+            torch.cat([one.grid_thw for one in each]).to(device),
+        )
+
+    def encode(self, example: Example) -> Batch:
+        """One example, without padding."""
         key = example.work_id, example.image
-        if key in self._kept:
-            return self._kept[key]
-        images, captions = self._images(example)
-        pixels, grid = self._pixels(images)
-        merge = self.processor.image_processor.merge_size**2
-        encoded = Encoded(self._tokens(example, captions, (grid.prod(dim=1) // merge).tolist()), pixels, grid)
-        size = pixels.element_size() * pixels.numel()
-        if self._kept_bytes + size <= _CACHE_BYTES:
+        if key not in self._kept:
+            encoded = self._encoded(example)
+            size = encoded.pixel_values.element_size() * encoded.pixel_values.numel()
+            if self._kept_bytes + size > _CACHE_BYTES:
+                return encoded
             self._kept[key] = encoded
             self._kept_bytes += size
-        return encoded
+        return self._kept[key]
 
-    @property
-    def _mark(self) -> int:
-        return int(self.processor.tokenizer.convert_tokens_to_ids("<|image_pad|>"))
-
-    @property
-    def _pad(self) -> int:
-        return int(self.processor.tokenizer.pad_token_id)
+    def _encoded(self, example: Example) -> Batch:
+        images, captions = self._images(example)
+        of_images, tokenizer = self.processor.image_processor, self.processor.tokenizer
+        largest = max(image.width * image.height for image in images)  # they already have their final sizes
+        size = {"shortest_edge": (of_images.patch_size * of_images.merge_size) ** 2, "longest_edge": largest}
+        brief, limit = example.brief, self.config.max_tokens
+        while True:
+            text = self._text(example, brief, captions)
+            try:
+                made = self.processor(images=images, text=text, images_kwargs={"size": size}, return_tensors="pt")
+            except ValueError as e:  # an aspect ratio of more than 200:1
+                raise UserError(f"an image cannot be processed ({e}): leave it out") from e
+            n_tokens = made["input_ids"].shape[1]
+            if n_tokens <= limit:
+                names = ("input_ids", "attention_mask", "mm_token_type_ids", "pixel_values", "image_grid_thw")
+                return Batch(*(made[name] for name in names))
+            of_brief = tokenizer(brief, add_special_tokens=False)["input_ids"]
+            if not of_brief:
+                raise TooLong(
+                    f"the task {example.task_id} takes {n_tokens} tokens without its brief, more than {limit}: raise "
+                    "max_tokens, or lower image_pixels"
+                )
+            brief = tokenizer.decode(of_brief[: max(0, len(of_brief) - (n_tokens - limit) - 1)])
 
     def _images(self, example: Example) -> tuple[list[Image.Image], list[str]]:
         kinds: list[tuple[str, list[Image.Image], int]] = [
@@ -101,41 +116,13 @@ class Encoder:
             ("siblings", collages([self.load(sha) for sha in example.siblings]), self.config.collage_pixels),
             ("references", collages([self.load(sha) for sha in example.references]), self.config.collage_pixels),
         ]
-        images, captions = [], []
+        images, captions, judge = [], [], self.config.judge
         for kind, found, limit in kinds:
-            most = min(limit, self.card.judge_max_pixels)
-            least = min(self.card.judge_min_pixels, most)
-            images += [fit_pixels(image, most, self.card.patch, least) for image in found]
+            most = min(limit, judge.judge_max_pixels)
+            least = min(judge.judge_min_pixels, most)
+            images += [fit_pixels(image, most, judge.patch, least) for image in found]
             captions += [CAPTIONS[kind]] * len(found)
         return images, captions
-
-    def _pixels(self, images: list[Image.Image]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Patches and grid; the images already have their final sizes."""
-        processor = self.processor.image_processor
-        largest = max(image.width * image.height for image in images)
-        size = {"shortest_edge": (processor.patch_size * processor.merge_size) ** 2, "longest_edge": largest}
-        try:
-            made = processor(images=images, size=size, return_tensors="pt")
-        except ValueError as e:  # an aspect ratio of more than 200:1
-            raise UserError(f"an image cannot be processed ({e}): leave it out") from e
-        return made["pixel_values"], made["image_grid_thw"]
-
-    def _tokens(self, example: Example, captions: list[str], sizes: list[int]) -> torch.Tensor:
-        brief, tokenizer = example.brief, self.processor.tokenizer
-        while True:
-            ids = torch.tensor(tokenizer(self._text(example, brief, captions), add_special_tokens=False)["input_ids"])
-            repeats = torch.ones_like(ids)
-            repeats[ids == self._mark] = torch.tensor(sizes)
-            over = int(repeats.sum()) - self.config.max_tokens
-            if over <= 0:
-                return ids.repeat_interleave(repeats)
-            of_brief = tokenizer(brief, add_special_tokens=False)["input_ids"]
-            if not of_brief:
-                raise TooLong(
-                    f"the task {example.task_id} takes {over + self.config.max_tokens} tokens without its brief, more "
-                    f"than {self.config.max_tokens}: raise max_tokens, or lower image_pixels"
-                )
-            brief = tokenizer.decode(of_brief[: max(0, len(of_brief) - over - 1)])
 
     def _text(self, example: Example, brief: str, captions: list[str]) -> str:
         prompt = self.config.prompt
@@ -182,23 +169,6 @@ def grid(images: Sequence[Image.Image]) -> Image.Image:
         left, top = i % columns * side + (side - size[0]) // 2, i // columns * side + (side - size[1]) // 2
         canvas.paste(cell, (left, top))
     return canvas
-
-
-def collate(encoded: Sequence[Encoded], mark: int, pad: int, device: torch.device) -> Batch:
-    """`mark`: the id of image tokens; `pad`: of padding."""
-    longest = max(len(one.input_ids) for one in encoded)
-    ids = torch.full((len(encoded), longest), pad)
-    mask = torch.zeros_like(ids)
-    for row, one in enumerate(encoded):
-        ids[row, : len(one.input_ids)] = one.input_ids
-        mask[row, : len(one.input_ids)] = 1
-    return Batch(
-        ids.to(device),
-        mask.to(device),
-        ((ids == mark) & (mask == 1)).int().to(device),
-        torch.cat([one.pixel_values for one in encoded]).to(device),
-        torch.cat([one.grid_thw for one in encoded]).to(device),
-    )
 
 
 def _client(text: str) -> str:

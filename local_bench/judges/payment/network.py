@@ -10,9 +10,10 @@ Stage 1 (`concept_outputs`) predicts the seven concepts. Stage 2 (`payment_logit
 The first two do not change during stage 2 (`constants`) and are computed once per example.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import nn
 
@@ -25,16 +26,6 @@ CLASSES = 5
 """Of the ordinal variant: scores 1 to 5."""
 N_CONCEPTS = len(CONCEPTS)
 _CNS_EDIT, _CNS_SET = CONCEPTS.index("cns_edit"), CONCEPTS.index("cns_set")
-
-
-@dataclass(frozen=True)
-class Scales:
-    """Means and standard deviations over the training examples, for targets and measured inputs."""
-
-    concept_mean: tuple[float, ...]
-    concept_spread: tuple[float, ...]
-    measured_mean: tuple[float, ...] = ()
-    measured_spread: tuple[float, ...] = ()
 
 
 class Pool(nn.Module):
@@ -106,10 +97,17 @@ class PaymentNetwork(nn.Module):
             self.register_buffer(f"{name}_spread", torch.ones(length))
         self.stage = 0
 
-    def set_scales(self, scales: Scales) -> None:
-        for name, values in vars(scales).items():
-            if getattr(self, name).numel():
-                getattr(self, name).copy_(torch.tensor(values))
+    def set_scales(self, examples: Sequence[Example]) -> None:
+        """Standardise targets and measured inputs by these training examples, NaN left out; a constant column has the
+        standard deviation 1."""
+        tables = {"concept": [one.concepts for one in examples]} if self.config.standardise else {}
+        if self.n_measured:
+            tables["measured"] = [one.measured for one in examples]
+        for name, rows in tables.items():
+            table = pd.DataFrame(rows)
+            spread = table.std(ddof=0)
+            getattr(self, f"{name}_mean").copy_(torch.tensor(table.mean().fillna(0).tolist()))
+            getattr(self, f"{name}_spread").copy_(torch.tensor(spread.where(spread > 1e-6, 1.0).tolist()))
 
     def begin(self, stage: int) -> None:
         """Make the parameters of this stage trainable and all others fixed; stage 0: none."""
@@ -144,9 +142,13 @@ class PaymentNetwork(nn.Module):
 
     def concept_outputs(self, batch: Batch) -> torch.Tensor:
         """(examples, 7), standardised if `standardise` is set; (examples, 7, 5) class logits in the ordinal variant."""
+        return self._quality(batch)[1]
+
+    def _quality(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """(pooled features, `concept_outputs`)"""
         pooled = self.heads["quality_pool"](hidden(self.trunk, batch), batch.mask)
-        outputs: torch.Tensor = self.heads["quality"](pooled)
-        return outputs.view(-1, N_CONCEPTS, CLASSES) if self.config.concepts == "ordinal" else outputs
+        outputs = self.heads["quality"](pooled)
+        return pooled, outputs.view(-1, N_CONCEPTS, CLASSES) if self.config.concepts == "ordinal" else outputs
 
     def concepts_of(self, outputs: torch.Tensor) -> torch.Tensor:
         """(examples, 7) predicted scores, 0 to 5, from `concept_outputs`."""
@@ -162,10 +164,7 @@ class PaymentNetwork(nn.Module):
         found = [self.original_pool(hidden(self.trunk, batch), batch.mask)]
         if self.has_concepts:
             activate(self.trunk, (QUALITY,), ())
-            pooled = self.heads["quality_pool"](hidden(self.trunk, batch), batch.mask)
-            outputs = self.heads["quality"](pooled)
-            if self.config.concepts == "ordinal":
-                outputs = outputs.view(-1, N_CONCEPTS, CLASSES)
+            pooled, outputs = self._quality(batch)
             found += [pooled, self.concepts_of(outputs)]
         self.begin(self.stage)
         return torch.cat(found, dim=-1)
@@ -233,19 +232,3 @@ def concept_loss(outputs: torch.Tensor, targets: torch.Tensor, network: PaymentN
         count = known[:, columns].sum(dim=1, keepdim=True)
         weights[:, columns] = known[:, columns] / count.clamp(min=1)
     return (losses * weights).sum(dim=1)
-
-
-def scales_of(examples: list[Example], standardise: bool) -> Scales:
-    """From the training examples, NaN left out; a constant column has the standard deviation 1."""
-    import numpy as np
-
-    def columns(values: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        found = [column[~np.isnan(column)] for column in np.asarray(values, dtype=np.float64).T]
-        means = tuple(float(column.mean()) if len(column) else 0.0 for column in found)
-        spreads = tuple(float(column.std()) if len(column) and column.std() > 1e-6 else 1.0 for column in found)
-        return means, spreads
-
-    mean, spread = columns([example.concepts for example in examples])
-    measured = columns([example.measured for example in examples])
-    plain = (0.0,) * len(mean), (1.0,) * len(mean)
-    return Scales(*((mean, spread) if standardise else plain), *measured)

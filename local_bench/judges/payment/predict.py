@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,7 +13,6 @@ from local_bench.core.errors import ImageError, UserError
 from local_bench.judges.payment.artefact import Base, Card, check, load_card, load_state
 from local_bench.judges.payment.backbone import (
     base_digests,
-    card_of,
     device_of,
     folder_of,
     load_backbone,
@@ -38,18 +38,18 @@ class Prediction:
     """Why there is no prediction."""
 
 
+@dataclass(frozen=True)
 class PaymentModel:
     """A trained model on a device."""
 
-    def __init__(self, card: Card, network: PaymentNetwork, encoder_of: "_EncoderOf", device: torch.device) -> None:
-        self.card = card
-        self._network = network
-        self._encoder_of = encoder_of
-        self._device = device
+    card: Card
+    network: PaymentNetwork
+    processor: Any
+    device: torch.device
 
     def predict(self, examples: Iterable[Example], images: Load) -> Iterator[Prediction]:
         """Yield a prediction per example, in order; labels are not used. `images` loads by pixel digest."""
-        encoder = self._encoder_of(images)
+        encoder = Encoder(self.processor, self.card.config, images)
         for example in examples:
             try:
                 yield self._predicted(example, encoder)
@@ -58,30 +58,22 @@ class PaymentModel:
 
     @torch.no_grad()
     def _predicted(self, example: Example, encoder: Encoder) -> Prediction:
-        network = self._network
+        network = self.network
         if network.config.measured and len(example.measured) != len(self.card.measured_names):
             raise UserError("the examples lack the measured scores that the payment model needs: judge the run first")
         if network.config.measured and all(map(math.isnan, example.measured)):
             return Prediction(example.work_id, None, {}, NOT_JUDGED)
-        batch = encoder.batch([example], self._device)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+        batch = encoder.batch([example], self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
             constants = network.constants(batch).float()
-            given = torch.tensor([network.given_inputs(example)], device=self._device)
+            given = torch.tensor([network.given_inputs(example)], device=self.device)
             logit = float(network.payment_logits(batch, constants, given)[0])
         scores = constants[0, -len(CONCEPTS) :].tolist() if network.has_concepts else []
         return Prediction(example.work_id, logit, dict(zip(CONCEPTS, scores, strict=False)), None)
 
     @property
     def _autocast(self) -> bool:
-        return self.card.precision == "bfloat16" and self._device.type == "cuda"
-
-
-class _EncoderOf:
-    def __init__(self, folder: Path, card: Card) -> None:
-        self._processor, self._card = load_processor(folder), card
-
-    def __call__(self, images: Load) -> Encoder:
-        return Encoder(self._processor, self._card.config, card_of(self._card.config), images)
+        return self.card.precision == "bfloat16" and self.device.type == "cuda"
 
 
 def load(
@@ -104,4 +96,4 @@ def load(
         ) from None
     network.begin(2)
     network.eval()
-    return PaymentModel(card, network, _EncoderOf(folder, card), torch_device)
+    return PaymentModel(card, network, load_processor(folder), torch_device)

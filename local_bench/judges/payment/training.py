@@ -5,14 +5,15 @@ whether the training was interrupted or not. `accelerate launch` (or `torchrun`)
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch import nn
 
 from local_bench.core.errors import LocalBenchError, UserError
@@ -22,6 +23,7 @@ from local_bench.judges.payment.artefact import (
     Base,
     Card,
     Progress,
+    State,
     TrainedOn,
     finished,
     libraries,
@@ -37,7 +39,6 @@ from local_bench.judges.payment.artefact import (
 )
 from local_bench.judges.payment.backbone import (
     base_digests,
-    card_of,
     device_of,
     folder_of,
     load_backbone,
@@ -45,18 +46,20 @@ from local_bench.judges.payment.backbone import (
     precision_of,
 )
 from local_bench.judges.payment.config import PaymentConfig, Stage, require_gpu
-from local_bench.judges.payment.examples import CONCEPTS, Example, Load, TrainingSet
+from local_bench.judges.payment.examples import CONCEPTS, Example, Load, Split, TrainingSet
 from local_bench.judges.payment.inputs import Encoder
-from local_bench.judges.payment.network import PaymentNetwork, concept_loss, scales_of
+from local_bench.judges.payment.network import PaymentNetwork, concept_loss
+from local_bench.settle.discrimination import auc, brier
+
+CHECKPOINTS = "checkpoints"
+CONSTANTS = "constants.safetensors"
+Report = Callable[[str], None]
+AfterStep = Callable[[Progress], None]
 
 
 def steps_per_epoch(n_examples: int, stage: Stage) -> int:
     """Optimiser steps; the examples of an incomplete step are left out, others in each epoch."""
     return max(1, n_examples // stage.effective_batch)
-
-
-def total_steps(n_examples: int, stage: Stage) -> int:
-    return stage.epochs * steps_per_epoch(n_examples, stage)
 
 
 def step_examples(n_examples: int, stage: Stage, stage_number: int, step: int, seed: int) -> list[int]:
@@ -94,58 +97,27 @@ def oversampled(examples: Sequence[Example]) -> list[Example]:
 def payment_metrics(logits: Sequence[float], labels: Sequence[float]) -> dict[str, Any]:
     """Of probabilities of payment: accuracy at one half, majority's accuracy, AUC (None with one class), Brier score
     and log loss."""
-    from sklearn.metrics import roc_auc_score
-
-    z, y = np.asarray(logits), np.asarray(labels)
-    p = 1 / (1 + np.exp(-np.clip(z, -700, 700)))
+    z, paid = np.asarray(logits), np.asarray(labels) == 1
     return {
-        "n": len(y),
-        "accuracy": float(((z >= 0) == (y == 1)).mean()),
-        "majority": float(max(y.mean(), 1 - y.mean())),
-        "auc": float(roc_auc_score(y, z)) if len(set(labels)) == 2 else None,
-        "brier": float(((p - y) ** 2).mean()),
-        "log_loss": float((np.logaddexp(0, z) - y * z).mean()),
+        "n": len(paid),
+        "accuracy": float(((z >= 0) == paid).mean()),
+        "majority": float(max(paid.mean(), 1 - paid.mean())),
+        "auc": auc(z, paid),
+        "brier": brier(expit(z), paid),
+        "log_loss": float((np.logaddexp(0, z) - paid * z).mean()),
     }
 
 
 def concept_metrics(predicted: Sequence[Sequence[float]], targets: Sequence[Sequence[float]]) -> dict[str, Any]:
     """Concept -> number of images it applies to, and R²; None if the scores do not vary."""
+    from sklearn.metrics import r2_score
+
     found: dict[str, Any] = {}
     for name, of, true in zip(CONCEPTS, np.asarray(predicted).T, np.asarray(targets).T, strict=True):
         known = ~np.isnan(true)
-        spread = float(((true[known] - true[known].mean()) ** 2).sum()) if known.any() else 0.0
-        r2 = 1 - float(((of[known] - true[known]) ** 2).sum()) / spread if spread > 0 else None
-        found[name] = {"n": int(known.sum()), "r2": r2}
+        varies = len(np.unique(true[known])) > 1
+        found[name] = {"n": int(known.sum()), "r2": float(r2_score(true[known], of[known])) if varies else None}
     return found
-
-
-CHECKPOINTS = "checkpoints"
-CONSTANTS = "constants.safetensors"
-State = dict[str, torch.Tensor]
-Report = Callable[[str], None]
-AfterStep = Callable[[Progress], None]
-
-
-@dataclass(frozen=True)
-class Job:
-    """What `train` was given, checked."""
-
-    data: TrainingSet
-    config: PaymentConfig
-    base: Base
-    fingerprint: str
-
-    def examples(self, stage: int) -> list[Example]:
-        """The training examples of a stage: those with a concept score, or with a label."""
-        train = self.data.of("train")
-        if stage == 1:
-            return [one for one in train if not all(map(math.isnan, one.concepts))]
-        labelled = [one for one in train if one.known]
-        return oversampled(labelled) if self.config.oversample else labelled
-
-    def validation(self, stage: int) -> list[Example]:
-        found = self.data.of("validation")
-        return [one for one in found if (one.known if stage == 2 else not all(map(math.isnan, one.concepts)))]
 
 
 def train(
@@ -164,25 +136,20 @@ def train(
     `images` loads an image by its pixel digest, `weights` is another folder for the backbone. UserError for a model of
     real size without a GPU, for too few labels, and for a folder with something else.
     """
-    card = card_of(config)
     torch_device = device_of(device)
-    require_gpu(card, torch.cuda.device_count() if torch_device.type == "cuda" else 0)
+    require_gpu(config.judge, torch.cuda.device_count() if torch_device.type == "cuda" else 0)
     _check_data(data, config)
     prepare_folder(out)
     folder = folder_of(config, weights)
-    base = Base(card=card.name, **base_digests(folder))
+    base = Base(card=config.judge.name, **base_digests(folder))
     if (done := finished(out, config, base, data.manifest_sha256)) is not None:
         remove_checkpoint(out / CHECKPOINTS, CONSTANTS)
         return done
-    fingerprint = digest(
-        [config.digest, data.manifest_sha256, base.model_dump(), libraries(), precision_of(config, torch_device)]
-    )
-    job = Job(data, config, base, fingerprint)
     threads = torch.get_num_threads()
     try:
         if torch_device.type == "cpu":
             torch.set_num_threads(1)  # with several, sums depend on their number
-        return _Trainer(job, images, folder, out, torch_device, report, after_step).run()
+        return _Trainer(data, images, config, base, folder, out, torch_device, report, after_step).run()
     finally:
         torch.set_num_threads(threads)
 
@@ -195,88 +162,89 @@ def _check_data(data: TrainingSet, config: PaymentConfig) -> None:
         )
     if config.measured and not data.measured_names:
         raise UserError("`measured` is set, and the examples have no measured scores: judge the runs first")
-    if config.concepts != "none" and not any(not math.isnan(v) for one in data.of("train") for v in one.concepts):
+    if config.concepts != "none" and not any(one.scored for one in data.of("train")):
         raise UserError("no training image has a concept score: judge the runs first, or set `concepts: none`")
 
 
 class _Trainer:
     def __init__(
-        self, job: Job, images: Load, folder: Path, out: Path, device: torch.device, report: Report, after: AfterStep
+        self,
+        data: TrainingSet,
+        images: Load,
+        config: PaymentConfig,
+        base: Base,
+        folder: Path,
+        out: Path,
+        device: torch.device,
+        report: Report,
+        after_step: AfterStep,
     ) -> None:
         from accelerate import Accelerator
 
-        self.job, self.config, self.out = job, job.config, out
-        self.after_step = after
-        precision = precision_of(job.config, device)
+        self.data, self.config, self.base = data, config, base
+        self.out, self.checkpoints, self.after_step = out, out / CHECKPOINTS, after_step
+        precision = precision_of(config, device)
+        self.fingerprint = digest([config.digest, data.manifest_sha256, base.model_dump(), libraries(), precision])
         mixed = "bf16" if precision == "bfloat16" and device.type == "cuda" else "no"
         self.accelerator = Accelerator(mixed_precision=mixed, cpu=device.type == "cpu")
         self.device = self.accelerator.device
+        self.main = bool(self.accelerator.is_main_process)
         self.report: Report = report if self.main else lambda text: None
-        processor = load_processor(folder)
-        self.encoder = Encoder(processor, job.config, card_of(job.config), images)
+        self.encoder = Encoder(load_processor(folder), config, images)
         with torch.random.fork_rng():
-            torch.manual_seed(seed_at(job.config.seed, "weights"))
-            base = load_backbone(folder, self.device, precision)
-            self.network = PaymentNetwork(base, job.config, len(job.data.measured_names)).to(self.device)
-        self.network.set_scales(scales_of(job.data.of("train"), job.config.standardise))
+            torch.manual_seed(seed_at(config.seed, "weights"))
+            backbone = load_backbone(folder, self.device, precision)
+            self.network = PaymentNetwork(backbone, config, len(data.measured_names)).to(self.device)
+        self.network.set_scales(data.of("train"))
         self.network.begin(0)
-        if job.config.gradient_checkpointing and self.network.has_decision_adapter:
+        if config.gradient_checkpointing and self.network.has_decision_adapter:
             checkpoint_gradients(self.network.trunk)
         self.constants: State = {}
 
-    @property
-    def main(self) -> bool:
-        return bool(self.accelerator.is_main_process)
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.out / CHECKPOINTS
-
     def run(self) -> Card:
-        first = 1 if self.network.has_concepts else 2
-        found = load_checkpoint(self.checkpoints, self.job.fingerprint)
-        progress = Progress(self.job.fingerprint, stage=first) if found is None else found[0]
-        best: State = {}
-        optimiser: State = {}
-        if found is not None:
-            _, state, best, optimiser = found
-            self.network.load_trained(state)
+        parts: dict[str, State] = {}
+        progress = Progress(self.fingerprint, stage=1 if self.network.has_concepts else 2)
+        if (found := load_checkpoint(self.checkpoints, self.fingerprint)) is not None:
+            progress, parts = found
+            self.network.load_trained(parts["state"])
             self.report(f"continuing stage {progress.stage} after step {progress.step}")
         while not progress.finished:
-            progress, best = self._stage(progress, best, optimiser)
+            progress, best = self._stage(progress, parts)
             self.network.load_trained(best)
             progress = progress.next_stage() if progress.stage == 1 else replace(progress, finished=True)
-            optimiser, best = {}, {}
-            self._save(progress, best, optimiser)
+            parts = {}
+            self._save(progress, parts)
         return self._finish(progress)
 
-    def _stage(self, progress: Progress, best: State, stored_optimiser: State) -> tuple[Progress, State]:
+    def _examples(self, split: Split, number: int) -> list[Example]:
+        """The examples that a stage uses: those with a concept score, or with a label."""
+        return [one for one in self.data.of(split) if (one.scored if number == 1 else one.known)]
+
+    def _stage(self, progress: Progress, parts: dict[str, State]) -> tuple[Progress, State]:
         """Train one stage to its end; returns the best weights."""
-        number = progress.stage
-        stage = self.config.stage1 if number == 1 else self.config.stage2
-        examples, held = self.job.examples(number), self.job.validation(number)
-        network = self.network
+        number, network, config = progress.stage, self.network, self.config
+        stage = config.stage1 if number == 1 else config.stage2
+        examples, held = self._examples("train", number), self._examples("validation", number)
         network.begin(number)
         if number == 2:
-            self._compute_constants([*self.job.data.of("train"), *held])
-        named = [(name, p) for name, p in network.named_parameters() if p.requires_grad]
+            self._compute_constants([*examples, *held])
+            examples = oversampled(examples) if config.oversample else examples
+        named = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
         optimiser = _optimiser(named, stage)
-        restore_optimiser(optimiser, named, stored_optimiser)
+        restore_optimiser(optimiser, named, parts.get("optimiser", {}))
         model = self.accelerator.prepare_model(network)
-        total = total_steps(len(examples), stage)
-        best = best or self._weights()
-        while progress.step < total:
-            loss = self._step(model, optimiser, stage, number, progress.step, total, examples)
+        total = stage.epochs * steps_per_epoch(len(examples), stage)
+        best, last = parts.get("best") or self._weights(), progress.step >= total
+        while not last:
+            loss = self._step(model, optimiser, number, progress.step, total, examples)
             progress = replace(progress, step=progress.step + 1)
             last = progress.step == total
-            if last or progress.step % self.config.evaluate_every == 0:
+            if last or progress.step % config.evaluate_every == 0:
                 progress, best = self._evaluated(progress, best, held, loss)
-                last = last or (bool(held) and progress.waited >= self.config.patience)
-            if not last and progress.step % self.config.save_every == 0:
-                self._save(progress, best, optimiser_state(optimiser, named))
+                last = last or (bool(held) and progress.waited >= config.patience)
+            if not last and progress.step % config.save_every == 0:
+                self._save(progress, {"best": best, "optimiser": optimiser_state(optimiser, named)})
             self.after_step(progress)
-            if last:
-                break
         self.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
         self.accelerator.free_memory()
         return progress, best
@@ -285,13 +253,13 @@ class _Trainer:
         self,
         model: nn.Module,
         optimiser: torch.optim.Optimizer,
-        stage: Stage,
         number: int,
         step: int,
         total: int,
         examples: Sequence[Example],
     ) -> float:
         """One optimiser step; returns its mean loss on this process."""
+        stage = self.config.stage1 if number == 1 else self.config.stage2
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         passes = stage.accumulation(world)
         mine = step_examples(len(examples), stage, number, step, self.config.seed)[rank::world]
@@ -317,13 +285,12 @@ class _Trainer:
 
     def _loss(self, model: nn.Module, examples: Sequence[Example], number: int) -> torch.Tensor:
         """(examples,)"""
-        network = self.network
         if number == 1:
             batch = self.encoder.batch(examples, self.device)
             targets = torch.tensor([one.concepts for one in examples], device=self.device)
-            return concept_loss(model(batch, ()).float(), targets, network)
-        logits = self._logits(model, examples)
+            return concept_loss(model(batch, ()).float(), targets, self.network)
         labels = torch.tensor([one.accepted for one in examples], device=self.device)
+        logits = self._logits(model, examples)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
     def _logits(self, model: nn.Module, examples: Sequence[Example]) -> torch.Tensor:
@@ -338,11 +305,13 @@ class _Trainer:
     def _evaluated(self, progress: Progress, best: State, held: list[Example], loss: float) -> tuple[Progress, State]:
         """The progress after an evaluation, and the best weights so far; without validation examples the last ones."""
         entry = {"stage": float(progress.stage), "step": float(progress.step), "train": loss}
-        if not held:
-            return replace(progress, history=(*progress.history, entry)), self._weights()
-        entry["validation"] = value = self._mean_loss(held, progress.stage)
-        self.report(f"stage {progress.stage}, step {progress.step}: loss {loss:.4f}, validation {value:.4f}")
+        if held:
+            losses = self._each(held, lambda one: float(self._loss(self.network, [one], progress.stage)[0]))
+            entry["validation"] = value = sum(losses) / len(held)
+            self.report(f"stage {progress.stage}, step {progress.step}: loss {loss:.4f}, validation {value:.4f}")
         progress = replace(progress, history=(*progress.history, entry))
+        if not held:
+            return progress, self._weights()
         if progress.best is None or value < progress.best:
             return replace(progress, best=value, best_step=progress.step, waited=0), self._weights()
         return replace(progress, waited=progress.waited + 1), best
@@ -351,83 +320,62 @@ class _Trainer:
         return {name: value.detach().cpu().clone() for name, value in self.network.trained_state().items()}
 
     @torch.no_grad()
-    def _mean_loss(self, examples: list[Example], number: int) -> float:
-        self.network.eval()
-        losses = [float(self._loss(self.network, [one], number)[0]) for one in self._share(examples)]
-        return float(sum(self._gathered(losses))) / len(examples)
-
-    def _share(self, examples: Sequence[Example]) -> Sequence[Example]:
-        return examples[self.accelerator.process_index :: self.accelerator.num_processes]
-
-    def _gathered(self, values: list[Any]) -> list[Any]:
-        """The values of all processes, process by process."""
+    def _each(self, examples: Sequence[Example], value_of: Callable[[Example], Any]) -> list[Any]:
+        """The values of the examples in inference mode, process by process; each process computes a part of them."""
         from accelerate.utils import gather_object
 
-        found: list[Any] = gather_object(values)
+        self.network.eval()
+        with self.accelerator.autocast():
+            mine = examples[self.accelerator.process_index :: self.accelerator.num_processes]
+            found: list[Any] = gather_object([value_of(one) for one in mine])
         return found
 
     def _compute_constants(self, examples: Sequence[Example]) -> None:
         """Compute the features that stage 2 does not change, or read them from the interrupted training."""
-        wanted = {key_of(one): one for one in examples if one.known}
+
+        def computed(one: Example) -> tuple[str, torch.Tensor]:
+            return key_of(one), self.network.constants(self.encoder.batch([one], self.device))[0].float().cpu()
+
         stored = self.checkpoints / CONSTANTS
-        if stored.is_file() and not self.constants:
-            self.constants = load_constants(stored, self.job.fingerprint)
-        missing = [one for key, one in wanted.items() if key not in self.constants]
-        if not missing:
-            return
-        self.network.eval()
-        made = []
-        for one in self._share(missing):
-            with self.accelerator.autocast():
-                row = self.network.constants(self.encoder.batch([one], self.device))[0]
-            made.append((key_of(one), row.float().cpu()))
-        self.constants |= dict(self._gathered(made))
+        self.constants = self.constants or load_constants(stored, self.fingerprint)
+        missing = {key_of(one): one for one in examples if key_of(one) not in self.constants}
+        if missing:
+            self.constants |= dict(self._each(list(missing.values()), computed))
+            if self.main:
+                save_tensors(stored, self.constants, {"fingerprint": self.fingerprint})
+            self.accelerator.wait_for_everyone()
+
+    def _save(self, progress: Progress, parts: dict[str, State]) -> None:
         if self.main:
-            save_tensors(stored, self.constants, {"fingerprint": self.job.fingerprint})
+            save_checkpoint(self.checkpoints, progress, {"state": self._weights(), **parts})
         self.accelerator.wait_for_everyone()
 
-    def _save(self, progress: Progress, best: State, optimiser: State) -> None:
-        if self.main:
-            save_checkpoint(self.checkpoints, progress, self._weights(), best, optimiser)
-        self.accelerator.wait_for_everyone()
-
-    @torch.no_grad()
     def _finish(self, progress: Progress) -> Card:
         """Evaluate, and write the artefact."""
-        network, data = self.network, self.job.data
-        network.begin(0)
-        network.eval()
-        self._compute_constants(data.examples)
-        logits: dict[str, float] = {}
+        network, data = self.network, self.data
+        labelled = {split: self._examples(split, 2) for split in get_args(Split)}
+        every = [one for of_split in labelled.values() for one in of_split]
         network.begin(2)
-        for one in self._share([one for one in data.examples if one.known]):
-            with self.accelerator.autocast():
-                logits[key_of(one)] = float(self._logits(network, [one])[0])
-        logits = dict(self._gathered(list(logits.items())))
+        self._compute_constants(every)
+        logits = dict(self._each(every, lambda one: (key_of(one), float(self._logits(network, [one])[0]))))
         metrics: dict[str, Any] = {"history": list(progress.history)}
-        for split in ("train", "validation", "test"):
-            examples = [one for one in data.of(split) if one.known]
+        for split, examples in labelled.items():
             if examples:
-                metrics[split] = payment_metrics(
-                    [logits[key_of(one)] for one in examples], [one.accepted for one in examples]
-                )
+                of_split = [logits[key_of(one)] for one in examples]
+                metrics[split] = payment_metrics(of_split, [one.accepted for one in examples])
                 if network.has_concepts:
-                    rows = torch.stack([self.constants[key_of(one)] for one in examples])[:, -7:]
+                    rows = torch.stack([self.constants[key_of(one)] for one in examples])[:, -len(CONCEPTS) :]
                     metrics[split]["concepts"] = concept_metrics(rows.tolist(), [one.concepts for one in examples])
         card = Card(
-            base=self.job.base,
+            base=self.base,
             config=self.config,
             measured_names=list(data.measured_names) if self.config.measured else [],
             precision=precision_of(self.config, self.device),
             trained_on=TrainedOn(
                 manifest_sha256=data.manifest_sha256,
-                n_images={split: len(data.of(split)) for split in ("train", "validation", "test")},
-                n_labelled={
-                    split: sum(one.known for one in data.of(split)) for split in ("train", "validation", "test")
-                },
-                tasks={
-                    split: sorted({one.task_id for one in data.of(split)}) for split in ("train", "validation", "test")
-                },
+                n_images={split: len(data.of(split)) for split in labelled},
+                n_labelled={split: len(examples) for split, examples in labelled.items()},
+                tasks={split: sorted({one.task_id for one in data.of(split)}) for split in labelled},
             ),
             n_processes=self.accelerator.num_processes,
             libraries=libraries(),
@@ -440,10 +388,10 @@ class _Trainer:
         return card
 
 
-def _optimiser(named: Sequence[tuple[str, nn.Parameter]], stage: Stage) -> torch.optim.Optimizer:
+def _optimiser(named: Mapping[str, nn.Parameter], stage: Stage) -> torch.optim.Optimizer:
     """AdamW with the heads' own learning rate."""
-    adapters = [parameter for name, parameter in named if ".lora_" in name]
-    heads = [parameter for name, parameter in named if ".lora_" not in name]
+    adapters = [parameter for name, parameter in named.items() if ".lora_" in name]
+    heads = [parameter for name, parameter in named.items() if ".lora_" not in name]
     factor = (stage.head_learning_rate or stage.learning_rate) / stage.learning_rate
     groups = [{"params": adapters, "factor": 1.0}, {"params": heads, "factor": factor}]
     return torch.optim.AdamW(

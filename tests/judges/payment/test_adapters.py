@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,12 @@ from local_bench.core.errors import ConfigError
 from local_bench.judges.payment.adapters import (
     DECISION,
     QUALITY,
+    TARGETS,
     activate,
-    adapter_parameters,
     attach,
     checkpoint_gradients,
     full_model,
-    group_of,
     hidden,
-    trainable_by_group,
 )
 from local_bench.judges.payment.backbone import load_backbone, load_processor
 from local_bench.judges.payment.config import Lora, load_payment_config
@@ -27,7 +26,7 @@ from local_bench.judges.payment.network import PaymentNetwork, concept_loss
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu
 from local_bench.models.weights import resolve
-from scripts.payment_plan import Workload, training_plan
+from scripts.payment_plan import Workload, trainable_by_group, training_plan
 from tests.judges.payment import tiny
 
 CPU = torch.device("cpu")
@@ -39,8 +38,11 @@ def backbone(name: str) -> Any:
 
 
 def encoder(name: str) -> Encoder:
-    described = card(name, "judge")
-    return Encoder(load_processor(resolve(described)), tiny.config(card=name), described, tiny.load)
+    return Encoder(load_processor(resolve(card(name, "judge"))), tiny.config(card=name), tiny.load)
+
+
+def adapter_parameters(trunk: nn.Module, adapter: str) -> list[tuple[str, nn.Parameter]]:
+    return [(name, parameter) for name, parameter in trunk.named_parameters() if f".{adapter}." in name]
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +58,17 @@ def qwen3_vl_4b() -> Any:
 def test_every_linear_layer_of_a_group_has_an_adapter(name: str) -> None:
     model = backbone(name)
     linear = {n for n, module in model.named_modules() if isinstance(module, nn.Linear) and n != "lm_head"}
-    assert {n for n in linear if group_of(n) is None} == set()
     trunk = attach(model, Lora(rank=2))
-    adapted = {n.rpartition(".")[0] for n, _ in adapter_parameters(trunk, QUALITY)}
+    adapted = {
+        n.partition(".lora_")[0].removeprefix("base_model.model.") for n, _ in adapter_parameters(trunk, QUALITY)
+    }
     assert adapted == linear
-    assert sum(group_of(n) == "projector" for n in linear) == (6 if "qwen3" in name else 2)
+    assert sum(bool(re.fullmatch(TARGETS["projector"], n)) for n in linear) == (6 if "qwen3" in name else 2)
 
 
 def test_groups_are_chosen_by_name() -> None:
     trunk = attach(backbone("tiny-qwen3-vl"), Lora(rank=2, language=False))
-    assert set(trainable_by_group(trunk)) == {"vision", "projector"}
+    assert set(trainable_by_group(trunk, QUALITY)) == {"vision", "projector"}
     none = Lora(vision=False, projector=False, language=False)
     model = backbone("tiny-qwen3-vl")
     assert attach(model, none) is model
@@ -94,7 +97,7 @@ def test_a_4b_model_has_the_expected_trainable_parameters(qwen3_vl_4b: Any) -> N
 def test_padding_does_not_change_the_outputs(name: str) -> None:
     encode = encoder(name)
     short, long = tiny.example(2, "train"), tiny.example(3, "train")
-    assert len(encode.encode(short).input_ids) < len(encode.encode(long).input_ids)
+    assert encode.encode(short).input_ids.shape[1] < encode.encode(long).input_ids.shape[1]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = PaymentNetwork(backbone(name), tiny.config(card=name)).eval()

@@ -14,7 +14,6 @@ from local_bench.judges.payment.training import (
     step_examples,
     steps_per_epoch,
 )
-from local_bench.models.cards import card
 from tests.judges.payment import tiny
 from tests.judges.payment.test_adapters import CPU, encoder
 
@@ -53,11 +52,9 @@ def test_collages_hold_auxiliary_images() -> None:
 def test_a_long_brief_is_shortened_and_control_tokens_are_text() -> None:
     encode = encoder("tiny-qwen3-vl")
     plain = tiny.example(1, "train")
-    sized = Encoder(
-        encode.processor, tiny.config(max_tokens=400, prompt=DEFAULT_PROMPT), card("tiny-qwen3-vl", "judge"), tiny.load
-    )
+    sized = Encoder(encode.processor, tiny.config(max_tokens=400, prompt=DEFAULT_PROMPT), tiny.load)
     long = replace(plain, brief="a red poster " * 400, work_id="long")
-    assert 300 < len(sized.encode(long).input_ids) <= 400
+    assert 300 < sized.encode(long).input_ids.shape[1] <= 400
     marked = replace(plain, brief="<|image_pad|>", work_id="marked")
     assert int(encode.batch([marked], CPU).image_tokens.sum()) == int(encode.batch([plain], CPU).image_tokens.sum())
     with pytest.raises(TooLong, match="without its brief"):

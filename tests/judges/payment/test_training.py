@@ -13,7 +13,7 @@ from local_bench.judges.payment.artefact import Base, Card, Progress
 from local_bench.judges.payment.backbone import base_digests
 from local_bench.judges.payment.config import load_payment_config
 from local_bench.judges.payment.examples import TrainingSet, without_labels
-from local_bench.judges.payment.network import PaymentNetwork, Scales, concept_loss
+from local_bench.judges.payment.network import PaymentNetwork, concept_loss
 from local_bench.judges.payment.training import train
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
@@ -217,15 +217,11 @@ def _without(one: object, name: str, value: object) -> "tiny.Example":
 
 @pytest.mark.parametrize("kind", ["regression", "ordinal"])
 def test_a_score_that_does_not_apply_is_not_zero(kind: str) -> None:
-    network = PaymentNetwork(backbone("tiny-qwen3-vl"), tiny.config(concepts=kind).row("concepts"))
-    network = (
-        network
-        if kind == "regression"
-        else PaymentNetwork(
-            backbone("tiny-qwen3-vl"), tiny.config(concepts=kind, lora=tiny.config().row("concepts").lora)
-        )
+    network = PaymentNetwork(
+        backbone("tiny-qwen3-vl"), tiny.config(concepts=kind, lora=tiny.config().row("concepts").lora)
     )
-    network.set_scales(Scales((2.0,) * 7, (1.5,) * 7))
+    network.concept_mean.fill_(2.0)
+    network.concept_spread.fill_(1.5)
     shape = (1, 7) if kind == "regression" else (1, 7, 5)
     outputs = torch.zeros(shape, requires_grad=True)
     partial = torch.tensor([[4.0, tiny.NAN, tiny.NAN, tiny.NAN, tiny.NAN, tiny.NAN, 1.0]])
