@@ -1,6 +1,6 @@
 """Association of scores with human acceptance (ServImage, sec. 5.5, figs. 3 and 5)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,19 +113,26 @@ def auc_interval(
     """95 % percentile cluster bootstrap interval of the area under the ROC curve over tasks; None for fewer than
     `LEAST_TASKS` tasks or where most resamples have only one class."""
     rows, codes = by_content(tasks, numbers, accepted)
-    n_tasks = int(codes[-1]) + 1
-    if n_tasks < LEAST_TASKS:
+    if codes[-1] + 1 < LEAST_TASKS:
         return None
-    order = np.argsort(numbers[rows], kind="stable")
-    numbers, accepted, codes = numbers[rows][order], accepted[rows][order], codes[order]
-    starts = np.flatnonzero(np.diff(numbers, prepend=-np.inf) != 0)  # of runs of equal numbers
-    areas = []
-    for counts in resampled_counts(n_tasks, n_resamples, seed):
-        for count in counts:
-            weights = count[codes]
-            paid = np.add.reduceat(weights * accepted, starts)
-            not_paid = np.add.reduceat(weights * ~accepted, starts)
-            pairs = paid.sum() * not_paid.sum()
-            if pairs:
-                areas.append(float(paid @ (np.cumsum(not_paid) - not_paid / 2) / pairs))
+    areas = [
+        float(paid @ (np.cumsum(not_paid) - not_paid / 2) / (paid.sum() * not_paid.sum()))
+        for paid, not_paid in resampled_ranking(numbers[rows], accepted[rows], codes, seed, n_resamples)
+    ]
     return ends(np.sort(areas), 0.025, 0.975) if 2 * len(areas) >= n_resamples else None
+
+
+def resampled_ranking(
+    numbers: Floats, accepted: Bools, tasks: NDArray[np.intp], seed: int, n_resamples: int
+) -> Iterator[tuple[Floats, Floats]]:
+    """Yield the counts of accepted and of rejected images at each distinct number, ascending, of the resamples of the
+    tasks that have both; `tasks` (images,) are numbers from 0."""
+    order = np.argsort(numbers, kind="stable")
+    starts = np.flatnonzero(np.diff(numbers[order], prepend=-np.inf) != 0)
+    for counts in resampled_counts(int(tasks.max()) + 1, n_resamples, seed):
+        for count in counts:
+            weights = count[tasks[order]]
+            paid = np.add.reduceat(weights * accepted[order], starts)
+            not_paid = np.add.reduceat(weights * ~accepted[order], starts)
+            if paid.any() and not_paid.any():
+                yield paid, not_paid

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.settle.bootstrap import Statistic, by_content, percentile, resampled_counts, task_sums
+from local_bench.settle.bootstrap import Statistic, by_content, percentile, task_sums
 from local_bench.settle.discrimination import Bools, auc, pr_auc, quality
-from local_bench.settle.explain import LEAST_TASKS, auc_interval
+from local_bench.settle.explain import LEAST_TASKS, auc_interval, resampled_ranking
 from local_bench.settle.intervals import Floats
 
 RESAMPLES = 10_000
@@ -132,17 +132,11 @@ def _pr_auc(p: Floats, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measur
     value = pr_auc(p, yes)
     if value is None or len(np.unique(tasks)) < LEAST_TASKS:
         return Measured(value, None, None)
-    order = np.argsort(-p, kind="stable")
-    codes, ordered = tasks[order], yes[order]
-    last = np.flatnonzero(np.concatenate([np.diff(p[order]) != 0, [True]]))  # of runs of equal probabilities
     drawn = []
-    for counts in resampled_counts(int(tasks.max()) + 1, RESAMPLES, seed):
-        for count in counts:
-            weights = count[codes]
-            hits, n = np.cumsum(weights * ordered)[last], np.cumsum(weights)[last]
-            if 0 < hits[-1] < n[-1]:
-                precision = np.divide(hits, n, out=np.zeros_like(hits), where=n > 0)
-                drawn.append(float((np.diff(hits, prepend=0.0) * precision).sum() / hits[-1]))
+    for paid, not_paid in resampled_ranking(p, yes, tasks, seed, RESAMPLES):
+        hits, n = np.cumsum(paid[::-1]), np.cumsum((paid + not_paid)[::-1])
+        precision = np.divide(hits, n, out=np.zeros_like(hits), where=n > 0)
+        drawn.append(float((paid[::-1] * precision).sum() / hits[-1]))
     if 2 * len(drawn) < RESAMPLES:
         return Measured(value, None, None)
     low, high = np.quantile(drawn, [0.025, 0.975])

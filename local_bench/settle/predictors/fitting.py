@@ -5,8 +5,9 @@ reported quality is out-of-fold as well: for each fold, model and calibration ar
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,35 +41,47 @@ class Fitted:
     n_unlabelled: int
 
 
-def fit_concepts(
-    features: Features,
-    labels: ArrayLike,
-    *,
-    folds: int = FOLDS,
-    seed: int = 0,
-) -> Fitted:
+def fit_concepts(features: Features, labels: ArrayLike, *, folds: int = FOLDS, seed: int = 0) -> Fitted:
     """Fit a calibrated model of the annotations `labels` (images,): 1 for accepted, 0 for rejected, NaN for none.
 
     Logistic regression on standardised columns (L2, C = 1) with Platt's calibration. UserError for fewer than two
     orders with, or without, an accepted image.
     """
-    used, accepted, n_unscored, n_unlabelled = _annotated(features, labels)
-    folds = _folds(used, accepted, folds)
-    guesses = _guesses(used, accepted, folds, seed)
-    model = _fit(used, accepted, folds, seed)
-    return Fitted(model, quality(guesses, accepted, used.tasks), n_unscored, n_unlabelled)
+    return _with_quality(features, labels, folds, seed, partial(_fit, seed=seed))
 
 
-def out_of_fold(
+def fit_rule(
+    features: Features, labels: ArrayLike, thresholds: Mapping[str, float], *, folds: int = FOLDS, seed: int = 0
+) -> Fitted:
+    """The threshold rule with the annotated acceptance rates of what it accepts and rejects; `labels` as above."""
+    return _with_quality(features, labels, folds, seed, lambda used, accepted, _: _rule(used, accepted, thresholds))
+
+
+def _with_quality(
     features: Features,
     labels: ArrayLike,
-    *,
-    folds: int = FOLDS,
-    seed: int = 0,
-) -> Floats:
+    folds: int,
+    seed: int,
+    fit: Callable[[Features, Bools, int], Rule | ConceptModel],
+) -> Fitted:
+    used, accepted = _annotated(features, labels)
+    folds = _folds(used, accepted, folds)
+    guesses = np.full(len(accepted), np.nan)
+    for train, test in _splits(used.tasks, accepted, folds, seed):
+        guesses[test] = fit(used.rows(train), accepted[train], folds).probabilities(used.rows(test)).values
+    labelled = ~np.isnan(np.asarray(labels, dtype=np.float64))
+    return Fitted(
+        fit(used, accepted, folds),
+        quality(guesses, accepted, used.tasks),
+        n_unscored=int(labelled.sum()) - len(accepted),
+        n_unlabelled=int((~labelled).sum()),
+    )
+
+
+def out_of_fold(features: Features, labels: ArrayLike, *, folds: int = FOLDS, seed: int = 0) -> Floats:
     """(images,) probabilities, with or without a label, each by a model that was fitted to the labels of other orders;
     NaN for images without a score. UserError as `fit_concepts`."""
-    used, accepted, _, _ = _annotated(features, labels)
+    used, accepted = _annotated(features, labels)
     folds = _folds(used, accepted, folds)
     probabilities = _fit(used, accepted, folds, seed).probabilities(features).values.copy()
     for train, test in _splits(used.tasks, accepted, folds, seed):
@@ -76,28 +89,6 @@ def out_of_fold(
         here = np.isin(features.tasks, used.tasks[test])
         probabilities[here] = part.probabilities(features.rows(here)).values
     return probabilities
-
-
-def _guesses(used: Features, accepted: Bools, folds: int, seed: int) -> Floats:
-    guesses = np.full(len(accepted), np.nan)
-    for train, test in _splits(used.tasks, accepted, folds, seed):
-        part = _fit(used.rows(train), accepted[train], folds, seed)
-        guesses[test] = part.probabilities(used.rows(test)).values
-    return guesses
-
-
-def fit_rule(
-    features: Features, labels: ArrayLike, thresholds: Mapping[str, float], *, folds: int = FOLDS, seed: int = 0
-) -> Fitted:
-    """The threshold rule with the annotated acceptance rates of what it accepts and rejects; `labels` as above."""
-    used, accepted, n_unscored, n_unlabelled = _annotated(features, labels)
-    folds = _folds(used, accepted, folds)
-    guesses = np.full(len(accepted), np.nan)
-    for train, test in _splits(used.tasks, accepted, folds, seed):
-        part = _rule(used.rows(train), accepted[train], thresholds)
-        guesses[test] = part.probabilities(used.rows(test)).values
-    rule = _rule(used, accepted, thresholds)
-    return Fitted(rule, quality(guesses, accepted, used.tasks), n_unscored, n_unlabelled)
 
 
 def fit_held_out(
@@ -111,9 +102,9 @@ def fit_held_out(
     """Fit a model to the training tasks and its calibration to the validation tasks; with fewer than LEAST_VALIDATION
     accepted or rejected validation images the calibration is fitted out of fold on the training tasks. UserError as
     `fit_concepts`."""
-    used, accepted, _, _ = _annotated(train, train_labels)
+    used, accepted = _annotated(train, train_labels)
     folds = _folds(used, accepted, FOLDS)
-    held, decided, _, _ = _annotated(validation, validation_labels)
+    held, decided = _annotated(validation, validation_labels)
     if not enough_to_calibrate(decided):
         return _fit(used, accepted, folds, seed)
     layout = _layout(used)
@@ -148,7 +139,7 @@ def tune_rule(features: Features, labels: ArrayLike, names: Sequence[str]) -> Ru
     """The threshold rule on the scores `names` with the highest accuracy on these images, exactly: of all combinations
     of thresholds among each score's values (at most 41 of its quantiles, fewer with more than three scores) and one
     above its maximum. Of equal rules the first has the lowest thresholds. UserError as `fit_concepts`."""
-    used, accepted, _, _ = _annotated(features, labels)
+    used, accepted = _annotated(features, labels)
     _folds(used, accepted, FOLDS)
     columns = [used.names.index(name) for name in names]
     steps = max(2, min(_STEPS, int(_COMBINATIONS ** (1 / len(columns)))) - 1)
@@ -183,11 +174,11 @@ def _rule(features: Features, accepted: Bools, thresholds: Mapping[str, float]) 
     return Rule(dict(thresholds), paid[0], paid[1])
 
 
-def _annotated(features: Features, labels: ArrayLike) -> tuple[Features, Bools, int, int]:
+def _annotated(features: Features, labels: ArrayLike) -> tuple[Features, Bools]:
+    """The images with an annotation and all scores, and whether each is accepted."""
     decisions = np.asarray(labels, dtype=np.float64)
-    labelled = ~np.isnan(decisions)
-    used = labelled & features.known
-    return features.rows(used), decisions[used] >= 0.5, int((labelled & ~used).sum()), int((~labelled).sum())
+    used = ~np.isnan(decisions) & features.known
+    return features.rows(used), decisions[used] >= 0.5
 
 
 def _folds(features: Features, accepted: Bools, folds: int) -> int:

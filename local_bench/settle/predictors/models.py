@@ -9,7 +9,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
@@ -22,16 +22,6 @@ from local_bench.settle.predictors.revenue import Decisions, Probabilities
 
 NOTHING_APPLIES = "nothing that decides applies to it"
 NO_LOG_ODDS = "the model gave no prediction"
-
-
-class Predictor(Protocol):
-    """Predicts acceptance of images."""
-
-    def decisions(self, features: Features) -> Decisions:
-        """Predicted decisions."""
-
-    def probabilities(self, features: Features) -> Probabilities:
-        """Predicted probabilities. UserError if the predictor has none."""
 
 
 @dataclass(frozen=True)
