@@ -307,12 +307,12 @@ def zero_shot(
     read_run_config(run_dir)  # raises if it is not a run directory
     config = load_config_to_judge(run_dir / "run.yaml", (*chosen, *settings), allow_remote=allow_remote)
     with RunDir.open(run_dir) as run, progress() as bars:
-        result = judge_payment(run, config.required_judge, with_scores, out, bars)
+        lines, n_existing = judge_payment(run, config.required_judge, with_scores, out, bars)
     if as_json:
-        rows = [line.model_dump(mode="json") for line in result.lines]
-        show_json({"written": str(out), "n_there": result.n_existing, "predictions": rows})
+        rows = [line.model_dump(mode="json") for line in lines]
+        show_json({"written": str(out), "n_there": n_existing, "predictions": rows})
     else:
-        show(predictions_text(result.lines))
+        show(predictions_text(lines))
     return 0
 
 

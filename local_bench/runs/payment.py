@@ -5,7 +5,8 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from PIL import Image
 from local_bench.core.errors import ImageError, UserError
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.judges.payment.config import PaymentConfig
-from local_bench.judges.payment.examples import CONCEPTS, HIGHEST, Example, TrainingSet, without_labels
+from local_bench.judges.payment.examples import CONCEPTS, HIGHEST, Example, Load, TrainingSet, without_labels
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import verdicts_of
 from local_bench.runs.store import CandidateRow
@@ -22,9 +23,7 @@ from local_bench.settle.predictors.splits import split_of, task_digest
 
 if TYPE_CHECKING:
     from local_bench.judges.payment.artefact import Card
-    from local_bench.judges.payment.predict import Prediction
 
-CARD = "card.json"
 MODEL = "model"
 """The payment model's folder in that of its predictor."""
 POINTS = ("points_own", "points_met", "points_lowest", "points_all")
@@ -127,31 +126,17 @@ def _concept(score: Score | None) -> float:
     return min(max(float(score.value), 0.0), HIGHEST)
 
 
-class RunImages:
+def images_of(runs: Sequence[RunDir]) -> Load:
     """Loads images and inputs of several runs by pixel digest. Raises ImageError."""
+    *others, last = [run.image_store.load_any for run in runs]
 
-    def __init__(self, runs: Sequence[RunDir]) -> None:
-        self._runs = runs
+    def load(pixels_sha256: str) -> Image.Image:
+        for load_any in others:
+            with suppress(ImageError):
+                return load_any(pixels_sha256)
+        return last(pixels_sha256)
 
-    def __call__(self, pixels_sha256: str) -> Image.Image:
-        for i, run in enumerate(self._runs):
-            try:
-                return run.image_store.load_any(pixels_sha256)
-            except ImageError:
-                if i == len(self._runs) - 1:
-                    raise
-        raise ImageError(f"there is no run with the image {pixels_sha256}")
-
-
-def training_set(runs: Sequence[RunDir], decided: Sequence[Mapping[str, bool]], seed: int = 0) -> TrainingSet:
-    """The examples of all runs, with the annotators' decisions (work id -> accepted) of each. UserError if the numbers
-    of runs and decisions differ."""
-    if len(runs) != len(decided):
-        raise UserError(f"there are {len(runs)} runs and decisions for {len(decided)}: give annotations for each run")
-    examples = [
-        labelled for run, decisions in zip(runs, decided, strict=True) for labelled in examples_of(run, decisions, seed)
-    ]
-    return TrainingSet(tuple(examples), MEASURED)
+    return load
 
 
 def train_payment_model(
@@ -160,47 +145,33 @@ def train_payment_model(
     config: PaymentConfig,
     out: Path,
     *,
-    weights: str | None = None,
     device: str = "auto",
     report: Callable[[str], None] = lambda text: None,
 ) -> "Card":
-    """Train on the annotated images of `runs` and write the model to the folder `out`; the same call continues an
-    interrupted training. UserError as `judges.payment.training.train`, before weights are loaded."""
+    """Train on the images of `runs` with the annotators' decisions (work id -> accepted) of each, and write the model
+    to the folder `out`; the same call continues an interrupted training. UserError as
+    `judges.payment.training.train`, before weights are loaded."""
     from local_bench.judges.payment.training import train
 
-    data = training_set(runs, decided, config.seed)
-    return train(data, RunImages(runs), config, out, weights=weights, device=device, report=report)
+    of_runs = zip(runs, decided, strict=True)
+    examples = tuple(one for run, decisions in of_runs for one in examples_of(run, decisions, config.seed))
+    return train(TrainingSet(examples, MEASURED), images_of(runs), config, out, device=device, report=report)
 
 
-def predict_runs(
-    runs: Sequence[RunDir],
-    artefact: Path,
-    *,
-    weights: str | None = None,
-    device: str = "auto",
-    other_libraries: bool = False,
-) -> "Iterator[Prediction]":
-    """Yield a prediction for every image of `runs`, annotated or not. UserError if the artefact does not fit."""
+def log_odds_of(runs: Sequence[RunDir], artefact: Path, *, device: str = "auto") -> dict[str, float]:
+    """Work id -> log-odds of payment, for the images of `runs`, annotated or not, that have a prediction. UserError if
+    the artefact does not fit."""
     from local_bench.judges.payment.predict import load
 
-    model = load(artefact, weights=weights, device=device, other_libraries=other_libraries)
+    model = load(artefact, device=device)
     if model.card.measured_names not in ([], list(MEASURED)):
         raise UserError(f"{artefact} reads other measured scores than this release has: train it again")
-    for run in runs:
-        yield from model.predict(without_labels(examples_of(run, {})), RunImages([run]))
-
-
-def log_odds_of(
-    runs: Sequence[RunDir],
-    artefact: Path,
-    *,
-    weights: str | None = None,
-    device: str = "auto",
-    other_libraries: bool = False,
-) -> dict[str, float]:
-    """Work id -> log-odds of payment, for the images of `runs` that have a prediction; as `predict_runs`."""
-    predicted = predict_runs(runs, artefact, weights=weights, device=device, other_libraries=other_libraries)
-    return {prediction.work_id: prediction.log_odds for prediction in predicted if prediction.log_odds is not None}
+    return {
+        prediction.work_id: prediction.log_odds
+        for run in runs
+        for prediction in model.predict(without_labels(examples_of(run, {})), run.image_store.load_any)
+        if prediction.log_odds is not None
+    }
 
 
 def model_log_odds(kind: str, runs: Sequence[RunDir], folder: Path) -> dict[str, float] | None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -11,6 +12,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.yamlfile import Strict, check
+from local_bench.runs.store import CandidateRow
 
 
 class PredictionLine(Strict):
@@ -31,6 +33,11 @@ class PredictionLine(Strict):
     """The predictor, or the judge with its protocol and its question."""
     question_id: str | None = None
     """Identity of the judge's question; null for predictors."""
+
+
+def columns_of(row: CandidateRow) -> dict[str, Any]:
+    """The fields of a line that name its image."""
+    return {name: getattr(row, name) for name in ("work_id", "model", "task_id", "deliverable", "attempt")}
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,17 @@ The answers are predictions in a file of their own; nothing in the run changes.
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from local_bench.core.environment import isolate
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd
-from local_bench.core.types import Question, Score, Task, Verdict
+from local_bench.core.types import Question, Score, Task
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.judge import SaveInterval, judge_answers
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.judge_factory import judge_spec, numerics_of
-from local_bench.runs.prediction_file import PredictionLine, read_predictions, write_predictions
+from local_bench.runs.prediction_file import PredictionLine, columns_of, read_predictions, write_predictions
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
@@ -25,16 +24,6 @@ from local_bench.suites.servimage.questions import which_image
 RUBRIC, RUBRIC_WITH_SCORES = "payment", "payment_scores"
 FIELD = "pays"
 CUT = 0.5
-
-
-@dataclass(frozen=True)
-class ZeroShotResult:
-    """Outcome of a session."""
-
-    lines: list[PredictionLine]
-    """All lines of the file, in the plan's order."""
-    n_existing: int
-    """Lines that the file already had."""
 
 
 def payment_question(task: Task, deliverable: int, image: str, scores: Mapping[str, Score | None] | None) -> Question:
@@ -57,9 +46,12 @@ def _shown(score: Score | None) -> str:
     return "unknown" if score is None or score.value is None else f"{score.value:.2f}"
 
 
-def judge_payment(run: RunDir, config: JudgeConfig, with_scores: bool, out: Path, progress: Progress) -> ZeroShotResult:
+def judge_payment(
+    run: RunDir, config: JudgeConfig, with_scores: bool, out: Path, progress: Progress
+) -> tuple[list[PredictionLine], int]:
     """Send the question about every image of `run` to the judge and write its answers to `out`; answers that `out` has
-    are kept. UserError if `out` has other predictions; ServerError if the judge is unavailable."""
+    are kept. Returns the lines of the file, in the plan's order, and how many it already had. UserError if `out` has
+    other predictions; ServerError if the judge is unavailable."""
     isolate()
     from local_bench.generators.numerics import set_determinism
     from local_bench.runs.executors.local import local_judge_devices
@@ -69,15 +61,14 @@ def judge_payment(run: RunDir, config: JudgeConfig, with_scores: bool, out: Path
     spec = judge_spec(config, devices[0])
     numerics = numerics_of(config, devices)
     source = f"{config.label}, zero-shot, {config.protocol}{', with scores' if with_scores else ''}"
-    rows = [row for row in run.store.candidates() if row.image is not None]
-    questions = _questions(run, rows, with_scores)
+    rows = {row.work_id: row for row in run.store.candidates() if row.image is not None}
+    questions = _questions(run, list(rows.values()), with_scores)
     ids = {work_id: spec.question_id(question, numerics) for work_id, question in questions.items()}
     answers = _existing(out, ids)
-    result = ZeroShotResult([], len(answers))
+    n_existing = len(answers)
     faults = run.image_store.faulty(
         (sha for question in questions.values() for sha in question.images), run.config.engine.io_workers, either=True
     )
-    by_id = {row.work_id: row for row in rows}
     pending: dict[str, Question] = {}
     for work_id, question in questions.items():
         fault = next((faults[sha] for sha in question.images if sha in faults), None)
@@ -96,15 +87,22 @@ def judge_payment(run: RunDir, config: JudgeConfig, with_scores: bool, out: Path
             judge_answers(config, spec, devices, pending, load, log, progress, "would the client pay?")
         ) as answered:
             for work_id, verdict in answered:
-                answers[work_id] = _line(by_id[work_id], verdict, source, ids[work_id])
+                probability = verdict.value(FIELD)
+                answers[work_id] = PredictionLine(
+                    **columns_of(rows[work_id]),
+                    probability=probability,
+                    accepted=None if probability is None else probability >= CUT,
+                    unscored=verdict.unscored,
+                    source=source,
+                    question_id=ids[work_id],
+                )
                 if pace.due:
                     with pace.saving():
                         write_predictions(lines(), out)
     finally:  # answers received so far are kept if the judge fails
         if answers:
             write_predictions(lines(), out)
-    result.lines.extend(lines())
-    return result
+    return lines(), n_existing
 
 
 def _questions(run: RunDir, rows: list[CandidateRow], with_scores: bool) -> dict[str, Question]:
@@ -133,19 +131,3 @@ def _existing(out: Path, ids: Mapping[str, str]) -> dict[str, PredictionLine]:
             f"{out} has predictions of another judge, question, machine or run: give a new file, or remove it"
         )
     return existing
-
-
-def _line(row: CandidateRow, verdict: Verdict, source: str, question_id: str) -> PredictionLine:
-    probability = verdict.value(FIELD)
-    return PredictionLine(
-        work_id=row.work_id,
-        model=row.model,
-        task_id=row.task_id,
-        deliverable=row.deliverable,
-        attempt=row.attempt,
-        probability=probability,
-        accepted=None if probability is None else probability >= CUT,
-        unscored=verdict.unscored,
-        source=source,
-        question_id=question_id,
-    )

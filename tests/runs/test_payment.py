@@ -11,7 +11,6 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from local_bench.analysis.predictors.images import labelled_images
 from local_bench.cli.main import main
-from local_bench.core.errors import UserError
 from local_bench.core.types import Verdict
 from local_bench.judges.payment.artefact import CARD
 from local_bench.judges.payment.backbone import folder_of
@@ -26,9 +25,7 @@ from local_bench.runs.payment import (
     examples_of,
     log_odds_of,
     point_inputs,
-    predict_runs,
     train_payment_model,
-    training_set,
 )
 from local_bench.runs.rundir import RunDir
 from scripts.payment_plan import TrainingPlan, Workload, training_plan
@@ -103,13 +100,13 @@ def test_both_stages_train_on_a_run_and_predict_another(runs: tuple[Path, Path],
         card = train_payment_model([run], [decided(run)], settings, tmp_path / "model", device="cpu")
         assert (tmp_path / "model" / CARD).is_file()
         assert card.measured_names == list(MEASURED)
-        found = list(predict_runs([other], tmp_path / "model", device="cpu"))
+        found = log_odds_of([other], tmp_path / "model", device="cpu")
         odds = log_odds_of([run, other], tmp_path / "model", device="cpu")
         images = {row.work_id for row in other.store.candidates() if row.image}
-    assert {one.work_id for one in found} == images
-    assert all(one.log_odds is not None and math.isfinite(one.log_odds) for one in found)
-    assert len({one.log_odds for one in found}) > 1
-    assert {one.work_id: one.log_odds for one in found}.items() <= odds.items()
+    assert set(found) == images
+    assert all(map(math.isfinite, found.values()))
+    assert len(set(found.values())) > 1
+    assert found.items() <= odds.items()
     assert len(odds) > len(found)
     unjudged = replace(tiny.example(0, "test"), measured=(math.nan,) * len(MEASURED))
     (one,) = load(tmp_path / "model", device="cpu").predict([unjudged], tiny.load)
@@ -196,8 +193,3 @@ def test_a_training_is_planned_from_the_backbones_config() -> None:
     frozen = planned(tiny.config().row("frozen"), Workload(100, 64, 1, train=1000))
     assert frozen.trainable == {}
     assert frozen.hours["stage 1"] == 0
-
-
-def test_decisions_are_given_for_each_run(runs: tuple[Path, Path]) -> None:
-    with RunDir.open(runs[0]) as run, pytest.raises(UserError, match="1 runs and decisions for 0"):
-        training_set([run], [])

@@ -1,6 +1,7 @@
 """Predictions of payment for the images of a run."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from local_bench.analysis.predictors.card import Card
 from local_bench.analysis.predictors.inputs import check_inputs
 from local_bench.analysis.predictors.training import odds_of
 from local_bench.core.errors import UserError
-from local_bench.runs.prediction_file import PredictionLine
+from local_bench.runs.prediction_file import PredictionLine, columns_of
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.models import Calibrated, Rule, loads
@@ -57,26 +58,14 @@ def predictions(
     index = {key: i for i, key in enumerate(keys)}
     lines = []
     for row in rows:
-        candidate, i = row.candidate, index.get(row.candidate.work_id)
+        i = index.get(row.candidate.work_id)
         if i is None:
-            predicted: tuple[float | None, bool | None, str | None] = (None, None, NO_IMAGE)
+            predicted: dict[str, Any] = {"unscored": NO_IMAGE}
         elif decided.known[i] and not np.isnan(probabilities.values[i]):
-            predicted = (float(probabilities.values[i]), bool(decided.accepted[i]), None)
+            predicted = {"probability": float(probabilities.values[i]), "accepted": bool(decided.accepted[i])}
         else:
-            predicted = (None, None, decided.unscored.get(i) or probabilities.unscored[i])
-        lines.append(
-            PredictionLine(
-                work_id=candidate.work_id,
-                model=candidate.model,
-                task_id=candidate.task_id,
-                deliverable=candidate.deliverable,
-                attempt=candidate.attempt,
-                probability=predicted[0],
-                accepted=predicted[1],
-                unscored=predicted[2],
-                source=f"predictor ({card.kind})",
-            )
-        )
+            predicted = {"unscored": decided.unscored.get(i) or probabilities.unscored[i]}
+        lines.append(PredictionLine(**columns_of(row.candidate), **predicted, source=f"predictor ({card.kind})"))
     return lines
 
 
