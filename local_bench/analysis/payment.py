@@ -1,6 +1,5 @@
 """What explains human payment decisions on a run's images, and predictors of them (ServImage, sec. 5.5, table 12)."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.types import Score
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import OutcomeRow
 from local_bench.settle.discrimination import Bin
 from local_bench.settle.explain import COMPOSITE, Explained, acceptance_by_score, composite, explained
 from local_bench.settle.failures import Failures, Ties, dominant, failures
@@ -51,18 +51,19 @@ class _Images:
     """The generated images of all models: first attempts, or all attempts if the benchmark's protocol has several
     (HYPE-EDIT-1)."""
 
-    work_ids: list[str]
-    models: list[str]
-    categories: list[str]
-    pays: list[int]
-    task_ids: list[str]
+    rows: list[OutcomeRow]
     scores: list[dict[str, Score]]
     labels: Floats
     notes: list[str]
 
     def features(self, names: Sequence[str]) -> Features:
-        of_images = [list(by_name.values()) for by_name in self.scores]
-        return feature_table(of_images, self.categories, self.pays, self.task_ids, names)
+        return feature_table(
+            [list(by_name.values()) for by_name in self.scores],
+            [row.category for row in self.rows],
+            [row.part_micro_usd for row in self.rows],
+            [row.candidate.task_id for row in self.rows],
+            names,
+        )
 
     def others(self, thresholds: Mapping[str, float]) -> list[str]:
         """Names of the scores without a threshold."""
@@ -82,15 +83,33 @@ def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
     images = _labelled(run, people, thresholds)
     concepts = images.features(tuple(thresholds))
     others = images.others(thresholds)
-    predictors, not_fitted = _fitted(concepts, images.labels, thresholds)
+    models = np.array([row.candidate.model for row in images.rows], dtype=object)
+    of_models = {
+        model: (concepts.rows(models == model), images.labels[models == model]) for model in sorted(set(models))
+    }
+    predictors, not_fitted = dict[str, Fitted](), None
+    try:
+        rule, logistic = fit_rule(concepts, images.labels, thresholds), fit_concepts(concepts, images.labels)
+        predictors = {"rule": rule, "logistic": logistic}
+    except UserError as e:
+        not_fitted = str(e)
     return Payment(
         explained=explained(concepts, images.labels)
         + explained(images.features(others), images.labels, together=False, lower_is_better=_lower(run, others)),
         by_composite=acceptance_by_score(concepts, images.labels),
         failures=failures(images.features(images.dimensions(thresholds)), images.labels, ties),
         predictors=predictors,
-        expected={name: _expected(fitted, concepts, images.models) for name, fitted in predictors.items()},
-        realised=_realised(images),
+        expected={
+            name: {
+                model: fitted.predictor.probabilities(part).expected_revenue(part.price_micro_usd, part.tasks)
+                for model, (part, _) in of_models.items()
+            }
+            for name, fitted in predictors.items()
+        },
+        realised={
+            model: Decisions(labels == 1, ~np.isnan(labels)).realised_revenue(part.price_micro_usd)
+            for model, (part, labels) in of_models.items()
+        },
         not_fitted=not_fitted,
         notes=images.notes,
     )
@@ -129,8 +148,8 @@ def predicted(run: RunDir, people: Path) -> dict[str, bool | None]:
     images = _labelled(run, people, thresholds)
     probabilities = out_of_fold(images.features(tuple(thresholds)), images.labels)
     return {
-        work_id: None if np.isnan(p) else bool(p >= 0.5)
-        for work_id, p in zip(images.work_ids, probabilities, strict=True)
+        row.candidate.work_id: None if np.isnan(p) else bool(p >= 0.5)
+        for row, p in zip(images.rows, probabilities, strict=True)
     }
 
 
@@ -159,31 +178,34 @@ def rejected(run: RunDir, people: Path) -> dict[str, RejectedImage]:
         scores = {name: float(table.scores[i, k]) for k, name in enumerate(table.names) if table.applies[i, k]}
         name = table.names[dimension]
         if name not in worst or scores[name] < worst[name].scores[name]:
-            worst[name] = RejectedImage(name, images.models[i], images.categories[i], images.task_ids[i], scores)
+            row = images.rows[i]
+            worst[name] = RejectedImage(name, row.candidate.model, row.category, row.candidate.task_id, scores)
     return {name: worst[name] for name in table.names if name in worst}
 
 
 def _labelled(run: RunDir, people: Path, thresholds: Mapping[str, float]) -> "_Images":
     """The images with their annotations."""
-    scores = _scores(run)
-    return _images(run, scores, _annotations(run, people, thresholds, scores))
+    scores = run.store.scores_by_candidate()
+    annotations = _annotations(run, people, thresholds, scores)
+    decided = annotations.decisions()
+    outcomes = run.store.outcomes(counted_attempt(run.config))
+    rows = sorted((row for row in outcomes if row.candidate.image), key=lambda row: row.candidate.work_id)
+    return _Images(
+        rows,
+        [scores.get(row.candidate.work_id, {}) for row in rows],
+        np.array([float(decided.get(row.candidate.work_id, np.nan)) for row in rows]),
+        annotations.sampling_notes,
+    )
 
 
 def annotated_by_people(run: RunDir, people: Path) -> Annotations:
     """The annotations in `people` (`load_annotations`). UserError if they cannot be read."""
-    return _annotations(run, people, thresholds_of(run.config), _scores(run))
+    return _annotations(run, people, thresholds_of(run.config), run.store.scores_by_candidate())
 
 
 def decided_by_people(run: RunDir, people: Path) -> dict[str, bool]:
     """Work id -> the annotators' consensus decision, where there is one. Raises as `annotated_by_people`."""
     return annotated_by_people(run, people).decisions()
-
-
-def _scores(run: RunDir) -> dict[str, dict[str, Score]]:
-    by_kind: dict[str, dict[str, Score]] = defaultdict(dict)
-    for row in sorted(run.store.scores(), key=lambda row: (row.work_id, row.kind, row.score.name)):
-        by_kind[row.work_id][row.score.name] = row.score
-    return by_kind
 
 
 def _annotations(
@@ -193,50 +215,3 @@ def _annotations(
         w: {s.name for s in by_name.values() if s.applies and s.name in thresholds} for w, by_name in scores.items()
     }
     return load_annotations(people, run, applies)
-
-
-def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], annotations: Annotations) -> _Images:
-    decided = annotations.decisions()
-    outcomes = run.store.outcomes(counted_attempt(run.config))
-    rows = sorted((row for row in outcomes if row.candidate.image), key=lambda row: row.candidate.work_id)
-    return _Images(
-        [row.candidate.work_id for row in rows],
-        [row.candidate.model for row in rows],
-        [row.category for row in rows],
-        [row.part_micro_usd for row in rows],
-        [row.candidate.task_id for row in rows],
-        [scores.get(row.candidate.work_id, {}) for row in rows],
-        np.array([float(decided.get(row.candidate.work_id, np.nan)) for row in rows]),
-        annotations.sampling_notes,
-    )
-
-
-def _fitted(
-    concepts: Features, labels: Floats, thresholds: Mapping[str, float]
-) -> tuple[dict[str, Fitted], str | None]:
-    try:
-        return {
-            "rule": fit_rule(concepts, labels, thresholds),
-            "logistic": fit_concepts(concepts, labels),
-        }, None
-    except UserError as e:
-        return {}, str(e)
-
-
-def _realised(images: _Images) -> dict[str, RealisedRevenue]:
-    labelled, pays, of_model = ~np.isnan(images.labels), np.array(images.pays), np.array(images.models, dtype=object)
-    return {
-        model: Decisions(images.labels[rows] == 1, labelled[rows]).realised_revenue(pays[rows])
-        for model in sorted(set(images.models))
-        for rows in [of_model == model]
-    }
-
-
-def _expected(fitted: Fitted, concepts: Features, models: Sequence[str]) -> dict[str, ExpectedRevenue]:
-    """Expected revenue by model."""
-    of_model = np.array(models, dtype=object)
-    return {
-        model: fitted.predictor.probabilities(part).expected_revenue(part.price_micro_usd, part.tasks)
-        for model in sorted(set(models))
-        for part in [concepts.rows(np.flatnonzero(of_model == model))]
-    }
