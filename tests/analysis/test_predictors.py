@@ -250,9 +250,3 @@ def test_log_odds_of_a_model_that_reads_images_are_calibrated_and_used(opened):
         predictions(card, a)
     with pytest.raises(UserError, match="infinite"):
         predictions(card, a, log_odds=noisy | {lines[0].work_id: float("inf")})
-
-
-def test_annotation_files_are_counted(opened):
-    both, files = opened
-    with pytest.raises(UserError, match="2 runs and 1 files of annotations"):
-        train(both, files[:1])

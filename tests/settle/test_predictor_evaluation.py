@@ -147,19 +147,20 @@ def test_the_tuned_rule_can_reject_everything():
 
 
 def test_calibration_on_other_tasks_repairs_overconfidence():
-    """Log-odds three times too large, on validation tasks; measured on test tasks."""
+    """Log-odds three times too large and shifted, on validation tasks; measured on test tasks."""
     rng = np.random.default_rng(0)
     odds = rng.normal(0, 1.5, 4000)
     paid = (rng.random(4000) < 1 / (1 + np.exp(-odds))).astype(float)
+    said = 3 * odds + 1
     validation, test = slice(0, 2000), slice(2000, 4000)
-    model = fit_calibration(3 * odds[validation], paid[validation])
+    model = fit_calibration(said[validation], paid[validation])
     assert loads(dumps(model)) == model
     tasks = np.arange(2000)
-    before = evaluate(Platt(1, 0).probabilities(3 * odds[test]), paid[test] > 0, tasks, ("a",) * 2000)
-    after = evaluate(model.probabilities(3 * odds[test]).values, paid[test] > 0, tasks, ("a",) * 2000)
+    before = evaluate(Platt(1, 0).probabilities(said[test]), paid[test] > 0, tasks, ("a",) * 2000)
+    after = evaluate(model.probabilities(said[test]).values, paid[test] > 0, tasks, ("a",) * 2000)
     assert after.ece.value < 0.5 * before.ece.value
     assert after.brier.value < before.brier.value
-    assert model.calibration.slope == pytest.approx(1 / 3, abs=0.05)
+    assert (model.calibration.slope, model.calibration.intercept) == pytest.approx((1 / 3, -1 / 3), abs=0.05)
 
 
 def test_calibrating_a_models_log_odds_needs_enough_of_both(guesses):

@@ -4,30 +4,29 @@ The card has the digests of everything that a prediction depends on; `load_card`
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+import safetensors.torch
 import torch
 from pydantic import Field, ValidationError
-from safetensors.torch import save_file
 from torch import nn
 
 from local_bench.core import __version__, strictjson
 from local_bench.core.errors import UserError, WeightsError
 from local_bench.core.files import is_file
 from local_bench.core.identity import digest
-from local_bench.core.storage import put_in_place, storage_errors, write_atomic
+from local_bench.core.storage import storage_errors, sweep, write_atomic
 from local_bench.core.tensors import load_tensors, open_tensors
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.inputs import CAPTIONS
 from local_bench.models.digests import file_sha256
 
-CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT, CONSTANTS = "checkpoint.safetensors", "constants.safetensors"
 _KEY = "progress"
 State = dict[str, torch.Tensor]
 
@@ -56,12 +55,8 @@ class Progress:
 
 def save_tensors(path: Path, tensors: State, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file atomically. Raises StorageError."""
-    temporary = path.with_name(f".{path.name}.writing")
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, temporary, metadata)
-        os.chmod(temporary, 0o644)
-    put_in_place(temporary, path)
+    on_cpu = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    write_atomic(path, safetensors.torch.save(on_cpu, metadata))
 
 
 def save_checkpoint(folder: Path, progress: Progress, parts: Mapping[str, State]) -> None:
@@ -110,19 +105,20 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, named: Mapping[str, nn.P
         optimiser.state[named[name]][key] = value if key == "step" else value.to(named[name].device)
 
 
-def load_constants(path: Path, fingerprint: str) -> State:
-    """Tensors of a training by name; empty if the file is damaged or belongs to another one."""
+def load_constants(folder: Path, fingerprint: str) -> State:
+    """The constants of a training by name; empty if there are none, or they are damaged or of another one."""
     try:
-        with open_tensors(path) as file:
+        with open_tensors(folder / CONSTANTS) as file:
             own = (file.metadata() or {}).get("fingerprint") == fingerprint
-        return load_tensors(path) if own else {}
+        return load_tensors(folder / CONSTANTS) if own else {}
     except WeightsError:
         return {}
 
 
-def remove_checkpoint(folder: Path, *names: str) -> None:
-    """Remove the checkpoint and these files, and the folder if it is then empty."""
-    for name in (CHECKPOINT, *names):
+def remove_checkpoints(folder: Path) -> None:
+    """Remove checkpoint, constants and what killed processes were writing, and the folder if it is then empty."""
+    sweep(folder)
+    for name in (CHECKPOINT, CONSTANTS):
         (folder / name).unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()

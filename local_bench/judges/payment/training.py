@@ -20,6 +20,7 @@ from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.identity import digest
 from local_bench.judges.payment.adapters import checkpoint_gradients
 from local_bench.judges.payment.artefact import (
+    CONSTANTS,
     Base,
     Card,
     Progress,
@@ -31,7 +32,7 @@ from local_bench.judges.payment.artefact import (
     load_constants,
     optimiser_state,
     prepare_folder,
-    remove_checkpoint,
+    remove_checkpoints,
     restore_optimiser,
     save_artefact,
     save_checkpoint,
@@ -52,7 +53,6 @@ from local_bench.judges.payment.network import PaymentNetwork, concept_loss
 from local_bench.settle.discrimination import auc, brier
 
 CHECKPOINTS = "checkpoints"
-CONSTANTS = "constants.safetensors"
 Report = Callable[[str], None]
 AfterStep = Callable[[Progress], None]
 
@@ -143,7 +143,7 @@ def train(
     folder = folder_of(config, weights)
     base = Base(card=config.judge.name, **base_digests(folder))
     if (done := finished(out, config, base, data.manifest_sha256)) is not None:
-        remove_checkpoint(out / CHECKPOINTS, CONSTANTS)
+        remove_checkpoints(out / CHECKPOINTS)
         return done
     threads = torch.get_num_threads()
     try:
@@ -336,13 +336,12 @@ class _Trainer:
         def computed(one: Example) -> tuple[str, torch.Tensor]:
             return key_of(one), self.network.constants(self.encoder.batch([one], self.device))[0].float().cpu()
 
-        stored = self.checkpoints / CONSTANTS
-        self.constants = self.constants or load_constants(stored, self.fingerprint)
+        self.constants = self.constants or load_constants(self.checkpoints, self.fingerprint)
         missing = {key_of(one): one for one in examples if key_of(one) not in self.constants}
         if missing:
             self.constants |= dict(self._each(list(missing.values()), computed))
             if self.main:
-                save_tensors(stored, self.constants, {"fingerprint": self.fingerprint})
+                save_tensors(self.checkpoints / CONSTANTS, self.constants, {"fingerprint": self.fingerprint})
             self.accelerator.wait_for_everyone()
 
     def _save(self, progress: Progress, parts: dict[str, State]) -> None:
@@ -383,7 +382,7 @@ class _Trainer:
         )
         if self.main:
             card = save_artefact(self.out, card, network.trained_state())
-            remove_checkpoint(self.checkpoints, CONSTANTS)
+            remove_checkpoints(self.checkpoints)
         self.accelerator.wait_for_everyone()
         return card
 

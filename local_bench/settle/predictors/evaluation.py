@@ -95,7 +95,7 @@ def accuracy_difference(
     yes = accepted[predicted]
     right = [((values[predicted] >= cut) == yes).astype(np.float64) for values in (first, second)]
     difference = right[0] - right[1]
-    order, codes = by_content(tasks[predicted], difference) if predicted.any() else (np.empty(0, int), np.empty(0, int))
+    order, codes = by_content(tasks[predicted], difference)
     return _mean(difference[order], codes, seed)
 
 

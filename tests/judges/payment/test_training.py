@@ -83,6 +83,7 @@ def test_a_killed_training_ends_with_the_same_bytes(trained: tuple[Path, Card], 
     child.start()
     child.join(300)
     assert child.exitcode == -signal.SIGKILL
+    (folder / "checkpoints" / ".checkpoint.safetensors.x.writing").touch()
     notes: list[str] = []
     train(tiny.data(), tiny.load, tiny.config(), folder, device="cpu", report=notes.append)
     assert notes[0] == "continuing stage 2 after step 4"
