@@ -347,6 +347,7 @@ def dataset(
     expects them. Deliverables with both labels are always left out. Such a predictor is used with --other-judge."""
     from local_bench.analysis.predictors import dataset as datasets
     from local_bench.analysis.predictors.card import check_folder, save
+    from local_bench.analysis.predictors.training import train_on
     from local_bench.suites.servimage.dataset import read_dataset
 
     if out is not None:
@@ -357,10 +358,10 @@ def dataset(
         left_out = datasets.doubtful(images, least_confidence, seed)
         images, n_doubtful = datasets.without(images, left_out), int(left_out.sum())
     found = datasets.statistics(given, images, n_doubtful)
-    text, values = statistics_text(found), statistics_json(found)
+    text, values = statistics_text(found), asdict(found)
     if out is not None:
         names = [file.name for file in files]
-        card = datasets.train_dataset(images, names, kind, seed)  # type: ignore[arg-type]  # as `train`
+        card = train_on(images, datasets.INPUTS, names, None, kind, seed)  # type: ignore[arg-type]  # as `train`
         save(card, out)
         text += f"\n\n{card_text(card)}\nwritten to {out}"
         values |= {"written": str(out), "predictor": card_json(card)}
@@ -532,8 +533,3 @@ def statistics_text(found: "Statistics") -> str:
         *(Column("n_unscored", "missing"), Column("n_not_applicable", "not applicable")),
     )
     return "\n\n".join([counts, printed(by_category, categories), printed(concepts, found.explained)])
-
-
-def statistics_json(found: "Statistics") -> dict[str, Any]:
-    """Counts, and shares as fractions."""
-    return asdict(found)

@@ -13,11 +13,11 @@ from local_bench.analysis.predictors.images import labelled_images
 from local_bench.cli.main import main
 from local_bench.core.types import Verdict
 from local_bench.judges.payment.artefact import CARD
-from local_bench.judges.payment.backbone import folder_of
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.examples import Example
 from local_bench.judges.payment.predict import NOT_JUDGED, load
 from local_bench.models.gpus import gpu
+from local_bench.models.weights import resolve
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.payment import (
     MEASURED,
@@ -180,7 +180,7 @@ def _usable(examples: list[Example]) -> bool:
 
 def test_a_training_is_planned_from_the_backbones_config() -> None:
     def planned(settings: PaymentConfig, workload: Workload) -> TrainingPlan:
-        described = AutoConfig.from_pretrained(folder_of(settings), local_files_only=True)
+        described = AutoConfig.from_pretrained(resolve(settings.judge), local_files_only=True)
         with torch.device("meta"):
             base = AutoModelForImageTextToText.from_config(described)
             return training_plan(base, settings, workload, gpu("a6000"), 1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from local_bench.core.errors import UserError
-from local_bench.core.types import Decision, Score
+from local_bench.core.types import Score
 from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.intervals import share_interval
 from local_bench.settle.predictors.features import Features, feature_table
@@ -156,7 +156,7 @@ def test_expected_and_realised_by_hand():
     assert interval == tuple(round(1100 * end) for end in share_interval([25, 900], [100, 1000]))
     assert predicted.expected_revenue(price, np.array([4, 4, 1])).interval_micro_usd is None
     assert predicted.decided().realised_revenue(price) == RealisedRevenue(1000, 1007, 2, 1)
-    decisions = Decisions.of([Decision(True), Decision(False), Decision(None, "no answer")])
+    decisions = Decisions(np.array([True, False, False]), np.array([True, True, False]))
     assert decisions.realised_revenue(price) == RealisedRevenue(100, 107, 2, 1)
 
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from local_bench.analysis.predictors.card import Card, Kind
 from local_bench.analysis.predictors.images import LabelledImage, LabelledImages, table_of
 from local_bench.analysis.predictors.inputs import Inputs
-from local_bench.analysis.predictors.training import train_on
 from local_bench.core.identity import digest
 from local_bench.settle.explain import Explained, explained
 from local_bench.settle.intervals import Floats
@@ -17,6 +15,9 @@ from local_bench.settle.predictors.splits import SPLITS
 from local_bench.suites.servimage.dataset import CONCEPTS, Dataset
 
 NAMES = tuple(CONCEPTS.values())
+INPUTS = Inputs(scores=list(NAMES), judges=[], rubrics=[])
+"""Of a predictor that is trained on the dataset: its judge is unknown, so that it is used on runs with `--other-judge`.
+"""
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,3 @@ def statistics(dataset: Dataset, images: LabelledImages, n_doubtful: int | None 
         explained=explained(images.features, images.accepted),
         n_doubtful=n_doubtful,
     )
-
-
-def train_dataset(images: LabelledImages, names: list[str], kind: Kind, seed: int = 0) -> Card:
-    """A predictor of the seven concepts; `names` are the dataset's files. Its judge is unknown, so that it is used on
-    runs with `--other-judge`."""
-    return train_on(images, Inputs(scores=list(NAMES), judges=[], rubrics=[]), names, None, kind, seed)

@@ -11,7 +11,7 @@ from local_bench.core.identity import digest
 from local_bench.core.process import quiet_libraries
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.models.digests import file_digests
-from local_bench.models.weights import resolve, weights_digest
+from local_bench.models.weights import weights_digest
 
 
 def device_of(name: str = "auto") -> torch.device:
@@ -25,11 +25,6 @@ def precision_of(config: PaymentConfig, device: torch.device) -> str:
     return (
         "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     )
-
-
-def folder_of(config: PaymentConfig, weights: str | None = None) -> Path:
-    """The folder of the backbone. Raises WeightsError as `resolve`."""
-    return resolve(config.judge, weights)
 
 
 def base_digests(folder: Path) -> dict[str, str]:

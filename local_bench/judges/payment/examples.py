@@ -5,15 +5,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 from PIL import Image
 from pydantic import TypeAdapter
 
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
+from local_bench.settle.predictors.splits import Split
 
-Split = Literal["train", "validation", "test"]
 Load = Callable[[str], Image.Image]
 """Returns an RGB image by its pixel digest."""
 CONCEPTS = ("brf", "veq_clarity", "veq_realism", "veq_aesthetic", "veq_text", "cns_edit", "cns_set")

@@ -14,13 +14,13 @@ from local_bench.judges.payment.artefact import Base, Card, check, load_card, lo
 from local_bench.judges.payment.backbone import (
     base_digests,
     device_of,
-    folder_of,
     load_backbone,
     load_processor,
 )
 from local_bench.judges.payment.examples import CONCEPTS, Example, Load
 from local_bench.judges.payment.inputs import Encoder, TooLong
 from local_bench.judges.payment.network import PaymentNetwork
+from local_bench.models.weights import resolve
 
 NOT_JUDGED = "no judge has scored it, and the payment model reads a judge's scores"
 
@@ -82,7 +82,7 @@ def load(
     """Load a trained model. UserError if a byte of it was altered, or if the backbone, its processor, the prompt or,
     without `other_libraries`, a library differs from the training's."""
     card = load_card(artefact)
-    folder = folder_of(card.config, weights)
+    folder = resolve(card.config.judge, weights)
     check(card, Base(card=card.config.card, **base_digests(folder)), other_libraries)
     torch_device = device_of(device)
     with torch.random.fork_rng():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,16 +41,17 @@ from local_bench.judges.payment.artefact import (
 from local_bench.judges.payment.backbone import (
     base_digests,
     device_of,
-    folder_of,
     load_backbone,
     load_processor,
     precision_of,
 )
 from local_bench.judges.payment.config import PaymentConfig, Stage, require_gpu
-from local_bench.judges.payment.examples import CONCEPTS, Example, Load, Split, TrainingSet
+from local_bench.judges.payment.examples import CONCEPTS, Example, Load, TrainingSet
 from local_bench.judges.payment.inputs import Encoder
 from local_bench.judges.payment.network import PaymentNetwork, concept_loss
+from local_bench.models.weights import resolve
 from local_bench.settle.discrimination import auc, brier
+from local_bench.settle.predictors.splits import SPLITS, Split
 
 CHECKPOINTS = "checkpoints"
 Report = Callable[[str], None]
@@ -140,7 +141,7 @@ def train(
     require_gpu(config.judge, torch.cuda.device_count() if torch_device.type == "cuda" else 0)
     _check_data(data, config)
     prepare_folder(out)
-    folder = folder_of(config, weights)
+    folder = resolve(config.judge, weights)
     base = Base(card=config.judge.name, **base_digests(folder))
     if (done := finished(out, config, base, data.manifest_sha256)) is not None:
         remove_checkpoints(out / CHECKPOINTS)
@@ -352,7 +353,7 @@ class _Trainer:
     def _finish(self, progress: Progress) -> Card:
         """Evaluate, and write the artefact."""
         network, data = self.network, self.data
-        labelled = {split: self._examples(split, 2) for split in get_args(Split)}
+        labelled = {split: self._examples(split, 2) for split in SPLITS}
         every = [one for of_split in labelled.values() for one in of_split]
         network.begin(2)
         self._compute_constants(every)

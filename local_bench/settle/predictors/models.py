@@ -71,9 +71,8 @@ class Layout:
     categories: tuple[str, ...]
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        flags = (f"{name} does not apply" for name in self.names)
-        return (*self.names, *flags, "log(1 + price in USD)", *(f"category {name}" for name in self.categories))
+    def n_columns(self) -> int:
+        return 2 * len(self.names) + 1 + len(self.categories)
 
     def table(self, features: Features) -> Floats:
         """Design matrix (images, columns); an unknown category sets no category column. UserError for other scores."""
@@ -134,7 +133,7 @@ class ConceptModel:
     """From which probability an image counts as paid for."""
 
     def __post_init__(self) -> None:
-        columns, used = len(self.layout.columns), len(self.model.coefficients)
+        columns, used = self.layout.n_columns, len(self.model.coefficients)
         if used != columns:
             raise UserError(f"the predictor's model reads {used} columns and its layout makes {columns}: fit it again")
 

@@ -4,14 +4,13 @@ The two have different types, so they are not added or compared by mistake. Serv
 thresholded probabilities give another sum than the annotations.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import fsum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.core.types import Decision
 from local_bench.settle.intervals import Floats, amounts, share_interval
 
 Micros = NDArray[np.int64]
@@ -86,15 +85,6 @@ class Decisions:
     """(images,); False also if undecided."""
     known: NDArray[np.bool_]
     unscored: Mapping[int, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, decisions: Sequence[Decision]) -> "Decisions":
-        """From a sequence of decisions."""
-        return cls(
-            np.array([decision.accepted is True for decision in decisions], dtype=bool),
-            np.array([decision.accepted is not None for decision in decisions], dtype=bool),
-            {i: decision.unscored for i, decision in enumerate(decisions) if decision.unscored is not None},
-        )
 
     def realised_revenue(self, price_micro_usd: Micros) -> RealisedRevenue:
         """`price_micro_usd` (images,): revenue of each image if accepted."""
