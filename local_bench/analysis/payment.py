@@ -57,13 +57,7 @@ class _Images:
     notes: list[str]
 
     def features(self, names: Sequence[str]) -> Features:
-        return feature_table(
-            [list(by_name.values()) for by_name in self.scores],
-            [row.category for row in self.rows],
-            [row.part_micro_usd for row in self.rows],
-            [row.candidate.task_id for row in self.rows],
-            names,
-        )
+        return features_of(self.rows, self.scores, names)
 
     def others(self, thresholds: Mapping[str, float]) -> list[str]:
         """Names of the scores without a threshold."""
@@ -74,6 +68,17 @@ class _Images:
         others = self.others(thresholds)
         present = [name for name in DIMENSIONS if name in thresholds or name in others]
         return present or list(thresholds)
+
+
+def features_of(rows: Sequence[OutcomeRow], scores: Sequence[Mapping[str, Score]], names: Sequence[str]) -> Features:
+    """The features of images; `scores` (images,) by name."""
+    return feature_table(
+        [list(by_name.values()) for by_name in scores],
+        [row.category for row in rows],
+        [row.part_micro_usd for row in rows],
+        [row.candidate.task_id for row in rows],
+        names,
+    )
 
 
 def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from local_bench.analysis.payment import features_of
 from local_bench.analysis.predictors.card import Card
 from local_bench.analysis.predictors.inputs import check_inputs
 from local_bench.analysis.predictors.training import odds_of
 from local_bench.core.errors import UserError
 from local_bench.runs.prediction_file import PredictionLine, columns_of
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.predictors.features import Features, feature_table
+from local_bench.settle.predictors.features import Features
 from local_bench.settle.predictors.models import Calibrated, Rule, loads
 from local_bench.settle.predictors.revenue import Decisions, Probabilities
 from local_bench.settle.predictors.splits import task_digest
@@ -47,13 +48,7 @@ def predictions(
     scores = run.store.scores_by_candidate()
     with_image = [row for row in rows if row.candidate.image is not None]
     keys = [row.candidate.work_id for row in with_image]
-    features = feature_table(
-        [list(scores.get(key, {}).values()) for key in keys],
-        [row.category for row in with_image],
-        [row.part_micro_usd for row in with_image],
-        [row.candidate.task_id for row in with_image],
-        card.inputs.scores,
-    )
+    features = features_of(with_image, [scores.get(key, {}) for key in keys], card.inputs.scores)
     probabilities, decided = outputs(card.predictor, features, keys, log_odds)
     index = {key: i for i, key in enumerate(keys)}
     lines = []

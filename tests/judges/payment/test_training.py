@@ -2,6 +2,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -204,16 +205,12 @@ def test_too_few_labels_and_missing_scores_are_refused(tmp_path: Path) -> None:
     paid = TrainingSet(tuple(one for one in given.examples if one.accepted == 1), given.measured_names)
     with pytest.raises(UserError, match="all with the same decision: annotate more"):
         train(paid, tiny.load, tiny.config(), tmp_path / "model", device="cpu")
-    bare = TrainingSet(tuple(_without(one, "measured", ()) for one in given.examples))
+    bare = TrainingSet(tuple(replace(one, measured=()) for one in given.examples))
     with pytest.raises(UserError, match="no measured scores"):
         train(bare, tiny.load, tiny.config(measured=True), tmp_path / "model", device="cpu")
-    unscored = TrainingSet(tuple(_without(one, "concepts", (tiny.NAN,) * 7) for one in bare.examples))
+    unscored = TrainingSet(tuple(replace(one, concepts=(tiny.NAN,) * 7) for one in bare.examples))
     with pytest.raises(UserError, match="no training image has a concept score"):
         train(unscored, tiny.load, tiny.config(), tmp_path / "model", device="cpu")
-
-
-def _without(one: object, name: str, value: object) -> "tiny.Example":
-    return tiny.Example(**{**vars(one), name: value})
 
 
 @pytest.mark.parametrize("kind", ["regression", "ordinal"])
