@@ -130,18 +130,29 @@ def flux_weights(cache: Path) -> Path:
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Run:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `local-bench` in this process, in an empty folder."""
+    from local_bench.cli.main import main
+
+    def run(*arguments: object, **env: str) -> "subprocess.CompletedProcess[str]":
+        monkeypatch.chdir(tmp_path)
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        capsys.readouterr()
+        status = main([*map(str, arguments)])
+        return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def cli_process(tmp_path: Path) -> Run:
     """Runs `local-bench` in a process of its own, in an empty folder."""
 
-    def run(*arguments: object, timeout: float = 600, **env: str) -> "subprocess.CompletedProcess[str]":
+    def run(*arguments: object, **env: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "local_bench", *map(str, arguments)]
         return subprocess.run(
-            [sys.executable, "-m", "local_bench", *map(str, arguments)],
-            cwd=tmp_path,
-            env={**os.environ, **env},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
+            command, cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, timeout=600, check=False
         )
 
     return run

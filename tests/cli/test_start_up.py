@@ -41,10 +41,13 @@ def run_all(lines, folder):
 
 def test_no_heavy_library_is_imported(run_dir, tmp_path):
     """In another folder than the run's: settling needs neither the weights nor the imported images."""
+    (tmp_path / "eval_result.txt").write_text("id0#;#Text2Image#;#{}\n")
     orders = run_dir.parent / "data"
     shipped = [f"plan {file} --set suite.path={orders}" for file in sorted((configs_dir() / "runs").glob("serv*.yaml"))]
     lines = [
         "--help",
+        "doctor --help",
+        "score ice-bench eval_result.txt",
         *(f"{command} {run_dir}" for command in ("settle", "report", "digest", "verify")),
         f"settle {run_dir} --json",
         f"compare {run_dir} {run_dir} --json",

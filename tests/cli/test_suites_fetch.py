@@ -371,13 +371,13 @@ def test_idea_bench_is_fetched_from_the_hub_at_its_pinned_commit(lab):
     assert not [name for name in record["files"] if name.endswith(".py")]
 
 
-def test_the_command_itself_uses_the_network(lab, cli):
+def test_the_command_itself_uses_the_network(lab, cli_process):
     """In a process of its own, where the environment is offline until the command changes it."""
     layouts.idea(on_hub(lab, "idea-bench") / "dataset")
     lab.entries["idea-bench"]["tasks"] = 3
     assert lab.fetch("idea-bench", "--dry-run").status == 0  # writes the entries
     place = {name: str(lab.place / name) for name in ("configs", "cache", "hf", "out")}
-    ended = cli(
+    ended = cli_process(
         *("suites", "fetch", "idea-bench", "--out", place["out"], "--json"),
         HF_ENDPOINT=lab.hub.url,
         HF_HOME=place["hf"],

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from huggingface_hub import close_session
 
+from local_bench.core.environment import variables
 from local_bench.core.errors import StorageError
 from local_bench.models.hub import for_model, hub_errors
 
@@ -41,8 +43,8 @@ PIPELINE = {
 class Lab:
     """A machine with a Hub: its cards, its cache, its environment."""
 
-    def __init__(self, place: Path, run) -> None:
-        self.place, self._run = place, run
+    def __init__(self, place: Path, run, monkeypatch) -> None:
+        self.place, self._run, self._monkeypatch = place, run, monkeypatch
         self.hub = Hub({})
         shutil.copytree(ROOT / "configs", place / "configs", ignore=shutil.ignore_patterns("*-*.yaml", "*_*.yaml"))
         for name in ("flux1-dev", "flux1-schnell", "tiny-clip", "tiny-qwen3-vl"):
@@ -63,7 +65,17 @@ class Lab:
         (self.place / "configs/models" / f"{name}.yaml").write_text(yaml.safe_dump(card))
 
     def run(self, *arguments, **env):
-        return self._run(*arguments, timeout=120, **self.environment, **env)
+        """In this process, whose huggingface_hub has read its variables before."""
+        constants = {
+            "ENDPOINT": self.hub.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": f"{self.hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}",
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_CACHE": str(self.place / "hf/hub"),
+        }
+        for name, value in constants.items():
+            self._monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+        close_session()  # a connection of the command before
+        return self._run(*arguments, **self.environment | env)
 
     def fetch(self, *arguments, **env):
         return self.run("models", "fetch", *(arguments or ("served",)), **env)
@@ -91,8 +103,11 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path, cli):
-    place = Lab(tmp_path, cli)
+def lab(tmp_path, cli, monkeypatch):
+    for name in variables():
+        monkeypatch.setenv(name, "")  # set back afterwards
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)  # between two tries
+    place = Lab(tmp_path, cli, monkeypatch)
     with place.hub:
         yield place
 
@@ -106,7 +121,8 @@ def refused(ended, *messages: str) -> None:
         assert message in sentence
 
 
-def test_a_fetched_model_is_complete_with_a_manifest_and_works_offline(lab):
+def test_a_fetched_model_is_complete_with_a_manifest_and_works_offline(lab, cli_process):
+    lab._run = cli_process
     lab.serve("served", JUDGE)
     lab.card()
     got = lab.fetched()["served"]
@@ -222,9 +238,7 @@ def test_files_that_differ_from_the_declaration_of_the_hub_are_removed(lab):
 def test_a_gated_repository_is_explained(lab, token):
     lab.serve("served", JUDGE, gated=True)
     lab.card()
-    env = lab.environment | {"HF_TOKEN": token}
-    ended = lab._run("models", "fetch", "served", **env)
-    refused(ended, "lab/served is gated", "HF_TOKEN", "models fetch served")
+    refused(lab.fetch(HF_TOKEN=token), "lab/served is gated", "HF_TOKEN", "models fetch served")
 
 
 def test_missing_repository_missing_commit_and_no_network(lab):
@@ -315,7 +329,8 @@ def test_a_model_that_is_never_loaded_is_not_downloaded_either(lab, changes, mes
     assert not [path for path in lab.hub.requests if path.startswith("/cdn/")]
 
 
-def test_a_fetched_generator_works_without_network(lab, flux_weights):
+def test_a_fetched_generator_works_without_network(lab, cli_process, flux_weights):
+    lab._run = cli_process
     lab.hub.repos["lab/served"] = Repo(flux_weights, COMMIT)
     lab.card("tiny-flux", source={"repo": "lab/served", "revision": COMMIT})
     digest = lab.fetched()["served"]["weights_sha256"]

@@ -3,21 +3,13 @@
 import io
 from pathlib import Path
 
-import pytest
 import torch
 
 from local_bench.judges.metrics.pyiqa_store import COMMITS
 from local_bench.models.convert import read_converted
 
 from .hub import Hub, Repo
-from .test_fetch import COMMIT, Lab, flip, refused
-
-
-@pytest.fixture
-def lab(tmp_path, cli):
-    place = Lab(tmp_path, cli)
-    with place.hub:
-        yield place
+from .test_fetch import COMMIT, flip, lab, refused  # noqa: F401
 
 
 def checkpoint(value) -> bytes:
@@ -29,7 +21,7 @@ def checkpoint(value) -> bytes:
 TREE = {"params": {"a": torch.ones(2)}}
 
 
-def test_only_the_files_that_a_card_names_come_from_the_hub_and_pickled_ones_are_converted(lab):
+def test_only_the_files_that_a_card_names_come_from_the_hub_and_pickled_ones_are_converted(lab):  # noqa: F811
     lab.serve(
         "served",
         {"a.pth": checkpoint(TREE), "b.onnx": b"a graph of a network", "c.pth": b"never", "modeling.py": "code"},
@@ -58,7 +50,7 @@ def test_only_the_files_that_a_card_names_come_from_the_hub_and_pickled_ones_are
         assert lab.fetched()["served"]["weights_sha256"] == got["weights_sha256"]
 
 
-def test_a_tokenizer_is_a_part_without_weights(lab):
+def test_a_tokenizer_is_a_part_without_weights(lab):  # noqa: F811
     """As that of `image-reward`: its digest counts, and the model itself still needs weights."""
     lab.serve("served", {"a.pth": checkpoint(TREE)})
     lab.serve("words", {"vocab.txt": "[PAD]\n[UNK]\n", "model.safetensors": b"never"})
@@ -74,7 +66,7 @@ def test_a_tokenizer_is_a_part_without_weights(lab):
     assert not [path for path in lab.hub.requests if path.endswith("model.safetensors")]
 
 
-def test_a_file_that_the_repository_lacks_and_one_of_another_digest_are_refused(lab):
+def test_a_file_that_the_repository_lacks_and_one_of_another_digest_are_refused(lab):  # noqa: F811
     lab.serve("served", {"a.pth": checkpoint(TREE)})
     source = {"repo": "lab/served", "revision": COMMIT, "files": ["b.pth"]}
     lab.card("tiny-clip", source=source)
@@ -84,7 +76,7 @@ def test_a_file_that_the_repository_lacks_and_one_of_another_digest_are_refused(
     assert not lab.show()["here"]
 
 
-def test_files_of_a_pyiqa_metric_are_fetched_converted_and_pinned(lab):
+def test_files_of_a_pyiqa_metric_are_fetched_converted_and_pinned(lab):  # noqa: F811
     """BRISQUE: one small pickled file in pyiqa's own repository."""
     commit = COMMITS["chaofengc/IQA-PyTorch-Weights"]
     support = (torch.randn(8) * 100, torch.rand(8, 36))

@@ -3,11 +3,9 @@
 import hashlib
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 
-from local_bench.cli.main import main
 from local_bench.runs.contents import merkle_root, root
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir, read_run_config
@@ -18,19 +16,6 @@ from local_bench.runs.verify import repeat_tasks, verify
 from . import mutations
 from .test_earlier_release import EARLIER_RUN
 from .test_growth import STAGES, config_of, folder  # noqa: F401
-
-
-@pytest.fixture
-def cli(capsys):
-    """Runs `local-bench` in this process."""
-
-    def run(*arguments):
-        capsys.readouterr()
-        status = main([*map(str, arguments)])
-        out, err = capsys.readouterr()
-        return SimpleNamespace(returncode=status, stdout=out, stderr=err)
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -79,21 +79,14 @@ def test_the_averages_have_intervals_over_cases(score, tmp_path):
     assert (result["overall_ci95_low"], result["overall_ci95_high"]) == (None, None), "a task with one case"
 
 
-def test_a_task_of_no_category_is_listed_and_reported(score, tmp_path):
-    _, result, stderr = score("idea-bench", write(tmp_path, case("0099", "0001", *["1" * 6] * 3)))
-    assert (result["tasks"], result["overall"], result["without_category"]) == ({"0099": 100}, None, ["0099"])
-    assert result["categories"] == result["categories_high"] == dict.fromkeys(NAMES)
-    assert "the category of these tasks is unknown" in stderr
-    assert "count 0" not in stderr
-    assert "0099" in stderr
-
-
 def test_a_task_of_no_category_leaves_no_overall(score, tmp_path):
     rows = case("0024", "0001", *["111111"] * 3) | case("0099", "0001", *["000000"] * 3)
     _, result, stderr = score("idea-bench", write(tmp_path, rows))
     assert result["categories"] == {"T2I": 100} | dict.fromkeys(NAMES[1:])
     assert result["overall"] is result["overall_high"] is None
-    assert result["without_category"] == ["0099"]
+    assert (result["tasks"]["0099"], result["without_category"]) == (0, ["0099"])
+    assert "the category of these tasks is unknown" in stderr
+    assert "0099" in stderr
     assert "count 0" not in stderr
 
 
