@@ -1,12 +1,14 @@
 """No command destroys a file that it did not write, and a path that cannot be written to is one sentence."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from local_bench.cli.main import main
+from tests.orders import order, write_orders
 
 CONFIG = """
 name: t
@@ -18,18 +20,26 @@ engine: {device: cpu}
 """
 
 
-@pytest.fixture
-def run_dir(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def settled(tmp_path_factory):
     """A settled run of one order with one image."""
-    (tmp_path / "images" / "t0").mkdir(parents=True)
+    path = tmp_path_factory.mktemp("settled")
+    (path / "images" / "t0").mkdir(parents=True)
     noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(tmp_path / "images" / "t0" / "1.png")
-    order = {"task_id": "t0", "category": "C", "price_usd": 10, "title": "A card", "brief": "A card."}
-    (tmp_path / "orders.jsonl").write_text(json.dumps(order | {"deliverables": ["it"], "evaluation_points": ["Red"]}))
-    (tmp_path / "run.yaml").write_text(CONFIG)
+    Image.fromarray(noise).save(path / "images" / "t0" / "1.png")
+    write_orders(path / "orders.jsonl", [order("t0")])
+    (path / "run.yaml").write_text(CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
+        assert main(["settle", "run"]) == 0
+    return path
+
+
+@pytest.fixture
+def run_dir(settled, tmp_path, monkeypatch):
+    shutil.copytree(settled, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
-    assert main(["settle", "run"]) == 0
     return tmp_path / "run"
 
 

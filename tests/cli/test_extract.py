@@ -9,6 +9,7 @@ from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Verdict
 from local_bench.runs.enrichment import _read
 from local_bench.suites.registry import suite
+from tests.orders import order, write_orders
 from tests.suites.benchmarks import layouts
 
 
@@ -44,17 +45,15 @@ def test_every_task_is_extracted_once(name, field, tmp_path, capsys):
 
 def test_a_suite_without_missing_content_is_refused(tmp_path, capsys):
     (tmp_path / "run.yaml").write_text(json.dumps({"name": "x", "models": [{"card": "tiny-flux"}]}))
-    assert main(["extract", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "w")]) == 2
-    assert "need no enrichment" in capsys.readouterr().err
+    for more in ([], ["--rules"]):
+        assert main(["extract", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "w"), *more]) == 2
+        assert "need no enrichment" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_points_and_hard_rules_go_into_one_file(tmp_path, capsys):
-    lines = []
-    for name in ("one", "two", "three"):
-        order = {"task_id": name, "title": name, "brief": "A PNG of 64 x 64 pixels.", "deliverables": ["a boot"]}
-        lines.append(order | {"evaluation_points": [], "category": "Product", "price_usd": 1})
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    fields = {"brief": "A PNG of 64 x 64 pixels.", "evaluation_points": []}
+    write_orders(tmp_path / "tasks.jsonl", (order(name, **fields) for name in ("one", "two", "three")))
     config = {"name": "x", "suite": {"name": "servimage", "path": str(tmp_path / "tasks.jsonl")}}
     config |= {"models": [{"card": "tiny-flux"}], "engine": {"device": "cpu"}}
     config |= {"judge": {"card": "tiny-qwen3-vl", "transport": "local", "max_tokens": 512}}
@@ -72,12 +71,6 @@ def test_points_and_hard_rules_go_into_one_file(tmp_path, capsys):
         output["refused"]
     )
     assert suite("servimage").tasks(str(tmp_path / "tasks.jsonl"), pixel_digest, None, str(out))
-
-
-def test_only_servimage_briefs_have_hard_rules(tmp_path, capsys):
-    (tmp_path / "run.yaml").write_text(json.dumps({"name": "x", "models": [{"card": "tiny-flux"}]}))
-    assert main(["extract", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "w"), "--rules"]) == 2
-    assert "need no enrichment" in capsys.readouterr().err
 
 
 def test_hard_rules_of_another_number_of_images_are_refused():

@@ -1,7 +1,6 @@
 """A failure at each storage operation of a small run: the same command then completes it to the same digests, with
 nothing lost, doubled, or left over. CI takes every 40th operation, `HOSTILE_FAULTS_EVERY=1` each of the first 500."""
 
-import json
 import os
 import shutil
 import sys
@@ -12,6 +11,7 @@ import pytest
 from local_bench.cli.main import main
 from tests.hostile import child
 from tests.hostile.inputs import CONFIG, write
+from tests.orders import order, write_orders
 from tests.suites.benchmarks import layouts
 
 EVERY = int(os.environ.get("HOSTILE_FAULTS_EVERY", "40"))
@@ -21,12 +21,7 @@ MODEL = {"card": "imported", "name": "api", "imported": {"images": "made", "cost
 
 
 def prepare() -> None:
-    tasks = [
-        {"task_id": f"t{i}", "category": "Product", "price_usd": 10, "title": "t", "brief": "b", "deliverables": ["d"]}
-        | {"evaluation_points": ["p"]}
-        for i in range(3)
-    ]
-    write("tasks.jsonl", "".join(json.dumps(task) + "\n" for task in tasks))
+    write_orders(Path("tasks.jsonl"), (order(f"t{i}") for i in range(3)))
     for i in range(3):
         layouts.write_image(Path(f"made/t{i}.png"), i)
     suite = {"name": "servimage", "path": "tasks.jsonl"}

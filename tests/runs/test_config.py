@@ -127,7 +127,10 @@ def test_every_shipped_config_loads_and_has_the_name_of_its_file(path):
     ("judge", "message"),
     [
         ("{api_key_env: AWS_SECRET_ACCESS_KEY}", "api_key_env must be VLLM_API_KEY"),
-        ("{api_key_env: local_bench_x}", "api_key_env must be VLLM_API_KEY"),
+        *(
+            (f"{{api_key_env: {name}}}", "api_key_env must be VLLM_API_KEY")
+            for name in ("local_bench_x", "HOME", "PATH", "HF_TOKEN", "LOCAL_BENCH_", "vllm_api_key")
+        ),
         ("{base_url: 'http://user:hunter2@host/v1'}", "base_url must not contain a user name or password"),
         ("{base_url: 'http://hunter2@host/v1'}", "base_url must not contain a user name or password"),
         ("{base_url: 'file:///etc/passwd'}", "base_url must be a URL like"),

@@ -1,7 +1,6 @@
 """Device memory: what a plan decides does not follow what is free, and what runs out is recovered from."""
 
 import gc
-import json
 import threading
 import weakref
 from dataclasses import asdict, replace
@@ -23,14 +22,10 @@ from local_bench.runs import device_work
 from local_bench.runs import work_order as orders
 from local_bench.runs.config import EngineConfig, LossyConfig
 from local_bench.runs.executors.base import WorkerDevice
-from local_bench.runs.rundir import RunDir
-from local_bench.runs.stages import run_stages
 from local_bench.runs.work import BatchSizeChosen, ImagesFinished, Job, WorkOrder
 from local_bench.runs.work_order import OrderRequest, placement_of, work_order
 from local_bench.runs.worker import Worker
 from tests.generators.conftest import PROMPTS, small
-
-from .test_generate import config, order
 
 OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 NO_ENGINE = RuntimeError("GET was unable to find an engine to execute this computation")
@@ -116,14 +111,6 @@ def test_the_first_sessions_decision_holds_for_all_later_ones(gpu_with):
         work_order(WorkerDevice("cuda:0", 1), always)
     gpu_with(gpus()["a100-40"], 42)
     assert work_order(WorkerDevice("cuda:0", 1), replace(always, placement=placement_of(streamed)))[0].offload
-
-
-def test_a_run_stores_its_decision(tmp_path, monkeypatch):
-    (tmp_path / "tasks.jsonl").write_text(json.dumps(order("text", ["a boot"])))
-    settings = config(tmp_path, {"card": "tiny-flux", "height": 64, "width": 64}, engine={"offload": "always"})
-    run_stages(settings, tmp_path / "run", ("generate",))
-    with RunDir.open(tmp_path / "run") as run:
-        assert run.store.json_meta("placement:tiny-flux") == {"offload": ["encode", "denoise"], "compile": False}
 
 
 # ---- memory that runs out

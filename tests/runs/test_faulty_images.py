@@ -14,6 +14,7 @@ from local_bench.cli.main import main
 from local_bench.core.errors import RunImageError
 from local_bench.core.images import image_path, load_verified, pixel_digest, png_bytes, store_image
 from local_bench.runs.rundir import RunDir
+from tests.orders import order, write_orders
 
 from .failing_server import FailingServer
 
@@ -47,11 +48,10 @@ def finished_run(tmp_path_factory):
         for k in (1, 2):
             for attempt in (1, 2):
                 noise(i * 10 + k * 3 + attempt * 37).save(folder / "theirs" / f"t{i}" / f"{k}_{attempt}.png")
-        order = {"task_id": f"t{i}", "category": "C", "price_usd": 10, "title": "A card", "brief": "Two cards."}
-        order |= {"source_image": f"source{i}.png", "rules": [{"visual_specs": {"width_px": 40}}, {}]}
-        lines.append(order | {"deliverables": ["front", "back"], "evaluation_points": ["It is red"]})
+        of = {"source_image": f"source{i}.png", "rules": [{"visual_specs": {"width_px": 40}}, {}]}
+        lines.append(order(f"t{i}", ["front", "back"], **of))
     (folder / "empty").mkdir()
-    (folder / "orders.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    write_orders(folder / "orders.jsonl", lines)
     (folder / "run.yaml").write_text(CONFIG)
     patch = pytest.MonkeyPatch()
     patch.chdir(folder)
@@ -71,6 +71,17 @@ def folder(finished_run, tmp_path, monkeypatch):
 def judge():
     with FailingServer() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def judged_run(finished_run, judge, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("judged") / "f"
+    shutil.copytree(finished_run, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert served(judge, "judge", "run") == 0
+        assert main(["measure", "run"]) == 0
+    return folder
 
 
 def served(judge, *arguments):
@@ -138,9 +149,10 @@ def test_an_image_is_loaded_only_if_its_pixels_match_its_name(tmp_path, fault):
 @pytest.mark.parametrize(
     ("where", "fault"), [*(("images", fault) for fault in FAULTS), ("inputs", missing), ("inputs", edited)]
 )
-def test_every_command_names_faulty_images_and_processes_the_others(folder, judge, fault, where, capsys):
-    assert served(judge, "judge", "run") == 0
-    assert main(["measure", "run"]) == 0
+def test_every_command_names_faulty_images_and_processes_the_others(
+    judged_run, tmp_path, judge, fault, where, monkeypatch, capsys
+):
+    monkeypatch.chdir(shutil.copytree(judged_run, tmp_path / "f"))
     with RunDir.open(RUN) as run:
         before = digests(run)
     path, _ = damage_image(fault, where)

@@ -19,10 +19,11 @@ from local_bench.runs.stages import run_stages
 from local_bench.runs.worker import Worker
 from tests.fake_cuda import fake_cuda
 from tests.generators.conftest import machine, small  # noqa: F401  # a fixture
+from tests.orders import order, write_orders
 from tests.small_references import small_references
 
 from .test_device_memory import images, order_of
-from .test_generate import candidates, digest_of, order
+from .test_generate import candidates, digest_of
 
 GRAPHS = {"tiny-flux-kontext": 2, "tiny-qwen-image-edit-plus": 1}
 """Graphs, one for each kind of block, of models whose images are encoded before denoising, and while denoising, with
@@ -38,7 +39,7 @@ def orders(tmp_path_factory):
         Image.effect_noise(size, 50).convert("RGB").save(folder / f"{name}.png")
         rules = [{"visual_specs": {"aspect_ratio": ratio}}]
         lines.append(order(name, ["an image"], source_image=f"{name}.png", rules=rules))
-    (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    write_orders(folder / "tasks.jsonl", lines)
     return folder
 
 

@@ -1,8 +1,8 @@
 """Runs grow: an extended config adds models, attempts, tasks, metrics and judges to a run, and annotators add labels;
 everything else is refused."""
 
-import json
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from local_bench.analysis.digest import digests
 from local_bench.core.errors import ConfigError, LedgerError
 from local_bench.judges.people.database import FILE as ANNOTATIONS
 from local_bench.runs.config import RunConfig
-from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
 from tests.judges.people.conftest import answer_all
+from tests.orders import Recorded, order, write_orders
 
 from .failing_server import FailingServer
 
@@ -32,30 +32,11 @@ ADDITIONS = (
 )
 
 
-class Notes(Quiet):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("growth")
-    lines = [
-        {
-            "task_id": task,
-            "category": "Product",
-            "price_usd": 10,
-            "title": task,
-            "brief": "Draw it.",
-            "deliverables": [f"image {i}" for i in range(1, n + 1)],
-            "evaluation_points": ["It is there"],
-        }
-        for task, n in TASKS.items()
-    ]
-    (path / "tasks.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    lines = [order(task, [f"image {i}" for i in range(1, n + 1)], brief="Draw it.") for task, n in TASKS.items()]
+    write_orders(path / "tasks.jsonl", lines)
     for model, colour in COLOURS.items():
         for task, n in TASKS.items():
             for i in range(1, n + 1):
@@ -130,7 +111,7 @@ def results(path: Path) -> tuple[dict[str, str], list[tuple[str, int]]]:
 
 
 @settings(
-    max_examples=6, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=4, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 @given(order=st.permutations(ADDITIONS), cuts=st.sets(st.integers(1, len(ADDITIONS) - 1), max_size=3), data=st.data())
 def test_any_order_of_additions_gives_the_digests_of_the_complete_run(
@@ -147,7 +128,7 @@ def test_any_order_of_additions_gives_the_digests_of_the_complete_run(
 
 def test_a_run_reports_the_time_of_additions(folder, tmp_path):
     small = {"card": "tiny-flux", "height": 64, "width": 64, "num_inference_steps": 1}
-    notes = Notes()
+    notes = Recorded()
     for attempts in (1, 2):
         models = [{**small, "attempts": attempts}]
         suite = {"name": "servimage", "path": str(folder / "tasks.jsonl"), "limit": 1}
@@ -164,7 +145,7 @@ def test_a_run_reports_what_is_added_and_retains_results(folder, tmp_path):
     run_stages(config_of(folder, set()), path, STAGES)
     with RunDir.open(path) as run:
         before = {row.work_id: row for row in run.store.candidates()}
-    notes = Notes()
+    notes = Recorded()
     run_stages(config_of(folder, {"beta", "entropy"}), path, STAGES, notes)
     assert "beta: 2 candidates are added to the run's 2" in notes.notes
     with RunDir.open(path) as run:
@@ -177,6 +158,12 @@ def test_a_run_reports_what_is_added_and_retains_results(folder, tmp_path):
     assert len(after) == 4
 
 
+@pytest.fixture(scope="module")
+def grown_run(folder):
+    run_stages(config_of(folder, {"beta", "tasks", "entropy"}), folder / "grown", STAGES)
+    return folder / "grown"
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -186,9 +173,8 @@ def test_a_run_reports_what_is_added_and_retains_results(folder, tmp_path):
         ({"added": {"beta", "tasks"}, "metrics": []}, "metrics.entropy: true in the run, null now"),
     ],
 )
-def test_removals_and_changes_are_refused_and_run_yaml_is_unchanged(folder, tmp_path, change, sentence):
-    path = tmp_path / "run"
-    run_stages(config_of(folder, {"beta", "tasks", "entropy"}), path, STAGES)
+def test_removals_and_changes_are_refused_and_run_yaml_is_unchanged(folder, grown_run, change, sentence):
+    path = grown_run
     before = (path / "run.yaml").read_bytes()
     config = config_of(
         folder, change["added"] | ({"entropy"} if "metrics" not in change else set()), seed=change.get("seed", 0)
@@ -222,15 +208,15 @@ def test_a_changed_task_or_image_is_refused_with_the_first_difference(folder, tm
     ("change", "column"),
     [("prompt = 'another'", "prompt"), ("seed = seed + 1", "seed"), ("work = '{}'", "work"), ("width = 8", "width")],
 )
-def test_a_candidate_with_another_prompt_or_seed_than_planned_is_refused(folder, tmp_path, change, column):
+def test_a_candidate_with_another_prompt_or_seed_than_planned_is_refused(folder, grown_run, tmp_path, change, column):
     """Else a resumed run would generate another image under the same work id."""
-    path = tmp_path / "run"
-    run_stages(config_of(folder, set()), path, STAGES)
-    with RunDir.begin(path, config_of(folder, set())) as run:
+    path = shutil.copytree(grown_run, tmp_path / "run")
+    config = config_of(folder, {"beta", "tasks", "entropy"})
+    with RunDir.begin(path, config) as run:
         run.store.write(f"UPDATE candidates SET {change} WHERE attempt = 1")
     before = (path / "run.yaml").read_bytes()
     with pytest.raises(LedgerError, match=f"alpha, attempt 1, has a {column} that does not follow from its work id"):
-        run_stages(config_of(folder, {"beta"}), path, STAGES)
+        run_stages(config, path, STAGES)
     assert (path / "run.yaml").read_bytes() == before
 
 

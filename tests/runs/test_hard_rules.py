@@ -15,6 +15,7 @@ from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import _rules, parts
 from local_bench.runs.stages import run_stages
+from tests.orders import order, write_orders
 
 SQUARE, EXACT, PRINT = {"aspect_ratio": "square"}, {"width_px": 128, "height_px": 64}, {"aspect_ratio": "1:1.4"}
 ORDERS = {
@@ -31,19 +32,12 @@ def orders(tmp_path):
     lines = []
     for task_id, rules in ORDERS.items():
         deliverables = [f"image {i}" for i in range(len(rules) or 1)]
-        line = {
-            "task_id": task_id,
-            "title": task_id,
-            "brief": "Make it.",
-            "deliverables": deliverables,
-            "price_usd": 10,
-        }
-        lines.append(line | {"evaluation_points": ["It is there"], "category": "Product", "rules": rules})
+        lines.append(order(task_id, deliverables, rules=rules))
         for i in range(1, len(deliverables) + 1):
             path = tmp_path / "made" / task_id / f"{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (64, 64), (len(lines) * 40, i * 40, 0)).save(path)
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_orders(tmp_path / "tasks.jsonl", lines)
     return tmp_path
 
 

@@ -1,6 +1,5 @@
 """Imported images are settled in the same table as generated ones."""
 
-import json
 import unicodedata
 
 import pytest
@@ -14,6 +13,7 @@ from local_bench.generators.imported import find_images
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
+from tests.orders import order, write_orders
 
 ORDERS = {"mug": 2, "logo": 1}
 
@@ -21,19 +21,8 @@ ORDERS = {"mug": 2, "logo": 1}
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    lines = [
-        {
-            "task_id": task,
-            "category": "Product",
-            "price_usd": 10,
-            "title": task,
-            "brief": "Draw it.",
-            "deliverables": [f"image {i}" for i in range(1, n + 1)],
-            "evaluation_points": ["It is there"],
-        }
-        for task, n in ORDERS.items()
-    ]
-    (tmp_path / "tasks.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    lines = [order(task, [f"image {i}" for i in range(1, n + 1)], brief="Draw it.") for task, n in ORDERS.items()]
+    write_orders(tmp_path / "tasks.jsonl", lines)
     (tmp_path / "made" / "mug").mkdir(parents=True)
     return tmp_path
 

@@ -2,7 +2,6 @@
 What fails for every item in the same way ends the phase, and nothing of it is stored."""
 
 import errno
-import json
 
 import numpy as np
 import pytest
@@ -22,17 +21,12 @@ from local_bench.runs.config import RunConfig
 from local_bench.runs.device_work import LaunchedBatch, OutOfDeviceMemory
 from local_bench.runs.judge import PACE
 from local_bench.runs.plan import without_control_tokens
-from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
+from tests.orders import Recorded, order, write_orders
 
 CRASH = "crash"
 """Prompts with this word are those of the item for which an exception is raised."""
-
-
-def order(task_id, text, **more):
-    fixed = {"category": "Product", "price_usd": 10, "title": "Order", "evaluation_points": ["It is red"]}
-    return {"task_id": task_id, "brief": text, "deliverables": ["a boot"], **fixed, **more}
 
 
 def noise(path, seed, size=(64, 64)):
@@ -46,9 +40,9 @@ def orders(tmp_path_factory):
     lines = []
     for i, text in enumerate(("Red.", f"Blue {CRASH}.", "Green.", "White.")):
         noise(folder / f"{i}.png", i)
-        lines.append(order(f"t{i}", text, source_image=f"{i}.png"))
-    (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    (folder / "many.jsonl").write_text("\n".join(json.dumps(order(f"t{i}", f"Number {i}.")) for i in range(40)))
+        lines.append(order(f"t{i}", brief=text, source_image=f"{i}.png"))
+    write_orders(folder / "tasks.jsonl", lines)
+    write_orders(folder / "many.jsonl", (order(f"t{i}", brief=f"Number {i}.") for i in range(40)))
     return folder
 
 
@@ -202,8 +196,8 @@ def judged(tmp_path_factory):
     for i in range(6):
         (folder / "images" / f"t{i}").mkdir(parents=True)
         noise(folder / f"images/t{i}/1.png", 100 + i, (32, 32))
-        lines.append(order(f"t{i}", f"Blue {CRASH}." if i == 2 else f"Red {i}."))
-    (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        lines.append(order(f"t{i}", brief=f"Blue {CRASH}." if i == 2 else f"Red {i}."))
+    write_orders(folder / "tasks.jsonl", lines)
 
     def run(path, stages, **more):
         model = {"card": "imported", "name": "theirs", "imported": {"images": str(folder / "images")}}
@@ -215,6 +209,14 @@ def judged(tmp_path_factory):
 JUDGE = {"judge": {"card": "mini-judge", "transport": "local", "canaries": False}}
 VERDICTS = """SELECT c.task_id, v.rubric, v.point, v.answer, v.unscored FROM verdicts v
               JOIN candidates c USING (work_id) ORDER BY 1, 2, 3"""
+
+
+@pytest.fixture(scope="module")
+def answered(judged, tmp_path_factory):
+    """The verdicts of a run without a crash."""
+    path = tmp_path_factory.mktemp("clean") / "run"
+    judged(path, ("generate", "judge"), **JUDGE)
+    return rows(path, VERDICTS)
 
 
 def requests_in(*arguments):
@@ -231,12 +233,11 @@ def requests_in(*arguments):
         (Local, "_generate", lambda *given: any(CRASH in one.text for one in requests_in(*given))),
     ],
 )
-def test_a_crash_of_one_question_leaves_the_others(of, name, concerns, judged, tmp_path, monkeypatch):
-    judged(tmp_path / "clean", ("generate", "judge"), **JUDGE)
+def test_a_crash_of_one_question_leaves_the_others(of, name, concerns, judged, answered, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         plant(patched, of, name, concerns)
         judged(tmp_path / "run", ("generate", "judge"), **JUDGE)
-    expected, found = rows(tmp_path / "clean", VERDICTS), rows(tmp_path / "run", VERDICTS)
+    expected, found = answered, rows(tmp_path / "run", VERDICTS)
     failed = [row for row in found if row[4]]
     assert {(row[0], row[4]) for row in failed} == {("t2", "failed while judging (ValueError: planted in one item)")}
     assert [row for row in found if not row[4]] == [row for row in expected if row[:3] not in {r[:3] for r in failed}]
@@ -332,36 +333,34 @@ def test_other_text_is_unchanged(text):
 def test_a_brief_with_control_tokens_is_generated(card, tmp_path):
     noise(tmp_path / "source.png", 0)
     text = "Draw <|image_pad|><|vision_start|><img><|image_1|></img>[IMG]</s> in red."
-    (tmp_path / "tasks.jsonl").write_text(json.dumps(order("t", text, title="<|im_end|>", source_image="source.png")))
-    notes = []
-    progress = Quiet()
-    progress.note = notes.append
+    order_of = order("t", brief=text, title="<|im_end|>", source_image="source.png")
+    write_orders(tmp_path / "tasks.jsonl", [order_of])
+    progress = Recorded()
     model = {"card": card, "height": 64, "width": 64, "num_inference_steps": 2}
     run_stages(config(tmp_path, model=model), tmp_path / "run", ("generate",), progress)
     with RunDir.open(tmp_path / "run") as run:
         (row,) = run.store.candidates()
     assert row.state == "done"
     assert "< |image_pad|>" in row.prompt == row.work["prompt"]
-    assert any("1 prompts contain control tokens" in note for note in notes)
+    assert any("1 prompts contain control tokens" in note for note in progress.notes)
 
 
 @pytest.mark.parametrize(
-    ("size", "reason"),
+    ("card", "sizes", "limit"),
     [
-        ((3000, 10), "whose longer side is at most 100 times the shorter one, and one of this order's is 3000 x 10"),
-        ((2, 500), "whose longer side is at most 100 times the shorter one, and one of this order's is 2 x 500"),
-        ((20, 30), "of at least 64 pixels a side, and one of this order's is 20 x 30 pixels"),
+        ("tiny-qwen-image-edit", [(3000, 10), (2, 500)], "whose longer side is at most 100 times the shorter one"),
+        ("tiny-flux2", [(20, 30)], "of at least 64 pixels a side"),
     ],
 )
-def test_an_input_image_beyond_a_models_limits_is_unscored_in_the_plan(size, reason, tmp_path):
-    card = "tiny-flux2" if "64 pixels" in reason else "tiny-qwen-image-edit"
-    noise(tmp_path / "bad.png", 0, size)
-    noise(tmp_path / "good.png", 1)
-    lines = [order("bad", "Red.", source_image="bad.png"), order("good", "Red.", source_image="good.png")]
-    (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+def test_an_input_image_beyond_a_models_limits_is_unscored_in_the_plan(card, sizes, limit, tmp_path):
+    images = [*sizes, (64, 64)]
+    for i, size in enumerate(images):
+        noise(tmp_path / f"{i}.png", i, size)
+    write_orders(tmp_path / "tasks.jsonl", [order(f"t{i}", source_image=f"{i}.png") for i in range(len(images))])
     model = {"card": card, "height": 64, "width": 64, "num_inference_steps": 2}
     run_stages(config(tmp_path, model=model), tmp_path / "run", ("generate",))
-    bad, good = rows(tmp_path / "run")
-    assert bad[1] == "unscored"
-    assert reason in bad[3]
+    *bad, good = rows(tmp_path / "run")
     assert good[1] == "done"
+    for row, (width, height) in zip(bad, sizes, strict=True):
+        assert row[1] == "unscored"
+        assert f"{limit}, and one of this order's is {width} x {height}" in row[3]

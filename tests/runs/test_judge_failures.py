@@ -1,6 +1,8 @@
 """A judge's server that fails after some answers: every complete answer is committed and not requested again."""
 
+import itertools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from PIL import Image
 from local_bench.cli.main import main
 from local_bench.judges.vlm import client
 from local_bench.runs.rundir import RunDir
+from tests.orders import order, write_orders
 
 from .failing_server import FAILURES, FailingServer
 
@@ -31,23 +34,29 @@ N_TASKS = 2
 N_QUESTIONS = N_TASKS * (2 * (3 + 2) + 2)  # three of VEQ and two points per image, the set and its second image
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory):
+    """A folder with orders, imported images and a run of them that is not judged."""
+    path = tmp_path_factory.mktemp("generated")
     rng = np.random.default_rng(0)
-    lines = []
-    for i in range(N_TASKS):
-        (tmp_path / "images" / f"t{i}").mkdir(parents=True)
-        for k in (1, 2):
-            noise = Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8))
-            noise.save(tmp_path / "images" / f"t{i}" / f"{k}.png")
-        order = {"task_id": f"t{i}", "category": "C", "price_usd": 10, "title": f"Card {i}", "brief": "Two cards."}
-        lines.append(order | {"deliverables": ["front", "back"], "evaluation_points": ["It is red", "It is round"]})
-    (tmp_path / "orders.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    (tmp_path / "run.yaml").write_text(CONFIG)
+    for i, k in itertools.product(range(N_TASKS), (1, 2)):
+        (path / "images" / f"t{i}").mkdir(parents=True, exist_ok=True)
+        noise = Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8))
+        noise.save(path / "images" / f"t{i}" / f"{k}.png")
+    points = {"evaluation_points": ["It is red", "It is round"]}
+    write_orders(path / "orders.jsonl", (order(f"t{i}", ["front", "back"], **points) for i in range(N_TASKS)))
+    (path / "run.yaml").write_text(CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
+    return path
+
+
+@pytest.fixture(autouse=True)
+def folder(generated, tmp_path, monkeypatch):
+    shutil.copytree(generated, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("local_bench.judges.vlm.client._backoff", tenacity.wait_none())
-    assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
-    return tmp_path
 
 
 def judge(url, *settings, name="run"):
@@ -65,7 +74,6 @@ import sys, tenacity
 from local_bench.judges.vlm import client
 client._backoff = tenacity.wait_none()
 from local_bench.cli.main import main
-from local_bench.judges.vlm import client
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -143,12 +151,16 @@ def test_a_killed_command_has_committed_the_answers():
 def test_extract_retains_written_answers_and_requests_the_rest(tmp_path, failure, capsys):
     lines = [json.loads(line) for line in Path("orders.jsonl").read_text().splitlines()]
     bare = [{**line, "task_id": f"x{i}", "evaluation_points": []} for i, line in enumerate(lines * 4)]
-    Path("orders.jsonl").write_text("\n".join(map(json.dumps, bare)))
+    write_orders(Path("orders.jsonl"), bare)
     arguments = ["extract", "run.yaml", "--out", "written.jsonl", "--set", "judge.in_flight=1", "--set"]
     with FailingServer(failure, n_answers=3) as first:
-        ended = run_process(first, [*arguments, f"judge.base_url={first.url}"])
-    assert ended == (-signal.SIGKILL if failure == "kill" else 1)
-    assert "Traceback" not in capsys.readouterr().out
+        arguments_of_first = [*arguments, f"judge.base_url={first.url}"]
+        if failure == "kill":
+            assert run_process(first, arguments_of_first) == -signal.SIGKILL
+        else:
+            assert main(arguments_of_first) == 1
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.out + captured.err
     n_stored = len(Path("written.jsonl").read_text().splitlines())
     assert n_stored >= 1 if failure == "kill" else n_stored == 3
     with FailingServer() as second:

@@ -13,6 +13,7 @@ from local_bench.runs.config import RunConfig, load_config
 from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
+from tests.orders import order, write_orders
 from tests.suites.benchmarks import layouts
 
 
@@ -38,9 +39,7 @@ def test_paste_back_copies_the_source_outside_the_mask_and_changes_the_image(tmp
     mask.paste(255, (16, 16, 48, 48))
     source.save(tmp_path / "source.png")
     mask.save(tmp_path / "mask.png")
-    order = {"task_id": "one", "title": "An order", "brief": "Make it red.", "deliverables": ["first"]}
-    order |= {"source_image": "source.png", "mask_image": "mask.png", "evaluation_points": ["It is red"]}
-    (tmp_path / "tasks.jsonl").write_text(json.dumps(order | {"category": "Product", "price_usd": 10}))
+    write_orders(tmp_path / "tasks.jsonl", [order("one", source_image="source.png", mask_image="mask.png")])
     models = [{"card": "tiny-flux-fill"}, {"card": "tiny-flux-fill", "name": "pasted", "paste_back": True}]
     suite = {"name": "servimage", "path": str(tmp_path / "tasks.jsonl")}
     config = RunConfig(name="t", suite=suite, models=models, metrics=[], engine={"device": "cpu"})

@@ -36,7 +36,7 @@ def parts(folder, tmp_path_factory):  # noqa: F811
     return run_shard(folder, path / "complete", None), shards
 
 
-def test_shards_merge_into_the_complete_run_in_any_order(parts, tmp_path):
+def test_shards_merge_into_the_complete_run_in_any_order_and_it_continues(parts, folder, tmp_path):  # noqa: F811
     complete, shards = parts
     expected = results(complete)
     for i, order in enumerate(itertools.permutations(shards)):
@@ -52,6 +52,8 @@ def test_shards_merge_into_the_complete_run_in_any_order(parts, tmp_path):
         with RunDir.open(path) as run:
             each += [session.held_ns for session in run.store.sessions()]
     assert held_ns == sum(each)
+    run_stages(config_of(folder, ALL), tmp_path / "merged-0", STAGES)
+    assert results(tmp_path / "merged-0") == expected
 
 
 def test_merging_again_changes_nothing_and_parts_are_unchanged(parts, tmp_path):
@@ -68,13 +70,6 @@ def test_merging_again_changes_nothing_and_parts_are_unchanged(parts, tmp_path):
             assert verify(run) == []
     assert [(path / "ledger.sqlite").read_bytes() for path in shards] == before
     assert not list(tmp_path.glob(".*"))
-
-
-def test_a_merged_run_continues(parts, folder, tmp_path):  # noqa: F811
-    complete, shards = parts
-    merge(tmp_path / "merged", shards)
-    run_stages(config_of(folder, ALL), tmp_path / "merged", STAGES)
-    assert results(tmp_path / "merged") == results(complete)
 
 
 def test_runs_of_other_models_merge(folder, tmp_path):  # noqa: F811

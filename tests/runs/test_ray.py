@@ -23,22 +23,14 @@ from local_bench.runs.executors.ray_judges import RayReplica
 from local_bench.runs.executors.ray_workers import Membership, RayWorkers
 from local_bench.runs.generate import _Session
 from local_bench.runs.plan import enter_plan, make_plan
-from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
+from tests.orders import Recorded
 from tests.runs.test_generate import digest_of
 
 from .local_nodes import LocalNodes
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
-
-
-class Recorded(Quiet):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, message):
-        self.notes.append(message)
 
 
 @pytest.fixture(scope="module")

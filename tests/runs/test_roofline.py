@@ -23,6 +23,7 @@ from local_bench.runs.store import BusyTime, Store
 from local_bench.runs.work import WorkOrder
 from local_bench.runs.worker import Worker
 from scripts.count_flops import count_modules, sizes
+from tests.orders import order, write_orders
 
 H100, H200, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
 S = 1_000_000_000
@@ -242,7 +243,7 @@ def real(tmp_path_factory):
     for name, size in SIZES.items():
         Image.effect_noise(size, 50).convert("RGB").save(folder / f"{name}.png")
         lines.append(order(name, source_image=f"{name}.png", reference_images=["small.png"]))
-    (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    write_orders(folder / "tasks.jsonl", lines)
     begin = Worker.__init__
 
     def counting(self, work_order):
@@ -275,11 +276,6 @@ def counted(stage, computed, label):
 
 def _attention(query, key, value, *_, **__):
     return sdpa_flop_count(query, key, value)
-
-
-def order(task_id, **more):
-    fields = {"category": "Product", "price_usd": 10, "title": task_id, "brief": "Make it red."}
-    return {"task_id": task_id, "deliverables": ["an image"], "evaluation_points": ["It is red"]} | fields | more
 
 
 def config(folder, *models):

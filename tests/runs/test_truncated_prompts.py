@@ -1,10 +1,9 @@
 """A note about truncated prompts names the encoders, and those that read everything."""
 
-import json
-
 import pytest
 
 from local_bench.cli.main import main
+from tests.orders import order, write_orders
 
 MODEL = "{card: tiny-flux, height: 64, width: 64, num_inference_steps: 1, batch_size: 1}"
 
@@ -19,16 +18,8 @@ MODEL = "{card: tiny-flux, height: 64, width: 64, num_inference_steps: 1, batch_
 )
 def test_the_encoder_that_truncates_is_named(tmp_path, monkeypatch, capsys, n_words, told):
     monkeypatch.chdir(tmp_path)
-    order = {
-        "category": "C",
-        "price_usd": 10,
-        "title": "Card",
-        "deliverables": ["card"],
-        "evaluation_points": ["It is red"],
-    }
     briefs = {"short": "A red boot.", "long": "A red mug. " + "boot " * n_words}
-    lines = [json.dumps(order | {"task_id": name, "brief": brief}) for name, brief in briefs.items()]
-    (tmp_path / "orders.jsonl").write_text("\n".join(lines))
+    write_orders(tmp_path / "orders.jsonl", (order(name, title="Card", brief=brief) for name, brief in briefs.items()))
     config = "name: t\nsuite: {name: servimage, path: orders.jsonl}\nmetrics: []\nengine: {device: cpu}\n"
     (tmp_path / "run.yaml").write_text(f"{config}models: [{MODEL}]\n")
     assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
