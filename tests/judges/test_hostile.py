@@ -219,6 +219,9 @@ AS_LABELS = {
     "words": (Response(label("1", [("0", "low"), ("1", "high")])), "no probabilities", "1"),
     "nothing": (Response(label("1", [("0", None), ("1", -1.0)])), "no probabilities", "1"),
     "truth": (Response(label("1", [("0", -1.0), ("1", False)])), "no probabilities", "1"),
+    "beyond a float": (Response(label("1", [("0", 10**400), ("1", -1.0)])), "no probabilities", "1"),
+    "no probability to add": (Response(label("1", [("0", -1e300), ("1", -1e300)])), "no probabilities", "1"),
+    "a number in quotes": (Response(label("1", [("0", -1.0), ("1", "-1")])), "no probabilities", "1"),
     "of other tokens": (Response(label("1", [("yes", -0.1), ("no", -3.0)])), "no probabilities", "1"),
     "of one label only": (Response(label("1", [("1", -0.1), ("yes", -3.0)])), "no probabilities", "1"),
     "tokens that are none": (Response(label("1", [(1, -0.1), (0, -3.0)])), "no probabilities", "1"),
@@ -242,7 +245,7 @@ def test_every_invalid_response_is_unscored_with_its_text(hostile, spec, cases):
     for name, (_, reason, raw) in cases.items():
         verdict = found[name]
         assert verdict.answer is None, name
-        assert verdict.value("met") is None, name
+        assert (verdict.value("met"), verdict.labels) == (None, None), name
         assert reason in verdict.unscored, (name, verdict.unscored)
         assert len(verdict.unscored) < 300, name
         assert raw in verdict.raw, (name, verdict.raw[:200])

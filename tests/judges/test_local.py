@@ -126,6 +126,11 @@ class Plain:
         return self.tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
+@pytest.fixture(scope="module")
+def plain(judge):
+    return Plain(judge.name)
+
+
 @pytest.mark.parametrize("protocol", ["json", "logit"])
 def test_every_rubric_that_scores_is_answered(judge, protocol):
     chosen_card = card(judge.name, "judge")
@@ -145,8 +150,7 @@ def test_generated_text_is_an_answer_or_was_cut_off(judge):
         assert verdict.answer is not None or verdict.unscored == "the judge's answer was cut off (length)"
 
 
-def test_labels_have_the_probabilities_of_a_plain_forward_pass(judge):
-    plain = Plain(judge.name)
+def test_labels_have_the_probabilities_of_a_plain_forward_pass(judge, plain):
     requests = [(key, request) for key, request in many() if request.labels][::2]
     for key, reply in judge.complete(requests):
         expected = plain.logprobs(dict(requests)[key])
@@ -155,8 +159,7 @@ def test_labels_have_the_probabilities_of_a_plain_forward_pass(judge):
         assert reply.finish_reason == "length"
 
 
-def test_an_answer_is_what_plain_generation_writes(judge):
-    plain = Plain(judge.name)
+def test_an_answer_is_what_plain_generation_writes(judge, plain):
     requests = [(key, request) for key, request in many() if request.schema][::4]
     for key, reply in judge.complete(requests):
         assert (reply.text, reply.finish_reason) == (plain.write(dict(requests)[key]), "stop")
@@ -205,9 +208,9 @@ def test_a_prompt_that_is_too_long_is_refused_and_the_others_are_answered(judge)
     assert replies["short"] == alone(judge, requests[1:2])["short"]
 
 
-def test_the_longest_prompt_that_fits_is_answered(judge, monkeypatch):
+def test_the_longest_prompt_that_fits_is_answered(judge, plain, monkeypatch):
     request = written()
-    tokens = Plain(judge.name).inputs(request)["input_ids"].numel() + request.max_tokens
+    tokens = plain.inputs(request)["input_ids"].numel() + request.max_tokens
     for most, refusal in ((tokens, None), (tokens - 1, "the judge refused the question")):
         monkeypatch.setattr(judge, "_longest", most)
         ((_, reply),) = judge.complete([(0, request)])
@@ -231,8 +234,7 @@ def test_an_image_that_the_model_cannot_take_is_refused(cache):
     assert "aspect ratio" in reply.text
 
 
-def test_images_are_read_once_for_all_questions_about_them(judge):
-    plain = Plain(judge.name)
+def test_images_are_read_once_for_all_questions_about_them(judge, plain):
     requests = [(n, chosen("why? " * n)) for n in range(4)]
     prompts = [plain.inputs(request)["input_ids"][0] for _, request in requests]
     prefix = int((prompts[0] == plain.processor.image_token_id).nonzero().max()) + 1

@@ -113,7 +113,7 @@ def alone(key: str, image: ImageFile, **belongs: object) -> Subject:
 def assert_alone_as_together(metric: Metric, subjects: Sequence[Subject]) -> None:
     """Batches of four score as one by one does, to 1e-5, and no two subjects alike."""
     together = values(metric, subjects, 4)
-    assert together == pytest.approx(values(metric, subjects, 1), abs=1e-5)
+    assert together == pytest.approx(values(metric, subjects, 1), rel=1e-5, abs=1e-5)
     assert len(set(together)) == len(subjects)
 
 

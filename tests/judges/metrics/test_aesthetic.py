@@ -18,8 +18,6 @@ from local_bench.models.cards import card
 from local_bench.models.weights import resolve, resolve_parts
 
 from .helpers import (
-    assert_alone_as_together,
-    assert_order_and_neighbours_change_nothing,
     drawn,
     make_image,
     noise,
@@ -69,18 +67,6 @@ def test_it_is_siglips_own_embedding_and_the_head_by_hand(tmp_path):
     found = values(metric_of(NAME), made)
     assert found == [pytest.approx(by_hand(subject.image.load()), abs=1e-5) for subject in made]
     assert max(found) - min(found) > 0.05
-
-
-def test_single_inputs_equal_a_batch(tmp_path):
-    made = subjects(tmp_path, 5)
-    metric = metric_of(NAME)
-    assert_alone_as_together(metric, made)
-
-
-def test_arrays_follow_the_order_of_inputs():
-    network = metric_of(NAME).network
-    assert_order_and_neighbours_change_nothing(network)
-    network.close()
 
 
 def test_its_array_is_the_score_in_float32(tmp_path):

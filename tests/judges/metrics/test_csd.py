@@ -10,21 +10,18 @@ from safetensors.torch import load_file, save_file
 from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Normalize, Resize, ToTensor
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
+from local_bench.judges.metrics.base import FeatureInput, Subject
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.judges.metrics.style_ref import CsdNetwork
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 
 from .helpers import (
-    assert_alone_as_together,
-    assert_order_and_neighbours_change_nothing,
     drawn,
     make_image,
     noise,
     read,
     saved,
-    score,
     values,
 )
 
@@ -88,34 +85,6 @@ def test_the_checkpoint_is_laid_out_as_the_published_one():
     assert {"last_layer_style", "last_layer_content", "backbone.conv1.weight", "backbone.ln_post.bias"} <= set(state)
     assert "backbone.proj" not in state
     assert not torch.equal(state["last_layer_style"], state["last_layer_content"])
-
-
-def test_single_inputs_equal_a_batch(tmp_path):
-    made = subjects(tmp_path, 5)
-    metric = metric_of(NAME)
-    assert_alone_as_together(metric, made)
-    assert metric.network.identity["dtype"] == "float32"
-
-
-def test_arrays_follow_the_order_of_inputs():
-    network = metric_of(NAME).network
-    assert_order_and_neighbours_change_nothing(network)
-    network.close()
-
-
-def test_an_image_is_most_like_itself(tmp_path):
-    one = drawn(tmp_path / "a.png")
-    assert values(metric_of(NAME), [Subject("a", one, references=(one,))]) == [pytest.approx(1, abs=1e-6)]
-
-
-def test_a_missing_reference_is_reported(tmp_path):
-    (one,) = score(metric_of(NAME), [Subject("a", make_image(tmp_path, 1))])
-    assert one.unscored == "there is no reference picture to compare it with"
-
-
-def test_an_extreme_aspect_ratio_is_unscored():
-    with pytest.raises(Unscorable, match="too slender"):
-        metric_of(NAME).network.prepare([noise(1, (24000, 8)).resize((30000, 8))], None)
 
 
 @pytest.mark.parametrize(

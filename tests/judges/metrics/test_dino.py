@@ -9,21 +9,18 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoModel
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
+from local_bench.judges.metrics.base import FeatureInput, Subject
 from local_bench.judges.metrics.dino_ref import DinoNetwork, paint_outside
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 
 from .helpers import (
-    assert_alone_as_together,
-    assert_order_and_neighbours_change_nothing,
     drawn,
     make_image,
     noise,
     read,
     saved,
-    score,
     values,
 )
 
@@ -98,18 +95,6 @@ def test_a_mask_of_another_size_is_resized():
     assert np.array_equal(edge[:, 1::2], np.asarray(image)[:, 1::2])
 
 
-def test_single_inputs_equal_a_batch(tmp_path):
-    made = subjects(tmp_path, 5)
-    metric = metric_of(NAME)
-    assert_alone_as_together(metric, made)
-
-
-def test_arrays_follow_the_order_of_inputs():
-    network = metric_of(NAME).network
-    assert_order_and_neighbours_change_nothing(network)
-    network.close()
-
-
 def test_an_embedding_is_float32_of_length_1(tmp_path):
     network = metric_of(NAME).network
     inputs = [FeatureInput((make_image(tmp_path, i),)) for i in range(3)]
@@ -120,22 +105,6 @@ def test_an_embedding_is_float32_of_length_1(tmp_path):
         np.testing.assert_allclose(array, alone, atol=1e-5)
     assert network.identity["dtype"] == "float32"
     assert "shortest side to 64 px (PIL bicubic, antialiased), centre crop 56x56" in network.description
-
-
-def test_an_image_is_most_like_itself(tmp_path):
-    one, full_mask = drawn(tmp_path / "a.png"), saved(Image.new("RGB", (160, 128), "white"), tmp_path / "m.png")
-    same = [Subject("a", one, references=(one,)), Subject("b", one, mask=full_mask, references=(one,))]
-    assert values(metric_of(NAME), same) == pytest.approx([1, 1], abs=1e-6)
-
-
-def test_a_missing_reference_is_reported(tmp_path):
-    (one,) = score(metric_of(NAME), [Subject("a", make_image(tmp_path, 1))])
-    assert one.unscored == "there is no reference picture to compare it with"
-
-
-def test_an_extreme_aspect_ratio_is_unscored():
-    with pytest.raises(Unscorable, match="30000x1 is too slender"):
-        metric_of(NAME).network.prepare([Image.new("RGB", (30000, 1))], None)
 
 
 def test_a_processor_that_does_not_crop_is_refused(tmp_path):

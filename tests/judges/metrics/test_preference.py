@@ -20,7 +20,7 @@ from local_bench.models.cards import card
 from local_bench.models.convert import convert, converted_name
 from local_bench.models.weights import resolve, resolve_parts, weights_digest
 
-from .helpers import assert_alone_as_together, drawn, make_image, noise, saved, score, values
+from .helpers import drawn, make_image, noise, saved, values
 
 PROMPT = "a poster of a mountain hut, 3 suns"
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -161,20 +161,13 @@ def test_the_score_is_that_of_the_authors_formula(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_image_and_prompt_both_count_and_batches_do_not(tmp_path, name):
-    made = subjects(tmp_path, 5)
-    assert_alone_as_together(tiny(name), made)
+def test_image_and_prompt_both_count(tmp_path, name):
+    made = subjects(tmp_path, 2)
     first, other_prompt, other_image = values(
         tiny(name),
         [made[0], Subject("p", made[0].image, caption="the sea"), Subject("i", made[1].image, caption=made[0].caption)],
     )
     assert len({round(value, 5) for value in (first, other_prompt, other_image)}) == 3
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_image_without_a_prompt_is_unscored(tmp_path, name):
-    (one,) = score(tiny(name), [Subject("a", make_image(tmp_path, 1))])
-    assert (one.value, one.unscored) == (None, "there is no caption to compare it with")
 
 
 @pytest.mark.parametrize(("name", "limit", "longest"), [(NAMES[0], 77, 75), (NAMES[1], 77, 75), (NAMES[2], 35, 33)])
