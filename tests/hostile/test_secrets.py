@@ -81,19 +81,6 @@ def test_a_key_is_removed_in_every_encoding(monkeypatch):
     assert KEY not in f"{server} {server!r} {vars(server)}"
 
 
-@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "HOME", "PATH", "HF_TOKEN", "LOCAL_BENCH_", "vllm_api_key"])
-def test_a_config_reads_no_other_variable(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(name, KEY)
-    base()
-    write(
-        "c.yaml",
-        CONFIG | {"judge": {"card": "tiny-qwen3-vl", "base_url": "http://127.0.0.1:9/v1", "api_key_env": name}},
-    )
-    assert main(["plan", "c.yaml"]) == 2
-    assert KEY not in "".join(capsys.readouterr())
-
-
 @pytest.mark.parametrize(
     "url", [f"http://{USER}:{KEY}@h/v1", f"http://h/v1?key={KEY}", f"http://{USER}@h", f"http://h\n{KEY}"]
 )
@@ -106,15 +93,3 @@ def test_a_url_with_a_secret_is_refused_and_not_printed(url, tmp_path, monkeypat
         printed = "".join(capsys.readouterr())
         assert KEY not in printed
         assert USER not in printed
-
-
-def test_a_run_directory_of_others_sends_nothing(tmp_path, monkeypatch, server, capsys):
-    """The address and the key's name in a run directory are not taken from it."""
-    monkeypatch.chdir(tmp_path)
-    base()
-    judge = {"card": "tiny-qwen3-vl", "base_url": server, "api_key_env": "LOCAL_BENCH_PLANTED"}
-    write("c.yaml", CONFIG | {"judge": judge, "suite": {"name": "servimage", "path": "tasks.jsonl"}})
-    assert main(["generate", "c.yaml", "--run-dir", "run"]) == 0
-    capsys.readouterr()
-    assert main(["judge", "run"]) == 2
-    assert "must not decide where images and keys are sent" in capsys.readouterr().err

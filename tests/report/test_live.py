@@ -167,7 +167,10 @@ def test_the_server_gives_only_what_is_below_its_secret(shop, tmp_path):
         with TestClient(app, base_url="http://127.0.0.1") as client:
             sha = client.get("/secret/live.json").json()["runs"][0]["recent"][0]["image"]
             assert client.get(f"/secret/live/{sha}.png").content == run.image(sha).read_bytes()
-            for path in ("/live.json", "/other/live.json", f"/secret/live/{'0' * 64}.png", "/secret/live/..%2Frun.png"):
+            for path in (
+                *("/", "/index.html", "/other/", "/secret/../run.yaml", "/secret/%2e%2e/%2e%2e/run.yaml"),
+                *("/live.json", "/other/live.json", f"/secret/live/{'0' * 64}.png", "/secret/live/..%2Frun.png"),
+            ):
                 assert client.get(path).status_code == 404, path
             assert client.get("/secret/live.json", headers={"host": "evil.example"}).status_code == 400
             assert client.get("/secret/refresh").status_code == 404
@@ -176,6 +179,7 @@ def test_the_server_gives_only_what_is_below_its_secret(shop, tmp_path):
             wait_until(lambda: not writing.active)
             assert calls == [1]
             assert "connect-src 'self'" in client.get("/secret/").text
+            assert client.get("/secret/data/summary.js").status_code == 200
     assert "connect-src" not in write_static(shop, tmp_path).index.read_text()
 
 

@@ -300,17 +300,3 @@ def test_large_images_have_a_preview_too(shop, tmp_path, size, preview):
     with RunDir.open(shop.path) as run:
         task = replace(run.store.tasks()[0], source_sha256=sha)
         assert RunDetails(run, {}, out)._previews(task, []) == ([sha] if preview else [])
-
-
-def test_the_site_is_served_below_a_secret_path(shop, shop_site):
-    from starlette.testclient import TestClient
-
-    from local_bench.report.site.server import Writing, create_app
-
-    app = create_app(shop_site.index.parent, "secret", [], Writing(lambda note, ready: ready()))
-    with TestClient(app, base_url="http://127.0.0.1") as client:
-        assert client.get("/secret/").status_code == 200
-        assert client.get("/secret/data/summary.js").status_code == 200
-        for path in ("/", "/index.html", "/other/", "/secret/../run.yaml", "/secret/%2e%2e/%2e%2e/run.yaml"):
-            assert client.get(path).status_code == 404, path
-        assert client.get("/secret/", headers={"host": "evil.example"}).status_code == 400
