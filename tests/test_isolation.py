@@ -128,8 +128,7 @@ def test_every_kind_of_child_leaves_the_working_folder_out(tmp_path, hostile, mo
 
 
 @pytest.mark.parametrize(
-    ("named", "kept"),
-    [("", False), (os.pathsep, False), ("/elsewhere" + os.pathsep, False), ("{here}", True)],
+    ("named", "kept"), [("", False), (os.pathsep, False), ("/elsewhere" + os.pathsep, False), ("{here}", True)]
 )
 def test_the_working_folder_is_searched_only_where_pythonpath_names_it(tmp_path, monkeypatch, named, kept):
     for name in module.variables():

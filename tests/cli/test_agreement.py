@@ -28,7 +28,7 @@ def test_the_figures_under_their_names(cli, make_run, tmp_path):  # noqa: F811
     assert pairs["delta", "people", "brf"]["agreement_rate"]["value"] == 1
     both = pairs["gamma", "delta", "brf"]
     assert set(both) == {
-        *("dimension", "judge", "against", "agreement_rate", "cohen_kappa", "spearman", "top_k_overlap"),
+        *("dimension", "judge", "against", "agreement_rate", "cohen_kappa", "spearman", "top_k_overlap")
     }
     assert both["agreement_rate"] == {
         "value": 0.25,

@@ -147,10 +147,7 @@ def test_other_judges_and_thresholds_are_reported(make):
 
 @pytest.mark.parametrize(
     ("other", "message"),
-    [
-        ({"t2": [YES, YES]}, "have no task in common: compare runs of one suite"),
-        ({"t1": [YES]}, "the task 't1' of"),
-    ],
+    [({"t2": [YES, YES]}, "have no task in common: compare runs of one suite"), ({"t1": [YES]}, "the task 't1' of")],
 )
 def test_runs_of_other_orders_are_an_error(cli, make, other, message):
     a = make("a", {"m": {"t1": [YES]}})

@@ -147,8 +147,7 @@ def test_attention_is_one_kernel(heads_of_keys):
     query = torch.empty(1, 8, 2000, 64, device="meta")
     key = torch.empty(1, heads_of_keys, 1000, 64, device="meta")
     cost = measure(
-        nn.Identity(),
-        lambda: nn.functional.scaled_dot_product_attention(query, key, key, enable_gqa=heads_of_keys < 8),
+        nn.Identity(), lambda: nn.functional.scaled_dot_product_attention(query, key, key, enable_gqa=heads_of_keys < 8)
     )
     assert cost.flop == 2 * 2 * 8 * 2000 * 1000 * 64
     scores = 4 * 8 * 2000 * 1000

@@ -9,17 +9,7 @@ import pytest
 
 from local_bench.cli.main import main
 from tests.hostile.harness import Case, faults_of, run, sampled
-from tests.hostile.inputs import (
-    CONFIG,
-    EARLIER_RUN,
-    ICE_METRICS,
-    IDEA_CELLS,
-    INPUTS,
-    Input,
-    base,
-    ice_line,
-    idea_sheet,
-)
+from tests.hostile.inputs import CONFIG, EARLIER_RUN, ICE_METRICS, IDEA_CELLS, INPUTS, Input, base, ice_line, idea_sheet
 from tests.hostile.values import LITERALS, RAW, places_of, texts_of, with_literal
 
 every_input = pytest.mark.parametrize("entry", INPUTS, ids=[entry.name for entry in INPUTS])

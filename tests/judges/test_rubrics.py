@@ -85,10 +85,7 @@ BAD = {
         {"score": 3, "flags": {"edge_seam": True}},
     ],
     "cns_set": [{"score": 3, "flags": ["edge_seam"]}],
-    "hype_edit": [
-        {"changes_made": 1, "rest_preserved": 1, "usable": 1},
-        {"changes_made": True},
-    ],
+    "hype_edit": [{"changes_made": 1, "rest_preserved": 1, "usable": 1}, {"changes_made": True}],
     "idea_question": [{"met": 0, "reason": "x"}, {"score": 1}],
     "payment": [{"pays": 2}, {"pays": True}, {"met": 1}],
     "payment_scores": [{"pays": "1"}, {}],

@@ -94,11 +94,7 @@ def test_a_name_may_be_a_unique_part():
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [
-        ("h300", "did you mean 'h"),
-        ("a100", "available: a100-40, a100-80"),
-        ("tpu-v5", "available: a6000, a100-40"),
-    ],
+    [("h300", "did you mean 'h"), ("a100", "available: a100-40, a100-80"), ("tpu-v5", "available: a6000, a100-40")],
 )
 def test_an_unknown_name_is_an_error(name, message):
     with pytest.raises(ConfigError, match=message):

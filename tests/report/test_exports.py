@@ -58,11 +58,7 @@ def test_every_table_is_written_twice(make_run: MakeRun) -> None:
 def test_exported_rows_equal_the_ledger(make_run: MakeRun) -> None:
     path = make_run(no_source=True, panel=True)
     export(path)
-    keys = {
-        "candidates": "work_id",
-        "verdicts": "work_id, judge, rubric, point, repeat",
-        "scores": "work_id, name",
-    }
+    keys = {"candidates": "work_id", "verdicts": "work_id, judge, rubric, point, repeat", "scores": "work_id, name"}
     with RunDir.open(path) as run:
         for name, key in keys.items():
             stored = [dict(row) for row in run.store.rows(f"SELECT * FROM {name} ORDER BY {key}")]

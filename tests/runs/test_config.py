@@ -65,12 +65,7 @@ def test_all_unknown_and_missing_models_are_listed(cli, tmp_path):
     lines = ended.stderr.splitlines()
     assert [
         next(n for n in ("tiny-flus", "flux1-dev", "sd35-large", "qwen3-vl-8b") if n in line) for line in lines
-    ] == [
-        "tiny-flus",
-        "flux1-dev",
-        "sd35-large",
-        "qwen3-vl-8b",
-    ]
+    ] == ["tiny-flus", "flux1-dev", "sd35-large", "qwen3-vl-8b"]
     assert not (tmp_path / "runs").exists()
 
 

@@ -425,9 +425,7 @@ def test_energy_is_joules_over_seconds(on_gpu, monkeypatch, readings, status):
 def test_the_chosen_batch_does_not_fit_and_one_image_does():
     of, _ = models.reduced_card("flux", small=True)
     counted = replace(
-        count(of, models.sampler_of(of, small=True)),
-        forward_live_bytes=500_000_000,
-        decode_live_bytes=2_000_000_000,
+        count(of, models.sampler_of(of, small=True)), forward_live_bytes=500_000_000, decode_live_bytes=2_000_000_000
     )
     free = generation.free_bytes(counted)
     assert free == 4_000_000_000

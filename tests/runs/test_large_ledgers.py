@@ -97,8 +97,7 @@ def test_a_ledger_with_other_definitions_is_refused(tmp_path, before, after, fau
 
 
 @pytest.mark.parametrize(
-    "content",
-    ['{"source_sha256": 5}', '{"reference_sha256": 3}', '{"mask_sha256": [1]}', "[]", "1"],
+    "content", ['{"source_sha256": 5}', '{"reference_sha256": 3}', '{"mask_sha256": [1]}', "[]", "1"]
 )
 def test_a_task_that_no_release_writes_is_refused_where_its_images_are_counted(tmp_path, content):
     with random_run(tmp_path / "run", 8) as run:

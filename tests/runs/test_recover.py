@@ -236,8 +236,7 @@ stages.run_stages(load_config(Path(sys.argv[2])), Path(sys.argv[3]), ("generate"
 
 
 @pytest.mark.parametrize(
-    "moment",
-    ["before the ledger", "in the ledger's transaction", "before run.yaml", "in run.yaml", "before planning"],
+    "moment", ["before the ledger", "in the ledger's transaction", "before run.yaml", "in run.yaml", "before planning"]
 )
 def test_a_run_killed_at_its_start_continues_with_the_same_command(finished_run, tmp_path, moment):
     run_dir = tmp_path / "run"

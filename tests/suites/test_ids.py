@@ -110,8 +110,7 @@ def test_tasks_models_and_annotators_of_a_run(tmp_path, monkeypatch, capsys):
 
 def test_result_files_of_the_benchmarks(tmp_path):
     orders = lines(
-        tmp_path / "t.jsonl",
-        [{"task_id": i, "category": "007", "price_usd": 1, "deliverables": 1} for i in IDS],
+        tmp_path / "t.jsonl", [{"task_id": i, "category": "007", "price_usd": 1, "deliverables": 1} for i in IDS]
     )
     assert [order.task_id for order in read_orders(orders)] == list(IDS)
     people = [{"model": "007", "task_id": i, "annotations": {"subtask_1": True}} for i in IDS]

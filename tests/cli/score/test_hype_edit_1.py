@@ -180,10 +180,7 @@ def test_random_judgements(score, tmp_path, seed):
             lambda d: d | {"judgements": {"t": {"M01": {"one.webp": {"verdict": "PASS"}}}}},
             "'one.webp' is not the name of an attempt",
         ),
-        (
-            lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {}, "1.webp": {}}}}},
-            "duplicate attempt 1 of 'a'",
-        ),
+        (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {}, "1.webp": {}}}}}, "duplicate attempt 1 of 'a'"),
     ],
 )
 def test_unreadable_files_are_refused(score, tmp_path, change, message):

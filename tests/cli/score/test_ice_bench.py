@@ -102,10 +102,7 @@ def test_a_task_without_one_of_its_metrics_is_unscored_not_lower(score, tmp_path
         ("id1;Text2Image;{}", "line 2: an item must be ItemID#;#Task#;#JSON"),
         ("id1#;#Text2image#;#{}", "line 2: unknown task 'Text2image': did you mean 'Text2Image'?"),
         ("id1#;#Text2Image#;#{", "line 2: the metrics are not valid JSON"),
-        (
-            'id1#;#Text2Image#;#{"clip_cap": NaN}',
-            "line 2: the metrics are not valid JSON (NaN is not a JSON number)",
-        ),
+        ('id1#;#Text2Image#;#{"clip_cap": NaN}', "line 2: the metrics are not valid JSON (NaN is not a JSON number)"),
         ('id1#;#Text2Image#;#{"clip_cap": "1"}', "line 2: clip_cap must be a finite number"),
         ('id1#;#Text2Image#;#{"clip_cap": 1e999}', "line 2: clip_cap must be a finite number"),
         ('id1#;#Text2Image#;#{"aes_v2.5": 500}', "line 2: aes_v2.5 must be between 0 and 10, not 500"),

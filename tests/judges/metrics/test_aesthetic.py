@@ -17,13 +17,7 @@ from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve, resolve_parts
 
-from .helpers import (
-    drawn,
-    make_image,
-    noise,
-    read,
-    values,
-)
+from .helpers import drawn, make_image, noise, read, values
 
 NAME = "aes_v2.5:tiny-aesthetic"
 metric_of = functools.cache(make_metric)

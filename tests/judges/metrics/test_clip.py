@@ -17,14 +17,7 @@ from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 
-from .helpers import (
-    drawn,
-    make_image,
-    noise,
-    read,
-    saved,
-    values,
-)
+from .helpers import drawn, make_image, noise, read, saved, values
 
 CAPTION = "a poster of a mountain hut"
 metric_of = functools.cache(make_metric)

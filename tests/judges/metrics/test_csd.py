@@ -16,14 +16,7 @@ from local_bench.judges.metrics.style_ref import CsdNetwork
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 
-from .helpers import (
-    drawn,
-    make_image,
-    noise,
-    read,
-    saved,
-    values,
-)
+from .helpers import drawn, make_image, noise, read, saved, values
 
 NAME = "style_ref:tiny-csd"
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)

@@ -15,14 +15,7 @@ from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 
-from .helpers import (
-    drawn,
-    make_image,
-    noise,
-    read,
-    saved,
-    values,
-)
+from .helpers import drawn, make_image, noise, read, saved, values
 
 NAME = "dino_ref:tiny-dinov2"
 metric_of = functools.cache(make_metric)

@@ -18,12 +18,7 @@ from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve, resolve_parts
 
-from .helpers import (
-    drawn,
-    make_image,
-    read,
-    values,
-)
+from .helpers import drawn, make_image, read, values
 
 NAME = "laion_aes:tiny-laion"
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)

@@ -224,12 +224,7 @@ def test_what_is_compared_has_the_sources_size(theirs, tmp_path):
     assert values(make_metric("pyiqa:psnr"), [subject]) == pytest.approx([expected], rel=200 * 2**-24)
 
 
-GOLDEN = {
-    "clipiqa": 0.62075,
-    "lpips": 0.177957,
-    "musiq_koniq:tiny-musiq": -12.2018,
-    "nima": 6.71185,
-}
+GOLDEN = {"clipiqa": 0.62075, "lpips": 0.177957, "musiq_koniq:tiny-musiq": -12.2018, "nima": 6.71185}
 # Of float32 networks: `scripts/instruction_sets.py` finds up to 4e-7 for these three kinds (1.6e-5 for musiq on a
 # grey image, where its score is near 0); the weights are made where the test runs and add as much.
 FLOAT32_NETWORK = 1e-5
