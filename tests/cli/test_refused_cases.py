@@ -52,8 +52,7 @@ def planned(capsys, tmp_path, path):
     (tmp_path / "run.yaml").write_text(json.dumps(config | {"judge": {"card": "tiny-qwen3-vl"}, "metrics": []}))
     assert main(["plan", str(tmp_path / "run.yaml"), "--json"]) == 0
     of_json = capsys.readouterr()
-    assert main(["plan", str(tmp_path / "run.yaml")]) == 0
-    return json.loads(of_json.out), of_json.err, capsys.readouterr().out
+    return json.loads(of_json.out), of_json.err
 
 
 def test_plan_names_contradictions_and_counts_rules_and_input_images(tmp_path, capsys):
@@ -63,12 +62,14 @@ def test_plan_names_contradictions_and_counts_rules_and_input_images(tmp_path, c
     specs = {"dimensions": {"width": 2480, "height": 3508}, "aspect_ratio": "1:1", "resolution": {"min_dpi": 300}}
     order["hard_rules"]["deliverables"][1]["rules"] = {"visual_specs": specs, "file_type": ["PNG"]}
     file.write_text(json.dumps([order]))
-    found, messages, text = planned(capsys, tmp_path, data)
+    found, messages = planned(capsys, tmp_path, data)
     [note] = [note for note in found["notes"] if note.startswith("digital-001: ")]
     assert "Image 2: the aspect ratio 1:1 contradicts the size 2480 x 3508; the size has no unit" in note
     assert note in messages
     assert found["rules"] == {"aspect_ratio": 3, "file_type": 1, "min_dpi": 1}
     assert (found["n_tasks_with_source"], found["n_tasks_with_references"]) == (1, 1)
+    assert main(["plan", str(tmp_path / "run.yaml")]) == 0
+    text = capsys.readouterr().out
     assert "images with a hard rule: aspect_ratio 3, file_type 1, min_dpi 1" in text
     assert "tasks with a source image: 1, with reference images: 1" in text
 
@@ -77,7 +78,7 @@ def test_the_published_servimage_orders_are_planned_completely(tmp_path, capsys,
     path = shared / "data" / "servimage-bench"
     if not path.exists():
         pytest.skip(f"{path} is not here")
-    found, messages, _ = planned(capsys, tmp_path, path)
+    found, messages = planned(capsys, tmp_path, path)
     assert (found["n_tasks"], found["n_deliverables"], found["value_usd"]) == (1070, 2046, 295038.08)
     assert (found["rules"]["min_dpi"], found["rules"]["min_width_px"]) == (357, 47)
     assert messages.count("contradicts the size") == 43

@@ -11,14 +11,19 @@ from local_bench.models.cards import cards
 from tests.analysis.simulated import config, draw, judged
 from tests.suites.benchmarks import layouts
 
-LIGHT, NEEDS_TORCH = "models list", "doctor --gpu --device cpu --only driver"
+NEEDS_TORCH = "doctor --gpu --device cpu --only driver"
 HEAVY = ("torch", "diffusers", "transformers", "pyiqa", "vllm", "onnxruntime")
 RUN_ALL = """
-import json, sys
+import importlib, json, sys
 from local_bench.cli.main import main
+from local_bench.report.papers.contents import ENTRIES
 found = {{}}
 for line in {lines!r}:
     found[line] = [main(line.split()), [name for name in {heavy!r} if name in sys.modules]]
+for module in {{one.build.partition(":")[0] for one in ENTRIES if one.build}}:
+    importlib.import_module("local_bench.report.papers." + module)
+found["builders"] = [name for name in {heavy!r} if name in sys.modules]
+found[{needs_torch!r}] = [main({needs_torch!r}.split()), [name for name in {heavy!r} if name in sys.modules]]
 json.dump(found, open("found.json", "w"))
 """
 
@@ -32,15 +37,9 @@ def run_dir(tmp_path_factory):
     return folder / "run"
 
 
-def run_all(lines, folder):
-    code = RUN_ALL.format(heavy=HEAVY, lines=lines)
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "found.json").read_text())
-
-
-def test_no_heavy_library_is_imported(run_dir, tmp_path):
-    """In another folder than the run's: settling needs neither the weights nor the imported images."""
+def test_heavy_libraries_are_imported_only_by_the_command_that_needs_them(run_dir, tmp_path):
+    """Nor by a builder of a paper's table. In another folder than the run's: settling needs neither the weights nor the
+    imported images."""
     (tmp_path / "eval_result.txt").write_text("id0#;#Text2Image#;#{}\n")
     orders = run_dir.parent / "data"
     shipped = [f"plan {file} --set suite.path={orders}" for file in sorted((configs_dir() / "runs").glob("serv*.yaml"))]
@@ -64,24 +63,13 @@ def test_no_heavy_library_is_imported(run_dir, tmp_path):
         *(f"{line} --gpu a6000" for line in shipped),
         "doctor",
     ]
-    assert run_all(lines, tmp_path) == {line: [0, []] for line in lines}
-
-
-def test_no_builder_of_a_paper_imports_a_heavy_library(tmp_path):
-    code = f"""
-import importlib, sys
-from local_bench.report.papers.contents import ENTRIES
-for module in {{one.build.partition(":")[0] for one in ENTRIES if one.build}}:
-    importlib.import_module("local_bench.report.papers." + module)
-print([name for name in {HEAVY!r} if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
-
-
-def test_commands_that_need_torch_import_it(tmp_path):
-    found = run_all([LIGHT, NEEDS_TORCH], tmp_path)
-    assert found == {LIGHT: [0, []], NEEDS_TORCH: [0, ["torch", "diffusers", "transformers"]]}
+    code = RUN_ALL.format(heavy=HEAVY, lines=lines, needs_torch=NEEDS_TORCH)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found.pop(NEEDS_TORCH) == [0, ["torch", "diffusers", "transformers"]]
+    assert found.pop("builders") == []
+    assert found == {line: [0, []] for line in lines}
 
 
 def test_cards_are_parsed_once(monkeypatch):

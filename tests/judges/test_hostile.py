@@ -134,11 +134,11 @@ def question(point):
     return point, Question("brf", 0, ("a",), slots, ("delivered",))
 
 
-def verdicts_of(hostile, spec, points, in_flight=4):
+def verdicts_of(hostile, spec, points, in_flight=4, timeout_s=10):
     """What was answered, and what it ended in."""
     composer = Composer(lambda _: Image.new("RGB", (32, 32)), 32)
     found = {}
-    with Client(ExternalServer(hostile.url, None), composer, in_flight, 10) as client:
+    with Client(ExternalServer(hostile.url, None), composer, in_flight, timeout_s) as client:
         try:
             for key, verdict in answers(client, spec, [question(point) for point in points]):
                 assert key not in found
@@ -284,7 +284,8 @@ def test_transport_errors_are_retried(hostile, spec):
 @pytest.mark.parametrize("name", ["hangs up in the body", "says it is packed", "busy"])
 def test_a_persistent_error_leaves_the_received_answers(hostile, name):
     hostile.plays = {name: Breaks(FAULTS[name], times=10**9)}
-    found, error = verdicts_of(hostile, JSON, ["good 1", "good 2", name, "good 3"], in_flight=1)
+    points = ["good 1", "good 2", name, "good 3"]
+    found, error = verdicts_of(hostile, JSON, points, in_flight=1, timeout_s=2 if name == "busy" else 10)
     assert isinstance(error, Unreachable)
     assert set(found) == {"good 1", "good 2"}
     if name == "busy":  # it asks to wait, and is sent the question again until the time is over
