@@ -64,16 +64,18 @@ def state() -> dict[str, object]:
         return {"digests": digests(run), "committed": tuple(committed), "images": images}
 
 
-@pytest.fixture
-def finished(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    prepare()
-    for command in COMMANDS:  # imports everything once, before processes are forked
-        assert main(command) == 0
-    shutil.rmtree("run")
-    status, n = in_child("count", 0)
-    assert status == 0, Path("out.txt").read_text()
-    return status, n, state()
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run in the working folder: its exit status, its number of operations and its state."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("faults"))
+        prepare()
+        for command in COMMANDS:  # imports everything once, before processes are forked
+            assert main(command) == 0
+        shutil.rmtree("run")
+        status, n = in_child("count", 0)
+        assert status == 0, Path("out.txt").read_text()
+        yield status, n, state()
 
 
 @pytest.mark.parametrize("how", ["kill", "full", "io", "interrupt"])

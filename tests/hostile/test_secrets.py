@@ -3,16 +3,14 @@ list of a run."""
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
 from local_bench.cli.main import main
+from local_bench.core.environment import variables
 from local_bench.judges.vlm.server import ExternalServer, key_from
 from tests.hostile.inputs import CONFIG, base, write
 
@@ -45,24 +43,20 @@ def server():
         found.shutdown()
 
 
-def test_no_file_of_a_run_has_a_secret(tmp_path, monkeypatch, server):
+def test_no_file_of_a_run_has_a_secret(tmp_path, monkeypatch, server, capfd):
     monkeypatch.chdir(tmp_path)
     base()
     judge = {"card": "tiny-qwen3-vl", "base_url": server, "api_key_env": "LOCAL_BENCH_PLANTED"}
     write("c.yaml", CONFIG | {"judge": judge, "suite": {"name": "servimage", "path": "tasks.jsonl"}})
-    env = os.environ | {"LOCAL_BENCH_PLANTED": KEY, "HF_TOKEN": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
-    env |= {"LOCAL_BENCH_CACHE": str(tmp_path / "cache"), "PYTHONPATH": os.getcwd(), "LOCAL_BENCH_DEBUG": "1"}
-    root = Path(__file__).resolve().parents[2]
+    for name in variables():
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # set back afterwards
+    for name in ("LOCAL_BENCH_PLANTED", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, KEY)
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LOCAL_BENCH_DEBUG", "1")
     for command in (["run", "c.yaml", "--run-dir", "run"], ["report", "run"], ["settle", "run"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "local_bench", *command],
-            env=env | {"PYTHONPATH": str(root)},
-            cwd=tmp_path,
-            capture_output=True,
-            timeout=300,
-            check=False,
-        )
-        assert KEY.encode() not in done.stdout + done.stderr
+        main(command)
+    assert KEY not in "".join(capfd.readouterr())
     found = [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
     assert (tmp_path / "run/ledger.sqlite").exists()
     assert not found
