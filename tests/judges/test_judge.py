@@ -17,7 +17,6 @@ BRF = Question("brf", 3, ("a",), (("title", "T"), ("brief", "B"), ("point", "P")
 TEXT = Question("veq_text", 0, ("a",), ())
 IDEA = Question("idea_question", 0, ("a", "b"), (("question", "Q"),), collage=Collage((1, 1)))
 QA = Question("vllm_qa", 0, ("a", "b"), (("instruction", "I"),), ("source", "result"))
-REPHRASE = Question("rephrase", 0, ("a",), (("brief", "B"), ("count", "3")), ("input",))
 NUMERICS = {"vllm": "0.32.0", "device": "cpu"}
 
 OTHERWISE = {

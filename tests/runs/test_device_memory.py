@@ -245,14 +245,28 @@ def test_failed_allocations_are_those_that_torch_counts(monkeypatch):
     assert capacity.failed_allocations(torch.device("cpu")) == 0
 
 
-@pytest.mark.parametrize(("stage", "error"), [("denoise", OUT_OF_MEMORY), ("pixels", NO_ENGINE)])
-def test_no_memory_for_one_image_is_one_sentence(tmp_path, stage, error):
+ONE_IMAGE = r"memory of cpu ran out with a batch of one image .*: end other processes"
+
+
+@pytest.mark.parametrize(
+    ("stage", "first", "error", "raised", "message"),
+    [
+        ("denoise", 1, OUT_OF_MEMORY, LocalBenchError, ONE_IMAGE),
+        ("pixels", 1, NO_ENGINE, LocalBenchError, ONE_IMAGE),
+        (
+            *("encode_text", 2, OUT_OF_MEMORY, LocalBenchError),
+            r"memory of cpu ran out while a prompt was encoded .*GiB\): end other",
+        ),
+        ("denoise", 5, RuntimeError("CUDA error: an illegal memory access"), RuntimeError, "illegal memory access"),
+    ],
+)
+def test_what_no_smaller_batch_mends_is_one_sentence_and_other_errors_pass(
+    tmp_path, stage, first, error, raised, message
+):
     made, jobs = order_of(tmp_path)
     worker = Worker(made)
-    broken(worker, stage, lambda call, batch: True, error)
-    with pytest.raises(
-        LocalBenchError, match=r"memory of cpu ran out with a batch of one image .*: end other processes"
-    ):
+    broken(worker, stage, lambda call, _: call >= first, error)
+    with pytest.raises(raised, match=message):
         list(worker.make(jobs))
 
 
@@ -266,22 +280,6 @@ def test_running_out_while_encoding_continues_with_offloaded_encoders(tmp_path, 
         "tiny-flux: out of memory, continuing with offloaded text encoders"
     ]
     assert images(events) == undisturbed
-
-
-def test_running_out_while_encoding_again_is_one_sentence(tmp_path):
-    made, jobs = order_of(tmp_path)
-    worker = Worker(made)
-    broken(worker, "encode_text", lambda call, _: call >= 2, OUT_OF_MEMORY)
-    with pytest.raises(LocalBenchError, match=r"memory of cpu ran out while a prompt was encoded .*GiB\): end other"):
-        list(worker.make(jobs))
-
-
-def test_other_errors_pass(tmp_path):
-    made, jobs = order_of(tmp_path)
-    worker = Worker(made)
-    broken(worker, "denoise", lambda call, _: call == 5, RuntimeError("CUDA error: an illegal memory access"))
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        list(worker.make(jobs))
 
 
 def test_one_image_with_non_finite_pixels_is_unscored_and_the_others_are_not(tmp_path, undisturbed):

@@ -367,6 +367,7 @@ class TestServImage:
             ({"task_id": "a b"}, "task id"),
             ({"hard_rules": {"deliverables": []}}, "deliverables"),
             ({"original_task_data": {}}, "task_name_original"),
+            ({"soft_rules": {"points": [{"point_id": "ep_001"}]}}, "point_requirement"),
         ],
     )
     def test_a_bad_order_is_refused(self, tmp_path, change, message):
@@ -389,14 +390,6 @@ class TestServImage:
         prompt = suite("servimage").deliverables(task)[0].prompt
         assert "Order: Order digital-001\n\nIts images" in prompt
         assert "Requirements" not in prompt
-
-    def test_a_point_without_a_text_is_refused(self, tmp_path):
-        file = layouts.servimage(tmp_path) / "C-Digital" / "Digital.json"
-        [entry] = json.loads(file.read_text())
-        entry["soft_rules"]["points"] = [{"point_id": "ep_001"}]
-        file.write_text(json.dumps([entry]))
-        with pytest.raises(TaskFileError, match="point_requirement"):
-            read("servimage", tmp_path)
 
 
 class TestWritten:
