@@ -1,6 +1,7 @@
 """A printshop run compared with its ground truth: correct images, incorrect images, and two judges."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -83,8 +84,13 @@ def _write_verdicts(run, task, work_id, truths, kind):
         run.store.write("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, '')", *row)
 
 
-def test_a_perfect_judge_settles_the_true_revenue(made, tmp_path):
-    with RunDir.open(run(made, tmp_path / "run", kind=False)) as done:
+@pytest.fixture(scope="module")
+def perfect(made, tmp_path_factory):
+    return run(made, tmp_path_factory.mktemp("perfect") / "run", kind=False)
+
+
+def test_a_perfect_judge_settles_the_true_revenue(perfect):
+    with RunDir.open(perfect) as done:
         found = check_ground_truth(done)
         money = {row.model: row for row in found.money}
         assert money["right"].true_micro_usd == money["right"].judged_micro_usd == VALUE * 1_000_000
@@ -132,8 +138,8 @@ def test_other_suites_have_no_ground_truth(tmp_path):
         assert check_ground_truth(begun) is None
 
 
-def test_an_empty_image_file_is_left_out(made, tmp_path, capsys):
-    path = run(made, tmp_path / "run", None)
+def test_an_empty_image_file_is_left_out(perfect, tmp_path, capsys):
+    path = shutil.copytree(perfect, tmp_path / "run")
     with RunDir.open(path) as finished:
         sha = finished.store.rows("SELECT pixels_sha256 AS sha FROM candidates ORDER BY position")[0]["sha"]
         n = len(check_ground_truth(finished).truths)

@@ -229,17 +229,13 @@ def test_the_result_of_an_order_suite_is_its_settlement(runs):
     assert "scenarios" in written.sections
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("forged", ["../../../evil", "x/../../../../evil"])
-def test_a_forged_model_name_stays_inside_the_export(runs, name, forged, tmp_path):
-    run_dir, out = tmp_path / "a/run", tmp_path / "a/b/out"
-    shutil.copytree(runs[name][0], run_dir)
+def test_a_forged_model_name_is_refused_before_anything_is_written(runs, forged, tmp_path):
+    run_dir = shutil.copytree(runs["ice-bench"][0], tmp_path / "run")
     with RunDir.open(run_dir) as run:
         run.store.write("UPDATE candidates SET model = ? WHERE model = 'one'", forged)
-    before = {path for path in tmp_path.rglob("*") if out not in path.parents}
-    with pytest.raises(LedgerError, match="damaged or forged"), RunDir.open(run_dir) as run:
-        export(run, name, out)
-    assert {path for path in tmp_path.rglob("*") if out not in path.parents} - before <= {out, out.parent}
+    with pytest.raises(LedgerError, match="damaged or forged"), RunDir.open(run_dir):
+        pass
 
 
 def test_a_forged_digest_stays_inside_the_run(runs, tmp_path):

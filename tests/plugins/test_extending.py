@@ -16,6 +16,7 @@ import torch
 import yaml
 
 import local_bench
+from local_bench.core.paths import CONFIG_DIRS
 from tests.docs_site import CodeBlocks, build
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,7 +121,9 @@ def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(lab):
         "engine": {"device": "cpu"},
     }
     (lab / "shapes.yaml").write_text(yaml.safe_dump(config))
-    assert "lab-shapes" in run(lab, "suites", "list").stdout
+    listed = run(lab, "suites", "list").stdout
+    assert "lab-shapes" in listed
+    assert "lab-signs" in listed
     found = json.loads(run(lab, "run", "shapes.yaml", "--json").stdout)
     assert found["candidates"]["n"] == 30
     with local_bench.load_run(lab / "runs/shapes") as loaded:
@@ -154,10 +157,6 @@ def test_a_benchmark_of_files_alone_runs(lab):
     config = yaml.safe_load((lab / "lab-signs.yaml").read_text())
     config |= {"models": [{"card": "tiny-flux"}], "judge": {"card": "tiny-qwen3-vl", "transport": "brightness"}}
     (lab / "lab-signs.yaml").write_text(yaml.safe_dump(config | {"metrics": [], "engine": {"device": "cpu"}}))
-    assert "lab-signs" in run(lab, "suites", "list").stdout
-    assert run(lab, "init", "lab-signs", code=2).stderr == (
-        "local-bench: lab-signs.yaml exists: give another file with --out\n"
-    )
     found = json.loads(run(lab, "run", "lab-signs.yaml", "--json").stdout)
     assert found["models"]["tiny-flux"]["n"] == 2
     with local_bench.load_run(lab / "runs/lab-signs") as loaded:
@@ -179,7 +178,7 @@ def test_a_benchmark_of_files_alone_runs(lab):
         ("lab-signs.jsonl", "lab-sign.jsonl", "lab-sign.jsonl does not exist"),
     ],
 )
-def test_a_mistake_in_the_file_of_a_benchmark_is_an_error_before_the_run(lab, tmp_path, old, new, sentence):
+def test_a_mistake_in_the_file_of_a_benchmark_is_an_error_before_the_run(lab, cli, tmp_path, old, new, sentence):
     folder = tmp_path / "local-bench"
     for kind in ("suites", "rubrics"):
         shutil.copytree(lab / "local-bench" / kind, folder / kind)
@@ -188,7 +187,9 @@ def test_a_mistake_in_the_file_of_a_benchmark_is_an_error_before_the_run(lab, tm
     assert old in text
     described.write_text(text.replace(old, new))
     (tmp_path / "x.yaml").write_text("name: x\nsuite: {name: lab-signs}\nmodels: [{card: tiny-flux}]\njudge: null\n")
-    assert sentence in run(tmp_path, "plan", "x.yaml", code=2).stderr
+    refused = cli("plan", "x.yaml")
+    assert refused.returncode == 2
+    assert sentence in refused.stderr
 
 
 def test_points_and_inputs_of_a_benchmark_of_files(tmp_path, monkeypatch):
@@ -308,21 +309,27 @@ def test_incompatible_adapters_are_an_error(lab, tmp_path):
         fuse_adapters(object(), "transformer", {"style": 1.0}, {"style": folder}, "my-flux")
 
 
-def test_folders_given_by_option_come_first_and_shipped_names_stay(lab, tmp_path):
+def test_folders_given_by_option_come_first_and_shipped_names_stay(lab, tmp_path, monkeypatch, capsys):
+    from local_bench.cli.main import main
+
+    def models(*arguments, code=0):
+        monkeypatch.setenv(CONFIG_DIRS, "")  # to which the option adds
+        assert main(["--config-dir", str(tmp_path), "models", *arguments]) == code
+        return capsys.readouterr()
+
+    monkeypatch.chdir(lab)
     (tmp_path / "models").mkdir()
     (tmp_path / "models/my-flux.yaml").write_text(CARD.format(name="my-flux", extends="tiny-sd3"))
-    output = run(lab, "--config-dir", str(tmp_path), "models", "show", "my-flux", "--json").stdout
-    assert json.loads(output)["family"] == "sd3"
+    assert json.loads(models("show", "my-flux", "--json").out)["family"] == "sd3"
     (tmp_path / "models/tiny-flux.yaml").write_text(CARD.format(name="tiny-flux", extends="tiny-sd3"))
     (tmp_path / "models/other.yaml").write_text(CARD.format(name="other", extends="my-flux"))
     (tmp_path / "models/bad.yaml").write_text("title: [\n")
-    listed = run(lab, "--config-dir", str(tmp_path), "models", "list", code=1)
-    assert "'tiny-flux' is the name of a built-in card" in listed.stderr
-    assert "bad.yaml" in listed.stderr
-    assert {"other", "my-flux", "tiny-flux"} <= {line.split(" ")[0] for line in listed.stdout.splitlines()}
-    assert "bad.yaml" in run(lab, "--config-dir", str(tmp_path), "models", "show", "bad", code=2).stderr
-    other = run(lab, "--config-dir", str(tmp_path), "models", "show", "other", "--json").stdout
-    assert json.loads(other)["family"] == "sd3"
+    listed = models("list", code=1)
+    assert "'tiny-flux' is the name of a built-in card" in listed.err
+    assert "bad.yaml" in listed.err
+    assert {"other", "my-flux", "tiny-flux"} <= {line.split(" ")[0] for line in listed.out.splitlines()}
+    assert "bad.yaml" in models("show", "bad", code=2).err
+    assert json.loads(models("show", "other", "--json").out)["family"] == "sd3"
 
 
 def test_the_public_names_exist_and_import_nothing_heavy():

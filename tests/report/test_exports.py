@@ -16,6 +16,8 @@ from local_bench.analysis.settlement import accounting
 from local_bench.report.exports import write_exports
 from local_bench.runs.rundir import RunDir
 
+from .conftest import write_run
+
 MakeRun = Callable[..., Path]
 NAMES = (
     "candidates",
@@ -48,11 +50,19 @@ def csv_rows(path: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_every_table_is_written_twice(make_run: MakeRun) -> None:
-    path = make_run()
-    written = [path / "exports" / f"{name}.{ending}" for name in NAMES for ending in ("csv", "parquet")]
-    assert export(path) == written
-    assert sorted((path / "exports").iterdir()) == sorted(written)
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An exported run that no test changes."""
+    path = write_run(tmp_path_factory.mktemp("plain") / "run")
+    export(path)
+    return path
+
+
+def test_every_table_is_written_in_two_formats_and_always_the_same(plain: Path) -> None:
+    written = [plain / "exports" / f"{name}.{ending}" for name in NAMES for ending in ("csv", "parquet")]
+    first = {path: path.read_bytes() for path in written}
+    assert sorted((plain / "exports").iterdir()) == sorted(written)
+    assert {path: path.read_bytes() for path in export(plain)} == first
 
 
 def test_exported_rows_equal_the_ledger(make_run: MakeRun) -> None:
@@ -68,26 +78,22 @@ def test_exported_rows_equal_the_ledger(make_run: MakeRun) -> None:
             ]
 
 
-def test_unscored_is_null_with_a_reason(make_run: MakeRun) -> None:
-    path = make_run()
-    export(path)
-    [row] = [r for r in parquet(path, "scores") if r["unscored"]]
+def test_unscored_is_null_with_a_reason(plain: Path) -> None:
+    [row] = [r for r in parquet(plain, "scores") if r["unscored"]]
     assert row["value"] is None
     assert row["applies"]
     assert row["unscored"].startswith("the answer was cut off")
-    assert all(r["value"] is None and not r["applies"] for r in parquet(path, "scores") if r["name"] == "veq_text")
-    [row] = [r for r in parquet(path, "candidates") if r["decision_unscored"]]
+    assert all(r["value"] is None and not r["applies"] for r in parquet(plain, "scores") if r["name"] == "veq_text")
+    [row] = [r for r in parquet(plain, "candidates") if r["decision_unscored"]]
     assert row["accepted"] is None
-    [cell] = [r for r in csv_rows(path, "scores") if r["unscored"]]
+    [cell] = [r for r in csv_rows(plain, "scores") if r["unscored"]]
     assert cell["value"] == ""
 
 
-def test_settlement_and_costs_equal_the_accounting(make_run: MakeRun) -> None:
-    path = make_run()
-    export(path)
-    with RunDir.open(path) as run:
+def test_settlement_and_costs_equal_the_accounting(plain: Path) -> None:
+    with RunDir.open(plain) as run:
         money = accounting(run.store, run.config.settlement)
-    rows = {(r["model"], r["scope"], r["category"]): r for r in parquet(path, "settlement")}
+    rows = {(r["model"], r["scope"], r["category"]): r for r in parquet(plain, "settlement")}
     assert len(rows) == 2 * 3
     for s in money.settlements:
         row = rows[s.model, "run", "all"]
@@ -99,10 +105,10 @@ def test_settlement_and_costs_equal_the_accounting(make_run: MakeRun) -> None:
         parts = [r for r in rows.values() if r["model"] == s.model and r["scope"] == "category"]
         assert sum(r["revenue_micro_usd"] for r in parts) == s.total.revenue_micro_usd
         assert all(r["cost_usd"] is None and r["cost_unscored"] for r in parts)
-    costs = parquet(path, "costs")
+    costs = parquet(plain, "costs")
     assert sum(r["cost_micro_usd"] for r in costs) == money.cost_micro_usd
     assert [r["model"] for r in costs] == ["alpha", "alpha", "beta", None, None]
-    assert next(r["cost_usd"] for r in csv_rows(path, "costs")) == "0.001000"
+    assert next(r["cost_usd"] for r in csv_rows(plain, "costs")) == "0.001000"
 
 
 def test_without_a_price_costs_are_null_with_the_reason(make_run: MakeRun) -> None:
@@ -116,22 +122,14 @@ def test_without_a_price_costs_are_null_with_the_reason(make_run: MakeRun) -> No
         assert row["cost_unscored"]
 
 
-def test_no_cell_of_a_csv_is_a_formula(make_run: MakeRun) -> None:
-    path = make_run()
-    export(path)
-    cells = [(name, k, cell) for name in NAMES for row in csv_rows(path, name) for k, cell in row.items()]
+def test_no_cell_of_a_csv_is_a_formula(plain: Path) -> None:
+    cells = [(name, k, cell) for name in NAMES for row in csv_rows(plain, name) for k, cell in row.items()]
     numbers = {"profit_micro_usd", "profit_usd", "cost_savings", "cost_savings_high"}
     assert [c for c in cells if c[2].startswith(("=", "+", "-", "@", "\t", "\r")) and c[1] not in numbers] == []
     assert any(c == ("candidates", "title", "'" + FORMULA) for c in cells)
     assert any(c == ("verdicts", "raw", "'-1+" + FORMULA) for c in cells)
     assert any(c[:2] == ("settlement", "profit_micro_usd") and c[2] == "-3500" for c in cells)  # a number stays one
-    assert {r["title"] for r in parquet(path, "candidates")} >= {FORMULA}  # and Parquet has the text unchanged
-
-
-def test_the_same_ledger_gives_the_same_files(make_run: MakeRun) -> None:
-    path = make_run()
-    first = {p: p.read_bytes() for p in export(path)}
-    assert {p: p.read_bytes() for p in export(path)} == first
+    assert {r["title"] for r in parquet(plain, "candidates")} >= {FORMULA}  # and Parquet has the text unchanged
 
 
 def test_candidates_have_their_generation_and_api_cost(make_run: MakeRun) -> None:

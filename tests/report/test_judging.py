@@ -10,7 +10,7 @@ from local_bench.core.table import DASH
 from local_bench.report.site.build import write_report
 from local_bench.report.site.details import label_lines
 from local_bench.runs.rundir import RunDir
-from tests.report.conftest import DELTA_NOTE, GAMMA, SCRIPT, Writer, note_of
+from tests.report.conftest import DELTA_NOTE, GAMMA, SCRIPT, Writer, note_of, write_run
 
 from .written import Report, report
 
@@ -18,6 +18,11 @@ MakeRun = Callable[..., Path]
 JUDGES = "The judges"
 AGREEMENT = "Agreement"
 REPEATED = "Repeatability by criterion"
+
+
+@pytest.fixture(scope="module")
+def panel(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return report(write_run(tmp_path_factory.mktemp("panel") / "run", panel=True))
 
 
 def noted(path: Path, **changes: object) -> Report:
@@ -44,20 +49,19 @@ def test_a_judge_that_passed_its_checks_is_called_reproducible(make_run: MakeRun
     assert written.warnings == []
 
 
-def test_a_fooled_judge_is_a_warning(make_run: MakeRun) -> None:
-    written = report(make_run(panel=True))
+def test_a_fooled_judge_is_a_warning(panel: Report) -> None:
     assert "Judge delta: 2 of 15 prompt injections successful; text in an image or a brief can raise its scores." in (
-        written.warnings
+        panel.warnings
     )
     assert "Judge delta is not reproducible: its answers change in a crowd: a second run may find others." in (
-        written.warnings
+        panel.warnings
     )
     columns = ("transport", "batch invariance", "injections successful", "of", "injections unscored")
-    transport, check, *injections = written.rows(JUDGES, *columns)[1]
+    transport, check, *injections = panel.rows(JUDGES, *columns)[1]
     assert transport == "served external server"
     assert check.startswith("not reproducible its answers change")
     assert injections == ["2 3.7 % to 37.9 %", "15", "1"]
-    assert f"Successful against delta: painted-json, {SCRIPT}." in written.text
+    assert f"Successful against delta: painted-json, {SCRIPT}." in panel.text
 
 
 def test_notes_about_another_judge_are_not_used(make_run: MakeRun) -> None:
@@ -68,40 +72,36 @@ def test_notes_about_another_judge_are_not_used(make_run: MakeRun) -> None:
     assert report(path).rows(JUDGES, "batch invariance", "injections successful") == [["not tried", "not tried"]]
 
 
-def test_judges_of_a_panel_are_compared(make_run: MakeRun) -> None:
+def test_judges_of_a_panel_are_compared(panel: Report) -> None:
     """`gamma` rejects all by brf; `delta` accepts what `alpha` made; of `beta` two images have no brf from `gamma`."""
-    written = report(make_run(panel=True))
-    assert written.rows(AGREEMENT, "dimension", "judge", "against", "images", "agreement", "models", "unscored") == [
+    assert panel.rows(AGREEMENT, "dimension", "judge", "against", "images", "agreement", "models", "unscored") == [
         ["brf", "gamma", "delta", "4", "0.250 0.00 to 0.99", "2", "2"],
         ["veq", "gamma", "delta", "0", DASH, "0", "6"],
         ["cns", "gamma", "delta", "0", DASH, "0", "4"],
         ["overall", "gamma", "delta", "1", "1.000", "0", "5"],
     ]
-    assert not {"rho", "top 3"} & set(written.headings[AGREEMENT])  # gamma gives both models the same mean
-    alphas = written.rows("Krippendorff's alpha", "dimension", "raters", "images")
+    assert not {"rho", "top 3"} & set(panel.headings[AGREEMENT])  # gamma gives both models the same mean
+    alphas = panel.rows("Krippendorff's alpha", "dimension", "raters", "images")
     assert alphas[0] == ["brf", "2", "4"]
-    assert "Scores are the mean over 2 judges." in written.text
+    assert "Scores are the mean over 2 judges." in panel.text
 
 
-def test_order_swaps_and_repetitions_are_reported(make_run: MakeRun) -> None:
-    written = report(make_run(panel=True))
-    assert written.tables["Sets shown in both orders"] == [
+def test_order_swaps_and_repetitions_are_reported(panel: Report) -> None:
+    assert panel.tables["Sets shown in both orders"] == [
         [name, "4", "0.500", "-1.00", "0"] for name in ("gamma", "delta")
     ]
-    assert "Repeatability of gamma, all questions asked again: 1 of 2 answers the same every time." in written.text
-    assert written.tables[REPEATED] == [  # delta has no repetition
+    assert "Repeatability of gamma, all questions asked again: 1 of 2 answers the same every time." in panel.text
+    assert panel.tables[REPEATED] == [  # delta has no repetition
         ["gamma", "brf", "met", "2", "2", "50.0 % 0.2 % to 99.8 %", "0.50", "1"]
     ]
 
 
-def test_scores_show_their_spread_and_verdicts_their_judge(make_run: MakeRun) -> None:
-    path = make_run(panel=True)
-    written = report(path)
-    rows = written.rows("Means, and the images behind them", "score", "model", "mean", "uncertainty of one image")
+def test_scores_show_their_spread_and_verdicts_their_judge(panel: Report) -> None:
+    rows = panel.rows("Means, and the images behind them", "score", "model", "mean", "uncertainty of one image")
     assert ["brf", "alpha", "4.00 0.04 to 5.00", "± 0.25"] in rows
     assert ["piqe", "alpha", "41.25", DASH] in rows
-    assert "the standard deviation between the judges' scores" in written.text
-    first = written.candidate("t1", "alpha")
+    assert "the standard deviation between the judges' scores" in panel.text
+    first = panel.candidate("t1", "alpha")
     assert first["score_reasons"]["brf"] == "± 0.25"
     assert "met 0:\u00a012 %, 1:\u00a088 %" in [verdict["labels"] for verdict in first["verdicts"]]
     assert {verdict["judge"] for verdict in first["verdicts"]} == {"gamma", "delta"}

@@ -32,6 +32,11 @@ def test_each_system_has_its_figures(make_run: MakeRun) -> None:
     assert beta[3:8] == ["2.00 s", DASH, DASH, "no floor: its cache skips work", "415"]
     assert elsewhere == ["some-api", "1", "imported", *[DASH] * 5, "$0.137406", DASH]
     assert "a peak of 790 TFLOP/s of NVIDIA H100 80 GB" in written.text
+    assert "were planned" not in written.text
+    assert "input: " not in written.text
+    cuts = written.tables[CUTS]  # counted once for each encoder
+    assert cuts[:2] == [["alpha", "clip", "2", "2", "6"], ["alpha", "t5", "2", "0", "0"]]
+    assert {row[0] for row in cuts} == {"alpha", "beta"}
 
 
 def test_the_cpu_has_no_floor_and_no_counter(make_run: MakeRun) -> None:
@@ -57,56 +62,38 @@ def test_an_impossible_timing_is_a_warning(make_run: MakeRun) -> None:
     )
 
 
-def test_smaller_batches_and_extra_images_are_reported(make_run: MakeRun) -> None:
+def test_smaller_batches_extra_images_and_each_models_inputs_are_reported(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True)
-    assert "were planned" not in report(path).text
     change(
         path,
         "UPDATE candidates SET batch_size = 2 WHERE model = 'alpha' AND deliverable = 1",
         "UPDATE candidates SET batch_size = 1 WHERE model = 'beta'",
         "UPDATE meter SET phase = 'retry' WHERE model = 'alpha' AND phase = 'encode'",
         "UPDATE meter SET n_items = n_items + 1 WHERE model = 'alpha' AND phase = 'decode' AND session = 1",
+        "UPDATE candidates SET truncated = '{}'",
     )
-    written = report(path)
-    assert (
-        "alpha: batches of 4 were planned, and 2 images were made in batches of 2, as memory ran out." in written.text
-    )
-    assert (
-        "beta: batches of 4 were planned, and 3 images were made one by one, as larger batches changed bytes"
-        in written.text
-    )
-    assert "alpha: 1 batch did not fit in memory and was generated again in smaller batches." in written.text
-    assert "alpha: 1 image was generated again, because of lost or interrupted work." in written.text
-    assert written.rows(EACH, "at once", "time each")[0] == ["4, 2", "3.30 s"]  # 13.2 s for four that were made
-
-
-def test_cut_prompts_are_counted_once_for_each_encoder(make_run: MakeRun) -> None:
-    path = make_run(on_gpus=True)
-    rows = report(path).tables[CUTS]
-    assert rows[:2] == [["alpha", "clip", "2", "2", "6"], ["alpha", "t5", "2", "0", "0"]]
-    assert {row[0] for row in rows} == {"alpha", "beta"}
-    change(path, "UPDATE candidates SET truncated = '{}'")
-    assert CUTS not in report(path).tables
-
-
-def test_each_image_lists_the_inputs_of_its_model(make_run: MakeRun) -> None:
-    path = make_run(on_gpus=True)
-    assert "input: " not in report(path).text
     with RunDir.open(path) as run:
         source, other = run.store.rows(
             """SELECT json_extract(content, '$.source_sha256') AS a, json_extract(content, '$.reference_sha256[0]') AS b
                FROM tasks WHERE task_id = 't2'"""
         )[0]
-        update = (
-            "UPDATE candidates SET work = json_set(work, '$.pictures', json(?)) WHERE model = ? AND deliverable = ?"
-        )
-        run.store.write(update, f'["{source}"]', "alpha", 1)
-        run.store.write(update, f'["{source}", "{other}"]', "alpha", 2)
-        run.store.write(update, "[]", "beta", 1)
-    text = report(path).text
-    assert text.count("input: source image only") == 1  # the first order has no images
-    assert text.count("input: all images of the task") == 1
-    assert text.count("input: no image of the task") == 1
+        update = "UPDATE candidates SET work = json_set(work, '$.pictures', json(?)) WHERE model = ?"
+        given = {("alpha", 1): f'["{source}"]', ("alpha", 2): f'["{source}", "{other}"]', ("beta", 1): "[]"}
+        for of, pictures in given.items():
+            run.store.write(f"{update} AND deliverable = ?", pictures, *of)
+    written = report(path)
+    assert CUTS not in written.tables
+    assert written.text.count("input: source image only") == 1  # the first order has no images
+    assert written.text.count("input: all images of the task") == 1
+    assert written.text.count("input: no image of the task") == 1
+    for sentence in (
+        "alpha: batches of 4 were planned, and 2 images were made in batches of 2, as memory ran out.",
+        "beta: batches of 4 were planned, and 3 images were made one by one, as larger batches changed bytes",
+        "alpha: 1 batch did not fit in memory and was generated again in smaller batches.",
+        "alpha: 1 image was generated again, because of lost or interrupted work.",
+    ):
+        assert sentence in written.text
+    assert written.rows(EACH, "at once", "time each")[0] == ["4, 2", "3.30 s"]  # 13.2 s for four that were made
 
 
 @pytest.mark.parametrize(

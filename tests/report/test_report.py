@@ -17,11 +17,23 @@ from local_bench.report import text
 from local_bench.report.site.build import write_report
 from local_bench.runs.rundir import RunDir
 
-from .written import report
+from .conftest import write_run
+from .written import Report, report
 
 MakeRun = Callable[..., Path]
 COSTS = "Device time and cost, by phase and model"
 MEANS = "Means, and the images behind them"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that no test changes."""
+    return write_run(tmp_path_factory.mktemp("plain") / "run")
+
+
+@pytest.fixture(scope="module")
+def page(plain: Path) -> Report:
+    return report(plain)
 
 
 def micro(dollars: str) -> int:
@@ -37,21 +49,19 @@ def test_hostile_text_does_not_end_its_script_and_is_escaped_in_the_page(make_ru
         assert payload in written.text
 
 
-def test_the_policy_allows_the_site_s_own_files_and_nothing_else(make_run: MakeRun) -> None:
-    html = report(make_run()).html
-    (policy,) = re.findall('Security-Policy" content="([^"]*)"', html)
+def test_the_policy_allows_the_site_s_own_files_and_nothing_else(page: Report) -> None:
+    (policy,) = re.findall('Security-Policy" content="([^"]*)"', page.html)
     assert policy == (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'"
     )
-    assert set(re.findall(r'(?:src|href)="([^"]*)"', html)) == {
+    assert set(re.findall(r'(?:src|href)="([^"]*)"', page.html)) == {
         *("compare.css", "viewer.css", "compare.js", "viewer.js", "#main")
     }
 
 
-def test_hidden_characters_are_made_visible(make_run: MakeRun) -> None:
-    written = report(make_run())
-    assert not re.search(r"\\u(202[a-e]|206[6-9]|200b|000[0-8])", written.raw)
-    assert "evil⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+200B⟩⟨U+0007⟩⟨U+0000⟩" in written.text
+def test_hidden_characters_are_made_visible(page: Report) -> None:
+    assert not re.search(r"\\u(202[a-e]|206[6-9]|200b|000[0-8])", page.raw)
+    assert "evil⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+200B⟩⟨U+0007⟩⟨U+0000⟩" in page.text
     assert text.clean("a\r\nb\tc \ud800 👩‍🚀") == "a\nb\tc ⟨U+D800⟩ 👩‍🚀"
 
 
@@ -93,15 +103,14 @@ def test_all_means_of_a_score_have_the_same_decimals(make_run: MakeRun) -> None:
     assert [mean.split()[0] for name, mean in rows if name == "piqe"] == ["9.88", "41.25"]
 
 
-def test_too_little_coverage_is_a_warning(make_run: MakeRun) -> None:
-    warnings = report(make_run(coverage_min=0.7)).warnings
-    assert warnings == [
-        "beta: 63.0 % of the tasks' value could be settled, less than the required 70.0 % (settlement.coverage_min)."
-    ]
+TOO_LITTLE = (
+    "beta: 63.0 % of the tasks' value could be settled, less than the required 70.0 % (settlement.coverage_min)."
+)
 
 
-def test_a_settled_run_has_no_warning(make_run: MakeRun) -> None:
-    assert report(make_run(coverage_min=0.6)).warnings == []
+@pytest.mark.parametrize(("coverage_min", "warnings"), [(0.7, [f"{TOO_LITTLE} (settlement.coverage_min)."]), (0.6, [])])
+def test_only_too_little_coverage_is_a_warning(make_run: MakeRun, coverage_min: float, warnings: list[str]) -> None:
+    assert report(make_run(coverage_min=coverage_min)).warnings == warnings
 
 
 def test_unfinished_work_is_a_warning(make_run: MakeRun) -> None:
@@ -138,12 +147,10 @@ def test_a_run_that_has_just_begun_has_a_report(make_run: MakeRun) -> None:
     assert "No device time was metered." in written.text
 
 
-def test_revenues_are_those_of_the_ledger(make_run: MakeRun) -> None:
-    path = make_run()
-    written = report(path)
+def test_revenues_are_those_of_the_ledger(plain: Path, page: Report) -> None:
     columns = ("model", "revenue", "share", "tasks accepted", "images accepted", "unscored", "cost", "profit")
-    rows = {row[0]: row[1:] for row in written.rows("Leaderboard", *columns)}
-    with RunDir.open(path) as run:
+    rows = {row[0]: row[1:] for row in page.rows("Leaderboard", *columns)}
+    with RunDir.open(plain) as run:
         settled = {s.model: s for s in accounting(run.store, run.config.settlement).settlements}
     assert {model: micro(row[0].split()[0]) for model, row in rows.items()} == {"alpha": 135_000_000, "beta": 0}
     assert rows["alpha"][1].startswith("100.0 % ")
@@ -153,11 +160,9 @@ def test_revenues_are_those_of_the_ledger(make_run: MakeRun) -> None:
     assert rows["alpha"][6] == "$134.99"
 
 
-def test_costs_add_up_to_the_held_time(make_run: MakeRun) -> None:
-    path = make_run()
-    written = report(path)
-    rows = written.tables[COSTS]
-    with RunDir.open(path) as run:
+def test_costs_add_up_to_the_held_time(plain: Path, page: Report) -> None:
+    rows = page.tables[COSTS]
+    with RunDir.open(plain) as run:
         held_ns = run.store.rows("SELECT sum(t1_ns - t0_ns) AS ns FROM meter")[0]["ns"]
     total = held_cost(held_ns, 1_800_000)
     assert sum(micro(row[-1]) for row in rows[:-1]) == total
@@ -165,7 +170,7 @@ def test_costs_add_up_to_the_held_time(make_run: MakeRun) -> None:
     assert rows[-1][:3] == ["all", "all", "1 min 20 s"]
     assert rows[3][:5] == ["judge", "whole run", "1 min 01 s", "12", "9.0 J"]
     assert rows[-1][4] == "at least 18.0 J"
-    assert "on none of the rows" not in written.text
+    assert "on none of the rows" not in page.text
 
 
 def test_held_time_that_is_not_metered_is_reported(make_run: MakeRun) -> None:
@@ -194,17 +199,15 @@ def test_a_missing_image_is_a_warning(make_run: MakeRun) -> None:
     assert written.data["summary"]["runs"][0]["full"] == {"images": "../images", "inputs": "../inputs"}
 
 
-def test_verdicts_have_question_and_answer(make_run: MakeRun) -> None:
-    written = report(make_run())
-    assert written.data["0-tasks-0"]["t1"]["points"][0] == "The lamp is lit"
-    first = written.candidate("t1", "alpha")["verdicts"][0]
+def test_verdicts_have_question_and_answer(page: Report) -> None:
+    assert page.data["0-tasks-0"]["t1"]["points"][0] == "The lamp is lit"
+    first = page.candidate("t1", "alpha")["verdicts"][0]
     assert (first["rubric"], first["point"], first["answer"]) == ("brf", 0, '{"met": 1}')
 
 
-def test_the_same_ledger_gives_the_same_report(make_run: MakeRun) -> None:
-    path = make_run()
-    first, second = report(path), report(path)
-    assert (first.html, first.raw) == (second.html, second.raw)
+def test_the_same_ledger_gives_the_same_report(plain: Path, page: Report) -> None:
+    second = report(plain)
+    assert (page.html, page.raw) == (second.html, second.raw)
 
 
 def test_an_invalid_task_is_explained(make_run: MakeRun) -> None:
