@@ -185,6 +185,12 @@ def test_an_operation_without_a_deterministic_kernel_is_an_error_with_cudnn_atte
         warnings.warn("histc_cuda does not have a deterministic implementation, but you set ...", stacklevel=1)
 
 
+def test_torch_has_a_folder_for_its_kernels(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a" / "cache"))  # torch creates nothing above `torch/kernels`
+    numerics.set_determinism(1)
+    assert (tmp_path / "a" / "cache").is_dir()
+
+
 def test_benchmarking_and_filling_are_off(machine):
     placement.compile_regions(torch.nn.Module())
     assert torch._inductor.config.deterministic
