@@ -4,14 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
-from local_bench.models.cards import Takes
+from local_bench.core.types import Question, Task
 from local_bench.settle.hype import RETRY_CAP, expected_attempts_unbiased, pass_at_k_unbiased
 from local_bench.suites.base import ImageKey, QuestionKey, Suite
 from local_bench.suites.hype_edit_1 import export, questions, tasks
 from local_bench.suites.hype_edit_1.results import read_judgements
 from local_bench.suites.orders import KeepImage, Refuse
-from local_bench.suites.published import Published
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
 
@@ -36,22 +34,15 @@ class HypeEdit1(Suite):
     def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
         return tasks.read_tasks(path, keep)
 
-    def deliverables(self, task: Task) -> list[Deliverable]:
-        return questions.deliverables(task)
-
-    def fitted(self, task: Task, takes: Takes) -> list[Deliverable] | str:
-        return questions.fitted(task, takes)
+    deliverables = staticmethod(questions.deliverables)
+    fitted = staticmethod(questions.fitted)
+    scores = staticmethod(questions.scores)
+    enrichment_question = staticmethod(questions.enrichment_question)
 
     def questions(
         self, task: Task, images: Mapping[int, str], order_swap: bool = False
     ) -> Iterator[tuple[QuestionKey, Question]]:
         return questions.questions(task, images)
-
-    def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
-        return questions.scores(task, verdicts)
-
-    def enrichment_question(self, task: Task) -> Question | None:
-        return questions.enrichment_question(task)
 
     def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
         """Unbiased pass@4 and expected attempts; an attempt without a verdict counts as not passed."""
@@ -65,11 +56,8 @@ class HypeEdit1(Suite):
                 yield TaskFigure(f"pass@{RETRY_CAP}", *model_and_task, float(within))
                 yield TaskFigure("expected attempts", *model_and_task, float(tries), widest=RETRY_CAP - 1)
 
-    def published(self, results: RunResults) -> dict[str, Published]:
-        return export.published(results)
-
-    def write_results(self, results: RunResults, out: Path) -> list[Path]:
-        return export.write(results, out)
+    published = staticmethod(export.published)
+    write_results = staticmethod(export.write)
 
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]

@@ -5,14 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
-from local_bench.models.cards import Takes
+from local_bench.core.types import Question, Task
 from local_bench.settle.ice import LIMITS, TASKS
 from local_bench.suites.base import ImageKey, QuestionKey, Suite
 from local_bench.suites.ice_bench import export, published, questions, tasks
 from local_bench.suites.ice_bench.results import read_eval_result
 from local_bench.suites.orders import KeepImage, Refuse
-from local_bench.suites.published import Published
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
 
@@ -36,19 +34,14 @@ class IceBench(Suite):
     def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
         return tasks.read_tasks(path, keep)
 
-    def deliverables(self, task: Task) -> list[Deliverable]:
-        return questions.deliverables(task)
-
-    def fitted(self, task: Task, takes: Takes) -> list[Deliverable] | str:
-        return questions.fitted(task, takes)
+    deliverables = staticmethod(questions.deliverables)
+    fitted = staticmethod(questions.fitted)
+    scores = staticmethod(questions.scores)
 
     def questions(
         self, task: Task, images: Mapping[int, str], order_swap: bool = False
     ) -> Iterator[tuple[QuestionKey, Question]]:
         return questions.questions(task, images)
-
-    def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
-        return questions.scores(task, verdicts)
 
     def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
         """The overall score, whose items are weighted as its mean over the 31 tasks."""
@@ -58,14 +51,9 @@ class IceBench(Suite):
                 weight = 1 / items[image.task.category]
                 yield TaskFigure("overall score", image.model, image.task.task_id, value, weight)
 
-    def published(self, results: RunResults) -> dict[str, Published]:
-        return export.published(results)
-
-    def write_results(self, results: RunResults, out: Path) -> list[Path]:
-        return export.write(results, out)
-
-    def result_notes(self, results: RunResults) -> list[str]:
-        return export.notes(results)
+    published = staticmethod(export.published)
+    write_results = staticmethod(export.write)
+    result_notes = staticmethod(export.notes)
 
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]

@@ -8,13 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from local_bench.core.errors import ResultFileError
-from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
-from local_bench.models.cards import Takes
+from local_bench.core.types import Question, Task, Verdict
 from local_bench.suites.base import ImageKey, QuestionKey, Suite
 from local_bench.suites.idea_bench import export, questions, tasks
 from local_bench.suites.idea_bench.results import REPEATS, read_results
-from local_bench.suites.orders import KeepImage, Refuse
-from local_bench.suites.published import Published
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
 
@@ -35,28 +32,17 @@ class IdeaBench(Suite):
     layout = "idea-bench"
     annotation_protocol = "points"
 
-    def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
-        return tasks.read_tasks(path, keep, refuse)
-
-    def deliverables(self, task: Task) -> list[Deliverable]:
-        return questions.deliverables(task)
-
-    def fitted(self, task: Task, takes: Takes) -> list[Deliverable] | str:
-        return questions.fitted(task, takes)
+    read_tasks = staticmethod(tasks.read_tasks)
+    deliverables = staticmethod(questions.deliverables)
+    fitted = staticmethod(questions.fitted)
+    scores = staticmethod(questions.scores)
+    enrichment_question = staticmethod(questions.enrichment_question)
+    points_for_people = staticmethod(questions.points_for_people)
 
     def questions(
         self, task: Task, images: Mapping[int, str], order_swap: bool = False
     ) -> Iterator[tuple[QuestionKey, Question]]:
         return questions.questions(task, images)
-
-    def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
-        return questions.scores(task, verdicts)
-
-    def enrichment_question(self, task: Task) -> Question | None:
-        return questions.enrichment_question(task)
-
-    def points_for_people(self, task: Task) -> tuple[str, ...]:
-        return questions.points_for_people(task)
 
     def scores_of_points(self, task: Task, met: Sequence[bool]) -> dict[str, float]:
         return {name: float(is_met) for name, is_met in zip(questions.SCORES, met, strict=True)}
@@ -89,11 +75,8 @@ class IdeaBench(Suite):
                 weight = 1 / cases[category_and_uid] / of_category[category_and_uid[0]]
                 yield TaskFigure("overall score", model, task_id, value, weight, 100)
 
-    def published(self, results: RunResults) -> dict[str, Published]:
-        return export.published(results)
-
-    def write_results(self, results: RunResults, out: Path) -> list[Path]:
-        return export.write(results, out)
+    published = staticmethod(export.published)
+    write_results = staticmethod(export.write)
 
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]

@@ -1,14 +1,12 @@
 """The suite `servimage`, and the base of suites in its form."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
-from local_bench.suites.base import ImageKey, QuestionKey, Suite
-from local_bench.suites.orders import KeepImage, Refuse
-from local_bench.suites.published import Published
-from local_bench.suites.run_results import ImageResult, RunResults
+from local_bench.core.types import Task
+from local_bench.suites.base import ImageKey, Suite
+from local_bench.suites.run_results import ImageResult
 from local_bench.suites.servimage import export, questions, tasks
 from local_bench.suites.servimage.results import read_annotations
 
@@ -20,33 +18,17 @@ class DesignTasks(Suite):
     top_score = 5
     layout = "servimage"
 
-    def deliverables(self, task: Task) -> list[Deliverable]:
-        return questions.deliverables(task)
-
-    def questions(
-        self, task: Task, images: Mapping[int, str], order_swap: bool = False
-    ) -> Iterator[tuple[QuestionKey, Question]]:
-        return questions.questions(task, images, order_swap)
-
-    def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
-        return questions.scores(task, verdicts)
-
-    def scores_of_made(
-        self, task: Task, verdicts: Mapping[QuestionKey, Verdict], images: Mapping[int, str]
-    ) -> dict[int, list[Score]]:
-        return questions.scores(task, verdicts, images)
+    deliverables = staticmethod(questions.deliverables)
+    scores = staticmethod(questions.scores)
+    scores_of_made = staticmethod(questions.scores)
+    questions = staticmethod(questions.questions)
 
     def scores_of_points(self, task: Task, met: Sequence[bool]) -> dict[str, float]:
         return {questions.BRF: 5 * sum(met) / len(met)} if met else {}
 
-    def published(self, results: RunResults) -> dict[str, Published]:
-        return export.published(results)
-
-    def write_results(self, results: RunResults, out: Path) -> list[Path]:
-        return export.write(results, out)
-
-    def result_notes(self, results: RunResults) -> list[str]:
-        return export.notes(results)
+    published = staticmethod(export.published)
+    write_results = staticmethod(export.write)
+    result_notes = staticmethod(export.notes)
 
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
@@ -65,14 +47,7 @@ class ServImage(DesignTasks):
     source = "Ji et al., ServImage; FengxianJi/ServImage"
     files = "its ServImage_Bench folder, one of its JSON files, or an order file with one object per line"
 
-    def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
-        return tasks.read_tasks(path, keep, refuse)
-
-    def deliverables(self, task: Task) -> list[Deliverable]:
-        return tasks.deliverables(task)
-
-    def enrichment_question(self, task: Task) -> Question | None:
-        return tasks.enrichment_question(task)
-
-    def rules_question(self, task: Task) -> Question | None:
-        return tasks.rules_question(task)
+    read_tasks = staticmethod(tasks.read_tasks)
+    deliverables = staticmethod(tasks.deliverables)
+    enrichment_question = staticmethod(tasks.enrichment_question)
+    rules_question = staticmethod(tasks.rules_question)
