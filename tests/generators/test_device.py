@@ -3,6 +3,7 @@ settings change bytes."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from diffusers.models.attention_dispatch import _AttentionBackendRegistry
@@ -44,9 +45,12 @@ def test_blocks_leave_the_device_while_an_image_is_decoded(ready, machine, name)
         return real(latents, sampler)
 
     generator.latents_to_pixels = decoding
-    for item in items:
+    for item, reference in zip(items, map(mine.draw, ([each] for each in mine.items)), strict=False):
         image = generator.decode(generator.denoise([item]), mine.sampler)[0]
-        assert image.tobytes() in [mine.draw([each])[0] for each in mine.items[:2]]
+        difference = np.abs(
+            np.subtract(*(np.frombuffer(x, np.uint8).astype(int) for x in (image.tobytes(), *reference)))
+        )
+        assert difference.max() <= 1  # on a CPU the last bit depends on the address of a weight
         assert all(torch.equal(weight, before[name]) for name, weight in denoiser.state_dict().items())
 
 

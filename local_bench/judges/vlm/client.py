@@ -287,7 +287,7 @@ def _completed(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, T]) -> T:
         return loop.run_until_complete(task)
     except BaseException:
         loop.set_exception_handler(lambda *_: None)  # other tasks may hold the signal's exception
-        if not task.done():
+        while not task.done():  # another task's exception can leave the loop before the cancelled one ends
             task.cancel()
             with suppress(asyncio.CancelledError, KeyboardInterrupt):
                 loop.run_until_complete(task)
