@@ -10,7 +10,6 @@ from local_bench.judges.metrics.pyiqa_metric import PyiqaNetwork
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.ice_bench.tasks import METRICS_OF
 from tests.report.exported import assert_exports_are_those_of_load_run
-from tests.runs.failing_server import FailingServer
 from tests.suites.benchmarks import layouts
 
 CARDS = ["tiny-omnigen", "tiny-flux-fill", "tiny-flux-control"]
@@ -25,12 +24,10 @@ def test_all_tasks_are_made_judged_and_measured_by_their_own_metrics(tmp_path, c
     path = layouts.ice_whole(tmp_path / "data")
     config = configs_dir() / "runs" / "ice-bench-tiny.yaml"
     models = json.dumps([{"card": card, "num_inference_steps": 1} for card in CARDS])
-    settings = [f"suite.path={path}", f"models={models}", "judge.canaries=false", "engine.device=cpu"]
+    settings = [f"suite.path={path}", f"models={models}", "judge.transport=local", "judge.canaries=false"]
+    settings += ["engine.device=cpu"]
     run = tmp_path / "run"
-    with FailingServer() as server:
-        settings.append(f"judge.base_url={server.url}")
-        sets = [x for s in settings for x in ("--set", s)]
-        status = main(["run", str(config), "--run-dir", str(run), "--json", *sets])
+    status = main(["run", str(config), "--run-dir", str(run), "--json", *(x for s in settings for x in ("--set", s))])
     out = capsys.readouterr()
     assert status == 0, out.err
     outcome = json.loads(out.out)["benchmark"]

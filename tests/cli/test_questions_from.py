@@ -8,7 +8,6 @@ import pytest
 from local_bench import load_run
 from local_bench.cli.main import main
 from local_bench.runs.rundir import RunDir
-from tests.runs.failing_server import FailingServer
 from tests.suites.benchmarks import layouts
 
 OTHERS = {"ice_vllmqa", "hype_pass", "hype_rating", "idea_met"}
@@ -19,18 +18,13 @@ def rows(path, query):
         return [tuple(row) for row in run.store.rows(query)]
 
 
-@pytest.fixture
-def server():
-    with FailingServer() as server:
-        yield server
-
-
-def test_borrowed_scores_do_not_change_the_suite_s_own(tmp_path, capsys, server):
+@pytest.mark.slow
+def test_borrowed_scores_do_not_change_the_suite_s_own(tmp_path, capsys):
     path = layouts.servimage(tmp_path / "data")
     for task, n in (("digital-001", 2), ("portrait-010", 1)):
         for i in range(1, n + 1):
             layouts.write_image(tmp_path / "made" / task / f"{i}.png", i)
-    judge = {"card": "tiny-qwen3-vl", "canaries": False, "base_url": server.url}
+    judge = {"card": "tiny-qwen3-vl", "transport": "local", "canaries": False}
     config = {
         "name": "borrowed",
         "suite": {"name": "servimage", "path": str(path)},

@@ -63,6 +63,16 @@ def test_a_full_cache_is_reported(free, tmp_path, monkeypatch):
         assert [path for path in small.rglob("*") if path.is_file()] == [small / "fill"]
 
 
+def test_a_file_in_the_place_of_the_cache_is_reported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base()
+    write("c.yaml", GENERATING)
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "tasks.jsonl"))
+    outcome = run(["generate", "c.yaml", "--run-dir", "new"], statuses=(2,))
+    assert not outcome.faults
+    assert "Not a directory" in outcome.err
+
+
 @pytest.mark.parametrize("free", [0, 8, 24, 40, 56])
 def test_a_full_disk_leaves_the_exported_tables_as_they_were(free, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

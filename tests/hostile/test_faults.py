@@ -1,6 +1,7 @@
 """A failure at each storage operation of a small run: the same command then completes it to the same digests, with
 nothing lost, doubled, or left over. CI takes every 40th operation, `HOSTILE_FAULTS_EVERY=1` each of the first 500."""
 
+import json
 import os
 import shutil
 import sys
@@ -11,7 +12,6 @@ import pytest
 from local_bench.cli.main import main
 from tests.hostile import child
 from tests.hostile.inputs import CONFIG, write
-from tests.orders import order, write_orders
 from tests.suites.benchmarks import layouts
 
 EVERY = int(os.environ.get("HOSTILE_FAULTS_EVERY", "40"))
@@ -21,7 +21,12 @@ MODEL = {"card": "imported", "name": "api", "imported": {"images": "made", "cost
 
 
 def prepare() -> None:
-    write_orders(Path("tasks.jsonl"), (order(f"t{i}") for i in range(3)))
+    tasks = [
+        {"task_id": f"t{i}", "category": "Product", "price_usd": 10, "title": "t", "brief": "b", "deliverables": ["d"]}
+        | {"evaluation_points": ["p"]}
+        for i in range(3)
+    ]
+    write("tasks.jsonl", "".join(json.dumps(task) + "\n" for task in tasks))
     for i in range(3):
         layouts.write_image(Path(f"made/t{i}.png"), i)
     suite = {"name": "servimage", "path": "tasks.jsonl"}
@@ -64,18 +69,16 @@ def state() -> dict[str, object]:
         return {"digests": digests(run), "committed": tuple(committed), "images": images}
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A finished run in the working folder: its exit status, its number of operations and its state."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("faults"))
-        prepare()
-        for command in COMMANDS:  # imports everything once, before processes are forked
-            assert main(command) == 0
-        shutil.rmtree("run")
-        status, n = in_child("count", 0)
-        assert status == 0, Path("out.txt").read_text()
-        yield status, n, state()
+@pytest.fixture
+def finished(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    prepare()
+    for command in COMMANDS:  # imports everything once, before processes are forked
+        assert main(command) == 0
+    shutil.rmtree("run")
+    status, n = in_child("count", 0)
+    assert status == 0, Path("out.txt").read_text()
+    return status, n, state()
 
 
 @pytest.mark.parametrize("how", ["kill", "full", "io", "interrupt"])

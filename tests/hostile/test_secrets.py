@@ -3,14 +3,16 @@ list of a run."""
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
 from local_bench.cli.main import main
-from local_bench.core.environment import variables
 from local_bench.judges.vlm.server import ExternalServer, key_from
 from tests.hostile.inputs import CONFIG, base, write
 
@@ -43,23 +45,32 @@ def server():
         found.shutdown()
 
 
-def test_no_file_of_a_run_has_a_secret(tmp_path, monkeypatch, server, capfd):
+def test_no_file_of_a_run_has_a_secret(tmp_path, monkeypatch, server):
     monkeypatch.chdir(tmp_path)
     base()
     judge = {"card": "tiny-qwen3-vl", "base_url": server, "api_key_env": "LOCAL_BENCH_PLANTED"}
     write("c.yaml", CONFIG | {"judge": judge, "suite": {"name": "servimage", "path": "tasks.jsonl"}})
-    for name in variables():
-        monkeypatch.setenv(name, os.environ.get(name, ""))  # set back afterwards
-    for name in ("LOCAL_BENCH_PLANTED", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, KEY)
-    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("LOCAL_BENCH_DEBUG", "1")
+    env = os.environ | {"LOCAL_BENCH_PLANTED": KEY, "HF_TOKEN": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
+    env |= {"LOCAL_BENCH_CACHE": str(tmp_path / "cache"), "PYTHONPATH": os.getcwd(), "LOCAL_BENCH_DEBUG": "1"}
+    root = Path(__file__).resolve().parents[2]
     for command in (["run", "c.yaml", "--run-dir", "run"], ["report", "run"], ["settle", "run"]):
-        main(command)
-    assert KEY not in "".join(capfd.readouterr())
+        done = subprocess.run(
+            [sys.executable, "-m", "local_bench", *command],
+            env=env | {"PYTHONPATH": str(root)},
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+        assert KEY.encode() not in done.stdout + done.stderr
     found = [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
     assert (tmp_path / "run/ledger.sqlite").exists()
     assert not found
+
+
+def test_a_planted_secret_is_found(tmp_path):
+    (tmp_path / "log").write_text(f"Authorization: Bearer {KEY}")
+    assert [path for path in tmp_path.rglob("*") if KEY.encode() in path.read_bytes()]
 
 
 def test_a_key_is_removed_in_every_encoding(monkeypatch):
@@ -68,6 +79,19 @@ def test_a_key_is_removed_in_every_encoding(monkeypatch):
     assert isinstance(key, SecretStr)
     server = ExternalServer("http://127.0.0.1:9/v1", key)
     assert KEY not in f"{server} {server!r} {vars(server)}"
+
+
+@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "HOME", "PATH", "HF_TOKEN", "LOCAL_BENCH_", "vllm_api_key"])
+def test_a_config_reads_no_other_variable(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, KEY)
+    base()
+    write(
+        "c.yaml",
+        CONFIG | {"judge": {"card": "tiny-qwen3-vl", "base_url": "http://127.0.0.1:9/v1", "api_key_env": name}},
+    )
+    assert main(["plan", "c.yaml"]) == 2
+    assert KEY not in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(
@@ -82,3 +106,15 @@ def test_a_url_with_a_secret_is_refused_and_not_printed(url, tmp_path, monkeypat
         printed = "".join(capsys.readouterr())
         assert KEY not in printed
         assert USER not in printed
+
+
+def test_a_run_directory_of_others_sends_nothing(tmp_path, monkeypatch, server, capsys):
+    """The address and the key's name in a run directory are not taken from it."""
+    monkeypatch.chdir(tmp_path)
+    base()
+    judge = {"card": "tiny-qwen3-vl", "base_url": server, "api_key_env": "LOCAL_BENCH_PLANTED"}
+    write("c.yaml", CONFIG | {"judge": judge, "suite": {"name": "servimage", "path": "tasks.jsonl"}})
+    assert main(["generate", "c.yaml", "--run-dir", "run"]) == 0
+    capsys.readouterr()
+    assert main(["judge", "run"]) == 2
+    assert "must not decide where images and keys are sent" in capsys.readouterr().err

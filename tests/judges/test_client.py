@@ -1,4 +1,4 @@
-"""The client against a mock transport: what is retried and waited for; test_hostile.py has what is unscored."""
+"""The client against a mock transport: what is retried, what is unscored, what is never guessed."""
 
 import asyncio
 import json
@@ -98,7 +98,7 @@ def test_every_question_is_answered_once_within_the_concurrency_limit():
     assert keys == {"Bearer secret"}
 
 
-@pytest.mark.parametrize("fault", [httpx2.ConnectError, httpx2.ReadTimeout])
+@pytest.mark.parametrize("fault", [503, 429, httpx2.ConnectError, httpx2.ReadTimeout, httpx2.RemoteProtocolError])
 def test_transport_errors_are_retried(fault):
     tries = {}
 
@@ -106,6 +106,8 @@ def test_transport_errors_are_retried(fault):
         point = point_of(request)
         tries[point] = tries.get(point, 0) + 1
         if tries[point] < 3:
+            if isinstance(fault, int):
+                return httpx2.Response(fault)
             raise fault("gone")
         return reply()
 
@@ -113,6 +115,35 @@ def test_transport_errors_are_retried(fault):
     assert error is None
     assert all(v.answer == {"met": 1} for v in found.values())
     assert set(tries.values()) == {3}
+
+
+def test_an_invalid_answer_is_not_requested_again():
+    received = []
+
+    def handler(request):
+        received.append(1)
+        return reply("I would say 5")
+
+    found, _ = verdicts_of(handler)
+    assert len(received) == 20
+    assert {v.unscored for v in found.values()} == {"the judge's answer is not JSON"}
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        (lambda: httpx2.Response(400, text="too long"), "refused the question"),
+        (lambda: httpx2.Response(200, json={"choices": []}), "not reply in its own format"),
+        (lambda: httpx2.Response(200, text="<html>"), "not reply in its own format"),
+        (lambda: reply(None), "gave no answer"),
+        (lambda: reply('{"met":1}', "length"), "cut off"),
+    ],
+)
+def test_other_responses_are_unscored(response, reason):
+    found, error = verdicts_of(lambda request: response())
+    assert error is None
+    assert len(found) == 20
+    assert all(reason in v.unscored for v in found.values())
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -227,6 +258,12 @@ def test_a_server_that_goes_down_leaves_what_was_answered():
     assert count == 8  # a dead server receives no more requests
 
 
+def test_a_wrong_key_is_an_immediate_error():
+    found, error = verdicts_of(lambda request: httpx2.Response(401))
+    assert not found
+    assert "rejects the key (status 401)" in str(error)
+
+
 def test_an_unreadable_image_is_reported_and_other_answers_are_used():
     def load(sha):
         if sha == "5":
@@ -236,6 +273,57 @@ def test_an_unreadable_image_is_reported_and_other_answers_are_used():
     found, error = verdicts_of(lambda _: reply(), in_flight=1, load=load)
     assert set(found) == set(range(5))
     assert str(error) == "x.png is damaged: replace it"
+
+
+def labelled(token, logprobs):
+    top = [{"token": label, "logprob": p} for label, p in logprobs.items()]
+    choice = {"message": {"content": token}, "finish_reason": "length"}
+    sent = {"choices": [choice | {"logprobs": {"content": [{"top_logprobs": top}]}}]}
+    return httpx2.Response(200, content=json.dumps(sent).encode())
+
+
+LOGIT = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0, "logit")
+
+
+def test_labels_give_their_expectation_as_score_and_the_likeliest_answer():
+    received = []
+
+    def handler(request):
+        sent = json.loads(request.content)
+        received.append(sent)
+        assert sent["structured_outputs"] == {"choice": ["0", "1"]}
+        assert sent["max_tokens"] == 1
+        return labelled("1", {"0": -1.5, "1": -0.25})
+
+    found, error = verdicts_of(handler, spec=LOGIT)
+    assert error is None
+    assert len(received) == 20
+    for verdict in found.values():
+        assert verdict.answer == {"met": 1}
+        p = 1 / (1 + 2.718281828 ** (-1.25))
+        assert verdict.value("met") == pytest.approx(p, abs=1e-6)
+        assert verdict.variance("met") == pytest.approx(p * (1 - p), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        lambda: labelled("2", {"0": -1.0, "1": -1.0}),
+        lambda: labelled("1", {"1": -1.0}),
+        lambda: labelled("1", {"0": float("-inf"), "1": float("-inf")}),
+        lambda: labelled("1", {"0": float("nan"), "1": -1.0}),
+        lambda: labelled("1", {"0": "high", "1": -1.0}),
+        lambda: labelled("1", {"0": 10**400, "1": -1.0}),
+        lambda: reply("1", "length"),
+        lambda: reply('{"met":1}'),
+        lambda: reply(None),
+    ],
+)
+def test_unknown_labels_or_missing_probabilities_are_unscored(response):
+    found, error = verdicts_of(lambda _: response(), spec=LOGIT)
+    assert error is None
+    assert len(found) == 20
+    assert all(v.answer is None and v.unscored for v in found.values())
 
 
 def test_without_a_number_in_flight_the_default_is_reached_and_never_exceeded():

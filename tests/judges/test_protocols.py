@@ -41,8 +41,16 @@ def sure(labels, best):
 @pytest.mark.parametrize(
     "text",
     [
+        "",
         " ",
+        '{"met":',
+        '{"met":1',
+        '{"met":1}{"met":1}',
         '{"met":1} indeed',
+        'I say {"met":1}',
+        '```json\n{"met":1}\n```',
+        '{"met":0,"met":1}',
+        '{"met":NaN}',
         '{"met":Infinity}',
         '{"met":-Infinity}',
         '{"met":1e999}',
@@ -51,6 +59,12 @@ def sure(labels, best):
         "[" * 100_000 + "]" * 100_000,
         '{"met":' * 100_000 + "1" + "}" * 100_000,
         '{"met":' + "[" * 900 + "]" * 900 + "}",
+        '{"met":0.5}',
+        '{"met":true}',
+        '{"met":"1"}',
+        '{"met":2}',
+        '{"met":-1}',
+        '{"met":1,"why":"x"}',
         '{"Met":1}',
         "{}",
         "[]",
@@ -60,7 +74,6 @@ def sure(labels, best):
     ],
 )
 def test_an_invalid_answer_is_unscored_with_its_text(text):
-    """Others are in test_hostile.py, sent by a server."""
     verdict = read(BRF, "json", [json_reply(text)])
     assert verdict.answer is None
     assert verdict.unscored
@@ -156,6 +169,35 @@ def test_certainty_has_no_variance():
     verdict = read(AESTHETIC, "logit", [Reply("4", "length", logprobs)])
     assert (verdict.value("aesthetic"), verdict.variance("aesthetic")) == (4, 0)
     assert verdict.labels["aesthetic"] == dict.fromkeys("01235", 0.0) | {"4": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "logprobs"),
+    [
+        ("4", "length", None),
+        ("4", "length", {}),
+        ("4", "length", dict.fromkeys("01234", -1.0)),
+        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": float("nan")}),
+        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": float("inf")}),
+        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": 0.5}),
+        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": None}),
+        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": "-1"}),
+        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": False}),
+        ("4", "length", dict.fromkeys("012345", float("-inf"))),
+        ("4", "length", dict.fromkeys("012345", -1e300)),
+        ("6", "length", dict.fromkeys("012345", -1.0)),
+        (" 4", "length", dict.fromkeys("012345", -1.0)),
+        ("4", "content_filter", dict.fromkeys("012345", -1.0)),
+        ('{"aesthetic":4}', "stop", dict.fromkeys("012345", -1.0)),
+        ("", "stop", dict.fromkeys("012345", -1.0)),
+    ],
+)
+def test_labels_without_a_probability_each_are_unscored(text, finish, logprobs):
+    verdict = read(AESTHETIC, "logit", [Reply(text, finish, logprobs)])
+    assert verdict.answer is None
+    assert verdict.unscored
+    assert verdict.raw == text
+    assert verdict.labels is None
 
 
 def test_text_is_not_scored_if_the_image_has_none():

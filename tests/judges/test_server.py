@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.flags import Engine
+from local_bench.judges.vlm.flags import Engine, vllm_version
 from local_bench.judges.vlm.server import ExternalServer, ManagedServer
 
 
@@ -236,3 +236,7 @@ def test_the_guard_ends_the_process_group_on_request():
     guard.send_signal(signal.SIGTERM)
     guard.wait(30)
     assert _ended(guard.pid)
+
+
+def test_the_release_of_vllm_is_known():
+    assert vllm_version() == "0.32.0"

@@ -21,11 +21,11 @@ from local_bench.models.cards import cards
 from local_bench.runs import worker_pool as workers
 from local_bench.runs.config import RunConfig
 from local_bench.runs.generate import _Session
+from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
 from local_bench.runs.work import Job, shards, shared_prompts
 from local_bench.runs.worker import PromptEmbeddings, _exclusive
-from tests.orders import Recorded, order, write_orders
 from tests.small_references import small_references
 
 ASPECTS = {"wide": (192, 96), "tall": (90, 200), "square": (150, 150)}
@@ -46,8 +46,21 @@ def orders(tmp_path_factory):
         mask.save(folder / f"{name}-mask.png")
         lines.append(order(name, ["first", "second"], source_image=f"{name}.png", mask_image=f"{name}-mask.png"))
     lines.append(order("text", ["a boot"]))
-    write_orders(folder / "tasks.jsonl", lines)
+    (folder / "tasks.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     return folder
+
+
+def order(task_id, deliverables, **more):
+    return {
+        "task_id": task_id,
+        "category": "Product",
+        "price_usd": 10,
+        "title": f"Order {task_id}",
+        "brief": "Make it red.",
+        "deliverables": deliverables,
+        "evaluation_points": ["It is red"],
+        **more,
+    }
 
 
 def config(orders: Path, *models, engine=None, tasks="tasks.jsonl", **suite) -> RunConfig:
@@ -68,6 +81,22 @@ def candidates(run_dir: Path) -> list[sqlite3.Row]:
 def digest_of(run_dir: Path) -> str:
     with RunDir.open(run_dir) as run:
         return digests(run)["candidates"]
+
+
+class Recorded(Quiet):
+    """A progress that records its notes."""
+
+    def __init__(self):
+        self.notes, self.begun = [], []
+
+    def note(self, message):
+        self.notes.append(message)
+
+    def begin(self, phase, total):
+        self.begun.append((phase, total))
+
+    def advance(self, n=1):
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +133,6 @@ def test_workers_order_and_offloading_do_not_change_the_digest(orders, kontext, 
             """SELECT s.held_ns, sum(m.t1_ns - m.t0_ns) AS metered_ns FROM sessions s JOIN meter m USING (session)
                GROUP BY session"""
         )
-        stored = run.store.json_meta("placement:tiny-flux-kontext")
-    assert stored == {"offload": ["encode", "denoise"] if "offload" in engine else [], "compile": False}
     assert len(sessions) == engine.get("workers", 1)
     assert all(row["held_ns"] == row["metered_ns"] for row in sessions)
 
@@ -132,16 +159,23 @@ def test_a_resumed_run_generates_the_rest_and_encodes_no_prompt_again(orders, ko
     assert not (tmp_path / "cut" / "encoded").exists()
 
 
-def test_a_source_and_a_prompt_are_encoded_once_for_all_their_images(orders, tmp_path, monkeypatch):
-    text, prompts = FluxKontext.encode_text, []
-    monkeypatch.setattr(FluxKontext, "encode_text", lambda self, one: prompts.append(one.prompt) or text(self, one))
+def test_ten_images_of_one_prompt_encode_it_once(orders, tmp_path, monkeypatch):
+    real, calls = Flux.encode_text, []
+    monkeypatch.setattr(Flux, "encode_text", lambda self, request: calls.append(request.prompt) or real(self, request))
+    run_config = config(orders, {"card": "tiny-flux", "attempts": 10, "height": 64, "width": 64}, limit=1)
+    run_stages(run_config, tmp_path / "ten", ("generate",))
+    assert len(candidates(tmp_path / "ten")) == 20
+    assert len(calls) == 2
+
+
+def test_a_source_is_encoded_once_for_all_its_edits(orders, tmp_path, monkeypatch):
     real, calls = FluxKontext.encode_image, []
     monkeypatch.setattr(
         FluxKontext, "encode_image", lambda self, image, s: calls.append(image.sha256) or real(self, image, s)
     )
     run_stages(config(orders, KONTEXT | {"attempts": 2}, limit=1), tmp_path / "one", ("generate",))
     assert len(candidates(tmp_path / "one")) == 4
-    assert (len(calls), len(prompts)) == (1, 2)
+    assert len(calls) == 1
 
 
 @pytest.fixture
@@ -170,6 +204,22 @@ def test_out_of_memory_halves_the_batch_and_is_reported(orders, tmp_path):
     assert any("out of memory, continuing with batches of 2" in note for note in recorded.notes)
 
 
+def test_out_of_memory_within_a_batch_retains_finished_images(orders, tmp_path, monkeypatch):
+    real, calls = Staged.denoise, []
+
+    def denoise(self, items):
+        calls.append(len(items))
+        if len(items) == 4 and len(calls) > 4:  # three of the probe, one full batch
+            raise torch.OutOfMemoryError("no room")
+        return real(self, items)
+
+    monkeypatch.setattr(Staged, "denoise", denoise)
+    small = {"card": "tiny-flux", "height": 64, "width": 64, "batch_size": 4}
+    run_stages(config(orders, small), tmp_path / "run", ("generate",))
+    assert sorted(row["batch_size"] for row in candidates(tmp_path / "run")) == [2, 2, 2, 4, 4, 4, 4]
+    assert len({row["identity"] for row in candidates(tmp_path / "run")}) == 7
+
+
 def test_dependent_batch_slots_reduce_the_batch_size_to_1(orders, tmp_path, monkeypatch):
     real = Flux.denoise
     monkeypatch.setattr(Flux, "denoise", lambda self, items: (x := real(self, items)) + 1e-3 * x.mean(0, keepdim=True))
@@ -189,6 +239,23 @@ def test_images_with_non_finite_values_are_unscored(orders, tmp_path, monkeypatc
     assert (ended.n_done, ended.n_failed) == (0, 7)
 
 
+def test_unsupported_tasks_are_unscored_with_the_reason(orders, tmp_path):
+    recorded = Recorded()
+    models = [{"card": "tiny-pix2pix"}, {"card": "tiny-flux", "height": 64, "width": 64}]
+    run_stages(config(orders, *models), tmp_path / "run", ("generate",), recorded)
+    states = {(r["model"], r["task_id"]): (r["state"], r["unscored"]) for r in candidates(tmp_path / "run")}
+    assert states["tiny-pix2pix", "text"] == (
+        "unscored",
+        "tiny-pix2pix works on a picture, and this order gives none.",
+    )
+    assert states["tiny-pix2pix", "wide"] == ("done", None)
+    assert states["tiny-flux", "wide"] == ("done", None)
+    assert (
+        "tiny-flux takes no input images; 6 of 7 deliverables have more and are generated without them "
+        "(suite.unsupported)."
+    ) in recorded.notes
+
+
 def test_a_lossy_system_has_its_own_name_and_its_own_images(orders, tmp_path):
     small = {"card": "tiny-flux", "height": 64, "width": 64, "num_inference_steps": 4}
     lossy = [{"weights": "float8_e4m3fn"}, {"first_block_cache": 0.5}]
@@ -201,6 +268,12 @@ def test_a_lossy_system_has_its_own_name_and_its_own_images(orders, tmp_path):
     assert {row["batch_size"] for row in rows if "fbc" in row["model"]} == {1}  # it depends on all images of a batch
     with pytest.raises(ValueError, match="a lossy system must not be named"):
         config(orders, {**small, "lossy": lossy[0], "name": "tiny-flux"})
+
+
+def test_a_setting_that_the_model_does_not_have_is_refused(orders, tmp_path):
+    with pytest.raises(ConfigError, match="tiny-flux has no true_cfg_scale"):
+        run_stages(config(orders, {"card": "tiny-flux", "true_cfg_scale": 4.0}), tmp_path / "r", ("generate",))
+    assert not (tmp_path / "r").exists()
 
 
 def test_other_numerics_are_refused(orders, kontext, tmp_path):
@@ -382,7 +455,8 @@ def test_exclusive_loading_waits_for_the_previous_worker(tmp_path):
     thread.join()
 
 
-def test_encodings_beyond_the_disk_limit_are_computed_in_windows_with_equal_bytes(orders, tmp_path, monkeypatch):
+@pytest.mark.parametrize("n", [1, 2])
+def test_encodings_beyond_the_disk_limit_are_computed_in_windows_with_equal_bytes(orders, tmp_path, monkeypatch, n):
     loads, most = [], []
     load, put = Flux.load_encoder, PromptEmbeddings.put
     monkeypatch.setattr(Flux, "load_encoder", lambda self: loads.append(1) or load(self))
@@ -397,16 +471,15 @@ def test_encodings_beyond_the_disk_limit_are_computed_in_windows_with_equal_byte
     run_stages(run_config, tmp_path / "complete", ("generate",))
     assert len(loads) == 1
     total = max(most)
-    for n in (1, 2):
-        most.clear(), loads.clear()
-        engine = run_config.engine.model_copy(update={"encodings_gb": 1e-9, "workers": n})
-        windows = tmp_path / f"windows-{n}"
-        run_stages(run_config.model_copy(update={"engine": engine}), windows, ("generate",))
-        assert digest_of(windows) == digest_of(tmp_path / "complete")
-        assert not (windows / "encoded").exists()
-        if n == 1:  # workers are processes of their own
-            assert len(loads) == 7  # a window a prompt
-            assert max(most) < total / 3
+    most.clear(), loads.clear()
+    engine = run_config.engine.model_copy(update={"encodings_gb": 1e-9, "workers": n})
+    small = run_config.model_copy(update={"engine": engine})
+    run_stages(small, tmp_path / "windows", ("generate",))
+    assert digest_of(tmp_path / "windows") == digest_of(tmp_path / "complete")
+    assert not (tmp_path / "windows/encoded").exists()
+    if n == 1:  # workers are processes of their own
+        assert len(loads) == 7  # a window a prompt
+        assert max(most) < total / 3
 
 
 def test_a_prompt_or_image_of_two_workers_is_shared():

@@ -111,7 +111,7 @@ def results(path: Path) -> tuple[dict[str, str], list[tuple[str, int]]]:
 
 
 @settings(
-    max_examples=4, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=6, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 @given(order=st.permutations(ADDITIONS), cuts=st.sets(st.integers(1, len(ADDITIONS) - 1), max_size=3), data=st.data())
 def test_any_order_of_additions_gives_the_digests_of_the_complete_run(

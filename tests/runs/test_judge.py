@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from local_bench.runs.rundir import RunDir
-from tests.orders import order, write_orders
 
 from . import answers
 
@@ -34,15 +33,23 @@ def folder(tmp_path_factory):
     orders = []
     for i in range(N_TASKS):
         rules = [{"file_type": ["PNG"], "visual_specs": {"width_px": 64}}, {"visual_specs": {"aspect_ratio": "16:9"}}]
-        brief = {"title": f"Card {i}", "brief": "两张卡片。A card, twice."}
-        orders.append(order(f"t{i}", ["front", "back"], evaluation_points=POINTS, rules=rules, **brief))
+        orders.append(
+            {
+                "task_id": f"t{i}",
+                "category": "C",
+                "price_usd": 10,
+                "title": f"Card {i}",
+                "brief": "两张卡片。A card, twice.",
+            }
+            | {"deliverables": ["front", "back"], "evaluation_points": POINTS, "rules": rules}
+        )
         for n in (1, 2):
             (path / "images" / f"t{i}").mkdir(parents=True, exist_ok=True)
             noise = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
             Image.fromarray(noise).resize((64, 64), Image.Resampling.NEAREST).save(
                 path / "images" / f"t{i}" / f"{n}.png"
             )
-    write_orders(path / "orders.jsonl", orders)
+    (path / "orders.jsonl").write_text("\n".join(map(json.dumps, orders)))
     (path / "run.yaml").write_text(
         "name: judged\nsuite: {name: servimage, path: orders.jsonl}\nmetrics: [entropy]\n"
         "models: [{card: imported, name: theirs, imported: {images: images}}]\n"
@@ -161,6 +168,13 @@ def test_a_panel_judges_the_same_images_with_several_judges(command, served, fol
     assert "starting the judge" not in ended.stderr
     assert "sending questions" not in ended.stderr
     assert digest(command, "mean") == before
+
+
+def test_one_judge_under_two_names_is_refused(command, served, judge_server):
+    panel = f"panel=[{{card: tiny-qwen3-vl, rubrics: paper, name: twin, base_url: '{judge_server.base_url}'}}]"
+    ended = command("judge", "served", settings=[panel])
+    assert ended.returncode == 2
+    assert "are the same judge under two names" in ended.stderr
 
 
 def test_repeated_judging_reports_the_share_of_equal_answers(command, served, folder):

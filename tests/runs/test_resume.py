@@ -176,3 +176,19 @@ def test_images_are_named_by_their_pixels(uninterrupted, folder):
         with Image.open(path) as image:
             assert pixel_digest(image) == path.stem
             assert path.parent.name == path.stem[:2]
+
+
+def test_another_config_in_the_same_folder_is_refused(command, digest, uninterrupted):
+    ended = command("never", "complete", "models.0.num_inference_steps=3")
+    assert ended.returncode == 2
+    assert "models.tiny-flux.num_inference_steps: 2 in the run, 3 now" in ended.stderr
+    assert digest("complete") == uninterrupted
+
+
+def test_a_lost_image_is_generated_again_with_equal_bytes(command, digest, uninterrupted, folder):
+    lost = next((folder / "complete" / "images").rglob("*.png"))
+    before = lost.read_bytes()
+    lost.unlink()
+    assert command("never", "complete").returncode == 0
+    assert lost.read_bytes() == before
+    assert digest("complete") == uninterrupted

@@ -1,3 +1,5 @@
+import sqlite3
+
 import pytest
 
 from local_bench.core.errors import ConfigError, LedgerError, UserError
@@ -57,6 +59,14 @@ def test_a_truncated_ledger_is_an_error_that_names_the_remedy(tmp_path, n_bytes)
     (tmp_path / "run" / "ledger.backup.sqlite").replace(path)
     with RunDir.open(tmp_path / "run") as run:
         assert run.store.meta("99") == "x" * 500
+
+
+def test_a_ledger_of_a_later_release_is_an_error(tmp_path):
+    Store(tmp_path / "l.sqlite", create=True).close()
+    with sqlite3.connect(tmp_path / "l.sqlite") as db:
+        db.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
+    with pytest.raises(LedgerError, match="of version 99"):
+        Store(tmp_path / "l.sqlite")
 
 
 def test_one_writer_at_a_time_and_any_number_of_readers(tmp_path):

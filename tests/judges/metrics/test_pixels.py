@@ -264,3 +264,12 @@ def test_missing_and_damaged_inputs_are_unscored_and_the_others_measured(tmp_pat
 def test_an_image_too_small_for_the_window_is_unscored(tmp_path):
     small = saved(Image.new("RGB", (8, 20)), tmp_path / "small.png")
     assert "smaller than 11 pixels" in score(make_metric("ssim"), [Subject("small", small, small)])[0].unscored
+
+
+@pytest.mark.parametrize("name", HOST)
+def test_a_metric_describes_itself(name):
+    spec = make_metric(name).spec
+    assert spec.name == name
+    assert "RGB8" in spec.preprocessing
+    assert "float64" in spec.preprocessing or "mean in float64" in spec.preprocessing or "8-bit" in spec.preprocessing
+    assert spec.source

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -274,3 +275,10 @@ def test_another_network_is_refused(tmp_path):
     save_file({"conv1_1.weight": torch.zeros(1)}, tmp_path / WEIGHTS)
     with pytest.raises(WeightsError, match="not OpenPose's body network"):
         network.open("cpu")
+
+
+def test_grey_is_opencvs_of_rgb():
+    """Red counts 0.299: the colours are drawn as RGB."""
+    red = np.zeros((1, 1, 3), np.uint8)
+    red[..., 0] = 255
+    assert cv2.cvtColor(red, cv2.COLOR_RGB2GRAY)[0, 0] == 76
