@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-os.environ.setdefault("LOCAL_BENCH_CACHE", tempfile.mkdtemp(prefix="gpu-paths-"))
+os.environ.setdefault("LOCAL_BENCH_CACHE", (CACHE := tempfile.TemporaryDirectory(prefix="gpu-paths-")).name)
 
 from local_bench.core.process import quiet_libraries
 from local_bench.generators import device as placement
