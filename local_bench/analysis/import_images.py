@@ -4,23 +4,16 @@ Manifests are written to the top of the given folder, because image paths must n
 """
 
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_bench.analysis.official import format_of, image_results
+from local_bench.analysis.official import format_of, image_results, suite_of_layout
 from local_bench.core.errors import ResultFileError, UserError
-from local_bench.core.paths import is_safe_id, safe_join
+from local_bench.core.paths import is_safe_id
 from local_bench.core.storage import write_new
-from local_bench.generators.imported import SUFFIXES
 from local_bench.runs.rundir import RunDir
-from local_bench.suites.json_io import line_of, read_object
 from local_bench.suites.registry import suite
-
-_NUMBER = re.compile(r"0*([1-9][0-9]{0,3})")
-ImageFile = tuple[str, str, int, int, Path]
-"""(method, task, deliverable from 1, attempt from 1, file)"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +35,7 @@ def write_manifests(name: str, folder: Path) -> list[Manifest]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder with the benchmark's outputs")
-    files = list(_ice(folder) if name == "ice-bench" else _in_folders(name, folder))
+    files = list(suite_of_layout(name).find_images(folder))
     if not files:
         raise UserError(f"{folder} has no images in the layout of {name}: give the folder with its outputs")
     seen: dict[tuple[str, str, int, int], Path] = {}
@@ -73,55 +66,12 @@ def write_manifests(name: str, folder: Path) -> list[Manifest]:
     return manifests
 
 
-def _in_folders(name: str, folder: Path) -> Iterator[ImageFile]:
-    """Layouts that identify images by their folders."""
-    top = folder / ("images" if name == "servimage" else "outputs")
-    top = top if top.is_dir() else folder
-    datasets = _folders(top) if name == "hype-edit-1" else [top]
-    for method in (method for dataset in datasets for method in _folders(dataset)):
-        if method.name.endswith("_stitched"):
-            continue
-        for task in _folders(method):
-            for file in sorted(task.iterdir()):
-                number = _NUMBER.fullmatch(file.stem)
-                if number is None or file.suffix.lower() not in SUFFIXES:
-                    continue
-                if not is_safe_id(task.name):
-                    raise UserError(f"{task}: its name is not a valid task id: use letters, digits, '.', '_' and '-'")
-                n = int(number[1])
-                yield (method.name, task.name, *((1, n) if name == "hype-edit-1" else (n, 1)), file)
-
-
-def _ice(folder: Path) -> Iterator[ImageFile]:
-    """results/METHOD/gen_info.json: {item: path}, paths are relative to the working folder of the benchmark's code."""
-    for info in sorted(folder.rglob("gen_info.json")):
-        data, text = read_object(info, "gen_info.json", UserError)
-        for item, relative in data.items():
-            where = f"{info}, line {line_of(text, [item])}"
-            if not isinstance(relative, str) or not is_safe_id(item):
-                raise UserError(f"{where}: expected an item's id and the path of its image: correct the line")
-            ups = [up for up in (info.parent, *info.parents[1:4]) if up.is_relative_to(folder)]
-            try:
-                paths = [safe_join(up, relative) for up in ups]
-            except UserError as e:
-                raise UserError(f"{where}: {e}") from None
-            file = next((path for path in paths if path.is_file()), None)
-            if file is None:
-                raise UserError(f"{where}: {relative} does not exist: add the file or remove the line")
-            yield info.parent.name, item, 1, 1, folder / file.relative_to(folder.resolve())
-
-
-def _folders(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.iterdir()) if path.is_dir()]
-
-
 def write_labels(run: RunDir, name: str, files: Sequence[Path], rater: str, out: Path) -> tuple[int, int]:
     """Write one annotation per line to `out`; return (annotations, entries without a verdict). The files do not name
     the `rater`.
 
-    In idea-bench and ice-bench a file belongs to one model: NAME.csv, or NAME/eval_result.txt. ResultFileError names
-    file and reason for a malformed row or an unknown image; UserError for another suite's files, or if `out` is one of
-    the files or has other content.
+    ResultFileError names file and reason for a malformed row or an unknown image; UserError for another suite's files,
+    or if `out` is one of the files or has other content.
     """
     if any(out.resolve() == file.resolve() for file in files):
         raise UserError(f"--labels {out} is one of the input files: give the name of a new file")

@@ -13,6 +13,7 @@ from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import majority_verdicts, verdicts_of
+from local_bench.suites.base import Suite
 from local_bench.suites.published import Published
 from local_bench.suites.questions_from import derived_scores
 from local_bench.suites.registry import suite, suite_names
@@ -65,11 +66,6 @@ def derived(run: RunDir) -> list[tuple[str, Score]]:
     return list(derived_scores(settings.name, settings.questions_from, run_results(run)))
 
 
-def layouts() -> list[str]:
-    """Names of the benchmarks with a file layout."""
-    return list(dict.fromkeys(layout for name in suite_names() if (layout := suite(name).layout)))
-
-
 def format_of(run: RunDir) -> str | None:
     """Name of the layout of the run's results; None for a suite without one."""
     return suite(run.config.suite.name).layout
@@ -81,7 +77,7 @@ def export(run: RunDir, name: str, out: Path) -> list[Path]:
     Missing, damaged or altered images are left out and recorded in `run.image_store`. UserError for an unknown layout,
     another suite's layout, or a folder with other files; StorageError if a write fails.
     """
-    check_format(name)
+    suite_of_layout(name)
     layout = format_of(run)
     if name != layout:
         raise UserError(
@@ -112,12 +108,15 @@ def _claim(out: Path, run_dir: Path) -> None:
     )
 
 
-def check_format(name: str) -> None:
-    """UserError for an unknown layout."""
-    available = layouts()
+def suite_of_layout(name: str) -> Suite:
+    """The suite that defines a layout. UserError for an unknown layout."""
+    suites = [entry for entry in map(suite, suite_names()) if entry.layout]
+    of_layout = {entry.layout: entry for entry in suites} | {entry.name: entry for entry in suites}
+    available = list(dict.fromkeys(str(entry.layout) for entry in suites))
     if name not in available:
         suggestion = hint(name, available, f"available: {', '.join(available)}")
         raise UserError(f"unknown layout {name!r}: {suggestion}")
+    return of_layout[name]
 
 
 def official(run: RunDir) -> dict[str, Published]:

@@ -20,10 +20,10 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
     """Write RUN's images and results in a benchmark's file layout.
 
     The files are readable by the benchmark's official scorer and by `local-bench score`."""
-    from local_bench.analysis.official import check_format, export, export_notes
+    from local_bench.analysis.official import export, export_notes, suite_of_layout
     from local_bench.runs.rundir import RunDir
 
-    check_format(name)
+    benchmark = suite_of_layout(name)
     out = out or run_dir / "exports" / name
     with RunDir.open(run_dir) as run:
         files = export(run, name, out)
@@ -35,16 +35,14 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
     if as_json:
         result = {"format": name, "out": str(out), "files": [str(path) for path in files], "notes": notes}
         show_json(result | {"image_faults": [vars(fault) for fault in faults]})
+    elif (scored_with := benchmark.score_options) is None:
+        show("\n".join(map(str, files)))
     else:
-        written = {
-            "servimage": {"tasks": "tasks.jsonl", "scores": "scores.jsonl", "costs": "costs.json"},
-            "hype-edit-1": {"scores": "ratings.jsonl", "costs": "costs.json"},
-        }.get(name, {})
-        needed = {option: out / file for option, file in written.items() if (out / file).exists()}
-        if name == "idea-bench" and suite_path and Path(suite_path).is_dir():
-            needed["tasks"] = Path(suite_path)  # its categories, without which there is no overall score
-        options = "".join(f" --{option} {shlex.quote(str(path))}" for option, path in needed.items())
-        groups = [files] if name in ("servimage", "hype-edit-1") else [[path] for path in files]
+        given = {option: out / file for option, file in benchmark.exported_options.items() if (out / file).exists()}
+        if "tasks" not in given and "tasks" in scored_with and suite_path and Path(suite_path).is_dir():
+            given["tasks"] = Path(suite_path)
+        options = "".join(f" --{option} {shlex.quote(str(path))}" for option, path in given.items())
+        groups = [[path] for path in files] if benchmark.scores_one_file else [files]
         show("\n".join(f"local-bench score {name} {shlex.join(map(str, group))}{options}" for group in groups))
     return say_faults(faults)
 
@@ -69,10 +67,10 @@ def import_files(
 
     FORMAT is ice-bench, idea-bench, hype-edit-1 or servimage. A FOLDER of outputs gives one manifest per method, for
     models with `card: imported`. Result FILEs with --run and --labels give annotations for agreement and settle."""
-    from local_bench.analysis.official import check_format
+    from local_bench.analysis.official import suite_of_layout
     from local_bench.core.errors import UserError
 
-    check_format(name)
+    suite_of_layout(name)
     if run_dir is None and labels is None and rater is None:
         if len(paths) != 1:
             raise UserError(f"images are imported from one folder at a time, not {len(paths)}: give one folder")

@@ -1,39 +1,17 @@
 """`local-bench score`: compute a benchmark's published numbers from its official result files."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from fractions import Fraction
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from local_bench.cli.options import JSON, PATH, examples
 from local_bench.cli.output import say, show, show_json
-from local_bench.core.messages import hint
 from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
-    from decimal import Decimal
-
-    from local_bench.suites.hype_edit_1.published import Review
-    from local_bench.suites.published import Published
-
-Prices = Callable[[Iterable[str]], "tuple[dict[str, Decimal] | None, list[str]]"]
-"""Maps the models of the result files to (US dollars per image, notes)."""
-SUITES = ("ice-bench", "idea-bench", "hype-edit-1", "servimage")
-OPTION_SUITES = {
-    "--tasks": ("servimage", "idea-bench"),
-    "--scores": ("servimage", "hype-edit-1"),
-    "--api-prices": ("servimage", "hype-edit-1"),
-    "--sensitivity": ("servimage", "hype-edit-1"),
-    "--require-success": ("servimage",),
-    "--costs": ("servimage", "hype-edit-1"),
-    "--review-usd-per-hour": ("hype-edit-1",),
-    "--review-seconds": ("hype-edit-1",),
-    "--retry-cap": ("hype-edit-1",),
-    "--raters": ("hype-edit-1",),
-}
+    from local_bench.suites.base import Suite
 
 
 @click.command(
@@ -76,54 +54,20 @@ OPTION_SUITES = {
     help="hype-edit-1: each file is from one rater; decide by majority.",
 )
 @JSON
-def score(
-    suite: str,
-    files: tuple[Path, ...],
-    tasks: Path | None,
-    scores: Path | None,
-    costs: Path | None,
-    api_prices: bool | None,
-    sensitivity: bool | None,
-    require_success: bool | None,
-    review_usd_per_hour: str | None,
-    review_seconds: str | None,
-    retry_cap: int | None,
-    raters: bool | None,
-    as_json: bool,
-) -> int:
+def score(suite: str, files: tuple[Path, ...], as_json: bool, **options: Any) -> int:
     """Compute a benchmark's published numbers from its official result files.
 
     SUITE is ice-bench (eval_result.txt), idea-bench (results CSV), hype-edit-1 (judgements.json, one or several) or
     servimage (annotations.jsonl, one or several)."""
     from local_bench.core.errors import UserError
+    from local_bench.suites.published import ScoreOptions
 
-    options = {
-        "--tasks": tasks,
-        "--scores": scores,
-        "--costs": costs,
-        "--api-prices": api_prices,
-        "--sensitivity": sensitivity,
-        "--require-success": require_success,
-        "--review-usd-per-hour": review_usd_per_hour,
-        "--review-seconds": review_seconds,
-        "--retry-cap": retry_cap,
-        "--raters": raters,
-    }
-    _check(suite, options)
-    if suite in ("ice-bench", "idea-bench") and len(files) != 1:
+    scored = _scored_suite(suite, [name for name, value in options.items() if value is not None])
+    if scored.scores_one_file and len(files) != 1:
         raise UserError(f"{suite} results are in one file, but {len(files)} are given: score each file separately")
-    match suite:
-        case "servimage":
-            prices = _prices(suite, costs, api_prices)
-            result = _servimage(files, tasks, scores, prices, bool(require_success), bool(sensitivity))
-        case "hype-edit-1":
-            prices = _prices(suite, costs, api_prices)
-            review = _review(review_usd_per_hour, review_seconds, retry_cap)
-            result = _hype_edit_1(files, scores, prices, review, bool(sensitivity), bool(raters))
-        case "idea-bench":
-            result = _idea_bench(files[0], tasks)
-        case _:
-            result = _ice_bench(files[0])
+    if options["costs"] is not None and options["api_prices"]:
+        raise UserError("--costs and --api-prices both set the cost per image: give only one of them")
+    result = scored.score(files, ScoreOptions(**options))
     if as_json:
         show_json(result.data)
     else:
@@ -133,128 +77,22 @@ def score(
     return 0
 
 
-def _check(suite: str, options: Mapping[str, object]) -> None:
-    """UserError for an unknown suite or an option of another suite."""
+def _scored_suite(name: str, options: list[str]) -> "Suite":
+    """UserError for a suite without result files, or an option of another suite."""
     from local_bench.core.errors import UserError
+    from local_bench.core.messages import hint
+    from local_bench.suites.registry import suite, suite_names
 
-    if suite not in SUITES:
-        suggestion = hint(suite, SUITES, f"use {', '.join(SUITES)}")
-        raise UserError(f"suite {suite!r} has no official result files: {suggestion}")
-    stray = next(
-        (flag for flag, value in options.items() if value is not None and suite not in OPTION_SUITES[flag]), None
-    )
-    if stray:
-        raise UserError(f"{stray} applies only to {' and '.join(OPTION_SUITES[stray])}: omit it for {suite}")
+    def scored() -> dict[str, Collection[str]]:
+        taken_by = {other: suite(other).score_options for other in suite_names()}
+        return {other: taken for other, taken in taken_by.items() if taken is not None}
 
-
-def _prices(suite: str, costs: Path | None, api_prices: bool | None) -> "Prices":
-    from local_bench.core.errors import UserError
-    from local_bench.suites.api_prices import api_prices as paper_prices
-    from local_bench.suites.json_io import read_costs
-
-    if costs is not None and api_prices:
-        raise UserError("--costs and --api-prices both set the cost per image: give only one of them")
-    if api_prices:
-        return paper_prices(suite).of
-    user_costs = None if costs is None else read_costs(costs)
-    return lambda models: (user_costs, [])
-
-
-def _servimage(
-    files: tuple[Path, ...],
-    tasks: Path | None,
-    scores: Path | None,
-    prices: "Prices",
-    require_success: bool,
-    sensitivity: bool,
-) -> "Published":
-    from local_bench.core.errors import UserError
-    from local_bench.suites.servimage.published import published
-    from local_bench.suites.servimage.results import check_images, read_annotations, read_orders, read_scores
-
-    if tasks is None:
-        raise UserError("servimage needs the prices of its orders: give the orders with --tasks")
-    if sensitivity and scores is None:
-        raise UserError("--sensitivity varies the threshold on the judge's scores: give them with --scores")
-    orders = read_orders(tasks)
-    annotations = read_annotations(files)
-    images = annotations.images
-    ratings = None if scores is None else read_scores(scores)
-    check_images([*images, *(ratings or [])], orders)
-    usd, notes = prices(annotations.models)
-    result = published(images, orders, ratings, usd, require_success, sensitivity, annotations.models)
-    return replace(result, notes=[*result.notes, *notes])
-
-
-def _review(usd_per_hour: str | None, seconds: str | None, cap: int | None) -> "Review":
-    from local_bench.suites.hype_edit_1.published import Review
-
-    default = Review()
-    return Review(
-        _amount("--review-usd-per-hour", usd_per_hour, default.usd_per_hour),
-        _amount("--review-seconds", seconds, default.seconds),
-        default.retry_cap if cap is None else cap,
-    )
-
-
-def _hype_edit_1(
-    files: tuple[Path, ...],
-    scores: Path | None,
-    prices: "Prices",
-    review: "Review",
-    sensitivity: bool,
-    raters: bool,
-) -> "Published":
-    from local_bench.core.errors import UserError
-    from local_bench.suites.hype_edit_1.published import open_votes, published
-    from local_bench.suites.hype_edit_1.results import read_attempt_scores, read_judgements, read_raters
-
-    judgements, undecided = read_raters(files) if raters else (read_judgements(files), [])
-    usd, notes = prices(judgements.models)
-    if sensitivity and usd is None:
-        raise UserError("--sensitivity varies the effective cost: give --costs or --api-prices")
-    ratings = None if scores is None else read_attempt_scores(scores)
-    result = published(judgements, usd, review, ratings, sensitivity)
-    result = replace(result, notes=[*result.notes, *notes])
-    if not raters:
-        return result
-    votes = open_votes(len(files), undecided)
-    return replace(result, data=result.data | votes.data, notes=[*result.notes, *votes.notes])
-
-
-def _idea_bench(file: Path, folder: Path | None) -> "Published":
-    from local_bench.suites.idea_bench.published import published
-    from local_bench.suites.idea_bench.results import read_results
-
-    rows = read_results(file)
-    if folder is not None:
-        from local_bench.suites.idea_bench.tasks import read_categories
-
-        categories = read_categories(folder, say)
-        rows = [replace(row, category=categories.get(row.task_id)) for row in rows]
-    return published(rows)
-
-
-def _ice_bench(file: Path) -> "Published":
-    from local_bench.settle.ice import LIMITS, TASKS
-    from local_bench.suites.ice_bench.published import published
-    from local_bench.suites.ice_bench.results import read_eval_result
-
-    return published(read_eval_result(file, TASKS, LIMITS))
-
-
-def _amount(option: str, text: str | None, default: Fraction) -> Fraction:
-    """An option's value as an exact number. UserError if it is not a number or is negative."""
-    from decimal import Decimal, InvalidOperation
-
-    from local_bench.core.errors import UserError
-
-    if text is None:
-        return default
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
-        value = Decimal("nan")
-    if not value.is_finite() or not 0 <= value <= 10**9 or value.adjusted() < -30:
-        raise UserError(f"{option} must be a number that is not negative, not {text!r}")
-    return Fraction(value)
+    entry = suite(name) if name in suite_names() else None
+    if entry is None or entry.score_options is None:
+        suggestion = hint(name, scored(), f"use {', '.join(scored())}")
+        raise UserError(f"suite {name!r} has no official result files: {suggestion}")
+    for option in options:
+        if option not in entry.score_options:
+            owners = " and ".join(other for other, taken in scored().items() if option in taken)
+            raise UserError(f"--{option.replace('_', '-')} applies only to {owners}: omit it for {name}")
+    return entry

@@ -17,6 +17,7 @@ from pathlib import Path
 from local_bench.core.errors import LocalBenchError
 
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4096, 255
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 MAX_TEXT_BYTES = 64_000_000
 """For text that is parsed whole, unless the reader states its own limit."""
 

@@ -10,12 +10,11 @@ from pydantic import AfterValidator, Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, TaskFileError
-from local_bench.core.files import is_dir, is_file, plain_name, read_text, visible_files
+from local_bench.core.files import IMAGE_SUFFIXES, is_dir, is_file, plain_name, read_text, visible_files
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.paths import safe_join
 from local_bench.core.yamlfile import Strict, check
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 Key = tuple[str, int, int]
 """(task, deliverable from 1, attempt from 1)"""
 
@@ -63,7 +62,7 @@ def _in_folder(folder: Path, wanted: list[Key]) -> tuple[dict[Key, Found], list[
     files: dict[str, list[Path]] = {}
     every = visible_files(folder)
     for path in every:
-        if path.suffix.lower() in SUFFIXES:
+        if path.suffix.lower() in IMAGE_SUFFIXES:
             files.setdefault(plain_name(path.relative_to(folder).with_suffix("").as_posix()), []).append(path)
     found = {}
     for key in wanted:

@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import config_files
 from local_bench.core.yamlfile import Amount, Strict, load_yaml
+from local_bench.suites.json_io import read_costs
+from local_bench.suites.published import ScoreOptions
 
 
 class ApiPrices(Strict):
@@ -45,6 +47,13 @@ class ApiPrices(Strict):
 
 class _File(Strict):
     prices: dict[str, ApiPrices]
+
+
+def prices_of(suite: str, options: ScoreOptions, models: Iterable[str]) -> tuple[dict[str, Decimal] | None, list[str]]:
+    """(US dollars per image by model, notes) by `--costs` or the paper's prices; None without either."""
+    if options.api_prices:
+        return api_prices(suite).of(models)
+    return None if options.costs is None else read_costs(options.costs), []
 
 
 def api_prices(suite: str) -> ApiPrices:

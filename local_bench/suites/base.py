@@ -17,7 +17,7 @@ from local_bench.core.types import Deliverable, GroundTruth, Question, Score, Ta
 from local_bench.models.cards import Takes
 from local_bench.suites.enrichment import with_written
 from local_bench.suites.orders import KeepImage, Refuse, read_orders
-from local_bench.suites.published import Published
+from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ QuestionKey = tuple[int, str, int, int]
 """(deliverable, rubric, point, repeat)"""
 ImageKey = tuple[str, str, int, int]
 """(model, task, deliverable, attempt)"""
+ImageFile = tuple[str, str, int, int, Path]
+"""(model, task, deliverable from 1, attempt from 1, file)"""
 
 
 class Suite(ABC):
@@ -67,6 +69,12 @@ class Suite(ABC):
     """Default of `suite.unsupported`: the benchmark's protocol."""
     layout: ClassVar[str | None] = None
     """Name of the layout in which results are exported; None for a suite without one."""
+    score_options: ClassVar[Collection[str] | None] = None
+    """The options of `local-bench score` that `score` reads, as `ScoreOptions` names them; None: no `score`."""
+    scores_one_file: ClassVar[bool] = False
+    """Whether `score` reads the results of one file at a time."""
+    exported_options: ClassVar[Mapping[str, str]] = {}
+    """Option of `local-bench score` -> the file of `write_results` for it."""
 
     # tasks
 
@@ -178,6 +186,15 @@ class Suite(ABC):
     def published(self, results: RunResults) -> dict[str, Published]:
         """The benchmark's published statistics by model, or under `all` if they combine models."""
         return {}
+
+    def score(self, files: Sequence[Path], options: ScoreOptions) -> Published:
+        """The published statistics of the benchmark's own result files (`local-bench score`). ResultFileError for a
+        malformed file."""
+        raise NotImplementedError  # of a suite without `score_options`
+
+    def find_images(self, folder: Path) -> Iterator[ImageFile]:
+        """The images in `folder`, in the benchmark's layout (`local-bench import`)."""
+        raise UserError(f"{self.name} has no layout of images that can be imported: write a manifest")
 
     def write_results(self, results: RunResults, out: Path) -> list[Path]:
         """Write the results in the benchmark's layout to `out`; return the files that `score` reads."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from local_bench.settle.sensitivity import Flip, Point, Setting
@@ -18,6 +19,22 @@ class Published:
     """Tables for display: (header, rows)."""
     notes: list[str] = field(default_factory=list)
     """Missing, undecided or omitted data: one sentence each."""
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """The options of `local-bench score` by their names; None: not given."""
+
+    tasks: Path | None = None
+    scores: Path | None = None
+    costs: Path | None = None
+    api_prices: bool | None = None
+    sensitivity: bool | None = None
+    require_success: bool | None = None
+    review_usd_per_hour: str | None = None
+    review_seconds: str | None = None
+    retry_cap: int | None = None
+    raters: bool | None = None
 
 
 def number(value: Fraction | float | None) -> float | None:

@@ -124,6 +124,11 @@ def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(lab):
     listed = run(lab, "suites", "list").stdout
     assert "lab-shapes" in listed
     assert "lab-signs" in listed
+    (lab / "results.csv").write_text("a,s0,1\na,s1,0\nb,s0,1\n")
+    scored = json.loads(run(lab, "score", "lab-shapes", "results.csv", "--json").stdout)
+    assert scored == {"suite": "lab-shapes", "models": {"a": 0.5, "b": 1.0}}
+    refused = run(lab, "score", "lab-shapes", "results.csv", "--raters", code=2)
+    assert "--raters applies only to hype-edit-1: omit it for lab-shapes" in refused.stderr
     found = json.loads(run(lab, "run", "shapes.yaml", "--json").stdout)
     assert found["candidates"]["n"] == 30
     with local_bench.load_run(lab / "runs/shapes") as loaded:

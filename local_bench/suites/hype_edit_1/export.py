@@ -14,6 +14,7 @@ from local_bench.suites.hype_edit_1.results import SCHEMA_VERSION, AttemptScore,
 from local_bench.suites.published import Published
 from local_bench.suites.run_results import ImageResult, RunResults, write_text
 
+OPTIONS = {"scores": "ratings.jsonl", "costs": "costs.json"}
 WORDS = {True: "PASS", False: "FAIL", None: None}
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from local_bench.core.errors import UserError
 from local_bench.settle.hype import (
     FAIL,
     MISSING,
@@ -30,6 +31,7 @@ from local_bench.settle.workflows import WorkflowResult, best_of, retry_until_pa
 from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judgements
 from local_bench.suites.published import (
     Published,
+    ScoreOptions,
     Table,
     dollars,
     figure,
@@ -59,6 +61,28 @@ class Review:
     @property
     def usd(self) -> Fraction:
         return review_usd(self.usd_per_hour, self.seconds)
+
+
+def review_of(options: ScoreOptions) -> Review:
+    default, cap = Review(), options.retry_cap
+    return Review(
+        _amount("--review-usd-per-hour", options.review_usd_per_hour, default.usd_per_hour),
+        _amount("--review-seconds", options.review_seconds, default.seconds),
+        default.retry_cap if cap is None else cap,
+    )
+
+
+def _amount(option: str, text: str | None, default: Fraction) -> Fraction:
+    """An option's value as an exact number. UserError if it is not a number or is negative."""
+    if text is None:
+        return default
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        value = Decimal("nan")
+    if not value.is_finite() or not 0 <= value <= 10**9 or value.adjusted() < -30:
+        raise UserError(f"{option} must be a number that is not negative, not {text!r}")
+    return Fraction(value)
 
 
 def published(

@@ -1,15 +1,21 @@
 """The suite `hype-edit-1`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from local_bench.core.errors import UserError
 from local_bench.core.types import Question, Task
 from local_bench.settle.hype import RETRY_CAP, expected_attempts_unbiased, pass_at_k_unbiased
-from local_bench.suites.base import ImageKey, QuestionKey, Suite
+from local_bench.suites.api_prices import prices_of
+from local_bench.suites.base import ImageFile, ImageKey, QuestionKey, Suite
 from local_bench.suites.hype_edit_1 import export, questions, tasks
-from local_bench.suites.hype_edit_1.results import read_judgements
+from local_bench.suites.hype_edit_1 import published as numbers
+from local_bench.suites.hype_edit_1.results import read_attempt_scores, read_judgements, read_raters
 from local_bench.suites.orders import KeepImage, Refuse
+from local_bench.suites.output_folders import images_by_task
+from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
 
@@ -29,6 +35,11 @@ class HypeEdit1(Suite):
     of_tasks = (("dataset", "text"),)
     unsupported = "skip"
     layout = "hype-edit-1"
+    exported_options = export.OPTIONS
+    score_options = (
+        *("scores", "costs", "api_prices", "sensitivity"),
+        *("review_usd_per_hour", "review_seconds", "retry_cap", "raters"),
+    )
     annotation_protocol = "pass-fail"
 
     def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
@@ -58,6 +69,20 @@ class HypeEdit1(Suite):
 
     published = staticmethod(export.published)
     write_results = staticmethod(export.write)
+
+    def score(self, files: Sequence[Path], options: ScoreOptions) -> Published:
+        review = numbers.review_of(options)
+        judgements, undecided = read_raters(files) if options.raters else (read_judgements(files), [])
+        usd, notes = prices_of(self.name, options, judgements.models)
+        if options.sensitivity and usd is None:
+            raise UserError("--sensitivity varies the effective cost: give --costs or --api-prices")
+        ratings = None if options.scores is None else read_attempt_scores(options.scores)
+        result = numbers.published(judgements, usd, review, ratings, bool(options.sensitivity))
+        votes = numbers.open_votes(len(files), undecided) if options.raters else Published({}, [])
+        return replace(result, data=result.data | votes.data, notes=[*result.notes, *notes, *votes.notes])
+
+    def find_images(self, folder: Path) -> Iterator[ImageFile]:
+        return images_by_task(folder, "outputs", attempts=True)
 
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]

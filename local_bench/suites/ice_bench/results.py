@@ -2,16 +2,19 @@
 
 import difflib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from local_bench.core import strictjson
-from local_bench.core.errors import ResultFileError
+from local_bench.core.errors import ResultFileError, UserError
 from local_bench.core.files import read_text
 from local_bench.core.messages import kind
+from local_bench.core.paths import is_safe_id, safe_join
 from local_bench.core.types import MAX_SCORE
+from local_bench.suites.base import ImageFile
+from local_bench.suites.json_io import line_of, read_object
 
 SEPARATOR = "#;#"
 _ROUNDING = 1e-4
@@ -79,3 +82,22 @@ def _value(name: str, value: Any, where: str, limits: Mapping[str, tuple[float, 
     if not low - _ROUNDING <= value <= high + _ROUNDING:
         raise ResultFileError(f"{where}: {name} must be between {low:g} and {high:g}, not {value:g}: correct the value")
     return float(value)
+
+
+def find_images(folder: Path) -> Iterator[ImageFile]:
+    """The images in METHOD/gen_info.json, {item: path from the working folder of the benchmark's code}."""
+    for info in sorted(folder.rglob("gen_info.json")):
+        data, text = read_object(info, "gen_info.json", UserError)
+        for item, relative in data.items():
+            where = f"{info}, line {line_of(text, [item])}"
+            if not isinstance(relative, str) or not is_safe_id(item):
+                raise UserError(f"{where}: expected an item's id and the path of its image: correct the line")
+            ups = [up for up in (info.parent, *info.parents[1:4]) if up.is_relative_to(folder)]
+            try:
+                paths = [safe_join(up, relative) for up in ups]
+            except UserError as e:
+                raise UserError(f"{where}: {e}") from None
+            file = next((path for path in paths if path.is_file()), None)
+            if file is None:
+                raise UserError(f"{where}: {relative} does not exist: add the file or remove the line")
+            yield info.parent.name, item, 1, 1, folder / file.relative_to(folder.resolve())

@@ -8,9 +8,11 @@ from typing import Any
 from local_bench.core.types import Question, Task
 from local_bench.settle.ice import LIMITS, TASKS
 from local_bench.suites.base import ImageKey, QuestionKey, Suite
-from local_bench.suites.ice_bench import export, published, questions, tasks
-from local_bench.suites.ice_bench.results import read_eval_result
+from local_bench.suites.ice_bench import export, questions, tasks
+from local_bench.suites.ice_bench import published as numbers
+from local_bench.suites.ice_bench.results import find_images, read_eval_result
 from local_bench.suites.orders import KeepImage, Refuse
+from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
 
@@ -29,6 +31,8 @@ class IceBench(Suite):
     categories = TASKS
     unsupported = "skip"
     layout = "ice-bench"
+    score_options = ()
+    scores_one_file = True
     annotation_protocol = "pairwise"
 
     def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
@@ -47,13 +51,17 @@ class IceBench(Suite):
         """The overall score, whose items are weighted as its mean over the 31 tasks."""
         items = Counter({image.task.task_id: image.task.category for image in results.images}.values())
         for image in results.images:
-            if image.attempt == 1 and (value := published.image_score(image.task, image.scores).value) is not None:
+            if image.attempt == 1 and (value := numbers.image_score(image.task, image.scores).value) is not None:
                 weight = 1 / items[image.task.category]
                 yield TaskFigure("overall score", image.model, image.task.task_id, value, weight)
 
     published = staticmethod(export.published)
     write_results = staticmethod(export.write)
     result_notes = staticmethod(export.notes)
+    find_images = staticmethod(find_images)
+
+    def score(self, files: Sequence[Path], options: ScoreOptions) -> Published:
+        return numbers.published(read_eval_result(files[0], TASKS, LIMITS))
 
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]

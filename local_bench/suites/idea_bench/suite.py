@@ -9,9 +9,12 @@ from typing import Any
 
 from local_bench.core.errors import ResultFileError
 from local_bench.core.types import Question, Task, Verdict
-from local_bench.suites.base import ImageKey, QuestionKey, Suite
+from local_bench.suites.base import ImageFile, ImageKey, QuestionKey, Suite
 from local_bench.suites.idea_bench import export, questions, tasks
+from local_bench.suites.idea_bench import published as numbers
 from local_bench.suites.idea_bench.results import REPEATS, read_results
+from local_bench.suites.output_folders import images_by_task
+from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
 
@@ -30,6 +33,8 @@ class IdeaBench(Suite):
     of_tasks = (("uid", "text"), ("case_id", "text"), ("sheets", "array"))
     unsupported = "skip"
     layout = "idea-bench"
+    score_options = ("tasks",)
+    scores_one_file = True
     annotation_protocol = "points"
 
     read_tasks = staticmethod(tasks.read_tasks)
@@ -77,6 +82,18 @@ class IdeaBench(Suite):
 
     published = staticmethod(export.published)
     write_results = staticmethod(export.write)
+
+    def score(self, files: Sequence[Path], options: ScoreOptions) -> Published:
+        """With the dataset's folder as `--tasks` also tasks outside the mini subset have a category."""
+        rows, refused = read_results(files[0]), list[str]()
+        if options.tasks is not None:
+            categories = tasks.read_categories(options.tasks, refused.append)
+            rows = [replace(row, category=categories.get(row.task_id)) for row in rows]
+        result = numbers.published(rows)
+        return replace(result, notes=[*refused, *result.notes])
+
+    def find_images(self, folder: Path) -> Iterator[ImageFile]:
+        return images_by_task(folder, "outputs")
 
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]

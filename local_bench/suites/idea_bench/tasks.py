@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
-from local_bench.core.files import read_text, text_name
+from local_bench.core.files import IMAGE_SUFFIXES, read_text, text_name
 from local_bench.core.images import load_image
 from local_bench.core.messages import short
 from local_bench.core.paths import is_safe_id, safe_join
@@ -32,7 +32,6 @@ _STANDARD = re.compile(
 """A key of a question in eval.json whose value says what scores 0 or 1, such as `0_point_standard`."""
 FOR_PEOPLE = "questions_for_people"
 """Key of `Task.own`: the questions of eval.json, if the judge's are those of auto_eval.jsonl."""
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 MAX_OUTPUTS = 100
 
 
@@ -132,7 +131,7 @@ def _task(folder: Path, keep: KeepImage) -> Task:
     images = {
         file.name: keep(load_image(file))
         for file in sorted(folder.iterdir())
-        if file.suffix.lower() in _SUFFIXES and file.stem.isdecimal()
+        if file.suffix.lower() in IMAGE_SUFFIXES and file.stem.isdecimal()
     }
     absent = []
     if meta.image_reference and not images:

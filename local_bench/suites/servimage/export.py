@@ -18,6 +18,8 @@ from local_bench.suites.run_results import ImageResult, RunResults, write_text
 from local_bench.suites.servimage import published as numbers
 from local_bench.suites.servimage.results import SCORES, Image, Order, Scores
 
+OPTIONS = {"tasks": "tasks.jsonl", "scores": "scores.jsonl", "costs": "costs.json"}
+
 
 @dataclass(frozen=True)
 class Parts:

@@ -1,14 +1,19 @@
 """The suite `servimage`, and the base of suites in its form."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from local_bench.core.errors import UserError
 from local_bench.core.types import Task
-from local_bench.suites.base import ImageKey, Suite
+from local_bench.suites.api_prices import prices_of
+from local_bench.suites.base import ImageFile, ImageKey, Suite
+from local_bench.suites.output_folders import images_by_task
+from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult
-from local_bench.suites.servimage import export, questions, tasks
-from local_bench.suites.servimage.results import read_annotations
+from local_bench.suites.servimage import export, questions, results, tasks
+from local_bench.suites.servimage import published as numbers
 
 
 class DesignTasks(Suite):
@@ -17,6 +22,7 @@ class DesignTasks(Suite):
     scores_of_judge = questions.SCORES
     top_score = 5
     layout = "servimage"
+    exported_options = export.OPTIONS
 
     deliverables = staticmethod(questions.deliverables)
     scores = staticmethod(questions.scores)
@@ -30,10 +36,13 @@ class DesignTasks(Suite):
     write_results = staticmethod(export.write)
     result_notes = staticmethod(export.notes)
 
+    def find_images(self, folder: Path) -> Iterator[ImageFile]:
+        return images_by_task(folder, "images")
+
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
-        for image in read_annotations(files).images:
+        for image in results.read_annotations(files).images:
             labels = None if image.accepted is None else {"overall": image.accepted}
             yield (image.model, image.task_id, image.deliverable, 1), labels
 
@@ -45,9 +54,23 @@ class ServImage(DesignTasks):
     title = "ServImage: paid design orders in three categories"
     licence = "see the benchmark's authors"
     source = "Ji et al., ServImage; FengxianJi/ServImage"
+    score_options = ("tasks", "scores", "costs", "api_prices", "sensitivity", "require_success")
     files = "its ServImage_Bench folder, one of its JSON files, or an order file with one object per line"
 
     read_tasks = staticmethod(tasks.read_tasks)
     deliverables = staticmethod(tasks.deliverables)
     enrichment_question = staticmethod(tasks.enrichment_question)
     rules_question = staticmethod(tasks.rules_question)
+
+    def score(self, files: Sequence[Path], options: ScoreOptions) -> Published:
+        if options.tasks is None:
+            raise UserError("servimage needs the prices of its orders: give the orders with --tasks")
+        if options.sensitivity and options.scores is None:
+            raise UserError("--sensitivity varies the threshold on the judge's scores: give them with --scores")
+        orders, annotations = results.read_orders(options.tasks), results.read_annotations(files)
+        ratings = None if options.scores is None else results.read_scores(options.scores)
+        results.check_images([*annotations.images, *(ratings or [])], orders)
+        usd, notes = prices_of(self.name, options, annotations.models)
+        settings = bool(options.require_success), bool(options.sensitivity)
+        result = numbers.published(annotations.images, orders, ratings, usd, *settings, annotations.models)
+        return replace(result, notes=[*result.notes, *notes])

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from local_bench.core.errors import TaskFileError, UserError
+from local_bench.core.files import IMAGE_SUFFIXES
 from local_bench.core.hardrules import aspect_of, published_rules, stated_aspect, stated_size
 from local_bench.core.images import load_image
 from local_bench.core.messages import kind, short
@@ -31,7 +32,6 @@ from local_bench.suites.orders import KeepImage, Refuse, read_orders, task_id
 
 _CONTRADICTION = 0.02
 """From which difference on two aspect ratios contradict each other: the published files round to three digits."""
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 class _Loose(BaseModel):
@@ -228,7 +228,7 @@ def _input_images(root: Path, kind: str, order: str) -> list[Path]:
     if number is None or not folder.is_dir():
         return []
     folders = [d for d in sorted(folder.iterdir()) if d.name.removeprefix("task_").lstrip("0") == number[1].lstrip("0")]
-    files_of_task = [f for d in folders[:1] if d.is_dir() for f in d.iterdir() if f.suffix.lower() in _SUFFIXES]
+    files_of_task = [f for d in folders[:1] if d.is_dir() for f in d.iterdir() if f.suffix.lower() in IMAGE_SUFFIXES]
     for file in files_of_task:
         safe_join(root, str(file.relative_to(root)))
     return sorted(files_of_task, key=lambda file: (int(file.stem) if file.stem.isdecimal() else 10**9, file.name))

@@ -9,7 +9,7 @@ from local_bench.cli.main import main
     ("arguments", "message"),
     [
         (["ice", "f"], "suite 'ice' has no official result files: did you mean 'ice-bench'?"),
-        (["studio", "f"], "use ice-bench, idea-bench, hype-edit-1, servimage"),
+        (["studio", "f"], "use servimage, hype-edit-1, idea-bench, ice-bench"),
         (
             ["ice-bench", "f", "--costs", "c"],
             "--costs applies only to servimage and hype-edit-1: omit it for ice-bench",
