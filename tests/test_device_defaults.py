@@ -32,7 +32,7 @@ DECIDES_NOTHING = {
     *("cli.run.plan", "runs.roofline.peak_flop_per_s", "runs.budget.metric_time", "runs.budget.budget"),
     *("generators.numerics.device_name", "runs.executors.local._judge_device", "runs.timing._Clock.lap"),  # reads
     *("runs.executors.ray_actors._Actor.facts", "runs.executors.ray_actors.RayWorker.work"),
-    *("runs.executors.ray_executor.RayExecutor._setting", "runs.device.JudgeDevice.on_gpu", "runs.prices.price_of"),
+    *("runs.executors.ray_nodes.Nodes.start", "runs.device.JudgeDevice.on_gpu", "runs.prices.price_of"),
 }
 
 

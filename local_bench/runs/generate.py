@@ -11,7 +11,7 @@ from local_bench.core.events import PhaseAdvanced, PhaseStarted, TimeCharged
 from local_bench.core.identity import full_identity
 from local_bench.core.item_errors import is_failure
 from local_bench.core.process import quiet_libraries
-from local_bench.runs.executors.base import Executor, Workers
+from local_bench.runs.executors.base import Executor
 from local_bench.runs.meter import Meter
 from local_bench.runs.operations import store_operations
 from local_bench.runs.plan import ModelPlan
@@ -30,7 +30,7 @@ from local_bench.runs.work import (
     shared_prompts,
     show,
 )
-from local_bench.runs.work_order import OrderRequest, placement_of, work_order
+from local_bench.runs.work_order import placement_of, work_order
 from local_bench.runs.worker import generate_images
 
 
@@ -40,16 +40,21 @@ def generate(run: RunDir, models: Sequence[ModelPlan], executor: Executor, progr
     Afterwards every candidate is done or unscored, unless an error is raised.
     """
     quiet_libraries()
-    with executor.workers() as workers:
+    with executor.stage():
         for model in models:
             jobs = [] if model.card is None else _pending(run, model.label, progress)
             if jobs:
-                request = OrderRequest.of(run, model, jobs)
-                order, sentences = workers.call(work_order, request)
+                known_sizes, placement = (
+                    run.store.json_meta(f"{kind}:{model.label}") or {} for kind in ("batches", "placement")
+                )
+                largest = max(jobs, key=lambda j: j.sampler["height"] * j.sampler["width"] * (1 + len(j.input_images)))
+                order, sentences = executor.call(
+                    work_order, model, run.config.engine, run.path, largest, len(jobs), known_sizes, placement
+                )
                 for sentence in sentences:
                     progress.note(f"{model.label}: {sentence}")
                 run.store.set_meta(f"placement:{model.label}", json.dumps(placement_of(order), sort_keys=True))
-                _Session(run, model.label, progress).make(order, jobs, workers)
+                _Session(run, model.label, progress).make(order, jobs, executor)
 
 
 def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:
@@ -79,23 +84,23 @@ class _Session:
         self._signatures: dict[int, dict[str, Any]] = {}
         self._finished: set[str] = set()
 
-    def make(self, order: WorkOrder, jobs: list[Job], workers: Workers) -> None:
+    def make(self, order: WorkOrder, jobs: list[Job], executor: Executor) -> None:
         store_operations(self._run.store, order)
-        for meter, event in self._events(order, jobs, workers):
+        for meter, event in self._events(order, jobs, executor):
             self._handle(meter, event)
         left = [row for row in self._run.store.candidates(self._label) if row.state == "planned"]
         assert not left, "every job has a result"
         _remove_encodings(order)
 
-    def _events(self, order: WorkOrder, jobs: list[Job], workers: Workers) -> Iterator[tuple[Meter, Event]]:
-        shares = shards(jobs, workers.n_shares)
+    def _events(self, order: WorkOrder, jobs: list[Job], executor: Executor) -> Iterator[tuple[Meter, Event]]:
+        shares = shards(jobs, executor.n_shares)
         if len(shares) == 1:
-            yield from workers.do(generate_images, order, shares, self._left)
+            yield from executor.do(generate_images, order, shares, self._left)
             return
-        at_once = min(workers.n, len(shares))
+        at_once = min(executor.n_workers, len(shares))
         order = replace(order, encodings_bytes=order.encodings_bytes / at_once, shared=shared_prompts(shares))
         self._progress.begin(f"{self._label}: make", len(jobs))
-        for meter, event in workers.do(generate_images, order, shares, self._left):
+        for meter, event in executor.do(generate_images, order, shares, self._left):
             if not isinstance(event, PhaseStarted | PhaseAdvanced):  # one progress bar for all workers
                 yield meter, event
 

@@ -28,7 +28,7 @@ from local_bench.judges.metrics.extractor import FAULTY
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
 from local_bench.models.weights import resolve, resolve_parts, weights_digest
 from local_bench.runs.config import EngineConfig
-from local_bench.runs.executors.base import Executor, WorkerDevice, Workers
+from local_bench.runs.executors.base import Executor, WorkerDevice
 from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
@@ -68,11 +68,11 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
     for name, cut in cut_captions({name: make_metric(name) for name in names}, every).items():
         progress.note(cut_sentence(name, cut))
         run.store.set_meta(f"captions_cut:{name}", json.dumps(cut, sort_keys=True))
-    with executor.workers() as workers:
+    with executor.stage():
         begun = {score.name for _, _, score in stored if score.value is not None}
-        order = replace(workers.call(metric_order, names, run.config.engine), begun=frozenset(begun))
+        order = replace(executor.call(metric_order, names, run.config.engine), begun=frozenset(begun))
         _store_identities(run.store, order)
-        for meter, event in _events(order, wanted, workers, progress):
+        for meter, event in _events(order, wanted, executor, progress):
             match event:
                 case ScoresComputed(rows):
                     run.store.enter_scores("metric", rows)
@@ -169,10 +169,10 @@ def is_available(name: str, require: bool, progress: Progress) -> bool:
 
 
 def _events(
-    order: MetricWorkOrder, wanted: list[Wanted], workers: Workers, progress: Progress
+    order: MetricWorkOrder, wanted: list[Wanted], executor: Executor, progress: Progress
 ) -> Iterator[tuple[Meter, Event]]:
     """The workers' events; several shares have one progress bar, of all scores."""
-    shares = [share for i in range(workers.n_shares) if (share := wanted[i :: workers.n_shares])]
+    shares = [share for i in range(executor.n_shares) if (share := wanted[i :: executor.n_shares])]
     finished: set[tuple[str, str]] = set()
 
     def left(share: list[Wanted]) -> list[Wanted]:
@@ -181,7 +181,7 @@ def _events(
 
     if len(shares) > 1:
         progress.begin("measure", sum(len(names) for _, names in wanted))
-    for meter, event in workers.do(measure_share, order, shares, left):
+    for meter, event in executor.do(measure_share, order, shares, left):
         if isinstance(event, ScoresComputed):
             finished.update((work_id, score.name) for work_id, score in event.rows)
             if len(shares) > 1:

@@ -108,18 +108,10 @@ def _count(store: Store, order: WorkOrder) -> OperationCounts:
 
 def _kind(order: WorkOrder, sampler: "Sampler", input_images: Sequence[int | None]) -> ImageKind:
     """`input_images` are the tokens of the input images; None for one that takes the output size."""
-    from local_bench.generators.memory import plan_memory
     from local_bench.generators.operations import usual_size
 
-    plan = plan_memory(
-        order.card,
-        sampler,
-        batch_size=order.batch_size,
-        capacity_gb=order.capacity_gb,
-        input_images=len(input_images),
-        attempts=order.batch_size or order.attempts,  # a configured batch size is always filled
-        lossy=order.lossy,
-    )
+    # a configured batch size is always filled
+    plan = order.memory(sampler, len(input_images), attempts=order.batch_size or order.attempts, offload=None)
     counted, usual = plan.operations, usual_size(order.card, sampler)
     size, usual_tokens = (sampler.height, sampler.width), _tokens((usual.height, usual.width))
     area = min(1.0, _tokens(size) / usual_tokens)

@@ -5,14 +5,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from local_bench.core.events import Message, PhaseAdvanced, PhaseStarted, ScoresComputed, TimeCharged
 from local_bench.core.identity import canonical_json, digest
 from local_bench.models.cards import ModelCard
+from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.progress import Progress
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from local_bench.generators.memory import MemoryPlan
+    from local_bench.generators.sampler import Sampler
+
 _SPREAD = 4
 """Images of one size for each worker, from which on all workers generate images of that size."""
 
@@ -53,9 +57,8 @@ class WorkOrder:
     attempts: int
     capacity_gb: float | None
     """GPU memory for plans, in decimal GB; None for a CPU."""
-    images: Path
-    inputs: Path
-    encoded: Path
+    folder: Path
+    """The run directory."""
     encodings_bytes: float = math.inf
     """Approximate limit of the encodings' disk space."""
     shared: frozenset[str] = frozenset()
@@ -68,6 +71,33 @@ class WorkOrder:
     """The run's settings of this model, at whose size it is compiled; empty: the card's."""
     parked_gb: float = 0.0
     """GB of the transformer's weights that leave the device while an image is decoded."""
+
+    @property
+    def images(self) -> Path:
+        return self.folder / IMAGES
+
+    @property
+    def inputs(self) -> Path:
+        return self.folder / INPUTS
+
+    @property
+    def encoded(self) -> Path:
+        """Folder of the model's encoded prompts, which are removed once its images are generated."""
+        return self.folder / "encoded" / self.label
+
+    def memory(self, sampler: "Sampler", input_images: int, **changes: Any) -> "MemoryPlan":
+        """The memory of an image with these settings and number of input images on this device; `changes` replace
+        arguments of `plan_memory`."""
+        from local_bench.generators.memory import plan_memory
+
+        arguments = {
+            "batch_size": self.batch_size,
+            "capacity_gb": self.capacity_gb,
+            "attempts": self.attempts,
+            "lossy": self.lossy,
+            "offload": self.offload,
+        }
+        return plan_memory(self.card, sampler, input_images=input_images, **(arguments | changes))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """The work order of a model, made on a device that will execute it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -17,7 +16,6 @@ from local_bench.generators.sampler import Sampler
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.executors.base import WorkerDevice
 from local_bench.runs.plan import ModelPlan
-from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Job, WorkOrder
 
 _LOADED_SHARE = 0.7
@@ -25,53 +23,31 @@ _LOADED_SHARE = 0.7
 load one after another."""
 
 
-@dataclass(frozen=True)
-class OrderRequest:
-    """What a work order depends on, besides the device."""
-
-    model: ModelPlan
-    engine: EngineConfig
-    run_dir: Path
-    images: Path
-    inputs: Path
-    largest: Job
-    """The job with the most pixels, including its input images."""
-    n_jobs: int
-    known_sizes: dict[str, int]
-    """Batch sizes chosen by earlier sessions, by bucket."""
-    placement: dict[str, Any] = field(default_factory=dict)
-    """What the run's first session decided for this model (`placement_of`); empty: nothing yet."""
-    sampler: dict[str, Any] = field(default_factory=dict)
-    """The run's settings of the model; empty: the card's."""
-
-    @classmethod
-    def of(cls, run: RunDir, model: ModelPlan, jobs: Sequence[Job]) -> Self:
-        return cls(
-            model,
-            run.config.engine,
-            run.path,
-            run.images,
-            run.inputs,
-            max(jobs, key=lambda job: job.sampler["height"] * job.sampler["width"] * (1 + len(job.input_images))),
-            len(jobs),
-            run.store.json_meta(f"batches:{model.label}") or {},
-            run.store.json_meta(f"placement:{model.label}") or {},
-            model.sampler,
-        )
-
-
 def placement_of(order: WorkOrder) -> dict[str, Any]:
     """The decisions that change bytes and follow the device: stored with a run, and the same in all its sessions."""
     return {"offload": list(order.offload), "compile": order.compile}
 
 
-def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[WorkOrder, tuple[str, ...]]:
-    """The work order for devices like `worker_device`, and notes for the user. ConfigError if the model does not fit
-    the device, or the memory that is free there, without a change of its output bytes."""
-    model, engine, largest = request.model, request.engine, request.largest
+def work_order(
+    worker_device: WorkerDevice,
+    model: ModelPlan,
+    engine: EngineConfig,
+    folder: Path,
+    largest: Job,
+    n_jobs: int,
+    known_sizes: dict[str, int],
+    placement: dict[str, Any],
+) -> tuple[WorkOrder, tuple[str, ...]]:
+    """The order for `n_jobs` images of a model in the run directory `folder`, for devices like `worker_device`, and
+    notes for the user. ConfigError if the model does not fit the device, or the memory that is free there, without a
+    change of its output bytes.
+
+    `largest` is the job with the most pixels, `known_sizes` are the batch sizes of earlier sessions by bucket, and
+    `placement` is what the run's first session decided (`placement_of`), empty if it has not.
+    """
     card, device = model.card, torch.device(worker_device.device)
     assert card is not None
-    workers = min(worker_device.workers, request.n_jobs)
+    workers = min(worker_device.workers, n_jobs)
     capacity = device_memory_gb(device)
     memory = plan_memory(
         card,
@@ -82,7 +58,7 @@ def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[Work
         host_gb=None if capacity is None else host_memory_gb() / workers,
         attempts=model.config.attempts,
         lossy=model.config.lossy.settings,
-        offload=_offload(request),
+        offload=_offload(model.label, engine, placement),
     )
     if memory.refused:
         raise ConfigError(f"{model.label}: {memory.refused}")
@@ -106,7 +82,7 @@ def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[Work
         attention=numerics.attention_backend(
             engine.attention_backend, device, card.dtype, card.attention, kind.masks, kind.attention
         ),
-        compile=request.placement.get(
+        compile=placement.get(
             "compile",
             numerics.compiles(
                 engine.compile, device, memory.offload, model.config.lossy.settings, traits(card.family).compiles
@@ -120,26 +96,22 @@ def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[Work
         batch_size=model.config.batch_size or engine.batch_size,
         attempts=model.config.attempts,
         capacity_gb=capacity,
-        images=request.images,
-        inputs=request.inputs,
-        encoded=request.run_dir / "encoded" / model.label,
+        folder=folder,
         encodings_bytes=engine.encodings_gb * 1e9,
-        load_lock=request.run_dir / ".loading"
-        if workers > 1 and loaded_gb > _LOADED_SHARE * host_memory_gb()
-        else None,
-        known_sizes=request.known_sizes,
-        sampler=request.sampler,
+        load_lock=folder / ".loading" if workers > 1 and loaded_gb > _LOADED_SHARE * host_memory_gb() else None,
+        known_sizes=known_sizes,
+        sampler=model.sampler,
     )
     return order, tuple(memory.sentences)
 
 
-def _offload(request: OrderRequest) -> Sequence[str] | None:
+def _offload(label: str, engine: EngineConfig, placement: dict[str, Any]) -> Sequence[str] | None:
     """The phases to offload; None if the plan decides. ConfigError if that would change a started model's bytes."""
-    if request.engine.offload != "always":
-        return request.placement.get("offload")
-    if request.placement.get("compile"):
+    if engine.offload != "always":
+        return placement.get("offload")
+    if placement.get("compile"):
         raise ConfigError(
-            f"{request.model.label}: engine.offload=always runs uncompiled, and this run's images are compiled: remove "
+            f"{label}: engine.offload=always runs uncompiled, and this run's images are compiled: remove "
             "it, or start another run with it"
         )
     return OFFLOADABLE

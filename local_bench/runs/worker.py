@@ -32,7 +32,6 @@ from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputI
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
 from local_bench.generators.device import keep_compiled
 from local_bench.generators.families import family
-from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
 from local_bench.runs.device_work import DeviceCalls, DeviceClock, LaunchedBatch, OutOfDeviceMemory, to_host
 from local_bench.runs.work import BatchSizeChosen, Event, ImageResult, ImagesFinished, Job, NumericsSignature, WorkOrder
@@ -417,17 +416,7 @@ class Worker:
             self._compiled_for.add(key)
 
     def _planned_size(self, job: Job) -> int:
-        planned = plan_memory(
-            self._order.card,
-            Sampler(**job.sampler),
-            batch_size=self._order.batch_size,
-            capacity_gb=self._order.capacity_gb,
-            input_images=len(job.input_images),
-            attempts=self._order.attempts,
-            lossy=self._order.lossy,
-            offload=self._order.offload,
-        )
-        return planned.batch_size
+        return self._order.memory(Sampler(**job.sampler), len(job.input_images)).batch_size
 
     def _halve(self, size: int, error: OutOfDeviceMemory) -> int:
         if size == 1:

@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from tqdm import tqdm
 
@@ -31,20 +31,8 @@ CONTEXT: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
 library may initialise CUDA when it is imported, and CUDA cannot be used after a fork."""
 _STOP_S = 10
 
-
-class HasDevice(Protocol):
-    """The properties of a work order that configure its process."""
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def threads(self) -> int: ...
-
-
 Work = Callable[[Any, list[Any]], Iterator[Event]]
 """A module-level function, called in the worker with an order and a share."""
-_Request = tuple[Work, HasDevice, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +44,7 @@ class _Failed:
 
 
 class WorkerPool:
-    """`n` processes, started with the first work and ended by the context manager."""
+    """`n` processes, started with the first work and ended by the context manager, which can be entered again."""
 
     def __init__(self, n: int, logs: Path) -> None:
         self._n = n
@@ -77,9 +65,11 @@ class WorkerPool:
             if child.process.is_alive():
                 child.process.kill()
                 child.process.join()
+        self._children = []
 
-    def do(self, work: Work, orders: Sequence[HasDevice], shares: Sequence[list[Any]]) -> Iterator[tuple[int, Event]]:
-        """Yield (worker index, event) from all workers. LocalBenchError if a worker fails."""
+    def do(self, work: Work, orders: Sequence[Any], shares: Sequence[list[Any]]) -> Iterator[tuple[int, Event]]:
+        """Yield (worker index, event) from all workers; `orders` have `device` and `threads`. LocalBenchError if a
+        worker fails."""
         if not self._children:
             self._children = [_start(self._logs / f"worker-{i}.log") for i in range(self._n)]
         busy = {child.end: i for i, child in enumerate(self._children[: len(shares)])}
@@ -94,7 +84,7 @@ class WorkerPool:
                 else:
                     yield busy[end], event
 
-    def _receive(self, i: int, orders: Sequence[HasDevice]) -> Event | None:
+    def _receive(self, i: int, orders: Sequence[Any]) -> Event | None:
         child, where = self._children[i], f"worker {i} on {orders[i].device}"
         try:
             message: Event | _Failed | None = child.end.recv()
@@ -102,8 +92,7 @@ class WorkerPool:
             child.process.join()
             raise LocalBenchError(
                 f"{where} ended unexpectedly (exit {child.process.exitcode}): finished work is kept, run the same "
-                "command "
-                "again"
+                "command again"
             ) from None
         if isinstance(message, _Failed):
             raise message.error or LocalBenchError(f"{where} failed, see {child.log}: finished work is kept")
@@ -129,13 +118,12 @@ def _serve(end: Connection, log: Path) -> None:
     """The main function of a worker process: processes requests and sends events; exits when the parent does."""
     isolate()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and the worker exits with the parent
-    tqdm.set_lock(
-        threading.RLock()
-    )  # tqdm's default is a system semaphore, which would leak if the process exits abruptly
+    # tqdm's default is a system semaphore, which would leak if the process exits abruptly
+    tqdm.set_lock(threading.RLock())
     requests: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(end, requests), daemon=True).start()
     try:
-        while (request := _loaded(requests.get())) is not None:
+        while (request := ForkingPickler.loads(requests.get())) is not None:  # as Connection.recv does
             _do(end, *request)
     except BrokenPipeError:
         return
@@ -147,7 +135,7 @@ def _serve(end: Connection, log: Path) -> None:
         end.send(_Failed(None))
 
 
-def _do(end: Connection, work: Work, order: HasDevice, share: list[Any]) -> None:
+def _do(end: Connection, work: Work, order: Any, share: list[Any]) -> None:
     from local_bench.core.process import quiet_libraries
     from local_bench.generators.numerics import set_determinism
 
@@ -156,11 +144,6 @@ def _do(end: Connection, work: Work, order: HasDevice, share: list[Any]) -> None
     for event in work(order, share):
         end.send(event)
     end.send(None)
-
-
-def _loaded(request: bytes) -> _Request | None:
-    loaded: _Request | None = ForkingPickler.loads(request)  # as Connection.recv does
-    return loaded
 
 
 def _listen(end: Connection, requests: "SimpleQueue[bytes]") -> None:

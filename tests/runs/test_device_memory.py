@@ -23,7 +23,7 @@ from local_bench.runs import work_order as orders
 from local_bench.runs.config import EngineConfig, LossyConfig
 from local_bench.runs.executors.base import WorkerDevice
 from local_bench.runs.work import BatchSizeChosen, ImagesFinished, Job, WorkOrder
-from local_bench.runs.work_order import OrderRequest, placement_of, work_order
+from local_bench.runs.work_order import placement_of, work_order
 from local_bench.runs.worker import Worker
 from tests.generators.conftest import PROMPTS, small
 
@@ -49,14 +49,14 @@ def gpu_with(monkeypatch):
     return change
 
 
-def request_of(card, **more) -> OrderRequest:
+def work_order_of(device, card, placement=(), **engine):
     sampler = {name: value for name, value in card.sampler.model_dump().items() if value is not None}
     settings = SimpleNamespace(batch_size=None, attempts=1, lossy=LossyConfig())
     model = SimpleNamespace(
         card=card, label=card.name, weights=None, parts={}, weights_sha256="x", config=settings, sampler=sampler
     )
-    nowhere = Path("/nowhere")
-    return OrderRequest(model, EngineConfig(), nowhere, nowhere, nowhere, Job("a", "p", 0, sampler, ()), 1, {}, **more)
+    largest = Job("a", "p", 0, sampler, ())
+    return work_order(device, model, EngineConfig(**engine), Path("/nowhere"), largest, 1, {}, dict(placement))
 
 
 @pytest.mark.parametrize("known", gpus().values(), ids=lambda known: known.name)
@@ -67,7 +67,7 @@ def test_a_work_order_is_the_same_for_all_free_memory_or_refused(gpu_with, known
     for free_gb in (*(known.memory_gb + 0.1 - less for less in (0, 0.5, 1, 2, 5)), 1):
         gpu_with(known, free_gb)
         try:
-            made.add(repr(work_order(device, request_of(card))))
+            made.add(repr(work_order_of(device, card)))
         except ConfigError:
             refused += 1
     assert len(made) <= 1
@@ -78,7 +78,7 @@ def test_a_work_order_is_the_same_for_all_free_memory_or_refused(gpu_with, known
 
 def refusal(card, device) -> str:
     with pytest.raises(ConfigError) as e:
-        work_order(device, request_of(card))
+        work_order_of(device, card)
     return str(e.value)
 
 
@@ -86,31 +86,29 @@ def test_a_desktop_may_use_some_memory(gpu_with):
     """The CUDA context and a desktop take 0.5 GB each."""
     for known in gpus().values():
         gpu_with(known, known.memory_gb + 0.1 - 0.5 - OTHERS_GB)
-        work_order(
-            WorkerDevice("cuda:0", 1),
-            request_of(cards()["flux1-dev"] if known.memory_gb > 30 else cards()["sd3-medium"]),
+        work_order_of(
+            WorkerDevice("cuda:0", 1), cards()["flux1-dev"] if known.memory_gb > 30 else cards()["sd3-medium"]
         )
 
 
 def test_the_first_sessions_decision_holds_for_all_later_ones(gpu_with):
     """A run that grows by larger images, or one that continues with smaller ones."""
-    card = cards()["qwen-image"]
+    card, device = cards()["qwen-image"], WorkerDevice("cuda:0", 1)
     gpu_with(gpus()["a100-40"], 42)
-    streamed, _ = work_order(WorkerDevice("cuda:0", 1), request_of(card))
+    streamed, _ = work_order_of(device, card)
     assert placement_of(streamed) == {"offload": ["denoise"], "compile": False}
     gpu_with(gpus()["h100"], 85)
-    resident, _ = work_order(WorkerDevice("cuda:0", 1), request_of(card))
+    resident, _ = work_order_of(device, card)
     assert placement_of(resident) == {"offload": [], "compile": True}
     for first in (streamed, resident):
-        later, _ = work_order(WorkerDevice("cuda:0", 1), request_of(card, placement=placement_of(first)))
+        later, _ = work_order_of(device, card, placement_of(first))
         assert placement_of(later) == placement_of(first)
-    always = replace(request_of(card, placement=placement_of(resident)), engine=EngineConfig(offload="always"))
     with pytest.raises(
         ConfigError, match=r"qwen-image: engine.offload=always runs uncompiled, and this run's images are"
     ):
-        work_order(WorkerDevice("cuda:0", 1), always)
+        work_order_of(device, card, placement_of(resident), offload="always")
     gpu_with(gpus()["a100-40"], 42)
-    assert work_order(WorkerDevice("cuda:0", 1), replace(always, placement=placement_of(streamed)))[0].offload
+    assert work_order_of(device, card, placement_of(streamed), offload="always")[0].offload
 
 
 # ---- memory that runs out
@@ -118,9 +116,6 @@ def test_the_first_sessions_decision_holds_for_all_later_ones(gpu_with):
 
 def order_of(folder: Path, name: str = "flux", **changes) -> tuple[WorkOrder, list[Job]]:
     described, sampler = small(name)
-    folders = {part: folder / part for part in ("images", "inputs", "encoded")}
-    for path in folders.values():
-        path.mkdir()
     made = WorkOrder(
         label=described.name,
         card=described,
@@ -138,7 +133,7 @@ def order_of(folder: Path, name: str = "flux", **changes) -> tuple[WorkOrder, li
         batch_size=4,
         attempts=4,
         capacity_gb=None,
-        **folders,
+        folder=folder,
     )
     jobs = [Job(f"{i}", PROMPTS[i % len(PROMPTS)], i, asdict(sampler), ()) for i in range(8)]
     return replace(made, **changes), jobs

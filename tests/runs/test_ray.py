@@ -16,11 +16,11 @@ from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.core.events import Message, TimeCharged
 from local_bench.models.cards import card
 from local_bench.runs.config import RunConfig
-from local_bench.runs.executors.ray_actors import Failed, NodeFacts
+from local_bench.runs.executors.ray_actors import NodeFacts
 from local_bench.runs.executors.ray_cluster import TOKEN_PATH, Slot, fetch_on_nodes
 from local_bench.runs.executors.ray_executor import RayExecutor
 from local_bench.runs.executors.ray_judges import RayReplica
-from local_bench.runs.executors.ray_workers import Membership, RayWorkers
+from local_bench.runs.executors.ray_nodes import Nodes
 from local_bench.runs.generate import _Session
 from local_bench.runs.plan import enter_plan, make_plan
 from local_bench.runs.rundir import RunDir
@@ -115,15 +115,13 @@ class Session:
         executor = RayExecutor(self.run, self.recorded)
         status = "failed"
         try:
-            with executor.workers() as workers:
-                self.n = workers.n
-                for meter, event in workers.do(work, Order(), shares, remaining or self.remaining):
-                    if isinstance(event, TimeCharged):
-                        meter.charge(event.phase, event.n_items, now_ns=event.now_ns)
-                        continue
-                    item, pid = map(int, event.sentence.split())
-                    self.done.append(item)
-                    during(item, pid)
+            for meter, event in executor.do(work, Order(), shares, remaining or self.remaining):
+                if isinstance(event, TimeCharged):
+                    meter.charge(event.phase, event.n_items, now_ns=event.now_ns)
+                    continue
+                item, pid = map(int, event.sentence.split())
+                self.done.append(item)
+                during(item, pid)
             status = "done"
         finally:
             executor.end(status)
@@ -200,13 +198,13 @@ def facts_of(**more):
     [
         (facts_of(sees_run=False), "put the run directory on a file system that all nodes share"),
         (facts_of(numerics={"device": "A100"}), "would compute other bytes (device: A100 instead of cpu)"),
-        (Failed(LocalBenchError("has no torch: install it")), "has no torch: install it"),
+        (LocalBenchError("has no torch: install it"), "has no torch: install it"),
     ],
 )
 def test_unusable_nodes_are_reported_and_excluded(tmp_path, facts, reason):
     recorded = Recorded()
     with RunDir.begin(tmp_path / "run", small("auto")) as run:
-        nodes = Membership(run, None, recorded)
+        nodes = Nodes(run, None, recorded)
         first, other = (Slot(node_id, node_id, 0, 1) for node_id in ("node1", "node2"))
         assert nodes.accept(first, facts_of())
         assert not nodes.accept(other, facts)
@@ -235,7 +233,7 @@ def test_a_run_continued_on_nodes_that_fail_in_each_phase_equals_a_local_run(
             two_nodes.add()
             two_nodes.kill(0)
 
-    real_event, real_charge = RayWorkers._event, RayReplica.charge
+    real_event, real_charge = RayExecutor._event, RayReplica.charge
 
     def event(self, worker):
         for meter, received in real_event(self, worker):
@@ -254,7 +252,7 @@ def test_a_run_continued_on_nodes_that_fail_in_each_phase_equals_a_local_run(
         commit(self, meter, results)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(RayWorkers, "_event", event)
+    monkeypatch.setattr(RayExecutor, "_event", event)
     monkeypatch.setattr(RayReplica, "charge", charge)
     with pytest.MonkeyPatch.context() as patch:  # started locally, continued on the cluster
         patch.setattr(_Session, "_commit", interrupt)

@@ -208,7 +208,7 @@ def test_a_lower_bound_is_at_most_the_exact_count_and_near_it(tmp_path, name, si
 
 def plain_order(folder, model_card):
     execution = {"device": "cpu", "attention": "native", "compile": False, "offload": (), "threads": 1, "io_workers": 1}
-    files = {"images": folder, "inputs": folder, "encoded": folder, "weights": None, "parts": {}, "weights_sha256": ""}
+    files = {"folder": folder, "weights": None, "parts": {}, "weights_sha256": ""}
     batches = {"batch_order": "plan", "batch_size": None, "attempts": 1, "capacity_gb": None}
     return WorkOrder(label=model_card.name, card=model_card, lossy={}, **execution, **files, **batches)
 

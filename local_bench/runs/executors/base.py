@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from PIL import Image
 
@@ -19,9 +19,8 @@ from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.work import Event
-from local_bench.runs.worker_pool import HasDevice, Work
+from local_bench.runs.worker_pool import Work
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -35,11 +34,15 @@ class WorkerDevice:
     """Number of workers that share the host's memory."""
 
 
-class Workers(Protocol):
-    """Worker processes, one per device, during a stage."""
+class Executor(Protocol):
+    """The devices of a run's stages, which it meters, and their worker processes."""
+
+    def stage(self) -> AbstractContextManager[object]:
+        """Worker processes on this machine that are started within the context end with it."""
+        ...
 
     @property
-    def n(self) -> int:
+    def n_workers(self) -> int:
         """Number of workers that run at the same time."""
         ...
 
@@ -48,30 +51,19 @@ class Workers(Protocol):
         """Number of shares into which work should be split."""
         ...
 
-    def call(self, function: Callable[Concatenate[WorkerDevice, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a module-level function on one of the devices. Raises its LocalBenchError."""
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """The result of a module-level function, called with a `WorkerDevice` and `arguments` on one of the devices.
+        Raises its LocalBenchError."""
         ...
 
     def do(
-        self,
-        work: Work,
-        order: HasDevice,
-        shares: Sequence[list[Any]],
-        left: Callable[[list[Any]], list[Any]],
+        self, work: Work, order: Any, shares: Sequence[list[Any]], left: Callable[[list[Any]], list[Any]]
     ) -> Iterator[tuple[Meter, Event]]:
         """Yield (meter of the device, event) from all workers until every share is processed.
 
         `order` is sent with its device replaced by the worker's. `left` returns the items of a share that have no
         result; they are processed by another worker if theirs is lost. LocalBenchError if the work fails.
         """
-        ...
-
-
-class Executor(Protocol):
-    """The devices of a run's stages; a context manager that meters them."""
-
-    def workers(self) -> AbstractContextManager[Workers]:
-        """Workers for a stage; their processes end with the context."""
         ...
 
     @property

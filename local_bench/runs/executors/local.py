@@ -1,10 +1,10 @@
 """Executes a run on this machine's devices: one worker process per device, or this process if there is one device."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from PIL import Image
@@ -22,9 +22,8 @@ from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.store import Store
 from local_bench.runs.work import Event
-from local_bench.runs.worker_pool import HasDevice, Work, WorkerPool
+from local_bench.runs.worker_pool import Work, WorkerPool
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -42,16 +41,31 @@ class LocalExecutor:
 
     def __init__(self, store: Store, devices: Sequence[torch.device], logs: Path) -> None:
         self._devices = devices
-        self._logs = logs
+        self._pool = WorkerPool(len(devices), logs)
+        self.n_workers = self.n_shares = len(devices)
         self.judge_devices: Sequence[JudgeDevice] = [_judge_device(device) for device in devices]
-        self._meters = [
-            Meter(store, judge_device.device, judge_device.cuda_index) for judge_device in self.judge_devices
-        ]
+        self._meters = [Meter(store, judged.device, judged.cuda_index) for judged in self.judge_devices]
 
-    @contextmanager
-    def workers(self) -> Iterator["LocalWorkers"]:
-        with WorkerPool(len(self._devices), self._logs) as pool:
-            yield LocalWorkers(self._devices, self._meters, pool)
+    def stage(self) -> AbstractContextManager[object]:
+        return self._pool
+
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        return function(WorkerDevice(str(self._devices[0]), self.n_workers), *arguments)
+
+    def do(
+        self,
+        work: Work,
+        order: Any,
+        shares: Sequence[list[Any]],
+        left: Callable[[list[Any]], list[Any]],  # a lost worker of this machine is an error
+    ) -> Iterator[tuple[Meter, Event]]:
+        orders = [replace(order, device=str(device)) for device in self._devices[: len(shares)]]
+        if len(shares) == 1:
+            for event in work(orders[0], shares[0]):
+                yield self._meters[0], event
+            return
+        for worker, event in self._pool.do(work, orders, shares):
+            yield self._meters[worker], event
 
     def open_judge(
         self,
@@ -71,36 +85,3 @@ class LocalExecutor:
     def end(self, status: str) -> None:
         for meter in self._meters:
             meter.end(status)
-
-
-class LocalWorkers:
-    """One worker per device."""
-
-    def __init__(self, devices: Sequence[torch.device], meters: Sequence[Meter], pool: WorkerPool) -> None:
-        self._devices = devices
-        self._meters = meters
-        self._pool = pool
-
-    @property
-    def n(self) -> int:
-        return len(self._devices)
-
-    n_shares = n
-
-    def call(self, function: Callable[Concatenate[WorkerDevice, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return function(WorkerDevice(str(self._devices[0]), self.n), *args, **kwargs)
-
-    def do(
-        self,
-        work: Work,
-        order: HasDevice,
-        shares: Sequence[list[Any]],
-        left: Callable[[list[Any]], list[Any]],  # a lost worker of this machine is an error
-    ) -> Iterator[tuple[Meter, Event]]:
-        orders = [replace(order, device=str(device)) for device, _ in zip(self._devices, shares, strict=False)]  # type: ignore[type-var]
-        if len(shares) == 1:
-            for event in work(orders[0], shares[0]):
-                yield self._meters[0], event
-            return
-        for worker, event in self._pool.do(work, orders, shares):
-            yield self._meters[worker], event

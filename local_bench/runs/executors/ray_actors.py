@@ -4,15 +4,14 @@ Both access the run directory and the weights through the same paths as the main
 """
 
 import io
+import itertools
 import os
 import queue
 import socket
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,10 @@ from local_bench.core.process import collect_rarely
 from local_bench.runs.executors.base import WorkerDevice
 from local_bench.runs.progress import Quiet
 from local_bench.runs.work import Event, MetricWorkOrder, WorkOrder
+from local_bench.runs.worker_pool import Work
 
 HELLO = ".ray-session"
 """A file in the run directory whose content a node must be able to read."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The last message of an actor that failed."""
-
-    error: LocalBenchError | None
-    """An error with a message for the user; None for a fault."""
-    trace: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,59 +80,42 @@ class _Actor:
         self._setting = setting
         self._device = "cuda:0" if setting.on_gpu else "cpu"
 
-    def facts(self) -> NodeFacts | Failed:
+    def facts(self) -> NodeFacts:
         """Facts about the node, at the start of the session."""
         import torch
 
         from local_bench.generators.numerics import cpu_arithmetic, device_name, signature
         from local_bench.judges.vlm.flags import vllm_version
 
-        try:
-            device = torch.device(self._device)
-            hello = self._setting.run_dir / HELLO
-            numerics = signature(device, "native", "float32") | versions() | {"cpu": cpu_arithmetic()}
-            return NodeFacts(
-                host=socket.gethostname(),
-                device=device_name(device),
-                capability=torch.cuda.get_device_capability(device) if self._setting.on_gpu else None,
-                numerics=numerics | {"local-bench": __version__, "vLLM": vllm_version()},
-                now_ns=time.monotonic_ns(),
-                sees_run=hello.is_file() and hello.read_text("utf-8") == self._setting.session,
-            )
-        except Exception as e:  # noqa: BLE001  # the process boundary
-            return _failed(e)
+        device = torch.device(self._device)
+        hello = self._setting.run_dir / HELLO
+        numerics = signature(device, "native", "float32") | versions() | {"cpu": cpu_arithmetic()}
+        return NodeFacts(
+            host=socket.gethostname(),
+            device=device_name(device),
+            capability=torch.cuda.get_device_capability(device) if self._setting.on_gpu else None,
+            numerics=numerics | {"local-bench": __version__, "vLLM": vllm_version()},
+            now_ns=time.monotonic_ns(),
+            sees_run=hello.is_file() and hello.read_text("utf-8") == self._setting.session,
+        )
 
 
 class RayWorker(_Actor):
     """Generates images or computes metrics on one device."""
 
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of `function(worker_device, *args, **kwargs)`, or Failed."""
-        try:
-            return function(WorkerDevice(self._device, self._setting.workers), *args, **kwargs)
-        except Exception as e:  # noqa: BLE001  # the process boundary
-            return _failed(e)
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of `function(worker_device, *arguments)`."""
+        return function(WorkerDevice(self._device, self._setting.workers), *arguments)
 
-    def work(
-        self, work: Callable[[Any, list[Any]], Iterator[Event]], order: Any, share: list[Any]
-    ) -> Iterator[tuple[Event, int | None] | Failed]:
-        """Yield (event, millijoules since the last charge) of a share of work, or Failed at the end."""
+    def work(self, work: Work, order: Any, share: list[Any]) -> Iterator[tuple[Event, int | None]]:
+        """Yield (event, millijoules since the last charge) of a share of work."""
         from local_bench.runs.meter import EnergyCounter
 
         energy = EnergyCounter(0 if self._setting.on_gpu else None)
-        try:
-            order = replace(order, device=self._device)
-            _check(order)
-            for event in work(order, share):
-                yield event, energy.since_last() if isinstance(event, TimeCharged) else None
-        except Exception as e:  # noqa: BLE001  # the process boundary
-            yield _failed(e)
-
-
-def _failed(error: Exception) -> Failed:
-    if isinstance(error, LocalBenchError):
-        return Failed(error)
-    return Failed(None, traceback.format_exc())
+        order = replace(order, device=self._device)
+        _check(order)
+        for event in work(order, share):
+            yield event, energy.since_last() if isinstance(event, TimeCharged) else None
 
 
 def _check(order: WorkOrder | MetricWorkOrder) -> None:
@@ -151,14 +125,12 @@ def _check(order: WorkOrder | MetricWorkOrder) -> None:
 
     host = socket.gethostname()
     if isinstance(order, MetricWorkOrder):
-        different = next(
-            (n for n, identity in order.identities.items() if identity_of(n, order.device) != identity), ""
-        )
-        if different:
-            raise LocalBenchError(
-                f"{different} has other weights or another CPU on the node {host}: fetch the same weights on every "
-                "node (`local-bench models fetch CONFIG --on-nodes ADDRESS`) and use nodes of one type"
-            )
+        for name, identity in order.identities.items():
+            if identity_of(name, order.device) != identity:
+                raise LocalBenchError(
+                    f"{name} has other weights or another CPU on the node {host}: fetch the same weights on every "
+                    "node (`local-bench models fetch CONFIG --on-nodes ADDRESS`) and use nodes of one type"
+                )
         return
     weights = order.weights
     if weights and (not weights.is_dir() or weights_digest(weights, order.parts) != order.weights_sha256):
@@ -166,16 +138,6 @@ def _check(order: WorkOrder | MetricWorkOrder) -> None:
             f"{order.label}: the weights in {weights} are missing or different on the node {host}: fetch them there "
             "(`local-bench models fetch CONFIG --on-nodes ADDRESS`) or use a shared folder"
         )
-
-
-@dataclass
-class _Notes(Quiet):
-    """Collects a judge's messages while it opens."""
-
-    notes: list[str] = field(default_factory=list)
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 class RayJudge(_Actor):
@@ -186,9 +148,8 @@ class RayJudge(_Actor):
         self._stack = ExitStack()
         self._sent: dict[str, Image.Image] = {}
         self._queues: dict[int, queue.SimpleQueue[list[Any] | None]] = {}
-        self._lock = threading.Lock()
 
-    def open(self, config: Any, spec: Any, gpus: int, questions: list[Any], log: str) -> list[str] | Failed:
+    def open(self, config: Any, spec: Any, gpus: int, questions: list[Any], log: str) -> list[str]:
         """Open the judge on the actor's GPUs; returns its notes."""
         import torch
 
@@ -202,23 +163,19 @@ class RayJudge(_Actor):
         def load(sha256: str) -> Image.Image:
             return self._sent[sha256] if sha256 in self._sent else store.load_any(sha256)
 
-        progress = _Notes()
-        try:
-            if gpus:
-                devices = [JudgeDevice(device_name(torch.device("cuda", i)), i) for i in range(gpus)]
-            else:
-                devices = [JudgeDevice("cpu", None)]
-            if judge_spec(config, devices[0]).judge_id != spec.judge_id:
-                raise LocalBenchError(
-                    f"{config.label}: the judge's weights are different on the node {socket.gethostname()}: fetch them "
-                    "there (`local-bench models fetch CONFIG --on-nodes ADDRESS`) or use a shared folder"
-                )
-            file = self._setting.run_dir / "logs" / log
-            opened = open_judge(config, spec, devices, questions, load, file, progress)
-            self._transport = self._stack.enter_context(opened)
-        except Exception as e:  # noqa: BLE001  # the process boundary
-            return _failed(e)
-        return progress.notes
+        progress, notes = Quiet(), list[str]()
+        progress.note = notes.append  # type: ignore[method-assign, assignment]
+        devices = [JudgeDevice(device_name(torch.device("cuda", i)), i) for i in range(gpus)]
+        devices = devices or [JudgeDevice("cpu", None)]
+        if judge_spec(config, devices[0]).judge_id != spec.judge_id:
+            raise LocalBenchError(
+                f"{config.label}: the judge's weights are different on the node {socket.gethostname()}: fetch them "
+                "there (`local-bench models fetch CONFIG --on-nodes ADDRESS`) or use a shared folder"
+            )
+        file = self._setting.run_dir / "logs" / log
+        opened = open_judge(config, spec, devices, questions, load, file, progress)
+        self._transport = self._stack.enter_context(opened)
+        return notes
 
     def feed(self, call: int, requests: list[Any] | None, images: dict[str, bytes]) -> None:
         """Add requests to a call of `replies`, with the images that are not in the run directory; None after the
@@ -227,37 +184,20 @@ class RayJudge(_Actor):
             image = Image.open(io.BytesIO(png), formats=["PNG"])
             image.load()
             self._sent[sha256] = image
-        self._fed(call).put(requests)
+        self._queue(call).put(requests)
 
-    def _fed(self, call: int) -> "queue.SimpleQueue[list[Any] | None]":
-        with self._lock:
-            return self._queues.setdefault(call, queue.SimpleQueue())
+    def _queue(self, call: int) -> "queue.SimpleQueue[list[Any] | None]":
+        return self._queues.setdefault(call, queue.SimpleQueue())  # atomic
 
     def replies(self, call: int, at_once: int | None) -> Iterator[Any]:
-        """Yield (key, reply) until all requests are answered; at the end an exception, if the judge has ended."""
-        from local_bench.judges.vlm.transport import Unreachable
+        """Yield (key, reply) until all requests are answered. Raises as `Transport.complete`."""
+        chunks = iter(self._queue(call).get, None)
+        # `yield from` fails: Ray calls `send`, which an inner iterator may not have
+        for answered in self._transport.complete(itertools.chain.from_iterable(chunks), at_once):  # noqa: UP028
+            yield answered
 
-        waiting = self._fed(call)
-
-        def fed() -> Iterator[Any]:
-            while (some := waiting.get()) is not None:
-                yield from some
-
-        try:
-            # `yield from` fails: Ray calls `send`, which an inner iterator may not have
-            for answered in self._transport.complete(fed(), at_once):  # noqa: UP028
-                yield answered
-        except Unreachable as e:
-            yield e
-        except Exception as e:  # noqa: BLE001  # the process boundary
-            yield _failed(e)
-
-    def restart(self) -> Failed | None:
-        try:
-            self._transport.restart()
-        except Exception as e:  # noqa: BLE001  # the process boundary
-            return _failed(e)
-        return None
+    def restart(self) -> None:
+        self._transport.restart()
 
     def counters(self) -> dict[str, float]:
         counts: dict[str, float] = self._transport.counters()

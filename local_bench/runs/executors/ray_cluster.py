@@ -21,6 +21,7 @@ from typing import Any
 from local_bench.core.environment import go_online, isolate
 from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.core.packages import require
+from local_bench.judges.vlm.transport import Unreachable
 from local_bench.models.cards import ModelCard
 from local_bench.runs.config import EngineConfig, RayConfig
 
@@ -48,6 +49,10 @@ def require_ray() -> Any:
 
 def _ignore(*_: object, **__: object) -> None:
     pass
+
+
+class Lost(Unreachable):
+    """The process of an actor or a task has ended, or its node has left."""
 
 
 @dataclass(frozen=True)
@@ -176,23 +181,17 @@ class Cluster:
 
         return {"num_cpus": cpus, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)}
 
-    def start(self, kind: type, slot: Slot, *args: Any, threads: int = 1) -> Any:
-        """Start an actor of class `kind` on a slot; returns its handle at once. It is not restarted if it is lost."""
-        return (
-            self.ray.remote(kind)
-            .options(
-                num_gpus=slot.gpus,
-                max_restarts=0,
-                max_task_retries=0,
-                max_concurrency=threads,
-                **self.pinned(slot.node_id, 1),
-            )
-            .remote(*args)
-        )
-
-    def put(self, value: Any) -> Any:
-        """A reference to `value` in the cluster's object store."""
-        return self.ray.put(value)
+    def get(self, reference: Any) -> Any:
+        """The value of `reference`. Raises Lost, or the exception of the code on the node: a LocalBenchError or an
+        Unreachable, else Ray's own RayTaskError, whose text is the traceback there."""
+        try:
+            return self.ray.get(reference)
+        except self.ray.exceptions.RayTaskError as e:
+            if isinstance(e.cause, LocalBenchError | Unreachable):
+                raise e.cause from None
+            raise
+        except self.ray.exceptions.RayError as e:
+            raise Lost(_loss(self.ray.exceptions, e)) from None
 
     def end(self, actor: Any) -> None:
         """End an actor's process now."""
@@ -226,9 +225,8 @@ def _signal_handlers_kept() -> Iterator[None]:
                     signal.signal(number, handler)
 
 
-def lost_error(ray: Any, error: Exception) -> str:
-    """A short reason why an actor was lost."""
-    errors = ray.exceptions
+def _loss(errors: Any, error: Exception) -> str:
+    """A short reason why an actor or a task was lost; `errors` is `ray.exceptions`."""
     reasons = {
         errors.ActorUnavailableError: "it cannot be reached",
         errors.ActorDiedError: "its process ended",
@@ -275,9 +273,9 @@ def fetch_on_nodes(
         models: list[NodeModel] = []
         for node, reference in started:
             try:
-                results = cluster.ray.get(reference)
-            except cluster.ray.exceptions.RayError as e:
-                results = {card.name: (None, lost_error(cluster.ray, e)) for card in cards}
+                results = cluster.get(reference)
+            except (Lost, cluster.ray.exceptions.RayTaskError) as e:
+                results = {card.name: (None, _first_line(e)) for card in cards}
             for model, (sha256, error) in results.items():
                 other = error is None and sha256 != expected.get(model)
                 models.append(NodeModel(node["NodeName"], model, sha256, _OTHER_FILES if other else error))

@@ -11,14 +11,12 @@ from typing import Any, Self, TypeVar
 
 from PIL import Image
 
-from local_bench.core.errors import LocalBenchError, ServerError
-from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.core.errors import ServerError
 from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.transport import Unreachable
-from local_bench.runs.executors.ray_actors import Failed, NodeFacts, RayJudge, Setting
-from local_bench.runs.executors.ray_cluster import Slot, lost_error
-from local_bench.runs.executors.ray_workers import Membership
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.executors.ray_actors import RayJudge
+from local_bench.runs.executors.ray_cluster import Lost, Slot
+from local_bench.runs.executors.ray_nodes import Nodes
 from local_bench.runs.meter import Meter
 
 K = TypeVar("K")
@@ -33,23 +31,13 @@ class RayReplica:
     """A replica of a judge on one node; implements `Transport`."""
 
     def __init__(
-        self,
-        nodes: Membership,
-        slot: Slot,
-        setting: Setting,
-        config: JudgeConfig,
-        spec: JudgeSpec,
-        questions: Any,
-        load: Callable[[str], Image.Image],
-        log: str,
+        self, nodes: Nodes, slot: Slot, arguments: tuple[Any, ...], load: Callable[[str], Image.Image]
     ) -> None:
-        """`questions` is a reference to the judge's questions in Ray's object store; `load` returns an image that a
-        node does not find in the run directory."""
+        """`arguments` are those of `RayJudge.open`; `load` returns an image that a node does not find in the run
+        directory."""
         self.slot = slot
         self._nodes = nodes
-        self._ray = nodes.cluster.ray
-        self._setting = setting
-        self._arguments = (config, spec, slot.gpus, questions, log)
+        self._arguments = arguments
         self._load = load
         self._actor: Any = None
         self._sent: set[str] = set()
@@ -63,23 +51,20 @@ class RayReplica:
     def __enter__(self) -> Self:
         if self._actor is not None:  # opened before
             return self
-        actor = self._nodes.cluster.start(RayJudge, self.slot, self._setting, threads=3)
+        actor = self._nodes.start(RayJudge, self.slot, threads=3)
         try:
             facts = self._get(actor.facts.remote())
-            if not isinstance(facts, NodeFacts) or not self._nodes.accept(self.slot, facts):
+            if not self._nodes.accept(self.slot, facts):
                 raise ServerError(f"the judge cannot use the node {self.slot.host}")
             self._opened_ns, self._device = time.monotonic_ns(), facts.device
-            notes = self._get(actor.open.remote(*self._arguments))
-            if isinstance(notes, Failed):
-                raise self._error(notes)
-        except Unreachable as e:
+            self.notes = self._get(actor.open.remote(*self._arguments))
+        except Lost as e:
             self._nodes.cluster.end(actor)
-            self._nodes.not_started(self.slot, str(e))
+            self._nodes.not_started(self.slot, e)
             raise ServerError(f"the judge on the node {self.slot.host} ended while it started ({e})") from None
         except BaseException:
             self._nodes.cluster.end(actor)
             raise
-        self.notes = notes
         self._actor, self._sent, self._lost_ns = actor, set(), None
         return self
 
@@ -87,8 +72,9 @@ class RayReplica:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._actor is not None:
-            with suppress(self._ray.exceptions.RayError, TimeoutError):
-                self._ray.get(self._actor.close.remote(), timeout=_CLOSE_S)
+            ray = self._nodes.cluster.ray
+            with suppress(ray.exceptions.RayError, TimeoutError):
+                ray.get(self._actor.close.remote(), timeout=_CLOSE_S)
             self._leave()
 
     def _leave(self) -> None:
@@ -98,16 +84,7 @@ class RayReplica:
             self._actor, self._lost_ns = None, time.monotonic_ns()
 
     def _get(self, reference: Any) -> Any:
-        """A result of the actor. Raises Unreachable if it is lost."""
-        try:
-            return self._ray.get(reference)
-        except self._ray.exceptions.RayError as e:
-            raise Unreachable(lost_error(self._ray, e)) from None
-
-    def _error(self, failed: Failed) -> LocalBenchError:
-        return failed.error or LocalBenchError(
-            f"the judge on the node {self.slot.host} failed: {failed.trace.strip().splitlines()[-1][:300]}"
-        )
+        return self._nodes.get(reference, "the judge", self.slot)
 
     def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
         """Yield (key, reply) as replies arrive. Raises Unreachable if the actor or its judge has ended."""
@@ -120,19 +97,16 @@ class RayReplica:
         complete = False
         try:
             for reference in stream:
-                message = self._get(reference)
-                if isinstance(message, Failed):
-                    raise self._error(message)
-                if isinstance(message, Unreachable):
-                    complete = True  # the actor waits for a restart
-                    raise message
-                number, reply = message
+                number, reply = self._get(reference)
                 yield feeder.done(number), reply
             complete = True
             if feeder.fault:
                 raise feeder.fault
-        except self._ray.exceptions.RayError as e:
-            raise Unreachable(lost_error(self._ray, e)) from None
+        except Lost:
+            raise
+        except Unreachable:
+            complete = True  # the actor waits for a restart
+            raise
         finally:
             feeder.stop()
             if not complete or feeder.under_way:  # a reply to an abandoned request must not be read by the next call
@@ -142,12 +116,10 @@ class RayReplica:
         """Restart the judge in its actor, or the actor if its node is alive. ServerError if it cannot be restarted."""
         if self._actor is not None:
             try:
-                failed = self._get(self._actor.restart.remote())
-            except Unreachable:
+                self._get(self._actor.restart.remote())
+            except Lost:
                 self._leave()
             else:
-                if failed is not None:
-                    raise self._error(failed)
                 self._sent = set()
                 return
         free = self._nodes.cluster.free([], self._nodes.refused, max(1, self.slot.gpus))
@@ -156,12 +128,10 @@ class RayReplica:
         self.__enter__()
 
     def counters(self) -> dict[str, float]:
-        if self._actor is None:
-            return {}
-        try:
-            counts: dict[str, float] = self._get(self._actor.counters.remote())
-        except Unreachable:
-            return {}
+        counts: dict[str, float] = {}
+        if self._actor is not None:
+            with suppress(Lost):
+                counts = self._get(self._actor.counters.remote())
         return counts
 
     # ---- metering, from the main thread

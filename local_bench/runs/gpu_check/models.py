@@ -158,10 +158,6 @@ def order_of(
     """A work order for this card with random weights, in the session's folder. As in a run, blocks are compiled on a
     GPU, and the attention kernel follows the device; on a CPU the precision is float32."""
     dtype = described.dtype if session.on_gpu else "float32"
-    folders = [session.scratch / name for name in ("images", "inputs", "encoded")]
-    for folder in folders:
-        folder.mkdir(exist_ok=True)
-    images, inputs, encoded = folders
     return WorkOrder(
         label=described.name,
         card=described.model_copy(update={"dtype": dtype}),
@@ -181,9 +177,7 @@ def order_of(
         batch_size=batch_size,
         attempts=batch_size,
         capacity_gb=None,
-        images=images,
-        inputs=inputs,
-        encoded=encoded,
+        folder=session.scratch,
     )
 
 
