@@ -1,6 +1,7 @@
 """Sampler settings. Imports no torch."""
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -17,3 +18,8 @@ class Sampler:
     adapter_scale: float | None = None
     max_sequence_length: int | None = None
     paste_back: bool | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the model has, as in a work id."""
+        return {name: value for name, value in vars(self).items() if value is not None}

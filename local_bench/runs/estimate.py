@@ -152,7 +152,7 @@ def _n_compiled(described: ModelCard, groups: list[_Group]) -> int:
 
 
 def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -> dict[str, Any]:
-    n = sum(p.candidate.model == model.label and p.unscored is None for p in plan.planned)
+    n = len(plan.scheduled(model.label))
     if model.card is None:
         costs = [p.cost_micro_usd for p in plan.planned if p.candidate.model == model.label and p.unscored is None]
         cost = None if None in costs else usd_number(sum(c for c in costs if c is not None))
@@ -200,15 +200,7 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
         **model.sampler,
         "vram_gb": largest.peak_gb,
         "all_resident_gb": largest.all_resident_gb,
-        "phases": {
-            name: {
-                "weights_gb": phase.weights_gb,
-                "tensors_gb": phase.tensors_gb,
-                "total_gb": phase.total_gb,
-                "fits": phase.fits,
-            }
-            for name, phase in largest.phases.items()
-        },
+        "phases": {name: vars(phase) | {"total_gb": phase.total_gb} for name, phase in largest.phases.items()},
         "offload": list(largest.offload),
         "parked_gb": largest.parked_gb,
         "host_gb": largest.host_gb,
@@ -240,11 +232,10 @@ def _groups(
 
     alone = traits(described.family).exact_length
     kinds: dict[tuple[Sampler, int], Counter[str]] = {}
-    for planned in plan.planned:
-        if planned.candidate.model == model.label and planned.unscored is None:
-            work = planned.candidate.work
-            kind = (usual_size(described, Sampler(**work["sampler"])), len(work["pictures"]))
-            kinds.setdefault(kind, Counter())[work["prompt"] if alone else ""] += 1
+    for candidate in plan.scheduled(model.label):
+        work = candidate.work
+        kind = (usual_size(described, Sampler(**work["sampler"])), len(work["pictures"]))
+        kinds.setdefault(kind, Counter())[work["prompt"] if alone else ""] += 1
     groups = []
     for (sampler, input_images), prompts in (kinds or {(Sampler(**model.sampler), 0): Counter()}).items():
         memory = plan_memory(

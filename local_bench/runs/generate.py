@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from local_bench.core.errors import LedgerError
-from local_bench.core.events import PhaseAdvanced, PhaseStarted, TimeCharged
+from local_bench.core.events import TimeCharged
 from local_bench.core.identity import full_identity
 from local_bench.core.item_errors import is_failure
 from local_bench.core.process import quiet_libraries
+from local_bench.generators.sampler import Sampler
 from local_bench.runs.executors.base import Executor
 from local_bench.runs.meter import Meter
 from local_bench.runs.operations import store_operations
@@ -26,6 +27,7 @@ from local_bench.runs.work import (
     Job,
     NumericsSignature,
     WorkOrder,
+    in_one_bar,
     shards,
     shared_prompts,
     show,
@@ -47,7 +49,7 @@ def generate(run: RunDir, models: Sequence[ModelPlan], executor: Executor, progr
                 known_sizes, placement = (
                     run.store.json_meta(f"{kind}:{model.label}") or {} for kind in ("batches", "placement")
                 )
-                largest = max(jobs, key=lambda j: j.sampler["height"] * j.sampler["width"] * (1 + len(j.input_images)))
+                largest = max(jobs, key=lambda j: j.sampler.height * j.sampler.width * (1 + len(j.input_images)))
                 order, sentences = executor.call(
                     work_order, model, run.config.engine, run.path, largest, len(jobs), known_sizes, placement
                 )
@@ -71,7 +73,7 @@ def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:
 
 def _job(row: CandidateRow) -> Job:
     work = row.work
-    return Job(row.work_id, row.prompt, row.seed, work["sampler"], tuple(work["pictures"]), work.get("mask"))
+    return Job(row.work_id, row.prompt, row.seed, Sampler(**work["sampler"]), tuple(work["pictures"]), work.get("mask"))
 
 
 class _Session:
@@ -94,15 +96,11 @@ class _Session:
 
     def _events(self, order: WorkOrder, jobs: list[Job], executor: Executor) -> Iterator[tuple[Meter, Event]]:
         shares = shards(jobs, executor.n_shares)
-        if len(shares) == 1:
-            yield from executor.do(generate_images, order, shares, self._left)
-            return
-        at_once = min(executor.n_workers, len(shares))
-        order = replace(order, encodings_bytes=order.encodings_bytes / at_once, shared=shared_prompts(shares))
-        self._progress.begin(f"{self._label}: make", len(jobs))
-        for meter, event in executor.do(generate_images, order, shares, self._left):
-            if not isinstance(event, PhaseStarted | PhaseAdvanced):  # one progress bar for all workers
-                yield meter, event
+        if len(shares) > 1:
+            at_once = min(executor.n_workers, len(shares))
+            order = replace(order, encodings_bytes=order.encodings_bytes / at_once, shared=shared_prompts(shares))
+        events = executor.do(generate_images, order, shares, self._left)
+        return in_one_bar(events, len(shares), f"{self._label}: make", len(jobs), self._progress)
 
     def _left(self, jobs: list[Job]) -> list[Job]:
         return [job for job in jobs if job.work_id not in self._finished]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from local_bench.core.errors import LedgerError, WeightsError
-from local_bench.core.events import PhaseAdvanced, PhaseStarted, ScoresComputed, TimeCharged
+from local_bench.core.events import PhaseStarted, ScoresComputed, TimeCharged
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import image_path
 from local_bench.core.item_errors import FAILED, FirstFailures, is_failure
@@ -34,7 +34,7 @@ from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
 from local_bench.runs.store.rows import ScoreRow
-from local_bench.runs.work import Event, MetricWorkOrder, show
+from local_bench.runs.work import Event, MetricWorkOrder, in_one_bar, show
 from local_bench.suites.registry import suite
 
 NO_WEIGHTS = "the weights of this metric are not on this machine"
@@ -179,15 +179,14 @@ def _events(
         kept = [(s, tuple(name for name in names if (s.key, name) not in finished)) for s, names in share]
         return [(s, names) for s, names in kept if names]
 
-    if len(shares) > 1:
-        progress.begin("measure", sum(len(names) for _, names in wanted))
-    for meter, event in executor.do(measure_share, order, shares, left):
+    total = sum(len(names) for _, names in wanted)
+    events = executor.do(measure_share, order, shares, left)
+    for meter, event in in_one_bar(events, len(shares), "measure", total, progress):
         if isinstance(event, ScoresComputed):
             finished.update((work_id, score.name) for work_id, score in event.rows)
             if len(shares) > 1:
                 progress.advance(len(event.rows))
-        if len(shares) == 1 or not isinstance(event, PhaseStarted | PhaseAdvanced):
-            yield meter, event
+        yield meter, event
 
 
 def _numerics(order: MetricWorkOrder) -> dict[str, Any]:

@@ -117,6 +117,10 @@ class RunPlan:
     def candidates(self) -> list[Candidate]:
         return [planned.candidate for planned in self.planned]
 
+    def scheduled(self, model: str) -> list[Candidate]:
+        """The candidates of a model that are to be generated or are imported."""
+        return [p.candidate for p in self.planned if p.candidate.model == model and p.unscored is None]
+
 
 def make_plan(
     config: RunConfig,
@@ -336,13 +340,6 @@ def _settings(config: ModelConfig, described: ModelCard) -> dict[str, Any]:
     return settings | {name: value for name, value in overrides.items() if value is not None}
 
 
-def _deliverables(entry: Suite, tasks: Iterable[Task], attempts: int) -> Iterator[tuple[Task, Deliverable, int]]:
-    for task in tasks:
-        for deliverable in entry.deliverables(task):
-            for attempt in range(1, attempts + 1):
-                yield task, deliverable, attempt
-
-
 @dataclass(frozen=True, slots=True)
 class _Fit:
     """A task's deliverables for a model, with the reason if the model does not support the task."""
@@ -464,7 +461,8 @@ def _imported(
 ) -> Iterator[Planned]:
     source = model.config.imported
     assert source is not None
-    requested = list(_deliverables(entry, tasks, model.config.attempts))
+    attempts = range(1, model.config.attempts + 1)
+    requested = [(task, d, attempt) for task in tasks for d in entry.deliverables(task) for attempt in attempts]
     keys = [(t.task_id, d.index, attempt) for t, d, attempt in requested]
     images, left = find_images(Path(source.images), keys)
     if left:

@@ -116,8 +116,8 @@ def _plan_and_run(
         for sentence in (*enter_plan(run, plan), *plan.notes):
             progress.note(sentence)
         for task in plan.tasks:
-            for sentence in (*task.notes, *([task.unscored] if task.unscored else [])):
-                progress.note(f"{task.task_id}: {sentence}")
+            if task.unscored:
+                progress.note(f"{task.task_id}: {task.unscored}")
     run.write_config()
     if set(stages) & ON_DEVICE:
         _run_device_stages(run, plan, stages, progress, rejudge)

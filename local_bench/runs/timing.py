@@ -5,8 +5,7 @@ Speed does not depend on the values of the weights, so a run's hours are known b
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,11 +20,12 @@ from local_bench.generators.base import GenerationRequest, InputImage, Item, Mac
 from local_bench.generators.batches import warm_up
 from local_bench.generators.families import family
 from local_bench.generators.masked import gradient, half_mask
+from local_bench.generators.memory import OFFLOADABLE
 from local_bench.generators.operations import count
 from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler
 from local_bench.models.gpus import gpu_of
-from local_bench.runs.config import EngineConfig, RunConfig
+from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.prices import price_of
 
@@ -33,65 +33,38 @@ _FEW, _MORE = 2, 4
 """Numbers of steps of the two timed runs; their difference gives the time of a step."""
 
 
-@dataclass(frozen=True)
-class TimingResult:
-    """Seconds of one model at one size on this device."""
+def add_timings(config: RunConfig, plan: RunPlan, planned: dict[str, Any]) -> None:
+    """Time every model of `plan` that fits on this machine's device, at its most frequent size, and add `measured` to
+    its entry of `planned` (an `estimate` for this device): seconds per image, GPU-hours and cost of the run.
 
-    device: str
-    sampler: Sampler
-    batch_size: int
-    compiled: bool
-    random_weights: bool
-    load_s: float
-    """Encoders and transformer; with random weights it excludes the time to read files."""
-    encode_s: float
-    """One prompt with its input images."""
-    warm_up_s: float
-    step_s: float
-    """One step of a whole batch."""
-    call_s: float
-    """Time of a call outside its steps."""
-    decode_s: float
-    """One image."""
-    flop_per_image: int
-    finite: bool
-    """Whether all values of the images were finite."""
-
-    @property
-    def image_s(self) -> float:
-        """Time of one image with all steps in a full batch."""
-        return (self.sampler.num_inference_steps * self.step_s + self.call_s) / self.batch_size + self.decode_s
+    Images of other sizes are scaled by their operations. The time to load weights is not included.
+    """
+    quiet_libraries()
+    numerics.set_determinism(config.engine.threads)
+    for model, entry in zip(plan.models, planned["models"], strict=True):
+        works = [candidate.work for candidate in plan.scheduled(model.label)]
+        applies = model.card is not None and works and not entry["refused"]
+        entry["measured"] = _measured(config, model, works, entry) if applies else None
 
 
-def time_model(
-    model: ModelPlan,
-    sampler: Sampler,
-    n_images: int,
-    batch_size: int,
-    engine: EngineConfig,
-    offload: Sequence[str] = (),
-    parked_gb: float = 0.0,
-) -> TimingResult:
-    """Time `model` at `sampler`'s size, with the weights of the stages in `offload` in host memory and `parked_gb` of
-    them while decoding; images are discarded."""
-    card = model.card
+def _measured(
+    config: RunConfig, model: ModelPlan, works: list[dict[str, Any]], entry: dict[str, Any]
+) -> dict[str, Any]:
+    """Seconds of a model's stages in batches of the planned size, with the planned offloading; images are discarded.
+    `load_s` of random weights excludes the time to read files."""
+    card, engine, lossy = model.card, config.engine, model.config.lossy.settings
     assert card is not None
+    kinds = Counter((canonical_json(work["sampler"]), len(work["pictures"])) for work in works)
+    (settings, n_images), _ = kinds.most_common(1)[0]
+    sampler, batch_size = Sampler(**strictjson.stored(settings)), entry["batch_size"]
     device = numerics.choose_devices(engine.device, 1)[0]
     kind = family(card.family)
-    offload = ("encode", "denoise") if engine.offload == "always" else tuple(offload)
-    possible = traits(card.family).compiles
-    compiled = numerics.compiles(engine.compile, device, offload, model.config.lossy.settings, possible)
-    machine = Machine(
-        device,
-        getattr(torch, card.dtype),
-        numerics.attention_backend(
-            engine.attention_backend, device, card.dtype, card.attention, kind.masks, kind.attention
-        ),
-        compiled,
-        offload,
-        parked_gb,
-        model.config.lossy.settings,
+    offload = OFFLOADABLE if engine.offload == "always" else tuple(entry["offload"])
+    compiled = numerics.compiles(engine.compile, device, offload, lossy, traits(card.family).compiles)
+    attention = numerics.attention_backend(
+        engine.attention_backend, device, card.dtype, card.attention, kind.masks, kind.attention
     )
+    machine = Machine(device, getattr(torch, card.dtype), attention, compiled, offload, entry["parked_gb"], lossy)
     generator = kind(card, model.weights, machine, model.parts)
     clock = _Clock(device)
     request = GenerationRequest(
@@ -126,21 +99,35 @@ def time_model(
     decode_s = clock.lap() / batch_size
     generator.drop_denoiser()
     step_s = max(0.0, times[_MORE] - times[_FEW]) / (_MORE - _FEW)
-    return TimingResult(
-        device=numerics.device_name(device),
-        sampler=sampler,
-        batch_size=batch_size,
-        compiled=compiled,
-        random_weights=model.weights is None,
-        load_s=load_s,
-        encode_s=encode_s,
-        warm_up_s=warm_up_s,
-        step_s=step_s,
-        call_s=max(0.0, times[_FEW] - _FEW * step_s),
-        decode_s=decode_s,
-        flop_per_image=count(card, sampler, n_images).total_flop,
-        finite=generator.finite is None or bool(generator.finite.all()),
-    )
+    outside_steps_s = max(0.0, times[_FEW] - _FEW * step_s)
+    image_s = (sampler.num_inference_steps * step_s + outside_steps_s) / batch_size + decode_s
+    image_flop = count(card, sampler, n_images).total_flop
+    usual_s = image_s * entry["pflop_per_image"] * 1e15 / image_flop
+    n_prompts = len({(work["prompt"], *work["pictures"]) for work in works})
+    held_s = warm_up_s * max(1, entry["n_compiled"]) + n_prompts * encode_s + len(works) * usual_s
+    finite = generator.finite is None or bool(generator.finite.all())
+    if not finite:
+        entry["sentences"].append(f"timed images are unscored: {NOT_FINITE}")
+    name = numerics.device_name(device)
+    price, peak = price_of(config.settlement, name), gpu_of(name)
+    return {
+        "device": name,
+        "height": sampler.height,
+        "width": sampler.width,
+        "batch_size": batch_size,
+        "compiled": compiled,
+        "random_weights": model.weights is None,
+        "finite": finite,
+        "load_s": load_s,
+        "warm_up_s": warm_up_s,
+        "encode_s_per_prompt": encode_s,
+        "step_s": step_s,
+        "decode_s_per_image": decode_s,
+        "s_per_image": usual_s,
+        "gpu_hours": held_s / 3600,
+        "cost_usd": price and usd_number(held_cost(int(held_s * 1e9), price.micro_usd_per_hour)),
+        "mfu": peak and image_flop / (image_s * peak.peak_tflops * 1e12),
+    }
 
 
 class _Clock:
@@ -155,49 +142,3 @@ class _Clock:
         now, last = time.monotonic(), self._last
         self._last = now
         return now - last
-
-
-def add_timings(config: RunConfig, plan: RunPlan, planned: dict[str, Any]) -> None:
-    """Time every model of `plan` that fits on this machine's device, at its most frequent size, and add `measured` to
-    its entry of `planned` (an `estimate` for this device): seconds per image, GPU-hours and cost of the run.
-
-    Images of other sizes are scaled by their operations. The time to load weights is not included.
-    """
-    quiet_libraries()
-    numerics.set_determinism(config.engine.threads)
-    for model, entry in zip(plan.models, planned["models"], strict=True):
-        work = [p.candidate.work for p in plan.planned if p.candidate.model == model.label and p.unscored is None]
-        if model.card is None or not work or entry["refused"]:
-            entry["measured"] = None
-            continue
-        kinds = Counter((canonical_json(w["sampler"]), len(w["pictures"])) for w in work)
-        (sampler, n_images), _ = kinds.most_common(1)[0]
-        size = Sampler(**strictjson.stored(sampler))
-        timing = time_model(
-            model, size, n_images, entry["batch_size"], config.engine, entry["offload"], entry["parked_gb"]
-        )
-        texts = len({(w["prompt"], *w["pictures"]) for w in work})
-        image_s = timing.image_s * entry["pflop_per_image"] * 1e15 / timing.flop_per_image
-        held_s = timing.warm_up_s * max(1, entry["n_compiled"]) + texts * timing.encode_s + len(work) * image_s
-        if not timing.finite:
-            entry["sentences"].append(f"timed images are unscored: {NOT_FINITE}")
-        price = price_of(config.settlement, timing.device)
-        peak = gpu_of(timing.device)
-        entry["measured"] = {
-            "device": timing.device,
-            "height": timing.sampler.height,
-            "width": timing.sampler.width,
-            "batch_size": timing.batch_size,
-            "compiled": timing.compiled,
-            "random_weights": timing.random_weights,
-            "finite": timing.finite,
-            "load_s": timing.load_s,
-            "warm_up_s": timing.warm_up_s,
-            "encode_s_per_prompt": timing.encode_s,
-            "step_s": timing.step_s,
-            "decode_s_per_image": timing.decode_s,
-            "s_per_image": image_s,
-            "gpu_hours": held_s / 3600,
-            "cost_usd": price and usd_number(held_cost(int(held_s * 1e9), price.micro_usd_per_hour)),
-            "mfu": peak and timing.flop_per_image / (timing.image_s * peak.peak_tflops * 1e12),
-        }

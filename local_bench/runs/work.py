@@ -2,10 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from local_bench.core.events import Message, PhaseAdvanced, PhaseStarted, ScoresComputed, TimeCharged
 from local_bench.core.identity import canonical_json, digest
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from local_bench.generators.memory import MemoryPlan
     from local_bench.generators.sampler import Sampler
 
+Source = TypeVar("Source")
 _SPREAD = 4
 """Images of one size for each worker, from which on all workers generate images of that size."""
 
@@ -28,7 +29,7 @@ class Job:
     work_id: str
     prompt: str
     seed: int
-    sampler: dict[str, Any]
+    sampler: "Sampler"
     input_images: tuple[str, ...]
     """Pixel digests of the input images, in order."""
     mask: str | None = None
@@ -171,13 +172,25 @@ def show(event: Event, progress: Progress) -> None:
             progress.advance(n)
 
 
+def in_one_bar(
+    events: Iterable[tuple[Source, Event]], n_shares: int, what: str, total: int, progress: Progress
+) -> Iterator[tuple[Source, Event]]:
+    """`events` of several shares, without those that show the progress of each; `progress` shows one bar for all."""
+    if n_shares > 1:
+        progress.begin(what, total)
+    for source, event in events:
+        if n_shares == 1 or not isinstance(event, PhaseStarted | PhaseAdvanced):
+            yield source, event
+
+
 def shards(jobs: Sequence[Job], n: int) -> list[list[Job]]:
     """Split `jobs` over `n` workers deterministically: equal prompts stay together, and so do sizes of few images, each
     of which a worker would test for its own; others are spread evenly."""
     sizes: dict[str, dict[str, list[Job]]] = {}
-    for job in sorted(jobs, key=lambda job: (canonical_json(job.sampler), job.prompt, job.input_images, job.work_id)):
-        key = digest([job.sampler, job.prompt, job.input_images])
-        sizes.setdefault(canonical_json(job.sampler), {}).setdefault(key, []).append(job)
+    settings = {job.sampler: canonical_json(job.sampler.settings) for job in jobs}
+    for job in sorted(jobs, key=lambda job: (settings[job.sampler], job.prompt, job.input_images, job.work_id)):
+        key = digest([job.sampler.settings, job.prompt, job.input_images])
+        sizes.setdefault(settings[job.sampler], {}).setdefault(key, []).append(job)
     assigned: list[list[Job]] = [[] for _ in range(n)]
     for groups in sorted(sizes.values(), key=lambda groups: -sum(map(len, groups.values()))):
         together = [job for group in groups.values() for job in group]

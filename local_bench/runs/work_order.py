@@ -12,7 +12,6 @@ from local_bench.generators.capacity import device_memory_gb, free_memory_gb, ho
 from local_bench.generators.families import family
 from local_bench.generators.memory import OFFLOADABLE, OTHERS_GB, plan_memory
 from local_bench.generators.registry import traits
-from local_bench.generators.sampler import Sampler
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.executors.base import WorkerDevice
 from local_bench.runs.plan import ModelPlan
@@ -51,7 +50,7 @@ def work_order(
     capacity = device_memory_gb(device)
     memory = plan_memory(
         card,
-        Sampler(**largest.sampler),
+        largest.sampler,
         input_images=len(largest.input_images),
         batch_size=model.config.batch_size or engine.batch_size,
         capacity_gb=capacity,

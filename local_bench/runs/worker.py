@@ -32,7 +32,6 @@ from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputI
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
 from local_bench.generators.device import keep_compiled
 from local_bench.generators.families import family
-from local_bench.generators.sampler import Sampler
 from local_bench.runs.device_work import DeviceCalls, DeviceClock, LaunchedBatch, OutOfDeviceMemory, to_host
 from local_bench.runs.work import BatchSizeChosen, Event, ImageResult, ImagesFinished, Job, NumericsSignature, WorkOrder
 
@@ -235,8 +234,7 @@ class Worker:
             # no keys if the family does not encode images
             for key, sha in zip(self._image_keys(job), job.input_images, strict=False):
                 if key not in self._encodings:
-                    sampler = Sampler(**job.sampler)
-                    missing[key] = partial(self._generator.encode_image, self._input_image(sha), sampler)
+                    missing[key] = partial(self._generator.encode_image, self._input_image(sha), job.sampler)
         return missing
 
     def _remove_encodings(self, finished: Sequence[Job], left: Sequence[Job]) -> None:
@@ -253,16 +251,13 @@ class Worker:
         return [self._text_key(job), *self._image_keys(job)]
 
     def _text_key(self, job: Job) -> str:
-        uses_images = self._generator.traits.images_in_prompt
-        return text_key(
-            self._order.card.family, job.prompt, Sampler(**job.sampler), job.input_images if uses_images else ()
-        )
+        input_images = job.input_images if self._generator.traits.images_in_prompt else ()
+        return text_key(self._order.card.family, job.prompt, job.sampler, input_images)
 
     def _image_keys(self, job: Job) -> list[str]:
         if not self._generator.traits.encodes_images:
             return []
-        sampler = Sampler(**job.sampler)
-        return [image_key(self._order.card.family, sha, sampler) for sha in job.input_images]
+        return [image_key(self._order.card.family, sha, job.sampler) for sha in job.input_images]
 
     # ---- batches
 
@@ -274,7 +269,7 @@ class Worker:
         }
         for job in jobs:
             seen = () if self._generator.traits.encodes_images else [sizes[sha] for sha in job.input_images]
-            shape = [job.sampler, seen, [self._encoding_info(key)[0] for key in self._keys(job)]]
+            shape = [job.sampler.settings, seen, [self._encoding_info(key)[0] for key in self._keys(job)]]
             buckets.setdefault(digest(shape), []).append(job)
         return buckets
 
@@ -416,7 +411,7 @@ class Worker:
             self._compiled_for.add(key)
 
     def _planned_size(self, job: Job) -> int:
-        return self._order.memory(Sampler(**job.sampler), len(job.input_images)).batch_size
+        return self._order.memory(job.sampler, len(job.input_images)).batch_size
 
     def _halve(self, size: int, error: OutOfDeviceMemory) -> int:
         if size == 1:
@@ -454,9 +449,8 @@ class Worker:
 
     def _request(self, job: Job) -> GenerationRequest:
         input_images = tuple(self._input_image(sha) for sha in job.input_images)
-        return GenerationRequest(
-            job.prompt, Sampler(**job.sampler), input_images, None if job.mask is None else self._input_image(job.mask)
-        )
+        mask = None if job.mask is None else self._input_image(job.mask)
+        return GenerationRequest(job.prompt, job.sampler, input_images, mask)
 
     def _input_image(self, sha256: str) -> InputImage:
         return InputImage(sha256, load_verified(image_path(self._order.inputs, sha256), sha256))

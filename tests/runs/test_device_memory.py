@@ -3,7 +3,7 @@
 import gc
 import threading
 import weakref
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +16,7 @@ from local_bench.core.events import Message
 from local_bench.generators import capacity
 from local_bench.generators.memory import OTHERS_GB
 from local_bench.generators.numerics import set_determinism
+from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import cards
 from local_bench.models.gpus import gpus
 from local_bench.runs import device_work
@@ -55,7 +56,7 @@ def work_order_of(device, card, placement=(), **engine):
     model = SimpleNamespace(
         card=card, label=card.name, weights=None, parts={}, weights_sha256="x", config=settings, sampler=sampler
     )
-    largest = Job("a", "p", 0, sampler, ())
+    largest = Job("a", "p", 0, Sampler(**sampler), ())
     return work_order(device, model, EngineConfig(**engine), Path("/nowhere"), largest, 1, {}, dict(placement))
 
 
@@ -135,7 +136,7 @@ def order_of(folder: Path, name: str = "flux", **changes) -> tuple[WorkOrder, li
         capacity_gb=None,
         folder=folder,
     )
-    jobs = [Job(f"{i}", PROMPTS[i % len(PROMPTS)], i, asdict(sampler), ()) for i in range(8)]
+    jobs = [Job(f"{i}", PROMPTS[i % len(PROMPTS)], i, sampler, ()) for i in range(8)]
     return replace(made, **changes), jobs
 
 

@@ -16,6 +16,7 @@ from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError
 from local_bench.generators.flux import Flux
 from local_bench.generators.flux_kontext import FluxKontext
 from local_bench.generators.registry import FAMILIES
+from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import cards
 from local_bench.runs import worker_pool as workers
@@ -323,7 +324,7 @@ def test_every_family_gives_equal_bytes_for_all_settings(orders, tmp_path, monke
 
 
 def test_shares_are_even_complete_and_deterministic():
-    jobs = [Job(f"{i:02}", f"prompt {i % 5}", i, {"height": 64 + 64 * (i % 2)}, ()) for i in range(40)]
+    jobs = [Job(f"{i:02}", f"prompt {i % 5}", i, Sampler(64 + 64 * (i % 2), 64, 2), ()) for i in range(40)]
     shares = shards(jobs, 3)
     assert shares == shards(jobs[::-1], 3)
     assert sorted(job.work_id for share in shares for job in share) == [job.work_id for job in jobs]
@@ -484,7 +485,7 @@ def test_encodings_beyond_the_disk_limit_are_computed_in_windows_with_equal_byte
 
 def test_a_prompt_or_image_of_two_workers_is_shared():
     def job(work_id, prompt, *input_images):
-        return Job(work_id, prompt, 0, {}, input_images)
+        return Job(work_id, prompt, 0, Sampler(64, 64, 2), input_images)
 
     shares = [[job("1", "a"), job("2", "b", "x")], [job("3", "a"), job("4", "c", "x"), job("5", "d", "y")]]
     assert shared_prompts(shares) == {"a", "b", "c"}

@@ -189,7 +189,7 @@ def test_a_fault_of_the_work_itself_is_not_repeated(two_nodes, tmp_path):
 
 
 def facts_of(**more):
-    facts = {"host": "node1", "device": "cpu", "capability": None, "numerics": {"device": "cpu"}, "now_ns": 0}
+    facts = {"device": "cpu", "capability": None, "numerics": {"device": "cpu"}, "now_ns": 0}
     return NodeFacts(**{**facts, "sees_run": True, **more})
 
 

@@ -3,7 +3,6 @@
 Both access the run directory and the weights through the same paths as the main process, and check both before work.
 """
 
-import io
 import itertools
 import os
 import queue
@@ -36,7 +35,6 @@ HELLO = ".ray-session"
 class NodeFacts:
     """What an actor reports about its node."""
 
-    host: str
     device: str
     """The device's name, as reported by its driver."""
     capability: tuple[int, int] | None
@@ -91,7 +89,6 @@ class _Actor:
         hello = self._setting.run_dir / HELLO
         numerics = signature(device, "native", "float32") | versions() | {"cpu": cpu_arithmetic()}
         return NodeFacts(
-            host=socket.gethostname(),
             device=device_name(device),
             capability=torch.cuda.get_device_capability(device) if self._setting.on_gpu else None,
             numerics=numerics | {"local-bench": __version__, "vLLM": vllm_version()},
@@ -177,13 +174,10 @@ class RayJudge(_Actor):
         self._transport = self._stack.enter_context(opened)
         return notes
 
-    def feed(self, call: int, requests: list[Any] | None, images: dict[str, bytes]) -> None:
+    def feed(self, call: int, requests: list[Any] | None, images: dict[str, Image.Image]) -> None:
         """Add requests to a call of `replies`, with the images that are not in the run directory; None after the
         last."""
-        for sha256, png in images.items():
-            image = Image.open(io.BytesIO(png), formats=["PNG"])
-            image.load()
-            self._sent[sha256] = image
+        self._sent |= images
         self._queue(call).put(requests)
 
     def _queue(self, call: int) -> "queue.SimpleQueue[list[Any] | None]":

@@ -1,6 +1,5 @@
 """Replicas of a judge on the nodes of a Ray cluster."""
 
-import io
 import itertools
 import threading
 import time
@@ -164,17 +163,11 @@ class RayReplica:
                 if sha256 not in self._sent:
                     self._sent.add(sha256)
                     if not self._nodes.run.image_store.exists(sha256):
-                        images[sha256] = _png(self._load(sha256))
+                        images[sha256] = self._load(sha256)
         actor = self._actor
         if actor is None:
             raise Unreachable("it has ended")
         self._get(actor.feed.remote(call, None if requests is None else list(requests), images))
-
-
-def _png(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 class _Feeder(threading.Thread):

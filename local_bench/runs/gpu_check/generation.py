@@ -68,7 +68,7 @@ def check_family(name: str) -> Callable[[Session], CheckPassed]:
             "failed_allocations": failed,
         }
         sizes = [load_verified(image_path(order.images, sha), sha).size for sha in images.pixels.values() if sha]
-        expected = [(job.sampler["width"], job.sampler["height"]) for job in jobs]
+        expected = [(job.sampler.width, job.sampler.height) for job in jobs]
         wrong = pinning_fault(order.attention, images.kernels)
         if len(sizes) < len(jobs):
             raise CheckFailed(

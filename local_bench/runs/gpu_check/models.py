@@ -4,7 +4,7 @@ models on a CPU. Their images are made by the worker of a run, with its own sett
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -188,7 +188,7 @@ def jobs_of(order: WorkOrder, samplers: Sequence[Sampler]) -> list[Job]:
         images = [gradient(k, sampler) for k in range(usual_input_images(order.card))]
         mask = store_image(order.inputs, half_mask(sampler).pixels) if order.card.takes.mask else None
         shas = tuple(store_image(order.inputs, image) for image in images)
-        jobs.append(Job(f"{i}", PROMPTS[i % len(PROMPTS)], i, asdict(sampler), shas, mask))
+        jobs.append(Job(f"{i}", PROMPTS[i % len(PROMPTS)], i, sampler, shas, mask))
     return jobs
 
 
