@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from local_bench.core.errors import LedgerError
@@ -76,21 +76,22 @@ def _job(row: CandidateRow) -> Job:
     return Job(row.work_id, row.prompt, row.seed, Sampler(**work["sampler"]), tuple(work["pictures"]), work.get("mask"))
 
 
+@dataclass
 class _Session:
     """Generates the images of one model and stores the results of its workers."""
 
-    def __init__(self, run: RunDir, label: str, progress: Progress) -> None:
-        self._run = run
-        self._label = label
-        self._progress = progress
-        self._signatures: dict[int, dict[str, Any]] = {}
-        self._finished: set[str] = set()
+    run: RunDir
+    label: str
+    progress: Progress
+    signatures: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Numerics of the workers, by the session of their device."""
+    finished: set[str] = field(default_factory=set)
 
     def make(self, order: WorkOrder, jobs: list[Job], executor: Executor) -> None:
-        store_operations(self._run.store, order)
+        store_operations(self.run.store, order)
         for meter, event in self._events(order, jobs, executor):
             self._handle(meter, event)
-        left = [row for row in self._run.store.candidates(self._label) if row.state == "planned"]
+        left = [row for row in self.run.store.candidates(self.label) if row.state == "planned"]
         assert not left, "every job has a result"
         _remove_encodings(order)
 
@@ -100,41 +101,41 @@ class _Session:
             at_once = min(executor.n_workers, len(shares))
             order = replace(order, encodings_bytes=order.encodings_bytes / at_once, shared=shared_prompts(shares))
         events = executor.do(generate_images, order, shares, self._left)
-        return in_one_bar(events, len(shares), f"{self._label}: make", len(jobs), self._progress)
+        return in_one_bar(events, len(shares), f"{self.label}: make", len(jobs), self.progress)
 
     def _left(self, jobs: list[Job]) -> list[Job]:
-        return [job for job in jobs if job.work_id not in self._finished]
+        return [job for job in jobs if job.work_id not in self.finished]
 
     def _handle(self, meter: Meter, event: Event) -> None:
         match event:
             case TimeCharged(phase, n_items, now_ns):
-                meter.charge(phase, n_items, self._label, now_ns)
+                meter.charge(phase, n_items, self.label, now_ns)
             case ImagesFinished(results):
                 self._commit(meter, results)
             case NumericsSignature(signature):
-                self._signatures[meter.session] = signature
+                self.signatures[meter.session] = signature
                 self._check_numerics(signature)
             case BatchSizeChosen(bucket, batch_size):
                 self._store_batch_size(bucket, batch_size)
             case _:
-                show(event, self._progress)
+                show(event, self.progress)
 
     def _commit(self, meter: Meter, results: list[ImageResult]) -> None:
-        with self._run.store.transaction():
+        with self.run.store.transaction():
             for result in results:
-                self._commit_one(result, self._signatures[meter.session] | {"batch_size": result.batch_size})
-        self._finished.update(result.work_id for result in results)
-        self._progress.advance(sum(result.batch_size is not None for result in results))
+                self._commit_one(result, self.signatures[meter.session] | {"batch_size": result.batch_size})
+        self.finished.update(result.work_id for result in results)
+        self.progress.advance(sum(result.batch_size is not None for result in results))
 
     def _commit_one(self, result: ImageResult, signature: dict[str, Any]) -> None:
-        store, sha256 = self._run.store, result.pixels_sha256
+        store, sha256 = self.run.store, result.pixels_sha256
         row = store.candidate(result.work_id)
         if row.pixels_sha256 and is_failure(result.unscored):
-            self._progress.note(f"{row.task_id} image {row.deliverable} by {row.model}: {result.unscored}")
+            self.progress.note(f"{row.task_id} image {row.deliverable} by {row.model}: {result.unscored}")
             return  # its file is still missing or damaged
         if row.pixels_sha256 and row.pixels_sha256 != sha256:
             raise LedgerError(
-                f"{self._run.path}: {row.task_id} image {row.deliverable} by {row.model} was generated again "
+                f"{self.run.path}: {row.task_id} image {row.deliverable} by {row.model} was generated again "
                 "and its bytes differ: generation is not reproducible on this machine"
             )
         store.enter_image(
@@ -147,22 +148,22 @@ class _Session:
         )
 
     def _store_batch_size(self, bucket: str, batch_size: int) -> None:
-        key = f"batches:{self._label}"
-        sizes = self._run.store.json_meta(key) or {}
+        key = f"batches:{self.label}"
+        sizes = self.run.store.json_meta(key) or {}
         if sizes.get(bucket) != batch_size:
-            self._run.store.set_meta(key, json.dumps(sizes | {bucket: batch_size}, sort_keys=True))
+            self.run.store.set_meta(key, json.dumps(sizes | {bucket: batch_size}, sort_keys=True))
 
     def _check_numerics(self, signature: dict[str, Any]) -> None:
         """Store the signature of the run's first session. LedgerError if a later session's differs."""
-        key = f"numerics:{self._label}"
-        stored = self._run.store.json_meta(key)
+        key = f"numerics:{self.label}"
+        stored = self.run.store.json_meta(key)
         if stored is None:
-            self._run.store.set_meta(key, json.dumps(signature, sort_keys=True))
+            self.run.store.set_meta(key, json.dumps(signature, sort_keys=True))
             return
         changed = next((k for k in sorted({*stored, *signature}) if stored.get(k) != signature.get(k)), None)
         if changed:
             raise LedgerError(
-                f"{self._run.path} was started with other numerics ({changed}: {stored.get(changed)} then, "
+                f"{self.run.path} was started with other numerics ({changed}: {stored.get(changed)} then, "
                 f"{signature.get(changed)} now), so its bytes would not be reproducible: give a new --run-dir"
             )
 

@@ -93,7 +93,9 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
         store_verdicts(run, spec, [u for u in unscored if stored.get(u[0].key, NO_QUESTION_ID) == NO_QUESTION_ID])
         if pending:
             begun = any(row.answer_json is not None for row in rows)
-            JudgeSession(run, config, spec, executor, progress, begun).run(pending, partial(store_verdicts, run, spec))
+            JudgeSession(run, config, spec, executor, progress, partial(store_verdicts, run, spec), begun).judge(
+                pending
+            )
     labels = {spec.judge_id: config.label for config, spec in judges}
     run.store.enter_judges(labels)
     score(run, list(labels))
@@ -171,116 +173,101 @@ def verdict_columns(verdict: Verdict) -> tuple[str | None, str | None, str | Non
     )
 
 
+@dataclass
 class JudgeSession:
     """Runs one judge on many questions; stores its answers as they arrive and restarts the judge if it fails."""
 
-    def __init__(
-        self,
-        run: RunDir,
-        config: JudgeConfig,
-        spec: JudgeSpec,
-        executor: Executor,
-        progress: Progress,
-        begun: bool = False,
-    ) -> None:
-        self._run = run
-        self._config = config
-        self._spec = spec
-        self._executor = executor
-        self._progress = progress
+    run: RunDir
+    config: JudgeConfig
+    spec: JudgeSpec
+    executor: Executor
+    progress: Progress
+    store_answers: StoreAnswers
+    begun: bool = False
+    """Whether a question has been answered."""
+
+    def __post_init__(self) -> None:
         self._check_images: dict[str, Image.Image] = {}
         self._pace = SaveInterval()
         self._uncharged = 0
-        self._begun = begun
-        """Whether a question has been answered."""
         self._load = lru_cache(maxsize=16)(self._image)
 
-    def run(self, requests: Sequence[JudgeRequest], store_answers: StoreAnswers) -> None:
+    def judge(self, requests: Sequence[JudgeRequest]) -> None:
         """Judge all requests. ServerError if the judge is unavailable."""
-        config, label = self._config, self._config.label
-        log = self._run.logs / f"judge-{label}.log"
+        config, label = self.config, self.config.label
+        log = self.run.logs / f"judge-{label}.log"
         questions = [request.question for request in requests] + (check_questions() if config.canaries else [])
-        opened = self._executor.open_judge(config, self._spec, questions, self._load, log, self._progress)
+        opened = self.executor.open_judge(config, self.spec, questions, self._load, log, self.progress)
         with ExitStack() as stack:
             what = f"connecting to {config.base_url}" if config.base_url else f"starting the judge {label}"
-            with self._progress.waiting(what):
+            with self.progress.waiting(what):
                 transport = stack.enter_context(opened)
-            self._executor.charge("load")
-            self._progress.begin(f"{label}: judge", len(requests))
+            self.executor.charge("load")
+            self.progress.begin(f"{label}: judge", len(requests))
             left = {request.key: request for request in requests}
             run_checks = config.canaries
             while left:
                 try:
                     if run_checks:
-                        run_judge_checks(self._run, label, self._spec, transport, self._check_images)
-                        self._executor.charge("judge")
+                        run_judge_checks(self.run, label, self.spec, transport, self._check_images)
+                        self.executor.charge("judge")
                         run_checks = False
-                    self._judge(transport, left, store_answers)
+                    self._receive(transport, left)
                 except Unreachable as e:
-                    self._progress.note(f"the judge stopped responding ({e}); {len(left)} questions remain")
-                    with self._progress.waiting(f"restarting the judge {label}"):
+                    self.progress.note(f"the judge stopped responding ({e}); {len(left)} questions remain")
+                    with self.progress.waiting(f"restarting the judge {label}"):
                         transport.restart()
-                    self._executor.charge("retry")
+                    self.executor.charge("retry")
 
-    def _judge(
-        self,
-        transport: Transport,
-        left: dict[Key, JudgeRequest],
-        store_answers: StoreAnswers,
-    ) -> None:
+    def _receive(self, transport: Transport, left: dict[Key, JudgeRequest]) -> None:
         answered: list[tuple[JudgeRequest, Verdict]] = []
         advice = "check the judge's card, its settings (max_tokens, chat_template_kwargs) and its log"
-        first = FirstFailures[tuple[JudgeRequest, Verdict]](f"questions to {self._config.label}", advice, self._begun)
+        first = FirstFailures[tuple[JudgeRequest, Verdict]](f"questions to {self.config.label}", advice, self.begun)
         questions = [(key, request.question) for key, request in left.items()]
         begun = time.monotonic()
         try:
-            for key, verdict in answers(transport, self._spec, questions):
+            for key, verdict in answers(transport, self.spec, questions):
                 answer = left[key], verdict
                 answered += first.failed(verdict.unscored, answer) if verdict.unscored else first.succeeded(answer)
-                self._begun |= verdict.unscored is None
+                self.begun |= verdict.unscored is None
                 if len(answered) >= COMMIT_EVERY or self._pace.due:
-                    self._commit(answered, left, store_answers)
+                    self._commit(answered, left)
                 if self._uncharged >= COMMIT_EVERY:
                     self._charge_judged()
             answered += first.released()
         finally:  # also if the judge fails: answers received are never requested again
-            self._commit(answered, left, store_answers)
+            self._commit(answered, left)
             self._charge_judged()
             self._note_pace(len(questions) - len(left), time.monotonic() - begun)
 
     def _note_pace(self, n: int, seconds: float) -> None:
         """Add to this judge's number of answered questions and the time for them, without loading and checks."""
-        key = f"{PACE}:{self._spec.judge_id}"
-        with self._run.store.transaction():
-            noted = self._run.store.json_meta(key) or {"n": 0, "seconds": 0.0}
+        key = f"{PACE}:{self.spec.judge_id}"
+        with self.run.store.transaction():
+            noted = self.run.store.json_meta(key) or {"n": 0, "seconds": 0.0}
             now = {"n": noted["n"] + n, "seconds": round(noted["seconds"] + seconds, 3)}
-            self._run.store.set_meta(key, json.dumps(now))
+            self.run.store.set_meta(key, json.dumps(now))
 
-    def _commit(
-        self,
-        answered: list[tuple[JudgeRequest, Verdict]],
-        left: dict[Key, JudgeRequest],
-        store_answers: StoreAnswers,
-    ) -> None:
+    def _commit(self, answered: list[tuple[JudgeRequest, Verdict]], left: dict[Key, JudgeRequest]) -> None:
         if not answered:
             return
         with self._pace.saving():
-            store_answers(answered)
+            self.store_answers(answered)
         self._uncharged += len(answered)
-        self._progress.advance(len(answered))
+        self.progress.advance(len(answered))
         for request, _ in answered:
             del left[request.key]
         answered.clear()
 
     def _charge_judged(self) -> None:
         if self._uncharged:
-            self._executor.charge("judge", self._uncharged)
+            self.executor.charge("judge", self._uncharged)
             self._uncharged = 0
 
     def _image(self, sha256: str) -> Image.Image:
         if sha256 in self._check_images:
             return self._check_images[sha256]
-        return self._run.image_store.load_any(sha256)
+        return self.run.image_store.load_any(sha256)
 
 
 def _refuse_same_judge(judges: Sequence[tuple[JudgeConfig, JudgeSpec]]) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -60,7 +60,7 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
         (subject.key, Score(name, None, NO_WEIGHTS)) for subject, names in wanted for name in names if name in absent
     ]
     run.store.enter_scores("metric", unscored)
-    wanted = [(s, present) for s, names in wanted if (present := tuple(name for name in names if name not in absent))]
+    wanted = _only(wanted, lambda _, name: name not in absent)
     if not wanted:
         return
     quiet_transformers()
@@ -128,7 +128,12 @@ def _wanted(every: list[Wanted], stored: list[ScoreRow]) -> list[Wanted]:
         for work_id, _, score in stored
         if score.unscored not in (NO_WEIGHTS, NO_MEMORY) and not (score.unscored or "").startswith((FAULTY, FAILED))
     }
-    kept = ((s, tuple(name for name in names if (s.key, name) not in existing)) for s, names in every)
+    return _only(every, lambda work_id, name: (work_id, name) not in existing)
+
+
+def _only(wanted: list[Wanted], condition: Callable[[str, str], bool]) -> list[Wanted]:
+    """The metrics for whose work id and name `condition` holds; images without one are left out."""
+    kept = ((s, tuple(name for name in names if condition(s.key, name))) for s, names in wanted)
     return [(s, names) for s, names in kept if names]
 
 
@@ -176,8 +181,7 @@ def _events(
     finished: set[tuple[str, str]] = set()
 
     def left(share: list[Wanted]) -> list[Wanted]:
-        kept = [(s, tuple(name for name in names if (s.key, name) not in finished)) for s, names in share]
-        return [(s, names) for s, names in kept if names]
+        return _only(share, lambda work_id, name: (work_id, name) not in finished)
 
     total = sum(len(names) for _, names in wanted)
     events = executor.do(measure_share, order, shares, left)

@@ -49,7 +49,7 @@ def rejudge(run: RunDir, executor: Executor, progress: Progress, rounds: int) ->
         repeats = [replace(request, round=i) for i in range(1, rounds + 1) for request in requests]
         left, _ = split_faulty(run, [r for r in repeats if stored.get(r.key) != r.question_id], progress)
         if left:
-            JudgeSession(run, config, spec, executor, progress).run(left, partial(_store_repeats, run, spec))
+            JudgeSession(run, config, spec, executor, progress, partial(_store_repeats, run, spec)).judge(left)
 
 
 def _store_repeats(run: RunDir, spec: JudgeSpec, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:

@@ -275,13 +275,9 @@ class Worker:
 
     def _run_bucket(self, bucket: str, jobs: list[Job], pool: ThreadPoolExecutor) -> Iterator[Event]:
         """Generate a bucket's images. A batch is launched before the previous one is written and committed."""
-        size, sentence, jobs = yield from self._choose(bucket, jobs, self._order.known_sizes.get(bucket))
-        yield self._charge("warm-up")
+        size, jobs = yield from self._choose(bucket, jobs, "warm-up", self._order.known_sizes.get(bucket))
         if not jobs:
             return
-        if sentence:
-            yield Message(sentence)
-        yield BatchSizeChosen(bucket, size)
         order = [job for batch in deal(jobs, 1, self._order.batch_order) for job in batch]
         clock = DeviceClock(self._machine.device)
         at, before = 0, None
@@ -295,11 +291,8 @@ class Worker:
             except OutOfDeviceMemory as e:
                 yield from self._finish(before)
                 before = None
-                size, sentence, left = yield from self._choose(bucket, order[at:], None, self._halve(size, e))
+                size, left = yield from self._choose(bucket, order[at:], "retry", at_most=self._halve(size, e))
                 order[at:] = left
-                yield self._charge("retry")
-                yield Message(sentence or _halved_note(self._order.label, size))
-                yield BatchSizeChosen(bucket, size)
                 clock = DeviceClock(self._machine.device)
                 coming = pool.submit(self._items, padded(order[at : at + size], size)) if left else coming
                 continue
@@ -365,27 +358,36 @@ class Worker:
         yield from _images(results)
 
     def _choose(
-        self, bucket: str, jobs: list[Job], checked_size: int | None, at_most: int | None = None
-    ) -> Generator[Event, None, tuple[int, str | None, list[Job]]]:
-        """The result of `_choose_batch_size`, and `jobs` without those that fail in its check."""
-        try:
-            return *self._choose_batch_size(bucket, jobs, checked_size, at_most), jobs
-        except Exception as e:
-            if not is_of_item(e):
-                raise
-        for i, job in enumerate(jobs):
+        self, bucket: str, jobs: list[Job], phase: str, checked_size: int | None = None, at_most: int | None = None
+    ) -> Generator[Event, None, tuple[int, list[Job]]]:
+        """The bucket's batch size, and `jobs` without those that fail in its check; its time is that of `phase`."""
+        size, sentence, left = 1, None, []
+        for i in range(-1, len(jobs)):  # all jobs, and if one of them fails, one after another
             try:
-                return *self._choose_batch_size(bucket, [job], checked_size, at_most), jobs[i:]
-            except Exception as e:  # noqa: BLE001  # raised again if it is not of this image
-                yield from self._failed(job, e)
-        return 1, None, []
+                size, sentence = self._choose_batch_size(jobs if i < 0 else [jobs[i]], checked_size, at_most)
+                left = jobs[max(i, 0) :]
+                break
+            except Exception as e:
+                if not is_of_item(e):
+                    raise
+                if i >= 0:
+                    yield from self._failed(jobs[i], e)
+        yield self._charge(phase)
+        if sentence:
+            yield Message(sentence)
+        if left:
+            yield BatchSizeChosen(bucket, size)
+        return size, left
 
     def _choose_batch_size(
-        self, bucket: str, jobs: list[Job], checked_size: int | None, at_most: int | None = None
+        self, jobs: list[Job], checked_size: int | None, at_most: int | None
     ) -> tuple[int, str | None]:
-        """The bucket's batch size, checked for memory and batch invariance on this machine, and a note for the user.
-        `known` was checked by a session with the same numerics; `at_most` is the largest size that fits into memory."""
-        size, sentence = checked_size or min(self._planned_size(jobs[0]), at_most or self._planned_size(jobs[0])), None
+        """The batch size, checked for memory and batch invariance on this machine, and a note for the user.
+        `checked_size` was checked by a session with the same numerics; `at_most` is the largest size that fits into
+        memory."""
+        planned = self._order.memory(jobs[0].sampler, len(jobs[0].input_images)).batch_size
+        size = checked_size or min(planned, at_most or planned)
+        sentence = None if at_most is None else _halved_note(self._order.label, size)
         while True:
             items = self._items(jobs[: 2 * size])
             try:
@@ -409,9 +411,6 @@ class Worker:
         if key not in self._compiled_for:
             self._device(warm_up, self._generator, item, size)
             self._compiled_for.add(key)
-
-    def _planned_size(self, job: Job) -> int:
-        return self._order.memory(job.sampler, len(job.input_images)).batch_size
 
     def _halve(self, size: int, error: OutOfDeviceMemory) -> int:
         if size == 1:

@@ -330,9 +330,7 @@ def test_shares_are_even_complete_and_deterministic():
     assert sorted(job.work_id for share in shares for job in share) == [job.work_id for job in jobs]
     assert max(map(len, shares)) - min(map(len, shares)) <= 4
     for share in shares[1:]:
-        assert not {(j.prompt, j.sampler["height"]) for j in share} & {
-            (j.prompt, j.sampler["height"]) for j in shares[0]
-        }
+        assert not {(j.prompt, j.sampler.height) for j in share} & {(j.prompt, j.sampler.height) for j in shares[0]}
     assert len(shards(jobs[:1], 3)) == 1
 
 

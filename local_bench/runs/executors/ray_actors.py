@@ -8,7 +8,7 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -144,7 +144,7 @@ class RayJudge(_Actor):
         super().__init__(setting)
         self._stack = ExitStack()
         self._sent: dict[str, Image.Image] = {}
-        self._queues: dict[int, queue.SimpleQueue[list[Any] | None]] = {}
+        self._queues: dict[int, queue.SimpleQueue[Sequence[Any]]] = {}
 
     def open(self, config: Any, spec: Any, gpus: int, questions: list[Any], log: str) -> list[str]:
         """Open the judge on the actor's GPUs; returns its notes."""
@@ -174,24 +174,21 @@ class RayJudge(_Actor):
         self._transport = self._stack.enter_context(opened)
         return notes
 
-    def feed(self, call: int, requests: list[Any] | None, images: dict[str, Image.Image]) -> None:
-        """Add requests to a call of `replies`, with the images that are not in the run directory; None after the
+    def feed(self, call: int, requests: Sequence[Any], images: dict[str, Image.Image]) -> None:
+        """Add requests to a call of `replies`, with the images that are not in the run directory; none after the
         last."""
         self._sent |= images
         self._queue(call).put(requests)
 
-    def _queue(self, call: int) -> "queue.SimpleQueue[list[Any] | None]":
+    def _queue(self, call: int) -> "queue.SimpleQueue[Sequence[Any]]":
         return self._queues.setdefault(call, queue.SimpleQueue())  # atomic
 
     def replies(self, call: int, at_once: int | None) -> Iterator[Any]:
         """Yield (key, reply) until all requests are answered. Raises as `Transport.complete`."""
-        chunks = iter(self._queue(call).get, None)
+        chunks = iter(self._queue(call).get, [])
         # `yield from` fails: Ray calls `send`, which an inner iterator may not have
         for answered in self._transport.complete(itertools.chain.from_iterable(chunks), at_once):  # noqa: UP028
             yield answered
-
-    def restart(self) -> None:
-        self._transport.restart()
 
     def counters(self) -> dict[str, float]:
         counts: dict[str, float] = self._transport.counters()

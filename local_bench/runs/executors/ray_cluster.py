@@ -14,7 +14,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,34 +139,23 @@ class Cluster:
             if node["Alive"] and (gpu_type is None or f"accelerator_type:{gpu_type}" in node["Resources"])
         ]
 
-    def slots(self, gpus: int = 1) -> list[Slot]:
-        """All slots for workers with `gpus` GPUs each, busy or not: the first of every node, then the second, in a
-        fixed order.
+    def free(self, taken: Sequence[Slot], refused: set[str], gpus: int = 1) -> list[Slot]:
+        """Slots for workers with `gpus` GPUs each that are not `taken`, on nodes that are not `refused`: the first of
+        every node, then the second, in a fixed order.
 
         On CPUs a node has one slot, or `engine.workers` of them.
         """
-        slots = []
+        n_taken = Counter(slot.node_id for slot in taken)
+        free = []
         for node in self.nodes():
-            resources = node["Resources"]
+            node_id, resources = node["NodeID"], node["Resources"]
             if self.on_gpu:
                 n = int(resources.get("GPU", 0)) // gpus
             else:
                 n = min(int(resources.get("CPU", 0)), self._engine.workers or 1)
-            slots += [(i, Slot(node["NodeID"], node["NodeName"], gpus if self.on_gpu else 0, n)) for i in range(n)]
-        return [slot for _, slot in sorted(slots, key=lambda entry: (entry[0], entry[1].node_id))]
-
-    def free(self, taken: Sequence[Slot], refused: set[str], gpus: int = 1) -> list[Slot]:
-        """Slots that are not `taken`, on nodes that are not `refused`."""
-        counts = Counter(slot.node_id for slot in taken)
-        free = []
-        for slot in self.slots(gpus):
-            if slot.node_id in refused:
-                continue
-            if counts[slot.node_id]:
-                counts[slot.node_id] -= 1
-            else:
-                free.append(slot)
-        return free
+            slot = Slot(node_id, node["NodeName"], gpus if self.on_gpu else 0, n)
+            free += [(i, node_id, slot) for i in range(n_taken[node_id], n) if node_id not in refused]
+        return [slot for *_, slot in sorted(free, key=lambda entry: entry[:2])]
 
     def most_gpus(self) -> int:
         """GPUs of the largest node; 0 on CPUs."""
@@ -267,38 +256,40 @@ def fetch_on_nodes(
         remote = cluster.ray.remote(_fetch)
         environ = {name: os.environ[name] for name in ("LOCAL_BENCH_CACHE", "HF_HOME") if name in os.environ}
         started = [
-            (node, remote.options(**cluster.pinned(node["NodeID"])).remote(list(cards), dict(revisions), environ))
+            (node, remote.options(**cluster.pinned(node["NodeID"])).remote(node["NodeName"], cards, revisions, environ))
             for node in cluster.nodes()
         ]
         models: list[NodeModel] = []
         for node, reference in started:
             try:
-                results = cluster.get(reference)
+                models += cluster.get(reference)
             except (Lost, cluster.ray.exceptions.RayTaskError) as e:
-                results = {card.name: (None, _first_line(e)) for card in cards}
-            for model, (sha256, error) in results.items():
-                other = error is None and sha256 != expected.get(model)
-                models.append(NodeModel(node["NodeName"], model, sha256, _OTHER_FILES if other else error))
-        return models
+                models += [NodeModel(node["NodeName"], card.name, None, _first_line(e)) for card in cards]
+        return [
+            replace(model, error=_OTHER_FILES)
+            if model.error is None and model.weights_sha256 != expected.get(model.model)
+            else model
+            for model in models
+        ]
     finally:
         cluster.close()
 
 
 def _fetch(
-    cards: list[ModelCard], revisions: dict[str, str], environ: dict[str, str]
-) -> dict[str, tuple[str | None, str | None]]:
-    """(digest, error) of each card, on a node."""
+    node: str, cards: Sequence[ModelCard], revisions: Mapping[str, str], environ: Mapping[str, str]
+) -> list[NodeModel]:
+    """The models that were fetched, on a node."""
     os.environ.update(environ)
     isolate()
     go_online()
     from local_bench.models.fetch import fetch
     from local_bench.models.weights import resolve, resolve_parts, weights_digest
 
-    digests: dict[str, tuple[str | None, str | None]] = {}
+    models = []
     for card in cards:
         try:
             fetch(card, revisions)
-            digests[card.name] = weights_digest(resolve(card), resolve_parts(card)), None
+            models.append(NodeModel(node, card.name, weights_digest(resolve(card), resolve_parts(card)), None))
         except LocalBenchError as e:
-            digests[card.name] = None, str(e)
-    return digests
+            models.append(NodeModel(node, card.name, None, str(e)))
+    return models

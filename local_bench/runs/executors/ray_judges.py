@@ -1,7 +1,6 @@
 """Replicas of a judge on the nodes of a Ray cluster."""
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -89,38 +88,43 @@ class RayReplica:
         """Yield (key, reply) as replies arrive. Raises Unreachable if the actor or its judge has ended."""
         if self._actor is None:
             raise Unreachable("it has ended")
-        call = next(self._calls)
-        feeder = _Feeder(self, call, iter(requests), at_once or _AHEAD)
+        call, ahead = next(self._calls), at_once or _AHEAD
+        chunk_size = min(_CHUNK, ahead)
+        numbered = enumerate(requests)
+        under_way: dict[int, K] = {}
         stream = self._actor.replies.options(num_returns="streaming").remote(call, at_once)
-        feeder.start()
-        complete = False
+        sent_all = complete = False
         try:
-            for reference in stream:
+            while True:
+                while not sent_all and len(under_way) + chunk_size <= ahead:
+                    chunk = list(itertools.islice(numbered, chunk_size))
+                    under_way.update((number, key) for number, (key, _) in chunk)
+                    self._send(call, [(number, request) for number, (_, request) in chunk])
+                    sent_all = not chunk
+                reference = next(stream, None)
+                if reference is None:
+                    break
                 number, reply = self._get(reference)
-                yield feeder.done(number), reply
+                yield under_way.pop(number), reply
             complete = True
-            if feeder.fault:
-                raise feeder.fault
-        except Lost:
-            raise
-        except Unreachable:
-            complete = True  # the actor waits for a restart
-            raise
         finally:
-            feeder.stop()
-            if not complete or feeder.under_way:  # a reply to an abandoned request must not be read by the next call
+            if not complete:  # a reply to an abandoned request must not be read by the next call
                 self._leave()
 
+    def _send(self, call: int, requests: Sequence[tuple[int, Request]]) -> None:
+        """Send requests of a call of `complete` with the images that only this process has; none: there are no more."""
+        images = {}
+        for _, request in requests:
+            for sha256 in (sha for shown in request.shown for sha in shown.images):
+                if sha256 not in self._sent:
+                    self._sent.add(sha256)
+                    if not self._nodes.run.image_store.exists(sha256):
+                        images[sha256] = self._load(sha256)
+        self._get(self._actor.feed.remote(call, requests, images))
+
     def restart(self) -> None:
-        """Restart the judge in its actor, or the actor if its node is alive. ServerError if it cannot be restarted."""
-        if self._actor is not None:
-            try:
-                self._get(self._actor.restart.remote())
-            except Lost:
-                self._leave()
-            else:
-                self._sent = set()
-                return
+        """Start the actor again if its node is alive. ServerError if it cannot be started."""
+        self._leave()
         free = self._nodes.cluster.free([], self._nodes.refused, max(1, self.slot.gpus))
         if not any(slot.node_id == self.slot.node_id for slot in free):
             raise ServerError(f"the node {self.slot.host} has left the cluster")
@@ -154,62 +158,3 @@ class RayReplica:
                 status = "lost"
             self._meter.end(status)
             self._meter = self._device = None
-
-    def send(self, call: int, requests: Sequence[tuple[int, Request]] | None) -> None:
-        """Send requests of a call of `complete` with the images that only this process has. Raises Unreachable."""
-        images = {}
-        for _, request in requests or ():
-            for sha256 in (sha for shown in request.shown for sha in shown.images):
-                if sha256 not in self._sent:
-                    self._sent.add(sha256)
-                    if not self._nodes.run.image_store.exists(sha256):
-                        images[sha256] = self._load(sha256)
-        actor = self._actor
-        if actor is None:
-            raise Unreachable("it has ended")
-        self._get(actor.feed.remote(call, None if requests is None else list(requests), images))
-
-
-class _Feeder(threading.Thread):
-    """Sends requests, at most `ahead` more than have been answered."""
-
-    def __init__(self, replica: RayReplica, call: int, requests: Iterator[tuple[Any, Request]], ahead: int) -> None:
-        super().__init__(daemon=True)
-        self._replica = replica
-        self._call = call
-        self._requests = requests
-        self._slots = threading.Semaphore(ahead)
-        self._chunk = min(_CHUNK, ahead)
-        self._stopped = False
-        self.under_way: dict[int, Any] = {}
-        self.fault: Exception | None = None
-
-    def run(self) -> None:
-        numbers = itertools.count()
-        try:
-            while not self._stopped:
-                chunk = []
-                for key, request in itertools.islice(self._requests, self._chunk):
-                    self._slots.acquire()
-                    number = next(numbers)
-                    self.under_way[number] = key
-                    chunk.append((number, request))
-                if not chunk or self._stopped:
-                    break
-                self._replica.send(self._call, chunk)
-        except Unreachable:
-            return  # the receiving side reports it
-        except Exception as e:  # noqa: BLE001  # raised again in the main thread
-            self.fault = e
-        try:
-            self._replica.send(self._call, None)
-        except Unreachable:
-            return
-
-    def done(self, number: int) -> Any:
-        self._slots.release()
-        return self.under_way.pop(number)
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._slots.release()
