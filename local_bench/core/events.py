@@ -30,6 +30,8 @@ class TimeCharged:
     phase: str
     n_items: int
     now_ns: int
+    energy_mj: int | None = None
+    """The device's energy in that time, if the worker has read it."""
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,8 @@ class _Session:
 
     def _handle(self, meter: Meter, event: Event) -> None:
         match event:
-            case TimeCharged(phase, n_items, now_ns):
-                meter.charge(phase, n_items, self.label, now_ns)
+            case TimeCharged():
+                meter.charge(**vars(event), model=self.label)
             case ImagesFinished(results):
                 self._commit(meter, results)
             case NumericsSignature(signature):

@@ -76,8 +76,8 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
             match event:
                 case ScoresComputed(rows):
                     run.store.enter_scores("metric", rows)
-                case TimeCharged(phase, n_items, now_ns):
-                    meter.charge(phase, n_items, now_ns=now_ns)
+                case TimeCharged():
+                    meter.charge(**vars(event))
                 case _:
                     show(event, progress)
 

@@ -54,16 +54,22 @@ class Meter:
         self._store = store
         self._cuda_index = cuda_index
         self._energy = EnergyCounter(cuda_index)
-        self.energy_mj: int | None = None
-        """The energy of the next charge, if another process measured it."""
         self._start = self._cursor = start_ns or time.monotonic_ns()
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.session = store.begin_session(now, device)
 
-    def charge(self, phase: str, n_items: int = 0, model: str | None = None, now_ns: int | None = None) -> None:
+    def charge(
+        self,
+        phase: str,
+        n_items: int = 0,
+        model: str | None = None,
+        now_ns: int | None = None,
+        energy_mj: int | None = None,
+    ) -> None:
         """Charge the time since the last charge to `phase`, for `model` or for the whole run.
 
-        `now_ns` is when the phase ended, by the monotonic clock, if another process measured it; defaults to now.
+        `now_ns` is when the phase ended, by the monotonic clock, and `energy_mj` its energy, if another process
+        measured them; they default to now and to the device's own counter.
         """
         assert phase in PHASES, phase
         if now_ns is None:
@@ -76,9 +82,8 @@ class Meter:
             phase,
             model,
             n_items,
-            self._energy.since_last() if self.energy_mj is None else self.energy_mj,
+            self._energy.since_last() if energy_mj is None else energy_mj,
         )
-        self.energy_mj = None
         self._store.enter_time(row, held_ns=now - self._start)
         self._cursor = now
 

@@ -104,15 +104,15 @@ class RayWorker(_Actor):
         """The result of `function(worker_device, *arguments)`."""
         return function(WorkerDevice(self._device, self._setting.workers), *arguments)
 
-    def work(self, work: Work, order: Any, share: list[Any]) -> Iterator[tuple[Event, int | None]]:
-        """Yield (event, millijoules since the last charge) of a share of work."""
+    def work(self, work: Work, order: Any, share: list[Any]) -> Iterator[Event]:
+        """Yield the events of a share of work, with the energy read here."""
         from local_bench.runs.meter import EnergyCounter
 
         energy = EnergyCounter(0 if self._setting.on_gpu else None)
         order = replace(order, device=self._device)
         _check(order)
         for event in work(order, share):
-            yield event, energy.since_last() if isinstance(event, TimeCharged) else None
+            yield replace(event, energy_mj=energy.since_last()) if isinstance(event, TimeCharged) else event
 
 
 def _check(order: WorkOrder | MetricWorkOrder) -> None:

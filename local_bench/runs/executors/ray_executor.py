@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -128,12 +128,11 @@ class RayExecutor:
         if reference is None:
             worker.share = worker.events = None
             return
-        event, energy_mj = self._nodes.get(reference, "the worker", worker.slot)
+        event = self._nodes.get(reference, "the worker", worker.slot)
         assert worker.meter is not None
         self._nodes.usable()
         if isinstance(event, TimeCharged):
-            worker.meter.energy_mj = energy_mj
-            event = TimeCharged(event.phase, event.n_items, event.now_ns + worker.offset_ns)
+            event = replace(event, now_ns=event.now_ns + worker.offset_ns)
         yield worker.meter, event
 
     def _grow(self, n_waiting: int) -> None:
