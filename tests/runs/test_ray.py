@@ -182,7 +182,7 @@ def test_too_many_lost_workers_end_the_run_and_finished_items_are_stored(two_nod
 
 def test_a_fault_of_the_work_itself_is_not_repeated(two_nodes, tmp_path):
     session = Session(tmp_path, two_nodes)
-    with pytest.raises(LocalBenchError, match=r"failed, see .*worker-"):
+    with pytest.raises(LocalBenchError, match=r"failed \(ZeroDivisionError.*, see .*worker-"):
         session.process(fail, shares(1, 2))
     (log,) = (path.read_text() for path in (session.run.path / "logs").glob("worker-*.log"))
     assert "ZeroDivisionError: share of 2" in log

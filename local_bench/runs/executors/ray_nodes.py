@@ -71,7 +71,8 @@ class Nodes:
             log = self.run.logs / f"worker-{slot.host}.log"
             log.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(log, re.sub(r"\x1b\[\d+m", "", str(e)).encode())
-            raise LocalBenchError(f"{worker} on {slot.host} failed, see {log}: finished work is kept") from None
+            fault = f"{repr(e.cause)[:300]}, see {log}"
+            raise LocalBenchError(f"{worker} on {slot.host} failed ({fault}): finished work is kept") from None
 
     def accept(self, slot: Slot, facts: NodeFacts | LocalBenchError) -> bool:
         """Whether a node with these facts, or this error instead of facts, can be used; notes why not."""
