@@ -59,12 +59,6 @@ def test_the_rule_of_a_table_is_the_rule_of_single_decisions():
     assert {why.split()[0] for why in found.unscored.values()} == {"brf", "veq", "lighting", "nothing"}
 
 
-def test_a_missing_column_leaves_open_what_the_others_accept():
-    table = feature_table([[Score("brf", 1.0)], [Score("brf", 4.0)]], ["a"] * 2, [1, 1], ["t", "t"], ("brf",))
-    found = Rule({"brf": 3, "cns": 3}).decisions(table)
-    assert (found.known.tolist(), found.unscored) == ([True, False], {1: "cns was not scored"})
-
-
 def test_the_model_beats_the_majority_class_on_unseen_orders(fitted):
     q = fitted.quality
     assert q.n == 750

@@ -16,9 +16,10 @@ from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.fitting import (
-    enough_to_calibrate,
+    LEAST_VALIDATION,
     fit_calibration,
     fit_held_out,
+    n_of_rarer_class,
     tune_rule,
 )
 from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule, dumps
@@ -73,7 +74,7 @@ def train_on(
         assert kind != "servimage", "it has log-odds"
         fitted = fit_held_out(features, labels, validation, decided, seed=seed)
         usable = decided[validation.known & ~np.isnan(decided)] == 1
-        calibrated = "validation" if enough_to_calibrate(usable) else "training, out of fold"
+        calibrated = "validation" if n_of_rarer_class(usable) >= LEAST_VALIDATION else "training, out of fold"
     labelled = ~np.isnan(images.accepted)
     card = Card(
         kind=kind,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_bench.settle.bootstrap import Statistic, by_content, percentile, task_sums
-from local_bench.settle.discrimination import Bools, auc, pr_auc, quality
+from local_bench.settle.discrimination import Bools, pr_auc, quality
 from local_bench.settle.explain import LEAST_TASKS, auc_interval, resampled_ranking
 from local_bench.settle.intervals import Floats
 
@@ -76,7 +76,7 @@ def evaluate(
         base_rate=calibration.base_rate,
         accuracy=_mean(right, codes, seed),
         balanced_accuracy=_balanced(right, yes, codes, seed),
-        auc=_auc(p, yes, codes, seed),
+        auc=Measured(calibration.auc, *(auc_interval(p, yes, codes, seed, RESAMPLES) or (None, None))),
         pr_auc=_pr_auc(p, yes, codes, seed),
         brier=_mean((p - yes) ** 2, codes, seed),
         ece=Measured(calibration.ece, None, None),
@@ -120,11 +120,6 @@ def _mean(values: Floats | Bools, tasks: NDArray[np.intp], seed: int) -> Measure
 def _balanced(right: Bools, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
     columns = np.column_stack([right & yes, right & ~yes, yes, ~yes]).astype(np.float64)
     return _measured(tasks, columns, lambda sums: (sums[..., :2] / sums[..., 2:]).mean(axis=-1), seed)
-
-
-def _auc(p: Floats, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
-    low, high = auc_interval(p, yes, tasks, seed, RESAMPLES) or (None, None)
-    return Measured(auc(p, yes), low, high)
 
 
 def _pr_auc(p: Floats, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measured:

@@ -6,7 +6,7 @@ reported quality is out-of-fold as well: for each fold, model and calibration ar
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -28,6 +28,10 @@ LEAST_VALIDATION = 40
 training images has a smaller error (scripts/learning_curve.py, 200 annotations: 0.055 against 0.088 for logistic)."""
 LEAST_OF_A_MODEL = 10
 """The same for another model's log-odds, which cannot be computed out of fold."""
+
+
+Fit = Callable[[Features, Bools, int], Rule | ConceptModel]
+"""Fits a predictor to images with all scores, their decisions and a number of folds."""
 
 
 @dataclass(frozen=True)
@@ -57,38 +61,38 @@ def fit_rule(
     return _with_quality(features, labels, folds, seed, lambda used, accepted, _: _rule(used, accepted, thresholds))
 
 
-def _with_quality(
-    features: Features,
-    labels: ArrayLike,
-    folds: int,
-    seed: int,
-    fit: Callable[[Features, Bools, int], Rule | ConceptModel],
-) -> Fitted:
-    used, accepted = _annotated(features, labels)
-    folds = _folds(used, accepted, folds)
-    guesses = np.full(len(accepted), np.nan)
-    for train, test in _splits(used.tasks, accepted, folds, seed):
-        guesses[test] = fit(used.rows(train), accepted[train], folds).probabilities(used.rows(test)).values
-    labelled = ~np.isnan(np.asarray(labels, dtype=np.float64))
+def out_of_fold(features: Features, labels: ArrayLike, *, folds: int = FOLDS, seed: int = 0) -> Floats:
+    """(images,) probabilities, with or without a label, each by a model that was fitted to the labels of other orders;
+    NaN for images without a score. UserError as `fit_concepts`."""
+    return _cross_fitted(features, labels, folds, seed, partial(_fit, seed=seed))[1]
+
+
+def _with_quality(features: Features, labels: ArrayLike, folds: int, seed: int, fit: Fit) -> Fitted:
+    predictor, probabilities = _cross_fitted(features, labels, folds, seed, fit)
+    decisions = np.asarray(labels, dtype=np.float64)
+    labelled = ~np.isnan(decisions)
+    used = labelled & features.known
     return Fitted(
-        fit(used, accepted, folds),
-        quality(guesses, accepted, used.tasks),
-        n_unscored=int(labelled.sum()) - len(accepted),
+        predictor,
+        quality(probabilities[used], decisions[used] >= 0.5, features.tasks[used]),
+        n_unscored=int((labelled & ~features.known).sum()),
         n_unlabelled=int((~labelled).sum()),
     )
 
 
-def out_of_fold(features: Features, labels: ArrayLike, *, folds: int = FOLDS, seed: int = 0) -> Floats:
-    """(images,) probabilities, with or without a label, each by a model that was fitted to the labels of other orders;
-    NaN for images without a score. UserError as `fit_concepts`."""
+def _cross_fitted(
+    features: Features, labels: ArrayLike, folds: int, seed: int, fit: Fit
+) -> tuple[Rule | ConceptModel, Floats]:
+    """The predictor that is fitted to all labels, and probabilities as `out_of_fold`."""
     used, accepted = _annotated(features, labels)
     folds = _folds(used, accepted, folds)
-    probabilities = _fit(used, accepted, folds, seed).probabilities(features).values.copy()
+    predictor = fit(used, accepted, folds)
+    probabilities = predictor.probabilities(features).values.copy()
     for train, test in _splits(used.tasks, accepted, folds, seed):
-        part = _fit(used.rows(train), accepted[train], folds, seed)
         here = np.isin(features.tasks, used.tasks[test])
-        probabilities[here] = part.probabilities(features.rows(here)).values
-    return probabilities
+        of_others = fit(used.rows(train), accepted[train], folds)
+        probabilities[here] = of_others.probabilities(features.rows(here)).values
+    return predictor, probabilities
 
 
 def fit_held_out(
@@ -103,13 +107,11 @@ def fit_held_out(
     accepted or rejected validation images the calibration is fitted out of fold on the training tasks. UserError as
     `fit_concepts`."""
     used, accepted = _annotated(train, train_labels)
-    folds = _folds(used, accepted, FOLDS)
+    fitted = _fit(used, accepted, _folds(used, accepted, FOLDS), seed)
     held, decided = _annotated(validation, validation_labels)
-    if not enough_to_calibrate(decided):
-        return _fit(used, accepted, folds, seed)
-    layout = _layout(used)
-    model = _log_odds(layout.table(used), accepted)
-    return ConceptModel(layout, model, _platt(model.log_odds(layout.table(held)), decided))
+    if n_of_rarer_class(decided) < LEAST_VALIDATION:
+        return fitted
+    return replace(fitted, calibration=_platt(fitted.model.log_odds(fitted.layout.table(held)), decided))
 
 
 def fit_calibration(log_odds: Floats, labels: ArrayLike) -> Calibrated:
@@ -118,7 +120,7 @@ def fit_calibration(log_odds: Floats, labels: ArrayLike) -> Calibrated:
     decisions = np.asarray(labels, dtype=np.float64)
     used = ~np.isnan(decisions) & ~np.isnan(log_odds)
     accepted = decisions[used] >= 0.5
-    if _fewest(accepted) < LEAST_OF_A_MODEL:
+    if n_of_rarer_class(accepted) < LEAST_OF_A_MODEL:
         raise UserError(
             f"the validation tasks have {int(accepted.sum())} accepted and {int((~accepted).sum())} rejected images "
             f"with a prediction, and a calibration needs {LEAST_OF_A_MODEL} of each: annotate more images"
@@ -126,12 +128,8 @@ def fit_calibration(log_odds: Floats, labels: ArrayLike) -> Calibrated:
     return Calibrated(_platt(log_odds[used], accepted))
 
 
-def enough_to_calibrate(accepted: Bools) -> bool:
-    """Whether a calibration can be fitted to these validation images."""
-    return _fewest(accepted) >= LEAST_VALIDATION
-
-
-def _fewest(accepted: Bools) -> int:
+def n_of_rarer_class(accepted: Bools) -> int:
+    """Which decides whether a calibration can be fitted to these validation images (LEAST_VALIDATION)."""
     return min(int(accepted.sum()), int((~accepted).sum()))
 
 
@@ -211,21 +209,15 @@ def _splits(
 
 
 def _fit(features: Features, accepted: Bools, folds: int, seed: int) -> ConceptModel:
-    layout = _layout(features)
+    columns = zip(features.scores.T, features.applies.T, strict=True)
+    means = tuple(float(scores[applies].mean()) if applies.any() else 0.0 for scores, applies in columns)
+    layout = Layout(features.names, means, tuple(sorted(set(features.categories))))
     table = layout.table(features)
     odds = np.full(len(accepted), np.nan)
     for train, test in _splits(features.tasks, accepted, folds, seed):
         odds[test] = _log_odds(table[train], accepted[train]).log_odds(table[test])
     seen = ~np.isnan(odds)
     return ConceptModel(layout, _log_odds(table, accepted), _platt(odds[seen], accepted[seen]))
-
-
-def _layout(features: Features) -> Layout:
-    fill = [
-        float(column[applies].mean()) if applies.any() else 0.0
-        for column, applies in zip(features.scores.T, features.applies.T, strict=True)
-    ]
-    return Layout(features.names, tuple(fill), tuple(sorted(set(features.categories))))
 
 
 def _log_odds(table: Floats, accepted: Bools) -> Linear:

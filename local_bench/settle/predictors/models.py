@@ -5,15 +5,13 @@ no prediction for an image with a missing score (invariant 5); a score that does
 an indicator column.
 """
 
-import json
-import math
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
+from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.identity import canonical_json
 from local_bench.settle.intervals import Floats
@@ -28,30 +26,26 @@ NO_LOG_ODDS = "the model gave no prediction"
 class Rule:
     """Accepted when every score that applies reaches its threshold (`settle.acceptance`)."""
 
-    thresholds: dict[str, float]
-    paid_if_rejected: float | None = None
+    thresholds: dict[str, FiniteFloat]
+    paid_if_rejected: FiniteFloat | None = None
     """Annotated acceptance rate of images that the rule rejects; None without annotations."""
-    paid_if_accepted: float | None = None
+    paid_if_accepted: FiniteFloat | None = None
     kind: Literal["rule"] = "rule"
 
     def decisions(self, features: Features) -> Decisions:
-        rejected, open_ = np.zeros(len(features.tasks), dtype=bool), np.zeros(len(features.tasks), dtype=bool)
-        reasons: dict[int, str] = {}
-        for name, threshold in self.thresholds.items():
-            missing = np.ones(len(features.tasks), dtype=bool)
-            if name in features.names:
-                at = features.names.index(name)
-                rejected |= features.scores[:, at] < threshold  # False for NaN
-                missing = features.applies[:, at] & np.isnan(features.scores[:, at])
-            reasons |= {int(row): f"{name} {NOT_THERE}" for row in np.flatnonzero(missing & ~open_)}
-            open_ |= missing
-        if self.thresholds and set(self.thresholds) <= set(features.names):
-            deciding = [features.names.index(name) for name in self.thresholds]
-            nothing = ~features.applies[:, deciding].any(axis=1)
-            reasons |= {int(row): NOTHING_APPLIES for row in np.flatnonzero(nothing)}
-            open_ |= nothing
-        reasons = {row: why for row, why in reasons.items() if not rejected[row]}
-        return Decisions(~rejected & ~open_, rejected | ~open_, reasons)
+        """`features` has every score of the rule."""
+        columns = [features.names.index(name) for name in self.thresholds]
+        scores, applies = features.scores[:, columns], features.applies[:, columns]
+        rejected = (scores < np.array([*self.thresholds.values()])).any(axis=1)  # False for NaN
+        missing = applies & np.isnan(scores)
+        nothing = np.asarray(~applies.any(axis=1), dtype=bool)
+        open_ = ~rejected & (missing.any(axis=1) | nothing)
+        names = list(self.thresholds)
+        reasons = {
+            int(row): NOTHING_APPLIES if nothing[row] else f"{names[int(missing[row].argmax())]} {NOT_THERE}"
+            for row in np.flatnonzero(open_)
+        }
+        return Decisions(~rejected & ~open_, ~open_, reasons)
 
     def probabilities(self, features: Features) -> Probabilities:
         if self.paid_if_accepted is None or self.paid_if_rejected is None:
@@ -66,13 +60,9 @@ class Layout:
     """Columns of the design matrix: scores, not-applicable indicators, log price, one column per category."""
 
     names: tuple[str, ...]
-    held: tuple[float, ...]
+    held: tuple[FiniteFloat, ...]
     """Values for scores that do not apply."""
     categories: tuple[str, ...]
-
-    @property
-    def n_columns(self) -> int:
-        return 2 * len(self.names) + 1 + len(self.categories)
 
     def table(self, features: Features) -> Floats:
         """Design matrix (images, columns); an unknown category sets no category column. UserError for other scores."""
@@ -97,8 +87,8 @@ class Layout:
 class Linear:
     """Log-odds of a logistic regression."""
 
-    intercept: float
-    coefficients: tuple[float, ...]
+    intercept: FiniteFloat
+    coefficients: tuple[FiniteFloat, ...]
     kind: Literal["linear"] = "linear"
 
     def log_odds(self, table: Floats) -> Floats:
@@ -112,9 +102,9 @@ class Linear:
 class Platt:
     """Linear calibration of the log-odds (Platt 1999)."""
 
-    slope: float
+    slope: FiniteFloat
     """At least 0, so calibration preserves the ranking."""
-    intercept: float
+    intercept: FiniteFloat
     kind: Literal["platt"] = "platt"
 
     def probabilities(self, log_odds: Floats) -> Floats:
@@ -129,11 +119,12 @@ class ConceptModel:
     model: Linear
     calibration: Platt
     kind: Literal["concepts"] = "concepts"
-    cut: float = field(default=0.5)
+    cut: FiniteFloat = 0.5
     """From which probability an image counts as paid for."""
 
     def __post_init__(self) -> None:
-        columns, used = self.layout.n_columns, len(self.model.coefficients)
+        columns = 2 * len(self.layout.names) + 1 + len(self.layout.categories)
+        used = len(self.model.coefficients)
         if used != columns:
             raise UserError(f"the predictor's model reads {used} columns and its layout makes {columns}: fit it again")
 
@@ -153,7 +144,7 @@ class Calibrated:
 
     calibration: Platt
     kind: Literal["calibrated"] = "calibrated"
-    cut: float = field(default=0.5)
+    cut: FiniteFloat = 0.5
 
     def probabilities(self, log_odds: Floats) -> Probabilities:
         """`log_odds` (images,): NaN where the model gives none."""
@@ -164,7 +155,7 @@ class Calibrated:
 
 
 AnyPredictor = Rule | ConceptModel | Calibrated
-Stored = Annotated[AnyPredictor, Field(discriminator="kind")]
+_STORED: TypeAdapter[AnyPredictor] = TypeAdapter(Annotated[AnyPredictor, Field(discriminator="kind")])
 
 
 def dumps(predictor: AnyPredictor) -> str:
@@ -175,26 +166,11 @@ def dumps(predictor: AnyPredictor) -> str:
 def loads(text: str) -> AnyPredictor:
     """Parse the output of `dumps`. UserError for anything else."""
     try:
-        json.loads(text, parse_constant=_no_constant, parse_float=_finite)
-        return _adapter().validate_json(text, strict=True)
+        strictjson.loads(text)  # refuses what pydantic reads: NaN, duplicate keys
+        return _STORED.validate_json(text, strict=True)
     except ValidationError as e:
         first = e.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError(f"not a predictor ({where or 'JSON'}: {first['msg']}): fit it again") from None
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
         raise UserError(f"not a predictor ({e}): fit it again") from None
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(float(text)):
-        raise ValueError(f"{text} is too large")
-    return float(text)
-
-
-@cache
-def _adapter() -> "TypeAdapter[AnyPredictor]":
-    return TypeAdapter(Stored)
