@@ -21,7 +21,7 @@ import yaml
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from local_bench.core.packages import versions
-from local_bench.judges.payment.adapters import checkpoint_gradients
+from local_bench.judges.payment.backbone import checkpoint_gradients
 from local_bench.judges.payment.config import PaymentConfig, load_payment_config
 from local_bench.judges.payment.inputs import Batch
 from local_bench.judges.payment.network import PaymentNetwork, concept_loss

@@ -28,9 +28,8 @@ import numpy as np
 from examples.miniature.printshop.damage import KINDS as DAMAGE
 from examples.miniature.printshop.damage import damage
 from examples.miniature.printshop.sampling import choose, sample_scene
-from local_bench.analysis.predictors.card import KINDS
+from local_bench.analysis.predictors.card import KINDS, Inputs
 from local_bench.analysis.predictors.images import LabelledImage, LabelledImages, table_of
-from local_bench.analysis.predictors.inputs import Inputs
 from local_bench.analysis.predictors.predictions import outputs
 from local_bench.analysis.predictors.training import train_on
 from local_bench.core.identity import digest

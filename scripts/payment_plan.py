@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from local_bench.judges.payment.adapters import DECISION, QUALITY, TARGETS
+from local_bench.judges.payment.backbone import DECISION, QUALITY, TARGETS
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.network import PaymentNetwork
 from local_bench.models.gpus import Gpu

@@ -85,7 +85,7 @@ def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
     """Analyse the annotations in `people` (`load_annotations`; their `overall` decides). UserError if they cannot be
     read."""
     thresholds = thresholds_of(run.config)
-    images = _labelled(run, people, thresholds)
+    images = _labelled(run, people)
     concepts = images.features(tuple(thresholds))
     others = images.others(thresholds)
     models = np.array([row.candidate.model for row in images.rows], dtype=object)
@@ -130,7 +130,7 @@ def explained_alike(run: RunDir, people: Path) -> tuple[list[Explained], list[st
     the names of the scores that are left out, because they do not apply to every annotated image or were not computed
     for it. Raises as `payment`."""
     thresholds = thresholds_of(run.config)
-    images = _labelled(run, people, thresholds)
+    images = _labelled(run, people)
     names = [*thresholds, *images.others(thresholds)]
     labelled, table = ~np.isnan(images.labels), images.features(names)
     computed = np.array([[name in row for name in names] for row in images.scores], dtype=bool).reshape(-1, len(names))
@@ -150,7 +150,7 @@ def predicted(run: RunDir, people: Path) -> dict[str, bool | None]:
     annotations of the other tasks, so that no image is predicted by a model that has its task's labels; None if a score
     is missing (ServImage, sec. G.2, table 9). UserError if there are too few annotations."""
     thresholds = thresholds_of(run.config)
-    images = _labelled(run, people, thresholds)
+    images = _labelled(run, people)
     probabilities = out_of_fold(images.features(tuple(thresholds)), images.labels)
     return {
         row.candidate.work_id: None if np.isnan(p) else bool(p >= 0.5)
@@ -174,7 +174,7 @@ def rejected(run: RunDir, people: Path) -> dict[str, RejectedImage]:
     """Dimension -> among the rejected images whose lowest score is in this dimension, the one with the lowest score;
     the first by work id in case of ties. Raises as `payment`."""
     thresholds = thresholds_of(run.config)
-    images = _labelled(run, people, thresholds)
+    images = _labelled(run, people)
     table = images.features(images.dimensions(thresholds))
     worst: dict[str, RejectedImage] = {}
     for i, dimension in enumerate(dominant(table)):
@@ -188,10 +188,10 @@ def rejected(run: RunDir, people: Path) -> dict[str, RejectedImage]:
     return {name: worst[name] for name in table.names if name in worst}
 
 
-def _labelled(run: RunDir, people: Path, thresholds: Mapping[str, float]) -> "_Images":
+def _labelled(run: RunDir, people: Path) -> "_Images":
     """The images with their annotations."""
     scores = run.store.scores_by_candidate()
-    annotations = _annotations(run, people, thresholds, scores)
+    annotations = annotated_by_people(run, people, scores)
     decided = annotations.decisions()
     outcomes = run.store.outcomes(counted_attempt(run.config))
     rows = sorted((row for row in outcomes if row.candidate.image), key=lambda row: row.candidate.work_id)
@@ -203,20 +203,19 @@ def _labelled(run: RunDir, people: Path, thresholds: Mapping[str, float]) -> "_I
     )
 
 
-def annotated_by_people(run: RunDir, people: Path) -> Annotations:
-    """The annotations in `people` (`load_annotations`). UserError if they cannot be read."""
-    return _annotations(run, people, thresholds_of(run.config), run.store.scores_by_candidate())
+def annotated_by_people(
+    run: RunDir, people: Path, scores: Mapping[str, Mapping[str, Score]] | None = None
+) -> Annotations:
+    """The annotations in `people` (`load_annotations`); `scores` are those of the run if they have been read. UserError
+    if the annotations cannot be read."""
+    by_candidate = run.store.scores_by_candidate() if scores is None else scores
+    thresholds = thresholds_of(run.config)
+    applies = {
+        w: {name for name, s in of.items() if s.applies and name in thresholds} for w, of in by_candidate.items()
+    }
+    return load_annotations(people, run, applies)
 
 
 def decided_by_people(run: RunDir, people: Path) -> dict[str, bool]:
     """Work id -> the annotators' consensus decision, where there is one. Raises as `annotated_by_people`."""
     return annotated_by_people(run, people).decisions()
-
-
-def _annotations(
-    run: RunDir, people: Path, thresholds: Mapping[str, float], scores: Mapping[str, Mapping[str, Score]]
-) -> Annotations:
-    applies = {
-        w: {s.name for s in by_name.values() if s.applies and s.name in thresholds} for w, by_name in scores.items()
-    }
-    return load_annotations(people, run, applies)

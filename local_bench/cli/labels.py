@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from local_bench.cli.output import say
-from local_bench.cli.predictor import CALIBRATED_NOTE, EXPECTED_NOTE, expected_cells, expected_json
+from local_bench.cli.predictor import (
+    CALIBRATED_NOTE,
+    EXPECTED_NOTE,
+    expected_cells,
+    expected_json,
+    settled_text,
+    used_tasks_note,
+)
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
 from local_bench.core.table import Column
@@ -90,14 +97,10 @@ class LabelOptions:
         if self.predictor is None:
             return "", {}
         from local_bench.analysis.people_settlement import settled_by_predictions
-        from local_bench.analysis.predictors.card import load
-        from local_bench.analysis.predictors.predictions import n_used_tasks, predictions
-        from local_bench.cli.predictor import expected_json, settled_text, used_tasks_note
-        from local_bench.runs.payment import model_log_odds
+        from local_bench.analysis.predictors.predictions import n_used_tasks, predicted_by
 
-        card = load(self.predictor)
-        odds = model_log_odds(card.kind, [run], self.predictor)
-        settled = settled_by_predictions(run, predictions(card, run, self.other_judge, odds))
+        card, lines = predicted_by(self.predictor, run, self.other_judge)
+        settled = settled_by_predictions(run, lines)
         n_used, n_tasks = n_used_tasks(card, run)
         if n_used:
             say(used_tasks_note(n_used, n_tasks))

@@ -240,17 +240,14 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
     """Predict payment for every image of RUN.
 
     `settle RUN --predictor DIR` turns the predictions into revenue."""
-    from local_bench.analysis.predictors.card import load
-    from local_bench.analysis.predictors.predictions import n_used_tasks, predictions
-    from local_bench.runs.payment import model_log_odds
+    from local_bench.analysis.predictors.predictions import n_used_tasks, predicted_by
     from local_bench.runs.prediction_file import check_new_file, write_predictions
     from local_bench.runs.rundir import RunDir
 
-    card = load(folder)
     if out is not None:
         check_new_file(out)
     with RunDir.open(run_dir) as run:
-        lines = predictions(card, run, other_judge, model_log_odds(card.kind, [run], folder))
+        card, lines = predicted_by(folder, run, other_judge)
         n_used, n_tasks = n_used_tasks(card, run)
     if out is not None:
         write_predictions(lines, out)

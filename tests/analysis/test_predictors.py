@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from local_bench.analysis.people_settlement import settled_by_predictions
-from local_bench.analysis.predictors.card import load, save
+from local_bench.analysis.predictors.card import inputs_of, load, save
 from local_bench.analysis.predictors.evaluation import MAJORITY, RUN_RULE, TUNED_RULE, report, report_on
 from local_bench.analysis.predictors.images import labelled_images
-from local_bench.analysis.predictors.inputs import inputs_of
 from local_bench.analysis.predictors.predictions import n_used_tasks, predictions
 from local_bench.analysis.predictors.training import train, train_on
 from local_bench.core.errors import UserError

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from local_bench.analysis.predictors.images import labelled_images
 from local_bench.cli.main import main
 from local_bench.core.types import Verdict
-from local_bench.judges.payment.artefact import CARD
+from local_bench.judges.payment.artefact import Card
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.examples import Example
 from local_bench.judges.payment.predict import NOT_JUDGED, load
@@ -98,7 +98,7 @@ def test_both_stages_train_on_a_run_and_predict_another(runs: tuple[Path, Path],
         seed = next(seed for seed in range(50) if _usable(examples_of(run, decided(run), seed)))
         settings = tiny.config(seed=seed, stage1=stage, stage2=stage, measured=True, max_tokens=4096, image_pixels=4096)
         card = train_payment_model([run], [decided(run)], settings, tmp_path / "model", device="cpu")
-        assert (tmp_path / "model" / CARD).is_file()
+        assert (tmp_path / "model" / Card.FILE).is_file()
         assert card.measured_names == list(MEASURED)
         found = log_odds_of([other], tmp_path / "model", device="cpu")
         odds = log_odds_of([run, other], tmp_path / "model", device="cpu")
@@ -144,7 +144,7 @@ def test_the_commands_train_evaluate_apply_and_settle(tmp_path: Path, capsys: py
     model = ("--kind", "servimage", "--model", tmp_path / "tiny.yaml", "--row", "frozen", "--seed", seed)
     trained = printed("predictor", "train", runs[0], *annotations, "--out", out, *model)
     assert trained["kind"] == "servimage"
-    assert (out / "model" / CARD).is_file()
+    assert (out / "model" / Card.FILE).is_file()
     found = printed("predictor", "evaluate", out, runs[0], *annotations)
     assert found["rows"][-1]["name"] == "predictor (servimage)"
     assert found["rows"][-1]["accuracy"]["value"] is not None

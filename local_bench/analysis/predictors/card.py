@@ -1,31 +1,38 @@
-"""A trained predictor: a folder with one file, `predictor.json`; for the kind `servimage` also the folder `model`.
+"""A trained predictor: a folder with one file, `predictor.json`; for the kind `servimage` also the folder `model`; and
+whether a run has what it reads.
 
 It has the fitted numbers, the two baselines that every evaluation compares with (the majority and the tuned threshold
 rule), what the inputs are (scores, judges, rubrics), what it was trained on, and a digest of all of that.
 """
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from local_bench.analysis.predictors.inputs import Inputs
-from local_bench.core import strictjson
 from local_bench.core.errors import UserError
-from local_bench.core.files import is_file, read_text
-from local_bench.core.identity import digest
-from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.core.storage import storage_errors
 from local_bench.core.yamlfile import Strict
+from local_bench.judges.payment.signed import Signed
+from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.payment import MODEL
+from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule, loads
 
-FILE = "predictor.json"
-FORMAT = 1
-MAX_BYTES = 64_000_000
 Kind = Literal["rule", "logistic", "servimage"]
 KINDS: tuple[Kind, ...] = ("rule", "logistic")
 """The kinds that are fitted to scores alone."""
+
+
+class Inputs(Strict):
+    """The scores, and what they were made with."""
+
+    scores: list[str]
+    judges: list[str]
+    """Digests of the judges that gave the scores."""
+    rubrics: list[tuple[str, str]]
+    """(rubric, sha256)"""
 
 
 class TrainedOn(Strict):
@@ -42,10 +49,12 @@ class TrainedOn(Strict):
     calibrated_on: Literal["validation", "training, out of fold", "nothing"]
 
 
-class Card(Strict):
+class Card(Signed):
     """The contents of `predictor.json`."""
 
-    format: int = FORMAT
+    FILE = "predictor.json"
+    WHAT = "predictor"
+
     kind: Kind
     predictor: str
     tuned_rule: str
@@ -58,11 +67,6 @@ class Card(Strict):
     calibration: Literal["platt"] = "platt"
     seed: int
     libraries: dict[str, str]
-    sha256: str = ""
-    """Of everything else."""
-
-    def digest(self) -> str:
-        return digest(self.model_dump(mode="json", exclude={"sha256"}))
 
     @property
     def used_tasks(self) -> set[str]:
@@ -80,30 +84,12 @@ def check_folder(folder: Path) -> None:
 def save(card: Card, folder: Path) -> Path:
     """Write the predictor to a new or empty folder. UserError for another."""
     check_folder(folder)
-    file = folder / FILE
-    write_atomic(file, (json.dumps(card.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode())
-    return file
+    return card.write(folder)
 
 
 def load(folder: Path) -> Card:
     """Read a predictor. UserError if it is missing, damaged or altered."""
-    file = folder / FILE
-    if not is_file(file):
-        raise UserError(f"{folder} has no {FILE}: give a folder written by `local-bench predictor train`")
-    text = read_text(file, UserError, missing="train it again", max_bytes=MAX_BYTES)
-    try:
-        strictjson.loads(text)  # its errors
-        card = Card.model_validate_json(text)  # pairs are arrays in JSON only
-        altered = card.sha256 != card.digest()
-    except ValidationError as e:
-        where = ".".join(map(str, e.errors()[0]["loc"])) or "contents"
-        raise UserError(f"{file} is not a predictor ({where}: {e.errors()[0]['msg']}): train it again") from None
-    except ValueError as e:
-        raise UserError(f"{file} is not JSON ({str(e)[:200]}): train the predictor again") from None
-    if card.format != FORMAT:
-        raise UserError(f"{file} has format {card.format}, and this release reads {FORMAT}: train it again")
-    if altered:
-        raise UserError(f"{file} was altered after training (its digest differs): train it again")
+    card, file = Card.read(folder), folder / Card.FILE
     if set(card.trained_on.tasks) != {"train", "validation", "test"}:
         raise UserError(f"{file} does not list the tasks of its three splits: train it again")
     for text in (card.predictor, card.tuned_rule, *([card.rule] if card.rule else [])):
@@ -118,3 +104,57 @@ def _check_names(predictor: Rule | ConceptModel | Calibrated, inputs: Inputs, fi
     unknown = sorted(names - set(inputs.scores))
     if unknown:
         raise UserError(f"{file} reads the score {unknown[0]!r}, which is not among its inputs: train it again")
+
+
+def inputs_of(run: RunDir) -> Inputs:
+    """The scores that decide in `run`, its judges, and the rubrics of its verdicts."""
+    judges = run.store.json_meta("judges") or {}
+    rubrics = sorted({(row.rubric, row.rubric_sha256) for row in run.store.rubric_versions()})
+    return Inputs(scores=list(thresholds_of(run.config)), judges=sorted(judges), rubrics=rubrics)
+
+
+def same_inputs(runs: Sequence[RunDir]) -> Inputs:
+    """The inputs of all runs. UserError if they differ."""
+    first = inputs_of(runs[0])
+    for run in runs[1:]:
+        of_run = inputs_of(run)
+        than, hint = f"from {runs[0].path}", "train on runs with the same judges and rubrics"
+        _refuse_judges(first, of_run, run.path, than, hint)
+        if set(of_run.scores) != set(first.scores):
+            raise UserError(
+                f"{run.path} is decided by {', '.join(of_run.scores)} and {runs[0].path} by {', '.join(first.scores)}: "
+                "train on runs that are decided by the same scores"
+            )
+    return first
+
+
+def check_inputs(expected: Inputs, run: RunDir, other_judge: bool = False) -> None:
+    """UserError if `run` lacks one of the scores, or, without `other_judge`, has another judge or other rubrics."""
+    names = {name for _, name in run.store.score_names()}
+    missing = next((name for name in expected.scores if name not in names), None)
+    if missing is not None:
+        raise UserError(f"{run.path} has no score {missing!r}, which the predictor reads: train one on such runs")
+    if not other_judge:
+        hint = "train a predictor on such runs, or add --other-judge (reproduce: --allow-unlike) to use this one anyway"
+        _refuse_judges(expected, inputs_of(run), run.path, "from those that the predictor was trained with", hint)
+
+
+def judges_differ(expected: Inputs, run: RunDir) -> bool:
+    """Whether `run` has another judge or other rubrics, so that `check_inputs` refuses it without `other_judge`."""
+    return _difference(expected, inputs_of(run), run.path) is not None
+
+
+def _refuse_judges(expected: Inputs, actual: Inputs, path: Path, than: str, hint: str) -> None:
+    difference = _difference(expected, actual, path)
+    if difference is not None:
+        raise UserError(f"{difference} {than}: {hint}")
+
+
+def _difference(expected: Inputs, actual: Inputs, path: Path) -> str | None:
+    """The beginning of a sentence that says what differs."""
+    if expected.judges != actual.judges:
+        return f"the judges of {path} differ"
+    theirs, ours = set(expected.rubrics), set(actual.rubrics)
+    both = {name for name, _ in theirs} & {name for name, _ in ours}
+    different = next((name for name, sha in sorted(ours - theirs) if name in both), None)
+    return None if different is None else f"the rubric {different} of {path} differs"

@@ -1,12 +1,12 @@
 """ServImage_Dataset: statistics, filtering of label noise, and predictors trained on it (ServImage, app. F)."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from local_bench.analysis.predictors.card import Inputs
 from local_bench.analysis.predictors.images import LabelledImage, LabelledImages, table_of
-from local_bench.analysis.predictors.inputs import Inputs
 from local_bench.core.identity import digest
 from local_bench.settle.explain import Explained, explained
 from local_bench.settle.intervals import Floats
@@ -77,15 +77,16 @@ def doubtful(images: LabelledImages, least_confidence: float, seed: int = 0) -> 
 
 def without(images: LabelledImages, left_out: Floats) -> LabelledImages:
     """The images without these (mask)."""
-    kept = np.flatnonzero(~left_out.astype(bool))
-    keys = [images.keys[int(i)] for i in kept]
-    return LabelledImages(
-        images.features.rows(kept),
-        images.accepted[kept],
-        tuple(images.splits[int(i)] for i in kept),
-        tuple(images.tasks[int(i)] for i in kept),
-        tuple(keys),
-        digest([images.manifest_sha256, keys]),
+    kept = np.flatnonzero(~left_out.astype(bool)).tolist()
+    keys = [images.keys[i] for i in kept]
+    return replace(
+        images,
+        features=images.features.rows(np.array(kept, dtype=np.intp)),
+        accepted=images.accepted[kept],
+        splits=tuple(images.splits[i] for i in kept),
+        tasks=tuple(images.tasks[i] for i in kept),
+        keys=tuple(keys),
+        manifest_sha256=digest([images.manifest_sha256, keys]),
     )
 
 

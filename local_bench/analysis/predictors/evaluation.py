@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from local_bench.analysis.predictors.card import Card
+from local_bench.analysis.predictors.card import Card, check_inputs
 from local_bench.analysis.predictors.images import LabelledImages, labelled_images
-from local_bench.analysis.predictors.inputs import check_inputs
 from local_bench.analysis.predictors.predictions import outputs
 from local_bench.core.errors import UserError
 from local_bench.runs.prediction_file import PredictionFile

@@ -1,15 +1,16 @@
 """Predictions of payment for the images of a run."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from local_bench.analysis.payment import features_of
-from local_bench.analysis.predictors.card import Card
-from local_bench.analysis.predictors.inputs import check_inputs
+from local_bench.analysis.predictors.card import Card, check_inputs, load
 from local_bench.analysis.predictors.training import odds_of
 from local_bench.core.errors import UserError
+from local_bench.runs.payment import model_log_odds
 from local_bench.runs.prediction_file import PredictionLine, columns_of
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.features import Features
@@ -62,6 +63,12 @@ def predictions(
             predicted = {"unscored": decided.unscored.get(i) or probabilities.unscored[i]}
         lines.append(PredictionLine(**columns_of(row.candidate), **predicted, source=f"predictor ({card.kind})"))
     return lines
+
+
+def predicted_by(folder: Path, run: RunDir, other_judge: bool = False) -> tuple[Card, list[PredictionLine]]:
+    """The predictor in `folder` and its predictions for every image of `run`; UserError as `load` and `predictions`."""
+    card = load(folder)
+    return card, predictions(card, run, other_judge, model_log_odds(card.kind, [run], folder))
 
 
 def n_used_tasks(card: Card, run: RunDir) -> tuple[int, int]:

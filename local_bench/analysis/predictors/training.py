@@ -7,9 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from local_bench.analysis.predictors.card import Card, Kind, TrainedOn
+from local_bench.analysis.predictors.card import Card, Inputs, Kind, TrainedOn, same_inputs
 from local_bench.analysis.predictors.images import LabelledImages, labelled_images
-from local_bench.analysis.predictors.inputs import Inputs, same_inputs
 from local_bench.core import __version__
 from local_bench.core.errors import UserError
 from local_bench.runs.acceptance import thresholds_of
@@ -76,7 +75,7 @@ def train_on(
         usable = decided[validation.known & ~np.isnan(decided)] == 1
         calibrated = "validation" if n_of_rarer_class(usable) >= LEAST_VALIDATION else "training, out of fold"
     labelled = ~np.isnan(images.accepted)
-    card = Card(
+    return Card(
         kind=kind,
         predictor=dumps(fitted),
         tuned_rule=dumps(tuned),
@@ -97,8 +96,7 @@ def train_on(
         ),
         seed=seed,
         libraries={"local-bench": __version__, "numpy": np.__version__, "scikit-learn": version("scikit-learn")},
-    )
-    return card.model_copy(update={"sha256": card.digest()})
+    ).signed()
 
 
 def odds_of(log_odds: Mapping[str, float], keys: Sequence[str]) -> Floats:

@@ -5,17 +5,17 @@ The card has the digests of everything that a prediction depends on; `load_card`
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter
 from torch import nn
 
-from local_bench.core import __version__, strictjson
+from local_bench.core import __version__
 from local_bench.core.errors import UserError, WeightsError
 from local_bench.core.files import is_file
 from local_bench.core.identity import digest
@@ -24,8 +24,11 @@ from local_bench.core.tensors import load_tensors, open_tensors
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.inputs import CAPTIONS
-from local_bench.models.digests import file_sha256
+from local_bench.judges.payment.signed import Signed
+from local_bench.models.digests import file_digests, file_sha256
+from local_bench.models.weights import weights_digest
 
+CHECKPOINTS = "checkpoints"
 CHECKPOINT, CONSTANTS = "checkpoint.safetensors", "constants.safetensors"
 _KEY = "progress"
 State = dict[str, torch.Tensor]
@@ -40,17 +43,19 @@ class Progress:
     stage: int = 1
     step: int = 0
     """Optimiser steps done in this stage."""
-    best: float | None = None
-    """Lowest validation loss in this stage."""
-    best_step: int = 0
-    waited: int = 0
-    """Evaluations since then."""
     finished: bool = False
-    history: tuple[dict[str, float], ...] = field(default=())
+    history: tuple[dict[str, float], ...] = ()
     """One entry per evaluation: stage, step, training and validation loss."""
 
-    def next_stage(self) -> "Progress":
-        return replace(self, stage=self.stage + 1, step=0, best=None, best_step=0, waited=0)
+    @property
+    def losses(self) -> list[float]:
+        """Validation losses in this stage."""
+        return [entry["validation"] for entry in self.history if entry["stage"] == self.stage and "validation" in entry]
+
+    @property
+    def waited(self) -> int:
+        """Evaluations of this stage since the lowest validation loss."""
+        return len(self.losses) - 1 - self.losses.index(min(self.losses)) if self.losses else 0
 
 
 def save_tensors(path: Path, tensors: State, metadata: dict[str, str] | None = None) -> None:
@@ -74,12 +79,9 @@ def load_checkpoint(folder: Path, fingerprint: str) -> tuple[Progress, dict[str,
         return None
     try:
         with open_tensors(path) as file:
-            text = (file.metadata() or {}).get(_KEY, "")
-        data = strictjson.loads(text)
+            progress = TypeAdapter(Progress).validate_json((file.metadata() or {}).get(_KEY, ""))
         tensors = load_tensors(path)
-        data["history"] = tuple(data["history"])
-        progress = Progress(**data)
-    except (WeightsError, KeyError, ValueError, TypeError):
+    except (WeightsError, ValueError):
         raise UserError(f"{path} is damaged: remove it to train from the start") from None
     if progress.fingerprint != fingerprint:
         raise UserError(
@@ -124,9 +126,7 @@ def remove_checkpoints(folder: Path) -> None:
         folder.rmdir()
 
 
-CARD = "card.json"
 ADAPTERS, HEADS = "adapters.safetensors", "heads.safetensors"
-FORMAT = 1
 
 
 class Base(Strict):
@@ -150,10 +150,12 @@ class TrainedOn(Strict):
     """Tasks by split."""
 
 
-class Card(Strict):
+class Card(Signed):
     """The contents of `card.json`."""
 
-    format: int = FORMAT
+    FILE = "card.json"
+    WHAT = "payment model"
+
     kind: Literal["servimage"] = "servimage"
     base: Base
     config: PaymentConfig
@@ -169,11 +171,14 @@ class Card(Strict):
     metrics: dict[str, Any]
     files: dict[str, str] = Field(default={})
     """File -> sha256."""
-    sha256: str = ""
-    """Of everything else."""
 
-    def digest(self) -> str:
-        return digest(self.model_dump(mode="json", exclude={"sha256"}))
+
+def base_of(card: str, folder: Path) -> Base:
+    """The backbone `card` with its files in `folder`: the digests of the weights with all files that the model is
+    loaded from, and of the processor's files alone."""
+    names = sorted(p.name for p in folder.iterdir() if p.suffix in (".json", ".jinja", ".txt") and p.is_file())
+    processor = [name for name in names if not name.endswith(".index.json") and name != "config.json"]
+    return Base(card=card, weights=weights_digest(folder), processor=digest(file_digests(folder, processor)))
 
 
 def prompt_digest(config: PaymentConfig) -> str:
@@ -194,17 +199,14 @@ def save_artefact(folder: Path, card: Card, state: State) -> Card:
     for name, tensors in parts.items():
         save_tensors(folder / name, tensors)
         files[name] = file_sha256(folder / name)
-    card = card.model_copy(update={"files": files, "prompt_sha256": prompt_digest(card.config)})
-    card = card.model_copy(update={"sha256": card.digest()})
-    write_atomic(
-        folder / CARD, (json.dumps(card.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
-    )
+    card = card.model_copy(update={"files": files, "prompt_sha256": prompt_digest(card.config)}).signed()
+    card.write(folder)
     return card
 
 
 def prepare_folder(folder: Path) -> None:
     """UserError if `folder` has files that are not of a training."""
-    own = {CARD, ADAPTERS, HEADS, "checkpoints"}
+    own = {Card.FILE, ADAPTERS, HEADS, CHECKPOINTS}
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         other = sorted(path.name for path in folder.iterdir() if path.name not in own and not path.name.startswith("."))
@@ -215,7 +217,7 @@ def prepare_folder(folder: Path) -> None:
 def finished(folder: Path, config: PaymentConfig, base: Base, manifest: str) -> Card | None:
     """The card of a finished training of the same settings, data and weights in `folder`; None if there is none.
     UserError if it is of another one."""
-    if not (folder / CARD).is_file():
+    if not (folder / Card.FILE).is_file():
         return None
     card = load_card(folder)
     if (card.config, card.base, card.trained_on.manifest_sha256) != (config, base, manifest):
@@ -225,19 +227,7 @@ def finished(folder: Path, config: PaymentConfig, base: Base, manifest: str) -> 
 
 def load_card(folder: Path) -> Card:
     """Read and check the card and the files' digests. UserError if the artefact is missing, damaged or altered."""
-    file = folder / CARD
-    if not is_file(file):
-        raise UserError(f"{folder} has no {CARD}: give a folder written by `local-bench predictor train`")
-    data = strictjson.read(file, UserError, missing="train the model again")
-    try:
-        card = Card.model_validate(data)
-    except ValidationError as e:
-        where = ".".join(map(str, e.errors()[0]["loc"])) or "contents"
-        raise UserError(f"{file} is not a payment model ({where}: {e.errors()[0]['msg']}): train it again") from None
-    if card.format != FORMAT:
-        raise UserError(f"{file} has format {card.format}, and this release reads {FORMAT}: train the model again")
-    if card.sha256 != card.digest():
-        raise UserError(f"{file} was altered after training: its contents differ from its digest")
+    card = Card.read(folder)
     for name in (ADAPTERS, HEADS):
         path = folder / name
         if not path.is_file() or file_sha256(path) != card.files.get(name):
@@ -246,7 +236,7 @@ def load_card(folder: Path) -> Card:
     return card
 
 
-def check(card: Card, base: Base, other_libraries: bool = False) -> None:
+def check(card: Card, base: Base) -> None:
     """UserError with the first difference between what the model was trained with and what is here."""
     for name, value in base.model_dump().items():
         if getattr(card.base, name) != value:
@@ -257,10 +247,10 @@ def check(card: Card, base: Base, other_libraries: bool = False) -> None:
         raise UserError("the prompt of this release differs from that of the training: train the payment model again")
     here = libraries()
     other = next((name for name, of in card.libraries.items() if here.get(name) != of), None)
-    if other is not None and not other_libraries:
+    if other is not None:
         raise UserError(
             f"the payment model was trained with {other} {card.libraries[other]}, and this is {here.get(other)}: "
-            "install that version, or allow other libraries"
+            "install that version, or train it again"
         )
 
 

@@ -11,13 +11,22 @@ The first two do not change during stage 2 (`constants`) and are computed once p
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import nn
 
-from local_bench.judges.payment.adapters import DECISION, QUALITY, activate, attach, has_adapters, hidden
+from local_bench.judges.payment.backbone import (
+    DECISION,
+    QUALITY,
+    activate,
+    attach,
+    has_adapters,
+    hidden,
+    load_backbone,
+)
 from local_bench.judges.payment.config import PaymentConfig, Pooling
 from local_bench.judges.payment.examples import CONCEPTS, DIMENSIONS, HIGHEST, Example
 from local_bench.judges.payment.inputs import Batch
@@ -209,6 +218,15 @@ class PaymentNetwork(nn.Module):
         missing = [name for name in missing if is_own(name)]
         if missing or unexpected:
             raise RuntimeError(f"missing {missing[:1]}, unexpected {unexpected[:1]}")
+
+
+def load_network(
+    folder: Path, config: PaymentConfig, n_measured: int, device: torch.device, precision: str, seed: int = 0
+) -> PaymentNetwork:
+    """The backbone in `folder` with adapters and heads, whose random weights follow from the seed. WeightsError."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return PaymentNetwork(load_backbone(folder, device, precision), config, n_measured).to(device)
 
 
 def is_own(name: str) -> bool:

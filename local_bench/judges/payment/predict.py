@@ -10,16 +10,11 @@ from typing import Any
 import torch
 
 from local_bench.core.errors import ImageError, UserError
-from local_bench.judges.payment.artefact import Base, Card, check, load_card, load_state
-from local_bench.judges.payment.backbone import (
-    base_digests,
-    device_of,
-    load_backbone,
-    load_processor,
-)
+from local_bench.judges.payment.artefact import Card, base_of, check, load_card, load_state
+from local_bench.judges.payment.backbone import device_of, load_processor
 from local_bench.judges.payment.examples import CONCEPTS, Example, Load
 from local_bench.judges.payment.inputs import Encoder, TooLong
-from local_bench.judges.payment.network import PaymentNetwork
+from local_bench.judges.payment.network import PaymentNetwork, load_network
 from local_bench.models.weights import resolve
 
 NOT_JUDGED = "no judge has scored it, and the payment model reads a judge's scores"
@@ -76,18 +71,14 @@ class PaymentModel:
         return self.card.precision == "bfloat16" and self.device.type == "cuda"
 
 
-def load(
-    artefact: Path, *, weights: str | None = None, device: str = "auto", other_libraries: bool = False
-) -> PaymentModel:
-    """Load a trained model. UserError if a byte of it was altered, or if the backbone, its processor, the prompt or,
-    without `other_libraries`, a library differs from the training's."""
+def load(artefact: Path, *, device: str = "auto") -> PaymentModel:
+    """Load a trained model. UserError if a byte of it was altered, or if the backbone, its processor, the prompt or a
+    library differs from the training's."""
     card = load_card(artefact)
-    folder = resolve(card.config.judge, weights)
-    check(card, Base(card=card.config.card, **base_digests(folder)), other_libraries)
+    folder = resolve(card.config.judge)
+    check(card, base_of(card.config.card, folder))
     torch_device = device_of(device)
-    with torch.random.fork_rng():
-        base = load_backbone(folder, torch_device, card.precision)
-        network = PaymentNetwork(base, card.config, len(card.measured_names)).to(torch_device)
+    network = load_network(folder, card.config, len(card.measured_names), torch_device, card.precision)
     try:
         network.load_trained(load_state(artefact))
     except RuntimeError as e:

@@ -7,7 +7,7 @@ whether the training was interrupted or not. `accelerate launch` (or `torchrun`)
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ from torch import nn
 
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.identity import digest
-from local_bench.judges.payment.adapters import checkpoint_gradients
 from local_bench.judges.payment.artefact import (
+    CHECKPOINTS,
     CONSTANTS,
     Base,
     Card,
     Progress,
     State,
     TrainedOn,
+    base_of,
     finished,
     libraries,
     load_checkpoint,
@@ -38,24 +39,14 @@ from local_bench.judges.payment.artefact import (
     save_checkpoint,
     save_tensors,
 )
-from local_bench.judges.payment.backbone import (
-    base_digests,
-    device_of,
-    load_backbone,
-    load_processor,
-    precision_of,
-)
+from local_bench.judges.payment.backbone import checkpoint_gradients, device_of, load_processor, precision_of
 from local_bench.judges.payment.config import PaymentConfig, Stage, require_gpu
 from local_bench.judges.payment.examples import CONCEPTS, Example, Load, TrainingSet
 from local_bench.judges.payment.inputs import Encoder
-from local_bench.judges.payment.network import PaymentNetwork, concept_loss
+from local_bench.judges.payment.network import PaymentNetwork, concept_loss, load_network
 from local_bench.models.weights import resolve
 from local_bench.settle.discrimination import auc, brier
 from local_bench.settle.predictors.splits import SPLITS, Split
-
-CHECKPOINTS = "checkpoints"
-Report = Callable[[str], None]
-AfterStep = Callable[[Progress], None]
 
 
 def steps_per_epoch(n_examples: int, stage: Stage) -> int:
@@ -127,30 +118,37 @@ def train(
     config: PaymentConfig,
     out: Path,
     *,
-    weights: str | None = None,
     device: str = "auto",
-    report: Report = lambda text: None,
-    after_step: AfterStep = lambda progress: None,
+    report: Callable[[str], None] = lambda text: None,
+    after_step: Callable[[Progress], None] = lambda progress: None,
 ) -> Card:
     """Train on `data` and write the artefact to the folder `out`; an interrupted training there is continued.
 
-    `images` loads an image by its pixel digest, `weights` is another folder for the backbone. UserError for a model of
-    real size without a GPU, for too few labels, and for a folder with something else.
+    `images` loads an image by its pixel digest. UserError for a model of real size without a GPU, for too few labels,
+    and for a folder with something else.
     """
+    from accelerate import Accelerator
+
     torch_device = device_of(device)
     require_gpu(config.judge, torch.cuda.device_count() if torch_device.type == "cuda" else 0)
     _check_data(data, config)
     prepare_folder(out)
-    folder = resolve(config.judge, weights)
-    base = Base(card=config.judge.name, **base_digests(folder))
-    if (done := finished(out, config, base, data.manifest_sha256)) is not None:
+    folder = resolve(config.judge)
+    base = base_of(config.judge.name, folder)
+    if (card := finished(out, config, base, data.manifest_sha256)) is not None:
         remove_checkpoints(out / CHECKPOINTS)
-        return done
+        return card
     threads = torch.get_num_threads()
     try:
         if torch_device.type == "cpu":
             torch.set_num_threads(1)  # with several, sums depend on their number
-        return _Trainer(data, images, config, base, folder, out, torch_device, report, after_step).run()
+        precision = precision_of(config, torch_device)
+        mixed = "bf16" if precision == "bfloat16" and torch_device.type == "cuda" else "no"
+        accelerator = Accelerator(mixed_precision=mixed, cpu=torch_device.type == "cpu")
+        seed = seed_at(config.seed, "weights")
+        network = load_network(folder, config, len(data.measured_names), accelerator.device, precision, seed)
+        encoder = Encoder(load_processor(folder), config, images)
+        return _Trainer(data, config, base, out, precision, accelerator, network, encoder, report, after_step).run()
     finally:
         torch.set_num_threads(threads)
 
@@ -167,55 +165,51 @@ def _check_data(data: TrainingSet, config: PaymentConfig) -> None:
         raise UserError("no training image has a concept score: judge the runs first, or set `concepts: none`")
 
 
+@dataclass
 class _Trainer:
-    def __init__(
-        self,
-        data: TrainingSet,
-        images: Load,
-        config: PaymentConfig,
-        base: Base,
-        folder: Path,
-        out: Path,
-        device: torch.device,
-        report: Report,
-        after_step: AfterStep,
-    ) -> None:
-        from accelerate import Accelerator
+    data: TrainingSet
+    config: PaymentConfig
+    base: Base
+    out: Path
+    precision: str
+    accelerator: Any
+    network: PaymentNetwork
+    encoder: Encoder
+    report: Callable[[str], None]
+    after_step: Callable[[Progress], None]
+    constants: State = field(default_factory=dict)
 
-        self.data, self.config, self.base = data, config, base
-        self.out, self.checkpoints, self.after_step = out, out / CHECKPOINTS, after_step
-        precision = precision_of(config, device)
-        self.fingerprint = digest([config.digest, data.manifest_sha256, base.model_dump(), libraries(), precision])
-        mixed = "bf16" if precision == "bfloat16" and device.type == "cuda" else "no"
-        self.accelerator = Accelerator(mixed_precision=mixed, cpu=device.type == "cpu")
-        self.device = self.accelerator.device
-        self.main = bool(self.accelerator.is_main_process)
-        self.report: Report = report if self.main else lambda text: None
-        self.encoder = Encoder(load_processor(folder), config, images)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed_at(config.seed, "weights"))
-            backbone = load_backbone(folder, self.device, precision)
-            self.network = PaymentNetwork(backbone, config, len(data.measured_names)).to(self.device)
-        self.network.set_scales(data.of("train"))
+    def __post_init__(self) -> None:
+        parts = [self.config.digest, self.data.manifest_sha256, self.base.model_dump(), libraries(), self.precision]
+        self.fingerprint, self.checkpoints = digest(parts), self.out / CHECKPOINTS
+        self.device, self.main = self.accelerator.device, bool(self.accelerator.is_main_process)
+        self.network.set_scales(self.data.of("train"))
         self.network.begin(0)
-        if config.gradient_checkpointing and self.network.has_decision_adapter:
+        if self.config.gradient_checkpointing and self.network.has_decision_adapter:
             checkpoint_gradients(self.network.trunk)
-        self.constants: State = {}
 
     def run(self) -> Card:
         parts: dict[str, State] = {}
         progress = Progress(self.fingerprint, stage=1 if self.network.has_concepts else 2)
-        if (found := load_checkpoint(self.checkpoints, self.fingerprint)) is not None:
-            progress, parts = found
+        if (checkpoint := load_checkpoint(self.checkpoints, self.fingerprint)) is not None:
+            progress, parts = checkpoint
             self.network.load_trained(parts["state"])
-            self.report(f"continuing stage {progress.stage} after step {progress.step}")
+            self._report(f"continuing stage {progress.stage} after step {progress.step}")
         while not progress.finished:
             progress, best = self._stage(progress, parts)
             self.network.load_trained(best)
-            progress = progress.next_stage() if progress.stage == 1 else replace(progress, finished=True)
+            first = progress.stage == 1
+            progress = replace(progress, stage=2, step=0) if first else replace(progress, finished=True)
             parts = {}
             self._save(progress, parts)
         return self._finish(progress)
+
+    def _report(self, text: str) -> None:
+        if self.main:
+            self.report(text)
+
+    def _settings(self, number: int) -> Stage:
+        return self.config.stage1 if number == 1 else self.config.stage2
 
     def _examples(self, split: Split, number: int) -> list[Example]:
         """The examples that a stage uses: those with a concept score, or with a label."""
@@ -224,7 +218,7 @@ class _Trainer:
     def _stage(self, progress: Progress, parts: dict[str, State]) -> tuple[Progress, State]:
         """Train one stage to its end; returns the best weights."""
         number, network, config = progress.stage, self.network, self.config
-        stage = config.stage1 if number == 1 else config.stage2
+        stage = self._settings(number)
         examples, held = self._examples("train", number), self._examples("validation", number)
         network.begin(number)
         if number == 2:
@@ -242,7 +236,7 @@ class _Trainer:
             last = progress.step == total
             if last or progress.step % config.evaluate_every == 0:
                 progress, best = self._evaluated(progress, best, held, loss)
-                last = last or (bool(held) and progress.waited >= config.patience)
+                last = last or progress.waited >= config.patience
             if not last and progress.step % config.save_every == 0:
                 self._save(progress, {"best": best, "optimiser": optimiser_state(optimiser, named)})
             self.after_step(progress)
@@ -260,7 +254,7 @@ class _Trainer:
         examples: Sequence[Example],
     ) -> float:
         """One optimiser step; returns its mean loss on this process."""
-        stage = self.config.stage1 if number == 1 else self.config.stage2
+        stage = self._settings(number)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         passes = stage.accumulation(world)
         mine = step_examples(len(examples), stage, number, step, self.config.seed)[rank::world]
@@ -306,16 +300,13 @@ class _Trainer:
     def _evaluated(self, progress: Progress, best: State, held: list[Example], loss: float) -> tuple[Progress, State]:
         """The progress after an evaluation, and the best weights so far; without validation examples the last ones."""
         entry = {"stage": float(progress.stage), "step": float(progress.step), "train": loss}
+        improved = True
         if held:
             losses = self._each(held, lambda one: float(self._loss(self.network, [one], progress.stage)[0]))
             entry["validation"] = value = sum(losses) / len(held)
-            self.report(f"stage {progress.stage}, step {progress.step}: loss {loss:.4f}, validation {value:.4f}")
-        progress = replace(progress, history=(*progress.history, entry))
-        if not held:
-            return progress, self._weights()
-        if progress.best is None or value < progress.best:
-            return replace(progress, best=value, best_step=progress.step, waited=0), self._weights()
-        return replace(progress, waited=progress.waited + 1), best
+            self._report(f"stage {progress.stage}, step {progress.step}: loss {loss:.4f}, validation {value:.4f}")
+            improved = value < min(progress.losses, default=math.inf)
+        return replace(progress, history=(*progress.history, entry)), self._weights() if improved else best
 
     def _weights(self) -> State:
         return {name: value.detach().cpu().clone() for name, value in self.network.trained_state().items()}
@@ -370,7 +361,7 @@ class _Trainer:
             base=self.base,
             config=self.config,
             measured_names=list(data.measured_names) if self.config.measured else [],
-            precision=precision_of(self.config, self.device),
+            precision=self.precision,
             trained_on=TrainedOn(
                 manifest_sha256=data.manifest_sha256,
                 n_images={split: len(data.of(split)) for split in labelled},

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from local_bench.analysis.predictors.card import Card, load
+from local_bench.analysis.predictors.card import Card, judges_differ, load
 from local_bench.analysis.predictors.evaluation import Compared, report
-from local_bench.analysis.predictors.inputs import judges_differ
 from local_bench.core.errors import UserError
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Bars, Figure, Series

@@ -9,8 +9,7 @@ from local_bench.analysis.annotations import PEOPLE
 from local_bench.analysis.official import image_results, run_results
 from local_bench.analysis.payment import explained_alike, payment, predicted, rejected
 from local_bench.analysis.people_settlement import settled_by_predictions
-from local_bench.analysis.predictors.card import load
-from local_bench.analysis.predictors.predictions import predictions
+from local_bench.analysis.predictors.predictions import predicted_by
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd
 from local_bench.core.table import Column, Table
@@ -19,7 +18,6 @@ from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.papers.inputs import Request
 from local_bench.report.papers.servimage import MODEL, category_name, in_order, percent, published, standard
 from local_bench.report.papers.servimage_payers import trained_otherwise
-from local_bench.runs.payment import model_log_odds
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.explain import COMPOSITE
 from local_bench.settle.predictors.revenue import ExpectedRevenue
@@ -59,15 +57,13 @@ def table_9(request: Request) -> Table:
     expected: dict[str, ExpectedRevenue] = {}
     differences: list[str] = []
     if folders:
-        card = load(folders[0])
-        odds = model_log_odds(card.kind, [request.run], folders[0])
-        lines = predictions(card, request.run, request.options.allow_unlike, odds)
-        predicted_by = {line.work_id: line.accepted for line in lines}
+        card, lines = predicted_by(folders[0], request.run, request.options.allow_unlike)
+        accepted = {line.work_id: line.accepted for line in lines}
         expected = {settled.predicted.model: settled.expected for settled in settled_by_predictions(request.run, lines)}
         kind = f"{card.kind}, trained on {', '.join(card.trained_on.runs)}"
         differences = trained_otherwise(card, request.runs)
     else:
-        predicted_by = predicted(request.run, _people(request))
+        accepted = predicted(request.run, _people(request))
         kind = "logistic regression on the scores that decide, for each task fitted to the labels of the others"
     of_image = {
         (row.model, row.task.task_id, row.deliverable): row.work_id
@@ -76,7 +72,7 @@ def table_9(request: Request) -> Table:
     }
     data = parts(run_results(request.run))
     images = [
-        replace(image, accepted=predicted_by.get(of_image[image.model, image.task_id, image.deliverable]))
+        replace(image, accepted=accepted.get(of_image[image.model, image.task_id, image.deliverable]))
         for image in data.images
     ]
     notes = [

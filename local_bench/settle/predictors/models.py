@@ -5,13 +5,13 @@ no prediction for an image with a missing score (invariant 5); a score that does
 an indicator column.
 """
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
-from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.identity import canonical_json
 from local_bench.settle.intervals import Floats
@@ -166,11 +166,15 @@ def dumps(predictor: AnyPredictor) -> str:
 def loads(text: str) -> AnyPredictor:
     """Parse the output of `dumps`. UserError for anything else."""
     try:
-        strictjson.loads(text)  # refuses what pydantic reads: NaN, duplicate keys
+        json.loads(text, parse_constant=_no_constant)  # pydantic reads NaN
         return _STORED.validate_json(text, strict=True)
     except ValidationError as e:
         first = e.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError(f"not a predictor ({where or 'JSON'}: {first['msg']}): fit it again") from None
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise UserError(f"not a predictor ({e}): fit it again") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")

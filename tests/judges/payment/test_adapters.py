@@ -9,7 +9,7 @@ from torch import nn
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from local_bench.core.errors import ConfigError
-from local_bench.judges.payment.adapters import (
+from local_bench.judges.payment.backbone import (
     DECISION,
     QUALITY,
     TARGETS,
@@ -18,8 +18,9 @@ from local_bench.judges.payment.adapters import (
     checkpoint_gradients,
     full_model,
     hidden,
+    load_backbone,
+    load_processor,
 )
-from local_bench.judges.payment.backbone import load_backbone, load_processor
 from local_bench.judges.payment.config import Lora, load_payment_config
 from local_bench.judges.payment.inputs import Encoder
 from local_bench.judges.payment.network import PaymentNetwork, concept_loss
