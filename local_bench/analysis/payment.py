@@ -15,7 +15,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.discrimination import Bin
 from local_bench.settle.explain import COMPOSITE, Explained, acceptance_by_score, composite, explained
-from local_bench.settle.failures import Failures, Ties, dominant, failures
+from local_bench.settle.failures import Failures, dominant, failures
 from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule, out_of_fold
@@ -81,7 +81,7 @@ def features_of(rows: Sequence[OutcomeRow], scores: Sequence[Mapping[str, Score]
     )
 
 
-def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
+def payment(run: RunDir, people: Path) -> Payment:
     """Analyse the annotations in `people` (`load_annotations`; their `overall` decides). UserError if they cannot be
     read."""
     thresholds = thresholds_of(run.config)
@@ -102,7 +102,7 @@ def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
         explained=explained(concepts, images.labels)
         + explained(images.features(others), images.labels, together=False, lower_is_better=_lower(run, others)),
         by_composite=acceptance_by_score(concepts, images.labels),
-        failures=failures(images.features(images.dimensions(thresholds)), images.labels, ties),
+        failures=failures(images.features(images.dimensions(thresholds)), images.labels),
         predictors=predictors,
         expected={
             name: {

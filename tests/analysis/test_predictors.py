@@ -9,7 +9,7 @@ import pytest
 
 from local_bench.analysis.people_settlement import settled_by_predictions
 from local_bench.analysis.predictors.card import inputs_of, load, save
-from local_bench.analysis.predictors.evaluation import MAJORITY, RUN_RULE, TUNED_RULE, report, report_on
+from local_bench.analysis.predictors.evaluation import MAJORITY, RUN_RULE, TUNED_RULE, report
 from local_bench.analysis.predictors.images import labelled_images
 from local_bench.analysis.predictors.predictions import n_used_tasks, predictions
 from local_bench.analysis.predictors.training import train, train_on
@@ -239,7 +239,7 @@ def test_log_odds_of_a_model_that_reads_images_are_calibrated_and_used(opened):
     noisy = {key: float(4 * (y - 0.5) + rng.normal(0, 1)) for key, y in zip(images.keys, images.accepted, strict=True)}
     rule = Rule({"brf": 3.0})
     card = train_on(images, inputs, ["a"], rule, "logistic", log_odds=noisy)
-    *_, row = report_on(card, images, log_odds=noisy).rows
+    *_, row = report(card, [a], [a_file], log_odds=noisy).rows
     assert row.evaluation.accuracy.value > 0.9
     lines = predictions(card, a, log_odds=noisy)
     assert all(line.probability is not None for line in lines)

@@ -38,7 +38,7 @@ def world(n_tasks=250, images=3, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     table, labels = world()
-    return fit_concepts(table, labels, folds=3)
+    return fit_concepts(table, labels)
 
 
 def test_the_rule_of_a_table_is_the_rule_of_single_decisions():
@@ -78,12 +78,10 @@ def test_random_labels_have_chance_auc():
     scores = rng.uniform(0, 5, (120, 60))[tasks]
     table = Features(names, scores, np.ones((480, 60), bool), ("x",) * 480, np.ones(480, np.int64), tasks)
     labels = rng.integers(0, 2, 120)[tasks].astype(float)
-    q = fit_concepts(table, labels, folds=3).quality
+    q = fit_concepts(table, labels).quality
     assert 0.35 < q.auc < 0.65
     leaky = replace(table, tasks=np.arange(480))
-    assert fit_concepts(leaky, labels, folds=3).quality.auc > 0.7, (
-        "the negative control: each image an order of its own"
-    )
+    assert fit_concepts(leaky, labels).quality.auc > 0.7, "the negative control: each image an order of its own"
 
 
 def test_fifty_labels_are_better_than_chance():

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from local_bench.analysis.predictors.card import Card, check_inputs
-from local_bench.analysis.predictors.images import LabelledImages, labelled_images
+from local_bench.analysis.predictors.images import labelled_images
 from local_bench.analysis.predictors.predictions import outputs
 from local_bench.core.errors import UserError
 from local_bench.runs.prediction_file import PredictionFile
@@ -55,16 +55,7 @@ def report(
     without such images."""
     for run in runs:
         check_inputs(card.inputs, run, other_judge)
-    return report_on(card, labelled_images(runs, annotations, card.inputs.scores, card.seed), others, log_odds)
-
-
-def report_on(
-    card: Card,
-    images: LabelledImages,
-    others: Sequence[PredictionFile] = (),
-    log_odds: Mapping[str, float] | None = None,
-) -> Report:
-    """As `report`, on images from anywhere."""
+    images = labelled_images(runs, annotations, card.inputs.scores, card.seed)
     decided = ~np.isnan(images.accepted)
     used_tasks = card.used_tasks
     unseen = np.array([task not in used_tasks for task in images.tasks], dtype=bool)

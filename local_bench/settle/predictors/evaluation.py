@@ -15,6 +15,8 @@ from local_bench.settle.explain import LEAST_TASKS, auc_interval, resampled_rank
 from local_bench.settle.intervals import Floats
 
 RESAMPLES = 10_000
+CUT = 0.5
+"""From which probability an image counts as predicted to be paid for."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,6 @@ def evaluate(
     accepted: Bools,
     tasks: NDArray[np.intp],
     categories: tuple[str, ...],
-    cut: float = 0.5,
     seed: int = 0,
 ) -> Evaluation | None:
     """Evaluate `probabilities` (images,), NaN where there is none; None if there is none at all."""
@@ -67,7 +68,7 @@ def evaluate(
     names, category = np.unique(np.asarray(categories, dtype=str)[predicted], return_inverse=True)
     order, codes = by_content(tasks[predicted], probabilities[predicted], accepted[predicted], category)
     p, yes, category = probabilities[predicted][order], accepted[predicted][order], category[order]
-    right = (p >= cut) == yes
+    right = (p >= CUT) == yes
     calibration = quality(p, yes, codes)
     return Evaluation(
         n=len(p),
@@ -88,12 +89,12 @@ def evaluate(
 
 
 def accuracy_difference(
-    first: Floats, second: Floats, accepted: Bools, tasks: NDArray[np.intp], cut: float = 0.5, seed: int = 0
+    first: Floats, second: Floats, accepted: Bools, tasks: NDArray[np.intp], seed: int = 0
 ) -> Measured:
     """Accuracy of `first` less that of `second` (probabilities), on the images for which both predict."""
     predicted = ~np.isnan(first) & ~np.isnan(second)
     yes = accepted[predicted]
-    right = [((values[predicted] >= cut) == yes).astype(np.float64) for values in (first, second)]
+    right = [((values[predicted] >= CUT) == yes).astype(np.float64) for values in (first, second)]
     difference = right[0] - right[1]
     order, codes = by_content(tasks[predicted], difference)
     return _mean(difference[order], codes, seed)

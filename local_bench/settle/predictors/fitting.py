@@ -45,30 +45,28 @@ class Fitted:
     n_unlabelled: int
 
 
-def fit_concepts(features: Features, labels: ArrayLike, *, folds: int = FOLDS, seed: int = 0) -> Fitted:
+def fit_concepts(features: Features, labels: ArrayLike) -> Fitted:
     """Fit a calibrated model of the annotations `labels` (images,): 1 for accepted, 0 for rejected, NaN for none.
 
     Logistic regression on standardised columns (L2, C = 1) with Platt's calibration. UserError for fewer than two
     orders with, or without, an accepted image.
     """
-    return _with_quality(features, labels, folds, seed, partial(_fit, seed=seed))
+    return _with_quality(features, labels, partial(_fit, seed=0))
 
 
-def fit_rule(
-    features: Features, labels: ArrayLike, thresholds: Mapping[str, float], *, folds: int = FOLDS, seed: int = 0
-) -> Fitted:
+def fit_rule(features: Features, labels: ArrayLike, thresholds: Mapping[str, float]) -> Fitted:
     """The threshold rule with the annotated acceptance rates of what it accepts and rejects; `labels` as above."""
-    return _with_quality(features, labels, folds, seed, lambda used, accepted, _: _rule(used, accepted, thresholds))
+    return _with_quality(features, labels, lambda used, accepted, _: _rule(used, accepted, thresholds))
 
 
-def out_of_fold(features: Features, labels: ArrayLike, *, folds: int = FOLDS, seed: int = 0) -> Floats:
+def out_of_fold(features: Features, labels: ArrayLike, *, seed: int = 0) -> Floats:
     """(images,) probabilities, with or without a label, each by a model that was fitted to the labels of other orders;
     NaN for images without a score. UserError as `fit_concepts`."""
-    return _cross_fitted(features, labels, folds, seed, partial(_fit, seed=seed))[1]
+    return _cross_fitted(features, labels, seed, partial(_fit, seed=seed))[1]
 
 
-def _with_quality(features: Features, labels: ArrayLike, folds: int, seed: int, fit: Fit) -> Fitted:
-    predictor, probabilities = _cross_fitted(features, labels, folds, seed, fit)
+def _with_quality(features: Features, labels: ArrayLike, fit: Fit) -> Fitted:
+    predictor, probabilities = _cross_fitted(features, labels, 0, fit)
     decisions = np.asarray(labels, dtype=np.float64)
     labelled = ~np.isnan(decisions)
     used = labelled & features.known
@@ -80,12 +78,10 @@ def _with_quality(features: Features, labels: ArrayLike, folds: int, seed: int, 
     )
 
 
-def _cross_fitted(
-    features: Features, labels: ArrayLike, folds: int, seed: int, fit: Fit
-) -> tuple[Rule | ConceptModel, Floats]:
+def _cross_fitted(features: Features, labels: ArrayLike, seed: int, fit: Fit) -> tuple[Rule | ConceptModel, Floats]:
     """The predictor that is fitted to all labels, and probabilities as `out_of_fold`."""
     used, accepted = _annotated(features, labels)
-    folds = _folds(used, accepted, folds)
+    folds = _folds(used, accepted)
     predictor = fit(used, accepted, folds)
     probabilities = predictor.probabilities(features).values.copy()
     for train, test in _splits(used.tasks, accepted, folds, seed):
@@ -107,7 +103,7 @@ def fit_held_out(
     accepted or rejected validation images the calibration is fitted out of fold on the training tasks. UserError as
     `fit_concepts`."""
     used, accepted = _annotated(train, train_labels)
-    fitted = _fit(used, accepted, _folds(used, accepted, FOLDS), seed)
+    fitted = _fit(used, accepted, _folds(used, accepted), seed)
     held, decided = _annotated(validation, validation_labels)
     if n_of_rarer_class(decided) < LEAST_VALIDATION:
         return fitted
@@ -138,7 +134,7 @@ def tune_rule(features: Features, labels: ArrayLike, names: Sequence[str]) -> Ru
     of thresholds among each score's values (at most 41 of its quantiles, fewer with more than three scores) and one
     above its maximum. Of equal rules the first has the lowest thresholds. UserError as `fit_concepts`."""
     used, accepted = _annotated(features, labels)
-    _folds(used, accepted, FOLDS)
+    _folds(used, accepted)
     columns = [used.names.index(name) for name in names]
     steps = max(2, min(_STEPS, int(_COMBINATIONS ** (1 / len(columns)))) - 1)
     choices = [_thresholds(used.scores[:, column], steps) for column in columns]
@@ -179,15 +175,15 @@ def _annotated(features: Features, labels: ArrayLike) -> tuple[Features, Bools]:
     return features.rows(used), decisions[used] >= 0.5
 
 
-def _folds(features: Features, accepted: Bools, folds: int) -> int:
-    """Number of orders of the rarer class, at most `folds`. UserError for fewer than two."""
+def _folds(features: Features, accepted: Bools) -> int:
+    """Number of orders of the rarer class, at most FOLDS. UserError for fewer than two."""
     fewest = min(len(np.unique(features.tasks[accepted])), len(np.unique(features.tasks[~accepted])))
     if fewest < 2:
         raise UserError(
             f"the labels have {int(accepted.sum())} accepted and {int((~accepted).sum())} rejected images with all "
             "scores, and a predictor needs both in two orders or more: annotate more images"
         )
-    return min(folds, fewest)
+    return min(FOLDS, fewest)
 
 
 def _splits(
