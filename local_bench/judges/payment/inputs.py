@@ -94,13 +94,13 @@ class Encoder:
         while True:
             text = self._text(example, brief, captions)
             try:
-                made = self.processor(images=images, text=text, images_kwargs={"size": size}, return_tensors="pt")
+                encoded = self.processor(images=images, text=text, images_kwargs={"size": size}, return_tensors="pt")
             except ValueError as e:  # an aspect ratio of more than 200:1
                 raise UserError(f"an image cannot be processed ({e}): leave it out") from e
-            n_tokens = made["input_ids"].shape[1]
+            n_tokens = encoded["input_ids"].shape[1]
             if n_tokens <= limit:
                 names = ("input_ids", "attention_mask", "mm_token_type_ids", "pixel_values", "image_grid_thw")
-                return Batch(*(made[name] for name in names))
+                return Batch(*(encoded[name] for name in names))
             of_brief = tokenizer(brief, add_special_tokens=False)["input_ids"]
             if not of_brief:
                 raise TooLong(
@@ -117,11 +117,11 @@ class Encoder:
             ("references", collages([self.load(sha) for sha in example.references]), self.config.collage_pixels),
         ]
         images, captions, judge = [], [], self.config.judge
-        for kind, found, limit in kinds:
+        for kind, of_kind, limit in kinds:
             most = min(limit, judge.judge_max_pixels)
             least = min(judge.judge_min_pixels, most)
-            images += [fit_pixels(image, most, judge.patch, least) for image in found]
-            captions += [CAPTIONS[kind]] * len(found)
+            images += [fit_pixels(image, most, judge.patch, least) for image in of_kind]
+            captions += [CAPTIONS[kind]] * len(of_kind)
         return images, captions
 
     def _text(self, example: Example, brief: str, captions: list[str]) -> str:

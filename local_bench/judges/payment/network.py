@@ -170,13 +170,13 @@ class PaymentNetwork(nn.Module):
         """(examples, constant features): the original model's features, and the quality model's features and
         concepts. Leaves the active adapters as in the current stage."""
         activate(self.trunk, (), ())
-        found = [self.original_pool(hidden(self.trunk, batch), batch.mask)]
+        features = [self.original_pool(hidden(self.trunk, batch), batch.mask)]
         if self.has_concepts:
             activate(self.trunk, (QUALITY,), ())
             pooled, outputs = self._quality(batch)
-            found += [pooled, self.concepts_of(outputs)]
+            features += [pooled, self.concepts_of(outputs)]
         self.begin(self.stage)
-        return torch.cat(found, dim=-1)
+        return torch.cat(features, dim=-1)
 
     def payment_logits(self, batch: Batch | None, constants: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
         """(examples,) log-odds of payment.
@@ -205,8 +205,8 @@ class PaymentNetwork(nn.Module):
 
     def given_inputs(self, example: Example) -> list[float]:
         """Whether there is a source image, whether there are other images, and the measured scores."""
-        flags = [float(example.source is not None), float(bool(example.siblings))]
-        return [*flags, *example.measured] if self.n_measured else flags
+        measured = example.measured if self.n_measured else ()
+        return [float(example.source is not None), float(bool(example.siblings)), *measured]
 
     def trained_state(self) -> dict[str, torch.Tensor]:
         """All adapters and heads by name, without the backbone."""

@@ -104,12 +104,13 @@ def concept_metrics(predicted: Sequence[Sequence[float]], targets: Sequence[Sequ
     """Concept -> number of images it applies to, and R²; None if the scores do not vary."""
     from sklearn.metrics import r2_score
 
-    found: dict[str, Any] = {}
-    for name, of, true in zip(CONCEPTS, np.asarray(predicted).T, np.asarray(targets).T, strict=True):
-        known = ~np.isnan(true)
-        varies = len(np.unique(true[known])) > 1
-        found[name] = {"n": int(known.sum()), "r2": float(r2_score(true[known], of[known])) if varies else None}
-    return found
+    metrics: dict[str, Any] = {}
+    for name, scores, true in zip(CONCEPTS, np.asarray(predicted).T, np.asarray(targets).T, strict=True):
+        applies = ~np.isnan(true)
+        varies = len(np.unique(true[applies])) > 1
+        r2 = float(r2_score(true[applies], scores[applies])) if varies else None
+        metrics[name] = {"n": int(applies.sum()), "r2": r2}
+    return metrics
 
 
 def train(
@@ -319,8 +320,8 @@ class _Trainer:
         self.network.eval()
         with self.accelerator.autocast():
             mine = examples[self.accelerator.process_index :: self.accelerator.num_processes]
-            found: list[Any] = gather_object([value_of(one) for one in mine])
-        return found
+            values: list[Any] = gather_object([value_of(one) for one in mine])
+        return values
 
     def _compute_constants(self, examples: Sequence[Example]) -> None:
         """Compute the features that stage 2 does not change, or read them from the interrupted training."""
