@@ -252,11 +252,3 @@ def check(card: Card, base: Base) -> None:
             f"the payment model was trained with {other} {card.libraries[other]}, and this is {here.get(other)}: "
             "install that version, or train it again"
         )
-
-
-def load_state(folder: Path) -> State:
-    """Adapters and heads."""
-    try:
-        return {**load_tensors(folder / ADAPTERS), **load_tensors(folder / HEADS)}
-    except WeightsError:
-        raise UserError(f"the tensors in {folder} are damaged: train the model again") from None

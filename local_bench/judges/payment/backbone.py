@@ -41,9 +41,8 @@ def device_of(name: str = "auto") -> torch.device:
 def precision_of(config: PaymentConfig, device: torch.device) -> str:
     if config.precision != "auto":
         return config.precision
-    return (
-        "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    )
+    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if has_bfloat16 else "float32"
 
 
 def load_processor(folder: Path) -> Any:

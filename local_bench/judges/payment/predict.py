@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from local_bench.core.errors import ImageError, UserError
-from local_bench.judges.payment.artefact import Card, base_of, check, load_card, load_state
+from local_bench.core.errors import ImageError, UserError, WeightsError
+from local_bench.core.tensors import load_tensors
+from local_bench.judges.payment.artefact import ADAPTERS, HEADS, Card, base_of, check, load_card
 from local_bench.judges.payment.backbone import device_of, load_processor
 from local_bench.judges.payment.examples import CONCEPTS, Example, Load
 from local_bench.judges.payment.inputs import Encoder, TooLong
@@ -54,21 +55,17 @@ class PaymentModel:
     @torch.no_grad()
     def _predicted(self, example: Example, encoder: Encoder) -> Prediction:
         network = self.network
-        if network.config.measured and len(example.measured) != len(self.card.measured_names):
-            raise UserError("the examples lack the measured scores that the payment model needs: judge the run first")
+        assert not network.config.measured or len(example.measured) == len(self.card.measured_names)
         if network.config.measured and all(map(math.isnan, example.measured)):
             return Prediction(example.work_id, None, {}, NOT_JUDGED)
         batch = encoder.batch([example], self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
+        mixed = self.card.precision == "bfloat16" and self.device.type == "cuda"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
             constants = network.constants(batch).float()
             given = torch.tensor([network.given_inputs(example)], device=self.device)
             logit = float(network.payment_logits(batch, constants, given)[0])
         scores = constants[0, -len(CONCEPTS) :].tolist() if network.has_concepts else []
         return Prediction(example.work_id, logit, dict(zip(CONCEPTS, scores, strict=False)), None)
-
-    @property
-    def _autocast(self) -> bool:
-        return self.card.precision == "bfloat16" and self.device.type == "cuda"
 
 
 def load(artefact: Path, *, device: str = "auto") -> PaymentModel:
@@ -80,8 +77,8 @@ def load(artefact: Path, *, device: str = "auto") -> PaymentModel:
     torch_device = device_of(device)
     network = load_network(folder, card.config, len(card.measured_names), torch_device, card.precision)
     try:
-        network.load_trained(load_state(artefact))
-    except RuntimeError as e:
+        network.load_trained(load_tensors(artefact / ADAPTERS) | load_tensors(artefact / HEADS))
+    except (WeightsError, RuntimeError) as e:
         raise UserError(
             f"the tensors in {artefact} do not fit {card.config.card} ({e}): train the model again"
         ) from None

@@ -184,6 +184,9 @@ class _Trainer:
         parts = [self.config.digest, self.data.manifest_sha256, self.base.model_dump(), libraries(), self.precision]
         self.fingerprint, self.checkpoints = digest(parts), self.out / CHECKPOINTS
         self.device, self.main = self.accelerator.device, bool(self.accelerator.is_main_process)
+        if not self.main:
+            self.report = lambda text: None
+        self.settings = {1: self.config.stage1, 2: self.config.stage2}
         self.network.set_scales(self.data.of("train"))
         self.network.begin(0)
         if self.config.gradient_checkpointing and self.network.has_decision_adapter:
@@ -195,7 +198,7 @@ class _Trainer:
         if (checkpoint := load_checkpoint(self.checkpoints, self.fingerprint)) is not None:
             progress, parts = checkpoint
             self.network.load_trained(parts["state"])
-            self._report(f"continuing stage {progress.stage} after step {progress.step}")
+            self.report(f"continuing stage {progress.stage} after step {progress.step}")
         while not progress.finished:
             progress, best = self._stage(progress, parts)
             self.network.load_trained(best)
@@ -205,13 +208,6 @@ class _Trainer:
             self._save(progress, parts)
         return self._finish(progress)
 
-    def _report(self, text: str) -> None:
-        if self.main:
-            self.report(text)
-
-    def _settings(self, number: int) -> Stage:
-        return self.config.stage1 if number == 1 else self.config.stage2
-
     def _examples(self, split: Split, number: int) -> list[Example]:
         """The examples that a stage uses: those with a concept score, or with a label."""
         return [one for one in self.data.of(split) if (one.scored if number == 1 else one.known)]
@@ -219,7 +215,7 @@ class _Trainer:
     def _stage(self, progress: Progress, parts: dict[str, State]) -> tuple[Progress, State]:
         """Train one stage to its end; returns the best weights."""
         number, network, config = progress.stage, self.network, self.config
-        stage = self._settings(number)
+        stage = self.settings[number]
         examples, held = self._examples("train", number), self._examples("validation", number)
         network.begin(number)
         if number == 2:
@@ -232,7 +228,7 @@ class _Trainer:
         total = stage.epochs * steps_per_epoch(len(examples), stage)
         best, last = parts.get("best") or self._weights(), progress.step >= total
         while not last:
-            loss = self._step(model, optimiser, number, progress.step, total, examples)
+            loss = self._step(model, optimiser, progress, total, examples)
             progress = replace(progress, step=progress.step + 1)
             last = progress.step == total
             if last or progress.step % config.evaluate_every == 0:
@@ -249,13 +245,12 @@ class _Trainer:
         self,
         model: nn.Module,
         optimiser: torch.optim.Optimizer,
-        number: int,
-        step: int,
+        progress: Progress,
         total: int,
-        examples: Sequence[Example],
+        examples: list[Example],
     ) -> float:
         """One optimiser step; returns its mean loss on this process."""
-        stage = self._settings(number)
+        number, step, stage = progress.stage, progress.step, self.settings[progress.stage]
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         passes = stage.accumulation(world)
         mine = step_examples(len(examples), stage, number, step, self.config.seed)[rank::world]
@@ -305,7 +300,7 @@ class _Trainer:
         if held:
             losses = self._each(held, lambda one: float(self._loss(self.network, [one], progress.stage)[0]))
             entry["validation"] = value = sum(losses) / len(held)
-            self._report(f"stage {progress.stage}, step {progress.step}: loss {loss:.4f}, validation {value:.4f}")
+            self.report(f"stage {progress.stage}, step {progress.step}: loss {loss:.4f}, validation {value:.4f}")
             improved = value < min(progress.losses, default=math.inf)
         return replace(progress, history=(*progress.history, entry)), self._weights() if improved else best
 
