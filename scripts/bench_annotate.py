@@ -19,13 +19,13 @@ from statistics import median, quantiles
 
 import httpx2
 
-from local_bench.judges.people.app import csrf_token
-from local_bench.judges.people.database import AnnotationDatabase
-from local_bench.judges.people.items import Given, Item, ItemImage, TaskView
-from local_bench.judges.people.protocol import load_protocol
-from local_bench.judges.people.queue import Queue
-from local_bench.judges.people.serve import address_of, listening_socket, serve
-from local_bench.judges.people.session import Session, add_people
+from local_bench.annotation.app import csrf_token
+from local_bench.annotation.database import AnnotationDatabase
+from local_bench.annotation.items import Given, Item, ItemImage, TaskView
+from local_bench.annotation.protocol import load_protocol
+from local_bench.annotation.queue import Queue
+from local_bench.annotation.serve import address_of, listening_socket, serve
+from local_bench.annotation.session import Session, add_people
 
 PER_TASK = 10
 

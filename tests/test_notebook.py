@@ -9,8 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.annotation.conftest import make_shop
 from tests.conftest import ROOT
-from tests.judges.people.conftest import make_shop
 
 NOTEBOOK = ROOT / "docs" / "notebooks" / "analysis.ipynb"
 

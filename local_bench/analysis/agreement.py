@@ -8,10 +8,10 @@ from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
-from local_bench.analysis.annotations import PEOPLE, Annotations, Opinion, Rating, load_annotations
+from local_bench.annotation.protocol import OVERALL
+from local_bench.annotation.ratings import PEOPLE, Annotations, Opinion, Rating, load_annotations
 from local_bench.core.errors import LedgerError, UserError
 from local_bench.core.types import Verdict
-from local_bench.judges.people.protocol import OVERALL
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import ScoresByWork, scores_of, sets, verdicts_of

@@ -1,13 +1,20 @@
 """A run's results in its benchmark's file layout, and the benchmark's published statistics."""
 
+from collections import defaultdict
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import usd_per_image, with_own_digits
+from local_bench.analysis.payment import decided_by_people
 from local_bench.analysis.settlement import accounting
+from local_bench.annotation.exchange import annotation_lines
+from local_bench.annotation.protocol import OVERALL
+from local_bench.annotation.session import no_image
 from local_bench.core.errors import UserError
+from local_bench.core.identity import digest
 from local_bench.core.messages import hint
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.types import Score
@@ -19,6 +26,7 @@ from local_bench.suites.questions_from import derived_scores
 from local_bench.suites.registry import suite, suite_names
 from local_bench.suites.run_results import ImageResult, RunResults
 
+IDEA = "idea-bench"
 MARK = ".local-bench-export"
 """The file that marks a folder with exports."""
 
@@ -78,11 +86,7 @@ def export(run: RunDir, name: str, out: Path) -> list[Path]:
     another suite's layout, or a folder with other files; StorageError if a write fails.
     """
     suite_of_layout(name)
-    layout = format_of(run)
-    if name != layout:
-        raise UserError(
-            f"{run.path} is a run of {run.config.suite.name}, whose layout is {layout}: give --format {layout}"
-        )
+    _check_own(run, name)
     _claim(out, run.path)
     return suite(run.config.suite.name).write_results(run_results(run), out)
 
@@ -131,3 +135,35 @@ def official(run: RunDir) -> dict[str, Published]:
             cost = ["generation", "cost per image"], [[model, f"${usd:,.6f}"]]
             by_model[model] = replace(by_model[model], tables=[*by_model[model].tables, cost])
     return by_model
+
+
+def export_people(run: RunDir, name: str, out: Path) -> list[Path]:
+    """Write each annotator's result files in the layout `name` to `out/ANNOTATOR/`, adjudications to
+    `out/ANNOTATOR.adjudication/`, and the consensus (majority, or adjudicated) to `out/consensus/`; images are not
+    written. Return the files that `local-bench score` reads. UserError for another suite's layout or existing folders.
+    """
+    _check_own(run, name)
+    work_ids = {row.key: row.work_id for row in run.store.candidates()}
+    by_rater: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for line in annotation_lines(run):
+        rater = f"{line['rater']}.adjudication" if line.get("adjudication") else line["rater"]
+        by_rater[rater][work_ids[line["model"], line["task_id"], line["deliverable"], line["attempt"]]] = line
+    if name != IDEA:  # whose consensus would be over single questions
+        decided = decided_by_people(run, run.path)
+        by_rater["consensus"] = {work_id: {OVERALL: accepted} for work_id, accepted in decided.items()}
+    of_suite, results, files = suite(run.config.suite.name), replace(run_results(run), load=no_image), list[Path]()
+    for rater, ratings in sorted(by_rater.items()):
+        safe = all(c.isalnum() or c in "-_." for c in rater) and not rater.startswith(".")
+        folder = out / (rater if safe else f"annotator-{digest(rater)[:8]}")
+        if folder.exists():
+            raise UserError(f"{folder} exists: give a new folder with --out")
+        files += of_suite.write_results(of_suite.annotated(results, ratings), folder)
+    return files
+
+
+def _check_own(run: RunDir, name: str) -> None:
+    layout = format_of(run)
+    if name != layout:
+        raise UserError(
+            f"{run.path} is a run of {run.config.suite.name}, whose layout is {layout}: give --format {layout}"
+        )

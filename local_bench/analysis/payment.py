@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from local_bench.analysis.annotations import Annotations, load_annotations
 from local_bench.analysis.settlement import counted_attempt
+from local_bench.annotation.ratings import Annotations, load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.types import Score
 from local_bench.runs.acceptance import thresholds_of

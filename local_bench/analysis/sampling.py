@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.analysis.annotations import Annotations, load_annotations
 from local_bench.analysis.settlement import counted_attempt
+from local_bench.annotation.protocol import OVERALL
+from local_bench.annotation.ratings import Annotations, load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest, seed_of
 from local_bench.core.storage import storage_errors, write_atomic
-from local_bench.judges.people.protocol import OVERALL
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow

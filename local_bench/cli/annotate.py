@@ -13,8 +13,8 @@ from local_bench.core.table import Column
 from local_bench.report.render import aligned, interval, printed
 
 if TYPE_CHECKING:
-    from local_bench.judges.people.database import AnnotationDatabase
-    from local_bench.judges.people.summary import Summary
+    from local_bench.annotation.database import AnnotationDatabase
+    from local_bench.annotation.summary import Summary
 
 
 class _Annotate(Commands):
@@ -93,12 +93,12 @@ def serve(
 
     Answers are stored in the first RUN. Every annotator has a personal link; it is printed once, when it is created.
     Started again, the server continues: without --protocol, --questions, --gold or --repeats these are as before."""
-    from local_bench.analysis.annotating import open_session, protocol_to_serve
+    from local_bench.annotation.database import SERVED_BASE, SERVED_PROTOCOL
+    from local_bench.annotation.exchange import open_session, protocol_to_serve
+    from local_bench.annotation.serve import LOOPBACK, address_of, listening_socket, lock_annotations
+    from local_bench.annotation.serve import serve as run_server
+    from local_bench.annotation.session import load_people, new_links
     from local_bench.core.errors import UserError
-    from local_bench.judges.people.database import SERVED_BASE, SERVED_PROTOCOL
-    from local_bench.judges.people.serve import LOOPBACK, address_of, listening_socket, lock_annotations
-    from local_bench.judges.people.serve import serve as run_server
-    from local_bench.judges.people.session import load_people, new_links
     from local_bench.runs.rundir import RunDir
 
     people = load_people(annotators) if annotators else {}
@@ -154,8 +154,8 @@ def serve(
 @JSON
 def status(run_dir: Path, as_json: bool) -> int:
     """Show coverage, agreement, pace and adjudication of RUN's annotation."""
-    from local_bench.analysis.annotating import stored_sessions
-    from local_bench.judges.people.summary import summary
+    from local_bench.annotation.exchange import stored_sessions
+    from local_bench.annotation.summary import summary
 
     with _database(run_dir) as database:
         found = [summary(session) for session in stored_sessions(database)]
@@ -198,13 +198,14 @@ def _status_text(found: "Summary") -> str:
 @JSON
 def export(run_dir: Path, out: Path, layout: str | None, protocol: str | None, as_json: bool) -> int:
     """Write RUN's annotations: JSONL for --people, CSV with everything, or a benchmark's layout."""
-    from local_bench.analysis.annotating import write_csv, write_jsonl, write_layout
+    from local_bench.analysis.official import export_people
+    from local_bench.annotation.exchange import write_csv, write_jsonl
     from local_bench.core.errors import UserError
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
         if layout is not None:
-            files = write_layout(run, layout, out)
+            files = export_people(run, layout, out)
             result: dict[str, Any] = {"out": str(out), "files": [str(file) for file in files]}
             text = "\n".join(str(file) for file in files)
         elif out.suffix in (".jsonl", ".csv"):
@@ -222,9 +223,9 @@ def export(run_dir: Path, out: Path, layout: str | None, protocol: str | None, a
 @JSON
 def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
     """Store the annotations in FILE (JSONL, as for --people) with RUN's own."""
-    from local_bench.analysis.annotating import import_answers
-    from local_bench.judges.people.protocol import load_protocol
-    from local_bench.judges.people.serve import lock_annotations
+    from local_bench.annotation.exchange import import_answers
+    from local_bench.annotation.protocol import load_protocol
+    from local_bench.annotation.serve import lock_annotations
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run, lock_annotations(run_dir):
@@ -239,7 +240,7 @@ def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
 @JSON
 def ranking(run_dir: Path, as_json: bool) -> int:
     """Rank RUN's models by annotators' comparisons (protocol pairwise)."""
-    from local_bench.analysis.annotating import preferences
+    from local_bench.annotation.exchange import preferences
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
@@ -258,9 +259,9 @@ def ranking(run_dir: Path, as_json: bool) -> int:
 @JSON
 def link(run_dir: Path, name: str, base: str | None, as_json: bool) -> int:
     """Make a new personal link for the annotator NAME; the earlier one becomes invalid."""
+    from local_bench.annotation.database import SERVED_BASE
+    from local_bench.annotation.serve import origin_of
     from local_bench.core.errors import UserError
-    from local_bench.judges.people.database import SERVED_BASE
-    from local_bench.judges.people.serve import origin_of
 
     with _database(run_dir) as database:
         _known(database, name)
@@ -277,7 +278,7 @@ def link(run_dir: Path, name: str, base: str | None, as_json: bool) -> int:
 @JSON
 def forget(run_dir: Path, name: str, yes: bool, as_json: bool) -> int:
     """Remove the annotator NAME and all their answers from RUN. This cannot be undone."""
-    from local_bench.judges.people.serve import lock_annotations
+    from local_bench.annotation.serve import lock_annotations
 
     with lock_annotations(run_dir), _database(run_dir) as database:
         _known(database, name)
@@ -297,7 +298,7 @@ def _show(result: dict[str, Any] | str) -> int:
 
 
 def _database(run_dir: Path) -> "AnnotationDatabase":
-    from local_bench.judges.people.database import FILE, AnnotationDatabase
+    from local_bench.annotation.database import FILE, AnnotationDatabase
 
     return AnnotationDatabase(run_dir / FILE)
 

@@ -84,10 +84,11 @@ def merge(out: Path, parts: tuple[Path, ...], partial: bool, as_json: bool) -> i
 
     A part is made by `run --shard 1/2 --run-dir runs/part-1`. Every part is verified first. The parts are not
     changed; merging again, in any order, gives the same run."""
+    from local_bench.annotation.database import merge_annotations
     from local_bench.runs.merge import merge as merged
 
     with progress() as shown:
-        result = merged(out, parts, partial, shown.note)
+        result = merged(out, parts, partial, shown.note, merge_annotations)
     if as_json:
         fields = {"n_parts": result.n_parts, "n_tasks": result.n_tasks, "n_candidates": result.n_candidates}
         show_json({"run_dir": str(result.path)} | fields | {"missing_shards": list(result.missing_shards)})

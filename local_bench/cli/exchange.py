@@ -77,8 +77,8 @@ def import_files(
         return _import_images(name, paths[0], as_json)
     if run_dir is None or labels is None:
         raise UserError("annotations are imported for the images of a run: give both --run RUN and --labels OUT")
-    from local_bench.analysis.annotations import PEOPLE
     from local_bench.analysis.import_images import write_labels
+    from local_bench.annotation.ratings import PEOPLE
     from local_bench.runs.rundir import RunDir
 
     existed = labels.exists()  # then it has the same annotations, or it is an error

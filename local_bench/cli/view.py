@@ -27,9 +27,9 @@ def view(targets: tuple[Path, ...], port: int, as_json: bool) -> int:
     Of a run in progress it shows the progress, the time left, recent images and the GPUs, updated every few seconds.
     Serves on this machine only, until Ctrl-C; the link contains a secret and works at once: the pages appear when they
     are computed, and are kept until a run changes. `report RUN… --out FOLDER` writes the same site as files."""
+    from local_bench.annotation.serve import listening_socket
     from local_bench.core.identity import digest
     from local_bench.core.paths import cache_dir
-    from local_bench.judges.people.serve import listening_socket
 
     paths = _runs(targets)
     out = cache_dir() / "sites" / digest([str(path.resolve()) for path in paths])[:16]

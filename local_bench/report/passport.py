@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.analysis.agreement import agreement, judge_labels, order_swaps
-from local_bench.analysis.annotations import PEOPLE
 from local_bench.analysis.ground_truth import check_ground_truth
+from local_bench.annotation.ratings import PEOPLE
 from local_bench.core.errors import UserError
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.judging import judges, same_answers

@@ -17,8 +17,6 @@ from local_bench.core.errors import ConfigError, LocalBenchError, UserError
 from local_bench.core.identity import canonical_json, digest
 from local_bench.core.storage import storage_errors
 from local_bench.core.types import Task
-from local_bench.judges.people.database import FILE as ANNOTATIONS
-from local_bench.judges.people.database import merge_annotations
 from local_bench.runs.config import RunConfig, parse_shard
 from local_bench.runs.contents import record_contents, root
 from local_bench.runs.image_store import IMAGES, INPUTS
@@ -44,9 +42,14 @@ class Merged:
 
 
 def merge(
-    out: Path, parts: Sequence[Path], partial: bool = False, note: Callable[[str], None] = lambda _: None
+    out: Path,
+    parts: Sequence[Path],
+    partial: bool = False,
+    note: Callable[[str], None] = lambda _: None,
+    merge_annotations: Callable[[Path, Sequence[Path]], None] = lambda _path, _parts: None,
 ) -> Merged:
-    """Merge the runs in `parts` into `out`; a run that is already at `out` is one more part.
+    """Merge the runs in `parts` into `out`; a run that is already at `out` is one more part. `merge_annotations` writes
+    the annotations of the parts' folders to a folder: they are not a part of the run's store.
 
     UserError if the parts cannot be merged: other tasks, plans, numerics, metrics or judges, other bytes of an image, a
     missing shard (unless `partial`), or a part that `verify` finds fault with. Nothing is written then.
@@ -74,6 +77,7 @@ def merge(
             scratch.mkdir(parents=True)
         try:
             _write(scratch, config, runs, tasks, candidates, metas, note)
+            merge_annotations(scratch, [run.path for run in runs])
             _put(scratch, out)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -237,7 +241,6 @@ def _write(
                 store.enter_scores(kind, ((row.work_id, row.score) for row in run.store.scores(kind)))
         for run in runs:
             store.enter_decisions(plain(run.store.frame("decisions")).itertuples(index=False, name=None))
-        merge_annotations(path / ANNOTATIONS, [run.path / ANNOTATIONS for run in runs])
         for session, rows in _sessions(runs):
             store.add_session(session, rows)
         with store.transaction():

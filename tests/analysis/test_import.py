@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from local_bench.analysis.annotations import load_annotations
 from local_bench.analysis.official import export
+from local_bench.annotation.ratings import load_annotations
 from local_bench.cli.main import main
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from local_bench.analysis.annotations import UNEQUAL, load_annotations
 from local_bench.analysis.payment import explained_alike, payment
 from local_bench.analysis.sampling import labelling
+from local_bench.annotation.ratings import UNEQUAL, load_annotations
 from local_bench.cli.labels import LabelOptions
 from local_bench.core.errors import UserError
 from local_bench.core.types import Score

@@ -10,19 +10,18 @@ from urllib.parse import urlsplit
 import pytest
 from PIL import Image
 
-from local_bench.analysis.annotating import open_session, preferences
-from local_bench.analysis.annotations import OVERALL, load_annotations
+from local_bench.annotation.database import FILE, AnnotationDatabase, merge_annotations
+from local_bench.annotation.exchange import open_session, preferences
+from local_bench.annotation.items import Given
+from local_bench.annotation.protocol import FOLDER, load_protocol
+from local_bench.annotation.ratings import OVERALL, load_annotations
+from local_bench.annotation.serve import lock_annotations
+from local_bench.annotation.session import add_people
 from local_bench.cli.main import main
 from local_bench.core.errors import UserError
 from local_bench.core.images import store_image
-from local_bench.judges.people.database import FILE, AnnotationDatabase, merge_annotations
-from local_bench.judges.people.items import Given
-from local_bench.judges.people.protocol import FOLDER, load_protocol
-from local_bench.judges.people.serve import lock_annotations
-from local_bench.judges.people.session import add_people
-from local_bench.runs.merge import merge
 from local_bench.runs.rundir import RunDir
-from tests.judges.people.conftest import MODELS, answer_all, make_shop
+from tests.annotation.conftest import MODELS, answer_all, make_shop
 
 
 @pytest.fixture
@@ -289,7 +288,7 @@ def test_annotations_are_merged_with_their_runs(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("local_bench.runs.merge._refuse_faulty", lambda run: None)  # drawn by hand, not generated
     with AnnotationDatabase(shops[1].path / FILE) as database:  # of a release with another key
         database.set_meta("protocol:accept", database.meta("protocol:accept").replace('"key":"r"', '"key":"w"'))
-    merge(tmp_path / "all", [shop.path for shop in shops])
+    run(capsys, "merge", tmp_path / "all", *(shop.path for shop in shops))
     with RunDir.open(tmp_path / "all") as opened:
         found = load_annotations(opened.path, opened, {})
         assert {rater: len(of[OVERALL]) for rater, of in found.raters.items()} == {
@@ -338,7 +337,7 @@ def test_commands_before_anyone_has_annotated(shop, tmp_path, capsys):
 @pytest.fixture
 def serve(monkeypatch, capsys):
     """`annotate RUN… OPTIONS` whose server stops at once: what it prints, the links by name, and stderr."""
-    monkeypatch.setattr("local_bench.judges.people.serve.serve", lambda session, bound, address, ready: ready())
+    monkeypatch.setattr("local_bench.annotation.serve.serve", lambda session, bound, address, ready: ready())
 
     def served(*arguments):
         out, err = run(capsys, "annotate", *arguments, "--port", "0", "--json")
@@ -434,7 +433,7 @@ def test_a_restart_needs_all_runs_of_the_session(tmp_path, capsys, serve):
     assert "of the images of 2 runs: give all of them" in _refused(capsys, "annotate", a.path, "--port", "0")
     assert f"give {a.path} first" in _refused(capsys, "annotate", b.path, a.path, "--port", "0")
     assert serve(a.path, b.path)[0]["n_items"] == n
-    merge_annotations(tmp_path / FILE, [a.path / FILE, b.path / FILE])
+    merge_annotations(tmp_path, [a.path, b.path])
     with AnnotationDatabase(tmp_path / FILE) as database:  # of a run that has the images of both
         assert json.loads(database.meta("session:accept"))["runs"] == 1
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from local_bench.analysis.annotations import UNEQUAL
+from local_bench.annotation.ratings import UNEQUAL
 from local_bench.cli.main import main
 from tests.analysis.annotated_runs import annotated_run
 from tests.report.conftest import DELTA

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser
 
 from local_bench.cli.main import main
 from local_bench.report.site.single_file import NAME
-from tests.judges.people.conftest import make_shop
+from tests.annotation.conftest import make_shop
 
 MakeRun = Callable[..., Path]
 pytestmark = pytest.mark.browser

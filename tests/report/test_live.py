@@ -18,9 +18,9 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
+from local_bench.annotation.serve import listening_socket
 from local_bench.cli.main import main
 from local_bench.core.errors import LedgerError
-from local_bench.judges.people.serve import listening_socket
 from local_bench.report.site import live
 from local_bench.report.site.build import write_site
 from local_bench.report.site.live import LiveRun, devices
@@ -28,7 +28,7 @@ from local_bench.report.site.mark import MARK
 from local_bench.report.site.server import Writing, create_app
 from local_bench.runs.progress import FILE, Quiet, Recorded
 from local_bench.runs.rundir import RunDir, in_progress, take_lock
-from tests.judges.people.conftest import make_shop
+from tests.annotation.conftest import make_shop
 
 
 @pytest.fixture

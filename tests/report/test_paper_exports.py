@@ -15,7 +15,7 @@ from local_bench.report.site.paper import _front, digits, figures, tables, write
 from local_bench.report.site.summary import accounts_of, summary
 from local_bench.report.text import small_usd
 from local_bench.runs.rundir import RunDir
-from tests.judges.people.conftest import make_shop
+from tests.annotation.conftest import make_shop
 
 
 @pytest.fixture(scope="module")

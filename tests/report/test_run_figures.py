@@ -19,7 +19,7 @@ from local_bench.report.site.run_figures import numbered, run_figures
 from local_bench.report.site.significance import letters
 from local_bench.report.site.summary import accounts_of, summary
 from local_bench.runs.rundir import RunDir
-from tests.judges.people.conftest import MODELS, answer_all, make_shop
+from tests.annotation.conftest import MODELS, answer_all, make_shop
 
 HOUR = 3_600_000_000_000
 PHASES = ("load", "denoise", "decode")

@@ -18,8 +18,8 @@ from local_bench.report.site.details import RunDetails
 from local_bench.report.site.images import _write, full_path, preview_path, thumbnail_path
 from local_bench.report.site.mark import MARK
 from local_bench.runs.rundir import RunDir
+from tests.annotation.conftest import MODELS, answer_all, make_shop
 from tests.conftest import ROOT
-from tests.judges.people.conftest import MODELS, answer_all, make_shop
 
 AXE = ROOT / "tests" / "data" / "axe.min.js"
 pytestmark = pytest.mark.browser

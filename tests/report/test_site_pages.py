@@ -10,7 +10,7 @@ from PIL import Image
 
 from local_bench.core.table import DASH
 from local_bench.report.papers.draw import SMALL
-from tests.judges.people.conftest import MODELS, make_shop
+from tests.annotation.conftest import MODELS, make_shop
 from tests.report.conftest import write_run
 from tests.report.test_site import Visit, site_of
 

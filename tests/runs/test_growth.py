@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from local_bench.analysis.annotations import stored_lines
 from local_bench.analysis.digest import digests
+from local_bench.annotation.database import FILE as ANNOTATIONS
+from local_bench.annotation.ratings import stored_lines
 from local_bench.core.errors import ConfigError, LedgerError
-from local_bench.judges.people.database import FILE as ANNOTATIONS
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
-from tests.judges.people.conftest import answer_all
+from tests.annotation.conftest import answer_all
 from tests.orders import Recorded, order, write_orders
 
 from .failing_server import FailingServer

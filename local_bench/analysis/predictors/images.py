@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from local_bench.analysis.annotations import Annotations
 from local_bench.analysis.payment import annotated_by_people
+from local_bench.annotation.database import FILE
+from local_bench.annotation.ratings import Annotations
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
 from local_bench.core.types import Score
-from local_bench.judges.people.database import FILE
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.features import Features, feature_table

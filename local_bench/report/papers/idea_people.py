@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from local_bench.analysis.annotations import load_annotations
 from local_bench.analysis.official import run_results
+from local_bench.annotation.ratings import load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.types import Task
 from local_bench.report.papers.inputs import Request, once

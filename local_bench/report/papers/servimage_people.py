@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from local_bench.analysis.agreement import Pair, agreement
-from local_bench.analysis.annotations import PEOPLE
 from local_bench.analysis.official import image_results, run_results
 from local_bench.analysis.payment import explained_alike, payment, predicted, rejected
 from local_bench.analysis.people_settlement import settled_by_predictions
 from local_bench.analysis.predictors.predictions import predicted_by
+from local_bench.annotation.protocol import OVERALL
+from local_bench.annotation.ratings import PEOPLE
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd
 from local_bench.core.table import Column, Table
-from local_bench.judges.people.protocol import OVERALL
 from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.papers.inputs import Request
 from local_bench.report.papers.servimage import MODEL, category_name, in_order, percent, published, standard

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from local_bench import annotation
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.settlement import Accounting
@@ -17,7 +18,6 @@ from local_bench.core.money import usd_number
 from local_bench.core.packages import require
 from local_bench.core.storage import write_atomic
 from local_bench.core.table import Cell, Column, Table
-from local_bench.judges import people
 from local_bench.report.panels import Figure
 from local_bench.report.papers.draw import SMALL, SUFFIXES, width_inches
 from local_bench.report.render import page_table, table_of
@@ -53,7 +53,7 @@ IN_TABLES = ("revenue", "categories")
 LABEL_PX = 11
 """Least size of the text of figures on the page; on a narrower page they scroll."""
 _STATIC = Path(__file__).parent / "static"
-_COMPARE = [Path(people.__file__).parent / "static" / name for name in ("compare.css", "compare.js")]
+_COMPARE = [Path(annotation.__file__).parent / "static" / name for name in ("compare.css", "compare.js")]
 """Shared with the annotation page."""
 
 

@@ -9,12 +9,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from local_bench.analysis.agreement import judge_labels
-from local_bench.analysis.annotations import Annotations, load_annotations
+from local_bench.annotation.database import FILE
+from local_bench.annotation.protocol import OVERALL
+from local_bench.annotation.ratings import Annotations, load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd_number
 from local_bench.core.types import GroundTruth, Task
-from local_bench.judges.people.database import FILE
-from local_bench.judges.people.protocol import OVERALL
 from local_bench.judges.vlm.rubrics import wordings
 from local_bench.report.scores import decimals, missed_text, score_names
 from local_bench.report.site.images import preview_path

@@ -12,7 +12,7 @@ from local_bench.cli.labels import LabelOptions
 from local_bench.cli.main import main
 from local_bench.core.identity import digest
 from local_bench.runs.rundir import RunDir
-from tests.judges.people.conftest import answer_all
+from tests.annotation.conftest import answer_all
 
 TASKS = ("mug-1", "two-1", "list-1")
 

@@ -17,7 +17,7 @@ from local_bench.report.papers.ice_bench import NUMBERED
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.ice import TASKS
 from local_bench.suites.idea_bench.results import read_results
-from tests.judges.people.conftest import answer_all
+from tests.annotation.conftest import answer_all
 
 
 def case_score(answers):

@@ -8,17 +8,17 @@ import shutil
 import pytest
 
 from local_bench.analysis.agreement import agreement
-from local_bench.analysis.annotation_items import annotation_work
-from local_bench.analysis.annotations import load_annotations
+from local_bench.annotation.protocol import load_protocol
+from local_bench.annotation.ratings import load_annotations
+from local_bench.annotation.work import annotation_work
 from local_bench.core.types import Score
-from local_bench.judges.people.protocol import load_protocol
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import enter_plan, make_plan
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.registry import suite
 from tests.analysis.simulated import config, draw, judged
-from tests.judges.people.conftest import answer_all, live_server
-from tests.judges.people.test_server import Client
+from tests.annotation.conftest import answer_all, live_server
+from tests.annotation.test_server import Client
 from tests.report.papers.test_idea_and_ice import case_score
 from tests.suites.benchmarks import layouts
 

@@ -12,14 +12,14 @@ from statistics import fmean
 import pytest
 from playwright.async_api import async_playwright
 
-from local_bench.analysis.annotations import OVERALL, load_annotations
-from local_bench.judges.people.summary import summary
+from local_bench.annotation.ratings import OVERALL, load_annotations
+from local_bench.annotation.summary import summary
 from local_bench.runs.rundir import RunDir
-from tests.judges.people.conftest import MODELS, live_server, make_shop
+from tests.annotation.conftest import MODELS, live_server, make_shop
 
 pytestmark = pytest.mark.browser
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-AXE = Path(__file__).parents[2] / "data" / "axe.min.js"
+AXE = Path(__file__).parents[1] / "data" / "axe.min.js"
 RATERS = {"r1": 0.0, "r2": 0.1, "r3": 0.2, "r4": 0.3, "r5": 0.4}
 """Annotator -> rate of wrong answers."""
 

@@ -26,12 +26,12 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from local_bench.annotation.database import AlreadyAnswered, Annotator
+from local_bench.annotation.items import Given, Item, Kind, Side
+from local_bench.annotation.protocol import LANGUAGES
+from local_bench.annotation.session import NOTE_CHARACTERS, InvalidAnswer, Session
+from local_bench.annotation.summary import Summary, summary
 from local_bench.core.errors import ImageError
-from local_bench.judges.people.database import AlreadyAnswered, Annotator
-from local_bench.judges.people.items import Given, Item, Kind, Side
-from local_bench.judges.people.protocol import LANGUAGES
-from local_bench.judges.people.session import NOTE_CHARACTERS, InvalidAnswer, Session
-from local_bench.judges.people.summary import Summary, summary
 
 _FOLDER = Path(__file__).parent
 COOKIE = "local_bench_annotator"
@@ -133,7 +133,7 @@ class Pages:
         self.session, self.base = session, base
         self._invalid_links: dict[str, list[float]] = {}
         self._jinja = Environment(
-            loader=PackageLoader("local_bench.judges.people"),
+            loader=PackageLoader("local_bench.annotation"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,

@@ -17,7 +17,7 @@ from local_bench.core.storage import storage_errors
 if TYPE_CHECKING:
     import uvicorn
 
-    from local_bench.judges.people.session import Session
+    from local_bench.annotation.session import Session
 
 LOCK = ".annotations.lock"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -101,7 +101,7 @@ def lock_annotations(folder: Path) -> Iterator[None]:
 def server_of(session: "Session", address: Address) -> "uvicorn.Server":
     import uvicorn
 
-    from local_bench.judges.people.app import create_app
+    from local_bench.annotation.app import create_app
 
     config = uvicorn.Config(
         create_app(session, address.hosts, address.base), log_level="warning", access_log=False, server_header=False,

@@ -13,14 +13,14 @@ from typing import Any
 
 from pydantic import Field
 
+from local_bench.annotation.items import Item, ItemImage, TaskView
+from local_bench.annotation.protocol import OVERALL, Protocol
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest, seed_of
 from local_bench.core.images import png_bytes
 from local_bench.core.types import LEAST_PROBABILITY
 from local_bench.core.yamlfile import Strict, check
-from local_bench.judges.people.items import Item, ItemImage, TaskView
-from local_bench.judges.people.protocol import OVERALL, Protocol
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.suites.registry import suite

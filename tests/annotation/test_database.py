@@ -2,10 +2,10 @@
 
 import pytest
 
+from local_bench.annotation.database import AnnotationDatabase
+from local_bench.annotation.items import Given, Item, ItemImage
+from local_bench.annotation.session import add_people
 from local_bench.core.errors import LedgerDamaged, LedgerError
-from local_bench.judges.people.database import AnnotationDatabase
-from local_bench.judges.people.items import Given, Item, ItemImage
-from local_bench.judges.people.session import add_people
 
 ITEM = Item("accept", "t1", (ItemImage(1, "0" * 64), ItemImage(2, "1" * 64)))
 GIVEN = Given({"1": {"overall": True}, "2": {"overall": False}}, None, ("artefacts",), "the hand, six fingers")

@@ -8,21 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pandas as pd
 
-from local_bench.analysis.annotation_items import AnnotationWork, ImageKey, annotation_work, image_lines, png_of
-from local_bench.analysis.annotations import PEOPLE, decision, rows_by_image, stored_lines
-from local_bench.analysis.official import format_of, run_results
-from local_bench.analysis.payment import decided_by_people
-from local_bench.core import strictjson
-from local_bench.core.errors import RunImageError, UserError
-from local_bench.core.identity import digest
-from local_bench.core.messages import short
-from local_bench.core.storage import write_new
-from local_bench.core.tables import guarded
-from local_bench.judges.people.database import (
+from local_bench.annotation.database import (
     FILE,
     PROTOCOL_META,
     SERVED_PROTOCOL,
@@ -30,17 +20,24 @@ from local_bench.judges.people.database import (
     AnnotationDatabase,
     same_questions,
 )
-from local_bench.judges.people.items import Given, Item, ItemImage, StoredAnswer
-from local_bench.judges.people.protocol import PREFERRED, AnswerField, Protocol, load_protocol, protocol_files
-from local_bench.judges.people.queue import Queue
-from local_bench.judges.people.session import InvalidAnswer, Session
-from local_bench.judges.people.summary import numbers
+from local_bench.annotation.items import Given, Item, ItemImage, StoredAnswer
+from local_bench.annotation.protocol import PREFERRED, AnswerField, Protocol, load_protocol, protocol_files
+from local_bench.annotation.queue import Queue
+from local_bench.annotation.ratings import PEOPLE, decision, rows_by_image, stored_lines
+from local_bench.annotation.session import InvalidAnswer, Session, no_image
+from local_bench.annotation.summary import numbers
+from local_bench.annotation.work import AnnotationWork, ImageKey, annotation_work, image_lines, png_of
+from local_bench.core import strictjson
+from local_bench.core.errors import UserError
+from local_bench.core.identity import digest
+from local_bench.core.messages import short
+from local_bench.core.storage import write_new
+from local_bench.core.tables import guarded
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.settle.pairwise import Comparison, RankedModel, rank
 from local_bench.suites.registry import suite
 
-IDEA, CONSENSUS = "idea-bench", "consensus"
 CSV_COLUMNS = (
     *("protocol", "annotator", "kind", "model", "task_id", "deliverable", "attempt", "pixels_sha256", "other_model"),
     *("field", "value", "cannot_tell", "reasons", "note", "elapsed_ms", "saved_utc"),
@@ -155,12 +152,8 @@ def stored_sessions(database: AnnotationDatabase) -> list[Session]:
         setting: dict[str, Any] = strictjson.stored(text) if text else {"seed": 0, "repeats": 0.0, "items": list(items)}
         of_protocol = [items[item_id] for item_id in setting["items"] if items[item_id].protocol == name]
         queue = Queue(protocol, of_protocol, setting["seed"], setting["repeats"])
-        sessions.append(Session(protocol, queue, database, {}, _no_image))
+        sessions.append(Session(protocol, queue, database, {}, no_image))
     return sessions
-
-
-def _no_image(sha: str) -> NoReturn:
-    raise RunImageError(f"image {sha} is not open", "missing")
 
 
 # ---- export
@@ -168,12 +161,13 @@ def _no_image(sha: str) -> NoReturn:
 
 def write_jsonl(run: RunDir, out: Path, only: str | None = None) -> int:
     """Write the annotations of `run`'s images as a file for `--people`; return their number."""
-    lines = _lines(run, only)
+    lines = annotation_lines(run, only)
     write_new(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode(), "annotations")
     return len(lines)
 
 
-def _lines(run: RunDir, only: str | None = None) -> list[dict[str, Any]]:
+def annotation_lines(run: RunDir, only: str | None = None) -> list[dict[str, Any]]:
+    """The annotations of `run`'s images as in a file for `--people` (`stored_lines`). UserError if there are none."""
     lines = stored_lines(run.path / FILE, run, only)
     if not lines:
         raise UserError(f"{run.path / FILE} has no annotations of images of {run.path}: there is nothing to write")
@@ -234,39 +228,6 @@ def _preferred(answer: StoredAnswer, protocol: Protocol) -> float | None:
     """0 for the first side, 1 for the second, 0.5 for a tie; None if it is unknown."""
     values = answer.given.values.get("")
     return None if values is None else numbers(protocol, answer.given, values)[PREFERRED]
-
-
-def write_layout(run: RunDir, name: str, out: Path) -> list[Path]:
-    """Write each annotator's result files in the benchmark's layout to `out/ANNOTATOR/`, adjudications to
-    `out/ANNOTATOR.adjudication/`, and the consensus (majority, or adjudicated) to `out/consensus/`; images are not
-    written. Return the files that `score` reads."""
-    layout = format_of(run)
-    if name != layout:
-        raise UserError(
-            f"{run.path} is a run of {run.config.suite.name}, whose layout is {layout}: give --format {layout}"
-        )
-    by_rater: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-    work_ids = {row.key: row.work_id for row in run.store.candidates()}
-    for line in _lines(run):
-        rater = f"{line['rater']}.adjudication" if line.get("adjudication") else line["rater"]
-        by_rater[rater][work_ids[line["model"], line["task_id"], line["deliverable"], line["attempt"]]] = line
-    of_suite, results = suite(run.config.suite.name), replace(run_results(run), load=_no_image)
-    files: list[Path] = []
-    if name != IDEA:  # whose consensus would be over single questions
-        of_work = decided_by_people(run, run.path)
-        by_rater[CONSENSUS] = {work_id: {"overall": decision} for work_id, decision in of_work.items()}
-    for rater, ratings in sorted(by_rater.items()):
-        folder = out / _folder_name(rater)
-        if folder.exists():
-            raise UserError(f"{folder} exists: give a new folder with --out")
-        files += of_suite.write_results(of_suite.annotated(results, ratings), folder)
-    return files
-
-
-def _folder_name(rater: str) -> str:
-    """The annotator's name as a folder name; other characters become a digest."""
-    safe = all(c.isalnum() or c in "-_." for c in rater) and not rater.startswith(".")
-    return rater if safe else f"annotator-{digest(rater)[:8]}"
 
 
 # ---- import

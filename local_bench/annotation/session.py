@@ -3,15 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from pydantic import Field
 
-from local_bench.core.errors import ConfigError, UserError
+from local_bench.annotation.database import AnnotationDatabase, Annotator, Role
+from local_bench.annotation.items import Given, Item, Kind, StoredAnswer, TaskView
+from local_bench.annotation.protocol import AnswerField, Protocol
+from local_bench.annotation.queue import Queue
+from local_bench.core.errors import ConfigError, RunImageError, UserError
 from local_bench.core.yamlfile import Strict, load_yaml
-from local_bench.judges.people.database import AnnotationDatabase, Annotator, Role
-from local_bench.judges.people.items import Given, Item, Kind, StoredAnswer, TaskView
-from local_bench.judges.people.protocol import AnswerField, Protocol
-from local_bench.judges.people.queue import Queue
 
 NOTE_CHARACTERS = 2000
 ALONE: Mapping[str, Role] = {"me": "annotator", "lead": "lead"}
@@ -142,3 +143,8 @@ def new_links(database: AnnotationDatabase, people: Mapping[str, Role], local: b
         return add_people(database, people)
     add_people(database, {name: role for name, role in ALONE.items() if name not in annotators})
     return {name: database.new_token(name) for name in ALONE}
+
+
+def no_image(sha: str) -> NoReturn:
+    """As `Session.load_png` where images are not shown."""
+    raise RunImageError(f"image {sha} is not open", "missing")

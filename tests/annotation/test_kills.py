@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-from local_bench.judges.people.app import COOKIE, csrf_token
-from local_bench.judges.people.database import AnnotationDatabase
+from local_bench.annotation.app import COOKIE, csrf_token
+from local_bench.annotation.database import AnnotationDatabase
 from tests.conftest import ROOT
 
 

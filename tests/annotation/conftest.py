@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from local_bench.analysis.annotating import open_session
+from local_bench.annotation.exchange import open_session
+from local_bench.annotation.items import Given
+from local_bench.annotation.protocol import load_protocol
+from local_bench.annotation.serve import address_of, listening_socket, server_of
+from local_bench.annotation.session import add_people
 from local_bench.core.identity import digest
 from local_bench.core.images import store_image
 from local_bench.core.types import Score
-from local_bench.judges.people.items import Given
-from local_bench.judges.people.protocol import load_protocol
-from local_bench.judges.people.serve import address_of, listening_socket, server_of
-from local_bench.judges.people.session import add_people
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir

@@ -11,9 +11,9 @@ import httpx2
 import pytest
 from PIL import Image, PngImagePlugin
 
-from local_bench.judges.people.app import COOKIE, MAX_BODY, csrf_token
-from local_bench.judges.people.protocol import FOLDER
-from tests.judges.people.conftest import MODELS, SCRIPT, live_server, make_shop
+from local_bench.annotation.app import COOKIE, MAX_BODY, csrf_token
+from local_bench.annotation.protocol import FOLDER
+from tests.annotation.conftest import MODELS, SCRIPT, live_server, make_shop
 
 PEOPLE = {"ann": "annotator", "bob": "annotator", "cleo": "annotator", "boss": "lead"}
 
@@ -383,7 +383,7 @@ def _chunks(png):
 
 
 def test_both_languages_have_every_text(live):
-    from local_bench.judges.people.app import texts
+    from local_bench.annotation.app import texts
 
     en, zh = texts("en"), texts("zh")
     assert en.keys() == zh.keys()

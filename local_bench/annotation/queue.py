@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
+from local_bench.annotation.items import Given, Item, Kind, Side
+from local_bench.annotation.protocol import Protocol
 from local_bench.core.identity import digest
-from local_bench.judges.people.items import Given, Item, Kind, Side
-from local_bench.judges.people.protocol import Protocol
 
 CLAIM_S = 900.0
 """Seconds for which an item that was sent to an annotator is kept for them."""

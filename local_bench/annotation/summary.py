@@ -7,9 +7,9 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import Any
 
-from local_bench.judges.people.items import Given, StoredAnswer
-from local_bench.judges.people.protocol import OVERALL, PREFERRED, Protocol
-from local_bench.judges.people.session import Session
+from local_bench.annotation.items import Given, StoredAnswer
+from local_bench.annotation.protocol import OVERALL, PREFERRED, Protocol
+from local_bench.annotation.session import Session
 from local_bench.settle.agreement import cohen_kappa, krippendorff_alpha
 
 Unit = tuple[str, str]

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from local_bench.judges.people.items import Given, Item, ItemImage
-from local_bench.judges.people.protocol import load_protocol
-from local_bench.judges.people.queue import CLAIM_S, COUNT_EVERY_S, REPEAT_GAP, Queue
+from local_bench.annotation.items import Given, Item, ItemImage
+from local_bench.annotation.protocol import load_protocol
+from local_bench.annotation.queue import CLAIM_S, COUNT_EVERY_S, REPEAT_GAP, Queue
 
 YES, NO = Given({"1": {"overall": True}}), Given({"1": {"overall": False}})
 CANNOT = Given({}, cannot_tell="other")

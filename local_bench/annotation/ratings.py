@@ -16,13 +16,13 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, create_model
 
+from local_bench.annotation.database import FILE, AnnotationDatabase
+from local_bench.annotation.items import Item, ItemImage, StoredAnswer
+from local_bench.annotation.protocol import OVERALL, POINT, Protocol
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.types import LEAST_PROBABILITY, Task
 from local_bench.core.yamlfile import Strict, check
-from local_bench.judges.people.database import FILE, AnnotationDatabase
-from local_bench.judges.people.items import Item, ItemImage, StoredAnswer
-from local_bench.judges.people.protocol import OVERALL, POINT, Protocol
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow

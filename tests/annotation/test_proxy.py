@@ -15,10 +15,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from local_bench.judges.people.database import FILE, AnnotationDatabase
+from local_bench.annotation.database import FILE, AnnotationDatabase
+from tests.annotation.conftest import MODELS, make_shop
+from tests.annotation.test_browser import chromium
 from tests.conftest import ROOT
-from tests.judges.people.conftest import MODELS, make_shop
-from tests.judges.people.test_browser import chromium
 
 pytestmark = pytest.mark.browser
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")

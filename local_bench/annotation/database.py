@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from local_bench.annotation.items import Given, Item, Kind, StoredAnswer
+from local_bench.annotation.protocol import Protocol, load_protocol
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
 from local_bench.core.storage import transaction
-from local_bench.judges.people.items import Given, Item, Kind, StoredAnswer
-from local_bench.judges.people.protocol import Protocol, load_protocol
 
 FILE = "annotations.sqlite"
 VERSION = "1"
@@ -288,14 +288,14 @@ SERVED_PROTOCOL, SERVED_BASE = "served:protocol", "served:base"
 
 
 def merge_annotations(target: Path, parts: Sequence[Path]) -> None:
-    """Write all annotators, items and answers of the databases in `parts` to `target`; parts that do not exist are
-    skipped, and without any nothing is written. Annotators of the same name are the same person: of two answers to an
-    item the earlier one counts. UserError if a protocol differs between parts."""
-    parts = [part for part in parts if part.is_file()]
+    """Write all annotators, items and answers of the folders `parts` to the folder `target`; parts without a database
+    are skipped, and without any nothing is written. Annotators of the same name are the same person: of two answers to
+    an item the earlier one counts. UserError if a protocol differs between parts."""
+    parts = [part / FILE for part in parts if (part / FILE).is_file()]
     if not parts:
         return
     protocols: dict[str, tuple[str, Path]] = {}
-    with AnnotationDatabase(target, create=True) as merged:
+    with AnnotationDatabase(target / FILE, create=True) as merged:
         for part in parts:
             with AnnotationDatabase(part) as opened:
                 meta = opened.all_meta()
