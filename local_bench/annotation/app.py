@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import re
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -30,7 +30,7 @@ from local_bench.annotation.database import AlreadyAnswered, Annotator
 from local_bench.annotation.items import Given, Item, Kind, Side
 from local_bench.annotation.protocol import LANGUAGES
 from local_bench.annotation.session import NOTE_CHARACTERS, InvalidAnswer, Session
-from local_bench.annotation.summary import Summary, summary
+from local_bench.annotation.summary import summary
 from local_bench.core.errors import ImageError
 
 _FOLDER = Path(__file__).parent
@@ -85,13 +85,6 @@ class Guard:
             await self._app(scope, limited, with_headers)
 
 
-class PlainError(JSONResponse):
-    """An error as `{"error": sentence}`."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__({"error": sentence}, status_code=status)
-
-
 @cache
 def texts(language: str) -> dict[str, str]:
     """Key -> text, in English if the interface does not have the language."""
@@ -99,10 +92,11 @@ def texts(language: str) -> dict[str, str]:
     return {key: of.get(language, of["en"]) for key, of in data.items()}
 
 
-def preferred_language(header: str) -> str:
-    """The interface's language that a request's `Accept-Language` header prefers, else English."""
-    found = re.findall(r"\b([a-z]{2,3})\b[a-z0-9-]*(?:\s*;\s*q=([01](?:\.\d+)?))?", header.lower())
-    ranked = sorted(found, key=lambda one: -float(one[1] or 1))
+def preferred_language(request: Request) -> str:
+    """The interface's language that the request's `Accept-Language` header prefers, else English."""
+    header = request.headers.get("accept-language", "").lower()
+    languages = re.findall(r"\b([a-z]{2,3})\b[a-z0-9-]*(?:\s*;\s*q=([01](?:\.\d+)?))?", header)
+    ranked = sorted(languages, key=lambda language: -float(language[1] or 1))
     return next((name for name, _ in ranked if name in LANGUAGES), "en")
 
 
@@ -126,109 +120,60 @@ def csrf_token(token: str) -> str:
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
-class Pages:
-    """HTML of one session, and what else the requests of an application share."""
+@dataclass
+class _Shared:
+    """What the requests of an application share."""
 
-    def __init__(self, session: Session, base: str) -> None:
-        self.session, self.base = session, base
-        self._invalid_links: dict[str, list[float]] = {}
-        self._jinja = Environment(
-            loader=PackageLoader("local_bench.annotation"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+    session: Session
+    base: str
+    invalid_links: dict[str, list[float]] = field(default_factory=dict)
+    """Client -> times at which it opened an invalid link."""
 
     def too_many_links(self, client: str) -> bool:
         """Count an invalid link that this address has opened, unless there have been too many in a while."""
         now = time.monotonic()
-        recent = [at for at in self._invalid_links.get(client, ()) if now - at <= LINKS_WITHIN_S]
+        recent = [at for at in self.invalid_links.get(client, ()) if now - at <= LINKS_WITHIN_S]
         if len(recent) >= MOST_INVALID_LINKS:
             return True
-        if len(self._invalid_links) > 10_000:
-            self._invalid_links.clear()
-        self._invalid_links[client] = [*recent, now]
+        if len(self.invalid_links) > 10_000:
+            self.invalid_links.clear()
+        self.invalid_links[client] = [*recent, now]
         return False
 
-    def message(self, key: str) -> str:
-        """A page with one sentence, in every language."""
-        lines = [(language, _sentence(key, language)) for language in LANGUAGES]
-        return self._jinja.get_template("message.html.j2").render(lines=lines)
 
-    def page(self, me: Annotator, csrf: str) -> str:
-        """The page of an annotator; its items are loaded by `queue`."""
-        language = me.language if me.language in LANGUAGES else "en"
-        protocol = self.session.protocol
-        option_keys = dict.fromkeys(o.key for field in protocol.fields_of(("",)) for o in field.options)
-        return self._jinja.get_template("page.html.j2").render(
-            t=texts(language),
-            language=language,
-            languages=LANGUAGES,
-            protocol=protocol,
-            guidelines=paragraphs(protocol.guidelines.get(language)),
-            option_keys=" ".join(option_keys),
-            csrf=csrf,
-            me=me.name,
-        )
-
-    def queue(self, me: Annotator, n: int) -> dict[str, Any]:
-        """The next items as fragments, with the annotator's progress and the number of the latest answer."""
-        queue = self.session.queue
-        entries = queue.next(me.name, n)
-        progress = queue.progress(me.name)
-        return {
-            "items": [self.entry(me, item, kind) for item, kind in entries],
-            "progress": {"done": progress.done, "left": max(progress.left, len(entries))},
-            "last": self.session.database.latest(me.name, self.session.protocol.id),
-            "more_later": not entries and queue.may_follow(me.name),
-        }
-
-    def entry(self, me: Annotator, item: Item, kind: Kind, left: Side | None = None) -> dict[str, Any]:
-        """One item; `left` is the side of a pair on the left, by default the queue's. A repeat is marked only by its
-        kind `repeat`, which the page does not show."""
-        session = self.session
-        task = session.tasks[item.task_id]
-        left = left or session.queue.left_side(me.name, item.item_id, kind)
-        sides = (item.images, item.other) if left != "b" else (item.other, item.images)
-        fields = session.fields(item)
-        html = self._jinja.get_template("item.html.j2").render(
-            t=texts(me.language),
-            language=me.language,
-            protocol=session.protocol,
-            task=task,
-            left=sides[0],
-            right=sides[1],
-            keys=session.keys(item),
-            fields=fields,
-            adjudication=kind == "adjudication",
-            opinions=session.queue.opinions(item.item_id) if kind == "adjudication" else [],
-            note_characters=NOTE_CHARACTERS,
-            point_list=task.points if session.protocol.show_points and not session.protocol.points else (),
-        )
-        return {
-            "item_id": item.item_id,
-            "kind": kind,
-            "left": left,
-            "html": html,
-            "direct": len(fields) == 1 and len(session.keys(item)) == 1,
-        }
-
-    def lead(self, found: Summary) -> str:
-        """The lead's page."""
-        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return self._jinja.get_template("lead.html.j2").render(found=found, now=now)
+@cache
+def _jinja() -> Environment:
+    loader = PackageLoader("local_bench.annotation")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
-def paragraphs(text: str) -> list[tuple[str, list[str]]]:
-    """Guidelines as (tag, lines): ("p", [text]) or ("ul", items)."""
-    found: list[tuple[str, list[str]]] = []
-    for block in text.strip().split("\n\n"):
-        if block.startswith("- "):
-            found.append(("ul", [" ".join(item.split()) for item in block[2:].split("\n- ")]))
-        else:
-            found.append(("p", [" ".join(block.split())]))
-    return found
+def _html(template: str, **values: Any) -> str:
+    return _jinja().get_template(template).render(values)
+
+
+def _entry(session: Session, me: Annotator, item: Item, kind: Kind, left: Side | None = None) -> dict[str, Any]:
+    """One item for the page; `left` is the side of a pair on the left, by default the queue's. A repeat is marked only
+    by its kind `repeat`, which the page does not show."""
+    protocol, task = session.protocol, session.tasks[item.task_id]
+    left = left or session.queue.left_side(me.name, item.item_id, kind)
+    sides = (item.images, item.other) if left != "b" else (item.other, item.images)
+    fields, keys = session.fields(item), session.keys(item)
+    html = _html(
+        "item.html.j2",
+        t=texts(me.language),
+        language=me.language,
+        protocol=protocol,
+        task=task,
+        left=sides[0],
+        right=sides[1],
+        keys=keys,
+        fields=fields,
+        adjudication=kind == "adjudication",
+        opinions=session.queue.opinions(item.item_id) if kind == "adjudication" else [],
+        note_characters=NOTE_CHARACTERS,
+        point_list=task.points if protocol.show_points and not protocol.points else (),
+    )
+    return {"item_id": item.item_id, "kind": kind, "left": left, "html": html, "direct": len(fields) == len(keys) == 1}
 
 
 def _sentence(key: str, language: str) -> str:
@@ -236,49 +181,50 @@ def _sentence(key: str, language: str) -> str:
     return texts(language).get(key, key.replace("_", " "))
 
 
+def _error(status: int, sentence: str) -> JSONResponse:
+    return JSONResponse({"error": sentence}, status)
+
+
 router = APIRouter()
 
 
-def _pages(request: Request) -> Pages:
-    found: Pages = request.app.state.pages
-    return found
+def _shared(request: Request) -> _Shared:
+    shared: _Shared = request.app.state.shared
+    return shared
 
 
 def _annotator(request: Request) -> Annotator:
-    session = _pages(request).session
+    session = _shared(request).session
     token = request.cookies.get(COOKIE, "")
-    found = session.database.annotator_of(token) if token else None
-    if found is None:
+    annotator = session.database.annotator_of(token) if token else None
+    if annotator is None:
         raise HTTPException(403, "link_invalid")
-    session.queue.add(found.name, found.role)
-    return replace(found, language=found.language or _language(request))
+    session.queue.add(annotator.name, annotator.role)
+    language = annotator.language or preferred_language(request)
+    return replace(annotator, language=language if language in LANGUAGES else "en")
 
 
-def _language(request: Request) -> str:
-    return preferred_language(request.headers.get("accept-language", ""))
-
-
-def _changing(request: Request) -> Annotator:
-    """The annotator of a request that changes something."""
-    found = _annotator(request)
-    origin = request.headers.get("origin")
-    if origin not in (None, _pages(request).base) and urlsplit(origin).netloc != request.headers.get("host"):
-        raise HTTPException(403, "wrong_origin")
-    given = request.headers.get("x-csrf-token", "")
-    if not hmac.compare_digest(given.encode(), csrf_token(request.cookies[COOKIE]).encode()):
-        raise HTTPException(403, "other_link")
-    return found
-
-
-def _lead(request: Request) -> Annotator:
-    found = _annotator(request)
-    if found.role != "lead":
-        raise HTTPException(403, "not_found")
-    return found
-
-
-Shared = Annotated[Pages, Depends(_pages)]
 Me = Annotated[Annotator, Depends(_annotator)]
+
+
+def _changing(request: Request, me: Me) -> Annotator:
+    """The annotator of a request that changes something."""
+    origin = request.headers.get("origin")
+    if origin not in (None, _shared(request).base) and urlsplit(origin).netloc != request.headers.get("host"):
+        raise HTTPException(403, "wrong_origin")
+    sent = request.headers.get("x-csrf-token", "")
+    if not hmac.compare_digest(sent.encode(), csrf_token(request.cookies[COOKIE]).encode()):
+        raise HTTPException(403, "other_link")
+    return me
+
+
+def _lead(me: Me) -> Annotator:
+    if me.role != "lead":
+        raise HTTPException(403, "not_found")
+    return me
+
+
+Shared = Annotated[_Shared, Depends(_shared)]
 Changing = Annotated[Annotator, Depends(_changing)]
 Lead = Annotated[Annotator, Depends(_lead)]
 
@@ -286,24 +232,46 @@ Lead = Annotated[Annotator, Depends(_lead)]
 @router.get("/a/{token}")
 def enter(token: str, request: Request, shared: Shared) -> Response:
     """A personal link: sets the cookie. A valid one is never refused: all clients of a proxy have its address."""
-    client = request.client.host if request.client else ""
-    found = shared.session.database.annotator_of(token)
-    if found is None:
+    annotator = shared.session.database.annotator_of(token)
+    if annotator is None:
+        client = request.client.host if request.client else ""
         raise HTTPException(429, "too_many") if shared.too_many_links(client) else HTTPException(403, "link_invalid")
     secure = shared.base.startswith("https:")
-    response = RedirectResponse("/lead" if found.role == "lead" else "/", 303)
+    response = RedirectResponse("/lead" if annotator.role == "lead" else "/", 303)
     response.set_cookie(COOKIE, token, max_age=90 * 86400, httponly=True, samesite="lax", secure=secure)
     return response
 
 
 @router.get("/")
 def page(request: Request, me: Me, shared: Shared) -> Response:
-    return HTMLResponse(shared.page(me, csrf_token(request.cookies[COOKIE])))
+    """The page of an annotator; its items are loaded by `queue`."""
+    protocol = shared.session.protocol
+    option_keys = dict.fromkeys(o.key for field in protocol.fields_of(("",)) for o in field.options)
+    html = _html(
+        "page.html.j2",
+        t=texts(me.language),
+        language=me.language,
+        languages=LANGUAGES,
+        protocol=protocol,
+        option_keys=" ".join(option_keys),
+        csrf=csrf_token(request.cookies[COOKIE]),
+        me=me.name,
+    )
+    return HTMLResponse(html)
 
 
 @router.get("/queue")
 def queue(me: Me, shared: Shared, n: int = 1) -> dict[str, Any]:
-    return shared.queue(me, max(1, min(n, AT_ONCE)))
+    """The next items as fragments, with the annotator's progress and the number of the latest answer."""
+    session = shared.session
+    entries = session.queue.next(me.name, max(1, min(n, AT_ONCE)))
+    progress = session.queue.progress(me.name)
+    return {
+        "items": [_entry(session, me, item, kind) for item, kind in entries],
+        "progress": {"done": progress.done, "left": max(progress.left, len(entries))},
+        "last": session.database.latest(me.name, session.protocol.id),
+        "more_later": not entries and session.queue.may_follow(me.name),
+    }
 
 
 @router.get("/image/{sha}")
@@ -332,19 +300,19 @@ def answer(body: AnswerIn, me: Changing, shared: Shared) -> Response:
     try:
         shared.session.answer(me, body.request_id, body.item_id, body.kind, given, body.elapsed_ms)
     except AlreadyAnswered:
-        return PlainError(409, _sentence("stale", me.language))
+        return _error(409, _sentence("stale", me.language))
     except InvalidAnswer as e:
-        return PlainError(422, str(e))
+        return _error(422, str(e))
     return JSONResponse({"saved": body.request_id})
 
 
 @router.post("/undo")
 def undo(number: Annotated[int, Body(embed=True, strict=True)], me: Changing, shared: Shared) -> Response:
-    found = shared.session.undo(me, number)
-    if found is None:
-        return PlainError(409, _sentence("nothing_to_undo", me.language))
-    item, stored = found
-    entry = shared.entry(me, item, stored.kind, stored.given.left)
+    withdrawn = shared.session.undo(me, number)
+    if withdrawn is None:
+        return _error(409, _sentence("nothing_to_undo", me.language))
+    item, stored = withdrawn
+    entry = _entry(shared.session, me, item, stored.kind, stored.given.left)
     return JSONResponse(entry | {"given": stored.given.content})
 
 
@@ -357,7 +325,8 @@ def language(language: Annotated[str, Body(embed=True)], me: Changing, shared: S
 
 @router.get("/lead")
 def lead(me: Lead, shared: Shared) -> Response:
-    return HTMLResponse(shared.lead(summary(shared.session)))
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return HTMLResponse(_html("lead.html.j2", found=summary(shared.session), now=now))
 
 
 @router.get("/lead.json")
@@ -366,26 +335,27 @@ def lead_json(me: Lead, shared: Shared) -> dict[str, Any]:
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    """An error as a page if the browser asks for one, else as JSON."""
+    """An error as a page in every language if the browser asks for one, else as JSON."""
     assert isinstance(error, HTTPException)
     key = str(error.detail)
     if "text/html" in request.headers.get("accept", "") and request.method == "GET":
-        return HTMLResponse(_pages(request).message(key), error.status_code)
-    return PlainError(error.status_code, _sentence(key, _language(request)))
+        lines = [(language, _sentence(key, language)) for language in LANGUAGES]
+        return HTMLResponse(_html("message.html.j2", lines=lines), error.status_code)
+    return _error(error.status_code, _sentence(key, preferred_language(request)))
 
 
 def _malformed(request: Request, error: Exception) -> Response:
     """A request that is not of the expected form. The input is not echoed."""
     assert isinstance(error, RequestValidationError)
     where = ".".join(str(part) for part in error.errors()[0]["loc"][:2])
-    return PlainError(422, f"The request is not of the expected form ({where}).")
+    return _error(422, f"The request is not of the expected form ({where}).")
 
 
 def create_app(session: Session, hosts: frozenset[str] = frozenset(), base: str = "") -> FastAPI:
     """The application. It answers only under the names in `hosts` (empty: any). `base` is the origin of the annotators'
     links: pages of it may send answers whatever the Host header is, and if it is https the cookie is `Secure`."""
     app = FastAPI(title="local-bench annotate", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.pages = Pages(session, base)
+    app.state.shared = _Shared(session, base)
     app.add_middleware(Guard, hosts=hosts)
     app.add_exception_handler(HTTPException, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)
