@@ -120,34 +120,24 @@ class Queue:
 
     # answers
 
-    def record(self, annotator: str, item_id: str, kind: Kind, given: Given) -> None:
-        """Take account of a stored answer."""
+    def record(self, annotator: str, item_id: str, kind: Kind, given: Given | None) -> None:
+        """Take account of a stored answer, or of its withdrawal if `given` is None."""
         with self._lock:
             if item_id not in self.by_id:
                 return  # of another protocol, or of an image that does not exist any more
-            if annotator in self._people:
-                self._people[annotator].answered.add((item_id, kind))
             self._claims[item_id].pop(annotator, None)
-            if kind == "adjudication":
-                self._adjudicated.add(item_id)
-            elif kind == "answer":
-                self._given[item_id][annotator] = given
-            self._update_dispute(item_id)
-
-    def withdraw(self, annotator: str, item_id: str, kind: Kind) -> None:
-        """Take account of a withdrawn answer."""
-        with self._lock:
             if annotator in self._people:
-                self._people[annotator].answered.discard((item_id, kind))
-            if item_id not in self.by_id:
-                return
+                answered = self._people[annotator].answered
+                (answered.discard if given is None else answered.add)((item_id, kind))
             if kind == "adjudication":
-                self._adjudicated.discard(item_id)
+                (self._adjudicated.discard if given is None else self._adjudicated.add)(item_id)
             elif kind == "answer":
                 self._given[item_id].pop(annotator, None)
+                self._given[item_id] |= {} if given is None else {annotator: given}
             self._update_dispute(item_id)
-            for person in self._people.values():
-                person.start = 0
+            if given is None:
+                for person in self._people.values():
+                    person.start = 0
 
     def _update_dispute(self, item_id: str) -> None:
         given = self._given[item_id].values()

@@ -98,7 +98,7 @@ class Session:
         stored = self.database.withdraw(annotator.name, self.protocol.id, number)
         if stored is None:
             return None
-        self.queue.withdraw(annotator.name, stored.item_id, stored.kind)
+        self.queue.record(annotator.name, stored.item_id, stored.kind, None)
         item = self.queue.by_id.get(stored.item_id)
         return None if item is None else (item, stored)
 

@@ -259,26 +259,14 @@ def _model_json(m: "ModelLabels") -> dict[str, Any]:
     }
 
 
-def _estimate_json(p: "PpiEstimate") -> dict[str, Any]:
-    return {
-        "estimate": p.estimate,
-        "low": p.low,
-        "high": p.high,
-        "ci95_low": p.low,
-        "ci95_high": p.high,
-        "bound_low": p.bound_low,
-        "bound_high": p.bound_high,
-        "undefined": p.undefined,
-        "over": p.over,
-        "power": p.power,
-        "judge_alone": p.judge_alone,
-        "at_least": p.at_least,
-        "at_most": p.at_most,
-        "n": p.n,
-        "n_labelled": p.n_labelled,
-        "n_unanswered": p.n_unanswered,
-        "n_unpredicted": p.n_unpredicted,
-    }
+_ESTIMATE_KEYS = (
+    *("estimate", "low", "high", "ci95_low", "ci95_high", "bound_low", "bound_high", "undefined", "over", "power"),
+    *("judge_alone", "at_least", "at_most", "n", "n_labelled", "n_unanswered", "n_unpredicted"),
+)
+
+
+def _estimate_json(estimate: "PpiEstimate") -> dict[str, Any]:
+    return {key: getattr(estimate, key.removeprefix("ci95_")) for key in _ESTIMATE_KEYS}
 
 
 def payment_text(payment: "Payment") -> str:

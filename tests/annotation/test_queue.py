@@ -171,7 +171,7 @@ def test_an_undone_answer_opens_the_item_again_for_all():
     for name in "ab":
         queue.record(name, item, "answer", YES)
     assert queue.next("c") == []
-    queue.withdraw("a", item, "answer")
+    queue.record("a", item, "answer", None)
     assert queue.next("c") == [(queue.items[0], "answer")]
     clock.now += COUNT_EVERY_S + 1
     assert queue.progress("a").done == 0
