@@ -1,9 +1,9 @@
 """The state of an annotation session for its lead: coverage, agreement, pace and adjudication."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from statistics import fmean, median
 from typing import Any
 
@@ -12,8 +12,9 @@ from local_bench.annotation.protocol import OVERALL, PREFERRED, Protocol
 from local_bench.annotation.session import Session
 from local_bench.settle.agreement import cohen_kappa, krippendorff_alpha
 
-Unit = tuple[str, str]
-"""(item id, deliverable; "" for the item as a whole)"""
+Ratings = dict[str, dict[tuple[str, str], dict[str, float]]]
+"""Question -> unit (item id, deliverable; "" for the item as a whole) -> annotator -> answer as a number."""
+Pair = tuple[float, float]
 OUTLIER = 3.0
 """A median time per answer that is this many times longer or shorter than the median over all annotators."""
 MIN_FOR_PACE = 10
@@ -92,20 +93,19 @@ class Summary:
 def summary(session: Session) -> Summary:
     """Compute the state of a session from its stored answers."""
     queue, protocol = session.queue, session.protocol
-    answers = [one for one in session.database.answers() if one.item_id in queue.by_id]
-    table = _ratings(protocol, (one for one in answers if one.kind == "answer"))
-    coverage = queue.coverage()
-    disputed = queue.disputed()
+    answers = [answer for answer in session.database.answers() if answer.item_id in queue.by_id]
+    ratings = _ratings(protocol, answers)
+    coverage, disputed = queue.coverage(), queue.disputed()
     return Summary(
         protocol=protocol.id,
         raters=protocol.raters,
         n_items=len(queue.items),
-        n_complete=sum(n for given, n in coverage.items() if given >= protocol.raters),
+        n_complete=sum(n for n_answers, n in coverage.items() if n_answers >= protocol.raters),
         n_disputed=len(disputed),
-        n_adjudicated=len({one.item_id for one in answers if one.kind == "adjudication"}),
+        n_adjudicated=len({answer.item_id for answer in answers if answer.kind == "adjudication"}),
         coverage=coverage,
-        annotators=_annotators(session, answers, table),
-        fields=[_field_agreement(name, of, protocol) for name, of in table.items()],
+        annotators=_annotators(session, answers, ratings),
+        fields=[_field_agreement(name, units.values(), protocol) for name, units in ratings.items()],
         disputed=[
             f"{item.task_id}, image{'s' * (len(item.images) > 1)} {', '.join(str(i.deliverable) for i in item.images)}"
             for item in disputed[:MAX_LISTED]
@@ -113,135 +113,129 @@ def summary(session: Session) -> Summary:
     )
 
 
-def _ratings(protocol: Protocol, answers: Iterable[StoredAnswer]) -> dict[str, dict[Unit, dict[str, float]]]:
-    """Question -> unit -> annotator -> answer as a number. Decisions derived from several questions are the question
-    `overall`; a preference is 0 for side a, 1 for side b and 0.5 for a tie."""
-    found: dict[str, dict[Unit, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-    for one in answers:
-        for key, values in one.given.values.items():
-            for name, value in numbers(protocol, one.given, values).items():
-                found[name][one.item_id, key][one.annotator] = value
-    return dict(sorted(found.items(), key=lambda of: (len(of[0]) if of[0].startswith("point_") else 0, of[0])))
-
-
-def numbers(protocol: Protocol, given: Given, values: Mapping[str, Any]) -> dict[str, float]:
-    """The values of an answer's fields as numbers."""
-    if protocol.shows == "pair":
-        return {
-            PREFERRED: {"tie": 0.5, "left": float(given.left == "b")}.get(values[PREFERRED], float(given.left == "a"))
-        }
-    found = {name: float(value) for name, value in values.items()}
-    decision = protocol.decision(dict(values))
-    return found if decision is None else found | {OVERALL: float(decision)}
-
-
-def _field_agreement(name: str, table: Mapping[Unit, Mapping[str, float]], protocol: Protocol) -> FieldAgreement:
-    units = [of for of in table.values() if len(of) > 1]
-    people = sorted({who for of in units for who in of})
-    ratings = [[of.get(who) for who in people] for of in units]
-    alpha = krippendorff_alpha(ratings, "interval" if protocol.scores else "nominal")
-    both: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for of in units:
-        for a, b in combinations(sorted(of), 2):
-            both[a, b].append((of[a], of[b]))
-    pairs = [pair for answers in both.values() for pair in answers]
-    has_decisions = all(value in (0, 1) for pair in pairs for value in pair)
-    of_two = map(_kappa, both.values() if has_decisions else ())
-    kappas = [(kappa.value, kappa.n) for kappa in of_two if kappa.value is not None]
-    return FieldAgreement(
-        name,
-        len(units),
-        _share([x == y for x, y in pairs]),
-        Figure(fmean(value for value, _ in kappas) if kappas else None, sum(n for _, n in kappas)),
-        Figure(alpha.value, alpha.n),
+def _ratings(protocol: Protocol, answers: Iterable[StoredAnswer]) -> Ratings:
+    ratings: Ratings = defaultdict(lambda: defaultdict(dict))
+    for answer in answers:
+        for key, values in answer.given.values.items() if answer.kind == "answer" else ():
+            for name, value in numbers(protocol, answer.given, values).items():
+                ratings[name][answer.item_id, key][answer.annotator] = value
+    return dict(
+        sorted(ratings.items(), key=lambda rated: (len(rated[0]) if rated[0].startswith("point_") else 0, rated))
     )
 
 
-def _kappa(pairs: Sequence[tuple[float, float]]) -> Figure:
+def numbers(protocol: Protocol, given: Given, values: Mapping[str, Any]) -> dict[str, float]:
+    """The values of an answer's fields as numbers, and the decision that follows from them as `overall`; a preference
+    is 0 for side a, 1 for side b and 0.5 for a tie."""
+    if protocol.shows == "pair":
+        sides = {"tie": 0.5, "left": float(given.left == "b"), "right": float(given.left == "a")}
+        return {PREFERRED: sides[values[PREFERRED]]}
+    decision = protocol.decision(dict(values))
+    decided = {} if decision is None else {OVERALL: float(decision)}
+    return {name: float(value) for name, value in values.items()} | decided
+
+
+def _field_agreement(name: str, ratings: Iterable[Mapping[str, float]], protocol: Protocol) -> FieldAgreement:
+    units = [by_annotator for by_annotator in ratings if len(by_annotator) > 1]
+    people = sorted({annotator for unit in units for annotator in unit})
+    alpha = krippendorff_alpha(
+        [list(map(unit.get, people)) for unit in units], "interval" if protocol.scores else "nominal"
+    )
+    of_two = [[(unit[a], unit[b]) for unit in units if a in unit and b in unit] for a, b in combinations(people, 2)]
+    pairs = list(chain.from_iterable(of_two))
+    kappas = [kappa for kappa in map(_kappa, of_two if _are_decisions(pairs) else ()) if kappa.value is not None]
+    mean_kappa = fmean(kappa.value or 0 for kappa in kappas) if kappas else None
+    return FieldAgreement(
+        name, len(units), _equal(pairs), Figure(mean_kappa, sum(k.n for k in kappas)), Figure(alpha.value, alpha.n)
+    )
+
+
+def _are_decisions(pairs: Iterable[Pair]) -> bool:
+    return all(value in (0, 1) for pair in pairs for value in pair)
+
+
+def _kappa(pairs: Sequence[Pair]) -> Figure:
     """Cohen's kappa of two raters' decisions; it has no value for other answers."""
-    if any(value not in (0, 1) for pair in pairs for value in pair):
+    if not _are_decisions(pairs):
         return Figure(None, len(pairs))
-    kappa = cohen_kappa([bool(x) for x, _ in pairs], [bool(y) for _, y in pairs])
+    kappa = cohen_kappa([bool(first) for first, _ in pairs], [bool(second) for _, second in pairs])
     return Figure(kappa.value, kappa.n)
 
 
-def _share(same: Sequence[bool]) -> Figure:
-    return Figure(sum(same) / len(same) if same else None, len(same))
+def _equal(pairs: Iterable[tuple[object, object]]) -> Figure:
+    """The fraction of pairs of equal values."""
+    equal = [first == second for first, second in pairs]
+    return Figure(sum(equal) / len(equal) if equal else None, len(equal))
 
 
-def _annotators(
-    session: Session, answers: Sequence[StoredAnswer], table: Mapping[str, Mapping[Unit, Mapping[str, float]]]
-) -> list[AnnotatorSummary]:
+def _annotators(session: Session, answers: Sequence[StoredAnswer], ratings: Ratings) -> list[AnnotatorSummary]:
     on_screen = session.queue.on_screen()
     by_name: dict[str, list[StoredAnswer]] = defaultdict(list)
-    for one in answers:
-        by_name[one.annotator].append(one)
-    times = {name: [one.elapsed_ms / 1000 for one in of if one.elapsed_ms is not None] for name, of in by_name.items()}
-    medians = {name: median(of) for name, of in times.items() if len(of) >= MIN_FOR_PACE}
+    for answer in answers:
+        by_name[answer.annotator].append(answer)
+    times = {name: [a.elapsed_ms / 1000 for a in by if a.elapsed_ms is not None] for name, by in by_name.items()}
+    medians = {name: median(seconds) for name, seconds in times.items() if len(seconds) >= MIN_FOR_PACE}
     typical = median(medians.values()) if len(medians) > 2 else None
-    found = []
+    summaries = []
     for annotator in session.database.annotators():
         name = annotator.name
-        own = [one for one in by_name[name] if one.kind != "repeat"]
-        pairs = _against_rest(name, table)
-        found.append(
+        counted = [answer for answer in by_name[name] if answer.kind != "repeat"]
+        pairs = _against_rest(name, ratings)
+        summaries.append(
             AnnotatorSummary(
                 name=name,
                 role=annotator.role,
-                n_answers=len(own),
+                n_answers=len(counted),
                 n_on_screen=on_screen.get(name, 0),
                 n_open=session.queue.progress(name).left,
-                n_cannot_tell=sum(one.given.cannot_tell is not None for one in own),
+                n_cannot_tell=sum(answer.given.cannot_tell is not None for answer in counted),
                 median_s=median(times[name]) if times.get(name) else None,
                 outlier=_outlier(medians.get(name), typical),
-                agreement=_share([x == y for x, y in pairs]),
+                agreement=_equal(pairs),
                 kappa=_kappa(pairs),
-                repeats=_share(list(_repeated(session.protocol, by_name[name]))),
-                gold=_share(list(_known(session, own))),
+                repeats=_equal(_repeated(session.protocol, by_name[name])),
+                gold=_equal(_known(session, counted)),
             )
         )
-    return found
+    return summaries
 
 
-def _outlier(own: float | None, typical: float | None) -> str | None:
-    if own is None or not typical:
+def _outlier(median_s: float | None, typical_s: float | None) -> str | None:
+    if median_s is None or not typical_s:
         return None
-    return "slow" if own > OUTLIER * typical else "fast" if own * OUTLIER < typical else None
+    return "slow" if median_s > OUTLIER * typical_s else "fast" if median_s * OUTLIER < typical_s else None
 
 
-def _against_rest(name: str, table: Mapping[str, Mapping[Unit, Mapping[str, float]]]) -> list[tuple[float, float]]:
+def _against_rest(name: str, ratings: Ratings) -> list[Pair]:
     """The annotator's answer and the others' majority for every unit that both answered: of the decision if there is
     one, else of every question; the mean of scores is not a majority, so that scores must be equal to most others'."""
     pairs = []
-    for question in [OVERALL] if OVERALL in table else list(table):
-        for of in table[question].values():
-            others = Counter(value for who, value in of.items() if who != name).most_common(2)
-            if name in of and others and [n for _, n in others].count(others[0][1]) == 1:
-                pairs.append((of[name], others[0][0]))
+    for question in [OVERALL] if OVERALL in ratings else ratings:
+        for unit in ratings[question].values():
+            others = Counter(value for annotator, value in unit.items() if annotator != name).most_common(2)
+            if name in unit and others and [n for _, n in others].count(others[0][1]) == 1:
+                pairs.append((unit[name], others[0][0]))
     return pairs
 
 
-def _repeated(protocol: Protocol, answers: Sequence[StoredAnswer]) -> Iterable[bool]:
-    """Whether each value of each repeat equals that of the first answer."""
-    first = {one.item_id: one.given for one in answers if one.kind == "answer"}
-    for one in answers:
-        before = first.get(one.item_id)
-        if one.kind != "repeat" or before is None:
+def _repeated(protocol: Protocol, answers: Sequence[StoredAnswer]) -> Iterator[tuple[object, object]]:
+    """Each value of each repeat, and that of the first answer."""
+    first = {answer.item_id: answer.given for answer in answers if answer.kind == "answer"}
+    for answer in answers:
+        if answer.kind != "repeat" or answer.item_id not in first:
             continue
-        if before.cannot_tell or one.given.cannot_tell:
-            yield bool(before.cannot_tell) == bool(one.given.cannot_tell)
+        before, again = first[answer.item_id], answer.given
+        if before.cannot_tell or again.cannot_tell:
+            yield bool(before.cannot_tell), bool(again.cannot_tell)
             continue
-        for key, values in one.given.values.items():
-            yield numbers(protocol, one.given, values) == numbers(protocol, before, before.values[key])
+        for key, values in again.values.items():
+            yield numbers(protocol, again, values), numbers(protocol, before, before.values[key])
 
 
-def _known(session: Session, answers: Sequence[StoredAnswer]) -> Iterable[bool]:
-    """Whether each known answer was given."""
-    for one in answers:
-        gold = session.queue.by_id[one.item_id].gold
-        for key, known in (gold or {}).items():
-            values = one.given.values.get(key)
-            given = None if values is None else numbers(session.protocol, one.given, values)
-            for name, value in known.items():
-                if given is None or name in given:
-                    yield given is not None and given[name] == float(value)
+def _known(session: Session, answers: Sequence[StoredAnswer]) -> Iterator[tuple[object, object]]:
+    """Each answer to an item with a known one, and that one."""
+    for answer in answers:
+        for key, gold in (session.queue.by_id[answer.item_id].gold or {}).items():
+            values = answer.given.values.get(key)
+            rated = dict.fromkeys(gold) if values is None else numbers(session.protocol, answer.given, values)
+            yield from ((rated[name], float(value)) for name, value in gold.items() if name in rated)
