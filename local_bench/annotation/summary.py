@@ -119,9 +119,8 @@ def _ratings(protocol: Protocol, answers: Iterable[StoredAnswer]) -> Ratings:
         for key, values in answer.given.values.items() if answer.kind == "answer" else ():
             for name, value in numbers(protocol, answer.given, values).items():
                 ratings[name][answer.item_id, key][answer.annotator] = value
-    return dict(
-        sorted(ratings.items(), key=lambda rated: (len(rated[0]) if rated[0].startswith("point_") else 0, rated))
-    )
+    order = sorted(ratings, key=lambda name: (len(name) * name.startswith("point_"), name))
+    return {name: ratings[name] for name in order}
 
 
 def numbers(protocol: Protocol, given: Given, values: Mapping[str, Any]) -> dict[str, float]:
@@ -138,9 +137,8 @@ def numbers(protocol: Protocol, given: Given, values: Mapping[str, Any]) -> dict
 def _field_agreement(name: str, ratings: Iterable[Mapping[str, float]], protocol: Protocol) -> FieldAgreement:
     units = [by_annotator for by_annotator in ratings if len(by_annotator) > 1]
     people = sorted({annotator for unit in units for annotator in unit})
-    alpha = krippendorff_alpha(
-        [list(map(unit.get, people)) for unit in units], "interval" if protocol.scores else "nominal"
-    )
+    rows = [list(map(unit.get, people)) for unit in units]
+    alpha = krippendorff_alpha(rows, "interval" if protocol.scores else "nominal")
     of_two = [[(unit[a], unit[b]) for unit in units if a in unit and b in unit] for a, b in combinations(people, 2)]
     pairs = list(chain.from_iterable(of_two))
     kappas = [kappa for kappa in map(_kappa, of_two if _are_decisions(pairs) else ()) if kappa.value is not None]
