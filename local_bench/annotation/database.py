@@ -96,16 +96,13 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
 
     def annotators(self) -> list[Annotator]:
         """All annotators, by name."""
-        return self._annotators("TRUE")
+        rows = self._rows("SELECT name, role, language, token_sha256 IS NOT NULL FROM annotators ORDER BY name")
+        return [Annotator(name, role, language, bool(has_link)) for name, role, language, has_link in rows]
 
     def annotator_of(self, token: str) -> Annotator | None:
         """The annotator with this token."""
-        return next(iter(self._annotators("token_sha256 = ?", _hashed(token))), None)
-
-    def _annotators(self, where: str, *values: Any) -> list[Annotator]:
-        columns = "name, role, language, token_sha256 IS NOT NULL"
-        rows = self._rows(f"SELECT {columns} FROM annotators WHERE {where} ORDER BY name", *values)
-        return [Annotator(name, role, language, bool(has_link)) for name, role, language, has_link in rows]
+        rows = self._rows("SELECT name, role, language, TRUE FROM annotators WHERE token_sha256 = ?", _hashed(token))
+        return Annotator(*rows[0]) if rows else None
 
     def add_annotator(self, name: str, role: Role, language: str) -> None:
         """Add an annotator without a link. The role of a known name is replaced."""
@@ -208,8 +205,8 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
         if only is not None and only not in protocols:
             names = ", ".join(protocols) or "none"
             raise UserError(f"{self.path} has no annotations of protocol {only!r}: it has {names}")
-        found = ((answer, items[answer.item_id]) for answer in self.answers())
-        return [(answer, item, protocols[item.protocol]) for answer, item in found if only in (None, item.protocol)]
+        answered = ((answer, items[answer.item_id]) for answer in self.answers())
+        return [(answer, item, protocols[item.protocol]) for answer, item in answered if only in (None, item.protocol)]
 
     def _answers(self, where: str, *values: Any) -> list[StoredAnswer]:
         columns = "content, number, annotator, item_id, kind, elapsed_ms, saved_utc"
@@ -294,20 +291,17 @@ def merge_annotations(target: Path, parts: Sequence[Path]) -> None:
     parts = [part / FILE for part in parts if (part / FILE).is_file()]
     if not parts:
         return
-    protocols: dict[str, tuple[str, Path]] = {}
+    earlier: dict[str, tuple[str, Path]] = {}
     with AnnotationDatabase(target / FILE, create=True) as merged:
         for part in parts:
             with AnnotationDatabase(part) as opened:
                 meta = opened.all_meta()
-            for key, text in meta.items():
-                if not key.startswith(PROTOCOL_META):
-                    continue
-                before = protocols.setdefault(key, (text, part))
-                if not same_questions(before[0], text):
-                    name = key.removeprefix(PROTOCOL_META)
+            for key in (key for key in meta if key.startswith(PROTOCOL_META)):
+                text, path = earlier.setdefault(key, (meta[key], part))
+                if not same_questions(text, meta[key]):
                     raise UserError(
-                        f"the annotation protocol {name} differs between {before[1]} and {part}: rename the protocol "
-                        "of one run, or merge the runs apart"
+                        f"the annotation protocol {key.removeprefix(PROTOCOL_META)} differs between {path} and {part}: "
+                        "rename the protocol of one run, or merge the runs apart"
                     )
             merged.absorb(part)
             for key, text in meta.items():
@@ -315,11 +309,11 @@ def merge_annotations(target: Path, parts: Sequence[Path]) -> None:
                     merged.set_meta(key, text)
                 elif key.startswith(SESSION_META):
                     first, second = json.loads(merged.meta(key) or text), json.loads(text)
-                    joined = {"items": sorted({*first["items"], *second["items"]}), "runs": 1}  # they are one run now
-                    merged.set_meta(key, json.dumps(first | joined))
+                    items = sorted({*first["items"], *second["items"]})
+                    merged.set_meta(key, json.dumps(first | {"items": items, "runs": 1}))  # they are one run now
 
 
 def same_questions(before: str, text: str) -> bool:
     """Whether two stored protocols have the same questions, so that answers by both can be used together."""
-    one, other = map(Protocol.model_validate_json, (before, text))
-    return one.questions == other.questions
+    first, second = map(Protocol.model_validate_json, (before, text))
+    return first.questions == second.questions

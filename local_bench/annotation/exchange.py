@@ -59,7 +59,7 @@ def open_session(
     """
     path = runs[0].path / FILE
     before, stored = _stored_setting(path, protocol)
-    _check_runs(runs, protocol, before)
+    _check_runs(runs, protocol, before.get("runs", 1))
     sample = [stored[i] for i in before.get("items", ())] if questions is None else questions
     work = annotation_work(runs, protocol, sample, gold)
     if gold is None:
@@ -93,14 +93,14 @@ def _stored_setting(path: Path, protocol: Protocol) -> tuple[dict[str, Any], dic
     return strictjson.stored(text) if text else {}, items
 
 
-def _check_runs(runs: Sequence[RunDir], protocol: Protocol, before: Mapping[str, Any]) -> None:
-    first = runs[0].path
-    other = next((run.path for run in runs[1:] if (run.path / FILE).is_file()), None)
+def _check_runs(runs: Sequence[RunDir], protocol: Protocol, n_before: int) -> None:
+    first, *others = (run.path for run in runs)
+    other = next((path for path in others if (path / FILE).is_file()), None)
     if other is not None and not (first / FILE).is_file():
         raise UserError(f"{other} has annotations and {first} has none: give {other} first, where answers are stored")
-    if len(runs) < before.get("runs", 1):
+    if len(runs) < n_before:
         raise UserError(
-            f"{first}: its annotation by protocol {protocol.id} is of the images of {before['runs']} runs: give all of "
+            f"{first}: its annotation by protocol {protocol.id} is of the images of {n_before} runs: give all of "
             "them, this one first"
         )
 
@@ -187,17 +187,8 @@ def _csv_rows(run: RunDir, only: str | None) -> Iterator[dict[str, Any]]:
     with AnnotationDatabase(run.path / FILE) as database:
         answers = database.answers_with_items(only)
     for answer, item, protocol in answers:
-        common = {
-            "protocol": item.protocol,
-            "annotator": answer.annotator,
-            "kind": answer.kind,
-            "task_id": item.task_id,
-            "cannot_tell": answer.given.cannot_tell or "",
-            "reasons": " ".join(answer.given.reasons),
-            "note": answer.given.note,
-            "elapsed_ms": answer.elapsed_ms,
-            "saved_utc": answer.saved_utc,
-        }
+        common = vars(answer) | vars(answer.given) | {"protocol": item.protocol, "task_id": item.task_id}
+        common |= {"cannot_tell": answer.given.cannot_tell or "", "reasons": " ".join(answer.given.reasons)}
         if item.other:
             for first, second in _pairs_of(item, of_image):
                 value = _preferred(answer, protocol)
@@ -218,8 +209,8 @@ def _pairs_of(
     """The models of the two sides; several if two models made equal images."""
 
     def models(side: Sequence[ItemImage]) -> list[str]:
-        made = [{row.model for row in of_image.get((item.task_id, one), ()) if row.attempt == 1} for one in side]
-        return sorted(set.intersection(*made))
+        rows = (of_image.get((item.task_id, image), ()) for image in side)
+        return sorted(set.intersection(*({row.model for row in made if row.attempt == 1} for made in rows)))
 
     return product(models(item.images), models(item.other))
 

@@ -165,26 +165,19 @@ class Protocol(Strict):
 @cache
 def load_protocol(name: str) -> Protocol:
     """The protocol of that name, or in the file of that path. ConfigError for an unknown name or an invalid file."""
-    known = protocol_files()
-    if name in known:
-        path = known[name]
-    elif name.endswith((".yaml", ".yml")):
-        path = Path(name)
-    else:
-        suggestion = hint(name, known, f"available: {', '.join(known)}; or give the path of a YAML file")
+    files = protocol_files()
+    if name not in files and not name.endswith((".yaml", ".yml")):
+        suggestion = hint(name, files, f"available: {', '.join(files)}; or give the path of a YAML file")
         raise ConfigError(f"unknown annotation protocol {name!r}: {suggestion}")
-    loaded = load_yaml(path, Protocol)
-    if name in known and loaded.id != name:
-        raise ConfigError(f"{path}: the protocol's id {loaded.id!r} must be the file's name")
-    return loaded
+    path = files.get(name, Path(name))
+    protocol = load_yaml(path, Protocol)
+    if name in files and protocol.id != name:
+        raise ConfigError(f"{path}: the protocol's id {protocol.id!r} must be the file's name")
+    return protocol
 
 
 def protocol_files() -> dict[str, Path]:
-    """The protocols by name: the shipped ones, then those of the user's config folders. Shipped names cannot be
-    replaced."""
-    folders = [FOLDER, *(folder / "protocols" for folder in user_config_dirs())]
-    found: dict[str, Path] = {}
-    for folder in folders:
-        for path in sorted(folder.glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return found
+    """The protocols by name: those of the user's config folders, the first of which has precedence, and the shipped
+    ones, which cannot be replaced."""
+    folders = [*(folder / "protocols" for folder in reversed(user_config_dirs())), FOLDER]
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
