@@ -43,7 +43,7 @@ class Progress:
 @dataclass
 class _Person:
     role: str
-    order: list[tuple[int, Kind]]
+    order: list[Entry]
     left_sides: dict[str, Side]
     """With pairs: item id -> side on the left."""
     start: int = 0
@@ -87,28 +87,28 @@ class Queue:
             sides = self._sides(name, order) if self.protocol.shows == "pair" else {}
             self._people[name] = _Person(role, order, sides)
 
-    def _draw(self, name: str, purpose: str, index: int) -> float:
+    def _draw(self, name: str, purpose: str, item: Item) -> float:
         """A random number in [0, 1) that depends on the item and not on which others there are."""
-        text = f"{self._seed} {self.protocol.id} {purpose} {name} {self.items[index].item_id}"
+        text = f"{self._seed} {self.protocol.id} {purpose} {name} {item.item_id}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) / 2**64
 
-    def _order(self, name: str) -> list[tuple[int, Kind]]:
-        order = sorted(range(len(self.items)), key=lambda index: self._draw(name, "order", index))
-        later: dict[int, list[tuple[int, Kind]]] = defaultdict(list)
-        for at, index in enumerate(order):
-            if self._draw(name, "repeat", index) < self._repeats:
-                later[min(at + REPEAT_GAP, len(order) - 1)].append((index, "repeat"))
-        return [entry for at, index in enumerate(order) for entry in ((index, _ANSWER), *later[at])]
+    def _order(self, name: str) -> list[Entry]:
+        items = sorted(self.items, key=lambda item: self._draw(name, "order", item))
+        repeats: dict[int, list[Entry]] = defaultdict(list)
+        for at, item in enumerate(items):
+            if self._draw(name, "repeat", item) < self._repeats:
+                repeats[min(at + REPEAT_GAP, len(items) - 1)].append((item, "repeat"))
+        return [entry for at, item in enumerate(items) for entry in ((item, _ANSWER), *repeats[at])]
 
-    def _sides(self, name: str, order: list[tuple[int, Kind]]) -> dict[str, Side]:
+    def _sides(self, name: str, order: list[Entry]) -> dict[str, Side]:
         """Random blocks of two in the annotator's order, so that each side is on the left equally often."""
-        found: dict[str, Side] = {}
+        left_sides: dict[str, Side] = {}
         block: list[Side] = []
-        for index, kind in order:
+        for item, kind in order:
             if kind == "answer":
-                block = block or (["a", "b"] if self._draw(name, "side", index) < 0.5 else ["b", "a"])
-                found[self.items[index].item_id] = block.pop()
-        return found
+                block = block or (["a", "b"] if self._draw(name, "side", item) < 0.5 else ["b", "a"])
+                left_sides[item.item_id] = block.pop()
+        return left_sides
 
     def left_side(self, annotator: str, item_id: str, kind: Kind) -> Side | None:
         """The side of a pair on the left; in the repeat the other one than at the answer. None for other items."""
@@ -125,7 +125,8 @@ class Queue:
         with self._lock:
             if item_id not in self.by_id:
                 return  # of another protocol, or of an image that does not exist any more
-            self._claims[item_id].pop(annotator, None)
+            if given is not None:
+                self._claims[item_id].pop(annotator, None)
             if annotator in self._people:
                 answered = self._people[annotator].answered
                 (answered.discard if given is None else answered.add)((item_id, kind))
@@ -140,14 +141,13 @@ class Queue:
                     person.start = 0
 
     def _update_dispute(self, item_id: str) -> None:
-        given = self._given[item_id].values()
-        disputed = (
+        answers = self._given[item_id].values()
+        if (
             self.protocol.adjudicate
-            and len(given) >= self.protocol.raters
-            and len({self._decision(one) for one in given}) > 1
+            and len(answers) >= self.protocol.raters
+            and len(set(map(self._decision, answers))) > 1
             and item_id not in self._adjudicated
-        )
-        if disputed:
+        ):
             self._disputed.setdefault(item_id)
         else:
             self._disputed.pop(item_id, None)
@@ -156,29 +156,29 @@ class Queue:
         """What the annotators must agree on; `cannot tell` is a value of its own."""
         if given.cannot_tell:
             return ("cannot tell",)
-        return tuple(sorted((of, self.protocol.decision(dict(values))) for of, values in given.values.items()))
+        return tuple(sorted((key, self.protocol.decision(dict(values))) for key, values in given.values.items()))
 
     # the next items
 
     def next(self, annotator: str, n: int = 1) -> list[Entry]:
         """The next items for the annotator, at most `n`; they are kept for this annotator for a while."""
         with self._lock:
-            open_ones = ((item, kind) for item, kind, state in self._entries(annotator) if state == "open")
-            found = list(islice(open_ones, n))
-            for item, _ in found:
+            open_entries = ((item, kind) for item, kind, state in self._entries(annotator) if state == "open")
+            entries = list(islice(open_entries, n))
+            for item, _ in entries:
                 self._claims[item.item_id][annotator] = self._clock()
-            return found
+            return entries
 
     def _entries(self, annotator: str) -> Iterator[tuple[Item, Kind, _State]]:
         """The annotator's items with their states, in order, but not all that are finished: then the disputed ones that
         can be adjudicated now. Without adjudicators any annotator can have these."""
         person = self._people[annotator]
         for at in range(person.start, len(person.order)):
-            index, kind = person.order[at]
-            state = self._state(annotator, person, self.items[index], kind)
+            item, kind = person.order[at]
+            state = self._state(annotator, person, item, kind)
             if state == "finished" and at == person.start:
                 person.start += 1
-            yield self.items[index], kind, state
+            yield item, kind, state
         has_adjudicators = any(p.role == "adjudicator" for p in self._people.values())
         if person.role == "adjudicator" or (person.role == "annotator" and not has_adjudicators):
             for item_id in self._disputed:
@@ -191,14 +191,13 @@ class Queue:
             return "finished"
         if kind == "repeat" and (item_id, "answer") in person.answered:
             return "open"
-        n = len(self._given[item_id]) if item.gold is None else 0
-        if n >= self.protocol.raters:
+        answered = self._given[item_id].keys()
+        if item.gold is None and len(answered) >= self.protocol.raters:
             return "finished"
         if kind == "repeat":
             return "later"
-        answered = self._given[item_id].keys() | {annotator}  # who may see it again as a repeat
-        others = 0 if item.gold is not None else len(self._fresh(item_id) - answered)
-        return "open" if n + others < self.protocol.raters else "later"
+        reserved = answered | self._fresh(item_id) - {annotator}  # who has answered may see it again as a repeat
+        return "open" if item.gold is not None or len(reserved) < self.protocol.raters else "later"
 
     def _fresh(self, item_id: str) -> set[str]:
         """The annotators for whom the item is kept now."""
@@ -212,8 +211,8 @@ class Queue:
             if item_id not in self.by_id or person.role == "lead":
                 return False
             if kind == "adjudication":
-                own = (item_id, kind) in person.answered
-                return own or (item_id in self._disputed and annotator not in self._given[item_id])
+                disputed = item_id in self._disputed and annotator not in self._given[item_id]
+                return disputed or (item_id, kind) in person.answered
             return person.role == "annotator" and (kind == "answer" or (item_id, "answer") in person.answered)
 
     def progress(self, annotator: str) -> Progress:

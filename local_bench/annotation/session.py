@@ -39,7 +39,7 @@ class Session:
     """Digests of all images that may be shown."""
 
     def __post_init__(self) -> None:
-        shown = {one.pixels_sha256 for item in self.queue.items for one in (*item.images, *item.other)}
+        shown = {image.pixels_sha256 for item in self.queue.items for image in (*item.images, *item.other)}
         used = {item.task_id for item in self.queue.items} & set(self.tasks)
         self.images = frozenset(shown | {sha for task_id in used for sha in self.tasks[task_id].images})
         for annotator in self.database.annotators():
@@ -54,7 +54,7 @@ class Session:
     def keys(self, item: Item) -> list[str]:
         """What the fields are answered for: every deliverable, or "" for the item as a whole."""
         whole = self.protocol.points or self.protocol.shows == "pair"
-        return [""] if whole else [str(one.deliverable) for one in item.images]
+        return [""] if whole else [str(image.deliverable) for image in item.images]
 
     def answer(
         self, annotator: Annotator, request_id: str, item_id: str, kind: Kind, given: Given, ms: int | None
@@ -84,14 +84,13 @@ class Session:
             raise InvalidAnswer("an answer to a pair must state which image was on the left; other answers must not")
         if set(given.values) != set(self.keys(item)):
             raise InvalidAnswer("not every image is answered")
+        options = {field.name: field.values for field in self.fields(item)}
         for values in given.values.values():
-            fields = self.fields(item)
-            if set(values) != {one.name for one in fields}:
+            if set(values) != set(options):
                 raise InvalidAnswer("not every question is answered")
-            for one in fields:
-                value = values[one.name]
-                if not any(type(value) is type(known) and value == known for known in one.values):
-                    raise InvalidAnswer(f"{one.name} has no such option")
+            for name, value in values.items():
+                if not any(type(value) is type(option) and value == option for option in options[name]):
+                    raise InvalidAnswer(f"{name} has no such option")
 
     def undo(self, annotator: Annotator, number: int) -> tuple[Item, StoredAnswer] | None:
         """Withdraw the annotator's latest answer if it has this number; None otherwise."""
@@ -114,12 +113,12 @@ class _People(Strict):
 
 def load_people(path: Path) -> dict[str, Role]:
     """Annotators' roles by name, from a YAML file. ConfigError for an invalid one."""
-    found: dict[str, Role] = {}
+    roles: dict[str, Role] = {}
     for person in load_yaml(path, _People).annotators:
-        if person.name in found:
+        if person.name in roles:
             raise ConfigError(f"{path}: the annotator {person.name!r} is listed twice: keep one")
-        found[person.name] = person.role
-    return found
+        roles[person.name] = person.role
+    return roles
 
 
 def add_people(database: AnnotationDatabase, people: Mapping[str, Role], language: str = "") -> dict[str, str]:
@@ -128,20 +127,17 @@ def add_people(database: AnnotationDatabase, people: Mapping[str, Role], languag
         if not name.strip() or len(name) > 40 or any(ord(c) < 32 for c in name) or name != name.strip():
             raise UserError(f"{name!r} is not a valid annotator name: give a pseudonym of 1 to 40 characters")
         database.add_annotator(name, role, language)
-    return {
-        one.name: database.new_token(one.name)
-        for one in database.annotators()
-        if one.name in people and not one.has_link
-    }
+    without_link = [person.name for person in database.annotators() if person.name in people and not person.has_link]
+    return {name: database.new_token(name) for name in without_link}
 
 
 def new_links(database: AnnotationDatabase, people: Mapping[str, Role], local: bool) -> dict[str, str]:
     """Add `people`; return name -> token of those who have no link yet. If nobody else has one and the server is on
     this machine (`local`), the tokens are those of `ALONE`: new ones at every start, because only hashes are stored."""
-    annotators = {one.name: one for one in database.annotators()}
-    if people or not local or {one.name for one in annotators.values() if one.has_link} - set(ALONE):
+    has_link = {person.name: person.has_link for person in database.annotators()}
+    if people or not local or any(has_link[name] for name in has_link.keys() - ALONE):
         return add_people(database, people)
-    add_people(database, {name: role for name, role in ALONE.items() if name not in annotators})
+    add_people(database, {name: role for name, role in ALONE.items() if name not in has_link})
     return {name: database.new_token(name) for name in ALONE}
 
 
