@@ -1,1 +1,1 @@
-"""Evaluation of images: VLM judges, metrics, hard rules and human annotation."""
+"""Evaluation of images: VLM judges, metrics and hard rules."""
