@@ -88,7 +88,7 @@ def merge(out: Path, parts: tuple[Path, ...], partial: bool, as_json: bool) -> i
     from local_bench.runs.merge import merge as merged
 
     with progress() as shown:
-        result = merged(out, parts, partial, shown.note, merge_annotations)
+        result = merged(out, parts, partial, shown.note, merge_annotations=merge_annotations)
     if as_json:
         fields = {"n_parts": result.n_parts, "n_tasks": result.n_tasks, "n_candidates": result.n_candidates}
         show_json({"run_dir": str(result.path)} | fields | {"missing_shards": list(result.missing_shards)})

@@ -46,7 +46,8 @@ def merge(
     parts: Sequence[Path],
     partial: bool = False,
     note: Callable[[str], None] = lambda _: None,
-    merge_annotations: Callable[[Path, Sequence[Path]], None] = lambda _path, _parts: None,
+    *,
+    merge_annotations: Callable[[Path, Sequence[Path]], None],
 ) -> Merged:
     """Merge the runs in `parts` into `out`; a run that is already at `out` is one more part. `merge_annotations` writes
     the annotations of the parts' folders to a folder: they are not a part of the run's store.

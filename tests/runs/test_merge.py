@@ -4,13 +4,15 @@ import itertools
 import json
 import re
 import shutil
+from functools import partial
 
 import pytest
 
+from local_bench.annotation.database import merge_annotations
 from local_bench.core.errors import ConfigError, UserError
+from local_bench.runs import merge as merging
 from local_bench.runs.config import parse_shard
 from local_bench.runs.contents import root
-from local_bench.runs.merge import merge
 from local_bench.runs.plan import in_shard
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
@@ -19,6 +21,7 @@ from local_bench.runs.verify import verify
 
 from .test_growth import STAGES, config_of, folder, results  # noqa: F401
 
+merge = partial(merging.merge, merge_annotations=merge_annotations)
 ALL = {"beta", "tasks", "entropy", "attempts alpha"}
 
 
