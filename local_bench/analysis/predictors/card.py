@@ -14,7 +14,7 @@ from pydantic import Field
 from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors
 from local_bench.core.yamlfile import Strict
-from local_bench.judges.payment.signed import Signed
+from local_bench.judges.payment.checked_card import CheckedCard
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.payment import MODEL
 from local_bench.runs.rundir import RunDir
@@ -49,7 +49,7 @@ class TrainedOn(Strict):
     calibrated_on: Literal["validation", "training, out of fold", "nothing"]
 
 
-class Card(Signed):
+class Card(CheckedCard):
     """The contents of `predictor.json`."""
 
     FILE = "predictor.json"

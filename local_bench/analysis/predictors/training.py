@@ -96,7 +96,7 @@ def train_on(
         ),
         seed=seed,
         libraries={"local-bench": __version__, "numpy": np.__version__, "scikit-learn": version("scikit-learn")},
-    ).signed()
+    ).with_digest()
 
 
 def odds_of(log_odds: Mapping[str, float], keys: Sequence[str]) -> Floats:

@@ -22,9 +22,9 @@ from local_bench.core.identity import digest
 from local_bench.core.storage import storage_errors, sweep, write_atomic
 from local_bench.core.tensors import load_tensors, open_tensors
 from local_bench.core.yamlfile import Strict
+from local_bench.judges.payment.checked_card import CheckedCard
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.inputs import CAPTIONS
-from local_bench.judges.payment.signed import Signed
 from local_bench.models.digests import file_digests, file_sha256
 from local_bench.models.weights import weights_digest
 
@@ -150,7 +150,7 @@ class TrainedOn(Strict):
     """Tasks by split."""
 
 
-class Card(Signed):
+class Card(CheckedCard):
     """The contents of `card.json`."""
 
     FILE = "card.json"
@@ -199,7 +199,7 @@ def save_artefact(folder: Path, card: Card, state: State) -> Card:
     for name, tensors in parts.items():
         save_tensors(folder / name, tensors)
         files[name] = file_sha256(folder / name)
-    card = card.model_copy(update={"files": files, "prompt_sha256": prompt_digest(card.config)}).signed()
+    card = card.model_copy(update={"files": files, "prompt_sha256": prompt_digest(card.config)}).with_digest()
     card.write(folder)
     return card
 

@@ -17,7 +17,7 @@ FORMAT = 1
 MAX_BYTES = 64_000_000
 
 
-class Signed(Strict):
+class CheckedCard(Strict):
     """Base class of such files."""
 
     FILE: ClassVar[str]
@@ -31,8 +31,8 @@ class Signed(Strict):
     def digest(self) -> str:
         return digest(self.model_dump(mode="json", exclude={"sha256"}))
 
-    def signed(self) -> Self:
-        """With its digest."""
+    def with_digest(self) -> Self:
+        """The card with the digest of its contents."""
         return self.model_copy(update={"sha256": self.digest()})
 
     def write(self, folder: Path) -> Path:
