@@ -140,16 +140,17 @@ def test_only_streamed_parts_stay_on_the_host(machine):
     assert {p.device.type for p in pipe.vae.parameters()} == {"meta"}
 
 
-def capability(known):
-    number = known.gpu_class.removeprefix("sm")
-    return int(number[:-1]), int(number[-1])
+BY_KERNEL = {repr((c.family, c.dtype, c.attention)): c for c in cards().values() if c.role == "generator" and c.family}
 
 
-@pytest.mark.parametrize("known", gpus().values(), ids=lambda known: known.name)
-@pytest.mark.parametrize("name", [c.name for c in cards().values() if c.role == "generator" and c.family])
-def test_the_pinned_kernel_is_one_that_torch_and_diffusers_run_under_determinism(monkeypatch, machine, known, name):
-    described = cards()[name]
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability(known))
+@pytest.mark.parametrize("gpu_class", sorted({known.gpu_class for known in gpus().values()}))
+@pytest.mark.parametrize("described", BY_KERNEL.values(), ids=lambda described: described.name)
+def test_the_pinned_kernel_is_one_that_torch_and_diffusers_run_under_determinism(
+    monkeypatch, machine, gpu_class, described
+):
+    """For every combination that decides the kernel of a card on a GPU."""
+    number = gpu_class.removeprefix("sm")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (int(number[:-1]), int(number[-1])))
     gpu = torch.device("cuda", 0)
     kind = family(described.family)
     chosen = numerics.attention_backend("auto", gpu, described.dtype, described.attention, kind.masks)
