@@ -27,7 +27,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from local_bench.annotation.database import AlreadyAnswered, Annotator
-from local_bench.annotation.items import Given, Item, Kind, Side
+from local_bench.annotation.items import Answer, Item, Kind, Side
 from local_bench.annotation.protocol import LANGUAGES
 from local_bench.annotation.session import NOTE_CHARACTERS, InvalidAnswer, Session
 from local_bench.annotation.summary import summary
@@ -89,7 +89,7 @@ class Guard:
 def texts(language: str) -> dict[str, str]:
     """Key -> text, in English if the interface does not have the language."""
     data = yaml.safe_load((_FOLDER / "text.yaml").read_text("utf-8"))
-    return {key: of.get(language, of["en"]) for key, of in data.items()}
+    return {key: by_language.get(language, by_language["en"]) for key, by_language in data.items()}
 
 
 def preferred_language(request: Request) -> str:
@@ -296,9 +296,9 @@ def icon() -> Response:
 
 @router.post("/answer")
 def answer(body: AnswerIn, me: Changing, shared: Shared) -> Response:
-    given = Given(body.values, body.cannot_tell, tuple(body.reasons), body.note.strip(), body.left)
+    content = Answer(body.values, body.cannot_tell, tuple(body.reasons), body.note.strip(), body.left)
     try:
-        shared.session.answer(me, body.request_id, body.item_id, body.kind, given, body.elapsed_ms)
+        shared.session.answer(me, body.request_id, body.item_id, body.kind, content, body.elapsed_ms)
     except AlreadyAnswered:
         return _error(409, _sentence("stale", me.language))
     except InvalidAnswer as e:

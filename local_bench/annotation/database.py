@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from local_bench.annotation.items import Given, Item, Kind, StoredAnswer
+from local_bench.annotation.items import Answer, Item, Kind, StoredAnswer
 from local_bench.annotation.protocol import Protocol, load_protocol
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
@@ -158,7 +158,7 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
     # answers
 
     def save(
-        self, request_id: str, annotator: str, item_id: str, kind: Kind, given: Given, elapsed_ms: int | None
+        self, request_id: str, annotator: str, item_id: str, kind: Kind, answer: Answer, elapsed_ms: int | None
     ) -> bool:
         """Store an answer durably; return False if this request was stored before, also if it was withdrawn since.
 
@@ -170,7 +170,7 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
                 self._db.execute(
                     "INSERT INTO answers (request_id, annotator, item_id, kind, content, elapsed_ms, saved_utc)"
                     " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (request_id, annotator, item_id, kind, _json(given.content), elapsed_ms, _now()),
+                    (request_id, annotator, item_id, kind, _json(answer.content), elapsed_ms, _now()),
                 )
             except sqlite3.IntegrityError as e:
                 raise AlreadyAnswered from e
@@ -211,7 +211,7 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
     def _answers(self, where: str, *values: Any) -> list[StoredAnswer]:
         columns = "content, number, annotator, item_id, kind, elapsed_ms, saved_utc"
         rows = self._rows(f"SELECT {columns} FROM answers WHERE {where}", *values)
-        return [StoredAnswer(Given.from_content(strictjson.stored(content)), *row) for content, *row in rows]
+        return [StoredAnswer(Answer.from_content(strictjson.stored(content)), *row) for content, *row in rows]
 
     # meta
 

@@ -20,7 +20,7 @@ from local_bench.annotation.database import (
     AnnotationDatabase,
     same_questions,
 )
-from local_bench.annotation.items import Given, Item, ItemImage, StoredAnswer
+from local_bench.annotation.items import Answer, Item, ItemImage, StoredAnswer
 from local_bench.annotation.protocol import PREFERRED, AnswerField, Protocol, load_protocol, protocol_files
 from local_bench.annotation.queue import Queue
 from local_bench.annotation.ratings import PEOPLE, decision, rows_by_image, stored_lines
@@ -210,7 +210,7 @@ def _pairs_of(
 
     def models(side: Sequence[ItemImage]) -> list[str]:
         rows = (of_image.get((item.task_id, image), ()) for image in side)
-        return sorted(set.intersection(*({row.model for row in made if row.attempt == 1} for made in rows)))
+        return sorted(set.intersection(*({row.model for row in candidates if row.attempt == 1} for candidates in rows)))
 
     return product(models(item.images), models(item.other))
 
@@ -309,7 +309,7 @@ def _store(
                 f"{path}: {rater} rates only some of the images of {task_id!r} by {model}, and protocol "
                 f"{session.protocol.id} rates them together: complete the file, or import with a protocol for images"
             )
-        wanted.append((rater, item, Given({str(i): of_image for i, of_image in values.items()})))
+        wanted.append((rater, item, Answer({str(i): of_image for i, of_image in values.items()})))
     stored_values = {(a.annotator, a.item_id): a.given.values for a in session.database.answers() if a.kind == "answer"}
     n = Counter[str]()
     for rater in sorted({rater for rater, _, _ in wanted}):

@@ -39,7 +39,7 @@ class TaskView:
     @property
     def images(self) -> tuple[str, ...]:
         """Pixel digests of the input images."""
-        return tuple(one for one in (self.source, *self.references, self.mask) if one)
+        return tuple(image for image in (self.source, *self.references, self.mask) if image)
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,12 @@ class Item:
 
     @classmethod
     def from_content(cls, protocol: str, content: Mapping[str, Any]) -> "Item":
-        images, other = (tuple(ItemImage(*one) for one in content[side]) for side in ("images", "other"))
+        images, other = (tuple(ItemImage(*image) for image in content[side]) for side in ("images", "other"))
         return cls(protocol, content["task_id"], images, other, tuple(map(tuple, content["sampled"])), content["gold"])
 
 
 @dataclass(frozen=True)
-class Given:
+class Answer:
     """An annotator's answer to an item."""
 
     values: Mapping[str, Mapping[str, Any]]
@@ -90,7 +90,7 @@ class Given:
         return dict(vars(self))
 
     @classmethod
-    def from_content(cls, content: Mapping[str, Any]) -> "Given":
+    def from_content(cls, content: Mapping[str, Any]) -> "Answer":
         return cls(**{**content, "reasons": tuple(content["reasons"])})
 
 
@@ -98,7 +98,7 @@ class Given:
 class StoredAnswer:
     """One answer in the database that has not been withdrawn."""
 
-    given: Given
+    given: Answer
     number: int
     """Increases with time."""
     annotator: str

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
-from local_bench.annotation.items import Given, Item, Kind, Side
+from local_bench.annotation.items import Answer, Item, Kind, Side
 from local_bench.annotation.protocol import Protocol
 from local_bench.core.identity import digest
 
@@ -71,7 +71,7 @@ class Queue:
         self.by_id = {item.item_id: item for item in items}
         self._seed, self._repeats, self._clock = seed, repeats, clock
         self._people: dict[str, _Person] = {}
-        self._given: dict[str, dict[str, Given]] = defaultdict(dict)
+        self._given: dict[str, dict[str, Answer]] = defaultdict(dict)
         """Item id -> annotator -> answer; without repeats and adjudications."""
         self._adjudicated: set[str] = set()
         self._disputed: dict[str, None] = {}
@@ -112,31 +112,31 @@ class Queue:
 
     def left_side(self, annotator: str, item_id: str, kind: Kind) -> Side | None:
         """The side of a pair on the left; in the repeat the other one than at the answer. None for other items."""
-        given = self._given.get(item_id, {}).get(annotator)
-        side = (given and given.left) or self._people[annotator].left_sides.get(item_id)
+        answer = self._given.get(item_id, {}).get(annotator)
+        side = (answer and answer.left) or self._people[annotator].left_sides.get(item_id)
         if side is None or kind != "repeat":
             return side
         return "b" if side == "a" else "a"
 
     # answers
 
-    def record(self, annotator: str, item_id: str, kind: Kind, given: Given | None) -> None:
-        """Take account of a stored answer, or of its withdrawal if `given` is None."""
+    def record(self, annotator: str, item_id: str, kind: Kind, answer: Answer | None) -> None:
+        """Take account of a stored answer, or of its withdrawal if `answer` is None."""
         with self._lock:
             if item_id not in self.by_id:
                 return  # of another protocol, or of an image that does not exist any more
-            if given is not None:
+            if answer is not None:
                 self._claims[item_id].pop(annotator, None)
             if annotator in self._people:
                 answered = self._people[annotator].answered
-                (answered.discard if given is None else answered.add)((item_id, kind))
+                (answered.discard if answer is None else answered.add)((item_id, kind))
             if kind == "adjudication":
-                (self._adjudicated.discard if given is None else self._adjudicated.add)(item_id)
+                (self._adjudicated.discard if answer is None else self._adjudicated.add)(item_id)
             elif kind == "answer":
                 self._given[item_id].pop(annotator, None)
-                self._given[item_id] |= {} if given is None else {annotator: given}
+                self._given[item_id] |= {} if answer is None else {annotator: answer}
             self._update_dispute(item_id)
-            if given is None:
+            if answer is None:
                 for person in self._people.values():
                     person.start = 0
 
@@ -152,11 +152,11 @@ class Queue:
         else:
             self._disputed.pop(item_id, None)
 
-    def _decision(self, given: Given) -> tuple[object, ...]:
+    def _decision(self, answer: Answer) -> tuple[object, ...]:
         """What the annotators must agree on; `cannot tell` is a value of its own."""
-        if given.cannot_tell:
+        if answer.cannot_tell:
             return ("cannot tell",)
-        return tuple(sorted((key, self.protocol.decision(dict(values))) for key, values in given.values.items()))
+        return tuple(sorted((key, self.protocol.decision(dict(values))) for key, values in answer.values.items()))
 
     # the next items
 
@@ -252,7 +252,7 @@ class Queue:
             counts = Counter(who for item_id in list(self._claims) for who in self._fresh(item_id))
             return dict(sorted(counts.items()))
 
-    def opinions(self, item_id: str) -> list[Given]:
+    def opinions(self, item_id: str) -> list[Answer]:
         """The answers to an item, in an order that does not depend on the annotators' names."""
         with self._lock:
-            return sorted(self._given[item_id].values(), key=lambda given: digest(given.content))
+            return sorted(self._given[item_id].values(), key=lambda answer: digest(answer.content))

@@ -205,10 +205,10 @@ def _value(value: Any) -> bool | float | None:
     raise ValueError(f"write true, false, a number from 0 to {TOP}, or null")
 
 
-def decision(given: Any) -> bool | None:
+def decision(value: Any) -> bool | None:
     """A decision as people write it: true or 1 (accepted), false or 0 (rejected), null (none). ValueError otherwise."""
-    if given is None or (isinstance(given, bool | int | float) and given in (0, 1)):
-        return None if given is None else bool(given)
+    if value is None or (isinstance(value, bool | int | float) and value in (0, 1)):
+        return None if value is None else bool(value)
     raise ValueError("it is a decision: write true or 1 (accepted), false or 0 (rejected), or null")
 
 
@@ -273,11 +273,11 @@ def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[d
 
 def rows_by_image(run: RunDir) -> dict[tuple[str, ItemImage], list[CandidateRow]]:
     """(task, image) -> the candidates that have it."""
-    found: dict[tuple[str, ItemImage], list[CandidateRow]] = defaultdict(list)
+    rows: dict[tuple[str, ItemImage], list[CandidateRow]] = defaultdict(list)
     for row in run.store.candidates():
         if row.image:
-            found[row.task_id, ItemImage(row.deliverable, row.image)].append(row)
-    return found
+            rows[row.task_id, ItemImage(row.deliverable, row.image)].append(row)
+    return rows
 
 
 def _scores_of_images(

@@ -52,11 +52,11 @@ class Address:
 
 def address_of(bound: socket.socket, host: str, base: str | None) -> Address:
     """The address of a server on `bound`, listening on `host`; `base` if a proxy or a tunnel forwards it from there."""
-    own, port = ip_address(bound.getsockname()[0]), bound.getsockname()[1]
-    base = origin_of(base or f"http://{_bracketed(_reachable_name(bound) if own.is_unspecified else host)}:{port}")
-    names = {_bracketed(name) for name in (LOOPBACK if own.is_loopback else (host.lower(), str(own)))}
+    address, port = ip_address(bound.getsockname()[0]), bound.getsockname()[1]
+    base = origin_of(base or f"http://{_bracketed(_reachable_name(bound) if address.is_unspecified else host)}:{port}")
+    names = {_bracketed(name) for name in (LOOPBACK if address.is_loopback else (host.lower(), str(address)))}
     names.add(re.sub(r"^.*//|:\d+$", "", base))
-    return Address(base, frozenset() if own.is_unspecified else frozenset(names))
+    return Address(base, frozenset() if address.is_unspecified else frozenset(names))
 
 
 def origin_of(base: str) -> str:

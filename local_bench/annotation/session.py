@@ -8,7 +8,7 @@ from typing import NoReturn
 from pydantic import Field
 
 from local_bench.annotation.database import AnnotationDatabase, Annotator, Role
-from local_bench.annotation.items import Given, Item, Kind, StoredAnswer, TaskView
+from local_bench.annotation.items import Answer, Item, Kind, StoredAnswer, TaskView
 from local_bench.annotation.protocol import AnswerField, Protocol
 from local_bench.annotation.queue import Queue
 from local_bench.core.errors import ConfigError, RunImageError, UserError
@@ -57,35 +57,35 @@ class Session:
         return [""] if whole else [str(image.deliverable) for image in item.images]
 
     def answer(
-        self, annotator: Annotator, request_id: str, item_id: str, kind: Kind, given: Given, ms: int | None
+        self, annotator: Annotator, request_id: str, item_id: str, kind: Kind, content: Answer, ms: int | None
     ) -> bool:
         """Check and store an answer; nothing is done, and False returned, if the request was stored before. Raises
         InvalidAnswer, and AlreadyAnswered if another request has answered the item."""
         item = self.queue.by_id.get(item_id)
         if item is None or not self.queue.may_answer(annotator.name, item_id, kind):
             raise InvalidAnswer("the item is not in your queue")
-        self._check(item, given)
-        stored = self.database.save(request_id, annotator.name, item_id, kind, given, ms)
+        self._check(item, content)
+        stored = self.database.save(request_id, annotator.name, item_id, kind, content, ms)
         if stored:
-            self.queue.record(annotator.name, item_id, kind, given)
+            self.queue.record(annotator.name, item_id, kind, content)
         return stored
 
-    def _check(self, item: Item, given: Given) -> None:
+    def _check(self, item: Item, content: Answer) -> None:
         protocol = self.protocol
-        if unknown := set(given.reasons) - {reason.id for reason in protocol.reasons}:
+        if unknown := set(content.reasons) - {reason.id for reason in protocol.reasons}:
             raise InvalidAnswer(f"unknown reason {min(unknown)}")
-        if given.cannot_tell is not None:
-            if given.cannot_tell not in {reason.id for reason in protocol.cannot_tell}:
-                raise InvalidAnswer(f"unknown reason {given.cannot_tell}")
-            if given.values:
+        if content.cannot_tell is not None:
+            if content.cannot_tell not in {reason.id for reason in protocol.cannot_tell}:
+                raise InvalidAnswer(f"unknown reason {content.cannot_tell}")
+            if content.values:
                 raise InvalidAnswer("an answer has values or a reason why it cannot be judged, not both")
             return
-        if (given.left is None) == (protocol.shows == "pair"):
+        if (content.left is None) == (protocol.shows == "pair"):
             raise InvalidAnswer("an answer to a pair must state which image was on the left; other answers must not")
-        if set(given.values) != set(self.keys(item)):
+        if set(content.values) != set(self.keys(item)):
             raise InvalidAnswer("not every image is answered")
         options = {field.name: field.values for field in self.fields(item)}
-        for values in given.values.values():
+        for values in content.values.values():
             if set(values) != set(options):
                 raise InvalidAnswer("not every question is answered")
             for name, value in values.items():

@@ -7,7 +7,7 @@ from itertools import chain, combinations
 from statistics import fmean, median
 from typing import Any
 
-from local_bench.annotation.items import Given, StoredAnswer
+from local_bench.annotation.items import Answer, StoredAnswer
 from local_bench.annotation.protocol import OVERALL, PREFERRED, Protocol
 from local_bench.annotation.session import Session
 from local_bench.settle.agreement import cohen_kappa, krippendorff_alpha
@@ -123,11 +123,11 @@ def _ratings(protocol: Protocol, answers: Iterable[StoredAnswer]) -> Ratings:
     return {name: ratings[name] for name in order}
 
 
-def numbers(protocol: Protocol, given: Given, values: Mapping[str, Any]) -> dict[str, float]:
+def numbers(protocol: Protocol, answer: Answer, values: Mapping[str, Any]) -> dict[str, float]:
     """The values of an answer's fields as numbers, and the decision that follows from them as `overall`; a preference
     is 0 for side a, 1 for side b and 0.5 for a tie."""
     if protocol.shows == "pair":
-        sides = {"tie": 0.5, "left": float(given.left == "b"), "right": float(given.left == "a")}
+        sides = {"tie": 0.5, "left": float(answer.left == "b"), "right": float(answer.left == "a")}
         return {PREFERRED: sides[values[PREFERRED]]}
     decision = protocol.decision(dict(values))
     decided = {} if decision is None else {OVERALL: float(decision)}

@@ -112,10 +112,10 @@ def serve(
         database = stack.enter_context(session.database)
         tokens = new_links(database, people, host in LOOPBACK)
         everyone = database.annotators()
-        if not any(one.has_link for one in everyone):
+        if not any(person.has_link for person in everyone):
             raise UserError(f"--host {host} requires annotators with personal links: give them with --annotators FILE")
-        for one in everyone:
-            session.queue.add(one.name, one.role)
+        for person in everyone:
+            session.queue.add(person.name, person.role)
         links = {name: f"{address.base}/a/{token}" for name, token in tokens.items()}
         before, n = database.meta(SERVED_BASE), len(session.queue.items)
         database.set_meta(SERVED_BASE, address.base)
@@ -123,17 +123,17 @@ def serve(
 
         def ready() -> None:
             if as_json:
-                of = [{"name": one.name, "role": one.role, "link": links.get(one.name)} for one in everyone]
-                show_json({"url": address.base, "protocol": chosen.id, "n_items": n, "annotators": of})
+                listed = [{"name": a.name, "role": a.role, "link": links.get(a.name)} for a in everyone]
+                show_json({"url": address.base, "protocol": chosen.id, "n_items": n, "annotators": listed})
             else:
                 rows = [
-                    [one.name, one.role, links.get(one.name) or ("(has a link)" if one.has_link else "(has no link)")]
-                    for one in everyone
+                    [a.name, a.role, links.get(a.name) or ("(has a link)" if a.has_link else "(has no link)")]
+                    for a in everyone
                 ]
                 show(aligned(["annotator", "role", "personal link"], rows))
             if session.n_missing:
                 say(f"local-bench: {session.n_missing} images are missing and cannot be annotated")
-            if before not in (None, address.base) and any(one.has_link and one.name not in links for one in everyone):
+            if before not in (None, address.base) and any(a.has_link and a.name not in links for a in everyone):
                 say(f"local-bench: earlier links begin with {before}, where the server is not now: see --base, --port")
             if host not in LOOPBACK and not address.hosts and not base:
                 say("local-bench: links have this machine's address; if it has another one, give it with --base")
@@ -158,9 +158,9 @@ def status(run_dir: Path, as_json: bool) -> int:
     from local_bench.annotation.summary import summary
 
     with _database(run_dir) as database:
-        found = [summary(session) for session in stored_sessions(database)]
-    data = {"run_dir": str(run_dir), "protocols": [asdict(one) for one in found]}
-    return _show(data if as_json else "\n\n".join(_status_text(one) for one in found))
+        summaries = [summary(session) for session in stored_sessions(database)]
+    data = {"run_dir": str(run_dir), "protocols": [asdict(numbers) for numbers in summaries]}
+    return _show(data if as_json else "\n\n".join(_status_text(numbers) for numbers in summaries))
 
 
 _ANNOTATORS = (
@@ -175,13 +175,13 @@ _QUESTIONS = (
 )
 
 
-def _status_text(found: "Summary") -> str:
+def _status_text(numbers: "Summary") -> str:
     counts = (
-        f"{found.protocol}: {found.n_complete} of {found.n_items} items have {found.raters} answers; "
-        f"{found.n_disputed} wait for adjudication, {found.n_adjudicated} are adjudicated"
+        f"{numbers.protocol}: {numbers.n_complete} of {numbers.n_items} items have {numbers.raters} answers; "
+        f"{numbers.n_disputed} wait for adjudication, {numbers.n_adjudicated} are adjudicated"
     )
-    questions = [printed(_QUESTIONS, found.fields)] if found.fields else []
-    return "\n\n".join([counts, printed(_ANNOTATORS, found.annotators), *questions])
+    questions = [printed(_QUESTIONS, numbers.fields)] if numbers.fields else []
+    return "\n\n".join([counts, printed(_ANNOTATORS, numbers.annotators), *questions])
 
 
 @annotate.command(
@@ -244,12 +244,12 @@ def ranking(run_dir: Path, as_json: bool) -> int:
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
-        found = preferences(run)
+        ranked = preferences(run)
     columns = (
         *(Column("model", "model"), Column("wins", "won"), Column("ties", "tied"), Column("losses", "lost")),
         *(Column("win_rate", "win rate", ".3f"), *interval("", ".2f"), Column("strength", "Bradley-Terry", "+z.2f")),
     )
-    return _show({"models": [asdict(one) for one in found]} if as_json else printed(columns, found))
+    return _show({"models": [asdict(preference) for preference in ranked]} if as_json else printed(columns, ranked))
 
 
 @annotate.command(epilog=examples("local-bench annotate link runs/studio r01 --base http://10.0.0.5:8000"))
@@ -307,6 +307,6 @@ def _known(database: "AnnotationDatabase", name: str) -> None:
     from local_bench.core.errors import UserError
     from local_bench.core.messages import hint
 
-    names = [one.name for one in database.annotators()]
+    names = [annotator.name for annotator in database.annotators()]
     if name not in names:
         raise UserError(f"{database.path} has no annotator {name!r}: {hint(name, names, 'it has ' + ', '.join(names))}")

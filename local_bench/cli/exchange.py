@@ -38,10 +38,10 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
     elif (scored_with := benchmark.score_options) is None:
         show("\n".join(map(str, files)))
     else:
-        given = {option: out / file for option, file in benchmark.exported_options.items() if (out / file).exists()}
-        if "tasks" not in given and "tasks" in scored_with and suite_path and Path(suite_path).is_dir():
-            given["tasks"] = Path(suite_path)
-        options = "".join(f" --{option} {shlex.quote(str(path))}" for option, path in given.items())
+        written = {option: out / file for option, file in benchmark.exported_options.items() if (out / file).exists()}
+        if "tasks" not in written and "tasks" in scored_with and suite_path and Path(suite_path).is_dir():
+            written["tasks"] = Path(suite_path)
+        options = "".join(f" --{option} {shlex.quote(str(path))}" for option, path in written.items())
         groups = [[path] for path in files] if benchmark.scores_one_file else [files]
         show("\n".join(f"local-bench score {name} {shlex.join(map(str, group))}{options}" for group in groups))
     return say_faults(faults)

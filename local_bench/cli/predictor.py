@@ -138,10 +138,10 @@ def train(
     check_folder(out)
     with _opened(run_dirs) as runs:
         if kind == "servimage":
-            found = _train_model(runs, annotations, out, model, row, seed)
-            if found is None:  # another process of the training writes the predictor
+            trained = _train_model(runs, annotations, out, model, row, seed)
+            if trained is None:  # another process of the training writes the predictor
                 return 0
-            card = found
+            card = trained
         else:
             card = train_predictor(runs, annotations, kind, seed, report=_say)  # type: ignore[arg-type]  # click's choices
     save(card, out)
@@ -218,10 +218,10 @@ def evaluate(
     card = load(folder)
     others = [read_predictions(file) for file in predictions]
     with _opened(run_dirs) as runs:
-        found = report(card, runs, annotations, others, other_judge, model_log_odds(card.kind, runs, folder))
-    for note in found.notes:
+        evaluated = report(card, runs, annotations, others, other_judge, model_log_odds(card.kind, runs, folder))
+    for note in evaluated.notes:
         _say(note)
-    show_json(report_json(found)) if as_json else show(report_text(found))
+    show_json(report_json(evaluated)) if as_json else show(report_text(evaluated))
     return 0
 
 
@@ -349,13 +349,13 @@ def dataset(
 
     if out is not None:
         check_folder(out)
-    given = read_dataset(files)
-    images, n_doubtful = datasets.labelled_dataset(given, seed), None
+    lines = read_dataset(files)
+    images, n_doubtful = datasets.labelled_dataset(lines, seed), None
     if least_confidence is not None:
         left_out = datasets.doubtful(images, least_confidence, seed)
         images, n_doubtful = datasets.without(images, left_out), int(left_out.sum())
-    found = datasets.statistics(given, images, n_doubtful)
-    text, values = statistics_text(found), asdict(found)
+    statistics = datasets.statistics(lines, images, n_doubtful)
+    text, values = statistics_text(statistics), asdict(statistics)
     if out is not None:
         names = [file.name for file in files]
         card = train_on(images, datasets.INPUTS, names, None, kind, seed)  # type: ignore[arg-type]  # as `train`
@@ -374,9 +374,9 @@ EXPECTED_NOTE = (
 
 def card_json(card: "Card") -> dict[str, Any]:
     """What was trained on what, without the fitted numbers; tasks are counted."""
-    given = card.model_dump(mode="json", exclude={"predictor", "tuned_rule", "rule"})
-    given["trained_on"]["n_tasks"] = {split: len(tasks) for split, tasks in given["trained_on"].pop("tasks").items()}
-    return given | {"tuned_rule": tuned_thresholds(card)}
+    data = card.model_dump(mode="json", exclude={"predictor", "tuned_rule", "rule"})
+    data["trained_on"]["n_tasks"] = {split: len(tasks) for split, tasks in data["trained_on"].pop("tasks").items()}
+    return data | {"tuned_rule": tuned_thresholds(card)}
 
 
 def tuned_thresholds(card: "Card") -> dict[str, float]:
@@ -411,24 +411,24 @@ _REPORT = (
 )
 
 
-def report_text(found: "Report") -> str:
+def report_text(result: "Report") -> str:
     """Table 4 with further measures, then figure 4 (c): accuracy by category."""
     from local_bench.settle.explain import LEAST_TASKS
 
-    categories = sorted({c for row in found.rows if row.evaluation for c in row.evaluation.by_category})
+    categories = sorted({c for row in result.rows if row.evaluation for c in row.evaluation.by_category})
     of_category = [
         {"name": row.name, **{c: _with_interval(m) for c, m in row.evaluation.by_category.items()}}
-        for row in found.rows
+        for row in result.rows
         if row.evaluation
     ]
-    notes = [f"{row.name}: no prediction for any of {found.n} images" for row in found.rows if not row.evaluation]
+    notes = [f"{row.name}: no prediction for any of {result.n} images" for row in result.rows if not row.evaluation]
     notes.append(
-        f"{found.n} annotated images of tasks that did not train or calibrate the predictor; {found.n_left_out} "
+        f"{result.n} annotated images of tasks that did not train or calibrate the predictor; {result.n_left_out} "
         "others are left out; accuracy at a probability of one half; intervals: 95 %, bootstrap over tasks, from "
         f"{LEAST_TASKS} tasks on; if calibrated: {CALIBRATED_NOTE}"
     )
     accuracy = (Column("name", "accuracy"), *(Column(category, category) for category in categories))
-    return "\n\n".join([printed(_REPORT, found.rows), printed(accuracy, of_category), *notes])
+    return "\n\n".join([printed(_REPORT, result.rows), printed(accuracy, of_category), *notes])
 
 
 def _with_interval(measured: "Measured") -> str | None:
@@ -437,18 +437,18 @@ def _with_interval(measured: "Measured") -> str | None:
     return f"{percent(measured.value)} ({between(measured.low, measured.high)})"
 
 
-def report_json(found: "Report") -> dict[str, Any]:
+def report_json(result: "Report") -> dict[str, Any]:
     """Rates as fractions; a measure is `{value, low, high}`."""
     return {
-        "n": found.n,
-        "n_left_out": found.n_left_out,
+        "n": result.n,
+        "n_left_out": result.n_left_out,
         "rows": [
             {
                 "name": row.name,
                 **({} if row.evaluation is None else asdict(row.evaluation)),
                 "accuracy_over_tuned_rule": row.over_tuned_rule and asdict(row.over_tuned_rule),
             }
-            for row in found.rows
+            for row in result.rows
         ],
     }
 
@@ -458,9 +458,10 @@ def predictions_text(lines: Sequence["PredictionLine"]) -> str:
     rows = []
     for model in dict.fromkeys(line.model for line in lines):
         of_model = [line for line in lines if line.model == model]
-        known = [line.probability for line in of_model if line.probability is not None]
+        values = [line.probability for line in of_model if line.probability is not None]
         row = {"model": model, "n": len(of_model), "accepted": sum(line.accepted is True for line in of_model)}
-        rows.append(row | {"mean": sum(known) / len(known) if known else None, "none": len(of_model) - len(known)})
+        mean = sum(values) / len(values) if values else None
+        rows.append(row | {"mean": mean, "none": len(of_model) - len(values)})
     columns = (
         *(Column("model", "model"), Column("n", "images"), Column("accepted", "predicted accepted")),
         *(Column("mean", "mean probability", ".3f"), Column("none", "no prediction")),
@@ -511,22 +512,22 @@ def expected_json(expected: "ExpectedRevenue") -> dict[str, Any]:
     }
 
 
-def statistics_text(found: "Statistics") -> str:
+def statistics_text(stats: "Statistics") -> str:
     """Counts, then one row per category and per concept."""
     counts = (
-        f"{found.n_samples} samples of {found.n_tasks} tasks by {found.n_models} models, "
-        f"{percent(found.accepted)} accepted; of {found.n_lines} lines {found.n_unlabelled} have no label, "
-        f"{found.n_duplicates} are repeated, and {found.n_contradictory} deliverables have both labels and are left out"
+        f"{stats.n_samples} samples of {stats.n_tasks} tasks by {stats.n_models} models, "
+        f"{percent(stats.accepted)} accepted; of {stats.n_lines} lines {stats.n_unlabelled} have no label, "
+        f"{stats.n_duplicates} are repeated, and {stats.n_contradictory} deliverables have both labels and are left out"
     )
-    if found.n_doubtful is not None:
-        counts += f"; {found.n_doubtful} doubtful training samples are left out"
-    counts += "; by split: " + ", ".join(f"{n} {split}" for split, n in found.samples_by_split.items())
+    if stats.n_doubtful is not None:
+        counts += f"; {stats.n_doubtful} doubtful training samples are left out"
+    counts += "; by split: " + ", ".join(f"{n} {split}" for split, n in stats.samples_by_split.items())
     categories = [
-        {"category": c, "n": n, "accepted": found.accepted_by_category[c]} for c, n in found.samples_by_category.items()
+        {"category": c, "n": n, "accepted": stats.accepted_by_category[c]} for c, n in stats.samples_by_category.items()
     ]
     by_category = (Column("category", "category"), Column("n", "samples"), Column("accepted", "accepted", percent))
     concepts = (
         *(Column("name", "concept"), Column("n", "samples"), Column("auc", "AUC", ".3f")),
         *(Column("n_unscored", "missing"), Column("n_not_applicable", "not applicable")),
     )
-    return "\n\n".join([counts, printed(by_category, categories), printed(concepts, found.explained)])
+    return "\n\n".join([counts, printed(by_category, categories), printed(concepts, stats.explained)])

@@ -36,21 +36,21 @@ _NOT_VARIABLES = frozenset(
 """Parameters of `apply_chat_template` itself."""
 
 
-def _template_variables(given: dict[str, Any]) -> dict[str, Any]:
-    for name in given:
+def _template_variables(variables: dict[str, Any]) -> dict[str, Any]:
+    for name in variables:
         if not _TEMPLATE_VARIABLE.fullmatch(name) or name in _NOT_VARIABLES:
             raise ValueError(f"{name[:80]!r} is not a variable of a chat template that a card or config may set")
-    return given
+    return variables
 
 
 TemplateVariables = Annotated[dict[str, bool | int | float | str], AfterValidator(_template_variables)]
 """Variables of a model's chat template by name, such as `enable_thinking: false`."""
 
 
-def _processor_arguments(given: dict[str, Any]) -> dict[str, Any]:
-    if "trust_remote_code" in given:
+def _processor_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    if "trust_remote_code" in arguments:
         raise ValueError("trust_remote_code is no argument of an image processor that a card may set")
-    return given
+    return arguments
 
 
 ProcessorArguments = Annotated[dict[str, bool | int | float | str], AfterValidator(_processor_arguments)]
@@ -291,17 +291,17 @@ def card(name: str, role: str) -> ModelCard:
     """The card with this name or `library:name`. ConfigError for an unknown name suggests the nearest of this role."""
     library, colon, inner = name.partition(":")
     if colon and library in LIBRARIES:
-        found = _library_card(library, inner)
-        if found is None or found.role != role:
+        described = _library_card(library, inner)
+        if described is None or described.role != role:
             raise ConfigError(f"{name} is not a {role} with weights: there is nothing to fetch or to show")
-        return found
+        return described
     if is_safe_id(name):
         files = config_files(f"models/{name}.yaml")
         custom = files and files[0].parent.parent != configs_dir()
-        if files and (found := (_custom if custom else _load)(files[0])).role == role:
-            return found
-    known = {n: c for n, c in cards().items() if c.role == role}
-    suggestion = hint(name, known, f"available: {', '.join(known)}")
+        if files and (described := (_custom if custom else _load)(files[0])).role == role:
+            return described
+    of_role = {n: c for n, c in cards().items() if c.role == role}
+    suggestion = hint(name, of_role, f"available: {', '.join(of_role)}")
     raise ConfigError(f"unknown {role} {name!r}: {suggestion} (`local-bench models list`)")
 
 
@@ -334,14 +334,14 @@ def _custom_fields(path: Path, extended_by: tuple[Path, ...]) -> tuple[Any, dict
     if name is None:
         return data, lines
     shipped = configs_dir() / "models" / f"{name}.yaml"
-    found = config_files(f"models/{name}.yaml") if isinstance(name, str) and is_safe_id(name) else []
-    if not found:
+    files = config_files(f"models/{name}.yaml") if isinstance(name, str) and is_safe_id(name) else []
+    if not files:
         raise ConfigError(f"{path}: extends: unknown card {name!r} (`local-bench models list`)")
-    if found[0] in (path, *extended_by):
+    if files[0] in (path, *extended_by):
         raise ConfigError(f"{path}: extends: {name!r} is extended by this card and extends it: remove one of them")
-    base = read_yaml(shipped)[0] if found[0] == shipped else _custom_fields(found[0], (*extended_by, path))[0]
+    base = read_yaml(shipped)[0] if files[0] == shipped else _custom_fields(files[0], (*extended_by, path))[0]
     if not isinstance(base, dict):
-        raise ConfigError(f"{path}: extends: {found[0]} is no card: correct it")
+        raise ConfigError(f"{path}: extends: {files[0]} is no card: correct it")
     parts = {**(base.get("parts") or {}), **(data.get("parts") or {})}
     return base | data | ({"parts": parts} if parts else {}), lines
 

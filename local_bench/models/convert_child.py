@@ -168,7 +168,7 @@ class _Script(pickle.Unpickler):
             # One class per name, so that NEWOBJ creates an empty record with that name.
             qualified = f"{module}.{name}"
             return type("_Named", (_Record,), {"__new__": lambda cls, *_: _record(cls, qualified), "__init__": _no_op})
-        known = {
+        replacements = {
             ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
             ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
             ("collections", "OrderedDict"): dict,
@@ -178,8 +178,8 @@ class _Script(pickle.Unpickler):
             ("torch.jit._pickle", "build_tensorlist"): list,
             ("torch.jit._pickle", "restore_type_tag"): lambda value, _: value,
         }
-        if (module, name) in known:
-            return known[module, name]
+        if (module, name) in replacements:
+            return replacements[module, name]
         if module == "torch" and name.endswith("Storage"):
             return name
         raise Refused(f"it uses {module}.{name}, and only tensors are loaded")

@@ -108,11 +108,11 @@ def datasets() -> dict[str, Dataset]:
 
 def dataset(name: str) -> Dataset:
     """The entry with this name. The DatasetError for an unknown name suggests the nearest one."""
-    known = datasets()
-    if name not in known:
-        suggestion = hint(name, known, f"available: {', '.join(known)}")
+    available = datasets()
+    if name not in available:
+        suggestion = hint(name, available, f"available: {', '.join(available)}")
         raise DatasetError(f"no download source for the suite {name!r}: {suggestion}")
-    return known[name]
+    return available[name]
 
 
 def is_data(name: str) -> bool:

@@ -125,9 +125,9 @@ def _commits(card: ModelCard, revisions: Mapping[str, str]) -> dict[str, str]:
     parts = [part for part in (MAIN, *card.parts) if source_of(card, part).repo]
     unknown = next((part for part in revisions if part not in parts), None)
     if unknown is not None:
-        known = ", ".join(repr(part) for part in parts if part) or "none"
+        available = ", ".join(repr(part) for part in parts if part) or "none"
         raise WeightsError(
-            f"{card.name} has no part {unknown!r} from the Hub (its parts from the Hub: {known}): leave it out"
+            f"{card.name} has no part {unknown!r} from the Hub (its parts from the Hub: {available}): leave it out"
             if unknown
             else f"{card.name} is built on this machine and has no commit to pin: leave --revision out"
         )

@@ -60,21 +60,21 @@ def gpus() -> dict[str, Gpu]:
 
 def gpu(name: str) -> Gpu:
     """The GPU with this name or unique part of a name. ConfigError for an unknown name suggests the nearest one."""
-    known, name = gpus(), name.lower()
-    if name in known:
-        return known[name]
-    containing = [n for n in known if name in n]
+    by_name, name = gpus(), name.lower()
+    if name in by_name:
+        return by_name[name]
+    containing = [n for n in by_name if name in n]
     if len(containing) == 1:
-        return known[containing[0]]
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    hint = f"did you mean {near[0]!r}?" if near and not containing else f"available: {', '.join(containing or known)}"
+        return by_name[containing[0]]
+    near = difflib.get_close_matches(name, by_name, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near and not containing else f"available: {', '.join(containing or by_name)}"
     raise ConfigError(f"unknown GPU {name!r} in {configs_dir() / 'gpus.yaml'}: {hint}")
 
 
 def gpu_of(device_name: str) -> Gpu | None:
     """The GPU with this CUDA device name ("NVIDIA H200"); None for the CPU and for unknown GPUs."""
-    found = best_match(device_name, {name: entry.matches for name, entry in gpus().items()})
-    return None if found is None else gpus()[found]
+    match = best_match(device_name, {name: entry.matches for name, entry in gpus().items()})
+    return None if match is None else gpus()[match]
 
 
 def best_match(device_name: str, matches: Mapping[str, Sequence[str]]) -> str | None:
@@ -83,9 +83,9 @@ def best_match(device_name: str, matches: Mapping[str, Sequence[str]]) -> str | 
     "NVIDIA H100 PCIe" is an H100 PCIe, not an H100. A notebook's "RTX 4090 Laptop GPU" and an "RTX 4090 D" are not an
     RTX 4090.
     """
-    found = {
+    lengths = {
         name: max((len(part) for part in parts if re.search(_WHOLE.format(re.escape(part)), device_name)), default=0)
         for name, parts in matches.items()
     }
-    best = max(found, key=lambda name: found[name], default=None)
-    return best if best and found[best] else None
+    best = max(lengths, key=lambda name: lengths[name], default=None)
+    return best if best and lengths[best] else None

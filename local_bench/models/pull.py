@@ -57,10 +57,10 @@ def pull_url(purpose: Purpose, url: str, name: str, sha256: str | None = None, c
     """
     origin_file = cache_dir() / "pulled" / f"{hashlib.sha256(url.encode()).hexdigest()}.json"
     with suppress(FileNotFoundError, ValidationError):
-        known = Origin.model_validate_json(origin_file.read_bytes())
-        path = _cache_path(known, name)
-        if known.url == url and known.sha256.startswith(sha256 or "") and _is_intact(path):
-            return Pulled(converted_name(name), path, known)
+        fetched = Origin.model_validate_json(origin_file.read_bytes())
+        path = _cache_path(fetched, name)
+        if fetched.url == url and fetched.sha256.startswith(sha256 or "") and _is_intact(path):
+            return Pulled(converted_name(name), path, fetched)
     origin_file.parent.mkdir(parents=True, exist_ok=True)
     with (
         storage_errors(origin_file),

@@ -57,7 +57,7 @@ class Listing:
             if not name.startswith("_")
             and name not in UNUSED
             and isinstance(entry, list)
-            and not all(isinstance(one, int | float | None) for one in entry)
+            and not all(isinstance(part, int | float | None) for part in entry)
         }
 
     @cached_property

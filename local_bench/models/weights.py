@@ -183,5 +183,5 @@ def _is_whole(folder: Path, sizes: Path) -> bool:
     if not sizes.is_file():
         return True
     recorded: dict[str, int] = strictjson.read(sizes, WeightsError, missing=f"remove {folder}")
-    found = _sizes(folder)
-    return all(found.get(name) == size for name, size in recorded.items())
+    actual = _sizes(folder)
+    return all(actual.get(name) == size for name, size in recorded.items())

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from local_bench.annotation.exchange import open_session
-from local_bench.annotation.items import Given
+from local_bench.annotation.items import Answer
 from local_bench.annotation.protocol import load_protocol
 from local_bench.annotation.serve import address_of, listening_socket, server_of
 from local_bench.annotation.session import add_people
@@ -146,4 +146,4 @@ def answer_all(path, protocol, people, value, **more):
                     }
                     left = session.queue.left_side(one.name, item.item_id, kind)
                     request = f"{one.name}-{item.item_id}-{kind}"
-                    session.answer(one, request, item.item_id, kind, Given(values, left=left), 1000)
+                    session.answer(one, request, item.item_id, kind, Answer(values, left=left), 1000)

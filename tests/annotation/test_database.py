@@ -3,12 +3,12 @@
 import pytest
 
 from local_bench.annotation.database import AnnotationDatabase
-from local_bench.annotation.items import Given, Item, ItemImage
+from local_bench.annotation.items import Answer, Item, ItemImage
 from local_bench.annotation.session import add_people
 from local_bench.core.errors import LedgerDamaged, LedgerError
 
 ITEM = Item("accept", "t1", (ItemImage(1, "0" * 64), ItemImage(2, "1" * 64)))
-GIVEN = Given({"1": {"overall": True}, "2": {"overall": False}}, None, ("artefacts",), "the hand, six fingers")
+GIVEN = Answer({"1": {"overall": True}, "2": {"overall": False}}, None, ("artefacts",), "the hand, six fingers")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_tokens_are_hashed(database):
 
 def test_forgetting_leaves_no_trace_in_the_files(database):
     add_people(database, {"Xanthippe": "annotator", "bob": "annotator"}, "en")
-    secret = Given({}, "other", (), "my private remark")
+    secret = Answer({}, "other", (), "my private remark")
     database.save("r1", "Xanthippe", ITEM.item_id, "answer", secret, None)
     database.save("r2", "bob", ITEM.item_id, "answer", GIVEN, None)
     folder = database.path.parent

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pytest
 
-from local_bench.annotation.items import Given, Item, ItemImage
+from local_bench.annotation.items import Answer, Item, ItemImage
 from local_bench.annotation.protocol import load_protocol
 from local_bench.annotation.queue import CLAIM_S, COUNT_EVERY_S, REPEAT_GAP, Queue
 
-YES, NO = Given({"1": {"overall": True}}), Given({"1": {"overall": False}})
-CANNOT = Given({}, cannot_tell="other")
+YES, NO = Answer({"1": {"overall": True}}), Answer({"1": {"overall": False}})
+CANNOT = Answer({}, cannot_tell="other")
 
 
 class Clock:
@@ -70,7 +70,7 @@ def test_the_repeat_of_a_pair_has_the_other_side_than_its_answer():
     queue, _ = queue_of(1, "pairwise", "a", repeats=0.5)
     (item,) = queue.items
     for left, right in ("ab", "ba"):
-        queue.record("a", item.item_id, "answer", Given({"": {"preferred": "tie"}}, left=left))
+        queue.record("a", item.item_id, "answer", Answer({"": {"preferred": "tie"}}, left=left))
         assert queue.left_side("a", item.item_id, "repeat") == right
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from local_bench.annotation.database import FILE, AnnotationDatabase, merge_annotations
 from local_bench.annotation.exchange import open_session, preferences
-from local_bench.annotation.items import Given
+from local_bench.annotation.items import Answer
 from local_bench.annotation.protocol import FOLDER, load_protocol
 from local_bench.annotation.ratings import OVERALL, load_annotations
 from local_bench.annotation.serve import lock_annotations
@@ -270,7 +270,7 @@ def test_two_runs_in_one_session_share_equal_images(tmp_path, capsys):
             session.queue.add(me.name, me.role)
             for item in session.queue.items:
                 values = {key: {"overall": right[_sha(item, key)]} for key in session.keys(item)}
-                session.answer(me, f"r-{item.item_id}", item.item_id, "answer", Given(values), None)
+                session.answer(me, f"r-{item.item_id}", item.item_id, "answer", Answer(values), None)
         for opened, shop in ((one, a), (two, b)):
             found = load_annotations(a.path, opened, {}).consensus[OVERALL]
             rows = opened.store.candidates()
