@@ -109,7 +109,7 @@ def _pipeline_fields(place: _Place, pipeline: type) -> tuple[dict[str, Any], lis
     dtype = _DTYPES[max(_DTYPES, key=stored.__getitem__)]
     dtype = "bfloat16" if dtype == "float32" and n >= _SMALL else dtype
     gb = (4 if dtype == "float32" else 2) / 1e9
-    total, largest = (max(0.01, round(count * gb, 2)) for count in (n, max((one.total() for one in sizes), default=0)))
+    total, largest = (max(0.01, round(count * gb, 2)) for count in (n, max((s.total() for s in sizes), default=0)))
     settings = {key: signature[key].default for key in _SETTINGS if key in signature}
     side = _side(place.listing)
     edits, pictures = bool(_NEEDS_IMAGE.search(pipeline.__name__)), int(any(name in signature for name in IMAGES))
@@ -155,8 +155,8 @@ def _side(listing: Listing) -> int | None:
         names = (f"{part}/config.json", "vae/config.json")
         if not all(name in listing.names for name in names):
             continue
-        own, vae = (listing.json(name) for name in names)
-        latent, blocks = own.get("sample_size"), vae.get("block_out_channels") or vae.get("dim_mult")
+        config, vae = (listing.json(name) for name in names)
+        latent, blocks = config.get("sample_size"), vae.get("block_out_channels") or vae.get("dim_mult")
         side = latent * 2 ** (len(blocks) - 1) if isinstance(latent, int) and isinstance(blocks, list) else 0
         if 16 <= side <= 4096 and side % 16 == 0:
             return int(side)
@@ -172,8 +172,8 @@ def _licence(listing: Listing) -> str | None:
         data = yaml_value(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
     except ValueError:
         return None
-    found = isinstance(data, dict) and (data.get("license_name") or data.get("license"))
-    return found[:200] if isinstance(found, str) else None
+    licence = isinstance(data, dict) and (data.get("license_name") or data.get("license"))
+    return licence[:200] if isinstance(licence, str) else None
 
 
 def _local(folder: Path) -> _Place:
@@ -181,8 +181,8 @@ def _local(folder: Path) -> _Place:
         counts: Counter[str] = Counter()
         with open_tensors(folder / name) as file:
             for key in file.keys():  # noqa: SIM118 - it is no mapping
-                one = file.get_slice(key)
-                counts[one.get_dtype()] += prod(one.get_shape())
+                tensor = file.get_slice(key)
+                counts[tensor.get_dtype()] += prod(tensor.get_shape())
         return counts
 
     return _Place(listing_of(folder), {"folder": str(folder.resolve())}, False, tensors)
@@ -196,7 +196,7 @@ def _hub(repo: str, name: str) -> _Place:
 
     def tensors(file: str) -> Tensors:
         with hub_errors(purpose, repo, info.revision):
-            found = HfApi().parse_safetensors_file_metadata(repo, file, revision=info.revision)
-        return {str(dtype): n for dtype, n in found.parameter_count.items()}
+            metadata = HfApi().parse_safetensors_file_metadata(repo, file, revision=info.revision)
+        return {str(dtype): n for dtype, n in metadata.parameter_count.items()}
 
     return _Place(info.listing, {"repo": repo, "revision": info.revision}, info.gated, tensors)

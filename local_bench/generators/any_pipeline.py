@@ -58,10 +58,10 @@ class Arguments:
 
 def pipeline_class(name: object, where: str) -> type:
     """diffusers' pipeline of this name. WeightsError, naming `where`, if it has none."""
-    found = getattr(diffusers, str(name), None)
-    if not (isinstance(found, type) and issubclass(found, DiffusionPipeline)):
+    pipeline = getattr(diffusers, str(name), None)
+    if not (isinstance(pipeline, type) and issubclass(pipeline, DiffusionPipeline)):
         raise WeightsError(f"{where}: diffusers {diffusers.__version__} has no pipeline {name!r}: update local-bench")
-    return found
+    return pipeline
 
 
 def arguments_of(pipeline: type, card: ModelCard) -> Arguments:
@@ -70,16 +70,16 @@ def arguments_of(pipeline: type, card: ModelCard) -> Arguments:
     parameters = inspect.signature(pipeline.__call__).parameters
     names = frozenset(parameters)
     image = _first(IMAGES, names)
-    others = (_first(one, names - {image}) for one in (SECOND_IMAGES, MASKS, IMAGE_GUIDANCE))
-    found = Arguments(names, image, *others)
+    others = (_first(parameter, names - {image}) for parameter in (SECOND_IMAGES, MASKS, IMAGE_GUIDANCE))
+    arguments = Arguments(names, image, *others)
     absent = [name for name in _REQUIRED if name not in names]
     if absent:
         raise ConfigError(f"{card.name}: {pipeline.__name__} has no {', '.join(absent)}: it cannot be run")
-    given = {"self", "prompt", found.image, found.mask, *card.call}
+    passed = {"self", "prompt", arguments.image, arguments.mask, *card.call}
     needed = sorted(
         name
-        for name, one in parameters.items()
-        if one.default is one.empty and name not in given and one.kind != one.VAR_KEYWORD
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and name not in passed and parameter.kind != parameter.VAR_KEYWORD
     )
     if needed:
         raise ConfigError(
@@ -87,23 +87,23 @@ def arguments_of(pipeline: type, card: ModelCard) -> Arguments:
             "pipeline that combines them, if there is one"
         )
     settings = {name for name, value in card.sampler.model_dump().items() if value is not None} - {"height", "width"}
-    called = {"image_guidance_scale": found.image_guidance}
+    called = {"image_guidance_scale": arguments.image_guidance}
     unknown = sorted(name for name in settings | card.call.keys() if called.get(name, name) not in names)
     if unknown:
-        known = ", ".join(sorted(names - _OWN - {"self"}))
-        raise ConfigError(f"{card.name}: {pipeline.__name__} has no {', '.join(unknown)}; its arguments are {known}")
+        taken = ", ".join(sorted(names - _OWN - {"self"}))
+        raise ConfigError(f"{card.name}: {pipeline.__name__} has no {', '.join(unknown)}; its arguments are {taken}")
     reserved = sorted(card.call.keys() & _OWN)
     if reserved:
         raise ConfigError(f"{card.name}: call: {', '.join(reserved)} is set for each image: remove it")
-    if card.takes.pictures and found.image is None:
+    if card.takes.pictures and arguments.image is None:
         raise ConfigError(f"{card.name}: {pipeline.__name__} takes no input image: set takes.pictures to 0")
-    if card.takes.mask and found.mask is None:
+    if card.takes.mask and arguments.mask is None:
         raise ConfigError(f"{card.name}: {pipeline.__name__} takes no mask: set takes.mask to false")
-    return found
+    return arguments
 
 
-def _first(names: Sequence[str], known: frozenset[str]) -> str | None:
-    return next((name for name in names if name in known), None)
+def _first(names: Sequence[str], available: frozenset[str]) -> str | None:
+    return next((name for name in names if name in available), None)
 
 
 class AnyPipeline(Staged):
@@ -122,9 +122,9 @@ class AnyPipeline(Staged):
         """ConfigError if the pipeline cannot be called as the card says."""
         index = listing_of(self.weights).index if self.weights else None
         self.pipe = self._load([name for name in UNUSED if name in (index or {})])
-        found = type(self.pipe).__name__
-        if self.card.pipeline not in (None, found):
-            raise ConfigError(f"{self.card.name}: the card has pipeline: {self.card.pipeline}, the model is a {found}")
+        kind = type(self.pipe).__name__
+        if self.card.pipeline not in (None, kind):
+            raise ConfigError(f"{self.card.name}: the card has pipeline: {self.card.pipeline}, the model is a {kind}")
         self._takes = arguments_of(type(self.pipe), self.card)
         if "denoise" in self.machine.offload and self.machine.device.type == "cuda":
             if self.pipe.model_cpu_offload_seq is None:
@@ -152,32 +152,32 @@ class AnyPipeline(Staged):
         (item,) = items
         denoiser = getattr(self.pipe, self._denoiser)
         with torch.inference_mode(), _seeded(item.seed, self.machine.device), attend(denoiser, self.machine):
-            made = self.pipe(
+            output = self.pipe(
                 **self._arguments(item.request),
                 generator=torch.Generator("cpu").manual_seed(item.seed),
                 output_type="np",
                 return_dict=False,
             )
-        made = made[0] if isinstance(made, tuple) else made  # Stable Cascade returns the images alone
-        image = torch.as_tensor(np.asarray(made[0], dtype=np.float32))
-        if len(made) > 1 or image.shape[:-3].numel() > 1:
+        output = output[0] if isinstance(output, tuple) else output  # Stable Cascade returns the images alone
+        image = torch.as_tensor(np.asarray(output[0], dtype=np.float32))
+        if len(output) > 1 or image.shape[:-3].numel() > 1:
             raise ConfigError(f"{self.card.name}: {type(self.pipe).__name__} returns several images (layers or frames)")
         return image.reshape(1, *image.shape[-3:])
 
     def _arguments(self, request: GenerationRequest) -> Mapping[str, Any]:
         takes, sampler = self._takes, request.sampler
-        given = {name: value for name, value in asdict(sampler).items() if value is not None and name in takes.names}
-        given |= {"prompt": request.prompt, **self.card.call}
+        named = {name: value for name, value in asdict(sampler).items() if value is not None and name in takes.names}
+        named |= {"prompt": request.prompt, **self.card.call}
         if takes.image_guidance and sampler.image_guidance_scale is not None:
-            given[takes.image_guidance] = sampler.image_guidance_scale
+            named[takes.image_guidance] = sampler.image_guidance_scale
         images = [image.pixels for image in request.input_images]
         if takes.second_image and len(images) > 1:
-            given[takes.second_image] = images.pop(1)
+            named[takes.second_image] = images.pop(1)
         if images and takes.image:
-            given[takes.image] = images if takes.image.endswith("s") or len(images) > 1 else images[0]
+            named[takes.image] = images if takes.image.endswith("s") or len(images) > 1 else images[0]
         if request.mask and takes.mask:
-            given[takes.mask] = request.mask.pixels.convert("L")
-        return given
+            named[takes.mask] = request.mask.pixels.convert("L")
+        return named
 
     def pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         self.finite = latents.isfinite().flatten(1).all(1)

@@ -77,15 +77,15 @@ def unusable_gpu() -> str | None:
     if here is None:
         return None
     needed = NEEDED_DRIVER.get(cuda.partition(".")[0], 0)
-    found = f"this machine has {here.gpus[0]} with NVIDIA driver {here.version}"
+    seen = f"this machine has {here.gpus[0]} with NVIDIA driver {here.version}"
     if here.branch < needed:
         return (
-            f"{found}, and torch {torch.__version__} is built for CUDA {cuda}, which needs driver {needed} or later: "
+            f"{seen}, and torch {torch.__version__} is built for CUDA {cuda}, which needs driver {needed} or later: "
             "update the driver, put NVIDIA's forward-compatibility libraries on LD_LIBRARY_PATH (data-centre GPUs), or "
             "set engine.device=cpu"
         )
     return (
-        f"{found}, and torch {torch.__version__} (CUDA {cuda}) cannot use it: check that CUDA_VISIBLE_DEVICES includes "
+        f"{seen}, and torch {torch.__version__} (CUDA {cuda}) cannot use it: check that CUDA_VISIBLE_DEVICES includes "
         "it and that the container was started with --gpus all, or set engine.device=cpu"
     )
 
@@ -111,8 +111,8 @@ def device_memory_gb(device: "torch.device") -> float | None:
     import torch
 
     total: float = torch.cuda.mem_get_info(device)[1] / 1e9
-    known = gpu_of(torch.cuda.get_device_properties(device).name)
-    return total if known is None else min(total, known.memory_gb)
+    entry = gpu_of(torch.cuda.get_device_properties(device).name)
+    return total if entry is None else min(total, entry.memory_gb)
 
 
 def free_memory_gb(device: "torch.device") -> float:
@@ -142,13 +142,13 @@ def host_memory_gb() -> float:
     return (machine if limit is None else min(machine, limit)) / 1e9
 
 
-def cgroup_limit(root: Path, own: str) -> int | None:
+def cgroup_limit(root: Path, groups: str) -> int | None:
     """The smallest memory limit in bytes of a process's control group and its parents up to `root`; None if unlimited.
 
-    `own` is the text of /proc/self/cgroup: `0::/a/b` for version 2, `4:memory:/a/b` for version 1.
+    `groups` is the text of /proc/self/cgroup: `0::/a/b` for version 2, `4:memory:/a/b` for version 1.
     """
     limits = []
-    for line in own.splitlines():
+    for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue

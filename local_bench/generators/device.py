@@ -153,8 +153,8 @@ def _of_any_length(eager: Callable[..., Any], compiled: Callable[..., Any]) -> C
     names = list(inspect.signature(eager).parameters)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(names, args, strict=False)) | kwargs
-        return compiled(**{name: _dynamic(name, value) for name, value in given.items()})
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        return compiled(**{name: _dynamic(name, value) for name, value in arguments.items()})
 
     return forward
 

@@ -64,20 +64,20 @@ def _in_folder(folder: Path, wanted: list[Key]) -> tuple[dict[Key, Found], list[
     for path in every:
         if path.suffix.lower() in IMAGE_SUFFIXES:
             files.setdefault(plain_name(path.relative_to(folder).with_suffix("").as_posix()), []).append(path)
-    found = {}
+    by_key = {}
     for key in wanted:
         matches = [path for name in _names(key) for path in files.get(name, [])]
         if len(matches) > 1:
             both = " and ".join(str(path.relative_to(folder)) for path in matches[:2])
             raise ConfigError(f"imported.images: in {folder}, {both} match the same image: keep one")
         if matches:
-            found[key] = Found(matches[0])
-    used = {one.path for one in found.values()}
+            by_key[key] = Found(matches[0])
+    used = {file.path for file in by_key.values()}
     for task in dict.fromkeys(plain_name(task) for task, _, _ in wanted):
         zero = [path for name in (f"{task}/0", f"{task}_0") for path in files.get(name, []) if path not in used]
         if zero:
             raise ConfigError(f"imported.images: {zero[0]}: images of a task are numbered from 1: rename them")
-    return found, [path for path in every if path not in used]
+    return by_key, [path for path in every if path not in used]
 
 
 def _names(key: Key) -> list[str]:
@@ -91,7 +91,7 @@ def _names(key: Key) -> list[str]:
 
 
 def _in_manifest(manifest: Path, wanted: set[Key]) -> dict[Key, Found]:
-    found: dict[Key, Found] = {}
+    files: dict[Key, Found] = {}
     first: dict[Key, int] = {}
     text = read_text(manifest, TaskFileError, missing="put the manifest there", unreadable="give a JSON Lines manifest")
     for number, text_line in enumerate(text.splitlines(), 1):
@@ -111,8 +111,8 @@ def _in_manifest(manifest: Path, wanted: set[Key]) -> dict[Key, Found]:
         path = safe_join(manifest.parent, line.file)
         if not is_file(path):
             raise TaskFileError(f"{where}: {line.file} does not exist: add it or remove the line")
-        found[key] = Found(path, None if line.cost_usd is None else nearest_micro_usd(line.cost_usd))
-    return found
+        files[key] = Found(path, None if line.cost_usd is None else nearest_micro_usd(line.cost_usd))
+    return files
 
 
 def _line(text: str, where: str) -> ManifestLine:

@@ -76,8 +76,8 @@ class _Trace(TorchFunctionMode):
             self._sources[tensor] = {key}
 
     def of(self, values: Any) -> set[str]:
-        found = (self._sources.get(value, ()) for value in tree_leaves(values) if isinstance(value, torch.Tensor))
-        return set().union(*found)
+        keys = (self._sources.get(value, ()) for value in tree_leaves(values) if isinstance(value, torch.Tensor))
+        return set().union(*keys)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -103,8 +103,8 @@ def _layers(sources: Mapping[str, set[str]], denoiser: str) -> dict[str, set[str
     from diffusers.utils import convert_unet_state_dict_to_peft
 
     prefix = f"{denoiser}."
-    own = {key.removeprefix(prefix): keys for key, keys in sources.items() if key.startswith(prefix)}
-    layers: dict[str, set[str]] = convert_unet_state_dict_to_peft(own)
+    of_part = {key.removeprefix(prefix): keys for key, keys in sources.items() if key.startswith(prefix)}
+    layers: dict[str, set[str]] = convert_unet_state_dict_to_peft(of_part)
     return layers
 
 
@@ -120,9 +120,11 @@ def _unused(tensors: Mapping[str, torch.Tensor], layers: Mapping[str, set[str]],
 
 def _missing(weights: Mapping[str, torch.Tensor], layers: Collection[str]) -> list[str]:
     """The weights of the loaded adapter that PEFT has initialised, because the file does not contain them."""
-    found = {key.replace(f".{_ADAPTER}", ""): weight for key, weight in weights.items() if f".{_ADAPTER}" in key}
-    known = {*layers, *(f"{layer}.weight" for layer in layers)}  # files have DoRA's magnitudes without the suffix
-    return sorted(key for key, weight in found.items() if key not in known and (weight.is_meta or bool(weight.any())))
+    loaded = {key.replace(f".{_ADAPTER}", ""): weight for key, weight in weights.items() if f".{_ADAPTER}" in key}
+    expected = {*layers, *(f"{layer}.weight" for layer in layers)}  # files have DoRA's magnitudes without the suffix
+    return sorted(
+        key for key, weight in loaded.items() if key not in expected and (weight.is_meta or bool(weight.any()))
+    )
 
 
 def _first(names: Sequence[str]) -> str:

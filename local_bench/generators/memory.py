@@ -136,8 +136,8 @@ def plan_memory(
 
 
 def _limit(card: ModelCard, input_images: int, attempts: int, lossy: Mapping[str, Any]) -> int | None:
-    own = traits(card.family)
-    limits = [own.largest_batch(input_images > 0), attempts if own.exact_length else None]
+    family = traits(card.family)
+    limits = [family.largest_batch(input_images > 0), attempts if family.exact_length else None]
     limits += [1 for key in NEIGHBOURS_MATTER if key in lossy]
     return min((limit for limit in limits if limit is not None), default=None)
 

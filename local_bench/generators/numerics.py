@@ -147,13 +147,13 @@ def attention_backend(
     wanted: str,
     device: torch.device,
     dtype: str,
-    own: Mapping[str, str] | None = None,
+    by_gpu: Mapping[str, str] | None = None,
     masks: bool = False,
     of_family: str | None = None,
 ) -> str:
     """Select the diffusers attention backend.
 
-    `auto` is the card's `own` for this compute capability, else `of_family`, else the memory-efficient kernel for a
+    `auto` is the card's `by_gpu` for this compute capability, else `of_family`, else the memory-efficient kernel for a
     model that `masks`, cuDNN on Hopper and later, FlashAttention-2 on Ampere and Ada. Raises ConfigError for
     inexact backends (int8 attention changes the model), for backends that do not support masks if the model
     `masks`, and for a backend that cannot compute a small attention on the device, such as xformers where it is not
@@ -168,7 +168,7 @@ def attention_backend(
             return "native"
         major, minor = torch.cuda.get_device_capability(device)
         usual = "_native_cudnn" if major >= 9 else "_native_flash" if major == 8 else "native"
-        return (own or {}).get(f"sm{major}{minor}") or of_family or ("_native_efficient" if masks else usual)
+        return (by_gpu or {}).get(f"sm{major}{minor}") or of_family or ("_native_efficient" if masks else usual)
     if masks and wanted not in ("native", "_native_efficient", "_native_math", "xformers"):
         raise ConfigError(
             f"engine.attention_backend: {wanted!r} does not support this model's attention mask: use auto"

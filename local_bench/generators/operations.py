@@ -211,8 +211,8 @@ def counts_key(card: ModelCard) -> str:
 def usual_size(card: ModelCard, sampler: Sampler) -> Sampler:
     """`sampler` with the card's height and width if its area is about the same: images of different aspect ratios are
     planned together."""
-    own = card.sampler.height * card.sampler.width
-    if abs(sampler.height * sampler.width / own - 1) > SAME_AREA:
+    area = card.sampler.height * card.sampler.width
+    if abs(sampler.height * sampler.width / area - 1) > SAME_AREA:
         return sampler
     return replace(sampler, height=card.sampler.height, width=card.sampler.width)
 

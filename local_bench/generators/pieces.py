@@ -43,10 +43,10 @@ def pieces() -> dict[str, Piece]:
 
 def piece(name: str) -> Piece:
     """The piece of that name, from the data file or created by `with_config`. Raises ConfigError if there is none."""
-    found = _derived.get(name) or pieces().get(name)
-    if found is None:
+    described = _derived.get(name) or pieces().get(name)
+    if described is None:
         raise ConfigError(f"architecture: there is no component {name!r}: {hint(name, pieces(), 'correct the card')}")
-    return found
+    return described
 
 
 def with_config(card: ModelCard, changes: Mapping[str, Mapping[str, Any]]) -> ModelCard:

@@ -34,7 +34,7 @@ class ZImage(Staged):
             )
         # (1, number of tokens, width) each
         named = (("prompt_embeds", embeds), ("negative_prompt_embeds", negative))
-        tensors = {name: found[0].unsqueeze(0).cpu() for name, found in named if found}
+        tensors = {name: encoded[0].unsqueeze(0).cpu() for name, encoded in named if encoded}
         messages = [{"role": "user", "content": request.prompt}]
         whole = pipe.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, enable_thinking=True

@@ -223,19 +223,19 @@ def _header(path: Path) -> _Header | str:
 
 def _dpi(image: Image.Image, exif: Image.Exif) -> float | None:
     """Dots per inch in the file: PNG's pHYs, JPEG's density, else EXIF; not Pillow's defaults."""
-    own: Any = None
+    dpi: Any = None
     if image.format == "PNG":
-        own = image.info.get("dpi")
+        dpi = image.info.get("dpi")
     elif (per_inch := _JFIF_PER_INCH.get(image.info.get("jfif_unit", 0))) is not None:
-        own = [density * per_inch for density in image.info["jfif_density"]]
-    stated = [_positive(value) for value in own or ()]
+        dpi = [density * per_inch for density in image.info["jfif_density"]]
+    stated = [_positive(value) for value in dpi or ()]
     if not stated or None in stated:
         per_inch = _EXIF_PER_INCH.get(exif.get(ExifTags.Base.ResolutionUnit, 2))
         x = exif.get(ExifTags.Base.XResolution)
-        found = [_positive(value) for value in (x, exif.get(ExifTags.Base.YResolution, x))]
-        stated = [value and per_inch and value * per_inch for value in found]
-    known = [value for value in stated if value]
-    return min(known) if len(known) == 2 else None
+        densities = [_positive(value) for value in (x, exif.get(ExifTags.Base.YResolution, x))]
+        stated = [value and per_inch and value * per_inch for value in densities]
+    positive = [value for value in stated if value]
+    return min(positive) if len(positive) == 2 else None
 
 
 def _positive(value: Any) -> float | None:

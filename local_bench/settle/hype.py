@@ -76,9 +76,9 @@ class Reliability:
     def n_tasks(self) -> int:
         return sum(self.tasks_by_passes)
 
-    def mean(self, of: Callable[[int], Fraction]) -> Fraction | None:
+    def mean(self, value_of: Callable[[int], Fraction]) -> Fraction | None:
         """Mean over tasks of a function of c; None without tasks."""
-        total = sum((n * of(c) for c, n in enumerate(self.tasks_by_passes) if n), Fraction(0))
+        total = sum((n * value_of(c) for c, n in enumerate(self.tasks_by_passes) if n), Fraction(0))
         return total / self.n_tasks if self.n_tasks else None
 
     @property
@@ -172,16 +172,18 @@ Ends = tuple[float, float | None]
 """Of an interval; None for one that is open above."""
 
 
-def intervals(of: Reliability, usd_per_attempt: Fraction | None, cap: int = RETRY_CAP) -> Mapping[str, Ends | None]:
+def intervals(
+    reliability: Reliability, usd_per_attempt: Fraction | None, cap: int = RETRY_CAP
+) -> Mapping[str, Ends | None]:
     """95 % interval of each figure over tasks like these, from the unbiased estimates; open attempts count as not
     passed. None for fewer than two tasks, too few attempts (pass@10 of nine), and a cost without a price.
 
     The ends of a cost are those of E and pass@`cap` divided: each pass of a task lowers the one and raises the other.
     """
-    k = of.attempts
+    k = reliability.attempts
 
     def ends(score: Callable[[int], Fraction | None]) -> tuple[float, float] | None:
-        return _ends([(score(c), n) for c, n in enumerate(of.tasks_by_passes) if n], k)
+        return _ends([(score(c), n) for c, n in enumerate(reliability.tasks_by_passes) if n], k)
 
     def retries(c: int) -> Fraction | None:
         tries = expected_attempts_unbiased(k, c, cap)
@@ -193,7 +195,7 @@ def intervals(of: Reliability, usd_per_attempt: Fraction | None, cap: int = RETR
     if tries and within and usd_per_attempt is not None:
         usd = float(usd_per_attempt)
         cost = usd * tries[0] / within[1], usd * tries[1] / within[0] if within[0] > _OPEN else None
-    gap = sum(of.tasks_by_passes[1:]) - of.first_passes
+    gap = sum(reliability.tasks_by_passes[1:]) - reliability.first_passes
     return {
         "pass_rate": ends(lambda c: Fraction(c, k)),
         "pass_at_4": ends(lambda c: pass_at_k_unbiased(k, c, 4)),
@@ -201,7 +203,7 @@ def intervals(of: Reliability, usd_per_attempt: Fraction | None, cap: int = RETR
         "pass_at_any": ends(lambda c: Fraction(c > 0)),
         "expected_attempts": tries,
         "effective_cost_usd": cost,
-        "hype_gap": _ends([(Fraction(1), gap), (Fraction(0), of.n_tasks - gap)], k),
+        "hype_gap": _ends([(Fraction(1), gap), (Fraction(0), reliability.n_tasks - gap)], k),
     }
 
 

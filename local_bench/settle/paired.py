@@ -123,15 +123,15 @@ def _batches(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
         yield some
 
 
-def adjusted(found: Sequence[Difference], alike: Sequence[tuple[Hashable, Hashable]] | None = None) -> list[Difference]:
+def adjusted(pairs: Sequence[Difference], alike: Sequence[tuple[Hashable, Hashable]] | None = None) -> list[Difference]:
     """The differences with p-values corrected for all of them. `alike`: a key of the images and decisions of each
     difference's models. Pairs of the same two keys are one hypothesis, and a pair of equal keys is none."""
-    keys = [frozenset((i, str(i))) for i in range(len(found))] if alike is None else list(map(frozenset, alike))
-    tests = {key: difference.p for key, difference in zip(keys, found, strict=True) if len(key) == 2}
+    keys = [frozenset((i, str(i))) for i in range(len(pairs))] if alike is None else list(map(frozenset, alike))
+    tests = {key: difference.p for key, difference in zip(keys, pairs, strict=True) if len(key) == 2}
     holm, bh = (dict(zip(tests, adjust(list(tests.values())), strict=True)) for adjust in (adjusted_holm, adjusted_bh))
     return [
         replace(difference, p_holm=holm.get(key, difference.p), p_bh=bh.get(key, difference.p))
-        for key, difference in zip(keys, found, strict=True)
+        for key, difference in zip(keys, pairs, strict=True)
     ]
 
 

@@ -38,11 +38,11 @@ def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[
 
 
 def savings_from_costs(
-    table: OutcomeTable, costs_usd: list[Fraction | None], of: Mask | None = None
+    table: OutcomeTable, costs_usd: list[Fraction | None], tasks: Mask | None = None
 ) -> list[ClientSavings]:
     """Savings from the total cost of each model (for example from its GPU time), over the orders in a (T,) mask."""
     orders = table.orders
-    mask = np.ones(len(orders.task_ids), dtype=np.bool_) if of is None else of
+    mask = np.ones(len(orders.task_ids), dtype=np.bool_) if tasks is None else tasks
     budget = orders.value_of(mask)
     done = _done_usd(table, table.accepted, mask)
     at_best = _done_usd(table, table.at_best, mask)

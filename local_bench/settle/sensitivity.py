@@ -77,7 +77,7 @@ def effective_costs(
 
 
 def revenues(
-    of: Orders,
+    tasks: Orders,
     models: Sequence[str],
     model: Ints,
     task: Ints,
@@ -93,7 +93,7 @@ def revenues(
     points = []
     for threshold, units in thresholds:
         decision = np.where(scored, np.where(lowest >= units, ACCEPTED, REJECTED), UNSCORED)
-        totals = earnings(outcome_table(of, models, model, task, decision))
+        totals = earnings(outcome_table(tasks, models, model, task, decision))
         values: dict[str, Fraction | None] = {m: e.revenue_usd for m, e in zip(models, totals, strict=True)}
         points.append(Point((("acceptance_threshold", threshold),), values))
     return points

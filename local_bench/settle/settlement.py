@@ -282,10 +282,10 @@ class Earnings:
         return _ratio(self.n_accepted + self.n_unscored + self.n_missing, self.n_deliverables)
 
 
-def earnings(table: OutcomeTable, of: Mask | None = None) -> list[Earnings]:
+def earnings(table: OutcomeTable, tasks: Mask | None = None) -> list[Earnings]:
     """Earnings of each model on the orders in a (T,) mask (default: all), in table order."""
     orders = table.orders
-    mask = np.ones(len(orders.task_ids), dtype=np.bool_) if of is None else of
+    mask = np.ones(len(orders.task_ids), dtype=np.bool_) if tasks is None else tasks
     revenue = revenue_usd(orders, table.accepted, mask)
     revenue_high = revenue_usd(orders, table.at_best, mask)
     whole = table.accepted == orders.deliverables
@@ -332,13 +332,13 @@ def by_category(table: OutcomeTable) -> dict[str, list[Earnings]]:
     return {name: earnings(table, orders.category == i) for i, name in enumerate(orders.categories)}
 
 
-def revenue_usd(of: Orders, accepted: Ints, mask: Mask) -> list[Fraction]:
+def revenue_usd(tasks: Orders, accepted: Ints, mask: Mask) -> list[Fraction]:
     """Eq. 1 summed over the orders in `mask`, for every row of an (M, T) table of accepted images."""
     totals = [Fraction(0)] * len(accepted)
-    for q in np.unique(of.deliverables[mask]):  # orders with the same number of deliverables share the divisor
-        those = mask & (of.deliverables == q)
-        sums = accepted[:, those] @ of.price[those]
-        totals = [t + Fraction(int(s), int(q) * of.units_per_usd) for t, s in zip(totals, sums, strict=True)]
+    for q in np.unique(tasks.deliverables[mask]):  # orders with the same number of deliverables share the divisor
+        those = mask & (tasks.deliverables == q)
+        sums = accepted[:, those] @ tasks.price[those]
+        totals = [t + Fraction(int(s), int(q) * tasks.units_per_usd) for t, s in zip(totals, sums, strict=True)]
     return totals
 
 

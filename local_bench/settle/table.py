@@ -46,9 +46,9 @@ class Orders:
         """Total value of the orders (ServImage, eq. 5)."""
         return self.value_of(np.ones(len(self.task_ids), dtype=np.bool_))
 
-    def value_of(self, of: Mask) -> Fraction:
+    def value_of(self, tasks: Mask) -> Fraction:
         """Value of the orders in a (T,) mask."""
-        return Fraction(int(self.price[of].sum()), self.units_per_usd)
+        return Fraction(int(self.price[tasks].sum()), self.units_per_usd)
 
 
 def orders(
@@ -111,7 +111,7 @@ class OutcomeTable:
 
 
 def outcome_table(
-    of: Orders,
+    tasks: Orders,
     models: Sequence[str],
     model: Ints,
     task: Ints,
@@ -121,7 +121,7 @@ def outcome_table(
 ) -> OutcomeTable:
     """Sum rows into cells. A row is one image of the first attempt: indices of model and order, ACCEPTED, REJECTED or
     UNSCORED, the summed scores in integer units, and whether it has scores. At most one row per image."""
-    shape = (len(models), len(of.task_ids))
+    shape = (len(models), len(tasks.task_ids))
     cell = model.astype(np.int64) * shape[1] + task
 
     def count(rows: Ints) -> Ints:
@@ -134,7 +134,7 @@ def outcome_table(
         np.add.at(flat, cell[where], score[where])
         sums, rated = flat.reshape(shape), count(cell[where])
     return OutcomeTable(
-        of,
+        tasks,
         tuple(models),
         count(cell),
         count(cell[decision == ACCEPTED]),

@@ -116,12 +116,12 @@ def linear_head(weights: Weights, file: str, prefix: str) -> torch.nn.Sequential
 def linear_layers(state: Mapping[str, torch.Tensor], prefix: str) -> torch.nn.Sequential:
     """The linear layers `prefix.N` in the order of N; dropout between them has no effect in evaluation. LookupError,
     ValueError or RuntimeError unless `state` has exactly five layers, of which the last has one output."""
-    own = {name.removeprefix(f"{prefix}."): tensor for name, tensor in state.items()}
-    indices = sorted(int(name.partition(".")[0]) for name in own if name.endswith(".weight"))
-    shapes = {index: own[f"{index}.weight"].shape for index in indices}  # (after, before)
+    tensors = {name.removeprefix(f"{prefix}."): tensor for name, tensor in state.items()}
+    indices = sorted(int(name.partition(".")[0]) for name in tensors if name.endswith(".weight"))
+    shapes = {index: tensors[f"{index}.weight"].shape for index in indices}  # (after, before)
     layers = ((str(n), torch.nn.Linear(before, after)) for n, (after, before) in shapes.items())
     head = torch.nn.Sequential(OrderedDict(layers))
-    head.load_state_dict(own)
+    head.load_state_dict(tensors)
     if len(indices) != _LAYERS or shapes[indices[-1]][0] != 1:
         raise ValueError(f"{len(indices)} layers that end in {shapes[indices[-1]][0]} numbers")
     return head.eval()

@@ -54,14 +54,14 @@ class Evaluator:
         """Yield the scores in parts; each (subject, metric) is scored exactly once."""
         with ThreadPoolExecutor(self.io_workers) as pool:
             for names in self._groups():
-                todo = [(subject, own_names) for subject, own in wanted if (own_names := _among(own, names))]
+                todo = [(subject, own_names) for subject, chosen in wanted if (own_names := _among(chosen, names))]
                 if todo:
                     on_host = isinstance(self.metrics[names[0]], HostMetric)
                     yield from self._hosts(pool, todo) if on_host else self._network(pool, names, todo)
 
     def groups(self, wanted: Sequence[Wanted]) -> int:
         """The number of subjects by which `run` advances: they are counted once per metric group."""
-        return sum(1 for names in self._groups() for _, own in wanted if _among(own, names))
+        return sum(1 for names in self._groups() for _, chosen in wanted if _among(chosen, names))
 
     def _groups(self) -> list[tuple[str, ...]]:
         """Groups of metrics that are computed together: all host metrics, then those of each network."""
@@ -115,7 +115,7 @@ class Evaluator:
         self, subject: Subject, names: tuple[str, ...], arrays: Mapping[FeatureInput, "Array | Unscorable"]
     ) -> list[tuple[str, Score]]:
         def value(metric: NetworkMetric) -> float:
-            features = [arrays[one] for one in metric.inputs(subject)]
+            features = [arrays[item] for item in metric.inputs(subject)]
             for array in features:
                 if isinstance(array, Unscorable):
                     raise array
@@ -132,7 +132,7 @@ class Evaluator:
 def cut_captions(metrics: Mapping[str, Metric], wanted: Iterable[Wanted]) -> dict[str, dict[str, int]]:
     """For each metric that does not read every caption whole: `n` captions, of which it cut `n_cut` after
     `max_tokens` tokens."""
-    found: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     limits: dict[tuple[Hashable, str], int | None] = {}
     texts: Counter[str] = Counter()
     for subject, names in wanted:
@@ -140,16 +140,16 @@ def cut_captions(metrics: Mapping[str, Metric], wanted: Iterable[Wanted]) -> dic
             metric = metrics.get(name)
             if not isinstance(metric, NetworkMetric) or subject.absent(metric.spec.needs) is not None:
                 continue
-            for text in [one.text for one in metric.inputs(subject) if one.text is not None]:
+            for text in [item.text for item in metric.inputs(subject) if item.text is not None]:
                 texts[name] += 1
                 key = metric.network.key, text
                 if key not in limits:
                     limits[key] = metric.network.tokens_if_cut(text)
                 limit = limits[key]
                 if limit is not None:
-                    own = found.setdefault(name, {"n": 0, "n_cut": 0, "max_tokens": limit})
-                    own["n_cut"] += 1
-    return {name: own | {"n": texts[name]} for name, own in found.items()}
+                    entry = counts.setdefault(name, {"n": 0, "n_cut": 0, "max_tokens": limit})
+                    entry["n_cut"] += 1
+    return {name: entry | {"n": texts[name]} for name, entry in counts.items()}
 
 
 def cut_sentence(name: str, cut: Mapping[str, int]) -> str:
@@ -159,8 +159,8 @@ def cut_sentence(name: str, cut: Mapping[str, int]) -> str:
     )
 
 
-def _among(own: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if name in own)
+def _among(chosen: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in chosen)
 
 
 def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Score:
@@ -169,16 +169,16 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
     if reason is not None:
         return Score(name, None, reason)
     try:
-        found = value()
+        number = value()
     except Unscorable as e:
         return Score(name, None, str(e))
     except ImageError as e:
         return Score(name, None, unreadable(e, subject.images))
     except Exception as e:  # noqa: BLE001  # raised again if it is not of this image
         return Score(name, None, failure("measuring", e))
-    if not -MAX_SCORE <= found <= MAX_SCORE:  # NaN is no number between them either
+    if not -MAX_SCORE <= number <= MAX_SCORE:  # NaN is no number between them either
         return Score(name, None, f"the metric gave no finite number of at most {MAX_SCORE:g}")
-    within = metric.spec.within(found)
+    within = metric.spec.within(number)
     if within is None:
         return Score(name, None, f"the metric gave a number outside its range, {metric.spec.range}")
     return Score(name, within)
@@ -188,8 +188,8 @@ def _in_parts(rows: Iterable[list[tuple[str, Score]]]) -> Iterator[ScoresCompute
     """The rows in steps of `PART` subjects."""
     part: list[tuple[str, Score]] = []
     n = 0
-    for own in rows:
-        part += own
+    for row in rows:
+        part += row
         n += 1
         if n == PART:
             yield from (ScoresComputed(part), PhaseAdvanced(n))

@@ -189,7 +189,7 @@ class FeatureExtractor:
 
     def read(self, items: Iterable[tuple[A, Sequence[FeatureInput]]]) -> Iterator[tuple[A, Found]]:
         """Yield every item with the arrays of its inputs, in order. Raises LocalBenchError when memory runs out."""
-        found: dict[FeatureInput, Array | Unscorable] = {}
+        results: dict[FeatureInput, Array | Unscorable] = {}
         uses: Counter[FeatureInput] = Counter()
         waiting: deque[tuple[A, Sequence[FeatureInput]]] = deque()
         fetching: deque[tuple[FeatureInput, Future[_Fetched]]] = deque()
@@ -200,22 +200,22 @@ class FeatureExtractor:
                 feature_input, future = fetching.popleft()
                 fetched = future.result()
                 if fetched.array is not None:
-                    found[feature_input] = fetched.array
+                    results[feature_input] = fetched.array
                     continue
                 batch = ready[feature_input.text is not None]
                 batch.append((feature_input, fetched))
                 if len(batch) == self._batch_size:
-                    found.update(self._run(batch))
+                    results.update(self._run(batch))
                     batch.clear()
 
         def complete() -> Iterator[tuple[A, Found]]:
-            while waiting and all(feature_input in found for feature_input in waiting[0][1]):
+            while waiting and all(feature_input in results for feature_input in waiting[0][1]):
                 item, inputs = waiting.popleft()
-                yield item, {feature_input: found[feature_input] for feature_input in inputs}
+                yield item, {feature_input: results[feature_input] for feature_input in inputs}
                 for feature_input in inputs:
                     uses[feature_input] -= 1
                     if not uses[feature_input]:
-                        del found[feature_input], uses[feature_input]
+                        del results[feature_input], uses[feature_input]
 
         for item, inputs in items:
             waiting.append((item, inputs))
@@ -227,7 +227,7 @@ class FeatureExtractor:
             yield from complete()
         drain(0)
         for batch in ready.values():
-            found.update(self._run(batch))
+            results.update(self._run(batch))
         yield from complete()
         assert not waiting, "every feature input has been processed"
 
@@ -267,7 +267,7 @@ class FeatureExtractor:
                 fault = _unscorable(e)
                 if len(batch) == 1:
                     return {batch[0][0]: fault}
-                return {feature_input: array for one in batch for feature_input, array in self._run([one]).items()}
+                return {feature_input: array for item in batch for feature_input, array in self._run([item]).items()}
             if self._batch_size > 1:
                 raise LocalBenchError(
                     f"{self._device} has too little memory for a batch of {self._batch_size} images: end other "

@@ -98,8 +98,8 @@ class FaceNetwork(Network):
             if len(points):
                 break
         embeddings = [self._recogniser.get_feat(_aligned(pixels, five))[0] for five in points]
-        found = np.asarray(embeddings, np.float32).reshape(len(embeddings), WIDTH)
-        unit: Array = found / np.linalg.norm(found, axis=1, keepdims=True)
+        rows = np.asarray(embeddings, np.float32).reshape(len(embeddings), WIDTH)
+        unit: Array = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         return unit
 
 
@@ -113,9 +113,9 @@ def _aligned(pixels: np.ndarray, points: np.ndarray) -> np.ndarray:
     from insightface.utils.face_align import arcface_dst
     from skimage.transform import SimilarityTransform
 
-    found = SimilarityTransform.from_estimate(points, arcface_dst)
-    assert found, "the five points of a face are distinct"
-    face: np.ndarray = cv2.warpAffine(pixels, found.params[:2], (SIDE, SIDE), borderValue=0.0)
+    transform = SimilarityTransform.from_estimate(points, arcface_dst)
+    assert transform, "the five points of a face are distinct"
+    face: np.ndarray = cv2.warpAffine(pixels, transform.params[:2], (SIDE, SIDE), borderValue=0.0)
     return face
 
 
@@ -140,7 +140,7 @@ def _session(path: Path) -> Any:
 
 def _file(folder: Path, name: str) -> Path:
     """The path of the file; a repository may keep it in a subfolder."""
-    found = sorted(folder.rglob(name))
-    if not found:
+    files = sorted(folder.rglob(name))
+    if not files:
         raise WeightsError(f"{folder} contains no {name}: fetch its model again (`local-bench models fetch NAME`)")
-    return found[0]
+    return files[0]

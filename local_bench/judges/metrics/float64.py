@@ -55,9 +55,9 @@ class Float64(TorchFunctionMode):
             return args[0] > TOLERANCE
         if func is Tensor.float:
             func = Tensor.double
-        found = func(*args, **kwargs)
-        if not (isinstance(found, Tensor) and found.dtype == torch.float32):
-            return found
+        result = func(*args, **kwargs)
+        if not (isinstance(result, Tensor) and result.dtype == torch.float32):
+            return result
         if func in _MAKERS:
             return func(*args, **kwargs | {"dtype": torch.float64})
         return func(*map(_of_integers, args), **kwargs)

@@ -73,7 +73,7 @@ class DepthNetwork(WeightsNetwork):
     def run(self, prepared: Sequence[_Pair]) -> list[Array]:
         depths = [(pair, self._depth(pair)) for pair in prepared]
         likenesses = [math.nan if depth is None else likeness(depth, pair.condition) for pair, depth in depths]
-        return [np.array([one], np.float32) for one in likenesses]
+        return [np.array([value], np.float32) for value in likenesses]
 
     def _depth(self, pair: _Pair) -> np.ndarray | None:
         """(height, width) uint8 in the condition's size, near is bright; None if the map is constant."""

@@ -68,27 +68,27 @@ def joints(confidence: Maps) -> list[Joints]:
     return [_peaks(confidence(part).astype(np.float64)) for part in range(JOINTS)]
 
 
-def people(found: Sequence[Joints], affinity: Maps, height: int) -> list[list[int | None]]:
+def people(joints: Sequence[Joints], affinity: Maps, height: int) -> list[list[int | None]]:
     """For each person the index of the peak of each joint; `height` of the image in pixels. TooMany if there are too
     many peaks."""
     everyone: list[_Person] = []
     for limb in range(len(LIMBS)):
-        _join(everyone, found, limb, _connections(found, affinity, limb, height))
+        _join(everyone, joints, limb, _connections(joints, affinity, limb, height))
     return [p.joints for p in everyone if p.count >= FEWEST and p.score / p.count >= LEAST_MEAN]
 
 
-def draw(found: Sequence[Joints], everyone: Sequence[Sequence[int | None]], height: int, width: int) -> np.ndarray:
+def draw(joints: Sequence[Joints], everyone: Sequence[Sequence[int | None]], height: int, width: int) -> np.ndarray:
     """The skeletons on black, (height, width, 3) uint8 RGB."""
     canvas = np.zeros((height, width, 3), np.uint8)
     for part, colour in enumerate(COLOURS):
         for person in everyone:
             if (at := person[part]) is not None:
-                x, y = (int(v) for v in found[part].positions[at])
+                x, y = (int(v) for v in joints[part].positions[at])
                 cv2.circle(canvas, (x, y), RADIUS, colour, thickness=-1)
     for (start, end), colour in zip(LIMBS[:DRAWN], COLOURS, strict=False):
         for person in everyone:
             if (a := person[start]) is not None and (b := person[end]) is not None:
-                canvas = _limb(canvas, found[start].positions[a], found[end].positions[b], colour)
+                canvas = _limb(canvas, joints[start].positions[a], joints[end].positions[b], colour)
     return canvas
 
 
@@ -101,9 +101,9 @@ def _peaks(map_HW: NDArray[np.float64]) -> Joints:
     return Joints(np.stack([columns, rows], 1), map_HW[rows, columns])
 
 
-def _connections(found: Sequence[Joints], affinity: Maps, limb: int, height: int) -> list[tuple[int, int, float]]:
+def _connections(joints: Sequence[Joints], affinity: Maps, limb: int, height: int) -> list[tuple[int, int, float]]:
     """(start, end, score) of this limb, best first; no joint occurs in two of them."""
-    start, end = (found[joint] for joint in LIMBS[limb])
+    start, end = (joints[joint] for joint in LIMBS[limb])
     if not len(start.positions) or not len(end.positions):
         return []
     if len(start.positions) * len(end.positions) > MOST_PAIRS:
@@ -128,16 +128,16 @@ def _connections(found: Sequence[Joints], affinity: Maps, limb: int, height: int
 
 
 def _join(
-    everyone: list[_Person], found: Sequence[Joints], limb: int, connections: Sequence[tuple[int, int, float]]
+    everyone: list[_Person], joints: Sequence[Joints], limb: int, connections: Sequence[tuple[int, int, float]]
 ) -> None:
     """Add a limb's connections to the existing people, or create new people."""
     start, end = LIMBS[limb]
     for a, b, score in connections:
         theirs = [person for person in everyone if person.joints[start] == a or person.joints[end] == b]
-        gain = float(found[end].scores[b]) + score
+        gain = float(joints[end].scores[b]) + score
         if not theirs:
             if limb < BEGINNING:
-                new = _Person([None] * JOINTS, float(found[start].scores[a]) + gain, 2)
+                new = _Person([None] * JOINTS, float(joints[start].scores[a]) + gain, 2)
                 new.joints[start], new.joints[end] = a, b
                 everyone.append(new)
             continue
@@ -150,15 +150,15 @@ def _join(
             first.score += gain
 
 
-def _share(one: _Person, other: _Person) -> bool:
+def _share(person: _Person, other: _Person) -> bool:
     """Whether both have a common joint."""
-    return any(a is not None and b is not None for a, b in zip(one.joints, other.joints, strict=True))
+    return any(a is not None and b is not None for a, b in zip(person.joints, other.joints, strict=True))
 
 
-def _merge(everyone: list[_Person], one: _Person, other: _Person, score: float) -> None:
-    one.joints = [a if a is not None else b for a, b in zip(one.joints, other.joints, strict=True)]
-    one.count += other.count
-    one.score += other.score + score
+def _merge(everyone: list[_Person], into: _Person, other: _Person, score: float) -> None:
+    into.joints = [a if a is not None else b for a, b in zip(into.joints, other.joints, strict=True)]
+    into.count += other.count
+    into.score += other.score + score
     everyone[:] = [person for person in everyone if person is not other]
 
 

@@ -97,7 +97,7 @@ class PoseNetwork(WeightsNetwork):
     def run(self, prepared: Sequence[_Pair]) -> list[Array]:
         skeletons = [(pair, self._skeleton(pair)) for pair in prepared]
         likenesses = [math.nan if drawn is None else likeness(drawn, pair.condition) for pair, drawn in skeletons]
-        return [np.array([one], np.float32) for one in likenesses]
+        return [np.array([value], np.float32) for value in likenesses]
 
     def _skeleton(self, pair: _Pair) -> np.ndarray | None:
         """(height, width) uint8, in the condition's size; None if there are too many joints."""

@@ -123,12 +123,12 @@ class PyiqaFormula(HostMetric):
 
 def _spec(name: str, store: Store, row: Named) -> MetricSpec:
     described = describe(store.metric)
-    own = f"pyiqa {pyiqa_version()} `{store.metric}`"
+    library = f"pyiqa {pyiqa_version()} `{store.metric}`"
     return MetricSpec(
         name,
         not described.lower_better,
         preprocessing(store, row.height),
-        f"{row.source}; {own}" if row.source else own,
+        f"{row.source}; {library}" if row.source else library,
         ("source",) if described.full_reference else (),
         *(row.bounds or (described.lowest, described.highest)),
     )
@@ -241,7 +241,7 @@ def called(model: Any, inputs: Sequence[torch.Tensor]) -> float:
     wide = any(x.dtype == torch.float64 for x in inputs)
     try:
         with Float64() if wide else nullcontext():
-            found = model(*inputs)
+            value = model(*inputs)
     except (AssertionError, IndexError, MemoryError, RuntimeError, ValueError) as e:
         if is_out_of_memory(e):
             raise Unscorable(NO_MEMORY) from e
@@ -249,5 +249,5 @@ def called(model: Any, inputs: Sequence[torch.Tensor]) -> float:
             raise
         reason = (str(e).strip().splitlines() or [type(e).__name__])[0][:_LONGEST_REASON]
         raise Unscorable(f"pyiqa cannot measure it ({reason})") from e
-    assert found.numel() == 1, f"one number per image, not {tuple(found.shape)}"
-    return float(found)
+    assert value.numel() == 1, f"one number per image, not {tuple(value.shape)}"
+    return float(value)

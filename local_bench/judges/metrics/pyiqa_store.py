@@ -22,7 +22,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -369,9 +369,9 @@ def gather(folder: Path, card: ModelCard, say: Callable[[str], None]) -> list[Or
     else:
         raise WeightsError(f"{card.name} requests more than {_MOST_FILES} files: use another metric")
     files = {url: None if file is None else file.name for url, file in pulled.items()}
-    found = [file for file in pulled.values() if file is not None]
-    fill(folder, found, Store(store.metric, folder, store.options, files).write)
-    return [file.origin for file in found]
+    existing = [file for file in pulled.values() if file is not None]
+    fill(folder, existing, Store(store.metric, folder, store.options, files).write)
+    return [file.origin for file in existing]
 
 
 def _pull(purpose: Purpose, url: str, repositories: dict[str, Repository]) -> Pulled | None:
@@ -384,11 +384,11 @@ def _pull(purpose: Purpose, url: str, repositories: dict[str, Repository]) -> Pu
             return _named(pull_url(purpose, url, name, parts.path.split("/")[-2], "its address"), url)
         return _named(pull_url(purpose, url, name, digest_in(name), "its name"), url)
     repo, revision, name = hub
-    known = repositories.get(repo) or repository_info(purpose, repo, COMMITS.get(repo, revision))
-    repositories[repo] = known
-    if name not in known.files:
+    repository = repositories.get(repo) or repository_info(purpose, repo, COMMITS.get(repo, revision))
+    repositories[repo] = repository
+    if name not in repository.files:
         return None
-    wanted = Repository(known.purpose, known.repo, known.revision, known.gated, known.files, (name,))
+    wanted = replace(repository, only=(name,))
     pulled = pull_hub(wanted, wanted.download(), name)
     check_digest(purpose, url, pulled.origin.sha256, digest_in(name))
     return _named(pulled, url)

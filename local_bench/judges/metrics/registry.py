@@ -75,12 +75,12 @@ def metric_card(name: str) -> ModelCard | None:
     if name.startswith(PYIQA):
         return pyiqa_card(name.removeprefix(PYIQA))
     metric, colon, variant = name.partition(":")
-    known = _known()
-    entry = known.get(metric)
+    entries = _known()
+    entry = entries.get(metric)
     if entry is None or (colon and entry.default_card is None):
         synonym = _SYNONYMS.get(re.sub(r"[^a-z0-9]", "", metric.lower()))
-        available = f"available: {', '.join(sorted(known))} and pyiqa:NAME"
-        suggestion = f"did you mean {synonym!r}?" if synonym else hint(metric, known, available)
+        available = f"available: {', '.join(sorted(entries))} and pyiqa:NAME"
+        suggestion = f"did you mean {synonym!r}?" if synonym else hint(metric, entries, available)
         raise ConfigError(f"metrics: unknown metric {name!r}: {suggestion}")
     if entry.default_card is None:
         return None
@@ -110,11 +110,11 @@ def check_metric(name: str) -> None:
 
 def check_extras(names: Sequence[str]) -> None:
     """MissingExtra if a metric of `names` needs a package that is not installed."""
-    known, own = _known(), {"pyiqa": "pyiqa", "insightface": "faces"}
-    entries = (known.get(name.partition(":")[0]) for name in names if not name.startswith(PYIQA))
+    entries_by_name, extras = _known(), {"pyiqa": "pyiqa", "insightface": "faces"}
+    entries = (entries_by_name.get(name.partition(":")[0]) for name in names if not name.startswith(PYIQA))
     families = {entry.family for entry in entries if entry} | {"pyiqa" for name in names if name.startswith(PYIQA)}
     if names:
-        require(*(extra for family, extra in own.items() if family in families), "metrics", "generate")
+        require(*(extra for family, extra in extras.items() if family in families), "metrics", "generate")
 
 
 def check_metrics(names: Sequence[str]) -> None:

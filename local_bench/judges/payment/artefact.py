@@ -97,7 +97,7 @@ def load_checkpoint(folder: Path, fingerprint: str) -> tuple[Progress, dict[str,
 
 def optimiser_state(optimiser: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> State:
     """AdamW's state by parameter name."""
-    return {f"{name}/{key}": value for name, one in named.items() for key, value in optimiser.state[one].items()}
+    return {f"{name}/{key}": value for name, tensor in named.items() for key, value in optimiser.state[tensor].items()}
 
 
 def restore_optimiser(optimiser: torch.optim.Optimizer, named: Mapping[str, nn.Parameter], state: State) -> None:
@@ -111,8 +111,8 @@ def load_constants(folder: Path, fingerprint: str) -> State:
     """The constants of a training by name; empty if there are none, or they are damaged or of another one."""
     try:
         with open_tensors(folder / CONSTANTS) as file:
-            own = (file.metadata() or {}).get("fingerprint") == fingerprint
-        return load_tensors(folder / CONSTANTS) if own else {}
+            same = (file.metadata() or {}).get("fingerprint") == fingerprint
+        return load_tensors(folder / CONSTANTS) if same else {}
     except WeightsError:
         return {}
 
@@ -206,10 +206,12 @@ def save_artefact(folder: Path, card: Card, state: State) -> Card:
 
 def prepare_folder(folder: Path) -> None:
     """UserError if `folder` has files that are not of a training."""
-    own = {Card.FILE, ADAPTERS, HEADS, CHECKPOINTS}
+    ours = {Card.FILE, ADAPTERS, HEADS, CHECKPOINTS}
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        other = sorted(path.name for path in folder.iterdir() if path.name not in own and not path.name.startswith("."))
+        other = sorted(
+            path.name for path in folder.iterdir() if path.name not in ours and not path.name.startswith(".")
+        )
     if other:
         raise UserError(f"{folder} has other files ({other[0]}): give a new folder for the predictor")
 
@@ -246,7 +248,7 @@ def check(card: Card, base: Base) -> None:
     if card.prompt_sha256 != prompt_digest(card.config):
         raise UserError("the prompt of this release differs from that of the training: train the payment model again")
     here = libraries()
-    other = next((name for name, of in card.libraries.items() if here.get(name) != of), None)
+    other = next((name for name, version in card.libraries.items() if here.get(name) != version), None)
     if other is not None:
         raise UserError(
             f"the payment model was trained with {other} {card.libraries[other]}, and this is {here.get(other)}: "

@@ -88,7 +88,7 @@ class TrainingSet:
     def manifest_sha256(self) -> str:
         """Digest of all examples, independent of their order."""
         as_json = TypeAdapter(Example).dump_json  # NaN as null
-        return digest([self.measured_names, *sorted(digest(json.loads(as_json(one))) for one in self.examples)])
+        return digest([self.measured_names, *sorted(digest(json.loads(as_json(example))) for example in self.examples)])
 
 
 def without_labels(examples: Sequence[Example]) -> list[Example]:

@@ -62,15 +62,15 @@ class Encoder:
         each = [self.encode(example) for example in examples]
 
         def padded(name: str, padding: int = 0) -> torch.Tensor:
-            rows = [getattr(one, name)[0] for one in each]
+            rows = [getattr(encoded, name)[0] for encoded in each]
             return pad_sequence(rows, batch_first=True, padding_value=padding).to(device)
 
         return Batch(
             padded("input_ids", self.processor.tokenizer.pad_token_id),
             padded("mask"),
             padded("image_tokens"),
-            torch.cat([one.pixel_values for one in each]).to(device),
-            torch.cat([one.grid_thw for one in each]).to(device),
+            torch.cat([encoded.pixel_values for encoded in each]).to(device),
+            torch.cat([encoded.grid_thw for encoded in each]).to(device),
         )
 
     def encode(self, example: Example) -> Batch:

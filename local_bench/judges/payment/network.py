@@ -109,9 +109,9 @@ class PaymentNetwork(nn.Module):
     def set_scales(self, examples: Sequence[Example]) -> None:
         """Standardise targets and measured inputs by these training examples, NaN left out; a constant column has the
         standard deviation 1."""
-        tables = {"concept": [one.concepts for one in examples]} if self.config.standardise else {}
+        tables = {"concept": [example.concepts for example in examples]} if self.config.standardise else {}
         if self.n_measured:
-            tables["measured"] = [one.measured for one in examples]
+            tables["measured"] = [example.measured for example in examples]
         for name, rows in tables.items():
             table = pd.DataFrame(rows)
             spread = table.std(ddof=0)
@@ -192,9 +192,9 @@ class PaymentNetwork(nn.Module):
             inputs.append((scores - self.concept_mean) / self.concept_spread * applies)
         if self.n_measured:
             measured = given[:, 2:]
-            known = ~measured.isnan()
+            measured_here = ~measured.isnan()
             scaled = (measured - self.measured_mean) / self.measured_spread
-            inputs += [torch.where(known, scaled, torch.zeros_like(scaled)), known.float()]
+            inputs += [torch.where(measured_here, scaled, torch.zeros_like(scaled)), measured_here.float()]
         line = torch.cat(inputs, dim=-1)
         features = [constants, line]
         if self.has_decision_adapter:
@@ -237,16 +237,16 @@ def is_own(name: str) -> bool:
 def concept_loss(outputs: torch.Tensor, targets: torch.Tensor, network: PaymentNetwork) -> torch.Tensor:
     """(examples,) loss of stage 1: the sum over BRF, VEQ and CNS (equation 2) of the mean over the dimension's scores
     that apply; NaN targets do not count, and a dimension without a target is 0."""
-    known = ~targets.isnan()
+    applies = ~targets.isnan()
     if network.config.concepts == "ordinal":
-        labels = torch.where(known, targets, torch.ones_like(targets)).round().clamp(1, CLASSES).long() - 1
+        labels = torch.where(applies, targets, torch.ones_like(targets)).round().clamp(1, CLASSES).long() - 1
         losses = nn.functional.cross_entropy(outputs.transpose(1, 2), labels, reduction="none")
     else:
         scaled = (targets - network.concept_mean) / network.concept_spread
-        losses = (outputs - torch.where(known, scaled, outputs.detach())) ** 2
+        losses = (outputs - torch.where(applies, scaled, outputs.detach())) ** 2
     weights = torch.zeros_like(losses)
     for indices in DIMENSIONS:
         columns = list(indices)
-        count = known[:, columns].sum(dim=1, keepdim=True)
-        weights[:, columns] = known[:, columns] / count.clamp(min=1)
+        count = applies[:, columns].sum(dim=1, keepdim=True)
+        weights[:, columns] = applies[:, columns] / count.clamp(min=1)
     return (losses * weights).sum(dim=1)

@@ -62,8 +62,8 @@ class PaymentModel:
         mixed = self.card.precision == "bfloat16" and self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
             constants = network.constants(batch).float()
-            given = torch.tensor([network.given_inputs(example)], device=self.device)
-            logit = float(network.payment_logits(batch, constants, given)[0])
+            inputs = torch.tensor([network.given_inputs(example)], device=self.device)
+            logit = float(network.payment_logits(batch, constants, inputs)[0])
         scores = constants[0, -len(CONCEPTS) :].tolist() if network.has_concepts else []
         return Prediction(example.work_id, logit, dict(zip(CONCEPTS, scores, strict=False)), None)
 

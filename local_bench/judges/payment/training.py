@@ -73,13 +73,13 @@ def learning_rate(stage: Stage, step: int, total: int) -> float:
 
 def seed_at(*what: object) -> int:
     """A 63-bit seed for a place in the training."""
-    return int(digest([str(one) for one in what])[:16], 16) >> 1
+    return int(digest([str(part) for part in what])[:16], 16) >> 1
 
 
 def oversampled(examples: Sequence[Example]) -> list[Example]:
     """The examples with those of the rarer class repeated in order until both classes are equally frequent."""
-    paid = [one for one in examples if one.accepted == 1]
-    rest = [one for one in examples if one.accepted == 0]
+    paid = [example for example in examples if example.accepted == 1]
+    rest = [example for example in examples if example.accepted == 0]
     rare, often = sorted((paid, rest), key=len)
     if not rare:
         return list(examples)
@@ -155,14 +155,14 @@ def train(
 
 
 def _check_data(data: TrainingSet, config: PaymentConfig) -> None:
-    labels = [one.accepted for one in data.of("train") if one.known]
+    labels = [example.accepted for example in data.of("train") if example.known]
     if len(set(labels)) < 2:
         raise UserError(
             f"the training tasks have {len(labels)} annotated images, all with the same decision: annotate more images"
         )
     if config.measured and not data.measured_names:
         raise UserError("`measured` is set, and the examples have no measured scores: judge the runs first")
-    if config.concepts != "none" and not any(one.scored for one in data.of("train")):
+    if config.concepts != "none" and not any(example.scored for example in data.of("train")):
         raise UserError("no training image has a concept score: judge the runs first, or set `concepts: none`")
 
 
@@ -210,7 +210,7 @@ class _Trainer:
 
     def _examples(self, split: Split, number: int) -> list[Example]:
         """The examples that a stage uses: those with a concept score, or with a label."""
-        return [one for one in self.data.of(split) if (one.scored if number == 1 else one.known)]
+        return [example for example in self.data.of(split) if (example.scored if number == 1 else example.known)]
 
     def _stage(self, progress: Progress, parts: dict[str, State]) -> tuple[Progress, State]:
         """Train one stage to its end; returns the best weights."""
@@ -278,16 +278,16 @@ class _Trainer:
         """(examples,)"""
         if number == 1:
             batch = self.encoder.batch(examples, self.device)
-            targets = torch.tensor([one.concepts for one in examples], device=self.device)
+            targets = torch.tensor([example.concepts for example in examples], device=self.device)
             return concept_loss(model(batch, ()).float(), targets, self.network)
-        labels = torch.tensor([one.accepted for one in examples], device=self.device)
+        labels = torch.tensor([example.accepted for example in examples], device=self.device)
         logits = self._logits(model, examples)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
     def _logits(self, model: nn.Module, examples: Sequence[Example]) -> torch.Tensor:
         rest = (
-            torch.stack([self.constants[key_of(one)] for one in examples]).to(self.device),
-            torch.tensor([self.network.given_inputs(one) for one in examples], device=self.device),
+            torch.stack([self.constants[key_of(example)] for example in examples]).to(self.device),
+            torch.tensor([self.network.given_inputs(example) for example in examples], device=self.device),
         )
         batch = self.encoder.batch(examples, self.device) if self.network.has_decision_adapter else None
         logits: torch.Tensor = model(batch, rest).float()
@@ -298,7 +298,7 @@ class _Trainer:
         entry = {"stage": float(progress.stage), "step": float(progress.step), "train": loss}
         improved = True
         if held:
-            losses = self._each(held, lambda one: float(self._loss(self.network, [one], progress.stage)[0]))
+            losses = self._each(held, lambda example: float(self._loss(self.network, [example], progress.stage)[0]))
             entry["validation"] = value = sum(losses) / len(held)
             self.report(f"stage {progress.stage}, step {progress.step}: loss {loss:.4f}, validation {value:.4f}")
             improved = value < min(progress.losses, default=math.inf)
@@ -315,17 +315,17 @@ class _Trainer:
         self.network.eval()
         with self.accelerator.autocast():
             mine = examples[self.accelerator.process_index :: self.accelerator.num_processes]
-            values: list[Any] = gather_object([value_of(one) for one in mine])
+            values: list[Any] = gather_object([value_of(example) for example in mine])
         return values
 
     def _compute_constants(self, examples: Sequence[Example]) -> None:
         """Compute the features that stage 2 does not change, or read them from the interrupted training."""
 
-        def computed(one: Example) -> tuple[str, torch.Tensor]:
-            return key_of(one), self.network.constants(self.encoder.batch([one], self.device))[0].float().cpu()
+        def computed(example: Example) -> tuple[str, torch.Tensor]:
+            return key_of(example), self.network.constants(self.encoder.batch([example], self.device))[0].float().cpu()
 
         self.constants = self.constants or load_constants(self.checkpoints, self.fingerprint)
-        missing = {key_of(one): one for one in examples if key_of(one) not in self.constants}
+        missing = {key_of(example): example for example in examples if key_of(example) not in self.constants}
         if missing:
             self.constants |= dict(self._each(list(missing.values()), computed))
             if self.main:
@@ -341,18 +341,20 @@ class _Trainer:
         """Evaluate, and write the artefact."""
         network, data = self.network, self.data
         labelled = {split: self._examples(split, 2) for split in SPLITS}
-        every = [one for of_split in labelled.values() for one in of_split]
+        every = [example for of_split in labelled.values() for example in of_split]
         network.begin(2)
         self._compute_constants(every)
-        logits = dict(self._each(every, lambda one: (key_of(one), float(self._logits(network, [one])[0]))))
+        logits = dict(self._each(every, lambda example: (key_of(example), float(self._logits(network, [example])[0]))))
         metrics: dict[str, Any] = {"history": list(progress.history)}
         for split, examples in labelled.items():
             if examples:
-                of_split = [logits[key_of(one)] for one in examples]
-                metrics[split] = payment_metrics(of_split, [one.accepted for one in examples])
+                of_split = [logits[key_of(example)] for example in examples]
+                metrics[split] = payment_metrics(of_split, [example.accepted for example in examples])
                 if network.has_concepts:
-                    rows = torch.stack([self.constants[key_of(one)] for one in examples])[:, -len(CONCEPTS) :]
-                    metrics[split]["concepts"] = concept_metrics(rows.tolist(), [one.concepts for one in examples])
+                    rows = torch.stack([self.constants[key_of(example)] for example in examples])[:, -len(CONCEPTS) :]
+                    metrics[split]["concepts"] = concept_metrics(
+                        rows.tolist(), [example.concepts for example in examples]
+                    )
         card = Card(
             base=self.base,
             config=self.config,
@@ -362,7 +364,7 @@ class _Trainer:
                 manifest_sha256=data.manifest_sha256,
                 n_images={split: len(data.of(split)) for split in labelled},
                 n_labelled={split: len(examples) for split, examples in labelled.items()},
-                tasks={split: sorted({one.task_id for one in data.of(split)}) for split in labelled},
+                tasks={split: sorted({example.task_id for example in data.of(split)}) for split in labelled},
             ),
             n_processes=self.accelerator.num_processes,
             libraries=libraries(),

@@ -75,9 +75,9 @@ def _images(listing: Listing, config: dict[str, Any]) -> tuple[dict[str, Any], l
     """The card's fields about images, and what is not known of them."""
     processor: dict[str, Any] = {}
     for name in ("processor_config.json", "preprocessor_config.json"):
-        found = listing.json(name) if name in listing.names else {}
-        inner = found.get("image_processor")
-        processor |= found | (inner if isinstance(inner, dict) else {})
+        loaded = listing.json(name) if name in listing.names else {}
+        inner = loaded.get("image_processor")
+        processor |= loaded | (inner if isinstance(inner, dict) else {})
     vision = config.get("vision_config")
     vision = vision if isinstance(vision, dict) else {}
     patch, merge = _whole(vision.get("patch_size")), _whole(vision.get("spatial_merge_size"))

@@ -211,8 +211,8 @@ def _tensor_names(weights: Path) -> set[str]:
 
 
 def _other_layers(kinds: object) -> str:
-    known = kinds if isinstance(kinds, list | tuple) else ()
-    return ", ".join(sorted({str(kind) for kind in known} - ATTENTION_LAYERS))
+    listed = kinds if isinstance(kinds, list | tuple) else ()
+    return ", ".join(sorted({str(kind) for kind in listed} - ATTENTION_LAYERS))
 
 
 def _dotted(capability: Capability) -> str:

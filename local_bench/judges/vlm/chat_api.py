@@ -124,7 +124,7 @@ def reply(received: Any) -> Reply:
         label = None
         if logprobs:
             tokens = logprobs["content"]
-            last = tokens[last_of(text or "", [one.get("token") or "" for one in tokens])]
+            last = tokens[last_of(text or "", [token.get("token") or "" for token in tokens])]
             label = {top["token"]: top["logprob"] for top in last["top_logprobs"]}
     except (KeyError, IndexError, TypeError, AttributeError):
         return Reply(str(received)[:2000], refusal=NOT_ITS_FORMAT)

@@ -113,15 +113,15 @@ class _IdleTimeout:
 
     async def wait(self, answer: Coroutine[Any, Any, T]) -> T:
         """The answer. Raises TimeoutError."""
-        async with asyncio.timeout(self.timeout_s) as own:
-            self.waiting.add(own)
+        async with asyncio.timeout(self.timeout_s) as timer:
+            self.waiting.add(timer)
             try:
                 received = await answer
             finally:
-                self.waiting.remove(own)
-            for one in self.waiting:
-                if not one.expired():
-                    one.reschedule(asyncio.get_running_loop().time() + self.timeout_s)
+                self.waiting.remove(timer)
+            for other in self.waiting:
+                if not other.expired():
+                    other.reschedule(asyncio.get_running_loop().time() + self.timeout_s)
             return received
 
 
@@ -182,8 +182,8 @@ class Client:
         self, requests: Iterable[tuple[K, Request]], in_flight: int
     ) -> AsyncGenerator[list[tuple[K, Reply]], None]:
         async with self._http(in_flight) as http:
-            one = partial(self._one, http, _IdleTimeout(self.timeout_s))
-            async with aclosing(concurrently(iter(requests), one, in_flight)) as replies:
+            complete = partial(self._one, http, _IdleTimeout(self.timeout_s))
+            async with aclosing(concurrently(iter(requests), complete, in_flight)) as replies:
                 async for batch in replies:
                     yield batch
 

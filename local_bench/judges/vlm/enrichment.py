@@ -37,8 +37,8 @@ def deliverables(verdict: Verdict) -> Deliverables | str:
     if len(set(names)) < len(names):
         return f"the judge names {next(n for n in names if names.count(n) > 1)!r} twice"
     try:
-        own = (entry["rules"] if "evidence" in entry else published_rules(entry["rules"]) for entry in entries)
-        rules = tuple(HardRules.model_validate(of) for of in own)
+        stated = (entry["rules"] if "evidence" in entry else published_rules(entry["rules"]) for entry in entries)
+        rules = tuple(HardRules.model_validate(rule) for rule in stated)
     except ValidationError as e:
         return f"the judge's rules are inconsistent ({e.errors()[0]['msg']})"
     return Deliverables(tuple(names), rules, tuple(tuple(entry.get("evidence", ())) for entry in entries))

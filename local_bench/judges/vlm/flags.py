@@ -45,13 +45,13 @@ EXTRA_SWITCHES = frozenset(
 _EXTRA_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def check_extra_args(given: Sequence[str]) -> None:
-    """Raise ValueError unless `given` consists of full names in `EXTRA_VALUES` (`--flag value`, `--flag=value`) and
+def check_extra_args(arguments: Sequence[str]) -> None:
+    """Raise ValueError unless `arguments` consists of full names in `EXTRA_VALUES` (`--flag value`, `--flag=value`) and
     `EXTRA_SWITCHES`.
 
     Abbreviations, underscores and dotted keys, which vLLM's parser accepts, are rejected.
     """
-    remaining = list(given)
+    remaining = list(arguments)
     while remaining:
         flag, equals, value = remaining.pop(0).partition("=")
         if flag in EXTRA_SWITCHES and not equals:

@@ -331,7 +331,7 @@ class Local:
 
     def _generated(self, request: Request) -> Reply:
         try:
-            images = [self._decoded(one) for one in request.shown]
+            images = [self._decoded(image) for image in request.shown]
             grammar = self._grammar(request)
             n, reply = generated(self._model, self._processor, request, images, grammar, self._processor_kwargs)
         except (_Refused, ValueError) as e:
@@ -357,7 +357,7 @@ class Local:
             except Exception as e:  # noqa: BLE001  # raised again if it is not of one request
                 replies = [failed(e)]
                 if len(now) > 1:
-                    replies = [reply for one in now for _, reply in self._generate_all(prefix, [one])]
+                    replies = [reply for entry in now for _, reply in self._generate_all(prefix, [entry])]
             if replies is None:  # outside of `except`, so that the traceback no longer references the batch's tensors
                 self._batch_size = len(now) // 2
                 self._free()
@@ -370,7 +370,7 @@ class Local:
         if not shown:
             return _ImageInputs(None, None, ())
         processor = self._processor.image_processor
-        images = [self._decoded(one) for one in shown]
+        images = [self._decoded(picture) for picture in shown]
         largest = max(image.width * image.height for image in images)
         size = {"shortest_edge": (processor.patch_size * processor.merge_size) ** 2, "longest_edge": largest}
         try:

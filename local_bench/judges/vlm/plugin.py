@@ -85,17 +85,17 @@ def plugin(name: str) -> type[Judge]:
     """The plug-in class of that name. Raises ConfigError if it does not exist or cannot be loaded."""
     point = next((point for point in _points() if point.name == name), None)
     if point is None:
-        known = ", ".join((*BUILT_IN, *plugin_names()))
-        raise ConfigError(f"judge.transport: unknown judge {name!r}: available are {known}")
+        available = ", ".join((*BUILT_IN, *plugin_names()))
+        raise ConfigError(f"judge.transport: unknown judge {name!r}: available are {available}")
     try:
-        found: Any = point.load()
+        kind: Any = point.load()
     except (ImportError, AttributeError) as e:
         raise ConfigError(
             f"judge.transport: {name!r} cannot be loaded from {point.value} ({e}): correct or remove that package"
         ) from e
-    if not (isinstance(found, type) and issubclass(found, Judge)):
+    if not (isinstance(kind, type) and issubclass(kind, Judge)):
         raise ConfigError(f"judge.transport: {point.value} is not a subclass of local_bench.Judge: correct it")
-    return found
+    return kind
 
 
 def plugin_numerics(name: str) -> dict[str, Any]:

@@ -164,9 +164,9 @@ def _read_labels(of_rubric: Rubric, replies: Sequence[Reply], raw: str) -> Verdi
         of_tokens = _probabilities(reply.logprobs or {}, criterion.tokens)
         if of_tokens is None:
             return Verdict(None, f"the judge gave no probabilities for the labels of {criterion.name}", raw)
-        found = dict(zip(criterion.numbers, of_tokens.values(), strict=True))
-        labels[criterion.name] = found
-        top = max(criterion.numbers, key=lambda number, p=found: (p[number], -int(number)))  # type: ignore[misc]
+        by_number = dict(zip(criterion.numbers, of_tokens.values(), strict=True))
+        labels[criterion.name] = by_number
+        top = max(criterion.numbers, key=lambda number, p=by_number: (p[number], -int(number)))  # type: ignore[misc]
         best[criterion.name] = criterion.labels[criterion.numbers.index(top)]
     answer = of_rubric.from_labels(best)
     counting = {c.name for c in of_rubric.criteria if c.flag or c.field in answer}
@@ -175,14 +175,14 @@ def _read_labels(of_rubric: Rubric, replies: Sequence[Reply], raw: str) -> Verdi
 
 def _probabilities(logprobs: Mapping[str, float], tokens: Sequence[str]) -> dict[str, float] | None:
     """Normalized probabilities of the tokens; None if any is missing or invalid, or all are impossible."""
-    given = [logprobs.get(token) for token in tokens]
-    if any(isinstance(p, bool) or not isinstance(p, float | int) or not p <= 0 for p in given):  # also no NaN
+    stated = [logprobs.get(token) for token in tokens]
+    if any(isinstance(p, bool) or not isinstance(p, float | int) or not p <= 0 for p in stated):  # also no NaN
         return None
-    found = {token: max(logprobs[token], _NEVER) for token in tokens}
-    top = max(found.values())
+    bounded = {token: max(logprobs[token], _NEVER) for token in tokens}
+    top = max(bounded.values())
     if top == _NEVER:
         return None
-    weights = {token: math.exp(p - top) for token, p in found.items()}
+    weights = {token: math.exp(p - top) for token, p in bounded.items()}
     total = sum(weights.values())
     return {token: round(weight / total, _PROBABILITY_DIGITS) for token, weight in weights.items()}
 

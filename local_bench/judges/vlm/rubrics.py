@@ -35,8 +35,8 @@ def rubric_file(name: str, variant: str) -> Path:
     """The file of the rubric of that name; only shipped rubrics differ between variants. ConfigError where there is
     none."""
     if name in shipped_rubric_names():
-        own = FOLDER / variant / f"{name}.yaml"
-        return own if own.is_file() else FOLDER / f"{name}.yaml"
+        of_variant = FOLDER / variant / f"{name}.yaml"
+        return of_variant if of_variant.is_file() else FOLDER / f"{name}.yaml"
     added = _added()
     if name not in added:
         raise ConfigError(f"unknown rubric {name!r}: use one of {', '.join((*shipped_rubric_names(), *added))}")
@@ -64,12 +64,12 @@ def _added() -> dict[str, Path]:
         except ImportError as e:
             raise ConfigError(f"the rubrics of {point.value} cannot be found ({e}): correct that package") from e
         folders += [Path(folder) / "rubrics" for folder in (spec and spec.submodule_search_locations) or ()]
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.glob("[!_]*.yaml")):
             if path.stem not in shipped_rubric_names():
-                found.setdefault(path.stem, path)
-    return dict(sorted(found.items()))
+                paths.setdefault(path.stem, path)
+    return dict(sorted(paths.items()))
 
 
 Label = bool | int
@@ -158,17 +158,17 @@ class Verbatim(Strict):
 
     def field(self, name: str, reply: Any, slots: Mapping[str, str]) -> Any:
         """The label or labels of a field in an answer of the schema. LookupError where it has none."""
-        found = reply
+        value = reply
         for step in self.at[name]:
             if isinstance(step, dict):
                 ((key, number),) = step.items()
-                matching = [one for one in found if one[key] == int(slots[number[1:]]) - 1]
+                matching = [entry for entry in value if entry[key] == int(slots[number[1:]]) - 1]
                 if len(matching) != 1:
                     raise LookupError(key)
-                found = matching[0]
+                value = matching[0]
             else:
-                found = found[int(slots[step[1:]]) - 1 if step.startswith("$") else step]
-        return self.labels.get(found, found) if isinstance(found, str) else found
+                value = value[int(slots[step[1:]]) - 1 if step.startswith("$") else step]
+        return self.labels.get(value, value) if isinstance(value, str) else value
 
 
 class Rubric(Strict):
@@ -263,20 +263,20 @@ class Rubric(Strict):
     @cached_property
     def criteria(self) -> tuple[Criterion, ...]:
         """All criteria of the rubric, in the order of their requests."""
-        found: dict[str, list[Label]] = {}
+        labels_of: dict[str, list[Label]] = {}
         flags: dict[str, dict[str, str]] = {}
         for form in self.answer:
             for name, labels in form.items():
                 if isinstance(labels, Flags):
                     flags[name] = labels.any_of
                 else:
-                    known = found.setdefault(name, [])
-                    known += [label for label in labels if label not in known]
+                    so_far = labels_of.setdefault(name, [])
+                    so_far += [label for label in labels if label not in so_far]
         of_words = self.verbatim.labels if self.verbatim is not None and self.verbatim.reply is None else {}
         words = {label: word for word, label in of_words.items()}
         plain = [
             Criterion(name, tuple(labels), words=tuple(words[label] for label in labels if words))
-            for name, labels in found.items()
+            for name, labels in labels_of.items()
         ]
         return (*plain, *(Criterion(name, (False, True), flag) for name, of in flags.items() for flag in of))
 
@@ -306,13 +306,13 @@ class Rubric(Strict):
             error = jsonschema.exceptions.best_match(_STRICT(self.answer_schema(slots)).iter_errors(reply))
             if error is not None:
                 return None, f"the answer does not have the authors' format for {self.id}: {_short(error)}"
-            found = {name: self.verbatim.field(name, reply, slots) for name in self.verbatim.at}
+            values = {name: self.verbatim.field(name, reply, slots) for name in self.verbatim.at}
         except (LookupError, RecursionError):
             return None, f"the answer does not have the authors' format for {self.id}: an entry is missing or repeated"
         if self.writes is not None:
-            return found, None
-        forms = [form for form in self.answer if all(_fits(found[name], labels) for name, labels in form.items())]
-        return {name: found[name] for name in (forms or self.answer)[0]}, None
+            return values, None
+        forms = [form for form in self.answer if all(_fits(values[name], labels) for name, labels in form.items())]
+        return {name: values[name] for name in (forms or self.answer)[0]}, None
 
     def read(
         self, answer: Any, slots: Mapping[str, str], labels_only: bool = False
@@ -349,10 +349,10 @@ class Rubric(Strict):
         answer: dict[str, Any] = {}
         for form in self.answer:
             answer = {
-                name: [flag for flag in of.any_of if best[flag]] if isinstance(of, Flags) else best[name]
-                for name, of in form.items()
+                name: [flag for flag in values.any_of if best[flag]] if isinstance(values, Flags) else best[name]
+                for name, values in form.items()
             }
-            if all(isinstance(of, Flags) or _fits(answer[name], of) for name, of in form.items()):
+            if all(isinstance(values, Flags) or _fits(answer[name], values) for name, values in form.items()):
                 return answer
         raise AssertionError((self.id, best))
 
@@ -368,11 +368,11 @@ class Rubric(Strict):
         tokens = {c.name: c.numbers for c in self.criteria}
         return isinstance(labels, dict) and all(
             name in tokens
-            and isinstance(of, dict)
-            and set(of) == set(tokens[name])
-            and all(type(p) in (int, float) and 0 <= p <= 1 for p in of.values())
-            and abs(sum(of.values()) - 1) < 1e-3  # they are rounded
-            for name, of in labels.items()
+            and isinstance(probabilities, dict)
+            and set(probabilities) == set(tokens[name])
+            and all(type(p) in (int, float) and 0 <= p <= 1 for p in probabilities.values())
+            and abs(sum(probabilities.values()) - 1) < 1e-3  # they are rounded
+            for name, probabilities in labels.items()
         )
 
     def render(self, slots: Mapping[str, str], roles: Sequence[str] = ()) -> str:
@@ -460,12 +460,12 @@ def _field_lines(of_rubric: Rubric) -> Iterator[str]:
             f'"{name}": written first, at most {EVIDENCE_CHARACTERS} characters: {what}'
             for name, what in of_rubric.evidence.items()
         )
-        for name, of in form.items():
-            if isinstance(of, Flags):
+        for name, values in form.items():
+            if isinstance(values, Flags):
                 yield f'"{name}": a list of those that are plainly there, empty if none:'
-                yield from (f'  "{flag}": {meaning}' for flag, meaning in of.any_of.items())
+                yield from (f'  "{flag}": {meaning}' for flag, meaning in values.any_of.items())
             else:
-                yield f'"{name}": {", ".join(canonical_json(label) for label in of)}'
+                yield f'"{name}": {", ".join(canonical_json(label) for label in values)}'
 
 
 def _marked(name: str, text: str) -> str:
@@ -483,25 +483,25 @@ def _field_schema(labels: list[Label] | Flags) -> dict[str, Any]:
     return {"enum": labels}
 
 
-def _fits(given: Any, labels: list[Label] | Flags) -> bool:
+def _fits(value: Any, labels: list[Label] | Flags) -> bool:
     if isinstance(labels, Flags):
-        return isinstance(given, list) and all(isinstance(flag, str) and flag in labels.any_of for flag in given)
-    return any(kind(given) == kind(label) and given == label for label in labels)
+        return isinstance(value, list) and all(isinstance(flag, str) and flag in labels.any_of for flag in value)
+    return any(kind(value) == kind(label) and value == label for label in labels)
 
 
-def _normalized(given: Any, labels: list[Label] | Flags) -> Any:
+def _normalized(value: Any, labels: list[Label] | Flags) -> Any:
     """Flags in the rubric's order; a whole number, such as 5.0, as an integer."""
     if isinstance(labels, Flags):
-        return [flag for flag in labels.any_of if flag in given]
-    return int(given) if isinstance(given, float) else given
+        return [flag for flag in labels.any_of if flag in value]
+    return int(value) if isinstance(value, float) else value
 
 
-def _misfit(given: Any, labels: list[Label] | Flags) -> str:
+def _misfit(value: Any, labels: list[Label] | Flags) -> str:
     """What is wrong with a value that fits no label."""
     wanted = {"a list"} if isinstance(labels, Flags) else {kind(label) for label in labels}
-    if kind(given) in wanted:
+    if kind(value) in wanted:
         return "out of range"
-    return f"{kind(given)}, not {' or '.join(sorted(wanted))},"
+    return f"{kind(value)}, not {' or '.join(sorted(wanted))},"
 
 
 def _numbered(schema: Any, slots: Mapping[str, str]) -> Any:
@@ -516,9 +516,9 @@ def _numbered(schema: Any, slots: Mapping[str, str]) -> Any:
     return int(slots[schema[1:]]) if isinstance(schema, str) and schema.startswith("$") else schema
 
 
-def _full_match(_validator: Any, pattern: str, given: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
-    if isinstance(given, str) and not re.fullmatch(pattern, given):
-        yield jsonschema.ValidationError(f"{given!r} does not match {pattern!r}")
+def _full_match(_validator: Any, pattern: str, value: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
+    if isinstance(value, str) and not re.fullmatch(pattern, value):
+        yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
 
 
 _extend: Any = jsonschema.validators.extend  # its stub has no types
@@ -558,16 +558,16 @@ class RubricSet:
         """The question with the slots of this variant, and the images of its roles in the order of its layout."""
         of_rubric = self[question.rubric]
         order = of_rubric.arranged(question.roles)
-        given = {name: text for name, text in question.slots if name in of_rubric.slots}
+        slots = {name: text for name, text in question.slots if name in of_rubric.slots}
         named = dict(question.slots)
         defaults = {
             name: text.replace("{point}", named.get("point", ""))
             for name, text in of_rubric.defaults.items()
-            if name not in given
+            if name not in slots
         }
         return replace(
             question,
-            slots=tuple((given | defaults).items()),
+            slots=tuple((slots | defaults).items()),
             images=tuple(question.images[i] for i in order) if question.roles else question.images,
             roles=tuple(question.roles[i] for i in order),
         )
@@ -583,15 +583,15 @@ def rubrics_of(described: ModelCard) -> RubricSet:
 
 def wordings(name: str) -> list[Rubric]:
     """The rubric of that name in every variant, with and without options, without duplicates."""
-    found = [rubric(name, variant, options) for options in ((), (HYPE_USABLE,)) for variant in VARIANTS]
-    return list({one.sha256: one for one in found}.values())
+    every = [rubric(name, variant, options) for options in ((), (HYPE_USABLE,)) for variant in VARIANTS]
+    return list({wording.sha256: wording for wording in every}.values())
 
 
 def read_stored(name: str, answer: Any) -> tuple[dict[str, Any] | None, str | None]:
     """Parse a stored answer with the first variant of the rubric that it fits, or return why it fits none."""
     read: tuple[dict[str, Any] | None, str | None] = None, f"there is no rubric {name!r}"
-    for one in wordings(name):
-        read = one.read(answer, {}, labels_only=True)
+    for wording in wordings(name):
+        read = wording.read(answer, {}, labels_only=True)
         if read[0] is not None:
             return read
     return read
@@ -599,7 +599,7 @@ def read_stored(name: str, answer: Any) -> tuple[dict[str, Any] | None, str | No
 
 def has_probabilities(name: str, labels: Any) -> bool:
     """Whether stored label probabilities fit a variant of the rubric (see `Rubric.has_probabilities`)."""
-    return any(one.has_probabilities(labels) for one in wordings(name))
+    return any(wording.has_probabilities(labels) for wording in wordings(name))
 
 
 def wording_of(name: str, fields: Iterable[str]) -> Rubric:
@@ -607,7 +607,8 @@ def wording_of(name: str, fields: Iterable[str]) -> Rubric:
     required = set(fields)
     variants = wordings(name)
     return next(
-        (one for one in variants if required <= {c.field for c in one.criteria} | set(one.evidence)), variants[0]
+        (r for r in variants if required <= {c.field for c in r.criteria} | set(r.evidence)),
+        variants[0],
     )
 
 

@@ -175,14 +175,14 @@ class ManagedServer:
 
 def _served(entry: dict[str, Any]) -> Served:
     """The properties of a model in a server's list that tell it from another; of a folder only its name."""
-    found: dict[str, str | int] = {}
+    served: dict[str, str | int] = {}
     for key in ("id", "root"):
         if isinstance(entry.get(key), str):
             is_path = entry[key].startswith(("/", "~", ".")) or "\\" in entry[key]
-            found[key] = re.split(r"[/\\]", entry[key].rstrip("/\\"))[-1] if is_path else entry[key]
+            served[key] = re.split(r"[/\\]", entry[key].rstrip("/\\"))[-1] if is_path else entry[key]
     if type(entry.get("max_model_len")) is int:
-        found["max_model_len"] = entry["max_model_len"]
-    return tuple(sorted(found.items()))
+        served["max_model_len"] = entry["max_model_len"]
+    return tuple(sorted(served.items()))
 
 
 def _shown(served: Served) -> str:
@@ -251,11 +251,11 @@ class ExternalServer:
 
     def _check_name(self, entry: dict[str, Any]) -> None:
         """ConfigError if neither the served model's id nor its root, which may be a path, has an expected name."""
-        given = [str(entry[key]) for key in ("id", "root") if entry.get(key)]
-        parts = {_letters(part) for text in given for part in re.split(r"[/\\]|--", text)}
+        names = [str(entry[key]) for key in ("id", "root") if entry.get(key)]
+        parts = {_letters(part) for text in names for part in re.split(r"[/\\]|--", text)}
         if self.expected and not parts & {_letters(name) for name in self.expected}:
             raise ConfigError(
-                f"judge.served_model: {self.base_url} serves {' at '.join(dict.fromkeys(given))}, which is not "
+                f"judge.served_model: {self.base_url} serves {' at '.join(dict.fromkeys(names))}, which is not "
                 f"{self.expected[0]}: choose the judge's card, or set judge.served_model if it is this model"
             )
 
