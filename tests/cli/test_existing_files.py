@@ -1,13 +1,16 @@
 """No command destroys a file that it did not write, and a path that cannot be written to is one sentence."""
 
 import json
+import shlex
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from local_bench.cli.main import main
+from local_bench.suites.servimage.suite import ServImage
 from tests.orders import order, write_orders
 
 CONFIG = """
@@ -118,6 +121,17 @@ def test_export_never_writes_into_a_foreign_folder(run_dir, tmp_path, capsys):
     for _ in range(2):
         assert main([*arguments, str(tmp_path / "new")]) == 0
         assert main(arguments[:-1]) == 0
+
+
+def test_export_prints_the_command_that_scores_its_files(run_dir, tmp_path, capsys, monkeypatch):
+    arguments = ["export", "run", "--format", "servimage", "--out", str(tmp_path / "new")]
+    assert main(arguments) == 0
+    (command,) = capsys.readouterr().out.splitlines()
+    assert main(shlex.split(command)[1:]) == 0
+    assert "theirs" in capsys.readouterr().out
+    monkeypatch.setattr(ServImage, "score_options", None)  # as of a benchmark that has no `score`
+    assert main(arguments) == 0
+    assert [Path(line).is_file() for line in capsys.readouterr().out.splitlines()] == [True]
 
 
 LONG = "x" * 300
