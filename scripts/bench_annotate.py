@@ -21,7 +21,7 @@ import httpx2
 
 from local_bench.annotation.app import csrf_token
 from local_bench.annotation.database import AnnotationDatabase
-from local_bench.annotation.items import Given, Item, ItemImage, TaskView
+from local_bench.annotation.items import Answer, Item, ItemImage, TaskView
 from local_bench.annotation.protocol import load_protocol
 from local_bench.annotation.queue import Queue
 from local_bench.annotation.serve import address_of, listening_socket, serve
@@ -97,7 +97,7 @@ def fill(path: Path, names: list[str], share: float) -> int:
     """Enter answers of everyone for a share of all items, as if given before."""
     with AnnotationDatabase(path) as database:
         items = sorted(database.items())
-        given = Given({"1": {"overall": True}})
+        given = Answer({"1": {"overall": True}})
         rows = [
             (
                 f"fill-{name}-{i}",
