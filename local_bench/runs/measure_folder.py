@@ -12,7 +12,7 @@ from pydantic import model_validator
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.events import ScoresComputed
-from local_bench.core.files import plain_name, read_bytes, read_text, text_name, unused, visible_files
+from local_bench.core.files import IMAGE_SUFFIXES, plain_name, read_bytes, read_text, text_name, unused, visible_files
 from local_bench.core.storage import append, storage_errors
 from local_bench.core.types import Score
 from local_bench.core.yamlfile import Strict, check
@@ -24,7 +24,6 @@ from local_bench.runs.measure import NO_WEIGHTS, identity_of, is_available, meas
 from local_bench.runs.progress import Progress
 from local_bench.runs.work import MetricWorkOrder, show
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _AGAIN = "remove it or give another --out"
 
 
@@ -103,14 +102,14 @@ def _subjects(folder: Path, paired: PairedFiles, other: Sequence[Path | None], p
         if path is not None and not path.is_dir():
             raise UserError(f"{path} is not a folder: give one with images in it")
     every = visible_files(folder)
-    images = [path for path in every if path.suffix.lower() in SUFFIXES]
+    images = [path for path in every if path.suffix.lower() in IMAGE_SUFFIXES]
     if not images:
-        raise UserError(f"{folder} has no {', '.join(sorted(SUFFIXES))} files: give a folder with images in it")
+        raise UserError(f"{folder} has no {', '.join(sorted(IMAGE_SUFFIXES))} files: give a folder with images in it")
     captions = _captions(paired.captions) if paired.captions else {}
     sources, masks = _Companions(paired.sources), _Companions(paired.masks, is_mask=True)
     references = _Companions(paired.references)
     others = {path.resolve() for path in other if path is not None}
-    left = [p for p in every if p.suffix.lower() not in SUFFIXES and p.resolve() not in others]
+    left = [p for p in every if p.suffix.lower() not in IMAGE_SUFFIXES and p.resolve() not in others]
     if left:
         progress.note(unused(folder, left))
     for image in images:
@@ -138,7 +137,7 @@ class _Companions:
 
     def find(self, name: Path, more: str = "") -> ImageFile | None:
         """The image with the same name: the one with the same suffix, else with another."""
-        suffixes = dict.fromkeys((name.suffix, *SUFFIXES, *(suffix.upper() for suffix in SUFFIXES)))
+        suffixes = dict.fromkeys((name.suffix, *IMAGE_SUFFIXES, *(suffix.upper() for suffix in IMAGE_SUFFIXES)))
         names = (plain_name(name.with_name(f"{name.stem}{more}{suffix}").as_posix()) for suffix in suffixes)
         path = next((self._files[candidate] for candidate in names if candidate in self._files), None)
         if path is None:

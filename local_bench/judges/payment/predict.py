@@ -55,7 +55,8 @@ class PaymentModel:
     @torch.no_grad()
     def _predicted(self, example: Example, encoder: Encoder) -> Prediction:
         network = self.network
-        assert not network.config.measured or len(example.measured) == len(self.card.measured_names)
+        if network.config.measured and len(example.measured) != len(self.card.measured_names):
+            raise UserError("the examples lack the measured scores that the payment model needs: judge the run first")
         if network.config.measured and all(map(math.isnan, example.measured)):
             return Prediction(example.work_id, None, {}, NOT_JUDGED)
         batch = encoder.batch([example], self.device)

@@ -1,10 +1,12 @@
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 import yaml
+from accelerate.utils import PrecisionType
 from torch import nn
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
@@ -20,6 +22,7 @@ from local_bench.judges.payment.backbone import (
     hidden,
     load_backbone,
     load_processor,
+    precision_of,
 )
 from local_bench.judges.payment.config import Lora, load_payment_config
 from local_bench.judges.payment.inputs import Encoder
@@ -32,6 +35,16 @@ from tests.judges.payment import tiny
 
 CPU = torch.device("cpu")
 RECORDED = Path(__file__).parents[2] / "data" / "checkpoints" / "qwen3-vl-4b.yaml"
+
+
+@pytest.mark.parametrize(("supported", "expected"), [(True, "bfloat16"), (False, "float32")])
+def test_the_precision_follows_what_the_gpu_computes_itself(supported: bool, expected: str) -> None:
+    config = tiny.config(precision="auto")
+    with patch.object(torch.cuda, "is_bf16_supported", autospec=True, return_value=supported) as supports:
+        assert precision_of(config, torch.device("cuda")) == expected
+        assert precision_of(config, CPU) == "float32"
+    supports.assert_called_once_with(including_emulation=False)
+    assert "bf16" in PrecisionType.list()  # as `train` names it to accelerate
 
 
 def backbone(name: str) -> Any:
