@@ -31,7 +31,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import Part, computed_scores, parts
 from local_bench.runs.stages import run_stages
 from local_bench.runs.store import CandidateRow, VerdictRow
-from local_bench.runs.store.contents import contents, kinds, recorded
+from local_bench.runs.store.contents import KINDS, contents, recorded
 from local_bench.suites.questions_from import borrowed_questions
 from local_bench.suites.registry import suite
 
@@ -88,7 +88,7 @@ def _record(run: RunDir) -> Faults:
             "same command again",
         )
         return
-    for kind in kinds(run.store):
+    for kind in KINDS:
         before, current = recorded(run.store, kind) or {}, contents(run.store, [kind])
         if kind == "file":
             current |= {("file", name): sha256 for name, sha256 in file_digests(run).items()}
@@ -297,6 +297,8 @@ def _scores(run: RunDir) -> Faults:
 
 def _decisions(run: RunDir) -> Faults:
     if not len(run.store.frame("decisions", ["work_id"])):
+        if recorded(run.store, "decisions"):
+            yield "decisions", "are missing since they were recorded"
         return
     for work_id in changed_decisions(run)["work_id"]:
         name = _image_name(run, work_id)

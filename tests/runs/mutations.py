@@ -225,6 +225,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
         _sql("DELETE FROM decisions WHERE work_id = (SELECT min(work_id) FROM decisions)"),
         r"decision",
     ),
+    "remove all decisions": (_sql("DELETE FROM decisions"), r"decisions"),
     # time and meta
     "change a meter row": (
         _sql(f"UPDATE meter SET t1_ns = t1_ns + 1 WHERE rowid = {ONE.format('meter')}"),

@@ -91,7 +91,6 @@ def contents_by_row(run) -> dict[tuple[str, str], str]:
     for kind, order in (
         ("candidates", "work_id"),
         ("scores", "work_id, name"),
-        ("decisions", "work_id"),
         ("verdicts", "work_id, judge, rubric, point, repeat"),
     ):
         for (task_id,) in run.store.rows("SELECT task_id FROM tasks"):
@@ -131,14 +130,13 @@ def test_decisions_settlement_and_digests_equal_those_of_single_rows(tmp_path, s
         assert {key: sha for key, sha in found.items() if key[0] in {kind for kind, _ in expected}} == expected
 
 
-def test_digests_of_decisions_with_any_characters_are_those_of_pythons_json(tmp_path):
+def test_digests_of_rows_with_any_characters_are_those_of_pythons_json(tmp_path):
     with random_run(tmp_path / "run", 2) as run:
-        decide(run)
         odd = "".join(map(chr, [*range(1, 0x180), 0x2028, 0x2029, 0xFEFF, 0xFFFD, 0x1F5BC, 0x10FFFF]))
-        run.store.write("UPDATE decisions SET accepted = NULL, unscored = ? || substr(work_id, 1, 8)", odd)
+        run.store.write("UPDATE scores SET value = NULL, unscored = ? || substr(work_id, 1, 8) WHERE applies", odd)
         record_contents(run)
-        expected = {key: sha for key, sha in contents_by_row(run).items() if key[0] == "decisions"}
-        assert recorded(run.store, "decisions") == expected != {}
+        expected = {key: sha for key, sha in contents_by_row(run).items() if key[0] == "scores"}
+        assert recorded(run.store, "scores") == expected != {}
 
 
 def test_reasons_of_any_text_are_stored_unchanged(tmp_path):

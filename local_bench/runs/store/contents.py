@@ -25,7 +25,9 @@ _ROWS = {
     **{
         table: f"SELECT c.task_id, x.* FROM {table} AS x JOIN candidates AS c USING (work_id) ORDER BY {order}"
         for table, order in _OF_CANDIDATES.items()
+        if table != "decisions"
     },
+    "decisions": "SELECT '', count(*) FROM decisions HAVING count(*) > 0",  # `verify` computes each of them again
     "session": "SELECT session, * FROM sessions ORDER BY session",
     "meter": "SELECT session, * FROM meter ORDER BY session, t0_ns",
     "meta": f"SELECT key, * FROM meta WHERE key <> '{RECORDED}' ORDER BY key",
@@ -64,9 +66,8 @@ def recorded(store: Store, kind: str | None = None) -> Contents | None:
     return {(row["kind"], row["key"]): row["sha256"] for row in rows}
 
 
-def kinds(store: Store) -> list[str]:
-    """The kinds of rows and files with recorded or current digests, sorted."""
-    return sorted({*_ROWS, "file", *(row["kind"] for row in store.rows("SELECT DISTINCT kind FROM contents"))})
+KINDS = sorted({*_ROWS, "file"} - {"decisions"})
+"""The kinds of rows and files whose current digests must be those that are recorded."""
 
 
 def start_recording(store: Store) -> None:
