@@ -26,7 +26,6 @@ from local_bench.suites.questions_from import derived_scores
 from local_bench.suites.registry import suite, suite_names
 from local_bench.suites.run_results import ImageResult, RunResults
 
-IDEA = "idea-bench"
 MARK = ".local-bench-export"
 """The file that marks a folder with exports."""
 
@@ -148,10 +147,10 @@ def export_people(run: RunDir, name: str, out: Path) -> list[Path]:
     for line in annotation_lines(run):
         rater = f"{line['rater']}.adjudication" if line.get("adjudication") else line["rater"]
         by_rater[rater][work_ids[line["model"], line["task_id"], line["deliverable"], line["attempt"]]] = line
-    if name != IDEA:  # whose consensus would be over single questions
+    of_suite, results, files = suite(run.config.suite.name), replace(run_results(run), load=no_image), list[Path]()
+    if of_suite.people_decide_images:
         decided = decided_by_people(run, run.path)
         by_rater["consensus"] = {work_id: {OVERALL: accepted} for work_id, accepted in decided.items()}
-    of_suite, results, files = suite(run.config.suite.name), replace(run_results(run), load=no_image), list[Path]()
     for rater, ratings in sorted(by_rater.items()):
         safe = all(c.isalnum() or c in "-_." for c in rater) and not rater.startswith(".")
         folder = out / (rater if safe else f"annotator-{digest(rater)[:8]}")

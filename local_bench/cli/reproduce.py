@@ -83,9 +83,8 @@ def reproduce(
 ) -> int:
     """Print a table or draw a figure of a paper, from runs or result files.
 
-    PAPER is servimage, idea-bench, hype-edit-1 or ice-bench; without TABLE, list its tables and figures. TABLE is
-    table-2 or figure-3, for example. The models of all RUNs, or of all result FILEs, become rows. A figure without
-    --out prints its data."""
+    PAPER is a benchmark; without TABLE, list its tables and figures. TABLE is table-2 or figure-3, for example. The
+    models of all RUNs, or of all result FILEs, become rows. A figure without --out prints its data."""
     from local_bench.core.errors import UserError
     from local_bench.report.papers.contents import entries, entry
     from local_bench.report.papers.inputs import Options, opened

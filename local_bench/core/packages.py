@@ -4,6 +4,7 @@ tens of milliseconds), the extras, of which a core installation has none, a C co
 import importlib.metadata
 import importlib.util
 import os
+import pkgutil
 import shutil
 import sys
 import sysconfig
@@ -13,7 +14,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.errors import MissingExtra
+from local_bench.core.errors import ConfigError, MissingExtra
 
 DISTRIBUTION = "local-image-bench"
 
@@ -70,6 +71,17 @@ def recorded_versions() -> dict[str, str]:
 def entry_points(group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group. A package installed by a running process is found once `sys.path` changes."""
     return _entry_points(tuple(sys.path), group)
+
+
+def load_object(where: str, what: str) -> Any:
+    """What is at `where`, as `module:name`. MissingExtra, or ConfigError, which begins with `what`, if it cannot be
+    imported."""
+    try:
+        return pkgutil.resolve_name(where)
+    except (ImportError, AttributeError, ValueError) as e:
+        if isinstance(e, ModuleNotFoundError) and (extra := missing(e.name)):
+            raise extra from e
+        raise ConfigError(f"{what} cannot be loaded from {where} ({e}): correct or remove that package") from e
 
 
 def require(*extras: str) -> None:

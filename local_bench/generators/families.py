@@ -1,10 +1,10 @@
 """Imports the classes of generator families, and saves small models of them."""
 
-import importlib
 from pathlib import Path
 
 import torch
 
+from local_bench.core.packages import load_object
 from local_bench.generators.architecture import components
 from local_bench.generators.registry import BUILT_IN, traits
 from local_bench.generators.staged import Staged
@@ -13,9 +13,8 @@ from local_bench.models.cards import ModelCard
 
 def family(name: str) -> type[Staged]:
     """Import a family's class. Raises ConfigError if the family does not exist."""
-    module, _, attribute = traits(name).implementation.partition(":")
-    path = f"local_bench.generators.{module}" if name in BUILT_IN else module
-    cls: type[Staged] = getattr(importlib.import_module(path), attribute)
+    package = "local_bench.generators." if name in BUILT_IN else ""
+    cls: type[Staged] = load_object(package + traits(name).implementation, f"the family {name!r}")
     return cls
 
 

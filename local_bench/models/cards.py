@@ -1,6 +1,5 @@
 """Model cards: metadata, memory requirements and file sources of each model. Data in `configs/models/*.yaml`."""
 
-import importlib
 import re
 from collections.abc import Callable
 from functools import cache
@@ -11,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.messages import hint
+from local_bench.core.packages import load_object
 from local_bench.core.paths import config_files, configs_dir, is_safe_id, user_config_dirs
 from local_bench.core.yamlfile import Location, Strict, check, load_yaml, read_yaml
 
@@ -365,6 +365,5 @@ def _checked(path: Path, loaded: ModelCard) -> ModelCard:
 
 def _library_card(library: str, name: str) -> ModelCard | None:
     """The card of a library's model; None if the model has no files."""
-    module, _, function = LIBRARIES[library].partition(":")
-    result: ModelCard | None = getattr(importlib.import_module(module), function)(name)
+    result: ModelCard | None = load_object(LIBRARIES[library], library)(name)
     return result

@@ -1,13 +1,13 @@
 """`models fetch`: download a card's repositories at their pinned commits and its individual files, verify them, and
 write a manifest."""
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from local_bench.core.errors import WeightsError
+from local_bench.core.packages import load_object
 from local_bench.models.cards import ModelCard
 from local_bench.models.hub import Repository, check_space, for_model, repository_info
 from local_bench.models.manifest import (
@@ -88,9 +88,8 @@ def _from_hub(card: ModelCard, part: str, repository: Repository, snapshot: Path
 def _from_other_source(card: ModelCard, part: str, say: Say) -> _Fetched:
     source = source_of(card, part)
     if source.gather:
-        module, _, function = source.gather.partition(":")
         folder = folder_of(card, part)
-        origins: list[Origin] = getattr(importlib.import_module(module), function)(folder, card, say)
+        origins: list[Origin] = load_object(source.gather, card.name)(folder, card, say)
         return _vetted(card, part, folder, origins)
     assert source.base_url
     base = source.base_url.rstrip("/")

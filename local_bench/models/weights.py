@@ -1,6 +1,5 @@
 """Location and digest of a model's files on this machine."""
 
-import importlib
 import json
 import os
 import re
@@ -11,6 +10,7 @@ from pathlib import Path
 from local_bench.core import strictjson
 from local_bench.core.errors import WeightsError
 from local_bench.core.identity import digest
+from local_bench.core.packages import load_object
 from local_bench.core.paths import cache_dir
 from local_bench.core.process import quiet_libraries
 from local_bench.core.storage import new_scratch, storage_errors, write_atomic
@@ -154,8 +154,7 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
         with storage_errors(folder):
             shutil.rmtree(folder)
     quiet_libraries()
-    module, _, function = source.build.partition(":")
-    build = getattr(importlib.import_module(module), function)
+    build = load_object(source.build, card.name)
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = new_scratch(folder.parent)

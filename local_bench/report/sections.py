@@ -9,7 +9,7 @@ from typing import Any
 from local_bench.analysis.economics import economics_of
 from local_bench.analysis.ground_truth import GroundTruthCheck
 from local_bench.analysis.hard_rules import hard_rule_stats
-from local_bench.analysis.official import format_of, official
+from local_bench.analysis.official import official
 from local_bench.analysis.performance import GenerationStats, generation_stats, prompt_truncations
 from local_bench.analysis.sensitivity import Sweep, over_prices, over_thresholds
 from local_bench.analysis.settlement import Accounting
@@ -31,6 +31,7 @@ from local_bench.runs.store import Reason
 from local_bench.settle.competition import Ranking
 from local_bench.settle.savings import ClientSavings
 from local_bench.suites.api_prices import api_prices
+from local_bench.suites.registry import suite
 
 MAX_REASONS = 30
 MAX_PROVENANCE_BYTES = 5_000_000
@@ -122,8 +123,8 @@ def _reasons(title: str, where: str, reasons: Sequence[Reason]) -> Table:
 
 
 def _benchmark(run: RunDir) -> Content:
-    layout = format_of(run)
-    if layout in (None, "servimage"):  # ServImage publishes the settlement itself
+    entry = suite(run.config.suite.name)
+    if entry.numbers_are_settlement:
         return [], []
     tables = []
     for label, numbers in official(run).items():
@@ -136,7 +137,7 @@ def _benchmark(run: RunDir) -> Content:
         "Equal to `local-bench score` on the files of `local-bench export`. Open results count as not accepted and are "
         "reported separately."
     )
-    return ([sentence] if tables else []), tables
+    return ([sentence] if tables and entry.layout else []), tables
 
 
 # ---- ground truth

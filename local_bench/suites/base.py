@@ -67,6 +67,10 @@ class Suite(ABC):
     """The categories of its tasks; empty if they may have any."""
     unsupported: ClassVar[Unsupported] = "text_only"
     """Default of `suite.unsupported`: the benchmark's protocol."""
+    numbers_are_settlement: ClassVar[bool] = False
+    """Whether `published` is the settlement of its tasks."""
+    people_decide_images: ClassVar[bool] = True
+    """Whether annotators' decisions on images have a consensus; False if it is over the questions of a set."""
     layout: ClassVar[str | None] = None
     """Name of the layout in which results are exported; None for a suite without one."""
     score_options: ClassVar[Collection[str] | None] = None
@@ -75,6 +79,11 @@ class Suite(ABC):
     """Whether `score` reads the results of one file at a time."""
     exported_options: ClassVar[Mapping[str, str]] = {}
     """Option of `local-bench score` -> the file of `write_results` for it."""
+    paper: ClassVar[str] = ""
+    """`module:NAME` of the tables and figures of its paper, a sequence of `report.papers.entry.Entry`
+    (`local-bench reproduce`)."""
+    tasks_differ: ClassVar[bool] = False
+    """Whether the runs of one table of the paper may have different tasks, as the splits of a benchmark."""
 
     # tasks
 

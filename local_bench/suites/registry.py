@@ -1,11 +1,10 @@
 """The suites of local-bench and of installed packages, by name."""
 
-import importlib
 from functools import cache
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.messages import hint
-from local_bench.core.packages import entry_points
+from local_bench.core.packages import entry_points, load_object
 from local_bench.suites.base import Suite
 from local_bench.suites.from_files import file_of, names, suite_of
 
@@ -43,13 +42,7 @@ def suite(name: str) -> Suite:
 
 @cache
 def _loaded(name: str, where: str) -> Suite:
-    module, _, attribute = where.partition(":")
-    try:
-        kind = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as e:
-        raise ConfigError(
-            f"suite.name: {name!r} cannot be loaded from {where} ({e}): correct or remove that package"
-        ) from e
+    kind = load_object(where, f"suite.name: {name!r}")
     if not (isinstance(kind, type) and issubclass(kind, Suite)):
         raise ConfigError(f"suite.name: {where} is not a subclass of local_bench.Suite: correct or remove that package")
     try:

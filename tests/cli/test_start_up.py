@@ -14,14 +14,15 @@ from tests.suites.benchmarks import layouts
 NEEDS_TORCH = "doctor --gpu --device cpu --only driver"
 HEAVY = ("torch", "diffusers", "transformers", "pyiqa", "vllm", "onnxruntime")
 RUN_ALL = """
-import importlib, json, sys
+import json, sys
 from local_bench.cli.main import main
-from local_bench.report.papers.contents import ENTRIES
+from local_bench.core.packages import load_object
+from local_bench.report.papers.contents import entries, papers
 found = {{}}
 for line in {lines!r}:
     found[line] = [main(line.split()), [name for name in {heavy!r} if name in sys.modules]]
-for module in {{one.build.partition(":")[0] for one in ENTRIES if one.build}}:
-    importlib.import_module("local_bench.report.papers." + module)
+for one in (one for paper in papers() for one in entries(paper) if one.build):
+    load_object(one.where, one.name)
 found["builders"] = [name for name in {heavy!r} if name in sys.modules]
 found[{needs_torch!r}] = [main({needs_torch!r}.split()), [name for name in {heavy!r} if name in sys.modules]]
 json.dump(found, open("found.json", "w"))

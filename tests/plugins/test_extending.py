@@ -131,6 +131,12 @@ def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(lab):
     assert "--raters applies only to hype-edit-1: omit it for lab-shapes" in refused.stderr
     found = json.loads(run(lab, "run", "shapes.yaml", "--json").stdout)
     assert found["candidates"]["n"] == 30
+    assert "table-1" in run(lab, "reproduce", "lab-shapes").stdout
+    table = json.loads(run(lab, "reproduce", "lab-shapes", "table-1", "runs/shapes", "--json").stdout)
+    assert [row["model"] for row in table["rows"]] == cards
+    assert [row["star"] for row in table["rows"]] == [
+        found["models"][name]["by_category"]["star"]["deliverable_acceptance"] for name in cards
+    ]
     with local_bench.load_run(lab / "runs/shapes") as loaded:
         candidates, scores, verdicts = loaded.candidates(), loaded.scores(), loaded.verdicts()
         decisions, settlement = loaded.decisions(), loaded.settlement()

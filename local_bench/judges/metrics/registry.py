@@ -6,14 +6,13 @@ with an entry point in the group `local_bench.metrics` that refers to such a `ma
 precedence.
 """
 
-import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.messages import hint
-from local_bench.core.packages import entry_points, require
+from local_bench.core.packages import entry_points, load_object, require
 from local_bench.judges.metrics.base import Metric
 from local_bench.judges.metrics.base import Weights as Weights  # noqa: PLC0414  # metrics of others import it from here
 from local_bench.judges.metrics.network_metrics import ROWS
@@ -127,13 +126,7 @@ def make_metric(name: str) -> Metric:
     """The metric of that name. Does not load weights; `Network.open` does. Errors as `check_metric`."""
     described = metric_card(name)
     where = f"{_PACKAGE}pyiqa_metric:make" if name.startswith(PYIQA) else _known()[name.partition(":")[0]].make
-    module, _, function = where.partition(":")
-    try:
-        make = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as e:
-        raise ConfigError(
-            f"metrics: {name!r} cannot be loaded from {where} ({e}): correct or remove that package"
-        ) from e
+    make = load_object(where, f"metrics: {name!r}")
     weights = [Weights(described, resolve(described), resolve_parts(described))] if described else []
     metric: Metric = make(name, *weights)
     return metric

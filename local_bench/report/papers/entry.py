@@ -1,11 +1,11 @@
 """One table or figure of a paper, and the function that creates it."""
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from local_bench.core.errors import UserError
+from local_bench.core.packages import load_object
 
 if TYPE_CHECKING:
     from local_bench.core.table import Table
@@ -28,8 +28,8 @@ class Entry:
     number: int
     title: str
     build: str = ""
-    """`module:function` below `local_bench.report.papers`, called with a Request; empty if `reason` says why it is not
-    supported."""
+    """`package.module:function`, or `module:function` of `local_bench.report.papers`, called with a Request; empty if
+    `reason` says why it is not supported."""
     argument: str | None = None
     """A second argument of the function."""
     reason: str = ""
@@ -49,6 +49,11 @@ class Entry:
         return f"{self.kind}-{self.number}"
 
     @property
+    def where(self) -> str:
+        """`build` with its package."""
+        return self.build if "." in self.build else f"local_bench.report.papers.{self.build}"
+
+    @property
     def command(self) -> str:
         """How it is created, for docs/benchmarks.md; empty if it is not supported."""
         if self.reason:
@@ -65,10 +70,7 @@ class Entry:
         self._check(request)
         from local_bench.report.panels import annotated
 
-        module, _, function = self.build.partition(":")
-        builder: Callable[..., Table | Figure] = getattr(
-            importlib.import_module(f"local_bench.report.papers.{module}"), function
-        )
+        builder: Callable[..., Table | Figure] = load_object(self.where, f"{self.name} of {self.paper}")
         result = builder(request) if self.argument is None else builder(request, self.argument)
         return annotated(
             result,

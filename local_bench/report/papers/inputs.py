@@ -15,6 +15,7 @@ from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.api_prices import api_prices
+from local_bench.suites.registry import suite
 from local_bench.suites.run_results import RunResults
 
 
@@ -138,7 +139,7 @@ def opened(paper: str, paths: Sequence[Path], options: Options, keeps_judge: boo
     with ExitStack() as stack:
         runs = tuple(stack.enter_context(RunDir.open(path)) for path in folders)
         for run in runs:
-            if format_of(run) != paper:
+            if (format_of(run) or run.config.suite.name) != paper:
                 raise UserError(f"{run.path} is a run of {run.config.suite.name}, not of {paper}: give runs of {paper}")
             if not run.store.models():
                 raise UserError(f"{run.path} has no images planned yet: run its config first")
@@ -158,9 +159,8 @@ def opened(paper: str, paths: Sequence[Path], options: Options, keeps_judge: boo
 
 
 def _conditions(paper: str, by_people: bool) -> tuple[str, ...]:
-    """What must be equal in all runs: if people decide, the judge does not matter; the two splits of HYPE-EDIT-1 have
-    different tasks."""
-    tasks = ("the suite",) if paper == "hype-edit-1" else TASKS
+    """What must be equal in all runs: if people decide, the judge does not matter."""
+    tasks = ("the suite",) if suite(paper).tasks_differ else TASKS
     return tasks if by_people else (*tasks, *JUDGED)
 
 

@@ -35,6 +35,8 @@ class HypeEdit1(Suite):
     of_tasks = (("dataset", "text"),)
     unsupported = "skip"
     layout = "hype-edit-1"
+    paper = "local_bench.report.papers.contents:HYPE_EDIT_1"
+    tasks_differ = True
     exported_options = export.OPTIONS
     score_options = (
         *("scores", "costs", "api_prices", "sensitivity"),

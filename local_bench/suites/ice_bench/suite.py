@@ -31,6 +31,7 @@ class IceBench(Suite):
     categories = TASKS
     unsupported = "skip"
     layout = "ice-bench"
+    paper = "local_bench.report.papers.contents:ICE_BENCH"
     score_options = ()
     scores_one_file = True
     annotation_protocol = "pairwise"

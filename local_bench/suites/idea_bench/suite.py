@@ -32,7 +32,9 @@ class IdeaBench(Suite):
     thresholds = questions.THRESHOLDS
     of_tasks = (("uid", "text"), ("case_id", "text"), ("sheets", "array"))
     unsupported = "skip"
+    people_decide_images = False
     layout = "idea-bench"
+    paper = "local_bench.report.papers.contents:IDEA_BENCH"
     score_options = ("tasks",)
     scores_one_file = True
     annotation_protocol = "points"

@@ -21,7 +21,9 @@ class DesignTasks(Suite):
 
     scores_of_judge = questions.SCORES
     top_score = 5
+    numbers_are_settlement = True
     layout = "servimage"
+    paper = "local_bench.report.papers.contents:SERVIMAGE"
     exported_options = export.OPTIONS
 
     deliverables = staticmethod(questions.deliverables)

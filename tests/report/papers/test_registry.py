@@ -1,6 +1,5 @@
 """The registry: docs/benchmarks.md lists all of it and nothing else, and what cannot be made has a reason."""
 
-import importlib
 import json
 import re
 import shutil
@@ -10,7 +9,8 @@ import pytest
 
 from local_bench.cli.main import main
 from local_bench.core.identity import digest
-from local_bench.report.papers.contents import ENTRIES, entry
+from local_bench.core.packages import load_object
+from local_bench.report.papers.contents import entries, entry, papers
 from local_bench.runs.rundir import RunDir
 from tests.conftest import ROOT
 
@@ -22,6 +22,7 @@ PAPERS = {
     "ice-bench": (range(1, 9), range(1, 8)),
 }
 """The numbers of each paper's tables and figures; ICE-Bench's are its supplement's."""
+ENTRIES = [one for paper in PAPERS for one in entries(paper)]
 
 
 def test_the_docs_list_every_entry():
@@ -40,7 +41,8 @@ def test_the_docs_list_every_entry():
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_table_and_figure_has_one_entry(paper):
     tables, figures = PAPERS[paper]
-    own = [(e.kind, e.number) for e in ENTRIES if e.paper == paper]
+    assert paper in papers()
+    own = [(e.kind, e.number) for e in entries(paper)]
     assert own == [*(("table", n) for n in tables), *(("figure", n) for n in figures)]
 
 
@@ -50,8 +52,7 @@ def test_every_entry_has_a_builder_or_a_reason():
         assert not one.reason.endswith(".")
         assert set(one.required) <= set(one.options)
         if one.build:
-            module, _, function = one.build.partition(":")
-            assert callable(getattr(importlib.import_module(f"local_bench.report.papers.{module}"), function))
+            assert callable(load_object(one.where, one.name))
 
 
 NEEDS_MORE = {
