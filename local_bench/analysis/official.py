@@ -17,6 +17,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
 from local_bench.core.messages import hint
 from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.core.table import Column, Table
 from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import majority_verdicts, verdicts_of
@@ -122,6 +123,9 @@ def suite_of_layout(name: str) -> Suite:
     return of_layout[name]
 
 
+_COST = (Column("model", "generation"), Column("usd", "cost per image", ",.6f", unit="$"))
+
+
 def official(run: RunDir) -> dict[str, Published]:
     """The benchmark's published statistics by model, or under `all` if the benchmark combines models; empty before
     the run is planned, and for a suite without published statistics."""
@@ -131,7 +135,7 @@ def official(run: RunDir) -> dict[str, Published]:
     by_model = suite(run.config.suite.name).published(results)
     for model, usd in results.usd_per_image.items():
         if model in by_model:  # the tables of all models have the costs themselves
-            cost = ["generation", "cost per image"], [[model, f"${usd:,.6f}"]]
+            cost = Table("generation", _COST, ((model, float(usd)),))
             by_model[model] = replace(by_model[model], tables=[*by_model[model].tables, cost])
     return by_model
 

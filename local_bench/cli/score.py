@@ -8,7 +8,7 @@ import click
 
 from local_bench.cli.options import JSON, PATH, examples
 from local_bench.cli.output import say, show, show_json
-from local_bench.report.render import aligned
+from local_bench.report.render import columns_text
 
 if TYPE_CHECKING:
     from local_bench.suites.base import Suite
@@ -71,7 +71,7 @@ def score(suite: str, files: tuple[Path, ...], as_json: bool, **options: Any) ->
     if as_json:
         show_json(result.data)
     else:
-        show("\n\n".join(aligned(header, rows) for header, rows in result.tables))
+        show("\n\n".join(map(columns_text, result.tables)))
     for note in result.notes:
         say(note)
     return 0

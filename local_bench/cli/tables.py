@@ -17,7 +17,7 @@ from local_bench.core.money import usd, usd_fine, usd_number
 from local_bench.core.table import Column
 from local_bench.core.types import Task
 from local_bench.report.judging import judges, repeatability_table
-from local_bench.report.render import aligned, columns_text, printed
+from local_bench.report.render import columns_text, printed
 from local_bench.report.scenarios import economics_json
 from local_bench.report.settlement import model_row, settlement_table
 from local_bench.report.view import warnings
@@ -69,7 +69,7 @@ def official_text(run: RunDir) -> str:
     """The benchmark's official numbers, per model or for all models."""
     results = official(run)
     tables = [
-        "\n\n".join(([] if label == "all" else [label]) + [aligned(header, rows) for header, rows in result.tables])
+        "\n\n".join(([] if label == "all" else [label]) + [columns_text(table) for table in result.tables])
         for label, result in results.items()
     ]
     return "\n\n".join(tables) or "the benchmark defines no official number for this run"

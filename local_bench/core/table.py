@@ -1,7 +1,8 @@
 """A table as data, which `report.render` shows as text, JSON, CSV, LaTeX, Markdown or a table of a page."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Literal
 
 DASH = "\N{EN DASH}"
@@ -56,3 +57,27 @@ class Table:
         """The columns' keys; one that an earlier column has is followed by the column's number."""
         keys = [column.key for column in self.columns]
         return [key if keys.index(key) == i else f"{key}_{i + 1}" for i, key in enumerate(keys)]
+
+
+def table_of(title: str, columns: Sequence[Column], rows: Iterable[Any], notes: Sequence[str] = ()) -> Table:
+    """The table of `rows` by the columns' keys: of a mapping its keys; of any other object attributes and indices with
+    dots between them (`rate.interval.0`), without a value after None. A column is left out if it and what is below it
+    have no value in any row."""
+    cells = [[_value(row, column.key) for column in columns] for row in rows]
+    used: list[int] = []
+    for i in reversed(range(len(columns))):
+        has_values = any(row[i] is not None for row in cells)
+        if has_values or (used and columns[used[0]].below and not columns[i].below):
+            used.insert(0, i)
+    kept = tuple(columns[i] for i in used)
+    return Table(title, kept, tuple(tuple(row[i] for i in used) for row in cells), tuple(notes))
+
+
+def _value(row: Any, key: str) -> Any:
+    if isinstance(row, Mapping):
+        row = row.get(key)
+    else:
+        for part in key.split("."):
+            if row is not None:
+                row = row[int(part)] if part.isdigit() else getattr(row, part)
+    return float(row) if isinstance(row, Fraction) else row

@@ -6,9 +6,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from local_bench.analysis.agreement import Agreements, agreement, judge_labels, order_swaps
 from local_bench.core.errors import LedgerError
-from local_bench.core.table import Column, Table
+from local_bench.core.table import Column, Table, table_of
 from local_bench.models.cards import cards
-from local_bench.report.render import interval, table_of
+from local_bench.report.render import interval
 from local_bench.report.text import count, percent
 from local_bench.runs.config import RunConfig
 from local_bench.runs.repeatability import RepeatabilityRow, retest_rows

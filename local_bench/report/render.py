@@ -8,11 +8,10 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from itertools import groupby
 from typing import Any
 
-from local_bench.core.table import DASH, Cell, Column, Mark, Table
+from local_bench.core.table import DASH, Cell, Column, Mark, Table, table_of
 from local_bench.core.tables import clean, guarded
 
 _MARKS: dict[Mark | None, str] = {
@@ -39,30 +38,6 @@ _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     DASH: "--",
     "†": r"$\dagger$",
 }
-
-
-def table_of(title: str, columns: Sequence[Column], rows: Iterable[Any], notes: Sequence[str] = ()) -> Table:
-    """The table of `rows` by the columns' keys: of a mapping its keys; of any other object attributes and indices with
-    dots between them (`rate.interval.0`), without a value after None. A column is left out if it and what is below it
-    have no value in any row."""
-    cells = [[_value(row, column.key) for column in columns] for row in rows]
-    used: list[int] = []
-    for i in reversed(range(len(columns))):
-        has_values = any(row[i] is not None for row in cells)
-        if has_values or (used and columns[used[0]].below and not columns[i].below):
-            used.insert(0, i)
-    kept = tuple(columns[i] for i in used)
-    return Table(title, kept, tuple(tuple(row[i] for i in used) for row in cells), tuple(notes))
-
-
-def _value(row: Any, key: str) -> Any:
-    if isinstance(row, Mapping):
-        row = row.get(key)
-    else:
-        for part in key.split("."):
-            if row is not None:
-                row = row[int(part)] if part.isdigit() else getattr(row, part)
-    return float(row) if isinstance(row, Fraction) else row
 
 
 def interval(key: str, form: str | Callable[[Any], str], low: str = "low", high: str = "high") -> tuple[Column, Column]:
@@ -121,9 +96,10 @@ def with_unit(cell: Cell, column: Column) -> str:
 
 
 def _joined(cells: Sequence[tuple[Cell, Column]]) -> str:
-    """`low to high`; empty without a value."""
+    """`low to high`, or `from low`; empty without a value."""
     texts = [with_unit(cell, column) for cell, column in cells if cell not in (None, "")]
-    return " to ".join(texts)
+    open_above = len(cells) == 2 and len(texts) == 1 and cells[1][0] is None
+    return f"from {texts[0]}" if open_above else " to ".join(texts)
 
 
 def text(table: Table) -> str:

@@ -3,7 +3,7 @@ the benchmark's numbers, ground truth, other scenarios, scores, judges, generati
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from local_bench.analysis.economics import economics_of
@@ -17,10 +17,10 @@ from local_bench.analysis.workflows import Workflow, workflow_results
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_fine
-from local_bench.core.table import Cell, Column, Table
+from local_bench.core.table import Cell, Column, Table, table_of
 from local_bench.models.gpus import gpu_of
 from local_bench.report.judging import judging_tables
-from local_bench.report.render import interval, table_of
+from local_bench.report.render import interval
 from local_bench.report.scores import better, decimals, figure, score_intervals, score_names
 from local_bench.report.settlement import settlement_table, total_row
 from local_bench.report.text import count, duration, energy, operations, percent, significant, usd_fraction
@@ -129,10 +129,9 @@ def _benchmark(run: RunDir) -> Content:
     tables = []
     for label, numbers in official(run).items():
         title = run.config.suite.name if label == "all" else f"{run.config.suite.name}, {label}"
-        for i, (header, rows) in enumerate(numbers.tables):
+        for i, table in enumerate(numbers.tables):
             notes = tuple(numbers.notes) if i == len(numbers.tables) - 1 else ()
-            columns = tuple(Column(name, name) for name in header)
-            tables.append(Table(title, columns, tuple(map(tuple, rows)), notes))
+            tables.append(replace(table, title=title, notes=notes))
     sentence = (
         "Equal to `local-bench score` on the files of `local-bench export`. Open results count as not accepted and are "
         "reported separately."

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from local_bench.core.money import usd_number
-from local_bench.core.table import Column, Table
-from local_bench.report.render import table_of
+from local_bench.core.table import Column, Table, table_of
 from local_bench.report.text import percent, small_usd
 from local_bench.settle.settlement import Settlement, Total
 

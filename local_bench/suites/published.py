@@ -1,11 +1,12 @@
 """A benchmark's published statistics and sensitivity grids, as data and as tables."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from local_bench.core.table import Column, Table, table_of
 from local_bench.settle.sensitivity import Flip, Point, Setting
 
 
@@ -15,8 +16,7 @@ class Published:
 
     data: dict[str, Any]
     """JSON data: the names of the output contract, with counts and bounds."""
-    tables: Sequence[tuple[Sequence[str], list[list[str]]]]
-    """Tables for display: (header, rows)."""
+    tables: list[Table]
     notes: list[str] = field(default_factory=list)
     """Missing, undecided or omitted data: one sentence each."""
 
@@ -42,21 +42,9 @@ def number(value: Fraction | float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def percent(value: Fraction | float | None) -> str:
-    return "-" if value is None else f"{100 * float(value):z.1f} %"
-
-
-def dollars(value: Fraction | float | None) -> str:
-    return "-" if value is None else f"${float(value):,.2f}"
-
-
-def figure(value: Fraction | float | None, form: str = ".2f") -> str:
-    return "-" if value is None else format(float(value), form)
-
-
-def within(ends: tuple[float, float] | None, form: str = ".2f") -> str:
-    """`low to high`, the ends of an interval."""
-    return "-" if ends is None else f"{ends[0]:{form}} to {ends[1]:{form}}"
+def percent(fraction: float) -> str:
+    """`61.2 %`"""
+    return f"{100 * fraction:z.1f} %"
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
@@ -64,7 +52,16 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-Table = tuple[Sequence[str], list[list[str]]]
+def dollars(key: str, name: str) -> Column:
+    """A column of US dollars."""
+    return Column(key, name, ",.2f", unit="$")
+
+
+def by_model(title: str, models: Iterable[str], values: Iterable[Any], *columns: Column) -> Table:
+    """A row per model, whose heading is the title: the columns' keys are of its value (`table_of`)."""
+    table = table_of(title, columns, values)
+    rows = tuple((model, *row) for model, row in zip(models, table.rows, strict=True))
+    return replace(table, columns=(Column("model", title), *table.columns), rows=rows)
 
 
 def grid_json(grid: Sequence[Point], rank_changes: Sequence[Flip], name: str) -> dict[str, Any]:
@@ -77,19 +74,21 @@ def grid_json(grid: Sequence[Point], rank_changes: Sequence[Flip], name: str) ->
     }
 
 
-def grid_table(grid: Sequence[Point], rank_changes: Sequence[Flip]) -> list[Table]:
+def grid_tables(grid: Sequence[Point], rank_changes: Sequence[Flip]) -> list[Table]:
     """Minimum and maximum per model over the grid, and the ranking changes with the first setting at which each
     occurs."""
     models = list(dict.fromkeys(name for p in grid for name in p.values))
-    rows = []
+    ends = []
     for model in models:
         values = [v for v in (p.values.get(model) for p in grid) if v is not None]
-        rows.append([model, dollars(min(values, default=None)), dollars(max(values, default=None)), str(len(grid))])
-    overtaken = [
-        [f.ahead, f.behind, f"{len(f.settings)} of {len(grid)}", _setting_text(f.settings[0])] for f in rank_changes
-    ]
-    ranges: Table = (["over the grid", "least", "most", "settings"], rows)
-    return [ranges, *([(["ahead here", "is overtaken by", "at", "first at"], overtaken)] if overtaken else [])]
+        ends.append({"least": min(values, default=None), "most": max(values, default=None), "n": len(grid)})
+    columns = (dollars("least", "least"), dollars("most", "most"), Column("n", "settings"))
+    overtaken = tuple(
+        (f.ahead, f.behind, f"{len(f.settings)} of {len(grid)}", _setting_text(f.settings[0])) for f in rank_changes
+    )
+    names = ("ahead here", "is overtaken by", "at", "first at")
+    flips = Table("ranking changes", tuple(Column(name, name) for name in names), overtaken)
+    return [by_model("over the grid", models, ends, *columns), *([flips] if overtaken else [])]
 
 
 def _setting(setting: Setting) -> dict[str, Any]:
@@ -97,4 +96,4 @@ def _setting(setting: Setting) -> dict[str, Any]:
 
 
 def _setting_text(setting: Setting) -> str:
-    return ", ".join(f"{name} {figure(value, 'g')}" for name, value in setting)
+    return ", ".join(f"{name} {float(value):g}" for name, value in setting)

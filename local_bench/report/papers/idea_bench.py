@@ -22,7 +22,6 @@ from local_bench.suites.idea_bench.published import average_notes, category_of, 
 from local_bench.suites.idea_bench.questions import rephrased
 from local_bench.suites.idea_bench.results import CATEGORY_OF, Row, read_results
 from local_bench.suites.idea_bench.tasks import read_categories
-from local_bench.suites.published import within
 
 CLIP_SCORE = "clip_cap"
 _METHOD = Column("method", "Method")
@@ -145,7 +144,7 @@ def table_2(request: Request) -> Table:
             data = _certain(numbers.data)
             model_notes = [*_bounds(numbers.data), *average_notes(data["without_tasks"], data["without_category"])]
         if data["overall"] is not None and (low := numbers.data["overall_ci95_low"]) is not None:
-            ends = within((low, numbers.data["overall_ci95_high"]))
+            ends = f"{low:.2f} to {numbers.data['overall_ci95_high']:.2f}"
             model_notes = [*model_notes, f"the average's 95 % interval, for other cases of the same tasks, is {ends}"]
         rows.append((_named(model, marked), sizes.get(model), *_categories(data), data["overall"]))
         notes += [f"{model}: {note}" for note in model_notes]

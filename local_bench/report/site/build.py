@@ -17,10 +17,10 @@ from local_bench.core.errors import MissingExtra, UserError
 from local_bench.core.money import usd_number
 from local_bench.core.packages import require
 from local_bench.core.storage import write_atomic
-from local_bench.core.table import Cell, Column, Table
+from local_bench.core.table import Cell, Column, Table, table_of
 from local_bench.report.panels import Figure
 from local_bench.report.papers.draw import SMALL, SUFFIXES, width_inches
-from local_bench.report.render import page_table, table_of
+from local_bench.report.render import page_table
 from local_bench.report.scores import decimals
 from local_bench.report.sections import Section, sections
 from local_bench.report.settlement import model_row, settlement_table, total_row

@@ -1,7 +1,7 @@
 """HYPE-EDIT-1's result columns from its judgements, workflows with retries, and sensitivity to the assumptions."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_bench.core.errors import UserError
+from local_bench.core.table import Column, table_of
 from local_bench.settle.hype import (
     FAIL,
     MISSING,
@@ -32,11 +33,10 @@ from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judg
 from local_bench.suites.published import (
     Published,
     ScoreOptions,
-    Table,
+    by_model,
     dollars,
-    figure,
     grid_json,
-    grid_table,
+    grid_tables,
     listed,
     number,
     percent,
@@ -93,14 +93,14 @@ def published(
     sensitivity: bool = False,
 ) -> Published:
     """The figures of every model; with `ratings` also the best of N as selected by that judge."""
-    by_model: dict[str, list[Judgement]] = {}
+    rows_of: dict[str, list[Judgement]] = {}
     for row in judgements.rows:
-        by_model.setdefault(row.model, []).append(row)
-    present = [name for name in judgements.models if name in by_model]
-    absent = [name for name in judgements.models if name not in by_model]
+        rows_of.setdefault(row.model, []).append(row)
+    present = [name for name in judgements.models if name in rows_of]
+    absent = [name for name in judgements.models if name not in rows_of]
     attempts = judgements.attempts
     usd = {name: Fraction(amount) for name, amount in (costs or {}).items()}
-    tables = {name: outcomes(by_model[name], judgements.task_ids, attempts) for name in present}
+    tables = {name: outcomes(rows_of[name], judgements.task_ids, attempts) for name in present}
     counted = {name: count_attempts(table) for name, table in tables.items()}
     judged = {(row.model, row.task_id, row.attempt) for row in judgements.rows}
     matched = None if ratings is None else [r for r in ratings if (r.model, r.task_id, r.attempt) in judged]
@@ -111,25 +111,10 @@ def published(
         for name in present
     }
     data = {"suite": "hype-edit-1", "models": models, "absent_models": absent, "n_attempts_a_task": attempts}
-    header = ["model", "pass rate", "pass@4", "unbiased", f"pass@{attempts}", "attempts", "per success", "hype gap"]
-    shown: list[Table] = [
-        (header, [_row(name, counted[name].shown, usd.get(name), review) for name in present]),
-        (
-            [
-                "unbiased, 95 % (tasks like these)",
-                "pass rate",
-                "pass@4",
-                f"pass@{attempts}",
-                "attempts",
-                "per success",
-                "hype gap",
-            ],
-            [_interval_row(name, counted[name].shown, usd.get(name), review) for name in present],
-        ),
-        (
-            ["workflow", "model", "passed", "at best", "images", "reviews", "per success"],
-            [_worked_row(name, w, usd.get(name), review) for name in present for w in workflows[name]],
-        ),
+    shown = [
+        by_model("model", present, models.values(), *_columns(attempts)),
+        by_model("unbiased, for tasks like these", present, models.values(), *_interval_columns(attempts)),
+        table_of("workflows", _WORKFLOWS, [_worked_row(m, w) for m, of in models.items() for w in of["workflows"]]),
     ]
     if sensitivity:
         grid = effective_costs(
@@ -146,7 +131,7 @@ def published(
         }
         rank_changes = flips(base, grid, lower_is_better=True)
         data["sensitivity"] = grid_json(grid, rank_changes, "effective_cost_usd")
-        shown += grid_table(grid, rank_changes)
+        shown += grid_tables(grid, rank_changes)
     notes = _notes(models, absent, costs, attempts)
     if unmatched := len(ratings or ()) - len(matched or ()):
         notes.append(f"{unmatched} scores belong to no attempt in the judgements and are ignored")
@@ -237,33 +222,34 @@ def _cost_unbiased(reliability: Reliability, usd: Fraction | None, review: Revie
     return None if usd is None else reliability.effective_cost_usd_unbiased(usd + review.usd, review.retry_cap)
 
 
-def _row(model: str, r: Reliability, usd: Fraction | None, review: Review) -> list[str]:
+def _columns(attempts: int) -> list[Column]:
+    """Of the published figures, by the keys of `model_json`."""
     return [
-        *(model, percent(r.pass_rate), percent(r.pass_at(4)), percent(r.pass_at_unbiased(4)), percent(r.pass_at_any)),
-        *(figure(r.expected_attempts(review.retry_cap)), dollars(_cost(r, usd, review)), percent(r.hype_gap)),
+        *(Column("pass_rate", "pass rate", percent), Column("pass_at_4", "pass@4", percent)),
+        *(Column("pass_at_4_unbiased", "unbiased", percent), Column("pass_at_any", f"pass@{attempts}", percent)),
+        *(Column("expected_attempts", "attempts", ".2f"), dollars("effective_cost_usd", "per success")),
+        Column("hype_gap", "hype gap", percent),
     ]
 
 
-def _interval_row(model: str, r: Reliability, usd: Fraction | None, review: Review) -> list[str]:
-    """The unbiased figures with their intervals."""
-    ends, cost = _intervals(r, usd, review), _cost_unbiased(r, usd, review)
-    return [
-        model,
-        _within(percent, r.pass_rate, ends["pass_rate"]),
-        _within(percent, r.pass_at_unbiased(4), ends["pass_at_4"]),
-        _within(percent, r.pass_at_any, ends["pass_at_any"]),
-        _within(figure, r.expected_attempts_unbiased(review.retry_cap), ends["expected_attempts"]),
-        _within(dollars, cost, ends["effective_cost_usd"]),
-        _within(percent, r.hype_gap, ends["hype_gap"]),
-    ]
+def _interval_columns(attempts: int) -> list[Column]:
+    """Of the unbiased figures and their intervals."""
+    columns = []
+    for column in _columns(attempts):
+        if column.name != "unbiased":
+            key = UNBIASED.get(column.key, column.key)
+            columns.append(replace(column, key=key))
+            columns += [
+                Column(f"{key}_ci95_{end}", end, column.form, "95 %", unit=column.unit, below=True)
+                for end in ("low", "high")
+            ]
+    return columns
 
 
-def _within(form: Callable[[Fraction | float | None], str], value: Fraction | None, ends: Ends | None) -> str:
-    """`value (low to high)`."""
-    if ends is None:
-        return form(value)
-    low, high = ends
-    return f"{form(value)} ({f'from {form(low)}' if high is None else f'{form(low)} to {form(high)}'})"
+_WORKFLOWS = (
+    *(Column("way", "workflow"), Column("model", "model"), Column("passed", "passed"), Column("at_best", "at best")),
+    *(Column("n_images", "images"), Column("n_reviews", "reviews"), dollars("usd_per_success", "per success")),
+)
 
 
 def _worked_json(w: WorkflowResult, usd: Fraction | None, review: Review) -> dict[str, Any]:
@@ -279,11 +265,9 @@ def _worked_json(w: WorkflowResult, usd: Fraction | None, review: Review) -> dic
     }
 
 
-def _worked_row(model: str, w: WorkflowResult, usd: Fraction | None, review: Review) -> list[str]:
-    return [
-        *(w.way, model, f"{w.n_passed}/{w.n_tasks}", f"{w.n_passed_high}/{w.n_tasks}", str(w.n_images)),
-        *(str(w.n_reviews), dollars(None if usd is None else w.usd_per_success(usd, review.usd))),
-    ]
+def _worked_row(model: str, worked: Mapping[str, Any]) -> dict[str, Any]:
+    passed, at_best = (f"{worked[key]}/{worked['n_tasks']}" for key in ("n_passed", "n_passed_high"))
+    return {**worked, "model": model, "passed": passed, "at_best": at_best}
 
 
 def _notes(

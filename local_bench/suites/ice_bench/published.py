@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
+from local_bench.core.table import Column, table_of
 from local_bench.core.types import Score, Task
 from local_bench.settle.ice import TASKS, composite, dimensions, item_scores, needed, overall, range_of
 from local_bench.settle.intervals import stratified_interval
 from local_bench.suites.ice_bench.results import Item
-from local_bench.suites.published import Published, figure, listed, within
+from local_bench.suites.published import Published, listed
 
 COMPOSITE = "ice_composite"
 
@@ -64,26 +65,17 @@ def published(items: Sequence[Item]) -> Published:
         "n_items": {name: task.n for name, task in tasks.items()},
         "n_unscored": {name: task.n_unscored for name, task in tasks.items()},
     }
-    rows = [
-        [name, *_figures(t.score, ends[name], t.low, t.high), str(t.n), str(t.n_unscored)] for name, t in tasks.items()
-    ]
-    rows.append(
-        [
-            "all",
-            *_figures(whole[0], ends_overall, *whole[1:]),
-            str(len(items)),
-            str(sum(task.n_unscored for task in tasks.values())),
-        ]
-    )
-    return Published(
-        data,
-        [(["task", "score", "95 % (other items)", "low", "high", "items", "unscored"], rows)],
-        _notes(tasks, absent),
-    )
+    rows = [(name, t.score, ends[name], t.low, t.high, t.n, t.n_unscored) for name, t in tasks.items()]
+    n_unscored = sum(task.n_unscored for task in tasks.values())
+    whole_row = ("all", whole[0], ends_overall, *whole[1:], len(items), n_unscored)
+    return Published(data, [table_of("tasks", _COLUMNS, [*rows, whole_row])], _notes(tasks, absent))
 
 
-def _figures(score: float | None, ends: tuple[float, float] | None, *bounds: float | None) -> list[str]:
-    return [figure(score, ".4f"), within(ends, ".4f"), *(figure(bound, ".4f") for bound in bounds)]
+_COLUMNS = (
+    *(Column("0", "task"), Column("1", "score", ".4f")),
+    *(Column(f"2.{i}", end, ".4f", "95 % (other items)", below=True) for i, end in enumerate(("low", "high"))),
+    *(Column("3", "low", ".4f"), Column("4", "high", ".4f"), Column("5", "items"), Column("6", "unscored")),
+)
 
 
 def image_score(task: Task, scores: Mapping[str, Score]) -> Score:

@@ -5,19 +5,19 @@ from fractions import Fraction
 
 import numpy as np
 
+from local_bench.core.table import Column, table_of
 from local_bench.settle.idea import (
     CATEGORIES,
     MISSING,
     UNSCORED,
     Answers,
-    Subtask,
     category,
     interval,
     overall,
     subtask,
 )
 from local_bench.suites.idea_bench.results import CATEGORY_OF, QUESTIONS, REPEATS, ROWS, Row
-from local_bench.suites.published import Published, figure, listed, number, within
+from local_bench.suites.published import Published, listed, number
 
 
 def published(rows: Sequence[Row]) -> Published:
@@ -56,23 +56,16 @@ def published(rows: Sequence[Row]) -> Published:
         "n_missing": left[1],
     }
     names = {uid: task_rows[0].task_name for uid, task_rows in by_task.items()}
+    rows_of_tasks = [
+        {**vars(task), "uid": uid, "name": names[uid], "category": of_task[uid]} for uid, task in tasks.items()
+    ]
+    averages = [
+        *((name, _counted(low[name], all_placed), ends[name], _counted(high[name], all_placed)) for name in CATEGORIES),
+        ("all", data["overall"], ends_overall, data["overall_high"]),
+    ]
     tables = [
-        (
-            ["task", "name", "category", "score", "at best", "cases", "unscored", "missing"],
-            [_task(uid, names[uid], of_task[uid], task) for uid, task in tasks.items()],
-        ),
-        (
-            ["category", "score", "95 % (other cases)", "at best"],
-            [
-                *(
-                    _averaged(n, _counted(low[n], all_placed), ends[n], _counted(high[n], all_placed))
-                    for n in CATEGORIES
-                ),
-                _averaged(
-                    "all", overall(low) if all_placed else None, ends_overall, overall(high) if all_placed else None
-                ),
-            ],
-        ),
+        table_of("tasks", _TASKS, rows_of_tasks),
+        table_of("categories", _CATEGORIES, averages),
     ]
     return Published(data, tables, [*_notes(*left, len(rows)), *average_notes(unsupported, outside)])
 
@@ -98,15 +91,16 @@ def _counted(score: Fraction | None, all_placed: bool) -> Fraction | None:
     return Fraction(0) if score is None and all_placed else score
 
 
-def _task(uid: str, name: str, category_name: str | None, task: Subtask) -> list[str]:
-    return [
-        *(uid, name, category_name or "-", figure(task.low), figure(task.high)),
-        *(str(task.n_cases), str(task.n_unscored), str(task.n_missing)),
-    ]
-
-
-def _averaged(name: str, low: Fraction | None, ends: tuple[float, float] | None, high: Fraction | None) -> list[str]:
-    return [name, figure(low), within(ends), figure(high)]
+_TASKS = (
+    *(Column("uid", "task"), Column("name", "name"), Column("category", "category")),
+    *(Column("low", "score", ".2f"), Column("high", "at best", ".2f")),
+    *(Column("n_cases", "cases"), Column("n_unscored", "unscored"), Column("n_missing", "missing")),
+)
+_CATEGORIES = (
+    *(Column("0", "category"), Column("1", "score", ".2f")),
+    *(Column(f"2.{i}", end, ".2f", "95 % (other cases)", below=True) for i, end in enumerate(("low", "high"))),
+    Column("3", "at best", ".2f"),
+)
 
 
 def _notes(unscored: int, missing: int, n_rows: int) -> list[str]:

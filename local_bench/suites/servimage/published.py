@@ -7,12 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from local_bench.core.table import Column, Table
 from local_bench.settle.competition import Competition, Ranking, compete
 from local_bench.settle.savings import ClientSavings, savings
 from local_bench.settle.sensitivity import Point, flips, revenues
 from local_bench.settle.settlement import AsPrinted, Earnings, by_category, earnings
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, amounts, orders, outcome_table, whole
-from local_bench.suites.published import Published, dollars, figure, grid_json, grid_table, listed, number, percent
+from local_bench.suites.published import (
+    Published,
+    by_model,
+    dollars,
+    grid_json,
+    grid_tables,
+    listed,
+    number,
+    percent,
+)
 from local_bench.suites.servimage.results import Image, Order, Scores
 
 THRESHOLDS = tuple(Fraction(n, 2) for n in range(2, 11))
@@ -50,13 +60,19 @@ def published(
         "competition": {model: placed_json(competition.placed[model]) for model in table.models},
         "n_competition_open": competition.n_open,
     }
+    placed = sorted(competition.placed.items(), key=lambda item: item[1].rank)
+
+    def as_printed(title: str, totals: Sequence[Earnings]) -> Table:
+        """Full orders only, rates over what was decided."""
+        return by_model(title, table.models, [e.as_printed for e in totals], *_AS_PRINTED)
+
     tables = [
-        _standing(table, totals),
-        _as_printed("full orders (as printed)", table, totals),
-        *([_savings(table, saved)] if costs is not None else []),
-        _competition(competition),
-        *_by_category(table, parts),
-        *(_as_printed(f"{category}, full orders (as printed)", table, earned) for category, earned in parts.items()),
+        by_model("by image (eq. 1)", table.models, totals, *_STANDING),
+        as_printed("full orders (as printed)", totals),
+        *([by_model("model first, humans redo", table.models, saved, *_SAVINGS)] if costs is not None else []),
+        by_model("competition", dict(placed).keys(), dict(placed).values(), *_PLACES),
+        *(by_model(category, table.models, earned, *_MONEY, *_RATES) for category, earned in parts.items()),
+        *(as_printed(f"{category}, full orders (as printed)", earned) for category, earned in parts.items()),
     ]
     if sensitivity and scores is not None:
         grid = _by_threshold(images, table, scores)
@@ -64,7 +80,7 @@ def published(
             {m: e.revenue_usd for m, e in zip(table.models, totals, strict=True)}, grid, lower_is_better=False
         )
         data["sensitivity"] = grid_json(grid, rank_changes, "revenue_usd")
-        tables += grid_table(grid, rank_changes)
+        tables += grid_tables(grid, rank_changes)
     return Published(data, tables, _notes(table, scores, costs, competition))
 
 
@@ -157,61 +173,18 @@ def placed_json(p: Ranking) -> dict[str, Any]:
     }
 
 
-Table = tuple[Sequence[str], list[list[str]]]
-
-
-def _standing(table: OutcomeTable, totals: list[Earnings]) -> Table:
-    header = ["by image (eq. 1)", "revenue", "at best", "share", "orders", "images", "unscored", "missing"]
-    rows = [
-        [
-            *(model, dollars(e.revenue_usd), dollars(e.revenue_high_usd), percent(e.share)),
-            *(percent(e.task_acceptance), percent(e.deliverable_acceptance), str(e.n_unscored), str(e.n_missing)),
-        ]
-        for model, e in zip(table.models, totals, strict=True)
-    ]
-    return header, rows
-
-
-def _as_printed(title: str, table: OutcomeTable, totals: Sequence[Earnings]) -> Table:
-    """Full orders only, rates over what was decided."""
-    rows = []
-    for model, p in zip(table.models, (e.as_printed for e in totals), strict=True):
-        rates = percent(p.share), percent(p.task_acceptance), percent(p.deliverable_acceptance)
-        rows.append([model, dollars(p.revenue_usd), *rates, str(p.n_tasks), str(p.n_deliverables)])
-    return [title, "revenue", "share", "orders", "images", "orders decided", "images decided"], rows
-
-
-def _savings(table: OutcomeTable, saved: list[ClientSavings]) -> Table:
-    rows = [
-        [
-            *(model, dollars(s.cost_usd), percent(s.cost_savings), percent(s.model_contribution)),
-            figure(s.contribution_ratio, ".4f"),
-        ]
-        for model, s in zip(table.models, saved, strict=True)
-    ]
-    return ["model first, humans redo", "cost", "savings", "contribution", "ratio"], rows
-
-
-def _competition(competition: Competition) -> Table:
-    by_rank = sorted(competition.placed.items(), key=lambda item: item[1].rank)
-    rows = [[model, dollars(p.revenue_usd), str(p.rank), str(p.n_won), str(p.n_shared)] for model, p in by_rank]
-    return ["competition", "revenue", "rank", "won", "shared"], rows
-
-
-def _by_category(table: OutcomeTable, parts: Mapping[str, list[Earnings]]) -> list[Table]:
-    return [
-        (
-            [category, "revenue", "share", "orders", "images"],
-            [
-                [
-                    *(model, dollars(e.revenue_usd), percent(e.share)),
-                    *(percent(e.task_acceptance), percent(e.deliverable_acceptance)),
-                ]
-                for model, e in zip(table.models, earned, strict=True)
-            ],
-        )
-        for category, earned in parts.items()
-    ]
+_MONEY = (dollars("revenue_usd", "revenue"), Column("share", "share", percent))
+_RATES = (Column("task_acceptance", "orders", percent), Column("deliverable_acceptance", "images", percent))
+_STANDING = (
+    *(_MONEY[0], dollars("revenue_high_usd", "at best"), _MONEY[1], *_RATES),
+    *(Column("n_unscored", "unscored"), Column("n_missing", "missing")),
+)
+_AS_PRINTED = (*_MONEY, *_RATES, Column("n_tasks", "orders decided"), Column("n_deliverables", "images decided"))
+_SAVINGS = (
+    *(dollars("cost_usd", "cost"), Column("cost_savings", "savings", percent)),
+    *(Column("model_contribution", "contribution", percent), Column("contribution_ratio", "ratio", ".4f")),
+)
+_PLACES = (_MONEY[0], Column("rank", "rank"), Column("n_won", "won"), Column("n_shared", "shared"))
 
 
 def _notes(

@@ -2,9 +2,11 @@
 
 import json
 import random
+import re
 
 import pytest
 
+from local_bench.core.table import DASH
 from tests.cli.score import slow
 
 EXACT = 1e-9
@@ -85,8 +87,9 @@ def test_the_unbiased_figures_have_intervals(score, tmp_path):
     assert (b["effective_cost_usd_unbiased"], b["effective_cost_usd_unbiased_ci95_high"]) == (None, None)
     assert b["effective_cost_usd_unbiased_ci95_low"] > 1
     text = score("hype-edit-1", *arguments, as_json=False)[1]
-    assert f"50.0% ({a['pass_rate_ci95_low']:.1%} to {a['pass_rate_ci95_high']:.1%})" in text.replace(" %", "%")
-    assert f"- (from ${b['effective_cost_usd_unbiased_ci95_low']:.2f})" in text
+    (row,) = re.findall(r"^a +50\.0% +.*% to .*$", text.replace(" %", "%"), re.MULTILINE)
+    assert re.search(rf" 50\.0% +{a['pass_rate_ci95_low']:.1%} to {a['pass_rate_ci95_high']:.1%} ", row)
+    assert re.search(rf" {DASH} +from \${b['effective_cost_usd_unbiased_ci95_low']:.2f} ", text)
     reversed_rows = tried("a", **dict(reversed(rows.items()))) | tried("b", **dict.fromkeys(rows, "F" * 10))
     assert (
         score("hype-edit-1", *write(tmp_path, reversed_rows, {"a": "0.03", "b": "1"}))[1]["models"] == result["models"]
