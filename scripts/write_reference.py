@@ -1,4 +1,5 @@
-"""Writes docs/reference/: run configs, order files and model cards from their pydantic models, and the command line.
+"""Writes docs/reference/: run configs, order files and model cards from their pydantic models, the command line, the
+shipped models, and the tables and figures of the papers.
 
     .venv/bin/python scripts/write_reference.py [--check]
 
@@ -8,6 +9,7 @@ With --check nothing is written: exit 1 if a file is not as it would be written.
 import argparse
 import ast
 import inspect
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -131,6 +133,83 @@ def commands() -> Iterator[str]:
     yield from walk(cli, context)
 
 
+def table(*columns: str) -> str:
+    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+
+
+def row(*cells: object) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def models() -> Iterator[str]:
+    """The shipped cards of real models, and of those that are included."""
+    from local_bench.core.paths import configs_dir
+    from local_bench.models.cards import cards
+
+    shipped = [card for card in cards().values() if not card.source.random]
+    yield "# Shipped models\n"
+    yield MODELS
+    yield "## Generators\n"
+    yield "The settings are the authors' where they publish any; a run's config overrides them.\n"
+    yield table("model", "inputs", "GB", "steps", "guidance", "side", "licence", "settings")
+    for card in (card for card in shipped if card.role == "generator"):
+        sampler, takes = card.sampler, card.takes
+        assert sampler is not None
+        inputs = ["text"] if takes.text_alone else []
+        inputs += (
+            [f"{takes.condition} map"]
+            if takes.condition
+            else [f"{takes.pictures} image{'s' * (takes.pictures > 1)}"]
+            if takes.pictures
+            else []
+        )
+        scale = sampler.true_cfg_scale if sampler.guidance_scale is None else sampler.guidance_scale
+        guidance = "-" if scale is None else f"{scale:g}"
+        guidance += f", image {sampler.image_guidance_scale}" if sampler.image_guidance_scale else ""
+        above = (configs_dir() / "models" / f"{card.name}.yaml").read_text().partition("\nsampler:")[0]
+        comment = re.search(r"\n# steps[^:]*: ((?:.|\n# )+)\Z", above)
+        yield row(
+            *(f"`{card.name}`{' *' * (card.family == 'diffusers')}", ", ".join([*inputs, *["mask"] * takes.mask])),
+            *(f"{card.vram_gb:g}", sampler.num_inference_steps, guidance, sampler.height),
+            *(card.licence + ", gated" * card.gated, " ".join(comment[1].split("\n# ")) if comment else ""),
+        )
+    for role, title in (("judge", "Judges"), ("metric", "Networks of metrics")):
+        yield f"\n## {title}\n"
+        yield table("model", "", "GB", "licence")
+        for card in (card for card in shipped if card.role == role):
+            gpus = f" on {card.tensor_parallel_size} GPUs" if card.tensor_parallel_size > 1 else ""
+            yield row(f"`{card.name}`", card.title, f"{card.vram_gb:g}{gpus}", card.licence + ", gated" * card.gated)
+
+
+MODELS = """\
+Memory is decimal GB of the largest phase (bfloat16, one image at the side below), counted by
+`scripts/count_flops.py`; text encoders, denoiser and judge are never on the GPU together. If only decoding does not
+fit, some blocks leave the GPU meanwhile. A model that does not fit otherwise streams its weights from host memory:
+slower, and not compiled, so its images differ from those of a larger GPU. Models with * have the family `diffusers`:
+one call of diffusers' pipeline per image, all components on the GPU together or moved there one by one
+([models](../models.md)).
+
+Gated: `models fetch` needs an account of the Hub that accepted the terms. Revisions are pinned in the cards, but for
+`magicbrush` and the IP-Adapter, of which none could be verified: `models fetch` requires `--revision COMMIT`.
+Settings "as public code has it" are from other public projects that repeat the model card's example. The models
+`mini-…` are included and run on a CPU; `tiny-…` (not listed) are one per family, with random weights, for tests.
+"""
+
+
+def papers_page() -> Iterator[str]:
+    """Every table and figure of the papers, with its command or the reason why there is none."""
+    from local_bench.report.papers.contents import entries, papers
+
+    yield "# Tables and figures of the papers\n"
+    yield "ICE-Bench's are those of its supplement. [Benchmarks](../benchmarks.md) has the options.\n"
+    for paper in papers():
+        yield f"## {paper}\n"
+        yield table("", "content", "command")
+        for entry in entries(paper):
+            yield row(entry.name, entry.title, f"`{entry.command}`" if entry.command else f"not made: {entry.reason}")
+        yield ""
+
+
 def pages() -> dict[str, str]:
     from local_bench.models.cards import ModelCard
     from local_bench.runs.config import RunConfig
@@ -154,6 +233,8 @@ def pages() -> dict[str, str]:
             ModelCard,
         ),
         "cli.md": "\n".join(commands()),
+        "models.md": "\n".join(models()),
+        "papers.md": "\n".join(papers_page()),
     }
 
 

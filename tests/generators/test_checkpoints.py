@@ -29,8 +29,8 @@ def of(key):
 
 
 def rows():
-    """name -> what docs/models.md lists as established."""
-    table = (ROOT / "docs" / "models.md").read_text().split("## Checkpoints")[1]
+    """name -> what benchmarks/checkpoints.md lists as established."""
+    table = (ROOT / "benchmarks" / "checkpoints.md").read_text()
     return dict(re.findall(r"^\| `(\S+)` \| ([^|]+) \|", table, re.MULTILINE))
 
 
@@ -38,7 +38,7 @@ def rows():
 def test_every_card_is_proven_or_listed_as_unproven(name):
     facts = known.facts(name)
     proven = bool(facts.get("adapter")) or any(set(fact) & set(PROVEN) for fact in known.components(name).values())
-    assert name in rows(), "add a row to docs/models.md (Checkpoints)"
+    assert name in rows(), "add a row to benchmarks/checkpoints.md"
     assert proven == (rows()[name].strip() != UNPROVEN)
     if facts:
         assert facts["repo"] == cards()[name].source.repo

@@ -1,7 +1,6 @@
-"""The registry: docs/benchmarks.md lists all of it and nothing else, and what cannot be made has a reason."""
+"""The tables and figures of the papers: each has one entry, and what cannot be made has a reason."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -12,9 +11,7 @@ from local_bench.core.identity import digest
 from local_bench.core.packages import load_object
 from local_bench.report.papers.contents import entries, entry, papers
 from local_bench.runs.rundir import RunDir
-from tests.conftest import ROOT
 
-ROW = re.compile(r"^\| ([a-z0-9-]+) \| ((?:table|figure)-\d+) \| (.+) \| (.+) \|$", re.M)
 PAPERS = {
     "servimage": (range(1, 14), range(1, 15)),
     "idea-bench": (range(1, 9), range(1, 4)),
@@ -23,19 +20,6 @@ PAPERS = {
 }
 """The numbers of each paper's tables and figures; ICE-Bench's are its supplement's."""
 ENTRIES = [one for paper in PAPERS for one in entries(paper)]
-
-
-def test_the_docs_list_every_entry():
-    text = (ROOT / "docs/benchmarks.md").read_text()
-    rows = ROW.findall(text)
-    assert rows == [(e.paper, e.name, e.title, f"`{e.command}`") for e in ENTRIES if e.command]
-    left_out = {
-        (paper, name, reason)
-        for of, reason in re.findall(r"^- ((?:[a-z0-9-]+ (?:(?:table|figure)-\d+(?:, |; |: )?)+)+)(.+)$", text, re.M)
-        for paper, names in re.findall(r"([a-z0-9-]+) ((?:(?:table|figure)-\d+(?:, )?)+)", of)
-        for name in names.split(", ")
-    }
-    assert left_out == {(e.paper, e.name, e.reason) for e in ENTRIES if not e.command}
 
 
 @pytest.mark.parametrize("paper", PAPERS)
