@@ -294,7 +294,7 @@ World = Callable[[np.random.Generator, int], Found]
 
 
 def worlds() -> Iterator[tuple[str, int, World]]:
-    """(description, tasks, world) of every row of the tables in docs/uncertainty.md."""
+    """(description, tasks, world) of every row of the tables in benchmarks/coverage.md."""
     for n, spread, rate in product((10, 48, 90, 1070), (1.2, 1.8), (0.05, 0.3, 0.6, 0.95)):
         of = partial(shares, rate=rate, spread=spread, old=n <= 90)
         yield f"acceptance {rate}, spread of prices {spread}", n, of

@@ -5,7 +5,7 @@ with Student's t of T - 1 degrees of freedom in place of z, and with the effecti
 (Korn and Graubard 1998), where SE is the jackknife's over tasks. For weights as unequal as prices n is at most Kish's
 (sum b_t)^2 / sum b_t^2, for units of a rate at most the geometric mean of Kish's n and T; where all tasks are alike,
 such as 0 of n and n of n, it is Kish's n.
-`docs/uncertainty.md` has the coverage, `scripts/bench_coverage` measures it.
+`benchmarks/coverage.md` has the coverage, `scripts/bench_coverage` measures it.
 """
 
 from collections.abc import Callable, Iterable, Sequence

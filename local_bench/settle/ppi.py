@@ -7,7 +7,7 @@ weighted by their inclusion probabilities, is subtracted from its mean over all 
 A judge that errs seldom can have no error among few annotations, which is no evidence that it never errs. The variance
 is therefore at least that of annotations with `judged_variance`, and at least that with four more annotations of a
 judge that is no better than a guess (as Agresti and Coull 1998); the degrees of freedom are Satterthwaite's (1946).
-`docs/uncertainty.md` has the coverage.
+`benchmarks/coverage.md` has the coverage.
 """
 
 from dataclasses import dataclass
