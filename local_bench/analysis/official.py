@@ -24,7 +24,7 @@ from local_bench.runs.scoring import majority_verdicts, verdicts_of
 from local_bench.suites.base import Suite
 from local_bench.suites.published import Published
 from local_bench.suites.questions_from import derived_scores
-from local_bench.suites.registry import suite, suite_names
+from local_bench.suites.registry import all_suites, suite
 from local_bench.suites.run_results import ImageResult, RunResults
 
 MARK = ".local-bench-export"
@@ -114,9 +114,9 @@ def _claim(out: Path, run_dir: Path) -> None:
 
 def suite_of_layout(name: str) -> Suite:
     """The suite that defines a layout. UserError for an unknown layout."""
-    suites = [entry for entry in map(suite, suite_names()) if entry.layout]
-    of_layout = {entry.layout: entry for entry in suites} | {entry.name: entry for entry in suites}
-    available = list(dict.fromkeys(str(entry.layout) for entry in suites))
+    with_layout = [entry for entry in all_suites() if entry.layout]
+    of_layout = {entry.layout: entry for entry in with_layout} | {entry.name: entry for entry in with_layout}
+    available = list(dict.fromkeys(str(entry.layout) for entry in with_layout))
     if name not in available:
         suggestion = hint(name, available, f"available: {', '.join(available)}")
         raise UserError(f"unknown layout {name!r}: {suggestion}")

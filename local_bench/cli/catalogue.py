@@ -213,16 +213,18 @@ suites.add_command(fetch_suite)
 @JSON
 def list_suites(as_json: bool) -> int:
     """List all suites."""
-    from local_bench.suites.registry import suite, suite_names
+    from local_bench.suites.registry import all_suites
 
-    every = [suite(name) for name in suite_names()]
-
+    faults: list[str] = []
+    every = all_suites(faults.append)
     if as_json:
         show_json({s.name: {"title": s.title, "licence": s.licence, "source": s.source} for s in every})
     else:
         rows = [[s.name, s.title, "included" if s.shipped else "set suite.path", s.licence] for s in every]
         show(aligned(["suite", "title", "tasks", "licence"], rows))
-    return 0
+    for fault in faults:
+        say(f"local-bench: {fault}")
+    return int(bool(faults))
 
 
 @suites.command("show", epilog=examples("local-bench suites show hype-edit-1 --path hype/public.json"))

@@ -18,11 +18,16 @@ class _ReproduceCommand(click.Command):
     """A command whose help ends with the tables and figures of each paper."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from local_bench.core.errors import ConfigError
         from local_bench.report.papers.contents import entries, papers
 
         rows = []
         for paper in papers():
-            available = [entry for entry in entries(paper) if not entry.reason]
+            try:
+                available = [entry for entry in entries(paper) if not entry.reason]
+            except ConfigError as e:
+                rows.append((paper, str(e)))
+                continue
             kinds = {
                 kind: [str(entry.number) for entry in available if entry.kind == kind] for kind in ("table", "figure")
             }

@@ -81,11 +81,10 @@ def _scored_suite(name: str, options: list[str]) -> "Suite":
     """UserError for a suite without result files, or an option of another suite."""
     from local_bench.core.errors import UserError
     from local_bench.core.messages import hint
-    from local_bench.suites.registry import suite, suite_names
+    from local_bench.suites.registry import all_suites, suite, suite_names
 
     def scored() -> dict[str, Collection[str]]:
-        taken_by = {other: suite(other).score_options for other in suite_names()}
-        return {other: taken for other, taken in taken_by.items() if taken is not None}
+        return {other.name: other.score_options for other in all_suites() if other.score_options is not None}
 
     entry = suite(name) if name in suite_names() else None
     if entry is None or entry.score_options is None:

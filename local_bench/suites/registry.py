@@ -1,5 +1,6 @@
 """The suites of local-bench and of installed packages, by name."""
 
+from collections.abc import Callable
 from functools import cache
 
 from local_bench.core.errors import ConfigError
@@ -23,6 +24,17 @@ _SUITES = {
 def suite_names() -> list[str]:
     """Names of all suites: built-in ones, then those of installed packages and of config folders."""
     return list(dict.fromkeys([*_known(), *names()]))
+
+
+def all_suites(report: Callable[[str], None] = lambda _: None) -> list[Suite]:
+    """All suites that can be loaded, built-in ones first; `report` is called with the fault of every other one."""
+    loaded = []
+    for name in suite_names():
+        try:
+            loaded.append(suite(name))
+        except ConfigError as e:
+            report(str(e))
+    return loaded
 
 
 def suite(name: str) -> Suite:

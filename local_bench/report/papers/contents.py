@@ -1,14 +1,13 @@
 """The tables and figures of the four papers, and how those of a suite are found. ICE-Bench's are its supplement's."""
 
 import re
-from contextlib import suppress
 from functools import partial
 
-from local_bench.core.errors import ConfigError, UserError
+from local_bench.core.errors import UserError
 from local_bench.core.messages import hint
 from local_bench.core.packages import load_object
 from local_bench.report.papers.entry import Entry, Kind
-from local_bench.suites.registry import suite, suite_names
+from local_bench.suites.registry import all_suites, suite, suite_names
 
 _PEOPLE = ("people",)
 _LITERATURE = "it compares the benchmark with others by their publications, and contains nothing that a run measures"
@@ -186,17 +185,15 @@ _NAME = re.compile(r"(?P<kind>t|tab|table|f|fig|figure)?[-. ]*(?P<number>\d{1,2}
 
 def papers() -> list[str]:
     """The suites whose papers have tables or figures here."""
-    names = []
-    for name in suite_names():
-        with suppress(ConfigError):  # of a package that cannot be loaded, which `suites list` says
-            names += [name] if suite(name).paper and suite(name).layout in (None, name) else []
-    return names
+    return [entry.name for entry in all_suites() if entry.paper and entry.layout in (None, entry.name)]
 
 
 def entries(paper: str) -> list[Entry]:
     """The paper's tables, then its figures. UserError for an unknown paper, ConfigError if a package's cannot be
     loaded."""
     if paper not in papers():
+        if paper in suite_names():
+            suite(paper)  # a package's suite that cannot be loaded
         suggestion = hint(paper, papers(), f"available: {', '.join(papers())}")
         raise UserError(f"unknown paper {paper!r}: {suggestion}")
     return list(load_object(suite(paper).paper, f"the tables of {paper}"))
