@@ -138,7 +138,7 @@ def test_the_composite_needs_every_score_that_applies():
 def test_acceptance_by_score():
     found = acceptance_by_score(table([[0, 0, 0], [5, 5, 5], [4, 4, 4.5], [1, 1, GAP]]), [0, 1, 0, 1], bins=5)
     assert [(b.low, b.n, b.rate) for b in found] == [
-        *((0, 1, 0), (1, 0, None), (2, 0, None), (3, 0, None), (4, 2, 0.5)),
+        *((0, 1, 0), (1, 0, None), (2, 0, None), (3, 0, None), (4, 2, 0.5))
     ]
     alone = acceptance_by_score(table([[0, 2, 0], [5, 2, 5]]), [0, 1], "clarity", bins=5)
     assert [(b.n, b.rate) for b in alone] == [(0, None), (0, None), (2, 0.5), (0, None), (0, None)]

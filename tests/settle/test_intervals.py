@@ -8,14 +8,7 @@ import pytest
 from scipy import stats
 
 from local_bench.settle.bootstrap import percentile
-from local_bench.settle.intervals import (
-    kish,
-    mean_interval,
-    rate_interval,
-    ratio_and_error,
-    share_interval,
-    wilson,
-)
+from local_bench.settle.intervals import kish, mean_interval, rate_interval, ratio_and_error, share_interval, wilson
 from scripts.bench_coverage import orders, within
 
 

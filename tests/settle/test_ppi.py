@@ -163,12 +163,9 @@ def test_unbiased_and_covered_for_any_judge(over, judge_is):
     errors, covered = [], []
     for _ in range(1000):
         tasks, labels, judge = world(rng)
-        word = {
-            "good": judge,
-            "biased": np.minimum(1, judge + 0.3),
-            "noise": rng.random(N),
-            "against": 1 - judge,
-        }[judge_is]
+        word = {"good": judge, "biased": np.minimum(1, judge + 0.3), "noise": rng.random(N), "against": 1 - judge}[
+            judge_is
+        ]
         truth = labels.mean() if over == "these orders" else 0.5
         found = prediction_powered(tasks, word, some(rng, labels, 60), over=over)
         errors.append(found.estimate - truth)

@@ -97,10 +97,7 @@ def test_all_idea_categories(shared, table):
 
 @pytest.mark.parametrize(
     ("table", "subtasks", "column", "erratum"),
-    [
-        ("table3_t2i", (8, 9, 10), "T2I_human", {"SD3": 49.26}),
-        ("table4_i2i", (7, 12), "I2I_human", {"OmniGen": 22.22}),
-    ],
+    [("table3_t2i", (8, 9, 10), "T2I_human", {"SD3": 49.26}), ("table4_i2i", (7, 12), "I2I_human", {"OmniGen": 22.22})],
 )
 def test_people_of_table_8_are_those_of_tables_3_and_4(shared, table, subtasks, column, erratum):
     """`erratum`: what follows from the subtasks where another number is printed."""
