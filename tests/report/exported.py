@@ -58,7 +58,7 @@ def _plain(value: Any, column: str, path: Path) -> Any:
     if column in LISTS:
         return json.loads(value.removeprefix("'"))
     if column == "image":
-        return Path(value).name
+        return str(path / value)
     if isinstance(value, str) and value in ("True", "False", "true", "false"):
         return value.lower() == "true"
     if isinstance(value, str):

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.settlement import accounting
 from local_bench.report.sections import sections
@@ -66,7 +68,16 @@ def texts(value: Any) -> list[str]:
     return [text for one in value for text in texts(one)] if isinstance(value, list) else [str(value)]
 
 
-def report(path: Path) -> Report:
+def change(path: Path, *statements: str) -> Path:
     with RunDir.open(path) as run:
+        for statement in statements:
+            run.store.write(statement)
+    return path
+
+
+def report(path: Path) -> Report:
+    """Without its figures: those are drawn for the tests of the site and of the figures."""
+    with RunDir.open(path) as run, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("local_bench.report.site.build.write_figures", lambda *_: [])
         assert write_report(run) == path / "report" / "index.html"
     return Report(path / "report")
