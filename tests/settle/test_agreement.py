@@ -89,13 +89,6 @@ def test_kappa_is_that_of_scikit_learn(seed):
     assert cohen_kappa(first, second).value == pytest.approx(cohen_kappa_score(first, second), abs=1e-12)
 
 
-def test_kappa_by_hand():
-    """20 both yes, 5 and 10 split, 15 both no: 0.7 observed, 0.5 expected by chance."""
-    first = [1] * 25 + [0] * 25
-    second = [1] * 20 + [0] * 5 + [1] * 10 + [0] * 15
-    assert cohen_kappa(first, second).value == pytest.approx(0.4)
-
-
 def test_kappa_omits_unscored_units_and_is_none_where_undefined():
     found = cohen_kappa([1, 0, None, 1, 0], [1, 0, 1, None, 0])
     assert (found.value, found.n, found.n_unscored) == (1, 3, 2)
@@ -232,20 +225,6 @@ def test_the_interval_of_kappa_is_that_of_the_rate_over_tasks():
     )
     one_task = cohen_kappa(first, second, [0] * 60)
     assert (one_task.low, one_task.high) == (None, None)
-
-
-def test_the_tables_of_servimage_s_appendix_h():
-    """Table 10: each dimension's decisions, judge and people; table 11: each dimension's ranking of the models."""
-    judge = {"brf": [True, True, False, None], "veq": [True, False, False, True]}
-    people = {"brf": [True, False, False, True], "veq": [True, False, True, True]}
-    rates = {dimension: agreement_rate(judge[dimension], people[dimension], range(4)) for dimension in judge}
-    assert {d: (round(r.value, 3), r.n, r.n_unscored) for d, r in rates.items()} == {
-        "brf": (0.667, 3, 1),
-        "veq": (0.75, 4, 0),
-    }
-    scores = {"one": [4.1, 3.2, 2.2, 3.9], "other": [4.5, 3.9, 1.0, 3.8]}
-    assert spearman(scores["one"], scores["other"]).value == pytest.approx(0.8)
-    assert top_k_overlap(scores["one"], scores["other"], 2).value == 0.5
 
 
 def test_the_mean_difference_and_its_interval_over_tasks():
