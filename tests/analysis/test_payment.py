@@ -15,16 +15,14 @@ from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.models import loads
 from tests.analysis.simulated import config, draw, judged
-from tests.cli.test_labels import MODEL, N, line, run, truth  # noqa: F401
+from tests.cli.test_labels import MODEL, N, labels_of, line, run, truth  # noqa: F401
 from tests.suites.benchmarks import layouts
 
 
 @pytest.fixture
 def people(run: Path, tmp_path: Path) -> Path:  # noqa: F811
     """Labels on the first hundred orders."""
-    path = tmp_path / "people.jsonl"
-    path.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(run).items())[:100]))
-    return path
+    return labels_of(run, tmp_path / "people.jsonl", 100)
 
 
 def test_payment_is_explained_and_predicted(run, people):  # noqa: F811

@@ -12,7 +12,7 @@ import pytest
 from local_bench.analysis.official import export
 from local_bench.analysis.payment import predicted
 from local_bench.runs.rundir import RunDir
-from tests.cli.test_labels import N, line, truth
+from tests.cli.test_labels import N, labels_of
 from tests.cli.test_labels import run as labelled  # noqa: F401
 from tests.report.conftest import GAMMA, make_run  # noqa: F401
 
@@ -250,8 +250,7 @@ def test_table_11_needs_two_judges(runs, reproduce):
 
 
 def test_table_9_settles_what_the_predictor_expects(labelled, reproduce, tmp_path):  # noqa: F811
-    people = tmp_path / "people.jsonl"
-    people.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(labelled).items())[:100]))
+    people = labels_of(labelled, tmp_path / "people.jsonl", 100)
     (row,) = reproduce("servimage", "table-9", labelled, "--people", people)["rows"]
     with RunDir.open(labelled) as run:
         of_work = {
