@@ -109,14 +109,6 @@ def test_plan_reports_the_requirements_of_a_run(cli, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_measure_takes_any_folder(cli, tmp_path):
-    Image.effect_noise((64, 64), 80).convert("RGB").save(tmp_path / "a.png")
-    (tmp_path / "b.jpg").write_bytes(b"no image")
-    found = json.loads(cli("measure", ".", "--metrics", "entropy,piqe", "--json").stdout)
-    assert found["images"]["a.png"]["entropy"]["value"] > 5
-    assert found["images"]["b.jpg"]["piqe"]["value"] is None
-    assert "not a readable" in found["images"]["b.jpg"]["piqe"]["unscored"]
-    assert found["metrics"]["piqe"]["higher_is_better"] is False
 
 
 def test_lists_and_doctor(cli):

@@ -90,10 +90,22 @@ def test_a_mask_is_read_as_in_a_run(lab, monkeypatch, capsys):
 
 def test_files_that_belong_to_no_image_are_named(lab, monkeypatch, capsys):
     monkeypatch.chdir(lab)
-    for name in ("made/d.bmp", "made/notes.txt", "sources/other.png", "masks/deep.png", "made/.thumb.png"):
+    for name in (
+        "made/d.bmp",
+        "made/notes.txt",
+        "sources/other.png",
+        "masks/deep.png",
+        "made/.thumb.png",
+        "made/e.jpg",
+    ):
         noise(5).save(name) if name.endswith(("bmp", "png")) else (lab / name).write_text("x")
-    assert main(["measure", "made", "--metrics", "l1_raw", "--sources", "sources", "--masks", "masks", "--json"]) == 0
+    command = ["measure", "made", "--metrics", "l1_raw,piqe", "--sources", "sources", "--masks", "masks", "--json"]
+    assert main(command) == 0
     captured = capsys.readouterr()
+    measured = json.loads(captured.out)
+    assert measured["images"]["e.jpg"]["piqe"]["value"] is None
+    assert "not a readable" in measured["images"]["e.jpg"]["piqe"]["unscored"]
+    assert measured["metrics"]["piqe"]["higher_is_better"] is False
     assert "2 files in made are not used: d.bmp, notes.txt" in captured.err
     assert "1 file in sources is not used: other.png" in captured.err
     assert "1 file in masks is not used: deep.png" in captured.err

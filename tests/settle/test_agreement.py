@@ -98,16 +98,6 @@ def test_kappa_omits_unscored_units_and_is_none_where_undefined():
     assert cohen_kappa([1, 1, 1, 1], [1, 1, 1, 0]).value == pytest.approx(0)
 
 
-def test_the_rate_is_of_units_that_both_rated():
-    found = agreement_rate([True, False, None, True, True], [True, True, True, None, True], "aabbc")
-    assert found.value == 2 / 3
-    assert (found.n, found.n_unscored) == (3, 2)
-    assert (found.low, found.high) == rate_interval([1, 1], [2, 1]), "of the tasks a and c"
-    assert agreement_rate(["A", "tie"], ["A", "B"], "ab").value == 0.5
-    assert agreement_rate([None], [True], "a").value is None
-    assert agreement_rate([None], [True], "a").n_unscored == 1
-
-
 def test_lists_of_different_lengths_are_refused():
     for figure in (cohen_kappa, spearman):
         with pytest.raises(ValueError, match="zip"):

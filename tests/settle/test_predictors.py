@@ -11,7 +11,7 @@ from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.intervals import share_interval
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import fit_calibration, fit_concepts, fit_rule
-from local_bench.settle.predictors.models import ConceptModel, Layout, Linear, Platt, Rule, dumps, loads
+from local_bench.settle.predictors.models import ConceptModel, Layout, Linear, Platt, Rule, loads
 from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, Probabilities, RealisedRevenue
 
 CATEGORIES = ("Digital", "Portrait", "Product")
@@ -91,17 +91,6 @@ def test_fifty_labels_are_better_than_chance():
         assert fit_concepts(table, labels).quality.auc > 0.6
 
 
-def test_read_back_to_the_last_bit(fitted):
-    table, _ = world(40, seed=3)
-    text = dumps(fitted.predictor)
-    again = loads(text)
-    assert again == fitted.predictor
-    assert dumps(again) == text
-    assert (again.probabilities(table).values == fitted.predictor.probabilities(table).values).all()
-    rule = Rule({"brf": 3.5}, 0.1, 0.7)
-    assert loads(dumps(rule)) == rule
-
-
 def test_an_image_s_probability_is_independent_of_other_images(fitted):
     table, _ = world(30, seed=4)
     together = fitted.predictor.probabilities(table).values
@@ -169,18 +158,6 @@ def test_the_interval_of_an_expected_revenue_covers_that_of_such_orders():
         low, high = Probabilities(values).expected_revenue(price, tasks).interval_micro_usd
         covered += low <= share * price.sum() <= high
     assert covered / 400 >= 0.95 - 3 * 0.011
-
-
-def test_expected_and_realised_revenue_are_separate_types():
-    """No field, no question and no sum that both could answer."""
-    expected, realised = ExpectedRevenue(1, 1, 1, 0), RealisedRevenue(1, 1, 1, 0)
-    assert expected != realised
-    shared = set(ExpectedRevenue.__dataclass_fields__) & set(RealisedRevenue.__dataclass_fields__)
-    assert shared == {"n", "n_unscored"}
-    assert not hasattr(Decisions, "expected_revenue")
-    assert not hasattr(Probabilities, "realised_revenue")
-    with pytest.raises(TypeError):
-        expected + realised
 
 
 def test_money_of_decisions_is_exact_beyond_floats():

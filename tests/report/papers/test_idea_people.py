@@ -219,15 +219,6 @@ def test_an_answer_about_a_set_is_not_about_another_set_with_an_equal_image(run)
     ]
 
 
-def test_a_sampled_image_of_a_set_is_shown_with_the_whole_set(run, tmp_path):
-    line = {"model": "one", "task_id": "pair_0001", "deliverable": 2, "probability": 0.5, "overall": None}
-    (tmp_path / "ask.jsonl").write_text(json.dumps(line) + "\n")
-    with RunDir.open(run) as opened:
-        (item,) = annotation_work([opened], load_protocol("points"), tmp_path / "ask.jsonl").items
-        (single,) = annotation_work([opened], load_protocol("accept"), tmp_path / "ask.jsonl").items
-    assert [one.deliverable for one in item.images] == [1, 2]
-    assert [one.deliverable for one in single.images] == [2]
-    assert item.sampled == single.sampled == (("one", 2, 0.5),)
 
 
 def test_without_eval_json_the_judges_questions_name_the_images_of_their_collage(tmp_path):
