@@ -1,5 +1,4 @@
 import itertools
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,7 @@ from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.intervals import share_interval
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import fit_calibration, fit_concepts, fit_rule
-from local_bench.settle.predictors.models import ConceptModel, Layout, Linear, Platt, Rule, loads
+from local_bench.settle.predictors.models import Platt, Rule
 from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, Probabilities, RealisedRevenue
 
 CATEGORIES = ("Digital", "Portrait", "Product")
@@ -195,38 +194,3 @@ def test_other_scores_than_those_of_training_are_an_error(fitted):
 def test_an_unseen_category_has_no_column(fitted):
     table = replace(world(2)[0], categories=("Music",) * 6)
     assert not np.isnan(fitted.predictor.probabilities(table).values).any()
-
-
-MODEL = {
-    "kind": "concepts",
-    "cut": 0.5,
-    "layout": {"names": ["brf"], "held": [1.0], "categories": []},
-    "model": {"kind": "linear", "intercept": 0.5, "coefficients": [1.0, 0.0, 0.25]},
-    "calibration": {"kind": "platt", "slope": 1.0, "intercept": 0.0},
-}
-
-
-def test_a_hand_written_predictor():
-    found = loads(json.dumps(MODEL))
-    assert found == ConceptModel(Layout(("brf",), (1.0,), ()), Linear(0.5, (1.0, 0.0, 0.25)), Platt(1.0, 0.0))
-    assert found.model.log_odds(np.array([[3.0, 4.0, 2.0]])).tolist() == [4.0]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "not a predictor"),
-        ("[]", "not a predictor"),
-        ('{"kind": "oracle"}', "oracle"),
-        ("[" * 100_000, "not a predictor"),
-        ('{"kind": "rule", "thresholds": {"brf": NaN}}', "NaN"),
-        (json.dumps(MODEL | {"cut": "0.5"}), "cut"),
-        (json.dumps(MODEL | {"model": {"kind": "linear", "intercept": 0.0, "coefficients": [1.0]}}), "reads 1 columns"),
-        (json.dumps(MODEL | {"model": {"kind": "trees", "baseline": 0.0, "trees": []}}), "model"),
-        (json.dumps(MODEL | {"model": MODEL["model"] | {"coefficients": [1.0] * 4}}), "reads 4 columns"),
-    ],
-)
-def test_an_invalid_predictor_file_is_an_error(text, message):
-    with pytest.raises(UserError, match=message) as caught:
-        loads(text)
-    assert "\n" not in str(caught.value)
