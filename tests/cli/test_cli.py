@@ -4,7 +4,6 @@ import json
 import time
 
 import pytest
-from PIL import Image
 
 from local_bench.cli.main import SECTIONS
 from local_bench.cli.main import cli as group
@@ -107,8 +106,6 @@ def test_plan_reports_the_requirements_of_a_run(cli, tmp_path):
     assert plan["models"][0]["n_batches"] == 10
     assert plan["judge"]["n_questions"] == 2 * 167
     assert not (tmp_path / "runs").exists()
-
-
 
 
 def test_lists_and_doctor(cli):

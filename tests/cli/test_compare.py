@@ -1,8 +1,6 @@
 """`compare`: two runs written by hand, whose every figure can be reckoned."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,16 +12,13 @@ from tests.report.conftest import GAMMA, Writer, order
 
 YES, NO, OPEN = True, False, None
 ORDERS = {"t1": (35_000_000, 1), "t2": (100_000_000, 2), "t3": (10_000_000, 1)}
-Make = Callable[..., Path]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
+def make(tmp_path):
     """A run of models -> order -> decisions; an image's brf is 4, 2, or unscored, as it is decided."""
 
-    def run(
-        name: str, decisions_of: dict[str, dict[str, list[bool | None]]], prices=None, judge: str = GAMMA, **config
-    ) -> Path:
+    def run(name, decisions_of, prices=None, judge=GAMMA, **config):
         path = tmp_path / name
         models = [ModelConfig(card=model) for model in decisions_of]
         settings = RunConfig(name=name, models=models, judge=JudgeConfig(card="gamma"), metrics=[], **config)
@@ -48,7 +43,7 @@ def make(tmp_path: Path) -> Make:
     return run
 
 
-def compared(a: Path, b: Path, **how):
+def compared(a, b, **how):
     with RunDir.open(a) as first, RunDir.open(b) as second:
         return compare(first, second, **how)
 

@@ -8,10 +8,8 @@ import shutil
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 import yaml
@@ -33,20 +31,20 @@ SHIPPED = yaml.safe_load((ROOT / "configs/datasets.yaml").read_text())["datasets
 class Web:
     """Serves bytes by path, as GitHub does its archives and another host its images."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.served: dict[str, bytes] = {}
         self.requests: list[str] = []
         web = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+            def do_GET(self):
                 web.requests.append(self.path)
                 data = web.served.get(self.path)
                 self.send_response(404 if data is None else 200)
                 self.end_headers()
                 self.wfile.write(data or b"")  # without a length, as GitHub's archives come
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, *_):
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -60,7 +58,7 @@ class Ended:
     out: str
     err: str
 
-    def refused(self, *messages: str) -> None:
+    def refused(self, *messages):
         assert (self.status, self.out) == (2, "")
         sentence = self.err.splitlines()[-1]
         for message in messages:
@@ -70,29 +68,29 @@ class Ended:
 class Lab:
     """A machine with its own datasets.yaml, whose sources are on loopback."""
 
-    def __init__(self, place: Path, web: Web, hub: Hub, run: Callable[..., Ended]) -> None:
+    def __init__(self, place, web, hub, run):
         self.place, self.web, self.hub, self.run = place, web, hub, run
         self.entries = json.loads(json.dumps(SHIPPED))
         self.out = place / "out"
 
-    def fetch(self, name: str, *options: str) -> Ended:
+    def fetch(self, name, *options):
         (self.place / "configs/datasets.yaml").write_text(yaml.safe_dump({"datasets": self.entries}))
         return self.run("suites", "fetch", name, "--out", str(self.out), *options)
 
-    def archive(self, name: str, files: Path | bytes) -> None:
+    def archive(self, name, files):
         """Serves a folder as the repository's archive; its entry gets this address and the two tasks of the layout."""
         source = self.entries[name]["source"]
         source |= {"host": self.web.url, "revision": COMMIT}
         data = files if isinstance(files, bytes) else tar_of(files)
         self.web.served[f"/{source['repo']}/archive/{COMMIT}.tar.gz"] = data
 
-    def left(self) -> list[str]:
+    def left(self):
         """What is in the folder's place: itself and temporary ones."""
         return sorted(p.name for p in self.place.iterdir() if p.name not in ("configs", "cache", "hf", "served"))
 
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch, capsys) -> Iterator[Lab]:
+def lab(tmp_path, monkeypatch, capsys):
     web, hub = Web(), Hub({})
     shutil.copytree(ROOT / "configs", tmp_path / "configs", ignore=shutil.ignore_patterns("models", "runs"))
     for name in environment.variables():
@@ -110,7 +108,7 @@ def lab(tmp_path, monkeypatch, capsys) -> Iterator[Lab]:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
 
-        def run(*arguments: str) -> Ended:
+        def run(*arguments):
             status = command_line.main(list(arguments))
             captured = capsys.readouterr()
             return Ended(status, captured.out, captured.err)
@@ -120,7 +118,7 @@ def lab(tmp_path, monkeypatch, capsys) -> Iterator[Lab]:
     web.server.server_close()
 
 
-def tar_of(folder: Path, *extra: tarfile.TarInfo) -> bytes:
+def tar_of(folder, *extra):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         tar.add(folder, "Repo-commit")
@@ -129,7 +127,7 @@ def tar_of(folder: Path, *extra: tarfile.TarInfo) -> bytes:
     return buffer.getvalue()
 
 
-def member(name: str, size: int = 1, **fields: object) -> tarfile.TarInfo:
+def member(name, size=1, **fields):
     info = tarfile.TarInfo(name)
     info.size = size
     for field, value in fields.items():
@@ -137,7 +135,7 @@ def member(name: str, size: int = 1, **fields: object) -> tarfile.TarInfo:
     return info
 
 
-def servimage(lab: Lab) -> Path:
+def servimage(lab):
     """The repository with two orders, a link and a script outside of its data."""
     root = lab.place / "served/servimage"
     layouts.servimage(root / "ServImage_Bench")
@@ -254,7 +252,7 @@ def test_an_unavailable_archive_is_an_error(lab, monkeypatch):
     assert lab.left() == []
 
 
-def _full(*_: object) -> str:
+def _full(*_):
     raise OSError(28, "No space left on device")
 
 
@@ -287,7 +285,7 @@ def test_a_dry_run_downloads_nothing(lab):
     assert lab.left() == []
 
 
-def hype(lab: Lab) -> None:
+def hype(lab):
     """The list in the repository, its images elsewhere."""
     root, images = lab.place / "served/hype", lab.place / "served/pictures"
     (root / "src/tasks").mkdir(parents=True)
@@ -333,7 +331,7 @@ def test_a_list_that_names_no_images_is_refused(lab, text, message):
     assert lab.left() == []
 
 
-def on_hub(lab: Lab, name: str) -> Path:
+def on_hub(lab, name):
     """The folder of the dataset repository of an entry."""
     source = lab.entries[name]["source"]
     folder = lab.place / "served" / name
@@ -398,7 +396,7 @@ def test_ice_bench_is_unpacked_and_the_commit_that_main_is_at_is_pinned_in_the_r
     assert not [path for path in lab.hub.requests if path.endswith("models.zip")]
 
 
-def ice(lab: Lab, folder: Path, *extra: tuple[zipfile.ZipInfo, bytes]) -> None:
+def ice(lab, folder, *extra):
     """dataset.zip as others have read it: `data/` at its top, images by their paths from there."""
     unpacked = lab.place / "served/unzipped"
     file = layouts.ice(unpacked / "data")
@@ -416,7 +414,7 @@ def ice(lab: Lab, folder: Path, *extra: tuple[zipfile.ZipInfo, bytes]) -> None:
             zipped.writestr(info, data)
 
 
-def _zip_link() -> zipfile.ZipInfo:
+def _zip_link():
     info = zipfile.ZipInfo("data/link.png")
     info.create_system, info.external_attr = 3, 0o120777 << 16
     return info

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 
@@ -69,16 +68,12 @@ def stable_diffusion(folder):
         vocab_size=len(tokenizer), hidden_size=width, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
     )
     parts = {"unet": unet, "vae": vae, "tokenizer": tokenizer, "text_encoder": CLIPTextModel(text)}
-    StableDiffusionPipeline(
-        **parts,
-        scheduler=DDIMScheduler(steps_offset=1, clip_sample=False),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    ).save_pretrained(folder)
+    parts |= {"scheduler": DDIMScheduler(steps_offset=1, clip_sample=False)}
+    none = {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
+    StableDiffusionPipeline(**parts, **none).save_pretrained(folder)
 
 
-def adapter(folder, prefix="transformer."):
+def adapter(folder):
     """A LoRA for the small FLUX, made by PEFT and saved by diffusers."""
     from diffusers import FluxPipeline
     from diffusers.training_utils import cast_training_params
@@ -243,13 +238,13 @@ def test_an_adapter_is_fused_as_by_the_library(lab, monkeypatch):
     assert all(".to_q." in name or ".to_v." in name for name in changed)
     library.load_lora_weights(resolve_parts(described)["style"], adapter_name="style")
     library.set_adapters(["style"], [0.8])
+    sizes = ours.transformer.config
     inputs = {
-        "hidden_states": torch.ones(1, 4, 16), "timestep": torch.ones(1), "img_ids": torch.zeros(4, 3),
-        "txt_ids": torch.zeros(2, 3), "guidance": torch.ones(1),
-        "pooled_projections": torch.ones(1, ours.transformer.config.pooled_projection_dim),
-        "encoder_hidden_states": torch.ones(1, 2, ours.transformer.config.joint_attention_dim),
+        "hidden_states": torch.ones(1, 4, sizes.in_channels), "timestep": torch.ones(1), "guidance": torch.ones(1),
+        "img_ids": torch.zeros(4, 3), "txt_ids": torch.zeros(2, 3),
+        "pooled_projections": torch.ones(1, sizes.pooled_projection_dim),
+        "encoder_hidden_states": torch.ones(1, 2, sizes.joint_attention_dim),
     }  # fmt: skip
-    inputs["hidden_states"] = torch.ones(1, 4, ours.transformer.config.in_channels)
     with torch.inference_mode():
         fused, apart = (pipe.transformer(**inputs).sample for pipe in (ours, library))
     assert torch.allclose(fused, apart, atol=1e-5)
@@ -264,10 +259,7 @@ CARD = "name: {name}\nextends: {extends}\ntitle: t\n"
         (CARD.format(name="x", extends="no-such") + "lora: {}\n", "extends: unknown card 'no-such'"),
         (CARD.format(name="x", extends="x"), "extends: 'x' is extended by this card and extends it"),
         (CARD.format(name="x", extends="tiny-flux") + "lora: {style: 1.0}\n", "lora: 'style' is not in parts"),
-        (
-            CARD.format(name="x", extends="tiny-flux") + "source: {build: 'os:system'}\n",
-            "only built-in cards can have `build` and `gather`",
-        ),
+        (CARD.format(name="x", extends="tiny-flux") + "source: {build: 'os:system'}\n", "only built-in cards can have"),
         (CARD.format(name="x", extends="tiny-flux") + "sampler: {heigth: 64}\n", "line 4: there is no key"),
     ],
 )
@@ -294,24 +286,22 @@ def test_incompatible_adapters_are_an_error(lab, tmp_path):
     weights = resolve(card("tiny-flux", "generator"))
     (file,) = (lab / "local-bench/adapters/style").glob("*.safetensors")
     good = load_file(file)
-    encoder = good | {"text_encoder.text_model.encoder.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(2, 32)}
     short = {name: weight[:1].clone() if "lora_B" in name else weight for name, weight in good.items()}
     wide = {n: torch.nn.functional.pad(w, (0, 64)) if "lora_A" in n else w for n, w in good.items()}
-    for state, error, sentence in (
-        (encoder, ConfigError, "changes text_encoder"),
-        (short, WeightsError, "is not a LoRA adapter of this model"),
-        (wide, WeightsError, "LoRA|a different number of input channels"),
-        ({"a": torch.ones(1)}, WeightsError, "does not use 1 of the 1 tensors"),
+    (tmp_path / "empty").mkdir()
+    for state, sentence in (
+        (short, "is not a LoRA adapter of this model"),
+        (wide, "LoRA|a different number of input channels"),
+        (None, r"has 0 \.safetensors files"),
     ):
-        folder = Path(tempfile.mkdtemp(dir=tmp_path))
-        save_file(state, folder / "lora.safetensors")
+        if state:
+            save_file(state, tmp_path / "lora.safetensors")
+        folder = tmp_path if state else tmp_path / "empty"
         pipe = FluxPipeline.from_pretrained(weights, text_encoder=None, text_encoder_2=None)
-        with pytest.raises(error, match=sentence):
+        with pytest.raises(WeightsError, match=sentence):
             fuse_adapters(pipe, "transformer", {"style": 1.0}, {"style": folder}, "my-flux")
-    with pytest.raises(WeightsError, match=r"has 0 \.safetensors files"):
-        fuse_adapters(pipe, "transformer", {"style": 1.0}, {"style": tmp_path}, "my-flux")
     with pytest.raises(ConfigError, match="does not support LoRA adapters"):
-        fuse_adapters(object(), "transformer", {"style": 1.0}, {"style": folder}, "my-flux")
+        fuse_adapters(object(), "transformer", {"style": 1.0}, {"style": tmp_path}, "my-flux")
 
 
 def test_folders_given_by_option_come_first_and_shipped_names_stay(lab, tmp_path, monkeypatch, capsys):

@@ -8,9 +8,7 @@ import shutil
 import pytest
 
 from local_bench.analysis.agreement import agreement
-from local_bench.annotation.protocol import load_protocol
 from local_bench.annotation.ratings import load_annotations
-from local_bench.annotation.work import annotation_work
 from local_bench.core.types import Score
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import enter_plan, make_plan
@@ -217,8 +215,6 @@ def test_an_answer_about_a_set_is_not_about_another_set_with_an_equal_image(run)
         *(True, True),
         *(False, False),
     ]
-
-
 
 
 def test_without_eval_json_the_judges_questions_name_the_images_of_their_collage(tmp_path):
