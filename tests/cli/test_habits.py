@@ -106,9 +106,8 @@ judge: {card: tiny-qwen3-vl}
 def test_model_keeps_a_models_settings_or_takes_a_card(tmp_path, names, labels, steps):
     (tmp_path / "x.yaml").write_text(CONFIG)
     loaded = load_config(tmp_path / "x.yaml", tuple(f"--model={name}" for name in names))
-    assert [(model.label, model.num_inference_steps) for model in loaded.models] == list(
-        zip(labels, steps, strict=True)
-    )
+    of_model = {model.label: model.num_inference_steps for model in loaded.models}
+    assert (list(of_model), list(of_model.values())) == (labels, steps)
 
 
 def test_shortcuts_are_settings_and_set_comes_last(tmp_path, capsys):

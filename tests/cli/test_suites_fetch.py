@@ -158,6 +158,10 @@ def test_every_suite_with_a_path_has_an_entry_with_a_full_commit():
 
 def test_servimage_is_fetched_from_the_archive_of_its_commit(lab):
     root = servimage(lab)
+    planned = lab.fetch("servimage", "--dry-run", "--json")
+    data = json.loads(planned.out)
+    assert (planned.status, data["bytes"], data["revision"]) == (0, 1000, COMMIT)
+    assert (lab.web.requests, lab.left()) == ([], [])
     ended = lab.fetch("servimage", "--json")
     assert ended.status == 0, ended.err
     data = json.loads(ended.out)
@@ -168,11 +172,9 @@ def test_servimage_is_fetched_from_the_archive_of_its_commit(lab):
     assert (record["repo"], record["revision"]) == ("FengxianJi/ServImage", COMMIT)
     unpacked = [p for p in root.rglob("*") if p.is_file() and p.suffix in (".json", ".png") and not p.is_symlink()]
     assert record["files"] == {
-        p.relative_to(root).as_posix(): {
-            "bytes": p.stat().st_size,
-            "sha256": hashlib.sha256(p.read_bytes()).hexdigest(),
-        }
+        p.relative_to(root).as_posix(): {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for p in unpacked
+        for data in [p.read_bytes()]
     }
     assert lab.left() == ["out"]
 
@@ -228,15 +230,11 @@ def test_a_hostile_damaged_or_too_large_archive_leaves_nothing(lab, hostile, mes
     assert lab.left() == []
 
 
-def test_an_archive_without_the_folder_is_refused(lab):
+def test_an_unavailable_archive_is_an_error(lab, monkeypatch):
     root = servimage(lab)
     shutil.rmtree(root / "ServImage_Bench")
     lab.archive("servimage", root)
     lab.fetch("servimage").refused("has no files in ServImage_Bench")
-
-
-def test_an_unavailable_archive_is_an_error(lab, monkeypatch):
-    servimage(lab)
     again = f"`local-bench suites fetch servimage --out {lab.out}`"
     lab.fetch("servimage", "--revision", "main").refused("is not a full commit", again[:-1])
     lab.fetch("servimage", "--revision", commit_of("none")).refused("returned HTTP 404", again)
@@ -258,14 +256,13 @@ def _full(*_):
 
 def test_files_that_the_suite_does_not_read_completely_exit_with_1(lab):
     servimage(lab)
-    lab.entries["servimage"]["tasks"] = 3
-    ended = lab.fetch("servimage", "--json")
-    assert (ended.status, json.loads(ended.out)["complete"]) == (1, False)
-    assert "2 tasks were found, but this benchmark has 3" in ended.err
-    lab.entries["servimage"] |= {"tasks": 2, "files": 5}
-    ended = lab.fetch("servimage", "--json")
-    assert (ended.status, json.loads(ended.out)["complete"]) == (1, False)
-    assert "4 files were downloaded, but this commit has 5" in ended.err
+    for entry, sentence in (
+        ({"tasks": 3, "files": 4}, "2 tasks were found, but this benchmark has 3"),
+        ({"tasks": 2, "files": 5}, "4 files were downloaded, but this commit has 5"),
+    ):
+        lab.entries["servimage"] |= entry
+        ended = lab.fetch("servimage", "--json")
+        assert (ended.status, json.loads(ended.out)["complete"], sentence in ended.err) == (1, False, True)
     shutil.rmtree(lab.out)
     root = lab.place / "served/servimage"
     (root / "ServImage_Bench/C-Digital/Digital.json").write_text("[]")
@@ -274,15 +271,6 @@ def test_files_that_the_suite_does_not_read_completely_exit_with_1(lab):
     ended = lab.fetch("servimage", "--json")
     assert (ended.status, json.loads(ended.out)["n_tasks"]) == (1, 0)
     assert "Portrait.json, line 1" in ended.err
-
-
-def test_a_dry_run_downloads_nothing(lab):
-    servimage(lab)
-    ended = lab.fetch("servimage", "--dry-run", "--json")
-    data = json.loads(ended.out)
-    assert (ended.status, data["bytes"], data["revision"]) == (0, 1000, COMMIT)
-    assert not lab.web.requests
-    assert lab.left() == []
 
 
 def hype(lab):
@@ -365,15 +353,9 @@ def test_the_command_itself_uses_the_network(lab, cli_process):
     lab.entries["idea-bench"]["tasks"] = 3
     assert lab.fetch("idea-bench", "--dry-run").status == 0  # writes the entries
     place = {name: str(lab.place / name) for name in ("configs", "cache", "hf", "out")}
-    ended = cli_process(
-        *("suites", "fetch", "idea-bench", "--out", place["out"], "--json"),
-        HF_ENDPOINT=lab.hub.url,
-        HF_HOME=place["hf"],
-        HF_HUB_OFFLINE="1",
-        LOCAL_BENCH_CACHE=place["cache"],
-        LOCAL_BENCH_CONFIGS=place["configs"],
-        NO_PROXY="127.0.0.1,localhost",
-    )
+    env = {"HF_ENDPOINT": lab.hub.url, "HF_HOME": place["hf"], "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1,localhost"}
+    env |= {"LOCAL_BENCH_CACHE": place["cache"], "LOCAL_BENCH_CONFIGS": place["configs"]}
+    ended = cli_process("suites", "fetch", "idea-bench", "--out", place["out"], "--json", **env)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["complete"]
 
@@ -444,13 +426,7 @@ def test_a_missing_repository_is_an_error(lab):
     assert lab.left() == []
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        *(("a/b.JSON", True), ("x.webp", True), ("LICENSE", True), ("LICENSE-DATA", True), ("a.parquet", True)),
-        *(("a.py", False), ("a.pkl", False), ("LICENSE.py", False), (".DS_Store", False), ("a/.b/c.png", False)),
-        *(("__MACOSX/a.png", False), ("model.safetensors", False), ("a", False)),
-    ],
-)
-def test_only_data_is_unpacked(name, expected):
-    assert is_data(name) == expected
+def test_only_data_is_unpacked():
+    data = ["a/b.JSON", "x.webp", "LICENSE", "LICENSE-DATA", "a.parquet"]
+    others = ["a.py", "a.pkl", "LICENSE.py", ".DS_Store", "a/.b/c.png", "__MACOSX/a.png", "model.safetensors", "a"]
+    assert [name for name in data + others if is_data(name)] == data

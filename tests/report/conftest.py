@@ -60,7 +60,15 @@ class Writer:
         colour = tuple(int(work_id[i : i + 2], 16) for i in (0, 2, 4))
         sha = store_image(self.run.images, Image.new("RGB", (320, 240), colour)) if done else None
         made_here = (4, json.dumps({"clip": 3 * deliverable, "t5": 0})) if done and not elsewhere else (None, None)
-        row = (work_id, self.position, task.task_id, deliverable, model, f"{task.title}. {task.brief}", json.dumps(work))
+        row = (
+            work_id,
+            self.position,
+            task.task_id,
+            deliverable,
+            model,
+            f"{task.title}. {task.brief}",
+            json.dumps(work),
+        )
         row += (None, None) if elsewhere else (240, 320)
         row += (state, digest({"work": work_id}) if done else None, sha, reason, *made_here, cost_micro_usd)
         self.write("INSERT INTO candidates VALUES (?, ?, ?, ?, ?, 1, ?, ?, 7, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)

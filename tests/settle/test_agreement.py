@@ -111,12 +111,9 @@ def test_spearman_shares_the_ranks_of_ties(x, y, rho):
     assert spearman(x, y).value == pytest.approx(rho, abs=1e-12)
 
 
-def test_spearman_of_a_constant_is_none():
+def test_spearman_of_a_constant_or_too_few_models_is_none():
     assert spearman([1, 1, 1], [1, 2, 3]).value is None
     assert "no ranking" in spearman([1, 2, 3], [5, 5, 5]).undefined
-
-
-def test_spearman_without_enough_models_is_none():
     assert spearman([1], [1]).value is None
     found = spearman([1, None, 3], [None, 2, 3])
     assert (found.value, found.n, found.n_unscored) == (None, 1, 2)
@@ -129,6 +126,10 @@ def test_top_k_shares_models_not_ranks():
     assert top_k_overlap([9, 8, 7, 1], [9, 1, 8, 2], 2).value == 0.5
     found = top_k_overlap([9, 8, 7, 1], [7, 9, 8, 2], 3)
     assert (found.value, found.by_chance) == (1, 0.75)
+    few = top_k_overlap([1, 2, None], [1, 2, 3], 3)
+    assert (few.value, few.n, few.n_unscored) == (None, 2, 1)
+    assert "fewer than 4" in few.undefined
+    assert "fewer than 5" in top_k_overlap([1, 2, 3, 4], [1, 2, 3, 4], 4).undefined
 
 
 def test_a_rank_correlation_has_the_probability_of_chance_and_needs_four_models():
@@ -152,13 +153,6 @@ def test_a_tie_at_the_edge_shares_the_place_in_any_order_of_models():
     assert top_k_overlap(x, x, 2).value == 1
     for order in itertools.permutations(range(4)):
         assert top_k_overlap([x[i] for i in order], [y[i] for i in order], 2).value == 0.75
-
-
-def test_top_k_of_too_few_models_is_none():
-    found = top_k_overlap([1, 2, None], [1, 2, 3], 3)
-    assert (found.value, found.n, found.n_unscored) == (None, 2, 1)
-    assert "fewer than 4" in found.undefined
-    assert "fewer than 5" in top_k_overlap([1, 2, 3, 4], [1, 2, 3, 4], 4).undefined
 
 
 @pytest.mark.parametrize(
@@ -191,9 +185,6 @@ def test_retest_counts_questions_that_never_change():
     assert (found.same.value, found.same.n, found.same.n_unscored) == (2 / 3, 3, 1)
     assert (found.same.low, found.same.high) == rate_interval([1, 1], [1, 2])
     assert found.mean_abs_difference == pytest.approx(2 / 9), "two of nine pairs of answers are one apart"
-
-
-def test_retest_of_nothing_is_none():
     found = agreement.test_retest([[None, 1], [1, None]], "ab")
     assert (found.same.value, found.same.n, found.same.n_unscored) == (None, 0, 2)
     assert found.mean_abs_difference is None

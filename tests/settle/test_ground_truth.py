@@ -23,22 +23,15 @@ ROWS = [
 
 def test_true_and_judged_revenue():
     [row] = audit_revenue(ROWS)
-    dollars = {
-        "judged": row.judged_micro_usd,
-        "faultless": row.faultless_micro_usd,
-        "true": row.true_micro_usd,
-        "too much": row.too_much_micro_usd,
-        "too little": row.too_little_micro_usd,
-        "off": row.off_micro_usd,
-    }
-    assert {name: micro / DOLLAR for name, micro in dollars.items()} == {
+    expected = {
         "judged": 10 + 20 + 80,
         "faultless": 10 + 40 + 80 + 160,
         "true": 10 + 40 + 160,
-        "too much": 20 + 80,
-        "too little": 40 + 160,
+        "too_much": 20 + 80,
+        "too_little": 40 + 160,
         "off": (10 + 20 + 80) - (10 + 40 + 160),
     }
+    assert {name: getattr(row, f"{name}_micro_usd") / DOLLAR for name in expected} == expected
     assert row.off_micro_usd == row.too_much_micro_usd - row.too_little_micro_usd
     assert (row.n, row.n_unknown, row.n_right) == (5, 1, 3)
     assert (row.decided.value, row.decided.n, row.decided.n_unscored) == (1 / 4, 4, 1)

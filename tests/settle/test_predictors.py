@@ -45,8 +45,7 @@ def test_the_rule_of_a_table_is_the_rule_of_single_decisions():
     rule = {"brf": 3.0, "veq": 2.0, "lighting": 1.0}
     choices = [Score("x", 1.0), Score("x", 3.0), Score("x", None, "cut off"), Score("x", None, applies=False), None]
     images = [
-        [replace(score, name=name) for name, score in zip(names, of_image, strict=True) if score]
-        for names in (("brf", "veq", "lighting"),)
+        [replace(score, name=name) for name, score in zip(rule, of_image, strict=True) if score]
         for of_image in itertools.product(choices, repeat=3)
     ]
     table = feature_table(images, ["Digital"] * 125, [1] * 125, ["t"] * 125, ("brf", "veq", "lighting"))
@@ -60,8 +59,7 @@ def test_the_rule_of_a_table_is_the_rule_of_single_decisions():
 
 def test_the_model_beats_the_majority_class_on_unseen_orders(fitted):
     q = fitted.quality
-    assert q.n == 750
-    assert q.n_tasks == 250
+    assert (q.n, q.n_tasks) == (750, 250)
     assert q.accuracy > max(q.base_rate, 1 - q.base_rate) + 0.1
     assert q.auc > 0.8
     assert q.pr_auc > q.base_rate + 0.2
@@ -119,10 +117,8 @@ def test_a_fitted_rule_reports_its_accuracy():
     passed = table.scores[:, 0] >= 2.5
     assert found.predictor.paid_if_accepted == pytest.approx(labels[passed].mean(), abs=0.002)
     assert found.predictor.paid_if_rejected == pytest.approx(labels[~passed].mean(), abs=0.002)
-    assert set(found.predictor.probabilities(table).values) == {
-        found.predictor.paid_if_accepted,
-        found.predictor.paid_if_rejected,
-    }
+    probabilities = {found.predictor.paid_if_accepted, found.predictor.paid_if_rejected}
+    assert set(found.predictor.probabilities(table).values) == probabilities
     assert found.quality.ece < 0.05
     with pytest.raises(UserError, match="without annotations has no probabilities"):
         Rule({"brf": 2.5}).probabilities(table)
