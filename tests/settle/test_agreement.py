@@ -29,14 +29,6 @@ def units(observers):
 
 # Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), part C: four observers, twelve units.
 FOUR_OBSERVERS = ("123321412...", "1233224125.3", ".3332342251.", "12332441251.")
-# 24 units, five judges on a scale of 0 to 5; nobody among the first two gives a 2.
-FIVE_JUDGES = (
-    "510334451300543351104534",
-    "510345451310543051304433",
-    "51.344.513205.3251104.34",
-    "41033.45121.54325.104534",
-    "..0.3.....0...3.........",
-)
 
 
 @pytest.mark.parametrize(("level", "alpha"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
@@ -50,13 +42,6 @@ def test_binary_alpha_is_that_of_krippendorffs_worked_example():
     """The same paper, part A: two observers, ten units, alpha = 0.095."""
     found = krippendorff_alpha(units(("0100000010", "1110010000")))
     assert found.value == pytest.approx(0.095, abs=5e-4)
-
-
-def test_alpha_is_independent_of_the_order_of_judges_and_units():
-    table = units(FIVE_JUDGES)
-    shuffled = random.Random(1).sample([unit[::-1] for unit in table], len(table))
-    for level in LEVELS:
-        assert krippendorff_alpha(shuffled, level).value == pytest.approx(krippendorff_alpha(table, level).value)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +61,6 @@ def test_undefined_alpha_is_none_with_a_reason(table, message):
         assert found.n + found.n_unscored == len(table)
 
 
-def test_alpha_of_full_agreement_is_one_and_of_full_disagreement_below_zero():
-    for level in LEVELS:
-        assert krippendorff_alpha([[0, 0], [5, 5]], level).value == 1
-        assert krippendorff_alpha([[0, 5], [5, 0]], level).value < 0
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_kappa_is_that_of_scikit_learn(seed):
     draw = random.Random(seed)
@@ -96,14 +75,6 @@ def test_kappa_omits_unscored_units_and_is_none_where_undefined():
     assert "the same" in cohen_kappa([1, 1, 1], [1, 1, 1]).undefined
     assert "fewer than two" in cohen_kappa([1, None], [1, 1]).undefined
     assert cohen_kappa([1, 1, 1, 1], [1, 1, 1, 0]).value == pytest.approx(0)
-
-
-def test_lists_of_different_lengths_are_refused():
-    for figure in (cohen_kappa, spearman):
-        with pytest.raises(ValueError, match="zip"):
-            figure([1, 2, 3], [1, 2])
-    with pytest.raises(ValueError, match="zip"):
-        agreement_rate([1, 2, 3], [1, 2, 3], [1, 2])
 
 
 @pytest.mark.parametrize(("x", "y", "rho"), [([1, 2, 2, 4], [1, 3, 2, 4], 0.9486832980505138), ([1, 2], [2, 1], -1)])

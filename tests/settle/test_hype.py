@@ -129,11 +129,3 @@ def test_open_attempts_count_as_not_passed():
     for state in (UNSCORED, MISSING):
         some = np.where((failed == FAIL) & (rng.random(failed.shape) < 0.5), state, failed).astype(np.int8)
         assert found(some) == found(failed)
-
-
-def test_the_order_of_tasks_does_not_matter():
-    outcomes = drawn(np.random.default_rng(3).beta(0.3, 0.5, 60), 10, 3)
-    first = found(outcomes)
-    for seed in range(5):
-        assert found(np.random.default_rng(seed).permutation(outcomes)) == first
-    assert found(outcomes[:, ::-1])["hype_gap"] != first["hype_gap"], "the gap depends on which attempt is the first"
