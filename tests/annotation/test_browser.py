@@ -240,7 +240,7 @@ def test_the_keyboard_alone_completes_a_session(tmp_path):
     assert all(one.given.cannot_tell is None for one in stored)
 
 
-def test_a_digit_gives_that_score(tmp_path):
+def test_a_digit_gives_that_score_and_on_a_phone_only_the_page_scrolls(tmp_path):
     """Key 0 is score 0, key 5 is score 5; `Home` resets the zoom."""
     shop = make_shop(tmp_path / "run", 3, models=MODELS[:1])
 
@@ -257,20 +257,6 @@ def test_a_digit_gives_that_score(tmp_path):
                 await page.evaluate("document.querySelector('article').dataset.seen = 1")
                 await page.keyboard.press("Enter")
                 await next_item(page, None)
-
-    with live_server(shop.path, "scores", {"ann": "annotator"}) as live:
-        asyncio.run(work(live))
-        first, second = live.session.database.answers()
-    for answer, scores in ((first, (0, 1, 2)), (second, (3, 4, 5))):
-        for values in answer.given.values.values():
-            assert values == dict(zip(("brf", "veq", "cns")[: len(values)], scores, strict=False))
-
-
-def test_on_a_phone_only_the_page_scrolls(tmp_path):
-    shop = make_shop(tmp_path / "run", 2, models=MODELS[:1])
-
-    async def work(live):
-        async with chromium() as browser, at_the_page(browser, live.link("ann")) as page:
             for width, height in ((375, 500), (834, 400)):
                 await page.set_viewport_size({"width": width, "height": height})
                 hidden = await page.evaluate(
@@ -281,6 +267,10 @@ def test_on_a_phone_only_the_page_scrolls(tmp_path):
 
     with live_server(shop.path, "scores", {"ann": "annotator"}) as live:
         asyncio.run(work(live))
+        first, second = live.session.database.answers()
+    for answer, scores in ((first, (0, 1, 2)), (second, (3, 4, 5))):
+        for values in answer.given.values.values():
+            assert values == dict(zip(("brf", "veq", "cns")[: len(values)], scores, strict=False))
 
 
 def test_answers_given_without_a_network_are_sent_later(tmp_path):

@@ -59,7 +59,7 @@ def test_table_2_has_the_models_of_both_runs(runs, reproduce, decided):
         assert row["digital_share_pct"] == pytest.approx(float(100 * earned["digital-001"] / F("100.01")))
 
 
-def test_tables_say_of_how_many_orders_and_images_they_are(runs, reproduce, decided):
+def test_tables_say_of_how_many_orders_and_images_they_are_and_have_their_own_notes_alone(runs, reproduce):
     with RunDir.open(runs["servimage"][0]) as run:
         rows = run.store.rows(
             """SELECT model, count(DISTINCT task_id) AS orders, count(*) AS images FROM candidates
@@ -73,13 +73,7 @@ def test_tables_say_of_how_many_orders_and_images_they_are(runs, reproduce, deci
             assert f"decided for {model}: {orders} of 2 orders and {images} of 3 images" in notes
     notes = reproduce("servimage", "table-8", runs["servimage"][0])["notes"]
     assert any(note.startswith("decided for one: Portrait ") and "; Digital " in note for note in notes)
-
-
-def test_a_table_has_the_notes_of_its_own_columns_alone(runs, reproduce):
-    notes = {
-        number: " ".join(reproduce("servimage", f"table-{number}", *runs["servimage"])["notes"])
-        for number in (2, 3, 7, 8)
-    }
+    notes = {n: " ".join(reproduce("servimage", f"table-{n}", *runs["servimage"])["notes"]) for n in (2, 3, 7, 8)}
     assert {number for number, of in notes.items() if "no cost for three" in of} == {7}
     assert {number for number, of in notes.items() if "of the competition" in of} <= {3}
     assert not [number for number, of in notes.items() if "_high" in of]
