@@ -133,7 +133,7 @@ def test_a_lenient_judge_pays_too_much(perfect, tmp_path):
         )
         assert [panel.title for panel in figure.panels] == ["agreement", "bias (points)"]
         written = report(done.path)
-    assert sum(of or 0 for of in written.data["0-candidates-0"]["truth"]) >= n_right
+    assert sum(right or 0 for right in written.data["0-candidates-0"]["truth"]) >= n_right
     assert "truth" in written.sections
 
 

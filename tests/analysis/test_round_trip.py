@@ -43,7 +43,7 @@ def runs(tmp_path_factory):
         path = getattr(layouts, layout)(folder / "data")
         attempts = 3 if name == "hype-edit-1" else 1
         seeds = {"one": seed, "two": seed + 7}
-        made = {label: draw(name, path, folder / label, of, attempts) for label, of in seeds.items()}
+        made = {label: draw(name, path, folder / label, number, attempts) for label, number in seeds.items()}
         judged(folder / "run", config(name, path, made, attempts), seed)
         with RunDir.open(folder / "run") as run:
             files = export(run, name, folder / "out")

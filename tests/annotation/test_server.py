@@ -113,18 +113,18 @@ def test_another_host_name_is_refused(live):
 
 def test_behind_a_proxy_answers_come_from_the_page_of_base(shop_run):
     """Whether the proxy keeps the Host header or writes its own."""
-    base, own = "https://annotate.lab.org", ("127.0.0.1", "Annotate.lab.org")
+    base, hosts = "https://annotate.lab.org", ("127.0.0.1", "Annotate.lab.org")
     origins = (base, "http://annotate.lab.org:81", "null", "https://evil.example")
     with live_server(shop_run.path, "accept", PEOPLE, base=base) as live, Client(live, "ann") as ann:
         assert "Secure" in ann.responses[0].headers["set-cookie"]
         ann.cookies.set(COOKIE, ann.token)  # over http, which the client would not send back
-        for host, origin in product((*own, "evil.example"), origins):
+        for host, origin in product((*hosts, "evil.example"), origins):
             ann.headers.pop("Host", None)
             (item,) = ann.queue()["items"]
             ann.headers["Host"] = host
             forwarded = {"X-Forwarded-Host": "evil.example", "X-Forwarded-Proto": "https", "Origin": origin}
             ann.headers |= forwarded
-            expected = 400 if host not in own else 200 if origin == base else 403
+            expected = 400 if host not in hosts else 200 if origin == base else 403
             assert ann.answer(item).status_code == expected, (host, origin)
             for name in forwarded:
                 del ann.headers[name]
@@ -146,7 +146,9 @@ LANGUAGES = {
 
 
 def test_the_language_is_the_browser_s_until_one_is_chosen(shop_run):
-    headers = {f"{language}-{i}": header for language, of in LANGUAGES.items() for i, header in enumerate(of)}
+    headers = {
+        f"{language}-{i}": header for language, accepted in LANGUAGES.items() for i, header in enumerate(accepted)
+    }
     people = dict.fromkeys(headers, "annotator")
     with live_server(shop_run.path, "pass-fail", people, language="") as live:
         for name, header in headers.items():

@@ -186,20 +186,20 @@ def test_a_sampled_image_is_shown_with_what_it_is_compared_with(shop, tmp_path):
 def test_points_become_the_benchmarks_score(shop):
     people = dict.fromkeys("abc", "annotator")
     answer_all(shop.path, "points", people, lambda name, item, field, key: field != "point_2")
-    found = people_of(shop.path).consensus["brf"]
+    scores = people_of(shop.path).consensus["brf"]
     with RunDir.open(shop.path) as opened:
         points = {task.task_id: len(task.evaluation_points) for task in opened.store.tasks()}
         for row in opened.store.candidates():
             n = points[row.task_id]
-            assert found[row.work_id].number == pytest.approx(5 * (n - 1) / n)
+            assert scores[row.work_id].number == pytest.approx(5 * (n - 1) / n)
 
 
 def test_pairs_rank_the_models(shop, capsys):
     better = MODELS[1]
-    made = {sha for (model, *_), sha in shop.images.items() if model == better}
+    images = {sha for (model, *_), sha in shop.images.items() if model == better}
 
     def prefer(name, item, field, key):
-        first_is_better = item.images[0].pixels_sha256 in made
+        first_is_better = item.images[0].pixels_sha256 in images
         with_left_a = sides[name, item.item_id] == "a"
         return "left" if first_is_better == with_left_a else "right"
 
@@ -272,7 +272,7 @@ def test_annotations_are_merged_with_their_runs(tmp_path, capsys, monkeypatch):
     with AnnotationDatabase(shops[1].path / FILE) as database:  # of a release with another key
         database.set_meta("protocol:accept", database.meta("protocol:accept").replace('"key":"r"', '"key":"w"'))
     run(capsys, "merge", tmp_path / "all", *(shop.path for shop in shops))
-    n = {rater: len(of[OVERALL]) for rater, of in people_of(tmp_path / "all").raters.items()}
+    n = {rater: len(ratings[OVERALL]) for rater, ratings in people_of(tmp_path / "all").raters.items()}
     assert n == {rater: len(shop.images) for rater, shop in zip(("r1", "r2"), shops, strict=True)}
     with AnnotationDatabase(tmp_path / "all" / FILE) as database:
         assert [annotator.name for annotator in database.annotators()] == ["r1", "r2"]
@@ -352,8 +352,8 @@ def test_a_restart_continues_the_protocol_and_keeps_the_links(shop, tmp_path, ca
     assert serve(shop.path, "--protocol", "scores", "--new")[0]["protocol"] == "scores"
     assert serve(shop.path)[0]["protocol"] == "scores"  # the one that was served last
     counts = {
-        of["protocol"]: [sum(person["n_answers"] for person in of["annotators"]), of["n_items"]]
-        for of in status_of(shop, capsys)
+        status["protocol"]: [sum(person["n_answers"] for person in status["annotators"]), status["n_items"]]
+        for status in status_of(shop, capsys)
     }
     assert counts == {"pass-fail": [n, first["n_items"]], "scores": [0, 16]}
     assert serve(shop.path, "--protocol", "pass-fail")[0]["protocol"] == "pass-fail"  # has answers: without --new
@@ -490,7 +490,7 @@ def test_an_import_says_what_was_new(shop, tmp_path, capsys):
     )
     counts = run(capsys, "annotate", "import", shop.path, path, "--protocol", "accept", "--json")
     assert counts == {"n_stored": 0, "n_before": n - 2, "n_different": 1, "n_unrated": 1}
-    of_run, of_file = (people_of(of, shop.path).raters["r1"][OVERALL] for of in (shop.path, write(path, first)))
+    of_run, of_file = (people_of(file, shop.path).raters["r1"][OVERALL] for file in (shop.path, write(path, first)))
     assert of_run == of_file
 
 
@@ -498,7 +498,7 @@ def test_an_import_says_what_was_new(shop, tmp_path, capsys):
 def test_a_decision_may_be_a_number(shop, tmp_path, capsys, accepted, rejected):
     plain = labels(shop, "r1", ["print-02"])
     numbers = [line | {"overall": accepted if line["overall"] else rejected} for line in plain]
-    of_plain, of_numbers = (people_of(write(tmp_path / "l.jsonl", of), shop.path) for of in (plain, numbers))
+    of_plain, of_numbers = (people_of(write(tmp_path / "l.jsonl", lines), shop.path) for lines in (plain, numbers))
     assert of_plain == of_numbers
     assert imported(shop, capsys, tmp_path / "n.jsonl", numbers).startswith("16 new of 16 answers; 0 were there")
     assert imported(shop, capsys, tmp_path / "p.jsonl", plain).startswith("0 new of 16 answers; 16 were there")

@@ -60,7 +60,7 @@ def test_from_own_files_to_own_files(name, tmp_path, capsys):
         assert [published[card] for card in scored] == [call(capsys, "score", name, file) for file in files]
         with RunDir.open(run) as opened:
             by_model = results_by_model(run_results(opened))
-        tasks = {card: {item.task for item in of.items} for card, of in by_model.items()}
+        tasks = {card: {item.task for item in results.items} for card, results in by_model.items()}
         assert tasks["tiny-flux-fill"] == {"Local Subject Removal"}  # its mask as a mask
         assert tasks["tiny-flux"] == {"Text2Image"}  # the rest is not supported
         assert len(tasks["tiny-omnigen"]) == 5
@@ -68,12 +68,12 @@ def test_from_own_files_to_own_files(name, tmp_path, capsys):
         assert [published[card] for card in cards] == [
             call(capsys, "score", name, file, "--tasks", path) for file in files
         ]
-        of = published["tiny-omnigen"]
-        assert (set(of["tasks"]), of["without_category"]) == ({"0901", "0902"}, [])  # it makes no two images
-        assert of["without_tasks"] == ["Is2I", "T2Is", "I(s)2Is"]
-        assert of["categories"]["T2I"] == of["tasks"]["0901"] is not None
-        assert of["categories"]["I2I"] == of["tasks"]["0902"] is not None
-        assert of["overall"] == pytest.approx(sum(of["categories"].values()) / 5)
+        omnigen = published["tiny-omnigen"]
+        assert (set(omnigen["tasks"]), omnigen["without_category"]) == ({"0901", "0902"}, [])  # it makes no two images
+        assert omnigen["without_tasks"] == ["Is2I", "T2Is", "I(s)2Is"]
+        assert omnigen["categories"]["T2I"] == omnigen["tasks"]["0901"] is not None
+        assert omnigen["categories"]["I2I"] == omnigen["tasks"]["0902"] is not None
+        assert omnigen["overall"] == pytest.approx(sum(omnigen["categories"].values()) / 5)
         assert published["tiny-flux"]["without_tasks"] == ["I2I", "Is2I", "T2Is", "I(s)2Is"]
         assert main(["settle", str(run)]) == 0
         stdout = capsys.readouterr().out

@@ -97,9 +97,9 @@ def test_models_of_one_name_all_with_all_or_a_run_s_own(make):
     assert pairs(a, b) == {("m", "m")}
     assert len(pairs(a, b, every_pair=True)) == len(pairs(a, other)) == 4
     whole = make("d", {"m": decisions, "n": {"t1": [NO]}, "o": decisions})
-    found = compared(whole, whole, every_pair=True).rows  # each pair once
-    assert [(r.difference.a, r.difference.b) for r in found[:3]] == [("m", "n"), ("m", "o"), ("n", "o")]
-    assert [r.difference.estimate for r in found[:3]] == [35e6, 0, -35e6]
+    rows = compared(whole, whole, every_pair=True).rows  # each pair once
+    assert [(r.difference.a, r.difference.b) for r in rows[:3]] == [("m", "n"), ("m", "o"), ("n", "o")]
+    assert [r.difference.estimate for r in rows[:3]] == [35e6, 0, -35e6]
 
 
 def test_holm_is_over_the_pairs_of_a_figure(make):

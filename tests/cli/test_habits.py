@@ -143,8 +143,8 @@ def test_what_if_changes_nothing_unless_saved(earlier_run, capsys):
     status, lenient, err = settled("--set", "acceptance.brf=0", "--set", "acceptance.veq=0")
     assert (status, lenient["saved"], "report" in lenient, "nothing was stored" in err) == (0, False, False, True)
     strict = settled("--set", "acceptance.brf=5")[1]["models"]
-    assert {m: of["revenue_usd"] for m, of in strict.items()} != {
-        m: of["revenue_usd"] for m, of in lenient["models"].items()
+    assert {m: figures["revenue_usd"] for m, figures in strict.items()} != {
+        m: figures["revenue_usd"] for m, figures in lenient["models"].items()
     }
     status, _, err = settled("--set", "suite.limit=1")  # another run, not a view
     assert (status, "is a run with another config" in err) == (2, True)

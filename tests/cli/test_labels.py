@@ -59,7 +59,7 @@ def truth(run):
 
 def filled(path, decisions):
     labels = path.with_name(f"{path.stem}-filled.jsonl")
-    labels.write_text("".join(line(**(of | {"overall": decisions[of["task_id"]]})) for of in lines_of(path)))
+    labels.write_text("".join(line(**(asked | {"overall": decisions[asked["task_id"]]})) for asked in lines_of(path)))
     return labels
 
 

@@ -47,7 +47,9 @@ def test_companion_files_are_found_by_name(lab, capsys):
     a, b, c = (found["images"][name] for name in ("a.png", "deep/b.webp", "c.PNG"))
     assert 0 < a["l1_raw"]["value"] < b["l1_raw"]["value"]
     assert b["ssim"]["value"] < a["ssim"]["value"] < 1
-    assert None not in [of["value"] for of in (a["clip_ref:tiny-clip"], b["clip_cap:tiny-clip"], c["colorfulness"])]
+    assert None not in [
+        score["value"] for score in (a["clip_ref:tiny-clip"], b["clip_cap:tiny-clip"], c["colorfulness"])
+    ]
     lacks = {"l1_raw": "source picture", "clip_cap:tiny-clip": "caption", "clip_ref:tiny-clip": "reference"}
     assert all(c[name]["value"] is None and what in c[name]["unscored"] for name, what in lacks.items())
     spec = found["metrics"]["clip_cap:tiny-clip"]

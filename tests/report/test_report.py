@@ -85,17 +85,17 @@ def test_a_page_has_questions_thresholds_and_warnings(plain, page):
 def test_means_have_their_direction_equal_decimals_and_enough_digits(make_run):
     path = make_run(coverage_min=0.6)
     with RunDir.open(path) as run:
-        of = {(row.model, row.task_id, row.deliverable): row for row in run.store.candidates()}
+        rows = {(row.model, row.task_id, row.deliverable): row for row in run.store.candidates()}
         run.store.set_meta("metric:piqe", '{"higher_is_better": false}')
-        Writer(run).score(of["beta", "t1", 1].work_id, "small", 0.28349, kind="metric")
+        Writer(run).score(rows["beta", "t1", 1].work_id, "small", 0.28349, kind="metric")
     alpha = "work_id IN (SELECT work_id FROM candidates WHERE model = 'alpha')"
     change(
         path,
         f"UPDATE scores SET value = 9.87654 WHERE name = 'piqe' AND {alpha}",
         "UPDATE scores SET value = 2.9999 WHERE name = 'brf' AND value < 3",
         "UPDATE sessions SET held_ns = held_ns + 5000000000",
-        f"UPDATE candidates SET pixels_sha256 = '{of['alpha', 't2', 1].pixels_sha256}' "
-        f"WHERE work_id = '{of['beta', 't2', 1].work_id}'",
+        f"UPDATE candidates SET pixels_sha256 = '{rows['alpha', 't2', 1].pixels_sha256}' "
+        f"WHERE work_id = '{rows['beta', 't2', 1].work_id}'",
     )
     written = report(path)
     rows = [[*row[:2], row[2].split()[0], row[3]] for row in written.rows(MEANS, "score", "model", "mean", "better")]

@@ -40,7 +40,7 @@ def test_json_and_exports_have_the_tables_of_the_page(make_run):
         } == found[name]
     assert exported(run.path, "break_even") == found["break_even"]
     placed = {row["model"]: (row["placed.revenue_usd"], row["placed.rank"]) for row in page[COMPETITION]}
-    assert placed == {model: (of["revenue_usd"], of["rank"]) for model, of in found["competition"].items()}
+    assert placed == {model: (row["revenue_usd"], row["rank"]) for model, row in found["competition"].items()}
     assert [(model, rank) for model, (_, rank) in placed.items()] == [("alpha", 1), ("some-api", 2), ("beta", 3)]
     assert sum(revenue for revenue, _ in placed.values()) == 135, "all orders are paid in full"
     by_model = result["benchmark"]["all"]["models"]

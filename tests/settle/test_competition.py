@@ -13,12 +13,12 @@ ABSENT = None
 
 def cells(rows, score=None):
     """rows: (model, task, decision), one an image; `score`: an integer a row."""
-    of = orders(["t0", "t1"], ["c", "c"], [Decimal(10), Decimal(20)], [1, 2])
+    both = orders(["t0", "t1"], ["c", "c"], [Decimal(10), Decimal(20)], [1, 2])
     models = sorted({f"m{m}" for m, _, _ in rows})
     columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
     if score is not None:
         columns += [np.array(score, dtype=np.int64), np.ones(len(score), dtype=bool)]
-    return outcome_table(of, models, *columns)
+    return outcome_table(both, models, *columns)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -167,8 +167,8 @@ def ice_bench(items):
             tasks[task] = F("0.3") * (a + i) + F("0.2") * (c + m[control])
         else:
             pf, sc = (c + m["vllmqa"]) / 2, (m["clip_src"] + 1 - m["l1_raw"]) / 2
-            of = {"Virtual Try On": "dino", "Subject-guided Inpainting": "dino"}
-            ref = (of | {"Face Swap": "face", "Style Reference Editing": "style"}).get(task)
+            references = {"Virtual Try On": "dino", "Subject-guided Inpainting": "dino"}
+            ref = (references | {"Face Swap": "face", "Style Reference Editing": "style"}).get(task)
             if ref:
                 tasks[task] = F("0.25") * (a + i) + F("0.2") * (pf + m[f"{ref}_ref"]) + F("0.1") * sc
             else:

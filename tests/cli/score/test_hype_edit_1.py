@@ -134,14 +134,14 @@ def test_random_judgements(score, tmp_path, seed):
     expected = slow.hype_edit_1(verdicts, tasks, k, costs)
     assert list(result["models"]) == list(expected)
     for model, figures in expected.items():
-        of = result["models"][model]
-        slow.assert_same(of, figures)
-        assert of["hype_gap_low"] - EXACT <= of["hype_gap"] <= of["hype_gap_high"] + EXACT
+        scored = result["models"][model]
+        slow.assert_same(scored, figures)
+        assert scored["hype_gap_low"] - EXACT <= scored["hype_gap"] <= scored["hype_gap_high"] + EXACT
 
 
 def judgements(models=None, **attempts):
     """The text of a file of judgements of the task t."""
-    files = {name.replace("_", "."): of for name, of in attempts.items()}
+    files = {name.replace("_", "."): verdict for name, verdict in attempts.items()}
     return json.dumps(HEAD | {"models": models or {"M01": "a"}, "judgements": {"t": {"M01": files}}}, indent=2)
 
 

@@ -92,11 +92,11 @@ def test_categories_come_from_the_datas_meta_json(score, tmp_path):
     """A broken case is named and left out; its task's category comes from the other cases."""
     rows = case("0099", "0001", *["111111"] * 3) | case("0100", "0001", *["110000"] * 3)
     cases = {"a_0001": ("0099", False), "a_0002": None, "b_0001": ("0100", True)}
-    for name, of in cases.items():
+    for name, case_of in cases.items():
         (tmp_path / "data" / name).mkdir(parents=True)
         meta = {"task_name": "t", "case_id": "0001", "multi_image_reference": False, "multi_image_output": False}
-        meta |= {} if of is None else {"uid": of[0], "image_reference": of[1]}
-        (tmp_path / "data" / name / "meta.json").write_text("{broken" if of is None else json.dumps(meta))
+        meta |= {} if case_of is None else {"uid": case_of[0], "image_reference": case_of[1]}
+        (tmp_path / "data" / name / "meta.json").write_text("{broken" if case_of is None else json.dumps(meta))
     status, result, stderr = score("idea-bench", write(tmp_path, rows), "--tasks", tmp_path / "data")
     assert (status, result["without_category"]) == (0, [])
     assert result["categories"]["T2I"] == 100

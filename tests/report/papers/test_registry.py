@@ -108,8 +108,8 @@ def test_unavailable_tables_exit_with_2_and_a_reason(capsys):
 
 
 def test_names_of_a_table():
-    found = {entry("servimage", name) for name in ("table-2", "Table 2", "tab. 2", "t2", "2", "T02")}
-    assert {(e.kind, e.number) for e in found} == {("table", 2)}
+    entries = {entry("servimage", name) for name in ("table-2", "Table 2", "tab. 2", "t2", "2", "T02")}
+    assert {(e.kind, e.number) for e in entries} == {("table", 2)}
     assert entry("servimage", "Fig 2").kind == "figure"
 
 

@@ -53,7 +53,7 @@ def test_a_set_is_judged_by_the_images_that_were_made():
     found[3, "cns_set", 0, 0] = yes(score=1, flags=[])
     assert scored(found, task=task)["brf"].value is None  # not asked, of an image that was made
     scores = [scored(found, i, task, {1: "a", 3: "c"}) for i in (1, 3)]
-    assert [(of["brf"].value, of["cns"].value) for of in scores] == [(pytest.approx(10 / 3), 2.5)] * 2
+    assert [(by_name["brf"].value, by_name["cns"].value) for by_name in scores] == [(pytest.approx(10 / 3), 2.5)] * 2
     alone = scored(found, 1, task, {1: "a"})
     assert alone["brf"].value == pytest.approx(5 / 3)
     assert not alone["cns"].applies
