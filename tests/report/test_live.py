@@ -26,7 +26,7 @@ from local_bench.report.site.build import write_site
 from local_bench.report.site.live import LiveRun, devices
 from local_bench.report.site.mark import MARK
 from local_bench.report.site.server import Writing, create_app
-from local_bench.runs.progress import FILE, Quiet, Recorded
+from local_bench.runs.progress import FILE, Late, Quiet, Recorded
 from local_bench.runs.rundir import RunDir, in_progress, take_lock
 from tests.annotation.conftest import make_shop
 
@@ -70,6 +70,18 @@ def test_the_file_is_written_rarely_and_at_the_end_of_a_phase(tmp_path):
     progress = Recorded(Quiet(), tmp_path / "logs" / FILE / "in-a-file" / FILE)  # which is not fatal
     progress.begin("make", 1)
     progress.advance()
+
+
+def test_a_phase_is_shown_once_it_has_lasted(monkeypatch):
+    shown = create_autospec(Quiet, instance=True)
+    progress = Late(shown)
+    progress.begin("read", 10)
+    progress.advance(3)
+    assert shown.method_calls == []
+    monkeypatch.setattr(Late, "AFTER_S", 0)
+    progress.begin("judge", 2)
+    progress.advance(2)
+    assert [(name, args) for name, args, _ in shown.method_calls] == [("begin", ("judge", 2)), ("advance", (2,))]
 
 
 def test_readers_of_the_lock_do_not_block_the_start_of_a_run(shop):
