@@ -13,6 +13,10 @@ def table(*rows):
     return np.array([[outcomes[letter] for letter in row] for row in rows], dtype=np.int8)
 
 
+def test_the_earlier_of_equals_is_picked():
+    assert [best_of(table(row), np.array([[1.0, 1.0]]), 2).n_passed for row in ("PF", "FP")] == [1, 0]
+
+
 def test_open_attempts_pass_in_the_upper_bound_only():
     outcomes = table("?F", "F ", "FF")
     assert (single_shot(outcomes).n_passed, single_shot(outcomes).n_passed_high) == (0, 1)
