@@ -159,3 +159,19 @@ def test_labels_of_every_attempt_count_under_a_protocol_of_several(tmp_path):
         found = payment(opened, tmp_path / "people.jsonl").realised["one"]
     assert (found.n, found.n_unscored) == (len(rows), 0)
     assert len(rows) == 3 * len({row["task_id"] for row in rows})
+
+
+def test_expected_revenue_is_close_to_that_of_people(run, people):  # noqa: F811
+    true_decisions = truth(run)
+    with RunDir.open(run) as open_run:
+        rows = open_run.store.rows("SELECT task_id, price_micro_usd FROM tasks")
+        found = payment(open_run, people)
+        judged = open_run.store.rows(
+            """SELECT sum(price_micro_usd) AS paid
+               FROM tasks JOIN candidates USING (task_id) JOIN scores USING (work_id)
+               WHERE name = 'brf' AND value >= 3"""
+        )[0]["paid"]
+    paid = sum(row["price_micro_usd"] for row in rows if true_decisions.get(row["task_id"]))
+    for name in ("rule", "logistic"):
+        assert found.expected[name][MODEL].expected_micro_usd == pytest.approx(paid, rel=0.12)
+    assert judged > 1.15 * paid

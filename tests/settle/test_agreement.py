@@ -191,3 +191,21 @@ def test_the_mean_difference_and_its_interval_over_tasks():
     assert -5 <= bounded[0] < mean < bounded[1] <= 5
     assert mean_difference({"a": [1.0, 3.0]}) == (2, None)
     assert mean_difference({}) == (None, None)
+
+
+def test_the_rate_is_of_units_that_both_rated():
+    found = agreement_rate([True, False, None, True, True], [True, True, True, None, True], "aabbc")
+    assert found.value == 2 / 3
+    assert (found.n, found.n_unscored) == (3, 2)
+    assert (found.low, found.high) == rate_interval([1, 1], [2, 1]), "of the tasks a and c"
+    assert agreement_rate(["A", "tie"], ["A", "B"], "ab").value == 0.5
+    assert agreement_rate([None], [True], "a").value is None
+    assert agreement_rate([None], [True], "a").n_unscored == 1
+
+
+def test_lists_of_different_lengths_are_refused():
+    for figure in (cohen_kappa, spearman):
+        with pytest.raises(ValueError, match="zip"):
+            figure([1, 2, 3], [1, 2])
+    with pytest.raises(ValueError, match="zip"):
+        agreement_rate([1, 2, 3], [1, 2, 3], [1, 2])

@@ -86,6 +86,24 @@ def test_intervals_are_the_formula_on_the_values_of_the_tasks(attempts):
         assert ends["pass_at_10"] == pytest.approx(by_hand(within(10), attempts))
 
 
+def test_each_interval_contains_its_unbiased_estimate():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        of = count_attempts(drawn(rng.beta(0.3, 0.5, rng.integers(2, 30)), 10, seed)).shown
+        ends = intervals(of, USD)
+        estimates = {
+            "pass_rate": of.pass_rate,
+            "pass_at_4": of.pass_at_unbiased(4),
+            "expected_attempts": of.expected_attempts_unbiased(),
+            "effective_cost_usd": of.effective_cost_usd_unbiased(USD),
+            "hype_gap": of.hype_gap,
+        }
+        for name, value in estimates.items():
+            if value is not None:
+                low, high = ends[name]
+                assert low - 1e-12 <= value <= (np.inf if high is None else high + 1e-12), name
+
+
 def test_all_and_nothing_are_not_points():
     size = 50 * (stats.norm.ppf(0.975) / stats.t.ppf(0.975, 49)) ** 2
     least = 0.025 ** (1 / size)
@@ -129,3 +147,26 @@ def test_open_attempts_count_as_not_passed():
     for state in (UNSCORED, MISSING):
         some = np.where((failed == FAIL) & (rng.random(failed.shape) < 0.5), state, failed).astype(np.int8)
         assert found(some) == found(failed)
+
+
+def test_the_order_of_tasks_does_not_matter():
+    outcomes = drawn(np.random.default_rng(3).beta(0.3, 0.5, 60), 10, 3)
+    first = found(outcomes)
+    for seed in range(5):
+        assert found(np.random.default_rng(seed).permutation(outcomes)) == first
+    assert found(outcomes[:, ::-1])["hype_gap"] != first["hype_gap"], "the gap depends on which attempt is the first"
+
+
+def test_pass_at_4_of_an_easy_model_is_covered():
+    """Where few tasks determine the mean: 50 tasks with rates of Beta(5, 2). The control is mean +- t SE."""
+    rng = np.random.default_rng(4)
+    truth = 1 - 2 * 3 * 4 * 5 / (7 * 8 * 9 * 10)  # E (1 - p)^4
+    covered, control = 0, 0
+    for _ in range(300):
+        outcomes = (rng.random((50, 10)) < rng.beta(5, 2, 50)[:, None]).astype(np.int8)
+        low, high = found(outcomes)["pass_at_4"]
+        covered += low <= truth <= high
+        x = np.array([1 - comb(10 - c, 4) / comb(10, 4) for c in outcomes.sum(axis=1)])
+        control += abs(x.mean() - truth) <= stats.t.ppf(0.975, 49) * x.std(ddof=1) / 50**0.5
+    assert covered >= 0.95 * 300
+    assert control < 0.93 * 300

@@ -52,6 +52,18 @@ def test_all_effective_costs(shared, split):
         assert cost(str(usd), str(attempts), F(str(at_4)) / 100) == pytest.approx(printed, abs=0.01), model
 
 
+def test_the_printed_hype_gaps_are_of_first_attempts(shared):
+    """Pass@10 less the gap is an integer number of tasks, and the pooled rate is another number: so read eq. 7."""
+    facts = json.loads((shared / "reference/hype_edit_1.json").read_text())
+    pooled = 0
+    for split, tasks in (("public", 50), ("private", 50), ("combined", 100)):
+        for rate, _, at_10, _, _, gap in facts["splits"][split].values():
+            first = round(at_10 - gap, 6)
+            assert (first * tasks / 100) % 1 == 0
+            pooled += first == rate
+    assert pooled < 21
+
+
 @pytest.mark.parametrize(("model", "categories", "printed"), IDEA)
 def test_idea_averages(model, categories, printed):
     assert mean_of_five(categories) == pytest.approx(printed, abs=0.01)
@@ -85,7 +97,10 @@ def test_all_idea_categories(shared, table):
 
 @pytest.mark.parametrize(
     ("table", "subtasks", "column", "erratum"),
-    [("table3_t2i", (8, 9, 10), "T2I_human", {"SD3": 49.26}), ("table4_i2i", (7, 12), "I2I_human", {"OmniGen": 22.22})],
+    [
+        ("table3_t2i", (8, 9, 10), "T2I_human", {"SD3": 49.26}),
+        ("table4_i2i", (7, 12), "I2I_human", {"OmniGen": 22.22}),
+    ],
 )
 def test_people_of_table_8_are_those_of_tables_3_and_4(shared, table, subtasks, column, erratum):
     """`erratum`: what follows from the subtasks where another number is printed."""
@@ -124,3 +139,17 @@ def test_all_contribution_ratios(shared):
     for model, (s, m, printed) in rows.items():
         low, high = ratios(s, m)
         assert low <= printed <= high, model
+
+
+def test_table_3_adds_up_to_the_budget(shared):
+    facts = json.loads((shared / "reference/servimage.json").read_text())
+    earned = sum(row[0] for row in facts["table3_competition"]["rows"].values())
+    assert earned == pytest.approx(facts["table1"]["rows"]["All"][2], abs=16 * 0.05)
+
+
+def test_table_7_contribution_is_the_revenue_share_of_table_2(shared):
+    """Not eq. 7, which counts complete orders: M = revenue share needs no order to be half accepted."""
+    facts = json.loads((shared / "reference/servimage.json").read_text())
+    shares = {model: row[1] for model, row in facts["table2_human"]["rows"].items()}
+    others = {m for m, row in facts["table7_cost_reduction"]["rows"].items() if abs(row[1] - shares[m]) > 0.05}
+    assert others == {"Gemini-Banana-Pro", "MJ-Relax-Edits", "MJ-Relax-Imagine"}
