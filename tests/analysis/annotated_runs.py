@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.judge_config import JudgeConfig
@@ -13,17 +12,7 @@ CATEGORIES = ("C-Portrait", "C-Product", "C-Digital")
 MODELS = ("tiny-flux", "tiny-sd3")
 
 
-def annotated_run(
-    path: Path,
-    tasks: range,
-    seed: int = 0,
-    *,
-    models: tuple[str, ...] = MODELS,
-    judge: str = GAMMA,
-    rubric: str | None = None,
-    silent: str | None = None,
-    acceptance: dict[str, float] | None = None,
-) -> tuple[Path, Path]:
+def annotated_run(path, tasks, seed=0, *, models=MODELS, judge=GAMMA, rubric=None, silent=None, acceptance=None):
     """The run and its file of annotations. The names and briefs of tasks are their numbers. `silent`: a model that
     delivers nothing."""
     config = RunConfig(

@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 from local_bench.core.types import Score, Verdict
 from local_bench.judges.vlm.rubrics import rubric
@@ -22,9 +21,7 @@ JUDGE = "d" * 64
 LAYOUTS = {"hype-edit-1": "hype", "ice-bench": "ice", "idea-bench": "idea", "servimage": "servimage"}
 
 
-def config(
-    name: str, path: Path, made: dict[str, Path], attempts: int = 1, usd: dict[str, str] | None = None
-) -> RunConfig:
+def config(name, path, made, attempts=1, usd=None):
     """`usd`: what an image cost, by model."""
     models = [
         {
@@ -39,7 +36,7 @@ def config(
     return RunConfig(name="t", suite=suite_config, models=models, metrics=[], engine={"device": "cpu"})
 
 
-def draw(name: str, path: Path, folder: Path, seed: int, attempts: int = 1, left_out: float = 0.15) -> Path:
+def draw(name, path, folder, seed, attempts=1, left_out=0.15):
     """Images for a suite's tasks, some left out, as a folder for `imported`."""
     dice = random.Random(seed)
     folder.mkdir(parents=True)
@@ -54,7 +51,7 @@ def draw(name: str, path: Path, folder: Path, seed: int, attempts: int = 1, left
     return folder
 
 
-def answer(dice: random.Random, name: str) -> Verdict:
+def answer(dice, name):
     definition = rubric(name)
     if dice.random() < 0.08:
         return Verdict(None, "the judge's answer is not JSON", "?!")
@@ -62,7 +59,7 @@ def answer(dice: random.Random, name: str) -> Verdict:
     return Verdict(definition.from_labels(labels), None, json.dumps({"said": 'yes, "so"\n'}))
 
 
-def judged(run_dir: Path, settings: RunConfig, seed: int) -> None:
+def judged(run_dir, settings, seed):
     """A run with random results: every question answered or unscored, every metric of every task."""
     run_stages(settings, run_dir, ("generate",))
     dice = random.Random(seed)
@@ -90,7 +87,7 @@ def judged(run_dir: Path, settings: RunConfig, seed: int) -> None:
         record_contents(run)
 
 
-def _metric(dice: random.Random, name: str) -> Score:
+def _metric(dice, name):
     if dice.random() < 0.03:
         return Score(name, None, "no face was found")
     low, high = sorted(range_of(name))

@@ -1,11 +1,10 @@
 """Agreement of judges with people, with each other and with themselves, against figures worked out by hand."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from local_bench.analysis.agreement import PANEL, Agreements, Pair, agreement, judge_labels, order_swaps
+from local_bench.analysis.agreement import PANEL, agreement, judge_labels, order_swaps
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
 from local_bench.runs.config import ModelConfig, RunConfig
@@ -17,19 +16,11 @@ ONE, TWO = digest({"judge": 1}), digest({"judge": 2})
 MODELS = ("a", "b", "c")
 
 
-def judged(to: Writer, work_id: str, judge: str, met: tuple[int | None, int], veq: int) -> None:
+def judged(to, work_id, judge, met, veq):
     """BRF is 5, 2.5 or 0 by `met` (None: unscored), VEQ is `veq`."""
     for point, value in enumerate(met):
-        to.verdict(
-            work_id,
-            "brf",
-            point,
-            None if value is None else {"met": value},
-            "",
-            "no answer" if value is None else None,
-            0,
-            judge,
-        )
+        answer, reason = (None, "no answer") if value is None else ({"met": value}, None)
+        to.verdict(work_id, "brf", point, answer, reason=reason, judge=judge)
     to.verdict(work_id, "veq_technical", 0, {"clarity": veq, "realism": veq}, judge=judge)
     to.verdict(work_id, "veq_aesthetic", 0, {"aesthetic": veq}, judge=judge)
     to.verdict(work_id, "veq_text", 0, {"has_text": False}, judge=judge)
@@ -47,15 +38,12 @@ ANSWERS = {
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     """Three models, two orders of one image, two judges, one answer that is missing."""
     path = tmp_path / "run"
-    config = RunConfig(
-        name="run",
-        models=[ModelConfig(card=model) for model in MODELS],
-        judge=JudgeConfig(card="one"),
-        panel=[JudgeConfig(card="two")],
-    )
+    models = [ModelConfig(card=model) for model in MODELS]
+    judges = {"judge": JudgeConfig(card="one"), "panel": [JudgeConfig(card="two")]}
+    config = RunConfig(name="run", models=models, **judges)
     with RunDir.begin(path, config) as run, run.store.transaction():
         to = Writer(run)
         to.judges({ONE: "one", TWO: "two"})
@@ -69,59 +57,49 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def found(path: Path, people: Path | None = None, **more: object) -> Agreements:
+def found(path, people=None, **more):
     with RunDir.open(path) as run:
-        return agreement(run, people, **more)  # type: ignore[arg-type]
+        return agreement(run, people, **more)
 
 
-def pair(of: Agreements, judge: str, against: str, dimension: str) -> Pair:
+def pair(of, judge, against, dimension):
     [row] = [p for p in of.pairs if (p.judge, p.against, p.dimension) == (judge, against, dimension)]
     return row
 
 
-def labels(tmp_path: Path, *lines: dict[str, object] | str) -> Path:
+def labels(tmp_path, *lines):
     file = tmp_path / "people.jsonl"
     file.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n")
     return file
 
 
-def label(model: str, task: str, **scores: object) -> dict[str, object]:
+def label(model, task, **scores):
     return {"model": model, "task_id": task, "deliverable": 1, **scores}
 
 
-def test_two_judges(path: Path) -> None:
+def test_two_judges(path):
     of = found(path)
-    assert of.judges == ["one", "two"]
-    assert of.raters == []
+    assert (of.judges, of.raters) == (["one", "two"], [])
     brf = pair(of, "one", "two", "brf")
     # decisions of `one`: 1 1 0 1 0 -, of `two`: 1 0 0 1 0 1
-    assert brf.rate is not None
-    assert brf.kappa is not None
     assert (brf.rate.value, brf.rate.n, brf.rate.n_unscored) == (0.8, 5, 1)
     assert brf.kappa.value == pytest.approx((0.8 - (3 * 2 + 2 * 3) / 25) / (1 - (3 * 2 + 2 * 3) / 25))
-    assert brf.kappa.low is not None
-    assert brf.kappa.high is not None
     assert brf.kappa.low <= brf.kappa.value <= brf.kappa.high
     # means over the images that both scored: a 5 and 3.75, b 3.75 and 3.75, c 0 and 0
     assert (brf.rho.value, brf.rho.n) == (None, 3)  # three models have no rank correlation
     veq = pair(of, "one", "two", "veq")
     # a 4.5 and 4, b 2.5 and 3, c 1.5 and 4: b is ahead of c for one only
     assert veq.rho.undefined == "fewer than 4 models have both values"
-    assert veq.rate is not None
     assert veq.rate.value == pytest.approx(3 / 6)
-    assert pair(of, "one", "two", "cns").rate.n == 0  # type: ignore[union-attr]
+    assert pair(of, "one", "two", "cns").rate.n == 0
+    assert veq.top_k.value is None
+    assert pair(found(path, top_k=4), "one", "two", "veq").top_k.undefined == "fewer than 5 models have both values"
     # overall `one`: 1 1 0 1 0 0 (its veq rejects what has no brf), `two`: 1 0 0 1 0 1
     overall = pair(of, "one", "two", "overall")
-    assert overall.rate is not None
     assert (overall.rate.value, overall.rate.n_unscored) == (pytest.approx(4 / 6), 0)
 
 
-def test_the_best_k(path: Path) -> None:
-    assert pair(found(path), "one", "two", "veq").top_k.value is None  # of three models
-    assert pair(found(path, top_k=4), "one", "two", "veq").top_k.undefined == "fewer than 5 models have both values"
-
-
-def test_alpha_is_over_the_scores_of_all_judges(path: Path) -> None:
+def test_alpha_is_over_the_scores_of_all_judges(path):
     [alpha] = [a for a in found(path).alphas if a.dimension == "brf"]
     assert (alpha.among, alpha.n_raters, alpha.level) == ("judges", 2, "interval")
     assert (alpha.alpha.n, alpha.alpha.n_unscored) == (5, 1)
@@ -131,7 +109,7 @@ def test_alpha_is_over_the_scores_of_all_judges(path: Path) -> None:
     assert alpha.alpha.value == pytest.approx(1 - observed / expected)
 
 
-def test_alpha_is_bounded_where_all_scores_differ(path: Path) -> None:
+def test_alpha_is_bounded_where_all_scores_differ(path):
     with RunDir.open(path) as run:
         run.store.write(
             """UPDATE verdicts SET labels = '{"met": {"0": 0.4999994, "1": 0.5000006}}' WHERE rubric = 'brf'"""
@@ -141,7 +119,7 @@ def test_alpha_is_bounded_where_all_scores_differ(path: Path) -> None:
     assert alpha.alpha.value is None  # to the hundredth they are the same
 
 
-def test_only_images_with_human_decisions_count(path: Path, tmp_path: Path) -> None:
+def test_only_images_with_human_decisions_count(path, tmp_path):
     people = labels(
         tmp_path,
         label("a", "t1", brf=True, veq=True),
@@ -151,34 +129,29 @@ def test_only_images_with_human_decisions_count(path: Path, tmp_path: Path) -> N
     )
     of = found(path, people)
     one = pair(of, "one", "people", "brf")
-    assert one.rate is not None
     assert (one.rate.value, one.rate.n, one.rate.n_unscored) == (pytest.approx(2 / 3), 3, 1)
     two = pair(of, "two", "people", "brf")
-    assert two.rate is not None
     assert (two.rate.value, two.rate.n) == (1.0, 4)
     veq = pair(of, "one", "people", "veq")
-    assert veq.rate is not None
     assert (veq.rate.value, veq.rate.n, veq.rate.n_unscored) == (pytest.approx(2 / 3), 3, 0)
     # overall follows from both: a/t1 yes, a/t2 no (brf), b/t1 no, c/t2 no (veq)
     overall = pair(of, "two", "people", "overall")
-    assert overall.rate is not None
     assert (overall.rate.value, overall.rate.n) == (pytest.approx(3 / 4), 4)
     # models by the part that people accept (a 1 of 2, b 0, c 1) and the judge's means (3.75, 2.5, 5)
     assert (two.rho.value, two.rho.n) == (None, 3)
     assert [p.dimension for p in of.pairs if p.against == "people" and p.judge == "one"] == ["brf", "veq", "overall"]
 
 
-def test_the_panel_is_compared_as_a_judge(path: Path, tmp_path: Path) -> None:
+def test_the_panel_is_compared_as_a_judge(path, tmp_path):
     with RunDir.open(path) as run:
         for row in run.store.rows("SELECT work_id, model FROM candidates"):
             Writer(run).score(row["work_id"], "brf", 3.0 if row["model"] == "a" else 2.9)
     of = found(path, labels(tmp_path, label("a", "t1", brf=True), label("b", "t1", brf=True)))
     panel = pair(of, PANEL, "people", "brf")
-    assert panel.rate is not None
     assert panel.rate.value == 0.5
 
 
-def test_several_raters(path: Path, tmp_path: Path) -> None:
+def test_several_raters(path, tmp_path):
     people = labels(
         tmp_path,
         *(label("a", "t1", rater=rater, brf=value) for rater, value in (("x", True), ("y", False), ("z", True))),
@@ -189,13 +162,11 @@ def test_several_raters(path: Path, tmp_path: Path) -> None:
     of = found(path, people)
     assert of.raters == ["x", "y", "z"]
     rate = pair(of, "one", "people", "brf").rate
-    assert rate is not None
     # the word: a/t1 yes (two of three), a/t2 open (a tie), b/t2 no (only y said anything); `one`: yes yes yes
     assert (rate.value, rate.n) == (0.5, 2)
     assert [note.partition(" (")[0] for note in of.notes] == [f"1 images are tied in {name}" for name in ("brf", "veq")]
     assert "a/t2/1" in of.notes[0]
     veq = pair(of, "one", "people", "veq").rate
-    assert veq is not None
     assert veq.n == 0  # 4 accepts and 1 rejects: a tie
     [raters] = [a for a in of.alphas if (a.among, a.dimension) == ("people", "brf")]
     assert (raters.n_raters, raters.level) == (3, "nominal")
@@ -210,7 +181,7 @@ def test_several_raters(path: Path, tmp_path: Path) -> None:
     assert [a.dimension for a in of.alphas if a.among == "judges and people"] == ["veq"]
 
 
-def test_numeric_ratings_are_compared_with_thresholds_and_rank_models(path: Path, tmp_path: Path) -> None:
+def test_numeric_ratings_are_compared_with_thresholds_and_rank_models(path, tmp_path):
     people = labels(
         tmp_path,
         label("a", "t1", brf=5, veq=2.5),
@@ -220,13 +191,11 @@ def test_numeric_ratings_are_compared_with_thresholds_and_rank_models(path: Path
     )
     of = found(path, people)
     brf = pair(of, "two", "people", "brf")
-    assert brf.rate is not None
     assert brf.rate.value == pytest.approx(2 / 3)  # 3 reaches the threshold, 2.99 does not
     assert (brf.rho.value, brf.rho.n) == (None, 3)
     veq = pair(of, "one", "people", "veq")
     assert (veq.rho.value, veq.rho.n) == (None, 3)
     overall = pair(of, "one", "people", "overall")
-    assert overall.rate is not None
     # people: a/t1 no (veq), b/t1 yes, c/t1 no, c/t2 yes (as said); `one`: yes no no no
     assert (overall.rate.value, overall.rate.n) == (0.25, 4)
     other = pair(of, "one", "people", "veq_aesthetic")  # a score that decides nothing
@@ -235,10 +204,9 @@ def test_numeric_ratings_are_compared_with_thresholds_and_rank_models(path: Path
     assert [(a.n_raters, a.alpha.n) for a in both] == [(3, 3)]
 
 
-def test_overall_is_open_where_an_applicable_score_is_unrated(path: Path, tmp_path: Path) -> None:
+def test_overall_is_open_where_an_applicable_score_is_unrated(path, tmp_path):
     of = found(path, labels(tmp_path, label("a", "t1", brf=True, veq=None), label("b", "t1", brf=True, veq=True)))
     rate = pair(of, "one", "people", "overall").rate
-    assert rate is not None
     assert rate.n + rate.n_unscored == 1  # no decision for a/t1
 
 
@@ -261,37 +229,29 @@ def test_overall_is_open_where_an_applicable_score_is_unrated(path: Path, tmp_pa
         (label("a", "t1", brf=False), r"line 2: 'people' already rates this image on line 1"),
     ],
 )
-def test_an_invalid_line_is_reported_with_its_reason(
-    path: Path, tmp_path: Path, line: dict[str, object] | str, message: str
-) -> None:
+def test_an_invalid_line_is_reported_with_its_reason(path, tmp_path, line, message):
     people = labels(tmp_path, label("a", "t1", brf=True), line)
     with pytest.raises(UserError, match=message) as caught:
         found(path, people)
     assert str(caught.value).startswith(f"{people}, ")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [("", "has no annotations"), (json.dumps(label("a", "t1")), "has no ratings")]
-)
-def test_a_file_without_labels(path: Path, tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        found(path, labels(tmp_path, text))
-    with pytest.raises(UserError, match="does not exist"):
-        found(path, tmp_path / "nowhere.jsonl")
-    with pytest.raises(UserError, match="is a folder"):
-        found(path, tmp_path)
-
-
-def test_a_single_judge_needs_annotations(path: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_an_error(path, tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    for people, message in (
+        (tmp_path / "empty.jsonl", "has no annotations"),
+        (labels(tmp_path, label("a", "t1")), "has no ratings"),
+        (tmp_path / "nowhere.jsonl", "does not exist"),
+        (tmp_path, "is a folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            found(path, people)
     with RunDir.open(path) as run:
         Writer(run).judges({ONE: "one"})
     with pytest.raises(UserError, match="has one judge and no other rater: give human annotations"):
         found(path)
     of = found(path, labels(tmp_path, label("a", "t1", brf=True)))
     assert {(p.judge, p.against) for p in of.pairs} == {("one", "people")}  # and no panel
-
-
-def test_a_run_without_verdicts_is_an_error(path: Path) -> None:
     with RunDir.open(path) as run:
         run.store.write("DELETE FROM meta WHERE key = 'judges'")
         assert judge_labels(run) == {}
@@ -299,7 +259,7 @@ def test_a_run_without_verdicts_is_an_error(path: Path) -> None:
         found(path)
 
 
-def test_order_swaps_of_sets(path: Path) -> None:
+def test_order_swaps_of_sets(path):
     with RunDir.open(path) as run:
         to = Writer(run)
         task = order("t3", "Product", 1_000_000, 2)

@@ -26,14 +26,14 @@ from local_bench.suites.registry import suite
 from tests.report.written import report
 
 JUDGE = digest({"judge": 1})
-VALUE = 1016
+N_TASKS = 16
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Two models: one delivers its own order, one the next order."""
     folder = tmp_path_factory.mktemp("shop")
-    tasks = suite("printshop").tasks(None, lambda image: "0" * 64)
+    tasks = suite("printshop").tasks(None, lambda image: "0" * 64)[:N_TASKS]
     rng = np.random.default_rng(5)
     for i, task in enumerate(tasks):
         for k, scene in enumerate(shop.truth(task), 1):
@@ -45,34 +45,40 @@ def made(tmp_path_factory):
     return folder
 
 
-def run(made, path, kind):
-    """A run whose judge answers the ground truth, or, if `kind`, accepts everything."""
+@pytest.fixture(scope="module")
+def perfect(made, tmp_path_factory):
+    """A run whose judge answers the ground truth."""
+    path = tmp_path_factory.mktemp("perfect") / "run"
+    models = ("right", "wrong")
     config = RunConfig(
         name="t",
-        suite={"name": "printshop"},
-        models=[
-            {"card": "imported", "name": name, "imported": {"images": str(made / name)}} for name in ("right", "wrong")
-        ],
+        suite={"name": "printshop", "limit": N_TASKS},
+        models=[{"card": "imported", "name": name, "imported": {"images": str(made / name)}} for name in models],
         judge=JudgeConfig(card="tiny-qwen2-vl"),
         metrics=[],
         acceptance={"brf": 4.5},
         engine={"device": "cpu"},
     )
     run_stages(config, path, ("generate",))
-    with RunDir.open(path) as begun:
-        tasks = {task.task_id: task for task in begun.store.tasks()}
-        found = check_ground_truth(begun)
-        with begun.store.transaction():
-            begun.store.set_meta("judges", json.dumps({JUDGE: "one"}))
-            for (task_id, _, _), images in sets(begun.store).items():
-                for work_id, _ in images.values():
-                    _write_verdicts(begun, tasks[task_id], work_id, found.truths[work_id].answers, kind)
-        score(begun, [JUDGE])
-        decide(begun)
+    judged(path, kind=False)
     return path
 
 
-def _write_verdicts(run, task, work_id, truths, kind):
+def judged(path, kind):
+    """Every question of the run gets its true answer, or, if `kind`, the kindest one."""
+    with RunDir.open(path) as run:
+        truths = check_ground_truth(run).truths
+        with run.store.transaction():
+            run.store.set_meta("judges", json.dumps({JUDGE: "one"}))
+            run.store.write("DELETE FROM verdicts")
+            for images in sets(run.store).values():
+                for work_id, _ in images.values():
+                    _write_verdicts(run, work_id, truths[work_id].answers, kind)
+        score(run, [JUDGE])
+        decide(run)
+
+
+def _write_verdicts(run, work_id, truths, kind):
     answers = {("veq_technical", 0): {"clarity": 5, "realism": 5}, ("veq_aesthetic", 0): {"aesthetic": 5}}
     answers["veq_text", 0] = {"has_text": False}
     for key, true in truths.items():
@@ -84,40 +90,39 @@ def _write_verdicts(run, task, work_id, truths, kind):
         run.store.write("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, '')", *row)
 
 
-@pytest.fixture(scope="module")
-def perfect(made, tmp_path_factory):
-    return run(made, tmp_path_factory.mktemp("perfect") / "run", kind=False)
-
-
 def test_a_perfect_judge_settles_the_true_revenue(perfect):
     with RunDir.open(perfect) as done:
         found = check_ground_truth(done)
+        tasks = done.store.tasks()
+        value, n = sum(task.price_micro_usd for task in tasks), sum(len(task.deliverables) for task in tasks)
         money = {row.model: row for row in found.money}
-        assert money["right"].true_micro_usd == money["right"].judged_micro_usd == VALUE * 1_000_000
-        assert money["right"].n_right == money["right"].n == 70
-        assert money["wrong"].true_micro_usd < VALUE * 1_000_000 / 10
+        assert money["right"].true_micro_usd == money["right"].judged_micro_usd == value
+        assert money["right"].n_right == money["right"].n == n > N_TASKS
+        assert money["wrong"].true_micro_usd < value / 10
         assert all(row.judged_micro_usd == row.faultless_micro_usd for row in found.money)
         assert all(row.same.value == 1 for row in found.answers)
         assert {row.rubric for row in found.answers} == {"brf", "cns_edit", "cns_set"}
         lines = earnings(accounting(done.store, done.config.settlement), found)
-        assert lines[0] == (
-            "right earned $1,016.00 (95 %: $893.08 to $1,016.00) of $1,016.00; "
-            "by ground truth $1,016.00 (95 %: $893.08 to $1,016.00)"
-        )
+        earned = "$299.00 (95 %: $215.94 to $299.00)"
+        assert lines[0] == f"right earned {earned} of $299.00; by ground truth {earned}"
         assert "wrong earned" in lines[1]
 
 
-def test_a_lenient_judge_pays_too_much(made, tmp_path):
-    with RunDir.open(run(made, tmp_path / "run", kind=True)) as done:
+def test_a_lenient_judge_pays_too_much(perfect, tmp_path):
+    path = shutil.copytree(perfect, tmp_path / "run")
+    judged(path, kind=True)
+    with RunDir.open(path) as done:
         found = check_ground_truth(done)
+        value = sum(task.price_micro_usd for task in done.store.tasks())
+        n_right = sum(len(task.deliverables) for task in done.store.tasks())
         wrong = next(row for row in found.money if row.model == "wrong")
-        assert wrong.judged_micro_usd == VALUE * 1_000_000
+        assert wrong.judged_micro_usd == value
         assert wrong.too_much_micro_usd == wrong.off_micro_usd == wrong.judged_micro_usd - wrong.true_micro_usd
-        assert wrong.faultless_micro_usd < VALUE * 1_000_000 / 10
+        assert wrong.faultless_micro_usd < value / 10
         assert wrong.too_little_micro_usd == 0
         brf = {row.model: row for row in found.answers if row.rubric == "brf"}
         assert brf[ALL].n_no_for_yes == 0
-        assert brf["wrong"].n_yes_for_no > 100
+        assert brf["wrong"].n_yes_for_no > 30
         assert brf["right"].n_yes_for_no > 0  # a point of one image of a set counts as met by all of them
         figure = passport(done)
         table = {row[1]: dict(zip(figure.data.keys, row, strict=True)) for row in figure.data.rows}
@@ -128,7 +133,7 @@ def test_a_lenient_judge_pays_too_much(made, tmp_path):
         )
         assert [panel.title for panel in figure.panels] == ["agreement", "bias (points)"]
         written = report(done.path)
-    assert sum(of or 0 for of in written.data["0-candidates-0"]["truth"]) >= 70
+    assert sum(right or 0 for right in written.data["0-candidates-0"]["truth"]) >= n_right
     assert "truth" in written.sections
 
 

@@ -15,16 +15,14 @@ from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.models import loads
 from tests.analysis.simulated import config, draw, judged
-from tests.cli.test_labels import MODEL, N, line, run, truth  # noqa: F401
+from tests.cli.test_labels import MODEL, N, labels_of, line, run, truth  # noqa: F401
 from tests.suites.benchmarks import layouts
 
 
 @pytest.fixture
 def people(run: Path, tmp_path: Path) -> Path:  # noqa: F811
     """Labels on the first hundred orders."""
-    path = tmp_path / "people.jsonl"
-    path.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(run).items())[:100]))
-    return path
+    return labels_of(run, tmp_path / "people.jsonl", 100)
 
 
 def test_payment_is_explained_and_predicted(run, people):  # noqa: F811
@@ -73,22 +71,6 @@ def test_metrics_are_compared_on_the_same_images_and_in_their_direction(run, peo
     assert found["falls"].spearman.value == pytest.approx(found["brf"].spearman.value)
     assert found["falls"].pr_auc == pytest.approx(found["brf"].pr_auc)
     assert {row.name: row.n for row in whole}["brf"] == 100
-
-
-def test_expected_revenue_is_close_to_that_of_people(run, people):  # noqa: F811
-    true_decisions = truth(run)
-    with RunDir.open(run) as open_run:
-        rows = open_run.store.rows("SELECT task_id, price_micro_usd FROM tasks")
-        found = payment(open_run, people)
-        judged = open_run.store.rows(
-            """SELECT sum(price_micro_usd) AS paid
-               FROM tasks JOIN candidates USING (task_id) JOIN scores USING (work_id)
-               WHERE name = 'brf' AND value >= 3"""
-        )[0]["paid"]
-    paid = sum(row["price_micro_usd"] for row in rows if true_decisions.get(row["task_id"]))
-    for name in ("rule", "logistic"):
-        assert found.expected[name][MODEL].expected_micro_usd == pytest.approx(paid, rel=0.12)
-    assert judged > 1.15 * paid
 
 
 def test_the_text_and_the_json(run, people, tmp_path):  # noqa: F811
@@ -177,3 +159,19 @@ def test_labels_of_every_attempt_count_under_a_protocol_of_several(tmp_path):
         found = payment(opened, tmp_path / "people.jsonl").realised["one"]
     assert (found.n, found.n_unscored) == (len(rows), 0)
     assert len(rows) == 3 * len({row["task_id"] for row in rows})
+
+
+def test_expected_revenue_is_close_to_that_of_people(run, people):  # noqa: F811
+    true_decisions = truth(run)
+    with RunDir.open(run) as open_run:
+        rows = open_run.store.rows("SELECT task_id, price_micro_usd FROM tasks")
+        found = payment(open_run, people)
+        judged = open_run.store.rows(
+            """SELECT sum(price_micro_usd) AS paid
+               FROM tasks JOIN candidates USING (task_id) JOIN scores USING (work_id)
+               WHERE name = 'brf' AND value >= 3"""
+        )[0]["paid"]
+    paid = sum(row["price_micro_usd"] for row in rows if true_decisions.get(row["task_id"]))
+    for name in ("rule", "logistic"):
+        assert found.expected[name][MODEL].expected_micro_usd == pytest.approx(paid, rel=0.12)
+    assert judged > 1.15 * paid

@@ -11,6 +11,7 @@ from local_bench.core.images import load_image, pixel_digest
 from local_bench.core.money import split
 from local_bench.core.types import Task, Verdict
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 from local_bench.suites.registry import suite
 from tests.analysis.simulated import config, draw, judged
 from tests.suites.benchmarks import layouts
@@ -108,24 +109,25 @@ def test_a_revision_is_a_workflow_of_both_runs(runs):
 
 def test_the_commands_report_revisions_and_refuse_other_runs(runs, capsys, tmp_path):
     folder, _ = runs
-    assert main(["revise", "settle", str(folder / "run"), str(folder / "revisions"), str(folder / "again")]) == 0
-    assert "revised once by x" in capsys.readouterr().out
-    assert (
-        main(["revise", "settle", str(folder / "run"), str(folder / "revisions"), str(folder / "again"), "--json"]) == 0
-    )
-    assert {way["model"] for way in json.loads(capsys.readouterr().out)["ways"]} == {"one", "two"}
-    assert main(["revise", "write", str(folder / "run"), "--out", str(tmp_path / "o"), "--model", "one", "--json"]) == 0
-    output = json.loads(capsys.readouterr().out)
-    assert set(output["by_model"]) == {"one"}
-    for arguments, message in (
-        (["write", str(folder / "run"), "--out", str(folder / "revisions")], "exists and is not empty"),
-        (["write", str(folder / "run"), "--out", str(tmp_path / "p"), "--model", "three"], "has no model 'three'"),
-        (["settle", str(folder / "run"), str(folder), str(folder / "again")], "revisions.json does not exist"),
-        (["settle", *(str(folder / name) for name in ("again", "revisions", "again"))], "of another run"),
-        (["settle", *(str(folder / name) for name in ("run", "revisions", "run"))], "has no revision"),
-    ):
-        assert main(["revise", *arguments]) == 2, arguments
-        assert message in capsys.readouterr().err
+
+    def revise(*arguments, status=0):
+        assert main(["revise", *map(str, arguments)]) == status, arguments
+        out, err = capsys.readouterr()
+        return err if status else json.loads(out) if "--json" in arguments else out
+
+    def settle(*names, more=(), status=0):
+        return revise("settle", *(folder / name for name in names), *more, status=status)
+
+    assert "revised once by x" in settle("run", "revisions", "again")
+    ways = settle("run", "revisions", "again", more=["--json"])["ways"]
+    assert {way["model"] for way in ways} == {"one", "two"}
+    write = ("write", folder / "run", "--out")
+    assert set(revise(*write, tmp_path / "o", "--model", "one", "--json")["by_model"]) == {"one"}
+    assert "exists and is not empty" in revise(*write, folder / "revisions", status=2)
+    assert "has no model 'three'" in revise(*write, tmp_path / "p", "--model", "three", status=2)
+    assert "revisions.json does not exist" in settle("run", "", "again", status=2)
+    assert "of another run" in settle("again", "revisions", "again", status=2)
+    assert "has no revision" in settle("run", "revisions", "run", status=2)
     assert not (tmp_path / "p").exists()
 
 
@@ -159,11 +161,7 @@ def test_reasons_of_the_majority_and_of_the_full_set():
 
 def test_a_run_that_is_not_settled_is_refused(runs, tmp_path):
     folder, _ = runs
-    path = folder / "data"
-    made = {"one": folder / "one"}
-    from local_bench.runs.stages import run_stages
-
-    run_stages(config("servimage", path, made, 1), tmp_path / "run", ("generate",))
+    run_stages(config("servimage", folder / "data", {"one": folder / "one"}, 1), tmp_path / "run", ("generate",))
     with RunDir.open(tmp_path / "run") as run, pytest.raises(UserError, match="has no decisions"):
         write_revisions(run, tmp_path / "o")
     assert not (tmp_path / "o").exists()

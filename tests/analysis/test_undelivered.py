@@ -13,6 +13,7 @@ from local_bench.cli.main import main
 from local_bench.cli.tables import outcome_json
 from local_bench.report import judging
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import Outcome
 from tests.analysis.simulated import config, draw, judged
 from tests.analysis.test_round_trip import scored
 from tests.suites.benchmarks import layouts
@@ -40,22 +41,16 @@ def test_score_of_the_export_equals_the_run(run):
     own = official(opened)["all"].data
     output = scored(name, *files, *given, "--costs", out / "costs.json")
     assert flat(output) == pytest.approx(flat(json.loads(json.dumps(own))), rel=1e-9)
-    assert outcome_json_of(opened)["benchmark"]["all"] == own
-
-
-def outcome_json_of(run):
-    from local_bench.runs.stages import Outcome
-
-    return outcome_json(run, Outcome(run.path, 0, 0, 0, 0, 0, 0), run.path / "report")
+    outcome = outcome_json(opened, Outcome(opened.path, 0, 0, 0, 0, 0, 0), opened.path / "report")
+    assert outcome["benchmark"]["all"] == own
 
 
 def flat(value, at=""):
     """Every number by its place."""
-    if isinstance(value, dict):
-        return {k: v for name, inner in value.items() for k, v in flat(inner, f"{at}/{name}").items()}
-    if isinstance(value, list):
-        return {k: v for i, inner in enumerate(value) for k, v in flat(inner, f"{at}/{i}").items()}
-    return {at: value}
+    if not isinstance(value, dict | list):
+        return {at: value}
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    return {k: v for name, inner in pairs for k, v in flat(inner, f"{at}/{name}").items()}
 
 
 def test_a_set_is_judged_without_the_images_that_were_not_made(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from local_bench.annotation.database import AnnotationDatabase
 from local_bench.annotation.items import Answer, Item, ItemImage
 from local_bench.annotation.session import add_people
-from local_bench.core.errors import LedgerDamaged, LedgerError
+from local_bench.core.errors import LedgerDamaged
 
 ITEM = Item("accept", "t1", (ItemImage(1, "0" * 64), ItemImage(2, "1" * 64)))
 GIVEN = Answer({"1": {"overall": True}, "2": {"overall": False}}, None, ("artefacts",), "the hand, six fingers")
@@ -48,9 +48,7 @@ def test_items_are_content_addressed():
     assert same.item_id == ITEM.item_id != other.item_id
 
 
-def test_a_missing_and_a_damaged_database_are_refused(tmp_path):
-    with pytest.raises(LedgerError, match="this run has no annotations"):
-        AnnotationDatabase(tmp_path / "annotations.sqlite")
+def test_a_damaged_database_is_refused(tmp_path):
     broken = tmp_path / "broken.sqlite"
     broken.write_bytes(b"not a database" * 100)
     with pytest.raises(LedgerDamaged, match="damaged"):

@@ -28,12 +28,12 @@ class Server:
     url: str = ""
     tokens: dict[str, str] = field(default_factory=dict)
 
-    def start(self) -> None:
+    def start(self):
         self.process = subprocess.Popen(self.command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         self.url, new_tokens, _ = json.loads(self.process.stdout.readline())
         self.tokens |= new_tokens
 
-    def kill(self) -> None:
+    def kill(self):
         self.process.kill()
         self.process.wait()
         self.process.stdout.close()
@@ -48,11 +48,11 @@ class Annotator:
     rng: random.Random
     acknowledged: dict[tuple[str, str], bool] = field(default_factory=dict)
 
-    def work(self, stop: threading.Event) -> None:
+    def work(self, stop):
         while not stop.is_set():
             self.answer()
 
-    def answer(self) -> None:
+    def answer(self):
         (item,) = self.send("GET", "/queue?n=1").json()["items"]
         value, request_id = self.rng.random() < 0.5, f"{self.rng.getrandbits(128):032x}"
         body = {"request_id": request_id, "item_id": item["item_id"], "kind": item["kind"]}
@@ -65,7 +65,7 @@ class Annotator:
             assert undo.status_code in (200, 409)  # 409: an earlier copy of the request was carried out
             del self.acknowledged[item["item_id"], item["kind"]]
 
-    def send(self, method: str, path: str, body: object = None) -> httpx2.Response:
+    def send(self, method, path, body=None):
         token = self.server.tokens[self.name]
         headers, cookies = {"X-CSRF-Token": csrf_token(token)}, {COOKIE: token}
         while True:

@@ -44,106 +44,104 @@ def labels(shop, rater, wrong=()):
 
 
 def run(capsys, *arguments, status=0):
-    assert main([str(one) for one in arguments]) == status
-    captured = capsys.readouterr()
-    return captured.out, captured.err
+    """The text on stdout, its JSON where `--json` is given, or with `status` stderr."""
+    assert main([str(word) for word in arguments]) == status
+    out, err = capsys.readouterr()
+    if status:
+        assert (out, err.count("\n")) == ("", 1)
+        return err
+    return json.loads(out) if "--json" in arguments else out
+
+
+def imported(shop, capsys, path, lines, protocol="accept", status=0):
+    return run(capsys, "annotate", "import", shop.path, write(path, lines), "--protocol", protocol, status=status)
+
+
+def refused(capsys, *arguments):
+    return run(capsys, "annotate", *arguments, status=2)
+
+
+def status_of(shop, capsys):
+    return run(capsys, "annotate", "status", shop.path, "--json")["protocols"]
+
+
+def people_of(path, of=None):
+    with RunDir.open(of or path) as opened:
+        return load_annotations(path, opened, {})
+
+
+def right_answers(shop):
+    """For `answer_all`: whether the image is what was ordered."""
+    return lambda name, item, field, key: shop.right[_sha(item, key)]
+
+
+def _sha(item, key):
+    return next(image.pixels_sha256 for image in item.images if str(image.deliverable) == key)
 
 
 def test_two_raters_and_an_adjudicator_settle_the_tables(shop, tmp_path, capsys):
     """Imported, exported and settled: revenue by people is that of the right images, independently of the judge."""
-    file = write(tmp_path / "in.jsonl", labels(shop, "r1") + labels(shop, "r2", ["print-02", "print-03"]))
-    out, _ = run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept", "--json")
-    stored = json.loads(out)["n_stored"]
-    again = run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept")[0]
-    assert again == f"0 new of {stored} answers; {stored} were there already\n"
+    both = labels(shop, "r1") + labels(shop, "r2", ["print-02", "print-03"])
+    n = 2 * 8 * len(MODELS)  # a set is one answer
+    assert imported(shop, capsys, tmp_path / "in.jsonl", both) == f"{n} new of {n} answers; 0 were there already\n"
+    assert imported(shop, capsys, tmp_path / "in.jsonl", both) == f"0 new of {n} answers; {n} were there already\n"
     with AnnotationDatabase(shop.path / FILE) as database:
-        assert len(database.answers()) == stored == 2 * 8 * len(MODELS)
-    status = json.loads(run(capsys, "annotate", "status", shop.path, "--json")[0])["protocols"][0]
+        assert len(database.answers()) == n
+    (status,) = status_of(shop, capsys)
     assert (status["n_complete"], status["n_disputed"]) == (16, 4)  # two tasks by two models
-    answer_all(shop.path, "accept", {"third": "adjudicator"}, lambda n, item, f, key: shop.right[_sha(item, key)])
-    settled = json.loads(run(capsys, "settle", shop.path, "--people", shop.path, "--json")[0])
+    answer_all(shop.path, "accept", {"third": "adjudicator"}, right_answers(shop))
+    settled = run(capsys, "settle", shop.path, "--people", shop.path, "--json")["people"]
     with RunDir.open(shop.path) as opened:
-        prices = {task.task_id: (task.price_micro_usd, len(task.deliverables)) for task in opened.store.tasks()}
+        part = {task.task_id: task.price_micro_usd / len(task.deliverables) / 1e6 for task in opened.store.tasks()}
     for model in MODELS:
-        earned = sum(
-            prices[task][0] / prices[task][1]
-            for (of, task, _, _), sha in shop.images.items()
-            if of == model and shop.right[sha]
-        )
-        assert settled["people"][model]["revenue_usd"] == pytest.approx(earned / 1e6, abs=1e-5)
-        assert settled["people"][model]["n_unscored"] == 0
-    exported = tmp_path / "out.jsonl"
-    run(capsys, "annotate", "export", shop.path, "--out", exported)
-    with RunDir.open(shop.path) as opened:
-        of_file, of_run = (load_annotations(path, opened, {}) for path in (exported, shop.path))
-    assert of_file == of_run
+        paid = (part[key[1]] for key, sha in shop.images.items() if key[0] == model and shop.right[sha])
+        assert settled[model]["revenue_usd"] == pytest.approx(sum(paid), abs=1e-5)
+        assert settled[model]["n_unscored"] == 0
+    run(capsys, "annotate", "export", shop.path, "--out", tmp_path / "out.jsonl")
+    of_file = people_of(tmp_path / "out.jsonl", shop.path)
+    assert of_file == people_of(shop.path)
     assert set(of_file.raters) == {"r1", "r2"}
     folder = tmp_path / "layout"
     run(capsys, "annotate", "export", shop.path, "--format", "servimage", "--out", folder)
     assert {path.name for path in folder.iterdir()} == {"r1", "r2", "third.adjudication", "consensus"}
-    of = folder / "consensus"
-    files = sorted(of.glob("*_annotations.jsonl"))
-    scored = json.loads(run(capsys, "score", "servimage", *files, "--tasks", of / "tasks.jsonl", "--json")[0])
-    for model in MODELS:
-        assert scored["models"][model]["revenue_usd"] == pytest.approx(
-            settled["people"][model]["revenue_usd"], abs=1e-5
-        )
-
-
-def _sha(item, key):
-    return next(one.pixels_sha256 for one in item.images if str(one.deliverable) == key)
+    files = sorted((folder / "consensus").glob("*_annotations.jsonl"))
+    scored = run(capsys, "score", "servimage", *files, "--tasks", folder / "consensus/tasks.jsonl", "--json")["models"]
+    revenue = {model: pytest.approx(settled[model]["revenue_usd"], abs=1e-5) for model in MODELS}
+    assert {model: scored[model]["revenue_usd"] for model in MODELS} == revenue
 
 
 def test_annotations_are_bound_to_the_pixels(shop, tmp_path, capsys):
     """A copy of the run with one image replaced keeps all annotations but those of that image."""
-    write(tmp_path / "in.jsonl", labels(shop, "r1"))
-    run(capsys, "annotate", "import", shop.path, tmp_path / "in.jsonl", "--protocol", "accept")
-    other = tmp_path / "other"
-    shutil.copytree(shop.path, other)
-    with RunDir.open(shop.path) as opened:
-        before = load_annotations(shop.path, opened, {}).consensus[OVERALL]
-        victim = opened.store.candidates()[0]
+    imported(shop, capsys, tmp_path / "in.jsonl", labels(shop, "r1"))
+    other = shutil.copytree(shop.path, tmp_path / "other")
+    before = people_of(shop.path).consensus[OVERALL]
     (other / FILE).unlink()
+    with RunDir.open(shop.path) as opened:
+        victim = opened.store.candidates()[0].work_id
     with RunDir.begin(other, opened.config) as changed:
         sha = store_image(changed.images, Image.new("RGB", (64, 64), (1, 2, 3)))
-        changed.store.write("UPDATE candidates SET pixels_sha256 = ? WHERE work_id = ?", sha, victim.work_id)
-    with RunDir.open(other) as changed:
-        after = load_annotations(shop.path, changed, {}).consensus[OVERALL]
-    assert before.keys() - after.keys() == {victim.work_id}
-    assert all(after[work_id] == before[work_id] for work_id in after)
+        changed.store.write("UPDATE candidates SET pixels_sha256 = ? WHERE work_id = ?", sha, victim)
+    after = people_of(shop.path, other).consensus[OVERALL]
+    assert after == {work_id: rating for work_id, rating in before.items() if work_id != victim}
 
 
 def test_a_sample_is_annotated_with_its_probabilities(shop, tmp_path, capsys):
-    questions = tmp_path / "ask.jsonl"
+    questions, out = tmp_path / "ask.jsonl", tmp_path / "labels.jsonl"
     run(capsys, "settle", shop.path, "--plan-labels", "0.5", "--questions", questions)
-    wanted = [json.loads(line) for line in questions.read_text().splitlines()]
-    people = dict.fromkeys(("a", "b"), "annotator")
-    answer_all(shop.path, "accept", people, lambda n, item, f, key: shop.right[_sha(item, key)], questions=questions)
-    out = tmp_path / "labels.jsonl"
+    answer_all(shop.path, "accept", {"a": "annotator", "b": "annotator"}, right_answers(shop), questions=questions)
     run(capsys, "annotate", "export", shop.path, "--out", out)
-    found = {
-        (one["model"], one["task_id"], one["deliverable"]): one["probability"]
-        for one in map(json.loads, out.read_text().splitlines())
+    wanted, exported = ([json.loads(line) for line in file.read_text().splitlines()] for file in (questions, out))
+    names = ("model", "task_id", "deliverable", "probability")
+    assert {tuple(line[name] for name in names) for line in exported} == {
+        tuple(line[name] for name in names) for line in wanted
     }
-    assert found == {(one["model"], one["task_id"], one["deliverable"]): one["probability"] for one in wanted}
-    text, err = run(capsys, "settle", shop.path, "--people", shop.path)
-    assert "estimated revenue" in text
-    assert "sampling probabilities" not in err
-    assert "nothing to annotate" in _refused(capsys, "annotate", shop.path, "--questions", out_of(tmp_path, wanted))
-    assert "compares pairs" in _refused(
-        capsys, "annotate", shop.path, "--questions", questions, "--protocol", "pairwise", "--new"
-    )
-
-
-def out_of(tmp_path, wanted):
-    return write(tmp_path / "done.jsonl", [one | {"overall": True} for one in wanted])
-
-
-def _refused(capsys, *arguments):
-    out, err = run(capsys, *arguments, status=2)
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
+    assert main(["settle", str(shop.path), "--people", str(shop.path)]) == 0
+    text, err = capsys.readouterr()
+    assert ("estimated revenue" in text, "sampling probabilities" in err) == (True, False)
+    done = write(tmp_path / "done.jsonl", [line | {"overall": True} for line in wanted])
+    assert "nothing to annotate" in refused(capsys, shop.path, "--questions", done)
+    pairs = ("--questions", questions, "--protocol", "pairwise", "--new")
+    assert "compares pairs" in refused(capsys, shop.path, *pairs)
 
 
 def test_consistency_is_a_question_only_where_something_can_be_compared(shop, tmp_path, capsys):
@@ -152,24 +150,24 @@ def test_consistency_is_a_question_only_where_something_can_be_compared(shop, tm
     answer_all(shop.path, "scores", people, lambda name, item, field, key: 4 + (name == "b"))
     with RunDir.open(shop.path) as opened:
         compared = {t.task_id: bool(t.source_sha256 or len(t.deliverables) > 1) for t in opened.store.tasks()}
-        assert set(compared.values()) == {True, False}
-        consensus = load_annotations(shop.path, opened, {}).consensus
         of_task = {row.work_id: row.task_id for row in opened.store.candidates()}
+    assert set(compared.values()) == {True, False}
+    consensus = people_of(shop.path).consensus
     assert {of_task[work_id] for work_id in consensus["cns"]} == {task for task, has in compared.items() if has}
     assert consensus["brf"].keys() == consensus["veq"].keys() == of_task.keys()
     with AnnotationDatabase(shop.path / FILE) as database:
-        assert {len(values) for one in database.answers() for values in one.given.values.values()} == {2, 3}
+        assert {len(values) for answer in database.answers() for values in answer.given.values.values()} == {2, 3}
     n = sum(compared[task] for _, task, _, _ in shop.images)
-    status = json.loads(run(capsys, "annotate", "status", shop.path, "--json")[0])["protocols"][0]
-    assert {one["name"]: one["n_units"] for one in status["fields"]} == {"brf": 20, "veq": 20, "cns": n}
+    (status,) = status_of(shop, capsys)
+    assert {field["name"]: field["n_units"] for field in status["fields"]} == {"brf": 20, "veq": 20, "cns": n}
     exported = tmp_path / "out.jsonl"
     run(capsys, "annotate", "export", shop.path, "--out", exported)
     lines = [json.loads(line) for line in exported.read_text().splitlines()]
     assert all((line["cns"] is None) != compared[line["task_id"]] for line in lines)
     again = imported(shop, capsys, exported, [line | {"rater": f"{line['rater']}2"} for line in lines], "scores")
-    assert again == "32 new of 32 answers; 0 were there already"
-    for command in (("agreement", "--people"), ("settle", "--people")):
-        run(capsys, command[0], shop.path, command[1], shop.path)
+    assert again == "32 new of 32 answers; 0 were there already\n"
+    for command in ("agreement", "settle"):
+        run(capsys, command, shop.path, "--people", shop.path)
     run(capsys, "annotate", "export", shop.path, "--format", "servimage", "--out", tmp_path / "layout")
 
 
@@ -177,32 +175,31 @@ def test_a_sampled_image_is_shown_with_what_it_is_compared_with(shop, tmp_path):
     (model, task, _, _), *_ = [key for key in shop.images if key[2] == 2]
     line = {"model": model, "task_id": task, "deliverable": 2, "probability": 0.5, "overall": None}
     questions = write(tmp_path / "ask.jsonl", [line])
-    for protocol, n in (("scores", 2), ("accept", 1)):
+    for protocol, n in (("scores", 2), ("points", 2), ("accept", 1)):
         with RunDir.open(shop.path) as opened:
             session = open_session([opened], load_protocol(protocol), questions)
             with session.database:
                 (item,) = session.queue.items
-                assert len(item.images) == n
+                assert (len(item.images), item.sampled) == (n, ((model, 2, 0.5),))
 
 
-def test_points_become_the_benchmarks_score(shop, capsys):
-    answer_all(
-        shop.path, "points", dict.fromkeys("abc", "annotator"), lambda name, item, field, key: field != "point_2"
-    )
+def test_points_become_the_benchmarks_score(shop):
+    people = dict.fromkeys("abc", "annotator")
+    answer_all(shop.path, "points", people, lambda name, item, field, key: field != "point_2")
+    scores = people_of(shop.path).consensus["brf"]
     with RunDir.open(shop.path) as opened:
         points = {task.task_id: len(task.evaluation_points) for task in opened.store.tasks()}
-        found = load_annotations(shop.path, opened, {}).consensus["brf"]
         for row in opened.store.candidates():
             n = points[row.task_id]
-            assert found[row.work_id].number == pytest.approx(5 * (n - 1) / n)
+            assert scores[row.work_id].number == pytest.approx(5 * (n - 1) / n)
 
 
 def test_pairs_rank_the_models(shop, capsys):
     better = MODELS[1]
-    own = {sha for (model, *_), sha in shop.images.items() if model == better}
+    images = {sha for (model, *_), sha in shop.images.items() if model == better}
 
     def prefer(name, item, field, key):
-        first_is_better = item.images[0].pixels_sha256 in own
+        first_is_better = item.images[0].pixels_sha256 in images
         with_left_a = sides[name, item.item_id] == "a"
         return "left" if first_is_better == with_left_a else "right"
 
@@ -219,47 +216,37 @@ def test_pairs_rank_the_models(shop, capsys):
     assert (first.model, first.win_rate, second.win_rate) == (better, 1, 0)
     assert first.strength > 2
     assert first.strength == pytest.approx(-second.strength)
-    text, _ = run(capsys, "annotate", "ranking", shop.path)
-    assert text.splitlines()[2].startswith(better)
+    assert run(capsys, "annotate", "ranking", shop.path).splitlines()[2].startswith(better)
 
 
 def test_forgetting_and_links(shop, tmp_path, capsys):
-    write(tmp_path / "in.jsonl", labels(shop, "r1") + labels(shop, "r2"))
-    run(capsys, "annotate", "import", shop.path, tmp_path / "in.jsonl", "--protocol", "accept")
-    assert "give its address with --base" in _refused(capsys, "annotate", "link", shop.path, "r1")
+    imported(shop, capsys, tmp_path / "in.jsonl", labels(shop, "r1") + labels(shop, "r2"))
+    assert "give its address with --base" in refused(capsys, "link", shop.path, "r1")
     base = ("--base", "https://annotate.lab.org/")
-    first, second = (run(capsys, "annotate", "link", shop.path, "r1", *base)[0].strip() for _ in range(2))
+    first, second = (run(capsys, "annotate", "link", shop.path, "r1", *base).strip() for _ in range(2))
     assert second.startswith("https://annotate.lab.org/a/")
     with AnnotationDatabase(shop.path / FILE) as database:
         assert database.annotator_of(first.rpartition("/")[2]) is None
         assert database.annotator_of(second.rpartition("/")[2]).name == "r1"
-    assert "did you mean 'r2'" in _refused(capsys, "annotate", "forget", shop.path, "r22", "--yes")
-    assert json.loads(run(capsys, "annotate", "forget", shop.path, "r1", "--yes", "--json")[0]) == {
-        "name": "r1",
-        "n_answers": 16,
-    }
+    assert "did you mean 'r2'" in refused(capsys, "forget", shop.path, "r22", "--yes")
+    assert run(capsys, "annotate", "forget", shop.path, "r1", "--yes", "--json") == {"name": "r1", "n_answers": 16}
     assert b'r1"' not in (shop.path / FILE).read_bytes()
-    with RunDir.open(shop.path) as opened:
-        assert set(load_annotations(shop.path, opened, {}).raters) == {"r2"}
+    assert set(people_of(shop.path).raters) == {"r2"}
     with lock_annotations(shop.path):
-        _, err = run(capsys, "annotate", "forget", shop.path, "r2", "--yes", status=1)
-    assert "server is running" in err
+        assert "server is running" in run(capsys, "annotate", "forget", shop.path, "r2", "--yes", status=1)
 
 
 def test_known_answers_check_the_annotators(shop, tmp_path, capsys):
-    known = [dict(line, overall=True) for line in labels(shop, "gold")[:4]]
-    for line in known:
-        del line["rater"]
-    gold = write(tmp_path / "gold.jsonl", known)
+    """Everyone gets the questions with known answers."""
+    lines = [{k: v for k, v in line.items() if k != "rater"} | {"overall": True} for line in labels(shop, "x")[:4]]
+    gold = write(tmp_path / "gold.jsonl", lines)
     answer_all(shop.path, "accept", dict.fromkeys("abc", "annotator"), lambda name, *_: name != "b", gold=gold)
-    status = json.loads(run(capsys, "annotate", "status", shop.path, "--json")[0])["protocols"][0]
-    rates = {one["name"]: one["gold"] for one in status["annotators"]}
-    assert rates["a"] == {"value": 1, "n": 4}
-    assert rates["b"] == {"value": 0, "n": 4}
-    assert rates["c"] == {"value": 1, "n": 4}  # everyone gets the questions with known answers
+    (status,) = status_of(shop, capsys)
+    rates = {annotator["name"]: annotator["gold"] for annotator in status["annotators"]}
+    assert rates == {"a": {"value": 1, "n": 4}, "b": {"value": 0, "n": 4}, "c": {"value": 1, "n": 4}}
 
 
-def test_two_runs_in_one_session_share_equal_images(tmp_path, capsys):
+def test_two_runs_in_one_session_share_equal_images(tmp_path):
     a, b = make_shop(tmp_path / "a", 4, models=MODELS[:1]), make_shop(tmp_path / "b", 4, models=MODELS[1:], seed=9)
     right = a.right | b.right
     with RunDir.open(a.path) as one, RunDir.open(b.path) as two:
@@ -278,59 +265,50 @@ def test_two_runs_in_one_session_share_equal_images(tmp_path, capsys):
 
 
 def test_annotations_are_merged_with_their_runs(tmp_path, capsys, monkeypatch):
-    shops = [
-        make_shop(tmp_path / name, 3, models=(model,), seed=i)
-        for i, (name, model) in enumerate(zip("ab", MODELS, strict=True))
-    ]
+    shops = [make_shop(tmp_path / model, 3, models=(model,), seed=i) for i, model in enumerate(MODELS)]
     for shop, rater in zip(shops, ("r1", "r2"), strict=True):
-        file = write(tmp_path / f"{rater}.jsonl", labels(shop, rater))
-        run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept")
+        imported(shop, capsys, tmp_path / f"{rater}.jsonl", labels(shop, rater))
     monkeypatch.setattr("local_bench.runs.merge._refuse_faulty", lambda run: None)  # drawn by hand, not generated
     with AnnotationDatabase(shops[1].path / FILE) as database:  # of a release with another key
         database.set_meta("protocol:accept", database.meta("protocol:accept").replace('"key":"r"', '"key":"w"'))
     run(capsys, "merge", tmp_path / "all", *(shop.path for shop in shops))
-    with RunDir.open(tmp_path / "all") as opened:
-        found = load_annotations(opened.path, opened, {})
-        assert {rater: len(of[OVERALL]) for rater, of in found.raters.items()} == {
-            rater: len(shop.images) for rater, shop in zip(("r1", "r2"), shops, strict=True)
-        }
+    n = {rater: len(ratings[OVERALL]) for rater, ratings in people_of(tmp_path / "all").raters.items()}
+    assert n == {rater: len(shop.images) for rater, shop in zip(("r1", "r2"), shops, strict=True)}
     with AnnotationDatabase(tmp_path / "all" / FILE) as database:
-        assert [one.name for one in database.annotators()] == ["r1", "r2"]
+        assert [annotator.name for annotator in database.annotators()] == ["r1", "r2"]
 
 
 def test_an_exported_sheet_has_no_formulas(shop, tmp_path, capsys):
     answer_all(shop.path, "accept", {"=cmd|x": "annotator"}, lambda *_: True)
     run(capsys, "annotate", "export", shop.path, "--out", tmp_path / "all.csv")
     rows = list(csv.DictReader((tmp_path / "all.csv").open(newline="")))
-    assert {row["annotator"] for row in rows} == {"'=cmd|x"}
-    assert {row["value"] for row in rows} == {"true"}
+    assert {(row["annotator"], row["value"]) for row in rows} == {("'=cmd|x", "true")}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("options", "sentence"),
     [
-        (("--protocol", "acept"), "did you mean 'accept'"),
-        (("--host", "0.0.0.0", "--port", "0"), "requires annotators with personal links"),
-        (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
-        (("--new",), "name it with --protocol"),
+        ("--protocol acept", "did you mean 'accept'"),
+        ("--host 0.0.0.0 --port 0", "requires annotators with personal links"),
+        ("--host 192.0.2.1", "cannot listen on 192.0.2.1"),
+        ("--new", "name it with --protocol"),
         *(
-            (("--port", "0", "--base", base), "give http:// or https://, the host")
+            (f"--port 0 --base {base}", "give http:// or https://, the host")
             for base in ("annotate.lab.org", "https://a.org/rate", "ftp://a.org", "https://", "https://u@a.org", "//a")
         ),
-        (("--port", "0", "--base", "https://a.org:999999"), "such as https://annotate.lab.org"),
-        (("--annotators", "nobody.yaml"), "does not exist"),
-        (("--protocol", "mine.yaml"), "does not exist"),
-        (("--gold", "none.jsonl"), "does not exist"),
+        ("--port 0 --base https://a.org:999999", "such as https://annotate.lab.org"),
+        ("--annotators nobody.yaml", "does not exist"),
+        ("--protocol mine.yaml", "does not exist"),
+        ("--gold none.jsonl", "does not exist"),
     ],
 )
-def test_wrong_input_is_an_error(shop, capsys, arguments, sentence):
-    assert sentence in _refused(capsys, "annotate", shop.path, *arguments)
+def test_wrong_input_is_an_error(shop, capsys, options, sentence):
+    assert sentence in refused(capsys, shop.path, *options.split())
 
 
 def test_commands_before_anyone_has_annotated(shop, tmp_path, capsys):
     for command in (("status", shop.path), ("ranking", shop.path), ("export", shop.path, "--out", tmp_path / "x.csv")):
-        _, err = run(capsys, "annotate", *command, status=1)
-        assert "this run has no annotations" in err
+        assert "this run has no annotations" in run(capsys, "annotate", *command, status=1)
     assert not (shop.path / FILE).exists()
 
 
@@ -340,9 +318,10 @@ def serve(monkeypatch, capsys):
     monkeypatch.setattr("local_bench.annotation.serve.serve", lambda session, bound, address, ready: ready())
 
     def served(*arguments):
-        out, err = run(capsys, "annotate", *arguments, "--port", "0", "--json")
+        assert main([*map(str, ("annotate", *arguments, "--port", "0", "--json"))]) == 0
+        out, err = capsys.readouterr()
         printed = json.loads(out)
-        return printed, {one["name"]: one["link"] for one in printed["annotators"]}, err
+        return printed, {person["name"]: person["link"] for person in printed["annotators"]}, err
 
     return served
 
@@ -357,7 +336,7 @@ def test_a_restart_continues_the_protocol_and_keeps_the_links(shop, tmp_path, ca
     first, links, _ = serve(shop.path, "--protocol", "pass-fail", "--annotators", people)
     assert (first["protocol"], None in links.values()) == ("pass-fail", False)
     assert serve(shop.path)[0]["protocol"] == "pass-fail"  # before the first answer too
-    answer_all(shop.path, "pass-fail", {}, lambda name, item, f, key: shop.right[_sha(item, key)])
+    answer_all(shop.path, "pass-fail", {}, right_answers(shop))
     for more in ((), ("--protocol", "pass-fail"), ("--annotators", people)):
         again, links_again, err = serve(shop.path, *more)
         assert (again["protocol"], again["n_items"]) == ("pass-fail", first["n_items"])
@@ -366,22 +345,23 @@ def test_a_restart_continues_the_protocol_and_keeps_the_links(shop, tmp_path, ca
     with AnnotationDatabase(shop.path / FILE) as database:
         assert all(database.annotator_of(link.rpartition("/")[2]).name == name for name, link in links.items())
     n = 2 * first["n_items"]
-    assert _refused(capsys, "annotate", shop.path, "--protocol", "scores") == (
+    assert refused(capsys, shop.path, "--protocol", "scores") == (
         f"local-bench: {shop.path} has {n} answers by protocol pass-fail: leave --protocol out to continue, or add "
         "--new to begin scores as well\n"
     )
     assert serve(shop.path, "--protocol", "scores", "--new")[0]["protocol"] == "scores"
     assert serve(shop.path)[0]["protocol"] == "scores"  # the one that was served last
-    status = json.loads(run(capsys, "annotate", "status", shop.path, "--json")[0])["protocols"]
-    found = {one["protocol"]: [sum(a["n_answers"] for a in one["annotators"]), one["n_items"]] for one in status}
-    assert found == {"pass-fail": [n, first["n_items"]], "scores": [0, 16]}
+    counts = {
+        status["protocol"]: [sum(person["n_answers"] for person in status["annotators"]), status["n_items"]]
+        for status in status_of(shop, capsys)
+    }
+    assert counts == {"pass-fail": [n, first["n_items"]], "scores": [0, 16]}
     assert serve(shop.path, "--protocol", "pass-fail")[0]["protocol"] == "pass-fail"  # has answers: without --new
 
 
 def test_who_works_alone_gets_a_link_at_every_start(shop, tmp_path, capsys, serve):
     _, first, _ = serve(shop.path)
-    file = write(tmp_path / "in.jsonl", labels(shop, "r1"))
-    run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept")
+    imported(shop, capsys, tmp_path / "in.jsonl", labels(shop, "r1"))
     _, second, err = serve(shop.path)
     assert "earlier links" not in err  # they are replaced
     with AnnotationDatabase(shop.path / FILE) as database:
@@ -394,7 +374,7 @@ def test_who_works_alone_gets_a_link_at_every_start(shop, tmp_path, capsys, serv
 
 
 def test_an_import_alone_is_continued_by_whoever_annotates(shop, tmp_path, capsys, serve):
-    run(capsys, "annotate", "import", shop.path, write(tmp_path / "i", labels(shop, "r1")), "--protocol", "pass-fail")
+    imported(shop, capsys, tmp_path / "in.jsonl", labels(shop, "r1"), "pass-fail")
     printed, links, _ = serve(shop.path)
     assert printed["protocol"] == "pass-fail"
     assert [name for name, link in links.items() if link] == ["lead", "me"]
@@ -430,8 +410,8 @@ def test_a_restart_keeps_the_sample_the_known_answers_and_the_repeats(shop, tmp_
 def test_a_restart_needs_all_runs_of_the_session(tmp_path, capsys, serve):
     a, b = make_shop(tmp_path / "a", 4, models=MODELS[:1]), make_shop(tmp_path / "b", 4, models=MODELS[1:], seed=9)
     n = serve(a.path, b.path)[0]["n_items"]
-    assert "of the images of 2 runs: give all of them" in _refused(capsys, "annotate", a.path, "--port", "0")
-    assert f"give {a.path} first" in _refused(capsys, "annotate", b.path, a.path, "--port", "0")
+    assert "of the images of 2 runs: give all of them" in refused(capsys, a.path, "--port", "0")
+    assert f"give {a.path} first" in refused(capsys, b.path, a.path, "--port", "0")
     assert serve(a.path, b.path)[0]["n_items"] == n
     merge_annotations(tmp_path, [a.path, b.path])
     with AnnotationDatabase(tmp_path / FILE) as database:  # of a run that has the images of both
@@ -447,7 +427,7 @@ def test_a_protocol_that_a_release_changed_is_continued_as_it_was(shop, tmp_path
     assert serve(shop.path)[0]["protocol"] == "scores"
     with AnnotationDatabase(shop.path / FILE) as database:
         assert json.loads(database.meta("protocol:scores")) == earlier
-    assert "without --protocol" in _refused(capsys, "annotate", shop.path, "--protocol", "scores", "--port", "0")
+    assert "without --protocol" in refused(capsys, shop.path, "--protocol", "scores", "--port", "0")
 
 
 def test_a_link_has_the_address_of_the_last_server(shop, tmp_path, capsys, serve):
@@ -455,10 +435,10 @@ def test_a_link_has_the_address_of_the_last_server(shop, tmp_path, capsys, serve
     printed, links, _ = serve(shop.path, "--annotators", people, "--base", "https://Annotate.lab.org:443/")
     assert printed["url"] == "https://annotate.lab.org"
     assert links["r1"].startswith("https://annotate.lab.org/a/")
-    assert run(capsys, "annotate", "link", shop.path, "r1")[0].startswith("https://annotate.lab.org/a/")
+    assert run(capsys, "annotate", "link", shop.path, "r1").startswith("https://annotate.lab.org/a/")
     printed, _, err = serve(shop.path)
     assert "earlier links begin with https://annotate.lab.org" in err
-    assert run(capsys, "annotate", "link", shop.path, "r1")[0].startswith(printed["url"] + "/a/")
+    assert run(capsys, "annotate", "link", shop.path, "r1").startswith(printed["url"] + "/a/")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
@@ -494,79 +474,55 @@ def test_a_protocol_of_a_lab_and_one_that_changed(shop, tmp_path, capsys, monkey
         assert len(database.answers()) == 32  # by other keys, and as valid as before
     (folder / "mine.yaml").write_text(text.replace("key: r", "key: z"))
     load_protocol.cache_clear()
-    assert "the key z is used by the page" in _refused(capsys, "annotate", shop.path, "--protocol", "mine")
-
-
-def imported(shop, capsys, path, lines, protocol="accept", status=0):
-    out, err = run(capsys, "annotate", "import", shop.path, write(path, lines), "--protocol", protocol, status=status)
-    return (out or err).strip()
+    assert "the key z is used by the page" in refused(capsys, shop.path, "--protocol", "mine")
 
 
 def test_an_import_says_what_was_new(shop, tmp_path, capsys):
     several = {task for _, task, deliverable, _ in shop.images if deliverable > 1}
     first = [line for line in labels(shop, "r1") if line["task_id"] not in several]
     path, n = tmp_path / "in.jsonl", len(first)
-    assert imported(shop, capsys, path, first[: n // 2]) == f"{n // 2} new of {n // 2} answers; 0 were there already"
-    assert imported(shop, capsys, path, first) == f"{n - n // 2} new of {n} answers; {n // 2} were there already"
+    assert imported(shop, capsys, path, first[: n // 2]) == f"{n // 2} new of {n // 2} answers; 0 were there already\n"
+    assert imported(shop, capsys, path, first) == f"{n - n // 2} new of {n} answers; {n // 2} were there already\n"
     changed = [first[0] | {"overall": not first[0]["overall"]}, first[1] | {"overall": None}, *first[2:]]
     assert imported(shop, capsys, path, changed) == (
         f"0 new of {n - 1} answers; {n - 2} were there already; 1 differ from the annotator's stored answer, which is "
-        "kept; 1 lines lack a rating and were left out"
+        "kept; 1 lines lack a rating and were left out\n"
     )
-    out, _ = run(capsys, "annotate", "import", shop.path, path, "--protocol", "accept", "--json")
-    assert json.loads(out) == {"n_stored": 0, "n_before": n - 2, "n_different": 1, "n_unrated": 1}
-    with RunDir.open(shop.path) as opened:
-        of_run = load_annotations(shop.path, opened, {}).raters["r1"][OVERALL]
-        of_file = load_annotations(write(path, first), opened, {}).raters["r1"][OVERALL]
+    counts = run(capsys, "annotate", "import", shop.path, path, "--protocol", "accept", "--json")
+    assert counts == {"n_stored": 0, "n_before": n - 2, "n_different": 1, "n_unrated": 1}
+    of_run, of_file = (people_of(file, shop.path).raters["r1"][OVERALL] for file in (shop.path, write(path, first)))
     assert of_run == of_file
 
 
-@pytest.mark.parametrize("accepted", [True, 1, 1.0])
-@pytest.mark.parametrize("rejected", [False, 0])
+@pytest.mark.parametrize(("accepted", "rejected"), [(1, 0), (1.0, False), (True, 0)])
 def test_a_decision_may_be_a_number(shop, tmp_path, capsys, accepted, rejected):
     plain = labels(shop, "r1", ["print-02"])
     numbers = [line | {"overall": accepted if line["overall"] else rejected} for line in plain]
-    with RunDir.open(shop.path) as opened:
-        of_plain, of_numbers = (
-            load_annotations(write(tmp_path / "l.jsonl", of), opened, {}) for of in (plain, numbers)
-        )
+    of_plain, of_numbers = (people_of(write(tmp_path / "l.jsonl", lines), shop.path) for lines in (plain, numbers))
     assert of_plain == of_numbers
-    assert imported(shop, capsys, tmp_path / "n.jsonl", numbers) == "16 new of 16 answers; 0 were there already"
-    assert imported(shop, capsys, tmp_path / "p.jsonl", plain) == "0 new of 16 answers; 16 were there already"
+    assert imported(shop, capsys, tmp_path / "n.jsonl", numbers).startswith("16 new of 16 answers; 0 were there")
+    assert imported(shop, capsys, tmp_path / "p.jsonl", plain).startswith("0 new of 16 answers; 16 were there")
 
 
-@pytest.mark.parametrize(("value", "shown"), [(2, "2"), (0.5, "0.5"), ("yes", "'yes'"), (-1, "-1"), ([], "")])
-def test_any_other_decision_is_refused_with_what_to_write(shop, tmp_path, capsys, value, shown):
-    lines = [line | {"overall": value} for line in labels(shop, "r1")[:3]]
-    sentence = "it is a decision: write true or 1 (accepted), false or 0 (rejected), or null"
-    said = imported(shop, capsys, tmp_path / "in.jsonl", lines, status=2)
-    assert "line 1: overall, " in said
-    assert shown in said
-    assert sentence in said
-    _, err = run(capsys, "settle", shop.path, "--people", tmp_path / "in.jsonl", status=2)
-    assert sentence in err
-    assert "line 1" in err
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
+def test_lines_that_no_annotator_wrote_are_refused(shop, tmp_path, capsys):
+    (line, *_), path = labels(shop, "r1"), tmp_path / "in.jsonl"
+    for change, sentence in (
         ({"rater": 7}, "line 1: the rater is 7: give a name in quotes"),
         ({"task_id": ["a"]}, "line 1: the run has no image with this model"),
         ({}, "line 2: 'r1' rates this image on an earlier line too: remove one"),
-    ],
-)
-def test_lines_that_no_annotator_wrote_are_refused(shop, tmp_path, capsys, change, sentence):
-    line = labels(shop, "r1")[0] | change
-    assert sentence in imported(shop, capsys, tmp_path / "in.jsonl", [line, line], status=2)
+    ):
+        assert sentence in imported(shop, capsys, path, [line | change] * 2, status=2)
+    what_to_write = "it is a decision: write true or 1 (accepted), false or 0 (rejected), or null"
+    for value, shown in ((2, "2"), (0.5, "0.5"), ("yes", "'yes'"), (-1, "-1"), ([], "")):
+        said = imported(shop, capsys, path, [line | {"overall": value}], status=2)
+        assert f"line 1: overall, {shown}" in said
+        assert what_to_write in said
+        said = run(capsys, "settle", shop.path, "--people", path, status=2)
+        assert ("line 1" in said, what_to_write in said) == (True, True)
+    protocol = load_protocol("scores")
+    scored = {name: value for name, value in line.items() if name != "overall"}
+    scored |= {field.name: 4 for field in protocol.fields} | {protocol.fields[0].name: 4.5}
+    said = imported(shop, capsys, path, [scored], "scores", status=2)
+    assert f"line 1: {protocol.fields[0].name} is 4.5, but protocol scores has " in said
     with AnnotationDatabase(shop.path / FILE) as database:
         assert not database.answers()
-
-
-def test_a_score_that_the_protocol_does_not_have_is_refused_with_those_it_has(shop, tmp_path, capsys):
-    protocol = load_protocol("scores")
-    scores = {field.name: 4 for field in protocol.fields}
-    line = {name: value for name, value in labels(shop, "r1")[0].items() if name != "overall"} | scores
-    name = protocol.fields[0].name
-    said = imported(shop, capsys, tmp_path / "in.jsonl", [line | {name: 4.5}], "scores", status=2)
-    assert f"line 1: {name} is 4.5, but protocol scores has " in said

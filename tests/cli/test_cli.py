@@ -4,7 +4,6 @@ import json
 import time
 
 import pytest
-from PIL import Image
 
 from local_bench.cli.main import SECTIONS
 from local_bench.cli.main import cli as group
@@ -14,7 +13,6 @@ from local_bench.runs.config import load_config
 from local_bench.suites.registry import suite
 
 SUITES = ("studio", "printshop", "servimage", "hype-edit-1", "idea-bench", "ice-bench")
-JUDGE = "judge: {card: tiny-qwen3-vl}\n"
 
 
 def test_every_command_can_print_json():
@@ -25,10 +23,8 @@ def test_every_command_can_print_json():
 
 def test_help_lists_every_command_in_a_section_with_its_whole_sentence(cli):
     assert {command for section in SECTIONS.values() for command in section} == set(group.commands.values())
-    text = cli("--help").stdout
-    assert [line for line in text.splitlines() if line in {f"{name}:" for name in SECTIONS}] == [
-        f"{name}:" for name in SECTIONS
-    ]
+    text, headings = cli("--help").stdout, [f"{name}:" for name in SECTIONS]
+    assert [line for line in text.splitlines() if line in headings] == headings
     listed = " ".join(text.split())
     for command in group.commands.values():
         assert command.get_short_help_str(limit=400) in listed
@@ -70,10 +66,7 @@ def test_help_is_quick(cli_process):
         (["run", "good.yaml", "--set", "metrics=[pique]"], "did you mean 'piqe'?"),
         (["run", "good.yaml", "--set", "suite.name=studo"], "did you mean 'studio'?"),
         (["run", "good.yaml", "--set", "suite.name=servimage"], "suite.path"),
-        (
-            ["run", "good.yaml", "--set", "models.0.weights=gone"],
-            "gone, the folder for the weights of tiny-flux, does not exist",
-        ),
+        (["run", "good.yaml", "--set", "models.0.weights=gone"], "gone, the folder for the weights of tiny-flux, does"),
         (["run", "good.yaml", "--set", "models.0.card=flux1-dev"], "local-bench models fetch flux1-dev"),
         (["run", "good.yaml", "--run-dir", "good.yaml"], "is a file"),
         (["digest", "."], "is not a run directory"),
@@ -90,33 +83,18 @@ def test_wrong_input_exits_with_2(cli, tmp_path, arguments, message):
     (tmp_path / "good.yaml").write_text("name: good\nmodels:\n  - {card: tiny-flux}\njudge: null\n")
     (tmp_path / "bad.yaml").write_text("name: bad\nsede: 1\nmodels:\n  - {card: tiny-flux}\n")
     ended = cli(*arguments)
-    assert ended.returncode == 2, ended.stderr
-    assert message in ended.stderr
+    assert (ended.returncode, ended.stdout, message in ended.stderr) == (2, "", True), ended.stderr
     assert "Traceback" not in ended.stderr
-    assert not ended.stdout
 
 
 def test_plan_reports_the_requirements_of_a_run(cli, tmp_path):
-    (tmp_path / "c.yaml").write_text(
-        "name: c\nmodels:\n  - {card: tiny-flux, attempts: 2}\nsettlement: {gpu: h100}\n" + JUDGE
-    )
-    ended = cli("plan", "c.yaml", "--json")
-    plan = json.loads(ended.stdout)
+    config = "name: c\nmodels:\n  - {card: tiny-flux, attempts: 2}\nsettlement: {gpu: h100}\n"
+    (tmp_path / "c.yaml").write_text(config + "judge: {card: tiny-qwen3-vl}\n")
+    plan = json.loads(cli("plan", "c.yaml", "--json").stdout)
     assert (plan["n_tasks"], plan["n_deliverables"], plan["value_usd"]) == (12, 20, 2813.5)
-    assert plan["models"][0]["n_images"] == 40
-    assert plan["models"][0]["n_batches"] == 10
+    assert (plan["models"][0]["n_images"], plan["models"][0]["n_batches"]) == (40, 10)
     assert plan["judge"]["n_questions"] == 2 * 167
     assert not (tmp_path / "runs").exists()
-
-
-def test_measure_takes_any_folder(cli, tmp_path):
-    Image.effect_noise((64, 64), 80).convert("RGB").save(tmp_path / "a.png")
-    (tmp_path / "b.jpg").write_bytes(b"no image")
-    found = json.loads(cli("measure", ".", "--metrics", "entropy,piqe", "--json").stdout)
-    assert found["images"]["a.png"]["entropy"]["value"] > 5
-    assert found["images"]["b.jpg"]["piqe"]["value"] is None
-    assert "not a readable" in found["images"]["b.jpg"]["piqe"]["unscored"]
-    assert found["metrics"]["piqe"]["higher_is_better"] is False
 
 
 def test_lists_and_doctor(cli):

@@ -1,8 +1,6 @@
 """`compare`: two runs written by hand, whose every figure can be reckoned."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,16 +12,13 @@ from tests.report.conftest import GAMMA, Writer, order
 
 YES, NO, OPEN = True, False, None
 ORDERS = {"t1": (35_000_000, 1), "t2": (100_000_000, 2), "t3": (10_000_000, 1)}
-Make = Callable[..., Path]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
+def make(tmp_path):
     """A run of models -> order -> decisions; an image's brf is 4, 2, or unscored, as it is decided."""
 
-    def run(
-        name: str, decisions_of: dict[str, dict[str, list[bool | None]]], prices=None, judge: str = GAMMA, **config
-    ) -> Path:
+    def run(name, decisions_of, prices=None, judge=GAMMA, **config):
         path = tmp_path / name
         models = [ModelConfig(card=model) for model in decisions_of]
         settings = RunConfig(name=name, models=models, judge=JudgeConfig(card="gamma"), metrics=[], **config)
@@ -48,7 +43,7 @@ def make(tmp_path: Path) -> Make:
     return run
 
 
-def compared(a: Path, b: Path, **how):
+def compared(a, b, **how):
     with RunDir.open(a) as first, RunDir.open(b) as second:
         return compare(first, second, **how)
 
@@ -91,21 +86,20 @@ def test_a_run_does_not_differ_from_itself(cli, make):
         assert (d.estimate, d.low, d.high, d.p, d.n_differ) == (0, None, None, 1, 0)
 
 
-def test_models_of_one_name_or_all_with_all(make):
+def test_models_of_one_name_all_with_all_or_a_run_s_own(make):
     decisions = {"t1": [YES]}
     a, b = make("a", {"m": decisions, "n": decisions}), make("b", {"m": decisions, "o": decisions})
     other = make("c", {"p": decisions, "q": decisions})
-    assert {(r.difference.a, r.difference.b) for r in compared(a, b).rows} == {("m", "m")}
-    assert len({(r.difference.a, r.difference.b) for r in compared(a, b, every_pair=True).rows}) == 4
-    assert len({(r.difference.a, r.difference.b) for r in compared(a, other).rows}) == 4
 
+    def pairs(*runs, **how):
+        return {(row.difference.a, row.difference.b) for row in compared(*runs, **how).rows}
 
-def test_a_run_s_own_models_each_pair_once(make):
-    decisions = {"t1": [YES]}
-    a = make("a", {"m": decisions, "n": {"t1": [NO]}, "o": decisions})
-    found = compared(a, a, every_pair=True).rows
-    assert [(r.difference.a, r.difference.b) for r in found[:3]] == [("m", "n"), ("m", "o"), ("n", "o")]
-    assert [r.difference.estimate for r in found[:3]] == [35e6, 0, -35e6]
+    assert pairs(a, b) == {("m", "m")}
+    assert len(pairs(a, b, every_pair=True)) == len(pairs(a, other)) == 4
+    whole = make("d", {"m": decisions, "n": {"t1": [NO]}, "o": decisions})
+    rows = compared(whole, whole, every_pair=True).rows  # each pair once
+    assert [(r.difference.a, r.difference.b) for r in rows[:3]] == [("m", "n"), ("m", "o"), ("n", "o")]
+    assert [r.difference.estimate for r in rows[:3]] == [35e6, 0, -35e6]
 
 
 def test_holm_is_over_the_pairs_of_a_figure(make):
@@ -139,10 +133,8 @@ def test_other_judges_and_thresholds_are_reported(make):
     decisions = {"m": {"t1": [YES]}}
     a = make("a", decisions)
     assert "different judges" in compared(a, make("b", decisions, judge="0" * 64)).notes[0]
-    assert (
-        "different acceptance thresholds"
-        in compared(a, make("c", decisions, acceptance=AcceptanceConfig(brf=1.0))).notes[0]
-    )
+    lenient = make("c", decisions, acceptance=AcceptanceConfig(brf=1.0))
+    assert "different acceptance thresholds" in compared(a, lenient).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -150,10 +142,6 @@ def test_other_judges_and_thresholds_are_reported(make):
     [({"t2": [YES, YES]}, "have no task in common: compare runs of one suite"), ({"t1": [YES]}, "the task 't1' of")],
 )
 def test_runs_of_other_orders_are_an_error(cli, make, other, message):
-    a = make("a", {"m": {"t1": [YES]}})
-    b = make("b", {"m": other}, {"t1": (36_000_000, 1)})
-    ended = cli("compare", a, b)
-    assert ended.returncode == 2
+    ended = cli("compare", make("a", {"m": {"t1": [YES]}}), make("b", {"m": other}, {"t1": (36_000_000, 1)}))
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
     assert message in ended.stderr
-    assert len(ended.stderr.strip().splitlines()) == 1
-    assert not ended.stdout

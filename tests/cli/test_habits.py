@@ -61,19 +61,19 @@ def test_every_command_has_examples_that_parse(path):
 
 
 @pytest.mark.parametrize(
-    ("name", "known", "expected"),
+    ("name", "names", "expected"),
     [
-        ("flux1", ["flux1-schnell", "flux1-dev", "flux2-dev"], ["flux1-dev"]),
-        ("flux-dev", ["flux2-dev", "flux1-dev", "flux1-fill-dev"], ["flux1-dev", "flux2-dev"]),
-        ("servimage-bench", ["servimage", "ice-bench"], ["servimage"]),
-        ("modls", ["models", "merge"], ["models"]),
-        ("Qwen-Image", ["qwen-image", "qwen-image-edit"], ["qwen-image"]),
-        ("xyz", ["models", "merge"], []),
-        ("", ["models"], []),
+        ("flux1", "flux1-schnell flux1-dev flux2-dev", ["flux1-dev"]),
+        ("flux-dev", "flux2-dev flux1-dev flux1-fill-dev", ["flux1-dev", "flux2-dev"]),
+        ("servimage-bench", "servimage ice-bench", ["servimage"]),
+        ("modls", "models merge", ["models"]),
+        ("Qwen-Image", "qwen-image qwen-image-edit", ["qwen-image"]),
+        ("xyz", "models merge", []),
+        ("", "models", []),
     ],
 )
-def test_a_prefix_is_suggested_before_similar_names(name, known, expected):
-    assert nearest(name, known) == expected
+def test_a_prefix_is_suggested_before_similar_names(name, names, expected):
+    assert nearest(name, names.split()) == expected
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ judge: {card: tiny-qwen3-vl}
 def test_model_keeps_a_models_settings_or_takes_a_card(tmp_path, names, labels, steps):
     (tmp_path / "x.yaml").write_text(CONFIG)
     loaded = load_config(tmp_path / "x.yaml", tuple(f"--model={name}" for name in names))
-    assert [model.label for model in loaded.models] == labels
-    assert [model.num_inference_steps for model in loaded.models] == steps
+    of_model = {model.label: model.num_inference_steps for model in loaded.models}
+    assert (list(of_model), list(of_model.values())) == (labels, steps)
 
 
 def test_shortcuts_are_settings_and_set_comes_last(tmp_path, capsys):
@@ -134,24 +134,22 @@ def contents(folder):
 
 def test_what_if_changes_nothing_unless_saved(earlier_run, capsys):
     before = contents(earlier_run)
-    assert main(["settle", str(earlier_run), "--set", "acceptance.brf=0", "--set", "acceptance.veq=0", "--json"]) == 0
-    ended = capsys.readouterr()
-    lenient = json.loads(ended.out)
-    assert lenient["saved"] is False
-    assert "report" not in lenient
-    assert "nothing was stored" in ended.err
-    assert contents(earlier_run) == before
-    assert main(["settle", str(earlier_run), "--set", "acceptance.brf=5", "--json"]) == 0
-    strict = json.loads(capsys.readouterr().out)["models"]
-    assert {m: strict[m]["revenue_usd"] for m in strict} != {
-        m: of["revenue_usd"] for m, of in lenient["models"].items()
+
+    def settled(*settings):
+        status = main(["settle", str(earlier_run), *settings, "--json"])
+        out, err = capsys.readouterr()
+        return status, json.loads(out) if out else None, err
+
+    status, lenient, err = settled("--set", "acceptance.brf=0", "--set", "acceptance.veq=0")
+    assert (status, lenient["saved"], "report" in lenient, "nothing was stored" in err) == (0, False, False, True)
+    strict = settled("--set", "acceptance.brf=5")[1]["models"]
+    assert {m: figures["revenue_usd"] for m, figures in strict.items()} != {
+        m: figures["revenue_usd"] for m, figures in lenient["models"].items()
     }
-    assert main(["settle", str(earlier_run), "--set", "suite.limit=1"]) == 2  # another run, not a view
-    assert "is a run with another config" in capsys.readouterr().err
+    status, _, err = settled("--set", "suite.limit=1")  # another run, not a view
+    assert (status, "is a run with another config" in err) == (2, True)
     assert contents(earlier_run) == before
-    assert main(["settle", str(earlier_run), "--set", "acceptance.brf=5", "--save", "--json"]) == 0
-    saved = json.loads(capsys.readouterr().out)["models"]
-    assert saved == strict
+    assert settled("--set", "acceptance.brf=5", "--save")[1]["models"] == strict
     assert contents(earlier_run) != before
 
 
@@ -232,15 +230,11 @@ def test_a_log_shows_the_elapsed_time_while_nothing_advances(monkeypatch, capsys
     assert lines[-1].startswith("flux: make: 10/10 [")
 
 
-def test_a_terminal_shows_a_clock_while_waiting(capsys):
+def test_a_terminal_shows_a_clock_while_waiting_and_the_share_of_the_complete_run(capsys):
     with output.BarProgress() as bars:
         with bars.waiting("starting the judge"):
             assert [task.total for task in bars._bars.tasks] == [None]
         assert bars._bars.finished
-
-
-def test_the_share_of_the_complete_run_is_below_the_bars(capsys):
-    with output.BarProgress() as bars:
         bars.begin("flux: make", 10)
         bars.advance(3)
         bars.overall(0.41, 3725.0)

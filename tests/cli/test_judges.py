@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -12,20 +10,19 @@ from local_bench.cli.main import main
 from local_bench.runs.rundir import RunDir
 from tests.report.conftest import GAMMA, make_run  # noqa: F401
 
-MakeRun = Callable[..., Path]
 LABELS = [("alpha", "t1", 1, 4.0, True), ("alpha", "t2", 1, 3.5, True), ("beta", "t1", 1, 1.0, False)]
 KEYS = ("model", "task_id", "deliverable", "brf", "overall")
 
 
 @pytest.fixture
-def judged(make_run: MakeRun, tmp_path: Path) -> tuple[Path, Path]:  # noqa: F811
+def judged(make_run, tmp_path):  # noqa: F811
     """A run of the judges gamma and delta, and three annotations."""
     people = tmp_path / "people.jsonl"
     people.write_text("".join(json.dumps(dict(zip(KEYS, line, strict=True))) + "\n" for line in LABELS))
     return make_run(panel=True), people
 
 
-def output(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def output(capsys, *arguments):
     assert main(["judges", "compare", *map(str, arguments)]) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 

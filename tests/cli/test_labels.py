@@ -2,14 +2,13 @@
 
 import json
 import random
-from pathlib import Path
+import shutil
 
 import pytest
 
 from local_bench.analysis.sampling import NO_PROBABILITIES, labelling, write_questions
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.labels import BOUNDS_NOTE, NEEDS_ALL, LabelOptions
-from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
 from local_bench.core.types import Score
 from local_bench.runs.acceptance import decide
@@ -22,13 +21,13 @@ from tests.report.conftest import GAMMA, Writer, order
 MODEL, N = "tiny-flux", 120
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """120 orders of one image, of 10 to 200 dollars; the last two orders' images are unscored and not made."""
-    path = tmp_path / "run"
-    config = RunConfig(
-        name="labels", models=[ModelConfig(card=MODEL)], judge=JudgeConfig(card="tiny-qwen3-vl"), metrics=[]
-    )
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """120 orders of one image, of 10 to 200 dollars; the last two orders' images are unscored and not made. Tests that
+    change it take a copy."""
+    path = tmp_path_factory.mktemp("labels") / "run"
+    judge = JudgeConfig(card="tiny-qwen3-vl")
+    config = RunConfig(name="labels", models=[ModelConfig(card=MODEL)], judge=judge, metrics=[])
     draw = random.Random(1)
     with RunDir.begin(path, config) as made, made.store.transaction():
         to = Writer(made)
@@ -36,21 +35,21 @@ def run(tmp_path: Path) -> Path:
         for i in range(N):
             task = order(f"o{i:03}", "Digital", draw.randrange(10, 201) * 1_000_000, 1)
             to.task(task, i)
-            work_id = to.candidate(
-                task, 1, MODEL, "done" if i < N - 1 else "unscored", None if i < N - 1 else "no room"
-            )
-            if i < N - 1:
-                gap = "cut off" if i == N - 2 else None
-                to.score(work_id, "brf", None if gap else draw.uniform(0, 5), gap)
-                to.score(work_id, "veq", 4.0)
-                to.score(work_id, "cns", None)
+            if i == N - 1:
+                to.candidate(task, 1, MODEL, "unscored", "no room")
+                continue
+            work_id = to.candidate(task, 1, MODEL)
+            gap = "cut off" if i == N - 2 else None
+            to.score(work_id, "brf", None if gap else draw.uniform(0, 5), gap)
+            to.score(work_id, "veq", 4.0)
+            to.score(work_id, "cns", None)
         made.store.set_meta("planned", "1")
     return path
 
 
-def truth(run: Path, seed: int = 0) -> dict[str, bool]:
+def truth(run):
     """The decisions of people: the judge's scores with a standard deviation of one point and half a point less."""
-    draw = random.Random(seed)
+    draw = random.Random(0)
     with RunDir.open(run) as open_run:
         rows = open_run.store.rows(
             "SELECT task_id, value FROM scores JOIN candidates USING (work_id) WHERE name = 'brf' ORDER BY position"
@@ -58,15 +57,24 @@ def truth(run: Path, seed: int = 0) -> dict[str, bool]:
     return {row["task_id"]: (row["value"] or 2) + draw.gauss(-0.5, 1) >= 3 for row in rows}
 
 
-def filled(path: Path, decisions: dict[str, bool]) -> Path:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+def filled(path, decisions):
     labels = path.with_name(f"{path.stem}-filled.jsonl")
-    labels.write_text("".join(json.dumps(line | {"overall": decisions[line["task_id"]]}) + "\n" for line in lines))
+    labels.write_text("".join(line(**(asked | {"overall": decisions[asked["task_id"]]})) for asked in lines_of(path)))
     return labels
 
 
-def line(**more: object) -> str:
+def lines_of(path):
+    return [json.loads(text) for text in path.read_text().splitlines()]
+
+
+def line(**more):
     return json.dumps({"model": MODEL, "task_id": "o000", "deliverable": 1, "overall": True} | more) + "\n"
+
+
+def labels_of(run, path, n):
+    """The file of what people say about the first `n` orders."""
+    path.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(run).items())[:n]))
+    return path
 
 
 def test_from_the_plan_to_the_estimate(cli, run, tmp_path):
@@ -76,7 +84,7 @@ def test_from_the_plan_to_the_estimate(cli, run, tmp_path):
     assert ended.returncode == 0, ended.stderr
     plan = json.loads(ended.stdout)["labels"][MODEL]["plan"]
     assert (plan["round"], plan["n_known"]) == ("first", 0)
-    sampled = [json.loads(line) for line in (tmp_path / "ask.jsonl").read_text().splitlines()]
+    sampled = lines_of(tmp_path / "ask.jsonl")
     assert len(sampled) == plan["n_labels"] == len(plan["ask"])
     assert 10 < plan["n_labels"] < N
     assert plan["width"] <= 0.2
@@ -101,19 +109,14 @@ def test_from_the_plan_to_the_estimate(cli, run, tmp_path):
     assert (share["n_labelled"], share["n_unanswered"], share["n_unpredicted"]) == (plan["n_labels"], 0, 1)
     assert 0 < share["power"] <= 1
 
-    more = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text().splitlines()]
-    known = [line for line in more if line["overall"] is not None]
-    assert {line["task_id"] for line in known} == {line["task_id"] for line in sampled}
-    assert {line["probability"] for line in known} == {1}
+    more = lines_of(tmp_path / "more.jsonl")
+    answered = [line for line in more if line["overall"] is not None]
+    assert {line["task_id"] for line in answered} == {line["task_id"] for line in sampled}
+    assert {line["probability"] for line in answered} == {1}
     assert len(more) == estimate["plan"]["n_labels"] + estimate["plan"]["n_known"]
 
     everything = tmp_path / "all.jsonl"
-    everything.write_text(
-        "".join(
-            json.dumps({"model": MODEL, "task_id": t, "deliverable": 1, "overall": ok, "probability": 1}) + "\n"
-            for t, ok in true_decisions.items()
-        )
-    )
+    everything.write_text("".join(line(task_id=t, overall=ok, probability=1) for t, ok in true_decisions.items()))
     with RunDir.open(run) as open_run:
         (model,) = labelling(open_run, 0.1, everything).models
     assert model.estimates.revenue.low == model.estimates.revenue.high == pytest.approx(paid)
@@ -121,37 +124,29 @@ def test_from_the_plan_to_the_estimate(cli, run, tmp_path):
 
 
 def test_the_text_tables(run, tmp_path, capsys):
-    people = tmp_path / "few.jsonl"
-    people.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(run).items())[:30]))
     with RunDir.open(run) as open_run:
-        text, _ = LabelOptions(people, 0.2, None).output(open_run)
-        nothing = LabelOptions(None, None, None).output(open_run)
-    assert "estimated revenue" in text
-    assert "to annotate" in text
-    assert "no revenue by people" in text
-    assert "next round: " in text
+        text, _ = LabelOptions(labels_of(run, tmp_path / "few.jsonl", 30), 0.2, None).output(open_run)
+        assert LabelOptions(None, None, None).output(open_run) == ("", {})
+    for words in ("estimated revenue", "to annotate", "no revenue by people", "next round: "):
+        assert words in text
     assert NO_PROBABILITIES in capsys.readouterr().err
-    assert nothing == ("", {})
 
 
 def test_without_all_annotations_there_is_no_revenue_by_people(run, tmp_path):
     """Bounds and an estimate instead; with all of them, the revenue and its interval."""
     decisions = list(truth(run).items())
-    with RunDir.open(run) as open_run:
+    with RunDir.open(shutil.copytree(run, tmp_path / "run")) as open_run:
         rows = open_run.store.rows("SELECT task_id, price_micro_usd FROM tasks")
         decide(open_run)
         price = {row["task_id"]: row["price_micro_usd"] for row in rows}
         for n in (30, N - 1):
-            people = tmp_path / f"{n}.jsonl"
-            people.write_text("".join(line(task_id=t, overall=ok) for t, ok in decisions[:n]))
+            people = labels_of(run, tmp_path / f"{n}.jsonl", n)
             text, values = LabelOptions(people, None, None).output(open_run)
             found, of_category = values["people"][MODEL], values["people"][MODEL]["by_category"]["Digital"]
             accepted = sum(price[t] for t, ok in decisions[:n] if ok)
             unknown = sum(of for t, of in price.items() if t not in dict(decisions[:n]))  # with the one not made
-            assert (found["revenue_bound_low_usd"], found["revenue_bound_high_usd"]) == (
-                usd_number(accepted),
-                usd_number(accepted + unknown),
-            )
+            bounds = [found["revenue_bound_low_usd"], found["revenue_bound_high_usd"]]
+            assert bounds == [usd_number(accepted), usd_number(accepted + unknown)]
             assert (found["n_unscored"], found["n_not_annotated"]) == (N - n, N - 1 - n)
             for of in (found, of_category):
                 if n == 30:
@@ -171,11 +166,11 @@ def test_no_further_round_once_the_interval_is_narrow_enough(run, tmp_path):
     lines[0] = json.dumps(json.loads(lines[0]) | {"overall": None}) + "\n"
     labels.write_text("".join(lines))
     again = _planned(run, tmp_path / "again.jsonl", labels)
-    written = [[json.loads(line) for line in path.read_text().splitlines()] for path in (labels, again)]
-    key = ("task_id", "probability", "overall")
-    assert [[line[name] for name in key] for line in written[1]] == [
-        [line[name] for name in key] for line in written[0]
-    ]
+    before, after = (
+        [[line[name] for name in ("task_id", "probability", "overall")] for line in lines_of(path)]
+        for path in (labels, again)
+    )
+    assert after == before
     with RunDir.open(run) as open_run:
         text, values = LabelOptions(again, 0.4, None).output(open_run)
         first, second = (labelling(open_run, None, path).models[0].estimates for path in (labels, again))
@@ -202,11 +197,9 @@ def test_plans_are_seeded(run):
 
 
 def test_an_unanswered_label_is_counted_and_bounded(run, tmp_path):
-    rows = [{"model": MODEL, "task_id": f"o{i:03}", "deliverable": 1, "probability": 0.3} for i in range(40)]
-    path = tmp_path / "people.jsonl"
-    path.write_text(
-        "".join(json.dumps(r | {"overall": None if i < 4 else i % 2 == 0}) + "\n" for i, r in enumerate(rows))
-    )
+    path, answers = tmp_path / "people.jsonl", [None] * 4 + [True, False] * 18
+    rows = (line(task_id=f"o{i:03}", probability=0.3, overall=answer) for i, answer in enumerate(answers))
+    path.write_text("".join(rows))
     with RunDir.open(run) as open_run:
         (model,) = labelling(open_run, None, path).models
     images = model.estimates.images
@@ -216,67 +209,54 @@ def test_an_unanswered_label_is_counted_and_bounded(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "lines", "message"),
     [
-        (["--questions", "new.jsonl"], "--questions writes the images planned by --plan-labels"),
+        ("--questions new.jsonl", [], "--questions writes the images planned by --plan-labels"),
+        ("--plan-labels 0.2 --questions people.jsonl", [], "may contain annotations: give the name of a new file"),
+        ("--plan-labels 0", [], "--plan-labels"),
+        ("--people people.jsonl", [{"probability": 0.5}, {"task_id": "o001"}], "the probability of some images and"),
+        ("--people people.jsonl", [{"probability": 0}], "people.jsonl, line 1"),
         (
-            ["--plan-labels", "0.2", "--questions", "there.jsonl"],
-            "may contain annotations: give the name of a new file",
+            "--people people.jsonl",
+            [{"probability": 0.5}, {"rater": "other", "probability": 0.6}],
+            "line 2: its probability differs",
         ),
-        (["--plan-labels", "0"], "--plan-labels"),
     ],
 )
-def test_wrong_options_exit_with_2(cli, run, tmp_path, arguments, message):
-    (tmp_path / "there.jsonl").write_text("")
-    ended = cli("settle", run, *arguments)
-    assert ended.returncode == 2, ended.stderr
-    assert message in ended.stderr
+def test_wrong_options_and_labels_exit_with_2(cli, run, tmp_path, options, lines, message):
+    (tmp_path / "people.jsonl").write_text("".join(line(**more) for more in lines))
+    ended = cli("settle", run, *options.split())
+    assert (ended.returncode, message in ended.stderr) == (2, True), ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ([{"probability": 0.5}, {"task_id": "o001"}], "gives the probability of some images and not of others"),
-        ([{"probability": 0}], "people.jsonl, line 1"),
-        ([{"probability": 0.5}, {"rater": "other", "probability": 0.6}], "line 2: its probability differs"),
-    ],
-)
-def test_unreadable_labels_are_an_error(run, tmp_path, lines, message):
-    people = tmp_path / "people.jsonl"
-    people.write_text("".join(line(**more) for more in lines))
-    with RunDir.open(run) as open_run, pytest.raises(UserError, match=message) as caught:
-        labelling(open_run, None, people)
-    assert "\n" not in str(caught.value)
 
 
 def test_labels_of_later_attempts_are_reported(run, tmp_path):
     path = tmp_path / "people.jsonl"
     path.write_text(line() + line(task_id=f"o{N - 1}"))
     with RunDir.open(run) as open_run:
-        found = labelling(open_run, None, path)
-    assert "1 annotations are about later attempts" in found.notes[1]
-    with RunDir.open(run) as open_run:
+        assert "1 annotations are about later attempts" in labelling(open_run, None, path).notes[1]
         assert write_questions(labelling(open_run, 0.5, None), tmp_path / "new.jsonl") > 0
 
 
 def test_likely_by_hand():
-    rule = {"brf": 3.0, "veq": 3.0}
-    assert likely([Score("brf", 3.0), Score("veq", 5.0)], rule) == 0.5
-    assert likely([Score("brf", 4.0), Score("veq", 5.0), Score("x", 0.0)], rule) == pytest.approx(0.8413, abs=1e-4)
-    assert likely([Score("brf", 4.0), Score("veq", None, applies=False)], rule) == pytest.approx(0.8413, abs=1e-4)
-    assert likely([Score("brf", 4.0), Score("veq", None, "cut off")], rule) is None
-    assert likely([Score("brf", 4.0)], rule) is None
-    assert likely([Score("brf", 2.0), Score("veq", None, "cut off")], rule) == pytest.approx(0.1587, abs=1e-4)
-    assert likely([], rule) is None
+    cut_off = Score("veq", None, "cut off")
+    for scores, expected in (
+        ([Score("brf", 3.0), Score("veq", 5.0)], 0.5),
+        ([Score("brf", 4.0), Score("veq", 5.0), Score("x", 0.0)], 0.8413),
+        ([Score("brf", 4.0), Score("veq", None, applies=False)], 0.8413),
+        ([Score("brf", 4.0), cut_off], None),
+        ([Score("brf", 4.0)], None),
+        ([Score("brf", 2.0), cut_off], 0.1587),
+        ([], None),
+    ):
+        assert likely(scores, {"brf": 3.0, "veq": 3.0}) == (expected and pytest.approx(expected, abs=1e-4))
 
 
 @pytest.mark.parametrize("priced", [True, False])
 def test_the_judges_column_is_the_settlement(run, tmp_path, priced):
     """Its decisions, and not a probability that is assumed for planning; without prices there are no dollars."""
-    people = tmp_path / "few.jsonl"
-    people.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(run).items())[:30]))
-    with RunDir.open(run) as open_run:
+    people = labels_of(run, tmp_path / "few.jsonl", 30)
+    with RunDir.open(shutil.copytree(run, tmp_path / "run")) as open_run:
         if not priced:
             open_run.store.write("UPDATE tasks SET price_micro_usd = 0")
         decide(open_run)

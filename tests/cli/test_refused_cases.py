@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from local_bench.cli.main import main
 from local_bench.runs.config import load_config
 from local_bench.runs.plan import make_plan
@@ -72,13 +70,3 @@ def test_plan_names_contradictions_and_counts_rules_and_input_images(tmp_path, c
     text = capsys.readouterr().out
     assert "images with a hard rule: aspect_ratio 3, file_type 1, min_dpi 1" in text
     assert "tasks with a source image: 1, with reference images: 1" in text
-
-
-def test_the_published_servimage_orders_are_planned_completely(tmp_path, capsys, shared):
-    path = shared / "data" / "servimage-bench"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    found, messages = planned(capsys, tmp_path, path)
-    assert (found["n_tasks"], found["n_deliverables"], found["value_usd"]) == (1070, 2046, 295038.08)
-    assert (found["rules"]["min_dpi"], found["rules"]["min_width_px"]) == (357, 47)
-    assert messages.count("contradicts the size") == 43

@@ -8,10 +8,8 @@ import shutil
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 import yaml
@@ -33,20 +31,20 @@ SHIPPED = yaml.safe_load((ROOT / "configs/datasets.yaml").read_text())["datasets
 class Web:
     """Serves bytes by path, as GitHub does its archives and another host its images."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.served: dict[str, bytes] = {}
         self.requests: list[str] = []
         web = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+            def do_GET(self):
                 web.requests.append(self.path)
                 data = web.served.get(self.path)
                 self.send_response(404 if data is None else 200)
                 self.end_headers()
                 self.wfile.write(data or b"")  # without a length, as GitHub's archives come
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, *_):
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -60,7 +58,7 @@ class Ended:
     out: str
     err: str
 
-    def refused(self, *messages: str) -> None:
+    def refused(self, *messages):
         assert (self.status, self.out) == (2, "")
         sentence = self.err.splitlines()[-1]
         for message in messages:
@@ -70,29 +68,29 @@ class Ended:
 class Lab:
     """A machine with its own datasets.yaml, whose sources are on loopback."""
 
-    def __init__(self, place: Path, web: Web, hub: Hub, run: Callable[..., Ended]) -> None:
+    def __init__(self, place, web, hub, run):
         self.place, self.web, self.hub, self.run = place, web, hub, run
         self.entries = json.loads(json.dumps(SHIPPED))
         self.out = place / "out"
 
-    def fetch(self, name: str, *options: str) -> Ended:
+    def fetch(self, name, *options):
         (self.place / "configs/datasets.yaml").write_text(yaml.safe_dump({"datasets": self.entries}))
         return self.run("suites", "fetch", name, "--out", str(self.out), *options)
 
-    def archive(self, name: str, files: Path | bytes) -> None:
+    def archive(self, name, files):
         """Serves a folder as the repository's archive; its entry gets this address and the two tasks of the layout."""
         source = self.entries[name]["source"]
         source |= {"host": self.web.url, "revision": COMMIT}
         data = files if isinstance(files, bytes) else tar_of(files)
         self.web.served[f"/{source['repo']}/archive/{COMMIT}.tar.gz"] = data
 
-    def left(self) -> list[str]:
+    def left(self):
         """What is in the folder's place: itself and temporary ones."""
         return sorted(p.name for p in self.place.iterdir() if p.name not in ("configs", "cache", "hf", "served"))
 
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch, capsys) -> Iterator[Lab]:
+def lab(tmp_path, monkeypatch, capsys):
     web, hub = Web(), Hub({})
     shutil.copytree(ROOT / "configs", tmp_path / "configs", ignore=shutil.ignore_patterns("models", "runs"))
     for name in environment.variables():
@@ -110,7 +108,7 @@ def lab(tmp_path, monkeypatch, capsys) -> Iterator[Lab]:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
 
-        def run(*arguments: str) -> Ended:
+        def run(*arguments):
             status = command_line.main(list(arguments))
             captured = capsys.readouterr()
             return Ended(status, captured.out, captured.err)
@@ -120,7 +118,7 @@ def lab(tmp_path, monkeypatch, capsys) -> Iterator[Lab]:
     web.server.server_close()
 
 
-def tar_of(folder: Path, *extra: tarfile.TarInfo) -> bytes:
+def tar_of(folder, *extra):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         tar.add(folder, "Repo-commit")
@@ -129,7 +127,7 @@ def tar_of(folder: Path, *extra: tarfile.TarInfo) -> bytes:
     return buffer.getvalue()
 
 
-def member(name: str, size: int = 1, **fields: object) -> tarfile.TarInfo:
+def member(name, size=1, **fields):
     info = tarfile.TarInfo(name)
     info.size = size
     for field, value in fields.items():
@@ -137,7 +135,7 @@ def member(name: str, size: int = 1, **fields: object) -> tarfile.TarInfo:
     return info
 
 
-def servimage(lab: Lab) -> Path:
+def servimage(lab):
     """The repository with two orders, a link and a script outside of its data."""
     root = lab.place / "served/servimage"
     layouts.servimage(root / "ServImage_Bench")
@@ -160,6 +158,10 @@ def test_every_suite_with_a_path_has_an_entry_with_a_full_commit():
 
 def test_servimage_is_fetched_from_the_archive_of_its_commit(lab):
     root = servimage(lab)
+    planned = lab.fetch("servimage", "--dry-run", "--json")
+    data = json.loads(planned.out)
+    assert (planned.status, data["bytes"], data["revision"]) == (0, 1000, COMMIT)
+    assert (lab.web.requests, lab.left()) == ([], [])
     ended = lab.fetch("servimage", "--json")
     assert ended.status == 0, ended.err
     data = json.loads(ended.out)
@@ -170,11 +172,9 @@ def test_servimage_is_fetched_from_the_archive_of_its_commit(lab):
     assert (record["repo"], record["revision"]) == ("FengxianJi/ServImage", COMMIT)
     unpacked = [p for p in root.rglob("*") if p.is_file() and p.suffix in (".json", ".png") and not p.is_symlink()]
     assert record["files"] == {
-        p.relative_to(root).as_posix(): {
-            "bytes": p.stat().st_size,
-            "sha256": hashlib.sha256(p.read_bytes()).hexdigest(),
-        }
+        p.relative_to(root).as_posix(): {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for p in unpacked
+        for data in [p.read_bytes()]
     }
     assert lab.left() == ["out"]
 
@@ -230,15 +230,11 @@ def test_a_hostile_damaged_or_too_large_archive_leaves_nothing(lab, hostile, mes
     assert lab.left() == []
 
 
-def test_an_archive_without_the_folder_is_refused(lab):
+def test_an_unavailable_archive_is_an_error(lab, monkeypatch):
     root = servimage(lab)
     shutil.rmtree(root / "ServImage_Bench")
     lab.archive("servimage", root)
     lab.fetch("servimage").refused("has no files in ServImage_Bench")
-
-
-def test_an_unavailable_archive_is_an_error(lab, monkeypatch):
-    servimage(lab)
     again = f"`local-bench suites fetch servimage --out {lab.out}`"
     lab.fetch("servimage", "--revision", "main").refused("is not a full commit", again[:-1])
     lab.fetch("servimage", "--revision", commit_of("none")).refused("returned HTTP 404", again)
@@ -254,20 +250,19 @@ def test_an_unavailable_archive_is_an_error(lab, monkeypatch):
     assert lab.left() == []
 
 
-def _full(*_: object) -> str:
+def _full(*_):
     raise OSError(28, "No space left on device")
 
 
 def test_files_that_the_suite_does_not_read_completely_exit_with_1(lab):
     servimage(lab)
-    lab.entries["servimage"]["tasks"] = 3
-    ended = lab.fetch("servimage", "--json")
-    assert (ended.status, json.loads(ended.out)["complete"]) == (1, False)
-    assert "2 tasks were found, but this benchmark has 3" in ended.err
-    lab.entries["servimage"] |= {"tasks": 2, "files": 5}
-    ended = lab.fetch("servimage", "--json")
-    assert (ended.status, json.loads(ended.out)["complete"]) == (1, False)
-    assert "4 files were downloaded, but this commit has 5" in ended.err
+    for entry, sentence in (
+        ({"tasks": 3, "files": 4}, "2 tasks were found, but this benchmark has 3"),
+        ({"tasks": 2, "files": 5}, "4 files were downloaded, but this commit has 5"),
+    ):
+        lab.entries["servimage"] |= entry
+        ended = lab.fetch("servimage", "--json")
+        assert (ended.status, json.loads(ended.out)["complete"], sentence in ended.err) == (1, False, True)
     shutil.rmtree(lab.out)
     root = lab.place / "served/servimage"
     (root / "ServImage_Bench/C-Digital/Digital.json").write_text("[]")
@@ -278,16 +273,7 @@ def test_files_that_the_suite_does_not_read_completely_exit_with_1(lab):
     assert "Portrait.json, line 1" in ended.err
 
 
-def test_a_dry_run_downloads_nothing(lab):
-    servimage(lab)
-    ended = lab.fetch("servimage", "--dry-run", "--json")
-    data = json.loads(ended.out)
-    assert (ended.status, data["bytes"], data["revision"]) == (0, 1000, COMMIT)
-    assert not lab.web.requests
-    assert lab.left() == []
-
-
-def hype(lab: Lab) -> None:
+def hype(lab):
     """The list in the repository, its images elsewhere."""
     root, images = lab.place / "served/hype", lab.place / "served/pictures"
     (root / "src/tasks").mkdir(parents=True)
@@ -333,7 +319,7 @@ def test_a_list_that_names_no_images_is_refused(lab, text, message):
     assert lab.left() == []
 
 
-def on_hub(lab: Lab, name: str) -> Path:
+def on_hub(lab, name):
     """The folder of the dataset repository of an entry."""
     source = lab.entries[name]["source"]
     folder = lab.place / "served" / name
@@ -367,15 +353,9 @@ def test_the_command_itself_uses_the_network(lab, cli_process):
     lab.entries["idea-bench"]["tasks"] = 3
     assert lab.fetch("idea-bench", "--dry-run").status == 0  # writes the entries
     place = {name: str(lab.place / name) for name in ("configs", "cache", "hf", "out")}
-    ended = cli_process(
-        *("suites", "fetch", "idea-bench", "--out", place["out"], "--json"),
-        HF_ENDPOINT=lab.hub.url,
-        HF_HOME=place["hf"],
-        HF_HUB_OFFLINE="1",
-        LOCAL_BENCH_CACHE=place["cache"],
-        LOCAL_BENCH_CONFIGS=place["configs"],
-        NO_PROXY="127.0.0.1,localhost",
-    )
+    env = {"HF_ENDPOINT": lab.hub.url, "HF_HOME": place["hf"], "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1,localhost"}
+    env |= {"LOCAL_BENCH_CACHE": place["cache"], "LOCAL_BENCH_CONFIGS": place["configs"]}
+    ended = cli_process("suites", "fetch", "idea-bench", "--out", place["out"], "--json", **env)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["complete"]
 
@@ -398,7 +378,7 @@ def test_ice_bench_is_unpacked_and_the_commit_that_main_is_at_is_pinned_in_the_r
     assert not [path for path in lab.hub.requests if path.endswith("models.zip")]
 
 
-def ice(lab: Lab, folder: Path, *extra: tuple[zipfile.ZipInfo, bytes]) -> None:
+def ice(lab, folder, *extra):
     """dataset.zip as others have read it: `data/` at its top, images by their paths from there."""
     unpacked = lab.place / "served/unzipped"
     file = layouts.ice(unpacked / "data")
@@ -416,7 +396,7 @@ def ice(lab: Lab, folder: Path, *extra: tuple[zipfile.ZipInfo, bytes]) -> None:
             zipped.writestr(info, data)
 
 
-def _zip_link() -> zipfile.ZipInfo:
+def _zip_link():
     info = zipfile.ZipInfo("data/link.png")
     info.create_system, info.external_attr = 3, 0o120777 << 16
     return info
@@ -446,13 +426,7 @@ def test_a_missing_repository_is_an_error(lab):
     assert lab.left() == []
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        *(("a/b.JSON", True), ("x.webp", True), ("LICENSE", True), ("LICENSE-DATA", True), ("a.parquet", True)),
-        *(("a.py", False), ("a.pkl", False), ("LICENSE.py", False), (".DS_Store", False), ("a/.b/c.png", False)),
-        *(("__MACOSX/a.png", False), ("model.safetensors", False), ("a", False)),
-    ],
-)
-def test_only_data_is_unpacked(name, expected):
-    assert is_data(name) == expected
+def test_only_data_is_unpacked():
+    data = ["a/b.JSON", "x.webp", "LICENSE", "LICENSE-DATA", "a.parquet"]
+    others = ["a.py", "a.pkl", "LICENSE.py", ".DS_Store", "a/.b/c.png", "__MACOSX/a.png", "model.safetensors", "a"]
+    assert [name for name in data + others if is_data(name)] == data

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,115 +28,81 @@ HOUR_USD = "1.80"
 H100 = "NVIDIA H100 80GB HBM3"
 ELSEWHERE = "some-api"
 GAMMA, DELTA = digest({"judge": 1}), digest({"judge": 2})
-MakeRun = Callable[..., Path]
 
 
-def order(task_id: str, category: str, price_micro_usd: int, n: int, **more: object) -> Task:
+def order(task_id, category, price_micro_usd, n, **more):
     task = {
         "title": f"Order {task_id}",
         "brief": f"A calm picture.\nSecond line {SVG}",
         "deliverables": tuple(f"Deliverable {i} {STYLE_END}" for i in range(1, n + 1)),
         "evaluation_points": ("The lamp is lit", f"No text {SCRIPT}"),
     }
-    return Task(task_id=task_id, category=category, price_micro_usd=price_micro_usd, **(task | more))  # type: ignore[arg-type]
+    return Task(task_id=task_id, category=category, price_micro_usd=price_micro_usd, **(task | more))
 
 
 class Writer:
     """Puts rows into an open run's ledger."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run):
         self.run = run
         self.write = run.store.write
         self.position = 0
 
-    def task(self, task: Task, position: int) -> None:
+    def task(self, task, position):
         content = json.dumps(asdict(task))
         row = (task.task_id, position, task.category, task.price_micro_usd, content, task.unscored)
         self.write("INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)", *row)
 
-    def candidate(
-        self,
-        task: Task,
-        deliverable: int,
-        model: str,
-        state: str = "done",
-        reason: str | None = None,
-        cost_micro_usd: int | None = None,
-        work_too: dict[str, object] | None = None,
-    ) -> str:
+    def candidate(self, task, deliverable, model, state="done", reason=None, cost_micro_usd=None, work_too=None):
         work = {"task": task.task_id, "deliverable": deliverable, "model": model} | (work_too or {})
-        work_id = digest(work)
-        done, elsewhere = state == "done", model == ELSEWHERE
-        made_here = (4, json.dumps({"clip": 3 * deliverable, "t5": 0})) if done and not elsewhere else (None, None)
+        work_id, done, elsewhere = digest(work), state == "done", model == ELSEWHERE
         self.position += 1
         colour = tuple(int(work_id[i : i + 2], 16) for i in (0, 2, 4))
-        sha = store_image(self.run.images, Image.new("RGB", (320, 240), colour)) if state == "done" else None
-        self.write(
-            "INSERT INTO candidates VALUES (?, ?, ?, ?, ?, 1, ?, ?, 7, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(
-                work_id,
-                self.position,
-                task.task_id,
-                deliverable,
-                model,
-                f"{task.title}. {task.brief}",
-                json.dumps(work),
-            ),
-            *((None, None) if elsewhere else (240, 320)),
-            *(state, None if sha is None else digest({"work": work_id}), sha, reason, *made_here, cost_micro_usd),
+        sha = store_image(self.run.images, Image.new("RGB", (320, 240), colour)) if done else None
+        made_here = (4, json.dumps({"clip": 3 * deliverable, "t5": 0})) if done and not elsewhere else (None, None)
+        row = (
+            work_id,
+            self.position,
+            task.task_id,
+            deliverable,
+            model,
+            f"{task.title}. {task.brief}",
+            json.dumps(work),
         )
+        row += (None, None) if elsewhere else (240, 320)
+        row += (state, digest({"work": work_id}) if done else None, sha, reason, *made_here, cost_micro_usd)
+        self.write("INSERT INTO candidates VALUES (?, ?, ?, ?, ?, 1, ?, ?, 7, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
         return work_id
 
-    def decision(self, work_id: str, accepted: bool | None, reason: str | None = None) -> None:
+    def decision(self, work_id, accepted, reason=None):
         self.write(
             "INSERT INTO decisions VALUES (?, ?, ?, 0)", work_id, None if accepted is None else int(accepted), reason
         )
 
-    def score(
-        self,
-        work_id: str,
-        name: str,
-        value: float | None,
-        reason: str | None = None,
-        kind: str = "judge",
-        spread: float | None = None,
-    ) -> None:
+    def score(self, work_id, name, value, reason=None, kind="judge", spread=None):
         applies = int(value is not None or reason is not None)
         row = (work_id, name, kind, value, reason, applies, spread)
         self.write("INSERT INTO scores VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
 
-    def verdict(
-        self,
-        work_id: str,
-        rubric: str,
-        point: int,
-        answer: object,
-        raw: str = "",
-        reason: str | None = None,
-        repeat: int = 0,
-        judge: str = GAMMA,
-        labels: object = None,
-    ) -> None:
+    def verdict(self, work_id, rubric, point, answer, raw="", reason=None, repeat=0, judge=GAMMA, labels=None):
         texts = tuple(None if value is None else json.dumps(value) for value in (answer, labels))
         ids = (digest({"q": [work_id, rubric, point, repeat]}), digest({"rubric": rubric}), judge)
         row = (work_id, rubric, point, repeat, *ids, *texts, reason, raw)
         self.write("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
 
-    def retest(
-        self, work_id: str, rubric: str, answer: object, reason: str | None = None, judge: str = GAMMA, round_: int = 1
-    ) -> None:
+    def retest(self, work_id, rubric, answer, reason=None, judge=GAMMA, round_=1):
         text = None if answer is None else json.dumps(answer)
         row = (work_id, rubric, 0, 0, judge, round_, "0" * 64, text, None, reason, "")
         self.write("INSERT INTO retests VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
 
-    def judges(self, labels: dict[str, str], *noted: dict[str, object]) -> None:
+    def judges(self, labels, *noted):
         """Who judged (judge id -> label), and what provenance has of them."""
         self.run.store.set_meta("judges", json.dumps(labels))
         if noted:
             first, *panel = noted
             self.run.store.set_meta("provenance", json.dumps({"judge": first, "panel": panel}))
 
-    def meter(self, rows: list[tuple[str, str | None, int, int, int | None]], device: str = "cpu") -> None:
+    def meter(self, rows, device="cpu"):
         """(phase, model, held ns, items, millijoules) in sequence, as one more session on `device`."""
         held_ns = sum(row[2] for row in rows)
         number = self.run.store.rows("SELECT count(*) + 1 AS n FROM sessions")[0]["n"]
@@ -149,7 +114,7 @@ class Writer:
             self.write("INSERT INTO meter VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
             at += ns
 
-    def operations(self, model: str, flop: int, planned_batch_size: int = 4, **more: object) -> None:
+    def operations(self, model, flop, planned_batch_size=4, **more):
         """What one image of any kind takes; as many at once were planned."""
         one = {"flop": flop, "least_flop": flop, "planned_batch_size": planned_batch_size}
         kinds = dict.fromkeys(("240x320", "240x320+same"), one)
@@ -157,22 +122,14 @@ class Writer:
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> MakeRun:
+def make_run(tmp_path):
     """`write_run` into this test's folder."""
     return partial(write_run, tmp_path / "run")
 
 
 def write_run(
-    path: Path,
-    *,
-    gap: bool = True,
-    planned: bool = False,
-    no_source: bool = False,
-    price: str | None = HOUR_USD,
-    coverage_min: float = 0.98,
-    on_gpus: bool = False,
-    panel: bool = False,
-) -> Path:
+    path, *, gap=True, planned=False, no_source=False, price=HOUR_USD, coverage_min=0.98, on_gpus=False, panel=False
+):
     """Write a run directory and return its path.
 
     Two models, two orders of 35 and 100 dollars with one and two images. `alpha` gets everything accepted and `beta`
@@ -203,7 +160,7 @@ def write_run(
 IMPORTED = ModelConfig(card="imported", name=ELSEWHERE, imported=ImportedConfig(images="made"))
 
 
-def _fill(to: Writer, gap: bool, planned: bool, on_gpus: bool) -> None:
+def _fill(to, gap, planned, on_gpus):
     source = store_image(to.run.inputs, Image.new("RGB", (400, 100), (200, 30, 30)))
     given = {"source_sha256": source, "reference_sha256": ("../" * 20 + "etc/x",)}
     orders = [
@@ -237,7 +194,7 @@ def _fill(to: Writer, gap: bool, planned: bool, on_gpus: bool) -> None:
     )
 
 
-def _panel(to: Writer) -> None:
+def _panel(to):
     """`delta` holds every point of `alpha` for met, and of `beta` only the first; both rate one set lower the other
     order, and `gamma` answers differently about the first image in the repetition."""
     to.judges({GAMMA: "gamma", DELTA: "delta"}, note_of("gamma", GAMMA), DELTA_NOTE)
@@ -258,7 +215,7 @@ def _panel(to: Writer) -> None:
     to.retest(rows[2]["work_id"], "brf", None, "no answer")
 
 
-def note_of(name: str, judge_id: str, **more: object) -> dict[str, object]:
+def note_of(name, judge_id, **more):
     """What provenance notes of a judge that nobody tried."""
     note = {"name": name, "judge_id": judge_id, "card": name, "protocol": "json-2", "transport": "embedded"}
     untried = {"reproducible": None, "note": "batch invariance was not checked", "attacks": None}
@@ -277,7 +234,7 @@ DELTA_NOTE = note_of(
 )
 
 
-def _on_gpus(to: Writer, first: Task) -> None:
+def _on_gpus(to, first):
     """Three images of `alpha` in 4.4 s each, two on one device and one on the other; three of `beta` in 2 s each."""
     s = 1_000_000_000
     at_500_w = 500_000  # millijoules a second
@@ -293,7 +250,7 @@ def _on_gpus(to: Writer, first: Task) -> None:
     to.decision(to.candidate(first, 1, ELSEWHERE, cost_micro_usd=137_406, work_too=work), accepted=True)
 
 
-def _impossible(to: Writer) -> None:
+def _impossible(to):
     to.position = 100
     task = order("t3", FORMULA, 15_000_000, 1, unscored=f"The source image is not there {SVG}")
     to.task(task, 2)
@@ -301,7 +258,7 @@ def _impossible(to: Writer) -> None:
         to.decision(to.candidate(task, 1, model, "unscored", task.unscored), None, task.unscored)
 
 
-def _judged(to: Writer, work_id: str, model: str, *, open_: bool) -> None:
+def _judged(to, work_id, model, *, open_):
     to.verdict(work_id, "brf", 0, {"met": 1}, '{"met":1}')
     to.score(work_id, "brf", 4.0 if model == "alpha" else 2.5)
     to.score(work_id, "veq_text", None)

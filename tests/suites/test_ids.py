@@ -30,16 +30,7 @@ def test_what_only_yaml_1_1_reads_as_a_number_is_text(text):
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        ("7", 7),
-        ("-7", -7),
-        ("0", 0),
-        ("1_000_000", 1_000_000),
-        ("0.5", 0.5),
-        (".5", 0.5),
-        ("-1.5e-3", -1.5e-3),
-        ("5.", 5),
-    ],
+    [("7", 7), ("-7", -7), ("0", 0), ("1_000", 1000), ("0.5", 0.5), (".5", 0.5), ("-1.5e-3", -1.5e-3), ("5.", 5)],
 )
 def test_numbers_stay_numbers(text, value):
     assert yaml_value(text) == value
@@ -98,17 +89,12 @@ def test_tasks_models_and_annotators_of_a_run(tmp_path, monkeypatch, capsys):
         for rater in ("007", "7")
     ]
     lines(tmp_path / "people.jsonl", rows)
-    for command in (
-        ["generate", "c.yaml"],
-        ["measure", "runs/007"],
-        ["settle", "runs/007", "--people", "people.jsonl"],
-    ):
-        assert main([*command, "--json"]) == 0, capsys.readouterr().err
+    for command in ("generate c.yaml", "measure runs/007", "settle runs/007 --people people.jsonl"):
+        assert main([*command.split(), "--json"]) == 0, capsys.readouterr().err
     with local_bench.load_run("runs/007") as run:
         candidates = run.candidates()
     assert sorted(candidates["task_id"]) == sorted(IDS)
-    assert set(candidates["model"]) == {"0012"}
-    assert set(candidates["category"]) == {"0012"}
+    assert set(candidates["model"]) == set(candidates["category"]) == {"0012"}
 
 
 def test_result_files_of_the_benchmarks(tmp_path):
@@ -119,9 +105,8 @@ def test_result_files_of_the_benchmarks(tmp_path):
     people = [{"model": "007", "task_id": i, "annotations": {"subtask_1": True}} for i in IDS]
     assert [one.task_id for one in read_annotations([lines(tmp_path / "a.jsonl", people)]).images] == list(IDS)
     scores = [{"model": "007", "task_id": i, "deliverable": 1, "brf": 1, "veq": 1, "cns": None} for i in IDS]
-    assert [(one.model, one.task_id) for one in read_scores(lines(tmp_path / "s.jsonl", scores))] == [
-        ("007", i) for i in IDS
-    ]
+    rated = read_scores(lines(tmp_path / "s.jsonl", scores))
+    assert [(image.model, image.task_id) for image in rated] == [("007", i) for i in IDS]
     verdicts = {i: {"M1": {"001.webp": {"verdict": "PASS"}}} for i in IDS}
     data = {"schema_version": 2, "dataset": "d", "models": {"M1": "0012"}, "judgements": verdicts}
     (tmp_path / "j.json").write_text(json.dumps(data))

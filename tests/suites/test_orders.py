@@ -1,4 +1,5 @@
 import json
+from collections import Counter
 
 import pytest
 from PIL import Image
@@ -8,15 +9,8 @@ from local_bench.core.images import pixel_digest
 from local_bench.suites.orders import read_orders
 from local_bench.suites.registry import suite
 
-ORDER = {
-    "task_id": "digital-1",
-    "category": "Digital",
-    "price_usd": 69.44,
-    "title": "Icon",
-    "brief": "An icon.",
-    "deliverables": ["An icon"],
-    "evaluation_points": ["It is an icon"],
-}
+ORDER = {"task_id": "digital-1", "category": "Digital", "price_usd": 69.44, "title": "Icon", "brief": "An icon."}
+ORDER |= {"deliverables": ["An icon"], "evaluation_points": ["It is an icon"]}
 
 
 def write(path, *lines):
@@ -103,7 +97,5 @@ def test_the_three_published_orders(shared):
 def test_our_own_suite_agrees_with_the_readme():
     tasks = suite("studio").tasks(None, pixel_digest)
     assert len(tasks) == 12
-    assert {c: sum(t.category == c for t in tasks) for c in ("Portrait", "Product", "Digital")} == dict.fromkeys(
-        ("Portrait", "Product", "Digital"), 4
-    )
+    assert Counter(task.category for task in tasks) == {"Portrait": 4, "Product": 4, "Digital": 4}
     assert {len(t.deliverables) for t in tasks} == {1, 2, 3, 4}

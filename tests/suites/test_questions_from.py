@@ -20,17 +20,8 @@ from local_bench.suites.registry import suite
 from local_bench.suites.run_results import ImageResult, RunResults
 
 ALL = ["ice-bench", "hype-edit-1", "idea-bench"]
-EDIT = Task(
-    "edit",
-    "Product",
-    0,
-    "T",
-    "Make <SOURCE> red.",
-    ("front", "back"),
-    ("It is red", "It is sharp"),
-    "s" * 64,
-    ("r" * 64,),
-)
+POINTS = ("It is red", "It is sharp")
+EDIT = Task("edit", "Product", 0, "T", "Make <SOURCE> red.", ("front", "back"), POINTS, "s" * 64, ("r" * 64,))
 TEXT_ONLY = Task("words", "Product", 0, "T", "A boot.", ("boot",), ("It is a boot",))
 
 
@@ -108,14 +99,11 @@ def test_vqascore_is_asked_about_the_caption_that_metrics_use(task, caption):
     assert scale_of("studio", "vqa_score") == (0.0, 1.0)
 
 
-def test_every_images_prompt_is_its_own():
+def test_every_images_prompt_and_every_benchmarks_scores_are_its_own():
     found = questions_of(["vqa-score"], EDIT, {1: "a" * 64, 2: "b" * 64})
     prompts = {d.index: d.prompt for d in suite("studio").deliverables(EDIT)}
     assert {key[0]: dict(q.slots)["caption"] for key, q in found} == prompts
     assert len(set(prompts.values())) == 2
-
-
-def test_no_rubric_and_no_score_is_two_benchmarks():
     names = [name for other in BENCHMARKS.values() for name in other.names.values()]
     assert len(names) == len(set(names))
 
@@ -126,7 +114,7 @@ def test_no_rubric_and_no_score_is_two_benchmarks():
         (
             "servimage",
             ["ice"],
-            "unknown benchmark 'ice': available are servimage, idea-bench, hype-edit-1, ice-bench, vqa-score",
+            "unknown benchmark 'ice': available are servimage, idea-bench, hype-edit-1, ice-bench, vqa",
         ),
         ("servimage", ["servimage"], "servimage already includes the questions of servimage"),
         ("printshop", ["servimage"], "printshop already includes the questions of servimage"),
@@ -179,6 +167,7 @@ def test_an_item_of_ice_bench_is_scored_by_the_recipe_of_its_task():
     item = replace(SHOWN, category="Depth-guided Generation")
     [(_, score)] = derived("ice-bench", item, [*raw(), Score("l1_depth", 0.9)], ("hype-edit-1",))
     assert score.value == pytest.approx(0.3 * 0.5 + 0.3 * 0.6 + 0.2 * 0.6 + 0.2 * 0.9)
+    assert derived("ice-bench", replace(TEXT_ONLY, category="Text2Image"), raw(), ()) == [], "without other benchmarks"
 
 
 def test_idea_benchs_score_of_a_case_is_shared_by_its_images():
@@ -202,7 +191,3 @@ def test_idea_benchs_score_of_a_case_is_shared_by_its_images():
     verdicts["w1"]["idea_question", 2, 0] = Verdict({"met": 1}, None, "")
     [(_, score), _] = derived("idea-bench", case, [], ("hype-edit-1",), verdicts, repeat=2)
     assert score.value == pytest.approx(100 * 4 / 18), "its first level failed: the missing answer changes nothing"
-
-
-def test_nothing_is_derived_without_other_benchmarks():
-    assert derived("ice-bench", replace(TEXT_ONLY, category="Text2Image"), raw(), ()) == []

@@ -4,6 +4,18 @@ code."""
 from fractions import Fraction as F
 from itertools import groupby
 
+import pytest
+
+
+def assert_same(result, expected):
+    """Every expected number is that of the result, also in what is nested."""
+    for name, value in expected.items():
+        if isinstance(value, dict):
+            assert set(result[name]) >= set(value), name
+            assert_same(result[name], value)
+        else:
+            assert result[name] == (None if value is None else pytest.approx(float(value), rel=1e-12, abs=1e-9)), name
+
 
 def servimage(orders, decisions, scores=None, costs=None, require_success=False):
     """orders: id -> (category, price as text, q); decisions: (model, id, i) -> True, False, None;
@@ -25,8 +37,10 @@ def servimage(orders, decisions, scores=None, costs=None, require_success=False)
             "share": sum(earned, F(0)) / sum(price[t] for t in tasks),
             "task_acceptance": F(len(complete), len(tasks)),
             "deliverable_acceptance": F(sum(accepted(model, t, optimistic) for t in tasks), images),
-            "done": sum((price[t] for t in complete), F(0)),
         }
+
+    def done(model):
+        return sum((price[t] for t in orders if accepted(model, t) == size[t]), F(0))
 
     budget = sum(price.values())
     result = {}
@@ -42,11 +56,11 @@ def servimage(orders, decisions, scores=None, costs=None, require_success=False)
             "task_acceptance_high": high["task_acceptance"],
             "deliverable_acceptance_high": high["deliverable_acceptance"],
             "cost_usd": cost,
-            "model_contribution": low["done"] / budget,
-            "cost_savings": None if cost is None else 1 - cost / budget - (budget - low["done"]) / budget,
+            "model_contribution": done(model) / budget,
+            "cost_savings": None if cost is None else 1 - cost / budget - (budget - done(model)) / budget,
             "contribution_ratio": None
-            if cost is None or cost + budget == low["done"]
-            else low["done"] / (cost + budget - low["done"]),
+            if cost is None or cost + budget == done(model)
+            else done(model) / (cost + budget - done(model)),
             "by_category": {
                 c: figures(model, [t for t in orders if orders[t][0] == c]) for c in {c for c, _, _ in orders.values()}
             },
@@ -153,14 +167,10 @@ def ice_bench(items):
             tasks[task] = F("0.3") * (a + i) + F("0.2") * (c + m[control])
         else:
             pf, sc = (c + m["vllmqa"]) / 2, (m["clip_src"] + 1 - m["l1_raw"]) / 2
-            ref = {
-                "Virtual Try On": "dino_ref",
-                "Subject-guided Inpainting": "dino_ref",
-                "Face Swap": "face_ref",
-                "Style Reference Editing": "style_ref",
-            }.get(task)
+            references = {"Virtual Try On": "dino", "Subject-guided Inpainting": "dino"}
+            ref = (references | {"Face Swap": "face", "Style Reference Editing": "style"}).get(task)
             if ref:
-                tasks[task] = F("0.25") * (a + i) + F("0.2") * (pf + m[ref]) + F("0.1") * sc
+                tasks[task] = F("0.25") * (a + i) + F("0.2") * (pf + m[f"{ref}_ref"]) + F("0.1") * sc
             else:
                 tasks[task] = F("0.3") * (a + i + pf) + F("0.1") * sc
     return tasks, sum(tasks.values()) / len(tasks)

@@ -22,12 +22,16 @@ def measured(rng, task):
     return {metric: rng.random() * scale.get(metric, 1) for metric in needed(task)}
 
 
+TEXT = {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3}
+EDIT = TEXT | {"vllmqa": 1, "clip_src": 0.9, "l1_raw": 0.1}
+
+
 def test_a_task_worked_by_hand(score, tmp_path):
-    metrics = [
-        {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3, "vllmqa": 1, "clip_src": 0.9, "l1_raw": 0.1},
-        {"aes_v2.5": 6, "musiq_koniq": 40, "clip_cap": 0.2, "vllmqa": 0, "clip_src": 0.7, "l1_raw": 0.3, "ssim": 0.9},
-    ]
-    _, result, stderr = score("ice-bench", write(tmp_path, [("Color Editing", m) for m in metrics]))
+    """In a file with a byte order mark."""
+    more = {"aes_v2.5": 6, "musiq_koniq": 40, "clip_cap": 0.2, "vllmqa": 0, "clip_src": 0.7, "l1_raw": 0.3, "ssim": 0.9}
+    path = write(tmp_path, [("Color Editing", EDIT), ("Color Editing", more)])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"id0", "\N{BULLET}".encode()))
+    _, result, stderr = score("ice-bench", path)
     expected = 0.3 * 0.55 + 0.3 * 0.5 + 0.3 * (0.5 + 0.5) / 2 + 0.1 * (0.8 + 1 - 0.2) / 2
     assert result["tasks"] == {"Color Editing": pytest.approx(expected, abs=EXACT)}
     assert result["overall"] == pytest.approx(expected, abs=EXACT)
@@ -66,18 +70,9 @@ def test_scores_have_intervals_over_items(score, tmp_path):
     assert result["overall"] is result["overall_ci95_low"] is None, "a task without a score"
 
 
-def test_31_tasks_with_weights_that_add_up():
-    assert len(TASKS) == 31
-    for task, recipe in TASKS.items():
-        assert sum(recipe.weights.values()) == pytest.approx(1), task
-        assert ("rc" in recipe.weights) == (recipe.reference is not None), task
-        assert ("ctrl" in recipe.weights) == (recipe.control is not None), task
-
-
 def test_open_values_are_bounded_by_the_metric_s_range(score, tmp_path):
-    complete = {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3, "vllmqa": 1, "clip_src": 0.9, "l1_raw": 0.1}
-    lacks = {name: value for name, value in complete.items() if name != "l1_raw"} | {"vllmqa": None}
-    _, result, stderr = score("ice-bench", write(tmp_path, [("Inpainting", complete), ("Inpainting", lacks)]))
+    lacks = {name: value for name, value in EDIT.items() if name != "l1_raw"} | {"vllmqa": None}
+    _, result, stderr = score("ice-bench", write(tmp_path, [("Inpainting", EDIT), ("Inpainting", lacks)]))
     full = 0.3 * 0.5 + 0.3 * 0.6 + 0.3 * (0.6 + 1) / 2 + 0.1 * (0.9 + 1 - 0.1) / 2
     assert result["tasks"]["Inpainting"] == pytest.approx(full, abs=EXACT)
     assert result["tasks_low"]["Inpainting"] == pytest.approx(full - 0.3 * 0.25 - 0.1 * 0.45 / 2, abs=EXACT)
@@ -87,12 +82,10 @@ def test_open_values_are_bounded_by_the_metric_s_range(score, tmp_path):
 
 
 def test_a_task_without_one_of_its_metrics_is_unscored_not_lower(score, tmp_path):
-    text = {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3}
-    items = [("Text2Image", text), ("Color Editing", text | {"clip_src": 0.9, "l1_raw": 0.1})]
+    items = [("Text2Image", TEXT), ("Color Editing", TEXT | {"clip_src": 0.9, "l1_raw": 0.1})]
     _, result, stderr = score("ice-bench", write(tmp_path, items))
-    assert result["tasks"]["Color Editing"] is None
+    assert (result["tasks"]["Color Editing"], result["unscored_tasks"]) == (None, ["Color Editing"])
     assert result["overall"] == pytest.approx((0.5 + 0.6 + 0.6) / 3, abs=EXACT)
-    assert result["unscored_tasks"] == ["Color Editing"]
     assert "Color Editing is unscored and not in the mean: no item has vllmqa" in stderr
 
 
@@ -107,10 +100,7 @@ def test_a_task_without_one_of_its_metrics_is_unscored_not_lower(score, tmp_path
         ('id1#;#Text2Image#;#{"clip_cap": 1e999}', "line 2: clip_cap must be a finite number"),
         ('id1#;#Text2Image#;#{"aes_v2.5": 500}', "line 2: aes_v2.5 must be between 0 and 10, not 500"),
         ('id1#;#Image Deblur#;#{"ssim": 1.7e308}', "line 2: ssim must be between -1 and 1"),
-        (
-            f'id1#;#Text2Image#;#{{"clip_cap": {"9" * 400}}}',
-            "line 2: the metrics are not valid JSON (an integer has 400 digits",
-        ),
+        (f'id1#;#Text2Image#;#{{"clip_cap": {"9" * 400}}}', "not valid JSON (an integer has 400 digits"),
         ("id0#;#Text2Image#;#{}", "line 2: duplicate item 'id0', first on line 1"),
     ],
 )
@@ -118,9 +108,7 @@ def test_unreadable_files_are_refused(score, tmp_path, line, message):
     path = tmp_path / "eval_result.txt"
     path.write_text(f"id0#;#Text2Image#;#{{}}\n{line}\n")
     status, _, stderr = score("ice-bench", path)
-    assert status == 2
-    assert message in stderr
-    assert stderr.count("\n") == 1
+    assert (status, message in stderr, stderr.count("\n")) == (2, True, 1)
 
 
 def test_the_table_of_weights_is_the_official_one(shared):
@@ -154,11 +142,3 @@ def test_every_score_is_between_its_bounds(score, tmp_path, seed):
         assert value is None or low - EXACT <= value <= high + EXACT
     if result["overall"] is not None:
         assert result["overall_low"] - EXACT <= result["overall"] <= result["overall_high"] + EXACT
-
-
-def test_a_byte_order_mark_is_ignored(score, tmp_path):
-    path = write(tmp_path, [("Text2Image", {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3})])
-    _, expected, _ = score("ice-bench", path)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"id0", "\N{BULLET}".encode()))
-    status, result, _ = score("ice-bench", path)
-    assert (status, result) == (0, expected)

@@ -1,9 +1,7 @@
 """Two judged runs of each benchmark, of different models, and the command in this process."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,10 +15,10 @@ USD = {"one": "0.04", "two": "0.07"}
 class _Runs(dict[str, tuple[Path, Path]]):
     """Made when they are first read."""
 
-    def __init__(self, factory: pytest.TempPathFactory) -> None:
+    def __init__(self, factory):
         self.factory = factory
 
-    def __missing__(self, name: str) -> tuple[Path, Path]:
+    def __missing__(self, name):
         folder = self.factory.mktemp(name)
         path = getattr(layouts, LAYOUTS[name])(folder / "data")
         attempts = 10 if name == "hype-edit-1" else 1
@@ -33,19 +31,16 @@ class _Runs(dict[str, tuple[Path, Path]]):
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> _Runs:
+def runs(tmp_path_factory):
     """Benchmark -> a run with the models `one` and `two`, and one with `three`, of the same tasks."""
     return _Runs(tmp_path_factory)
 
 
-Reproduce = Callable[..., Any]
-
-
 @pytest.fixture
-def reproduce(capsys: pytest.CaptureFixture[str]) -> Reproduce:
+def reproduce(capsys):
     """The JSON of `reproduce`, or with `status` its stderr."""
 
-    def run(*arguments: object, status: int = 0, form: str = "json") -> Any:
+    def run(*arguments, status=0, form="json"):
         parts = [*map(str, arguments), *(["--format", form] if status == 0 else [])]
         assert main(["reproduce", *parts]) == status
         out, err = capsys.readouterr()

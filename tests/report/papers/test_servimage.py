@@ -12,7 +12,7 @@ import pytest
 from local_bench.analysis.official import export
 from local_bench.analysis.payment import predicted
 from local_bench.runs.rundir import RunDir
-from tests.cli.test_labels import N, line, truth
+from tests.cli.test_labels import N, labels_of
 from tests.cli.test_labels import run as labelled  # noqa: F401
 from tests.report.conftest import GAMMA, make_run  # noqa: F401
 
@@ -27,8 +27,7 @@ def decided(runs):
         with RunDir.open(path) as run:
             rows = run.store.rows(
                 """SELECT c.model, c.task_id, sum(c.state = 'done') AS made,
-                   sum(c.state = 'done' AND coalesce(d.accepted, 0)) AS accepted,
-                   sum(c.state = 'done' AND d.accepted IS NOT NULL) AS decided
+                   sum(c.state = 'done' AND coalesce(d.accepted, 0)) AS accepted
                    FROM candidates c LEFT JOIN decisions d USING (work_id) GROUP BY 1, 2"""
             )
         found |= {(r["model"], r["task_id"]): (r["made"], r["accepted"]) for r in rows}
@@ -60,7 +59,7 @@ def test_table_2_has_the_models_of_both_runs(runs, reproduce, decided):
         assert row["digital_share_pct"] == pytest.approx(float(100 * earned["digital-001"] / F("100.01")))
 
 
-def test_tables_say_of_how_many_orders_and_images_they_are(runs, reproduce, decided):
+def test_tables_say_of_how_many_orders_and_images_they_are_and_have_their_own_notes_alone(runs, reproduce):
     with RunDir.open(runs["servimage"][0]) as run:
         rows = run.store.rows(
             """SELECT model, count(DISTINCT task_id) AS orders, count(*) AS images FROM candidates
@@ -74,13 +73,7 @@ def test_tables_say_of_how_many_orders_and_images_they_are(runs, reproduce, deci
             assert f"decided for {model}: {orders} of 2 orders and {images} of 3 images" in notes
     notes = reproduce("servimage", "table-8", runs["servimage"][0])["notes"]
     assert any(note.startswith("decided for one: Portrait ") and "; Digital " in note for note in notes)
-
-
-def test_a_table_has_the_notes_of_its_own_columns_alone(runs, reproduce):
-    notes = {
-        number: " ".join(reproduce("servimage", f"table-{number}", *runs["servimage"])["notes"])
-        for number in (2, 3, 7, 8)
-    }
+    notes = {n: " ".join(reproduce("servimage", f"table-{n}", *runs["servimage"])["notes"]) for n in (2, 3, 7, 8)}
     assert {number for number, of in notes.items() if "no cost for three" in of} == {7}
     assert {number for number, of in notes.items() if "of the competition" in of} <= {3}
     assert not [number for number, of in notes.items() if "_high" in of]
@@ -221,23 +214,21 @@ def test_formats(runs, reproduce):
     assert text.startswith("ServImage, table 2: standard settlement\n\nModel")
 
 
-def test_a_model_in_two_runs_is_an_error_that_names_both(runs, reproduce):
+def test_a_model_in_two_runs_and_one_judge_alone_are_an_error(runs, reproduce):
     first = runs["servimage"][0]
     message = reproduce("servimage", "table-2", first, first, status=2)
     assert message.startswith(f"local-bench: the model 'one' is in both {first} and {first}")
+    assert "has one judge" in reproduce("servimage", "table-11", first, status=2)
 
 
 def test_table_11_has_no_rank_correlation_of_two_models(make_run, reproduce):  # noqa: F811
     path = make_run(panel=True)
     with RunDir.open(path) as run:  # gamma now finds that beta meets nothing, as delta does of its second points
-        for row in run.store.rows(
-            "SELECT work_id FROM candidates JOIN verdicts USING (work_id) WHERE model = 'beta' AND rubric = 'brf'"
-        ):
-            run.store.write(
-                """UPDATE verdicts SET answer = '{"met": 0}'
-                   WHERE work_id = ? AND rubric = 'brf' AND judge = ? AND answer IS NOT NULL""",
-                *(row["work_id"], GAMMA),
-            )
+        run.store.write(
+            """UPDATE verdicts SET answer = '{"met": 0}' WHERE rubric = 'brf' AND judge = ? AND answer IS NOT NULL
+               AND work_id IN (SELECT work_id FROM candidates WHERE model = 'beta')""",
+            GAMMA,
+        )
     result = reproduce("servimage", "table-11", path)
     (row,) = result["rows"]
     assert row["judges"] == "gamma vs delta"
@@ -245,13 +236,8 @@ def test_table_11_has_no_rank_correlation_of_two_models(make_run, reproduce):  #
     assert row["rho_brf"] is None, "two models have no rank correlation"
 
 
-def test_table_11_needs_two_judges(runs, reproduce):
-    assert "has one judge" in reproduce("servimage", "table-11", runs["servimage"][0], status=2)
-
-
 def test_table_9_settles_what_the_predictor_expects(labelled, reproduce, tmp_path):  # noqa: F811
-    people = tmp_path / "people.jsonl"
-    people.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(labelled).items())[:100]))
+    people = labels_of(labelled, tmp_path / "people.jsonl", 100)
     (row,) = reproduce("servimage", "table-9", labelled, "--people", people)["rows"]
     with RunDir.open(labelled) as run:
         of_work = {
@@ -293,8 +279,13 @@ UNLIKE = {
 }
 
 
-@pytest.mark.parametrize("what", [*UNLIKE, "the acceptance rule"])
-@pytest.mark.parametrize("table", ["table-2", "table-3", "figure-2"])
+@pytest.mark.parametrize(
+    ("what", "table"),
+    [
+        *((what, "table-2") for what in (*UNLIKE, "the acceptance rule")),
+        *(("the judges", "table-3"), ("the rubrics", "figure-2"), ("the tasks' prices", "figure-2")),
+    ],
+)
 def test_runs_that_cannot_be_compared_are_refused_or_marked(what, table, runs, reproduce, tmp_path):
     first, other = runs["servimage"]
     copy = shutil.copytree(other, tmp_path / "other")

@@ -1,8 +1,6 @@
 """A few tasks of our own in each benchmark's layout, with images of a few pixels."""
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
 
 from PIL import Image
 
@@ -13,7 +11,7 @@ REFERRED = ("Virtual Try On", "Face Swap", "Subject-guided Inpainting")
 COLOURS = ["#b03030", "#30a050", "#3050b0", "#c0a020", "#803090", "#206070"]
 
 
-def write_image(path: Path, number: int = 0, size: tuple[int, int] = (64, 64)) -> Path:
+def write_image(path, number=0, size=(64, 64)):
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.new("RGB", size, COLOURS[number % len(COLOURS)])
     image.paste("white", (8 + number, 8, 24 + number, 30))
@@ -21,7 +19,7 @@ def write_image(path: Path, number: int = 0, size: tuple[int, int] = (64, 64)) -
     return path
 
 
-def hype(folder: Path) -> Path:
+def hype(folder):
     """Three edits: of one image, of two, and one whose kind is a list."""
     tasks = [
         {"task_id": "mug-1", "input_images": ["001.png"], "task_type": "change", "instruction": "Paint the mug blue."},
@@ -39,7 +37,7 @@ def hype(folder: Path) -> Path:
     return folder / "public.json"
 
 
-def ice(folder: Path) -> Path:
+def ice(folder):
     """Five items: text alone, an edit, an edit in a mask, one by a reference, one by a depth map."""
     blank = {"SourceImage": "", "SourceMask": "", "ReferenceImages": [], "SourceCaption": "", "RegionBased": "0"}
     items = [
@@ -69,7 +67,7 @@ def ice(folder: Path) -> Path:
     return folder / "data.jsonl"
 
 
-def ice_whole(folder: Path) -> Path:
+def ice_whole(folder):
     """One item of each of the 31 tasks, with the images that the benchmark gives for it."""
     items = []
     for n, task in enumerate(METRICS_OF):
@@ -102,7 +100,7 @@ def ice_whole(folder: Path) -> Path:
     return folder / "data.jsonl"
 
 
-def idea(folder: Path, uids: Sequence[str] = ("0024", "0063", "0014")) -> Path:
+def idea(folder, uids=("0024", "0063", "0014")):
     """A case for each uid: from text, from an image, and two images from text."""
     kinds = [("plain", 0, 1), ("relight", 1, 1), ("pair", 0, 2)]
     cases = [(name, uid, given, count) for uid, (name, given, count) in zip(uids, kinds, strict=False)]
@@ -124,7 +122,7 @@ def idea(folder: Path, uids: Sequence[str] = ("0024", "0063", "0014")) -> Path:
     return folder
 
 
-def rephrased(file: Path) -> Path:
+def rephrased(file):
     """What a judge might write about the cases of `idea`."""
     lines = [
         {"task_id": "relight_0001", "prompts": ["A lamp at dusk."]},
@@ -134,10 +132,10 @@ def rephrased(file: Path) -> Path:
     return file
 
 
-def servimage(folder: Path) -> Path:
+def servimage(folder):
     """Two orders as the authors have them: two images from text, and one edit of a photograph."""
 
-    def order(name: str, price: float, subtasks: list[str], points: list[str]) -> dict[str, object]:
+    def order(name, price, subtasks, points):
         original = {"task_name_original": f"Order {name}", "requirements_original": f"The brief of {name}."}
         rules = {"visual_specs": {"aspect_ratio": "1:1", "dimensions": {"width": 1, "height": 1.5}}, "file_type": ["x"]}
         entries = [{"subtask": what, "rules": rules, "price_usd": "$1"} for what in subtasks]

@@ -31,21 +31,18 @@ def verdicts(brf, technical=(4, 2), aesthetic=5, text=None):
     return found
 
 
-def by_name(scores):
-    return {s.name: s for s in scores}
+def scored(found, i=1, task=TASK, images=None):
+    """The scores of image i by name."""
+    return {score.name: score for score in servimage.scores(task, found, images)[i]}
 
 
 def test_a_point_is_met_when_any_image_of_the_order_meets_it():
-    scores = servimage.scores(TASK, verdicts([[1, 0, 0], [0, 1, 0]]))
-    assert by_name(scores[1])["brf"].value == pytest.approx(5 * 2 / 3)
-    assert by_name(scores[1])["brf"] == by_name(scores[2])["brf"]
-
-
-def test_an_unanswered_point_matters_only_where_no_other_image_meets_it():
-    assert by_name(servimage.scores(TASK, verdicts([[None, 1, 1], [1, 0, 0]]))[1])["brf"].value == 5
-    brf = by_name(servimage.scores(TASK, verdicts([[None, 1, 1], [0, 0, 0]]))[1])["brf"]
-    assert brf.value is None
-    assert brf.unscored == "1 of 3 evaluation points could not be judged"
+    first, second = (scored(verdicts([[1, 0, 0], [0, 1, 0]]), i)["brf"] for i in (1, 2))
+    assert first == second
+    assert first.value == pytest.approx(5 * 2 / 3)
+    assert scored(verdicts([[None, 1, 1], [1, 0, 0]]))["brf"].value == 5, "an unanswered point does not matter here"
+    brf = scored(verdicts([[None, 1, 1], [0, 0, 0]]))["brf"]
+    assert (brf.value, brf.unscored) == (None, "1 of 3 evaluation points could not be judged")
 
 
 def test_a_set_is_judged_by_the_images_that_were_made():
@@ -54,29 +51,25 @@ def test_a_set_is_judged_by_the_images_that_were_made():
     found = verdicts([[1, 0, 0], [], [0, 1, 0]])
     found = {key: verdict for key, verdict in found.items() if key[0] != 2}
     found[3, "cns_set", 0, 0] = yes(score=1, flags=[])
-    assert by_name(servimage.scores(task, found)[1])["brf"].value is None  # not asked, of an image that was made
-    scores = servimage.scores(task, found, {1: "a", 3: "c"})
-    assert [by_name(scores[i])["brf"].value for i in (1, 3)] == [pytest.approx(10 / 3)] * 2
-    assert [by_name(scores[i])["cns"].value for i in (1, 3)] == [2.5, 2.5]
-    alone = by_name(servimage.scores(task, found, {1: "a"})[1])
+    assert scored(found, task=task)["brf"].value is None  # not asked, of an image that was made
+    scores = [scored(found, i, task, {1: "a", 3: "c"}) for i in (1, 3)]
+    assert [(by_name["brf"].value, by_name["cns"].value) for by_name in scores] == [(pytest.approx(10 / 3), 2.5)] * 2
+    alone = scored(found, 1, task, {1: "a"})
     assert alone["brf"].value == pytest.approx(5 / 3)
     assert not alone["cns"].applies
 
 
 def test_text_quality_is_left_out_of_the_mean_where_there_is_no_text():
-    without = by_name(servimage.scores(TASK, verdicts([[1, 1, 1]] * 2))[1])
-    assert without["veq"].value == (3 + 5) / 2
-    assert not without["veq_text"].applies
-    with_text = by_name(servimage.scores(TASK, verdicts([[1, 1, 1]] * 2, text=1))[1])
-    assert with_text["veq"].value == (3 + 5 + 1) / 3
-    assert with_text["veq_text"].value == 1
+    without, with_text = (scored(verdicts([[1, 1, 1]] * 2, text=text)) for text in (None, 1))
+    assert (without["veq"].value, without["veq_text"].applies) == ((3 + 5) / 2, False)
+    assert (with_text["veq"].value, with_text["veq_text"].value) == ((3 + 5 + 1) / 3, 1)
 
 
 def test_a_missing_or_invalid_verdict_is_not_zero():
     found = verdicts([[1, 1, 1]] * 2)
     found[1, "veq_aesthetic", 0, 0] = Verdict(None, "the judge's answer is not JSON", "5!")
     del found[2, "veq_technical", 0, 0]
-    one, two = (by_name(servimage.scores(TASK, found)[i]) for i in (1, 2))
+    one, two = (scored(found, i) for i in (1, 2))
     assert (one["veq"].value, two["veq"].value) == (None, None)
     assert "not JSON" in one["veq"].unscored
     assert "not reached" in two["veq"].unscored
@@ -113,24 +106,24 @@ def test_a_set_is_judged_image_by_image_and_in_both_orders_if_requested():
 def test_consistency_is_the_mean_over_the_set_and_of_both_kinds_where_both_apply():
     found = verdicts([[1, 1, 1]] * 2)
     found[2, "cns_set", 0, 0] = yes(score=2, flags=["style_inconsistent"])
-    one = by_name(servimage.scores(TASK, found)[1])
+    one = scored(found)
     assert (one["cns"].value, one["cns_set"].value) == (3, 4)
     assert not one["cns_edit"].applies
     edit = replace(TASK, source_sha256="s")
     found[1, "cns_edit", 0, 0] = yes(score=5, flags=[])
-    one, two = (by_name(servimage.scores(edit, found)[i]) for i in (1, 2))
+    one, two = (scored(found, i, edit) for i in (1, 2))
     assert one["cns"].value == 4
     assert "not reached" in two["cns"].unscored
-    alone = by_name(servimage.scores(replace(TASK, deliverables=("one",)), found)[1])
+    alone = scored(found, task=replace(TASK, deliverables=("one",)))
     assert not alone["cns"].applies
 
 
 def test_both_orders_of_a_set_count_alike():
     found = verdicts([[1, 1, 1]] * 2)
     found[1, "cns_set", 0, 1] = yes(score=1, flags=[])
-    assert by_name(servimage.scores(TASK, found)[1])["cns_set"].value == 2.5
+    assert scored(found)["cns_set"].value == 2.5
     found[1, "cns_set", 0, 1] = Verdict(None, "cut off", "")
-    assert by_name(servimage.scores(TASK, found)[1])["cns_set"].unscored == "cut off"
+    assert scored(found)["cns_set"].unscored == "cut off"
 
 
 def sure(answer, **labels):
@@ -142,33 +135,29 @@ def test_probabilities_give_scores_with_a_spread():
     for i, points in enumerate(((0.9, 0.2, 0.0), (0.5, 0.6, 0.0)), 1):
         for k, p in enumerate(points):
             found[i, "brf", k, 0] = sure({"met": int(p > 0.5)}, met=p)
-    brf = by_name(servimage.scores(TASK, found)[1])["brf_expected"]
+    brf = scored(found)["brf_expected"]
     assert brf.value == pytest.approx(5 * (0.9 + 0.6 + 0.0) / 3)
     assert brf.spread == pytest.approx(5 * (0.09 + 0.24) ** 0.5 / 3)
-    assert by_name(servimage.scores(TASK, found)[1])["brf"].value == pytest.approx(5 * 2 / 3)
-    found[1, "veq_aesthetic", 0, 0] = Verdict(
-        {"aesthetic": 4}, None, "", {"aesthetic": {"3": 0.25, "4": 0.5, "5": 0.25}}
-    )
-    aesthetic = by_name(servimage.scores(TASK, found)[1])["veq_aesthetic"]
+    assert scored(found)["brf"].value == pytest.approx(5 * 2 / 3)
+    chances = {"aesthetic": {"3": 0.25, "4": 0.5, "5": 0.25}}
+    found[1, "veq_aesthetic", 0, 0] = Verdict({"aesthetic": 4}, None, "", chances)
+    aesthetic = scored(found)["veq_aesthetic"]
     assert aesthetic.value == pytest.approx(4)
     assert aesthetic.spread == pytest.approx(0.5**0.5)
-    assert by_name(servimage.scores(TASK, verdicts([[1, 1, 1]] * 2))[1])["brf"].spread is None
+    assert scored(verdicts([[1, 1, 1]] * 2))["brf"].spread is None
 
 
 def test_brf_with_probabilities_counts_the_most_likely_answers():
     found = verdicts([[0, 0, 0], [0, 0, 0]])
-    for (i, rubric, k, repeat), p in {(1, "brf", k, 0): 0.275 for k in range(3)}.items():
-        found[i, rubric, k, repeat] = sure({"met": 0}, met=p)
-    scores = by_name(servimage.scores(TASK, found)[1])
-    assert scores["brf"].value == 0
-    assert scores["brf_expected"].value == pytest.approx(5 * 0.275)
-
-
-def test_an_image_that_failed_does_not_matter_where_another_most_likely_meets_the_point():
+    for k in range(3):
+        found[1, "brf", k, 0] = sure({"met": 0}, met=0.275)
+    scores = scored(found)
+    assert (scores["brf"].value, scores["brf_expected"].value) == (0, pytest.approx(5 * 0.275))
+    # an image that failed does not matter where another most likely meets the point
     found = verdicts([[1, 1, 1], [None, None, None]])
     for k in range(3):
         found[1, "brf", k, 0] = sure({"met": 1}, met=0.999)
-    scores = by_name(servimage.scores(TASK, found)[1])
+    scores = scored(found)
     assert scores["brf"].value == 5
     assert scores["brf_expected"].value == pytest.approx(5 * 0.999)
 
@@ -177,12 +166,8 @@ def test_one_damaged_order_or_image_of_the_published_benchmark_leaves_the_others
     def published(task_id, **more):
         original = {"task_name_original": "A card", "requirements_original": "Red.", "price_usd": 10}
         rules = {"deliverables": [{"subtask": "a card"}]}
-        return {
-            "task_id": task_id,
-            "task_category": "C-Digital",
-            "original_task_data": original,
-            "hard_rules": rules,
-        } | more
+        entry = {"task_id": task_id, "task_category": "C-Digital", "original_task_data": original, "hard_rules": rules}
+        return entry | more
 
     folder = tmp_path / "bench/C-Digital"
     for name in ("digital-001", "digital-002"):
