@@ -1,4 +1,15 @@
 from local_bench.runs.rundir import RunDir
+from tests.orders import noise, order, write_orders
+
+
+def two_orders(folder, *points):
+    """Two orders of two images each in `orders.jsonl`, and images for them in `images`."""
+    for i in range(2):
+        for k in (1, 2):
+            noise(folder / "images" / f"t{i}" / f"{k}.png", 2 * i + k)
+    write_orders(
+        folder / "orders.jsonl", (order(f"t{i}", ["front", "back"], evaluation_points=points) for i in range(2))
+    )
 
 
 def answers(run_dir):

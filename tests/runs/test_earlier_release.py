@@ -40,13 +40,7 @@ UPDATE meta SET value = '2' WHERE key = 'version';
 
 @pytest.fixture
 def run_dir(tmp_path):
-    shutil.copytree(EARLIER_RUN, tmp_path / "earlier")
-    return tmp_path / "earlier"
-
-
-def test_the_digests_of_an_earlier_release_are_unchanged(run_dir):
-    with RunDir.open(run_dir) as run:
-        assert digests(run) == DIGESTS
+    return shutil.copytree(EARLIER_RUN, tmp_path / "earlier")
 
 
 def test_a_run_of_an_earlier_release_continues(run_dir, cli):

@@ -13,7 +13,8 @@ LAYOUTS = {"hype-edit-1": "hype", "idea-bench": "idea", "ice-bench": "ice", "ser
 
 @pytest.mark.parametrize("path", sorted((configs_dir() / "runs").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_shipped_config_plans(path, tmp_path):
-    config = load_config(path, ())
+    config = load_config(path)
+    assert config.name == path.stem
     if config.suite.name in LAYOUTS:
         data = getattr(layouts, LAYOUTS[config.suite.name])(tmp_path / "data")
         config = load_config(path, (f"suite.path={data}",))
