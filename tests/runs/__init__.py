@@ -1,4 +1,5 @@
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.work import WorkOrder
 from tests.orders import noise, order, write_orders
 
 
@@ -10,6 +11,15 @@ def two_orders(folder, *points):
     write_orders(
         folder / "orders.jsonl", (order(f"t{i}", ["front", "back"], evaluation_points=points) for i in range(2))
     )
+
+
+def plain_order(card, folder, **changes):
+    """A work order of a model with random weights on the CPU, as a run without settings has it."""
+    execution = {"device": "cpu", "attention": "native", "compile": False, "offload": (), "threads": 1, "io_workers": 2}
+    weights = {"weights": None, "parts": {}, "weights_sha256": "random", "lossy": {}}
+    batches = {"batch_order": "plan", "batch_size": None, "attempts": 1, "capacity_gb": None}
+    settings = {"label": card.name, "card": card, "folder": folder} | execution | weights | batches
+    return WorkOrder(**settings | changes)
 
 
 def answers(run_dir):

@@ -219,7 +219,7 @@ def test_a_faulty_image_is_generated_again_with_equal_bytes(tmp_path, monkeypatc
     Path("run.yaml").write_text(f"name: x\nsuite: {{name: studio, limit: 2}}\nmodels: [{model}]\nmetrics: []\n")
     command = [*GENERATE, "--set", "engine.device=cpu"]
     assert main(command) == 0
-    for fault in (empty, edited):
+    for fault in (missing, empty, edited):
         path, before = damage_image(fault)
         capsys.readouterr()
         assert main(command) == 0
