@@ -23,7 +23,7 @@ from local_bench.runs.store.contents import recorded
 from local_bench.settle.intervals import mean_interval, rate_interval, share_interval
 from local_bench.settle.settlement import Total, settle
 from tests.lines import frame, lines
-from tests.runs.random_run import MODELS, decisions_by_row, random_run
+from tests.runs.random_run import decisions_by_row, random_run
 
 
 def total_by_row(rows) -> Total:
@@ -141,16 +141,25 @@ def test_digests_of_decisions_with_any_characters_are_those_of_pythons_json(tmp_
         assert recorded(run.store, "decisions") == expected != {}
 
 
-def test_reasons_of_any_text_are_stored_unchanged(tmp_path):
+def test_reasons_of_any_text_are_stored_unchanged_and_decisions_are_not_written_again(tmp_path):
     with random_run(tmp_path / "run", 2) as run:
         done = [row.work_id for row in run.store.candidates() if row.state == "done"]
         texts = ("a", "it's", 'a "b"\n', "päper \U0001f5bc", "{?}", "'' || ''")
         run.store.enter_scores("judge", [(i, Score("brf", None, texts[k % 6])) for k, i in enumerate(done)])
         decide(run)
         assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
+        record_contents(run)
+        expected = recorded(run.store)
         run.store.written.clear()
         decide(run)
         assert not run.store.written
+        run.store.write("UPDATE decisions SET price_micro_usd = 1")
+        run.store.write("DELETE FROM decisions WHERE work_id = (SELECT max(work_id) FROM decisions)")
+        run.store.written.clear()
+        decide(run)
+        assert run.store.written == {"decisions"}
+        record_contents(run)
+        assert recorded(run.store) == expected
 
 
 def test_a_result_is_computed_again_after_a_write_of_any_process(tmp_path):
@@ -175,21 +184,16 @@ def test_intervals_of_scores_are_those_of_single_rows(tmp_path, seed):
     with random_run(tmp_path / "run", seed) as run:
         expected = {}
         candidates = {row.work_id: row for row in run.store.candidates()}
-        for name in {name for _, name in run.store.score_names()}:
-            of = [(candidates[row.work_id], row.score) for row in run.store.scores() if row.score.name == name]
-            for model in MODELS:
-                by_task = defaultdict(list)
-                for candidate, score in sorted(of, key=lambda one: one[0].position):
-                    if candidate.model == model and score.value is not None:
-                        by_task[candidate.task_id].append(score.value)
-                of_tasks = [*by_task.values()]
-                scale = (0, 5) if name in ("brf", "veq", "cns") else None
-                if ends := mean_interval([sum(of) for of in of_tasks], [len(of) for of in of_tasks], scale):
-                    expected[name, model] = ends
-        found = score_intervals(run)
-    assert found.keys() == expected.keys()
-    for key, ends in expected.items():
-        assert found[key] == pytest.approx(ends, rel=1e-12)
+        by_task = defaultdict(lambda: defaultdict(list))
+        for row in sorted(run.store.scores(), key=lambda row: candidates[row.work_id].position):
+            candidate = candidates[row.work_id]
+            if row.score.value is not None:
+                by_task[row.score.name, candidate.model][candidate.task_id].append(row.score.value)
+        for (name, model), tasks in by_task.items():
+            scale = (0, 5) if name in ("brf", "veq", "cns") else None
+            if ends := mean_interval([*map(sum, tasks.values())], [*map(len, tasks.values())], scale):
+                expected[name, model] = pytest.approx(ends, rel=1e-12)
+        assert score_intervals(run) == expected
 
 
 def test_exports_in_many_parts_are_those_in_one(tmp_path, monkeypatch):
@@ -235,9 +239,8 @@ def test_an_unscored_candidate_without_a_reason_is_undecided(tmp_path):
         run.store.write("UPDATE candidates SET state = 'unscored', unscored = NULL WHERE position = 0")
         work_id = next(run.store.each_candidate()).work_id
         decide(run)
-        assert {row.work_id: row.decision for row in run.store.decisions()}[work_id] == Decision(
-            None, "no reason given"
-        )
+        undecided = Decision(None, "no reason given")
+        assert {row.work_id: row.decision for row in run.store.decisions()}[work_id] == undecided
 
 
 def test_sums_beyond_64_bits_are_exact(tmp_path):
@@ -270,19 +273,3 @@ def test_a_ledger_of_an_earlier_release_is_indexed_when_it_is_opened_for_writing
     with RunDir.begin(tmp_path / "run", config) as run:
         assert run.store.rows("SELECT 1 FROM sqlite_master WHERE name = 'candidates_results'")
         assert digests(run) == expected
-
-
-def test_stored_decisions_are_not_written_again(tmp_path):
-    with random_run(tmp_path / "run", 7) as run:
-        decide(run)
-        record_contents(run)
-        expected = recorded(run.store)
-        decide(run)
-        assert "decisions" not in run.store.written
-        run.store.write("UPDATE decisions SET price_micro_usd = 1")
-        run.store.write("DELETE FROM decisions WHERE work_id = (SELECT max(work_id) FROM decisions)")
-        run.store.written.clear()
-        decide(run)
-        assert run.store.written == {"decisions"}
-        record_contents(run)
-        assert recorded(run.store) == expected

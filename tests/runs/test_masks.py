@@ -5,7 +5,6 @@ import json
 import numpy as np
 from PIL import Image
 
-from local_bench.core.images import pixel_digest
 from local_bench.generators.base import GenerationRequest, InputImage
 from local_bench.generators.masked import pasted_back
 from local_bench.generators.sampler import Sampler
@@ -55,13 +54,9 @@ def test_paste_back_copies_the_source_outside_the_mask_and_changes_the_image(tmp
 
 
 def test_a_soft_mask_of_another_size_mixes_source_and_result():
-    def make_image(pixels: Image.Image) -> InputImage:
-        return InputImage(pixel_digest(pixels), pixels)
-
-    soft = Image.linear_gradient("L").resize((40, 20)).convert("RGB")
-    request = GenerationRequest(
-        "a", Sampler(64, 64, 1), (make_image(Image.new("RGB", (90, 30), "white")),), make_image(soft)
-    )
+    soft = InputImage("soft", Image.linear_gradient("L").resize((40, 20)).convert("RGB"))
+    white = InputImage("white", Image.new("RGB", (90, 30), "white"))
+    request = GenerationRequest("a", Sampler(64, 64, 1), (white,), soft)
     mixed = np.asarray(pasted_back(Image.new("RGB", (64, 64)), request))
     assert mixed[0].min() > 240
     assert mixed[-1].max() < 15

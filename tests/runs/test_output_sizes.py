@@ -6,8 +6,7 @@ from PIL import Image
 
 from local_bench.models.cards import cards
 from local_bench.runs.config import RunConfig
-from local_bench.runs.rundir import RunDir
-from local_bench.runs.stages import run_stages
+from local_bench.runs.plan import make_plan
 
 TARGETS = {"tall": (3584, 4800), "wide": (5504, 3072)}  # of two tasks of HYPE-EDIT-1's public split
 
@@ -26,14 +25,11 @@ def test_hype_edits_have_their_targets_aspect(tmp_path):
         task = {"task_id": name, "input_images": ["001.png"], "task_type": "change", "instruction": "Make it red."}
         tasks.append(task | {"width": width, "height": height})
     (tmp_path / "public.json").write_text(json.dumps(tasks))
-    model = {"card": "tiny-omnigen", "num_inference_steps": 1, "height": 128, "width": 128}
     suite = {"name": "hype-edit-1", "path": str(tmp_path / "public.json")}
-    config = {"name": "t", "suite": suite, "models": [model], "metrics": [], "engine": {"device": "cpu"}}
-    run_stages(RunConfig.model_validate(config), tmp_path / "run", ("generate",))
-    with RunDir.open(tmp_path / "run") as run:
-        made = {row.candidate.task_id: run.image(row.candidate.image) for row in run.store.outcomes(1)}
+    model = {"card": "tiny-omnigen", "height": 128, "width": 128}
+    plan = make_plan(RunConfig(name="t", suite=suite, models=[model], metrics=[]), files=False)
     step = cards()["tiny-omnigen"].takes.size_multiple
     for name, (width, height) in TARGETS.items():
-        with Image.open(made[name]) as image:
-            assert abs(image.width - image.height * width / height) <= step, (name, image.size)
-            assert image.width != image.height
+        (sampler,) = (c.work["sampler"] for c in plan.candidates if c.deliverable.task_id == name)
+        assert abs(sampler["width"] - sampler["height"] * width / height) <= step, (name, sampler)
+        assert sampler["width"] != sampler["height"]

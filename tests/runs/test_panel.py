@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from local_bench.core.types import Score, Task, Verdict
+from local_bench.core.types import Task, Verdict
 from local_bench.runs import scoring
-from local_bench.runs.store import Store
 from local_bench.suites.hype_edit_1.questions import PARTS
 
 ANSWERS = {
@@ -41,19 +40,3 @@ def test_the_pass_of_hype_edit_is_a_vote_on_the_passes_of_the_judges(case, rule,
     scores = {score.name: score for _, score in scoring.computed_scores(run, part, list(verdicts))}
     assert scores["pass"].value == expected
     assert (scores["pass"].unscored is not None) == (expected is None)
-
-
-def test_scores_that_are_no_longer_computed_are_removed(tmp_path):
-    store = Store(tmp_path / "ledger.sqlite", create=True)
-    store.write("INSERT INTO tasks VALUES ('t', 0, 'c', 1, '{}', NULL)")
-    store.write(
-        """INSERT INTO candidates (work_id, position, task_id, deliverable, model, attempt, prompt, work, seed,
-           height, width, state) VALUES ('w', 0, 't', 1, 'flux', 1, 'p', '{}', 0, 8, 8, 'done')"""
-    )
-    store.enter_scores("metric", [("w", Score("entropy", 1.0))])
-    first = [("w", Score("brf", 1.0)), ("w", Score("brf_expected", 0.9))]
-    store.enter_scores("judge", first, replace_all=True)
-    store.enter_scores("judge", [("w", Score("brf", 0.0))], replace_all=True)
-    rows = store.rows("SELECT name, value FROM scores ORDER BY name")
-    store.close()
-    assert [tuple(row) for row in rows] == [("brf", 0.0), ("entropy", 1.0)]

@@ -1,10 +1,12 @@
 import pytest
 
 from local_bench.core.errors import ConfigError, LedgerError, UserError
+from local_bench.core.types import Score
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
+from tests.runs.random_run import random_run
 
 CONFIG = RunConfig(name="x", models=[ModelConfig(card="tiny-flux")], judge=JudgeConfig(card="tiny-qwen3-vl"))
 
@@ -72,3 +74,13 @@ def test_execution_settings_may_change_and_work_settings_may_not(tmp_path):
         assert run.config.acceptance.brf == 1.0
     with pytest.raises(ConfigError, match="seed: 0 in the run, 1 now"):
         RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"seed": 1}))
+
+
+def test_scores_that_are_no_longer_computed_are_removed(tmp_path):
+    with random_run(tmp_path / "run", 8) as run:
+        work_id = run.store.candidates()[0].work_id
+        for scores in ([Score("brf", 1.0), Score("brf_expected", 0.9)], [Score("brf", 0.0)]):
+            run.store.enter_scores("judge", [(work_id, score) for score in scores], replace_all=True)
+        judged = {row.score.name: row.score.value for row in run.store.scores() if row.score.name != "entropy"}
+        assert judged == {"brf": 0.0}
+        assert run.store.scores_by_candidate("metric")  # of another kind
