@@ -62,9 +62,9 @@ def config(orders: Path, *models, tasks="tasks.jsonl", limit=None, **engine) -> 
     )
 
 
-def generate(run_dir: Path, *given, progress=None, **more) -> Path:
-    """Generate the run of `config(*given, **more)`."""
-    run_stages(config(*given, **more), run_dir, ("generate",), progress)
+def generate(run_dir: Path, *arguments, progress=None, **more) -> Path:
+    """Generate the run of `config(*arguments, **more)`."""
+    run_stages(config(*arguments, **more), run_dir, ("generate",), progress)
     return run_dir
 
 

@@ -46,8 +46,8 @@ def config(folder, card="tiny-flux-kontext", tasks="tasks.jsonl", **more):
     return RunConfig(name="t", suite=suite, **more)
 
 
-def generate(run_dir, *given, progress=None, **more):
-    return run_stages(config(*given, **more), run_dir, ("generate",), progress)
+def generate(run_dir, *arguments, progress=None, **more):
+    return run_stages(config(*arguments, **more), run_dir, ("generate",), progress)
 
 
 def rows(run_dir, query="SELECT task_id, state, pixels_sha256, unscored, identity FROM candidates ORDER BY task_id"):

@@ -114,8 +114,8 @@ def test_the_commands_train_evaluate_apply_and_settle(tmp_path: Path, capsys: py
     with RunDir.open(runs[0]) as run:
         outcomes = decided(run)
         names = ("model", "task_id", "deliverable")
-        made = [row for row in run.store.candidates() if row.image]
-        labels = [{n: getattr(row, n) for n in names} | {"overall": outcomes[row.work_id]} for row in made]
+        rows = [row for row in run.store.candidates() if row.image]
+        labels = [{n: getattr(row, n) for n in names} | {"overall": outcomes[row.work_id]} for row in rows]
     settings = tiny.config(stage1=stage, stage2=stage, max_tokens=4096, image_pixels=4096)
     (tmp_path / "tiny.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
     write_orders(tmp_path / "annotations.jsonl", labels)

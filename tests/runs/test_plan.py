@@ -30,8 +30,8 @@ def plan(folder, *models, limit=None, unsupported=None, **settings):
     return make_plan(RunConfig.model_validate(config), files=False)
 
 
-def ids(*given, **settings):
-    return [candidate.work_id for candidate in plan(*given, **settings).candidates]
+def ids(*arguments, **settings):
+    return [candidate.work_id for candidate in plan(*arguments, **settings).candidates]
 
 
 def test_candidates_are_ordered_by_model_task_deliverable_and_attempt(folder):
