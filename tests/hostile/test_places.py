@@ -1,6 +1,5 @@
 """Paths: every option and argument that takes one, with every kind of place that is no ordinary file."""
 
-import contextlib
 import copy
 import json
 import os
@@ -24,24 +23,41 @@ def places(folder: Path) -> dict[str, str]:
     (folder / "file").write_text("text")
     (folder / "dir").mkdir()
     os.mkfifo(folder / "fifo")
-    for name, target in (("link", folder / "fifo"), ("loop", "loop"), ("dangling", "nowhere"), ("zero", "/dev/zero")):
-        os.symlink(target, folder / name)
-    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(folder):
-        server.bind("socket")  # by a relative path, as that of a socket is at most 107 bytes long
-    here = ("missing", "dir", "file/x", "fifo", "link", "socket", "loop", "loop/x", "dangling", "zero", LONG)
-    devices = (
-        "/dev/zero",
-        "/dev/full",
-        "/dev/null",
-        "/dev/urandom",
-        "/dev/tty",
-        "/proc/self/mem",
-        "/proc/self/environ",
-    )
-    names = {
+    os.symlink(folder / "fifo", folder / "link-to-fifo")
+    os.symlink("loop", folder / "loop")
+    os.symlink("nowhere", folder / "dangling")
+    os.symlink("/dev/zero", folder / "zero")
+    server = socket.socket(socket.AF_UNIX)
+    here = os.getcwd()
+    os.chdir(folder)  # the path of a socket is at most 107 bytes long
+    try:
+        server.bind("socket")
+    finally:
+        os.chdir(here)
+        server.close()
+    return {
+        "missing": str(folder / "missing"),
+        "folder": str(folder / "dir"),
+        "below a file": str(folder / "file" / "x"),
+        "fifo": str(folder / "fifo"),
+        "link to a fifo": str(folder / "link-to-fifo"),
+        "socket": str(folder / "socket"),
+        "link loop": str(folder / "loop"),
+        "below a loop": str(folder / "loop" / "x"),
+        "dangling": str(folder / "dangling"),
+        "link to zeros": str(folder / "zero"),
+        "/dev/zero": "/dev/zero",
+        "/dev/full": "/dev/full",
+        "/dev/null": "/dev/null",
+        "/dev/random": "/dev/urandom",
+        "/dev/tty": "/dev/tty",
+        "procfs": "/proc/self/mem",
+        "procfs text": "/proc/self/environ",
         "nul": "a\0b",
         "surrogate": "a\udcffb",
         "lone surrogate": "a\ud800b",
+        "long name": str(folder / LONG),
+        "long path": "/".join(["d" * 200] * 30),
         "empty": "",
         "blank": " ",
         "dot": ".",
@@ -50,11 +66,9 @@ def places(folder: Path) -> dict[str, str]:
         "control": "\x1b[31m\u202ex",
         "newline": "a\nb",
         "option": "--",
-        "long path": "/".join(["d" * 200] * 30),
         "no home": "~nobody-here/x",
         "url": "http://user:secret@host/x",
     }
-    return {name[:20]: str(folder / name) for name in here} | {name: name for name in devices} | names
 
 
 AT = "\ufffe"
