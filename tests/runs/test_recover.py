@@ -53,11 +53,7 @@ def after(statement):
     return damage
 
 
-DAMAGES = {
-    "empty": empty,
-    "missing": missing,
-    "truncated": truncated,
-    "no database": no_database,
+DAMAGES = {"empty": empty, "missing": missing, "truncated": truncated, "no database": no_database} | {
     "table missing": after("DROP TABLE decisions"),
     "column missing": after("ALTER TABLE verdicts DROP COLUMN labels"),
     "version missing": after("DELETE FROM meta WHERE key = 'version'"),

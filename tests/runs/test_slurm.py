@@ -53,23 +53,11 @@ def test_the_scripts_are_valid_shell_and_have_the_settings_of_the_cluster(folder
     assert "sbatch --parsable" in capsys.readouterr().out
     for name in (SHARDS, MERGE):
         subprocess.run(["bash", "-n", f"a b/{name}"], check=True)
+    job = {"job-name": "local-bench-wide", "nodes": "1", "ntasks": "1", "cpus-per-task": "32", "mem": "256G"}
+    job |= {"gres": "gpu:a100:4", "time": "2:00:00", "partition": "gpu", "account": "lab", "array": "1-3"}
+    job |= {"requeue": "", "open-mode": "append", "signal": "B:TERM@120", "output": f"{folder}/a b/slurm-%A-%a.log"}
+    assert slurm_stand_ins.options(Path(f"a b/{SHARDS}")) == job
     text = Path(f"a b/{SHARDS}").read_text()
-    assert text.splitlines()[:14] == [
-        "#!/bin/bash",
-        "#SBATCH --job-name=local-bench-wide",
-        "#SBATCH --nodes=1",
-        "#SBATCH --ntasks=1",
-        "#SBATCH --gres=gpu:a100:4",
-        "#SBATCH --cpus-per-task=32",
-        "#SBATCH --mem=256G",
-        "#SBATCH --time=2:00:00",
-        "#SBATCH --requeue",
-        "#SBATCH --open-mode=append",
-        "#SBATCH --signal=B:TERM@120",
-        "#SBATCH --partition=gpu",
-        "#SBATCH --account=lab",
-        "#SBATCH --array=1-3",
-    ]
     assert 'cpus="${SLURM_CPUS_PER_TASK:-32}"' in text
     assert 'srun --cpus-per-task="$cpus" --kill-on-bad-exit=1' in text
     assert f"local-bench run {folder}/my.yaml --set seed=1 --shard" in text
@@ -137,19 +125,9 @@ def test_the_exit_status_and_sigterm_are_passed_on(folder):
     assert (folder / "stopped").exists()
 
 
-def test_submitting_chains_the_jobs(folder, monkeypatch, capsys):
+def test_what_no_script_can_say_is_refused(folder, capsys):
     assert slurm_command("--nodes", "2", "--submit") == 1
     assert "sbatch is not on this machine" in capsys.readouterr().err
-    program(folder, "sbatch", f'echo "$@" >> {folder}/calls; echo "41;cluster"')
-    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
-    assert slurm_command("--nodes", "2", "--submit", "--json") == 0
-    assert (folder / "calls").read_text().splitlines() == [
-        f"--parsable out/{SHARDS}",
-        f"--parsable --dependency=afterok:41 out/{MERGE}",
-    ]
-
-
-def test_what_no_script_can_say_is_refused(folder):
     for name in ("two\nlines", "back\\slash", "bell\a"):
         with pytest.raises(ConfigError, match="cannot be in a script: rename what has a line break or a backslash"):
             write(folder, name)
