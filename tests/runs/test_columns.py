@@ -27,10 +27,7 @@ from tests.runs.random_run import decisions_by_row, random_run
 
 
 def total_by_row(rows) -> Total:
-    by_task = defaultdict(list)
-    for line in rows:
-        by_task[line.task_id].append(line)
-    tasks = [of for _, of in sorted(by_task.items())]
+    tasks = [[line for line in rows if line.task_id == name] for name in sorted({line.task_id for line in rows})]
     earned = [sum(x.revenue_micro_usd for x in of) for of in tasks]
     values = [of[0].price_micro_usd for of in tasks]
     passed = [sum(x.decision.accepted is True for x in of) for of in tasks]
@@ -87,7 +84,7 @@ def digests_by_row(run) -> dict[str, str]:
 
 def contents_by_row(run) -> dict[tuple[str, str], str]:
     """The recorded digests of the candidates' rows by task, each from a separate query."""
-    found = {}
+    contents = {}
     for kind, order in (
         ("candidates", "work_id"),
         ("scores", "work_id, name"),
@@ -102,33 +99,30 @@ def contents_by_row(run) -> dict[tuple[str, str], str]:
             )
             texts = [json.dumps(list(row), ensure_ascii=False, separators=(",", ":")) for row in rows]
             if texts:
-                found[kind, task_id] = hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()
-    return found
+                contents[kind, task_id] = hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()
+    return contents
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_decisions_settlement_and_digests_equal_those_of_single_rows(tmp_path, seed):
     with random_run(tmp_path / "run", seed) as run:
         decide(run)
         assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
         rows = lines(run.store)
-        by_model = defaultdict(list)
-        for line in rows:
-            by_model[line.model].append(line)
         settled = settle(deliverables(run.store), {})
         assert settled == settle(frame(rows), {})
-        assert {s.model: s.total for s in settled} == {model: total_by_row(of) for model, of in by_model.items()}
+        assert {s.model for s in settled} == {line.model for line in rows}
         for s in settled:
-            own = by_model[s.model]
-            assert s.by_category == {
-                name: total_by_row([line for line in own if line.category == name])
-                for name in sorted({line.category for line in own})
-            }
+            of_model = [line for line in rows if line.model == s.model]
+            assert s.total == total_by_row(of_model)
+            categories = sorted({line.category for line in of_model})
+            by_category = {c: total_by_row([line for line in of_model if line.category == c]) for c in categories}
+            assert s.by_category == by_category
         assert digests(run) == digests_by_row(run)
         record_contents(run)
-        found = recorded(run.store)
         expected = contents_by_row(run)
-        assert {key: sha for key, sha in found.items() if key[0] in {kind for kind, _ in expected}} == expected
+        kinds = {kind for kind, _ in expected}
+        assert {key: sha for key, sha in recorded(run.store).items() if key[0] in kinds} == expected
 
 
 def test_digests_of_decisions_with_any_characters_are_those_of_pythons_json(tmp_path):
@@ -229,7 +223,7 @@ def test_scores_of_images_have_three_states(tmp_path, seed):
         assert table["never"].tolist() == [None] * len(ids)
         rows = run.store.frame("scores")
         assert scored(rows)["value"].dtype == float
-        assert len(scored(rows)) == sum(s.value is not None for of in run.store.scores() for s in [of.score])
+        assert len(scored(rows)) == sum(row.score.value is not None for row in run.store.scores())
         # a mean over all rows is another number once a missing value is taken for one
         assert rows["value"].fillna(0).mean() < scored(rows)["value"].mean()
 

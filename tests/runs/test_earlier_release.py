@@ -51,8 +51,8 @@ def test_a_run_of_an_earlier_release_continues(run_dir, cli):
     assert ended.returncode == 0, ended.stderr
     with RunDir.open(run_dir) as run:
         assert digests(run) == DIGESTS
-    models = json.loads(ended.stdout)["models"]
-    assert {name: of["revenue_usd"] for name, of in models.items()} == {"mini-kontext": 60.5, "mini-flux-early": 19.0}
+    revenues = {name: model["revenue_usd"] for name, model in json.loads(ended.stdout)["models"].items()}
+    assert revenues == {"mini-kontext": 60.5, "mini-flux-early": 19.0}
 
 
 def test_version_2_is_migrated(run_dir):
