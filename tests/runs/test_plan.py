@@ -1,14 +1,19 @@
 """The content of a plan: models, tasks, order and sizes; identities; images that are left out and the reasons."""
 
+import json
+
 import pytest
 from PIL import Image
 
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.identity import seed_of
-from local_bench.models.cards import card
-from local_bench.runs.config import RunConfig
+from local_bench.core.paths import configs_dir
+from local_bench.models.cards import card, cards
+from local_bench.runs.config import RunConfig, load_config
+from local_bench.runs.estimate import estimate
 from local_bench.runs.plan import make_plan
 from tests.orders import order, write_orders
+from tests.suites.benchmarks import layouts
 
 
 @pytest.fixture
@@ -140,3 +145,62 @@ def test_a_task_with_more_input_images_than_the_model_takes_is_as_the_config_say
     assert reasons["tiny-flux-kontext", "edit"] is None
     assert [p.candidate.work_id for p in planned.planned] == ids(folder, FLUX, KONTEXT)
     assert [sentence for sentence in planned.notes if sentence.startswith("tiny-flux ")] == [note]
+
+
+TARGETS = {"tall": (3584, 4800), "wide": (5504, 3072)}  # of two tasks of HYPE-EDIT-1's public split
+
+
+def test_every_editor_follows_its_source():
+    """An IP-Adapter's input is an image prompt, not a source to edit; OmniGen chooses its size freely."""
+    generators = [card for card in cards().values() if card.role == "generator" and card.takes.pictures]
+    assert {card.family for card in generators if not card.takes.size_from_picture} == {"flux_ip_adapter"}
+
+
+def test_hype_edits_have_their_targets_aspect(tmp_path):
+    tasks = []
+    for name, (width, height) in TARGETS.items():
+        (tmp_path / name).mkdir()
+        Image.radial_gradient("L").convert("RGB").save(tmp_path / name / "001.png")  # the target's size decides
+        task = {"task_id": name, "input_images": ["001.png"], "task_type": "change", "instruction": "Make it red."}
+        tasks.append(task | {"width": width, "height": height})
+    (tmp_path / "public.json").write_text(json.dumps(tasks))
+    suite = {"name": "hype-edit-1", "path": str(tmp_path / "public.json")}
+    model = {"card": "tiny-omnigen", "height": 128, "width": 128}
+    plan = make_plan(RunConfig(name="t", suite=suite, models=[model], metrics=[]), files=False)
+    step = cards()["tiny-omnigen"].takes.size_multiple
+    for name, (width, height) in TARGETS.items():
+        (sampler,) = (c.work["sampler"] for c in plan.candidates if c.deliverable.task_id == name)
+        assert abs(sampler["width"] - sampler["height"] * width / height) <= step, (name, sampler)
+        assert sampler["width"] != sampler["height"]
+
+
+LAYOUTS = {"hype-edit-1": "hype", "idea-bench": "idea", "ice-bench": "ice", "servimage": "servimage"}
+
+
+@pytest.mark.parametrize("path", sorted((configs_dir() / "runs").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_shipped_config_plans(path, tmp_path):
+    config = load_config(path)
+    assert config.name == path.stem
+    if config.suite.name in LAYOUTS:
+        data = getattr(layouts, LAYOUTS[config.suite.name])(tmp_path / "data")
+        config = load_config(path, (f"suite.path={data}",))
+    plan = estimate(config, make_plan(config, files=False), "h100")
+    assert plan["n_tasks"] > 0
+    assert plan["judge"]["n_questions"] > 0
+    if config.suite.name == "idea-bench":  # for table 8
+        assert [metric.partition(":")[0] for metric in config.metrics] == ["clip_cap"]
+    if path.stem == "hype-edit-1":
+        assert [model.attempts for model in config.models] == [10] * 4
+        assert len({judge.card for judge in config.judges}) == 5
+
+
+def test_identical_repeats_are_reported(tmp_path):
+    """IDEA-Bench repeats each question three times; label probabilities are not sampled."""
+    config = configs_dir() / "runs/idea-bench.yaml"
+    path = f"suite.path={layouts.idea(tmp_path / 'data')}"
+    notes = {
+        protocol: make_plan(load_config(config, (path, f"judge.protocol={protocol}")), files=False).notes
+        for protocol in ("json", "logit")
+    }
+    (note,) = set(notes["logit"]) - set(notes["json"])
+    assert "the 3 repeats of each question are identical under protocol logit and count as one" in note
