@@ -40,12 +40,9 @@ def on_gpu(dtype: torch.dtype = torch.bfloat16) -> Machine:
 def requests_for(described: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
     """A short prompt with the fewest images, none where it takes words alone; a long one with up to two."""
     fewest, most = 0 if described.takes.text_alone else 1, min(2, described.takes.pictures)
-    return [
-        GenerationRequest(
-            prompt, sampler, tuple(make_image(kind) for kind in range(count)), mask(0) if described.takes.mask else None
-        )
-        for prompt, count in (("a red boot", fewest), (LONG, most))
-    ]
+    images, of_mask = [make_image(0), make_image(1)], mask(0) if described.takes.mask else None
+    prompts = (("a red boot", fewest), (LONG, most))
+    return [GenerationRequest(prompt, sampler, tuple(images[:n]), of_mask) for prompt, n in prompts]
 
 
 def batches(generator: Staged, items: list[Item]) -> list[list[Item]]:
@@ -133,11 +130,8 @@ def test_values_on_the_fake_device_are_those_of_the_cpu(ready, name):
 
 def real_cards() -> list[ModelCard]:
     """Those with the published architectures, one of each."""
-    found = {}
-    for described in cards().values():
-        if described.role == "generator" and described.architecture and not described.name.startswith(("tiny", "mini")):
-            found.setdefault(digest([described.family, described.architecture]), described)
-    return list(found.values())
+    real = [c for c in cards().values() if c.role == "generator" and not c.name.startswith(("tiny", "mini"))]
+    return [*{digest([c.family, c.architecture]): c for c in reversed(real) if c.architecture}.values()][::-1]
 
 
 def with_few_layers(described: ModelCard) -> ModelCard:
@@ -147,11 +141,8 @@ def with_few_layers(described: ModelCard) -> ModelCard:
         if not isinstance(part, str) or (made_of := piece(part)).model is None:
             continue
         for key, few in FEW_LAYERS.items():
-            config, last = made_of.config, key
-            if "." in key:
-                outer, _, last = key.partition(".")
-                config = config.get(outer, {})
-            if last in config:
+            outer, _, last = key.rpartition(".")
+            if last in (made_of.config.get(outer, {}) if outer else made_of.config):
                 fewest = FEWEST_LAYERS.get(made_of.model, few) if "vision" not in key else few
                 changes.setdefault(component, {})[key] = fewest
     return with_config(described, changes)

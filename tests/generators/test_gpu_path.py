@@ -113,14 +113,14 @@ def test_every_part_of_a_lossy_model_goes_to_the_device(machine, name, variant):
     described, _ = small(name)
     on_meta = replace(machine, device=torch.device("meta"), lossy=VARIANTS[variant])
     generator = family(name)(described, None, machine)
-    for load, place in (
-        (generator.load_encoder, lambda pipe: placement.place_encoder(pipe, generator.encoders, on_meta)),
-        (generator.load_denoiser, lambda pipe: placement.place_denoiser(pipe, generator.denoiser, on_meta)),
+    for load, place, parts in (
+        (generator.load_encoder, placement.place_encoder, generator.encoders),
+        (generator.load_denoiser, placement.place_denoiser, generator.denoiser),
     ):
         load()
         if generator.pipe is None:
             continue
-        place(generator.pipe)
+        place(generator.pipe, parts, on_meta)
         modules = [part for part in generator.pipe.components.values() if isinstance(part, torch.nn.Module)]
         assert {p.device.type for module in modules for p in module.parameters()} <= {"meta"}
 
