@@ -38,15 +38,8 @@ def places(folder: Path) -> dict[str, str]:
     paths |= {"/dev/random": "/dev/urandom", "/dev/tty": "/dev/tty"}
     paths |= {"procfs": "/proc/self/mem", "procfs text": "/proc/self/environ"}
     paths |= {"nul": "a\0b", "surrogate": "a\udcffb", "lone surrogate": "a\ud800b", "long name": str(folder / LONG)}
-    paths |= {
-        "long path": "/".join(["d" * 200] * 30),
-        "empty": "",
-        "blank": " ",
-        "dot": ".",
-        "parent": "..",
-        "root": "/",
-    }
-    paths |= {"control": "\x1b[31m\u202ex", "newline": "a\nb", "option": "--", "no home": "~nobody-here/x"}
+    paths |= {"long path": "/".join(["d" * 200] * 30), "empty": "", "blank": " ", "dot": ".", "parent": ".."}
+    paths |= {"root": "/", "control": "\x1b[31m\u202ex", "newline": "a\nb", "option": "--", "no home": "~nobody-here/x"}
     return paths | {"url": "http://user:secret@host/x"}
 
 
