@@ -15,6 +15,7 @@ from local_bench.core.images import png_bytes
 from local_bench.runs.rundir import RunDir
 from tests.orders import noise, order, write_orders
 
+from . import rows
 from .failing_server import FailingServer
 
 CONFIG = """
@@ -119,8 +120,7 @@ def damage_image(fault, where="images"):
 
 
 def count(query, *values):
-    with RunDir.open(RUN) as run:
-        return run.store.rows(f"SELECT count(*) AS n FROM {query}", *values)[0]["n"]
+    return rows(RUN, f"SELECT count(*) AS n FROM {query}", *values)[0]["n"]
 
 
 @pytest.mark.parametrize(

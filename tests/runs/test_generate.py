@@ -30,6 +30,8 @@ from local_bench.runs.worker import PromptEmbeddings, _exclusive
 from tests.orders import Recorded, order, write_orders
 from tests.small_references import small_references
 
+from . import rows
+
 ASPECTS = {"wide": (192, 96), "tall": (90, 200), "square": (150, 150)}
 KONTEXT = {"card": "tiny-flux-kontext", "height": 128, "width": 128}
 FLUX = {"card": "tiny-flux", "height": 64, "width": 64}
@@ -69,8 +71,7 @@ def generate(run_dir: Path, *arguments, progress=None, **more) -> Path:
 
 
 def candidates(run_dir: Path) -> list[sqlite3.Row]:
-    with RunDir.open(run_dir) as run:
-        return run.store.rows("SELECT * FROM candidates ORDER BY position")
+    return rows(run_dir, "SELECT * FROM candidates ORDER BY position")
 
 
 def digest_of(run_dir: Path) -> str:
@@ -102,11 +103,10 @@ def test_each_edit_has_its_sources_aspect_and_equals_the_one_generated_alone(ord
 def test_workers_order_and_offloading_do_not_change_the_digest(orders, kontext, tmp_path, monkeypatch, engine):
     monkeypatch.setattr(workers, "CONTEXT", multiprocessing.get_context("spawn"))  # as outside the tests
     assert digest_of(generate(tmp_path / "other", orders, KONTEXT, **engine)) == digest_of(kontext)
-    with RunDir.open(tmp_path / "other") as run:
-        sessions = run.store.rows(
-            """SELECT s.held_ns, sum(m.t1_ns - m.t0_ns) AS metered_ns FROM sessions s JOIN meter m USING (session)
-               GROUP BY session"""
-        )
+    metered = (
+        "SELECT held_ns, sum(t1_ns - t0_ns) AS metered_ns FROM sessions JOIN meter USING (session) GROUP BY session"
+    )
+    sessions = rows(tmp_path / "other", metered)
     assert len(sessions) == engine.get("workers", 1)
     assert all(row["held_ns"] == row["metered_ns"] for row in sessions)
 

@@ -10,7 +10,7 @@ from PIL import Image
 from local_bench.runs.rundir import RunDir
 from tests.orders import order, write_orders
 
-from . import answers
+from . import answers, rows
 
 POINTS = [f"There is a number {k} in it" for k in range(9)]
 N_TASKS = 6
@@ -51,11 +51,6 @@ def command(folder, forked_command):
 
 def digest(command, name):
     return json.loads(command("digest", name, own_server=True).stdout)
-
-
-def rows(folder, query):
-    with RunDir.open(folder) as run:
-        return run.store.rows(query)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from local_bench.judges.vlm import client
 from local_bench.runs.rundir import RunDir
 from tests.orders import write_orders
 
-from . import two_orders
+from . import rows, two_orders
 from .failing_server import FAILURES, FailingServer
 
 CONFIG = """
@@ -55,8 +55,7 @@ def judge(url, *settings, name="run"):
 
 
 def number(query, name="run"):
-    with RunDir.open(Path(name)) as run:
-        return run.store.rows(f"SELECT {query}")[0][0]
+    return rows(Path(name), f"SELECT {query}")[0][0]
 
 
 def n_verdicts(name="run"):

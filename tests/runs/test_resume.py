@@ -7,7 +7,7 @@ import pytest
 from local_bench.analysis.digest import digests
 from local_bench.runs.rundir import RunDir
 
-from . import answers
+from . import answers, rows
 
 CONFIG = """
 name: resume
@@ -37,11 +37,6 @@ def command(folder, forked_command):
         return forked_command(folder, "run", "run.yaml", "--run-dir", name, settings=settings, **more)
 
     return run
-
-
-def rows(folder, query):
-    with RunDir.open(folder) as run:
-        return run.store.rows(query)
 
 
 @pytest.fixture(scope="module")
