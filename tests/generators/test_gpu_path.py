@@ -50,7 +50,7 @@ def of_size(request: GenerationRequest, height: int, width: int) -> GenerationRe
     )
 
 
-@pytest.mark.parametrize(("name", "variant"), CASES)
+@pytest.mark.parametrize(("name", "variant"), [case for case in CASES if case[1] != "float8" or case[0] == "flux"])
 def test_blocks_are_full_graphs_for_every_size_and_prompt_length(machine, traced, name, variant):
     described, sampler = small(name)
     lossy = VARIANTS[variant]
