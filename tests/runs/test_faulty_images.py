@@ -134,8 +134,10 @@ def test_every_command_names_faulty_images_and_processes_the_others(
         before = digests(run)
     path, _ = damage_image(fault, where)
     name = path.relative_to(RUN).as_posix()
-    commands = [["verify", "run"], ["digest", "run"], ["report", "run"], ["measure", "run"], ["judge", "run"]]
-    commands += [["export", "run", "--format", "servimage"]] if where == "images" else []
+    commands = [["verify", "run"], ["measure", "run"]]
+    if fault not in (cut, swapped):  # of which each command says the same as of `empty` and `edited`
+        commands += [["digest", "run"], ["report", "run"], ["judge", "run"]]
+        commands += [["export", "run", "--format", "servimage"]] if where == "images" else []
     commands += [["settle", "run"]] if fault in (empty, missing) else []  # which opens no images
     capsys.readouterr()
     for command in commands:
@@ -146,14 +148,13 @@ def test_every_command_names_faulty_images_and_processes_the_others(
         assert "Traceback" not in captured.err
         if command[0] != "judge":
             assert json.loads(captured.out)["image_faults"] == [{"file": name, "fault": FAULTS[fault]}]
-    assert name in (RUN / "report" / "index.html").read_text()
+    assert ["report", "run"] not in commands or name in (RUN / "report" / "index.html").read_text()
     with RunDir.open(RUN) as run:  # results from before the damage are retained
         after = digests(run)
     assert {key: after[key] for key in ("candidates", "verdicts")} == {k: before[k] for k in ("candidates", "verdicts")}
 
 
-@pytest.mark.parametrize("fault", [empty, edited])
-@pytest.mark.parametrize("where", ["images", "inputs"])
+@pytest.mark.parametrize(("fault", "where"), [(empty, "images"), (edited, "inputs")])
 @pytest.mark.usefixtures("copied_run")
 def test_results_of_a_faulty_image_are_unscored_until_it_is_restored(judge, fault, where):
     path, before = damage_image(fault, where)

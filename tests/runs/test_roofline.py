@@ -171,9 +171,7 @@ def test_unreadable_counts_are_an_error(store, text):
     ("name", "size", "input_size", "tokens"),
     [
         ("tiny-flux", (496, 512), None, None),  # of about the card's area, and so counted at that
-        ("tiny-flux-kontext", (496, 512), (496, 512), None),
         ("tiny-flux2", (512, 512), (64, 80), 20),
-        ("tiny-omnigen", (512, 512), (80, 64), 20),
         ("tiny-qwen-image", (512, 512), None, None),
         ("tiny-qwen-image-edit", (512, 512), (256, 2976), 16 * 186),
     ],
