@@ -98,14 +98,9 @@ def test_a_worker_of_a_gpu_gives_the_images_of_a_cpu(tmp_path, monkeypatch, mach
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from local_bench.core.process import quiet_libraries
 from local_bench.generators.staged import Staged
-from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
 from local_bench.runs.stages import run_stages
-from local_bench.runs.worker import Worker
-from tests.fake_cuda import fake_cuda
-from tests.generators.conftest import machine, small  # noqa: F401  # a fixture
 from tests.small_references import small_references
 
 small_references(setattr)
