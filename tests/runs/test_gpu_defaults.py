@@ -96,7 +96,7 @@ def test_a_worker_of_a_gpu_gives_the_images_of_a_cpu(tmp_path, monkeypatch, mach
 
 
 KILLED = """
-import json, os, signal, sys
+import os, signal, sys
 from pathlib import Path
 from local_bench.generators.staged import Staged
 from local_bench.runs.config import RunConfig
