@@ -1,9 +1,12 @@
-"""Orders of ServImage's form, and a progress that records what it is told."""
+"""Orders of ServImage's form, images of noise for them, and a progress that records what it is told."""
 
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from PIL import Image
 
 from local_bench.runs.progress import Quiet
 
@@ -15,6 +18,12 @@ def order(task_id: str, deliverables: Iterable[str] = ("an image",), **more: Any
 
 def write_orders(path: Path, orders: Iterable[dict[str, Any]]) -> None:
     path.write_text("\n".join(map(json.dumps, orders)))
+
+
+def noise(path: Path, seed: int, size: tuple[int, int] = (32, 32)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
 
 
 class Recorded(Quiet):

@@ -9,29 +9,14 @@ import local_bench
 PACKAGE = Path(local_bench.__file__).parent
 ROOT = PACKAGE.parent
 BRANCH = re.compile(
-    "|".join(
-        (
-            r'(type|device|name) (==|!=) "(cuda|cpu)"',
-            r'startswith\("cuda',
-            r"\b(if|not|and|or) ([\w.]+\.)?on_gpu\b",
-            r"\bgpu is (not )?None",
-            r"cuda_index is ",
-            r"cuda\.is_available\(\)",
-            r"get_device_capability",
-        )
-    )
+    r'(type|device|name) (==|!=) "(cuda|cpu)"|startswith\("cuda|\b(if|not|and|or) ([\w.]+\.)?on_gpu\b|'
+    r"\bgpu is (not )?None|cuda_index is |cuda\.is_available\(\)|get_device_capability"
 )
 DECIDES_NOTHING = {
-    *(
-        "cli.doctor._devices",
-        "cli.doctor._packages",
-        "runs.estimate._basis",
-        "runs.budget._judge_s",
-        "report.sections._generation",
-    ),  # shows
-    *("cli.run.plan", "runs.roofline.peak_flop_per_s", "runs.budget.metric_time", "runs.budget.budget"),
-    *("generators.numerics.device_name", "runs.executors.local._judge_device", "runs.timing._Clock.lap"),  # reads
-    *("runs.executors.ray_actors._Actor.facts", "runs.executors.ray_actors.RayWorker.work"),
+    *("cli.doctor._devices", "cli.doctor._packages", "runs.estimate._basis", "runs.budget._judge_s"),  # show
+    *("report.sections._generation", "cli.run.plan", "runs.roofline.peak_flop_per_s", "runs.budget.metric_time"),
+    *("runs.budget.budget", "generators.numerics.device_name", "runs.executors.local._judge_device"),  # read
+    *("runs.timing._Clock.lap", "runs.executors.ray_actors._Actor.facts", "runs.executors.ray_actors.RayWorker.work"),
     *("runs.executors.ray_nodes.Nodes.start", "runs.device.JudgeDevice.on_gpu", "runs.prices.price_of"),
 }
 

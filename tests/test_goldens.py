@@ -24,18 +24,11 @@ GOLDENS = ROOT / "data" / "goldens"
 PLANS = {
     "demo": load_config(configs_dir() / "runs" / "demo.yaml"),
     "studio": load_config(configs_dir() / "runs" / "studio.yaml"),
-    "families": RunConfig.model_validate(
-        {
-            "name": "families",
-            "suite": {"name": "studio", "limit": 4},
-            "models": [
-                {"card": name}
-                for name, card in sorted(cards().items())
-                if card.source.random and card.role == "generator"
-            ],
-            "judge": None,
-            "metrics": [],
-        }
+    "families": RunConfig(
+        name="families",
+        suite={"name": "studio", "limit": 4},
+        models=[{"card": c.name} for _, c in sorted(cards().items()) if c.source.random and c.role == "generator"],
+        metrics=[],
     ),
 }
 PRINTED = {
@@ -60,8 +53,7 @@ def same(name, found):
 def test_work_ids_and_seeds(name):
     rows = defaultdict(list)
     for planned in make_plan(PLANS[name], files=False).planned:
-        row = [planned.candidate.work_id, planned.candidate.seed]
-        rows[planned.candidate.model].append(row)
+        rows[planned.candidate.model].append([planned.candidate.work_id, planned.candidate.seed])
     same(f"plan-{name}", {model: [len(of), of[0], digest(of)] for model, of in rows.items()})
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -32,8 +33,6 @@ def environment():
 @pytest.mark.parametrize("mounted", [False, True], ids=["as built", "cache mounted empty"])
 def test_any_user_can_write_where_the_image_says(uid, mounted):
     """The folders that the image makes, with its modes; or an empty volume of that user in the place of /cache."""
-    import tempfile
-
     (made, modes) = re.findall(r"mkdir -p (.*?) && chmod 1777 (.*?)$", DOCKERFILE, re.M)[0]
     with tempfile.TemporaryDirectory() as root:
         os.chmod(root, 0o755)
@@ -47,13 +46,9 @@ def test_any_user_can_write_where_the_image_says(uid, mounted):
             os.chown(f"{root}/cache", uid, uid)
         told = environment()
         folders = [told[n] for n in ("LOCAL_BENCH_RUNS", "LOCAL_BENCH_CACHE", "HF_HOME", "HOME", "TRITON_CACHE_DIR")]
-        ended = subprocess.run(
-            [sys.executable, "-I", "-c", TRY, str(uid), *(root + folder for folder in folders)],
-            env={name: told[name] for name in ("HOME", "USER", "LOGNAME")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-I", "-c", TRY, str(uid), *(root + folder for folder in folders)]
+        env = {name: told[name] for name in ("HOME", "USER", "LOGNAME")}
+        ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
 
 

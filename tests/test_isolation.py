@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from local_bench.core import environment as module
 from local_bench.judges.vlm.child import Child
@@ -73,6 +74,15 @@ def isolated_network():
     return command
 
 
+@pytest.fixture
+def process(monkeypatch):
+    """The environment and `sys.path` of this process, to be isolated and restored."""
+    for name in module.variables():
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return monkeypatch
+
+
 @pytest.mark.server
 def test_a_whole_run_sends_nothing_writes_nothing_to_home_and_runs_nothing_from_the_working_folder(tmp_path, hostile):
     """Also without graphical libraries and a C compiler (tests/namespace.py)."""
@@ -81,16 +91,14 @@ def test_a_whole_run_sends_nothing_writes_nothing_to_home_and_runs_nothing_from_
     audit.mkdir()
     (audit / "sitecustomize.py").write_text(AUDIT)
     (hostile / "run.yaml").write_text(CONFIG)
-    keep = {name: value for name, value in os.environ.items() if name not in module.variables()}
+    env = {name: value for name, value in os.environ.items() if name not in module.variables()}
+    env |= {"HOME": str(home), "LOCAL_BENCH_CACHE": os.environ["LOCAL_BENCH_CACHE"]}
+    env |= {"PYTHONPATH": str(audit), "AUDIT_LOG": str(log)}
+    command = [sys.executable, "-m", "local_bench", "run", "run.yaml", "--run-dir", str(tmp_path / "run"), "--json"]
     ended = subprocess.run(
-        [
-            *(*isolated_network(), sys.executable, str(NAMESPACE), str(queries), sys.executable, "-m", "local_bench"),
-            *("run", "run.yaml", "--run-dir", str(tmp_path / "run"), "--json"),
-        ],
+        [*isolated_network(), sys.executable, str(NAMESPACE), str(queries), *command],
         cwd=hostile,
-        env=keep
-        | {"HOME": str(home), "LOCAL_BENCH_CACHE": os.environ["LOCAL_BENCH_CACHE"]}
-        | {"PYTHONPATH": str(audit), "AUDIT_LOG": str(log)},
+        env=env,
         capture_output=True,
         text=True,
         check=False,
@@ -105,14 +113,10 @@ def test_a_whole_run_sends_nothing_writes_nothing_to_home_and_runs_nothing_from_
     assert list(home.rglob("*")) == []
 
 
-def test_every_kind_of_child_leaves_the_working_folder_out(tmp_path, hostile, monkeypatch):
+def test_every_kind_of_child_leaves_the_working_folder_out(tmp_path, hostile, process):
     """A guarded command, a spawned worker and the conversion of a checkpoint."""
-    import torch
-
-    monkeypatch.chdir(hostile)
-    for name in module.variables():
-        monkeypatch.setenv(name, os.environ.get(name, ""))  # restored afterwards
-    monkeypatch.setattr(sys, "path", ["", str(hostile), *sys.path])
+    process.chdir(hostile)
+    sys.path[:0] = ["", str(hostile)]
     module.isolate()
     child = Child(tmp_path / "child.log")
     engine = Engine(tmp_path, "float32", max_model_len=8192, images=1)
@@ -130,49 +134,44 @@ def test_every_kind_of_child_leaves_the_working_folder_out(tmp_path, hostile, mo
 @pytest.mark.parametrize(
     ("named", "kept"), [("", False), (os.pathsep, False), ("/elsewhere" + os.pathsep, False), ("{here}", True)]
 )
-def test_the_working_folder_is_searched_only_where_pythonpath_names_it(tmp_path, monkeypatch, named, kept):
-    for name in module.variables():
-        monkeypatch.setenv(name, os.environ.get(name, ""))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", named.format(here=tmp_path))
-    monkeypatch.setattr(sys, "path", [str(tmp_path), "", *sys.path])
+def test_the_working_folder_is_searched_only_where_pythonpath_names_it(tmp_path, process, named, kept):
+    process.chdir(tmp_path)
+    process.setenv("PYTHONPATH", named.format(here=tmp_path))
+    sys.path[:0] = [str(tmp_path), ""]
     module.isolate()
     assert (str(tmp_path) in sys.path) == kept
     assert "" not in sys.path
     assert "" not in os.environ.get("PYTHONPATH", "x").split(os.pathsep)
 
 
-def test_a_checkout_that_is_not_installed_still_reaches_its_children(tmp_path, monkeypatch):
-    for name in module.variables():
-        monkeypatch.setenv(name, os.environ.get(name, ""))
-    monkeypatch.setenv("PYTHONPATH", "")
-    monkeypatch.chdir(tmp_path)
+def test_a_checkout_that_is_not_installed_still_reaches_its_children(tmp_path, process):
+    process.setenv("PYTHONPATH", "")
+    process.chdir(tmp_path)
     root = Path(module.__file__).resolve().parent.parent.parent
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry).resolve() != root])
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != root]
     module.isolate()
     assert str(root) in sys.path
     assert os.environ["PYTHONPATH"] == str(root)
 
 
 def test_caches_of_libraries_are_below_ours_and_the_hub_stays_where_it_is(tmp_path, monkeypatch):
-    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    monkeypatch.delenv("HF_HOME", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for name in ("CUDA_DEVICE_ORDER", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))
-    found = module.variables()
-    assert found["HF_HOME"] == str(tmp_path / "home" / ".cache" / "huggingface")
+    variables = module.variables()
+    assert variables["HF_HOME"] == str(tmp_path / "home" / ".cache" / "huggingface")
     below = str(tmp_path / "cache")
-    paths = {name: value for name, value in found.items() if os.sep in value and name != "HF_HOME"}
+    paths = {name: value for name, value in variables.items() if os.sep in value and name != "HF_HOME"}
     assert len(paths) > 10
     assert all(value.startswith(below) for value in paths.values()), paths
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert module.variables()["HF_HOME"] == str(tmp_path / "xdg" / "huggingface")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     assert module.variables()["HF_HOME"] == str(tmp_path / "hf")
-    for name, value in found.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert module.variables() == found  # a child's are its parent's
-    assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # NVML's order, which vLLM uses
+    assert module.variables() == variables  # a child's are its parent's
+    assert variables["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # NVML's order, which vLLM uses
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     assert module.variables()["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"

@@ -27,11 +27,9 @@ def test_the_notebook_runs(run_dir, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     notebook = nbformat.read(NOTEBOOK, 4)
-    NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    shown = [output for cell in cells for output in cell.outputs]
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert [output for output in shown if output.output_type == "error" or output.get("name") == "stderr"] == []
     assert sum("image/png" in output.get("data", {}) for output in shown) == 2
     assert sum("text/html" in output.get("data", {}) for output in shown) == 6
@@ -39,16 +37,8 @@ def test_the_notebook_runs(run_dir, tmp_path, monkeypatch):
 
 def test_the_notebook_uses_the_public_api_only():
     source = "\n".join(cell.source for cell in nbformat.read(NOTEBOOK, 4).cells if cell.cell_type == "code")
-    modules = {
-        name
-        for node in ast.walk(ast.parse(source))
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
+    nodes = [*ast.walk(ast.parse(source))]
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     assert {name for name in modules if name.startswith("local_bench")} == {"local_bench"}
     assert modules - set(sys.stdlib_module_names) == {"local_bench", "matplotlib.pyplot", "pandas", "PIL"}

@@ -32,15 +32,9 @@ def script(path, text):
 
 
 def setup(machine, *arguments, **variables):
-    return subprocess.run(
-        ["scripts/setup", *arguments],
-        cwd=machine,
-        env={"PATH": str(machine / "bin"), "HOME": str(machine), "LD_LIBRARY_PATH": str(machine / "compat")}
-        | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {"PATH": str(machine / "bin"), "HOME": str(machine), "LD_LIBRARY_PATH": str(machine / "compat")} | variables
+    command = ["scripts/setup", *arguments]
+    return subprocess.run(command, cwd=machine, env=env, capture_output=True, text=True, check=False)
 
 
 def gpu(machine, version):
@@ -123,9 +117,8 @@ def test_a_driver_that_does_not_answer_is_no_reason_to_end(machine):
 def test_triton_needs_a_compiler_and_headers(machine, compiler):
     script(machine / "bin/nvidia-smi", "echo 580.95.05")
     script(machine / "bin/uv", 'echo "$@" >> uv.log')
-    no_headers = "import sysconfig; sysconfig.get_path = lambda name: '/nowhere'"
     (machine / "site").mkdir()
-    (machine / "site/sitecustomize.py").write_text(no_headers)
+    (machine / "site/sitecustomize.py").write_text("import sysconfig; sysconfig.get_path = lambda name: '/nowhere'")
     script(machine / ".venv/bin/python", f'PYTHONPATH={machine}/site exec {os.path.realpath(sys.executable)} "$@"')
     if compiler:
         script(machine / "bin/gcc", "true")
@@ -140,8 +133,8 @@ def test_the_python_that_is_named_is_the_one_that_is_used(machine):
     gpu(machine, "580.95.05")
     script(machine / "bin/python3.10", "case $* in --version) echo Python 3.10.1;; *) exit 1;; esac")
     ended = setup(machine, "light", PYTHON="python3.10")
-    assert ended.returncode == 2
-    assert ended.stderr == "scripts/setup: python3.10 is no Python 3.11 to 3.14: install one and run this again\n"
+    sentence = "scripts/setup: python3.10 is no Python 3.11 to 3.14: install one and run this again\n"
+    assert (ended.returncode, ended.stderr) == (2, sentence)
     script(machine / ".venv/bin/python", "echo Python 3.12.1")
     ended = setup(machine, "light", PYTHON="python3.10")
     assert ended.returncode == 2

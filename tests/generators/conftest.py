@@ -13,6 +13,7 @@ from local_bench.core.process import quiet_libraries
 from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine
 from local_bench.generators.families import family
 from local_bench.generators.numerics import set_determinism
+from local_bench.generators.registry import FAMILIES
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard, card
@@ -23,26 +24,8 @@ SIDE = 64
 STEPS = 3
 PROMPTS = ["a red boot", "a blue box", "six birds!", "a doorknob"]
 """All ten bytes long: Qwen's batches hold prompts of one length."""
-CARDS = {
-    "flux": "tiny-flux",
-    "flux_kontext": "tiny-flux-kontext",
-    "flux_control": "tiny-flux-control",
-    "flux_ip_adapter": "tiny-flux-ip-adapter",
-    "flux_fill": "tiny-flux-fill",
-    "sd3": "tiny-sd3",
-    "sd3_inpaint": "tiny-sd3-inpaint",
-    "qwen_image": "tiny-qwen-image",
-    "qwen_image_inpaint": "tiny-qwen-image-inpaint",
-    "qwen_image_edit": "tiny-qwen-image-edit",
-    "qwen_image_edit_inpaint": "tiny-qwen-image-edit-inpaint",
-    "qwen_image_edit_plus": "tiny-qwen-image-edit-plus",
-    "flux2": "tiny-flux2",
-    "flux2_klein": "tiny-flux2-klein",
-    "z_image": "tiny-z-image",
-    "pixart_sigma": "tiny-pixart",
-    "instruct_pix2pix": "tiny-pix2pix",
-    "omnigen": "tiny-omnigen",
-}
+CARDS = {name: f"tiny-{name.replace('_', '-')}" for name in FAMILIES}
+CARDS |= {"pixart_sigma": "tiny-pixart", "instruct_pix2pix": "tiny-pix2pix"}
 
 
 @dataclass(frozen=True)

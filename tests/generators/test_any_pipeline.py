@@ -21,6 +21,8 @@ from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
+from local_bench.runs.config import RunConfig
+from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
 from scripts import pipelines, tiny_pipelines
 from tests.fake_cuda import DEVICE, fake_cuda
@@ -49,6 +51,11 @@ def table() -> dict[str, dict[str, Any]]:
     return tiny_pipelines.table()
 
 
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 def folder_of(name: str, base: str, out: Path) -> Path:
     """The small model as another pipeline of the same components."""
     folder = shutil.copytree(resolve(card(base, "generator")), out / name.lower())
@@ -58,9 +65,8 @@ def folder_of(name: str, base: str, out: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_images_are_those_of_the_plain_call(name, table, tmp_path, monkeypatch):
+def test_images_are_those_of_the_plain_call(name, table):
     """Of a card of `models add`; two calls leave torch's and Python's generators as they were."""
-    monkeypatch.chdir(tmp_path)
     folder, described = pipelines.add(name, table[name])
     random.seed(1)
     before = random.getstate(), torch.get_rng_state()
@@ -68,9 +74,8 @@ def test_images_are_those_of_the_plain_call(name, table, tmp_path, monkeypatch):
     assert random.getstate() == before[0]
 
 
-def test_a_safety_checker_is_not_loaded(table, tmp_path, monkeypatch):
+def test_a_safety_checker_is_not_loaded(table):
     """Its files are not fetched either; it would replace images."""
-    monkeypatch.chdir(tmp_path)
     name = "StableDiffusionPipeline"
     folder, described = pipelines.add(name, table[name])
     request, images = pipelines.request_of(name, described), []
@@ -84,28 +89,23 @@ def test_a_safety_checker_is_not_loaded(table, tmp_path, monkeypatch):
     assert torch.equal(*images)
 
 
-def test_components_are_moved_one_by_one_where_the_sum_does_not_fit(tmp_path, monkeypatch):
+def test_components_are_moved_one_by_one_where_the_sum_does_not_fit(tmp_path):
     """12 GB in all, the largest component 8: on 16 GB they are resident, on 10 GB moved, on 6 GB refused."""
-    monkeypatch.chdir(tmp_path)
     folder = folder_of("PixArtAlphaPipeline", "tiny-pixart", tmp_path)
     added = add_card(str(folder), "ours", tmp_path / "local-bench/models").card
     sizes = {"encode": 0, "denoise": 12, "decode": 12, "component": 8}
     described = ModelCard.model_validate(added | {"vram_gb": 12, "vram_by_phase_gb": sizes})
     sampler = Sampler(64, 64, 2)
     plans = {gb: plan_memory(described, sampler, capacity_gb=gb, host_gb=64) for gb in (16, 10, 6)}
-    assert {gb: (plan.offload, bool(plan.refused)) for gb, plan in plans.items()} == {
-        16: ((), False),
-        10: (("denoise",), False),
-        6: (("denoise",), True),
-    }
+    placed = {gb: (plan.offload, bool(plan.refused)) for gb, plan in plans.items()}
+    assert placed == {16: ((), False), 10: (("denoise",), False), 6: (("denoise",), True)}
     assert "compiled" not in " ".join(plans[10].sentences)  # it never is, so offloading changes no image
 
 
 @pytest.mark.parametrize("offload", [(), ("denoise",)], ids=["resident", "offloaded"])
 @pytest.mark.parametrize("name", ["SanaSprintPipeline", "StableDiffusion3Img2ImgPipeline"])
-def test_a_pipeline_runs_on_the_device(name, offload, table, tmp_path, monkeypatch):
+def test_a_pipeline_runs_on_the_device(name, offload, table):
     """With diffusers' and accelerate's own offloading."""
-    monkeypatch.chdir(tmp_path)
     folder, described = pipelines.add(name, table[name])
     request = pipelines.request_of(name, described)
     with fake_cuda():
@@ -118,8 +118,7 @@ def test_a_pipeline_runs_on_the_device(name, offload, table, tmp_path, monkeypat
     assert pixels.dtype == torch.uint8
 
 
-def test_an_added_model_runs_and_its_images_depend_on_no_order(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_an_added_model_runs_and_its_images_depend_on_no_order(tmp_path, capsys):
     folder = folder_of("PixArtAlphaPipeline", "tiny-pixart", tmp_path)
     assert main(["models", "add", str(folder), "--name", "ours"]) == 0
     assert "`models: [{card: ours}]`" in capsys.readouterr().out
@@ -136,11 +135,7 @@ def test_an_added_model_runs_and_its_images_depend_on_no_order(tmp_path, monkeyp
     assert main(["plan", "plan.yaml"]) == 0
 
 
-def test_arguments_of_a_card_are_part_of_an_image(tmp_path, monkeypatch):
-    from local_bench.runs.config import RunConfig
-    from local_bench.runs.plan import make_plan
-
-    monkeypatch.chdir(tmp_path)
+def test_arguments_of_a_card_are_part_of_an_image(tmp_path):
     folder = folder_of("PixArtAlphaPipeline", "tiny-pixart", tmp_path)
     path = add_card(str(folder), "ours", tmp_path / "local-bench/models").path
     config = RunConfig.model_validate({"name": "x", "models": [{"card": "ours"}], "metrics": []})
@@ -167,15 +162,12 @@ def test_a_setting_that_the_pipeline_lacks_is_an_error(changes, sentence):
 
 def test_a_pipeline_that_needs_the_result_of_another_one_is_refused():
     for pipeline in (diffusers.KandinskyPipeline, diffusers.KandinskyImg2ImgPipeline):
-        with pytest.raises(
-            ConfigError, match="needs image_embeds, negative_image_embeds, which other pipelines compute"
-        ):
+        with pytest.raises(ConfigError, match="needs image_embeds, negative_image_embeds, which other pipelines"):
             arguments_of(pipeline, ModelCard.model_validate(CARD))
 
 
-def test_a_pipeline_of_several_images_is_an_error(table, tmp_path, monkeypatch):
+def test_a_pipeline_of_several_images_is_an_error(table, monkeypatch):
     """Layers or frames of one prompt."""
-    monkeypatch.chdir(tmp_path)
     folder, described = pipelines.add("ZImagePipeline", table["ZImagePipeline"])
     generator = AnyPipeline(described, folder, Machine(torch.device("cpu"), torch.float32, "native"))
     generator.load_denoiser()
@@ -185,8 +177,7 @@ def test_a_pipeline_of_several_images_is_an_error(table, tmp_path, monkeypatch):
         pipelines.pixels(generator, pipelines.request_of("ZImagePipeline", described), 7)
 
 
-def test_what_cannot_be_added_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_be_added_is_refused(tmp_path):
     folder, cards = folder_of("QwenImagePipeline", "tiny-qwen-image", tmp_path), tmp_path / "local-bench/models"
     (tmp_path / "empty").mkdir()
     for target, name, error, sentence in (

@@ -20,34 +20,16 @@ def usual(name, **other):
     return described, replace(Sampler(**described.sampler.model_dump()), **other)
 
 
-@pytest.mark.parametrize(
-    ("piece", "billions"),
-    [
-        ("flux1-dev-transformer", 11.90),
-        ("flux1-schnell-transformer", 11.89),
-        ("flux1-control-transformer", 11.90),
-        ("sd3-medium-transformer", 2.03),
-        ("sd35-medium-transformer", 2.24),
-        ("sd35-large-transformer", 8.06),
-        ("qwen-image-transformer", 20.43),
-        ("qwen-image-2511-transformer", 20.43),
-        ("flux2-dev-transformer", 32.22),
-        ("flux2-klein-4b-transformer", 3.88),
-        ("flux2-klein-9b-transformer", 9.08),
-        ("pixart-sigma-transformer", 0.611),
-        ("pix2pix-unet", 0.860),
-        ("clip-l-text", 0.123),
-        ("clip-g-text-projected", 0.695),
-        ("clip-l-vision", 0.304),
-        ("t5-xxl", 4.76),
-        ("qwen25-vl-7b", 8.29),
-        ("qwen3-4b", 4.02),
-        ("qwen3-8b", 8.19),
-        ("mistral-small-24b", 24.01),
-        ("flux1-vae", 0.0838),
-        ("qwen-vae", 0.1269),
-    ],
-)
+PUBLISHED_BILLIONS = {"flux1-dev": 11.90, "flux1-schnell": 11.89, "flux1-control": 11.90, "sd3-medium": 2.03}
+PUBLISHED_BILLIONS |= {"sd35-medium": 2.24, "sd35-large": 8.06, "qwen-image": 20.43, "qwen-image-2511": 20.43}
+PUBLISHED_BILLIONS |= {"flux2-dev": 32.22, "flux2-klein-4b": 3.88, "flux2-klein-9b": 9.08, "pixart-sigma": 0.611}
+PUBLISHED_BILLIONS = {f"{name}-transformer": billions for name, billions in PUBLISHED_BILLIONS.items()}
+PUBLISHED_BILLIONS |= {"pix2pix-unet": 0.860, "clip-l-text": 0.123, "clip-g-text-projected": 0.695}
+PUBLISHED_BILLIONS |= {"clip-l-vision": 0.304, "t5-xxl": 4.76, "qwen25-vl-7b": 8.29, "qwen3-4b": 4.02, "qwen3-8b": 8.19}
+PUBLISHED_BILLIONS |= {"mistral-small-24b": 24.01, "flux1-vae": 0.0838, "qwen-vae": 0.1269}
+
+
+@pytest.mark.parametrize(("piece", "billions"), PUBLISHED_BILLIONS.items(), ids=PUBLISHED_BILLIONS)
 def test_a_piece_has_its_published_parameters(piece, billions):
     assert parameters(build(piece, "meta", torch.bfloat16)) / 1e9 == pytest.approx(billions, rel=0.01)
 
@@ -71,15 +53,6 @@ def test_the_published_table_comes_out(name, input_images, forward_tflop, passes
     assert counted.forward_flop / 1e12 == pytest.approx(forward_tflop, rel=0.03)
     assert counted.passes == passes
     assert counted.pflop == pytest.approx(pflop, rel=0.03)
-
-
-@pytest.mark.parametrize("name", [name for name in cards() if name.startswith("tiny-") and cards()[name].architecture])
-def test_the_counts_of_every_small_card_agree_with_the_card(name):
-    described, sampler = usual(name)
-    counted = count(described, sampler, usual_input_images(described))
-    assert counted.forward_flop > 0
-    assert counted.decode_flop > 0
-    assert counted.pflop == pytest.approx(described.pflop_per_image, rel=0.03)
 
 
 def test_totals_are_sums_of_their_parts():
@@ -172,15 +145,18 @@ TINY = [name for name in SHIPPED if name.startswith("tiny-")]
 def test_shipped_counts_are_what_is_counted(name):
     described, sampler = usual(name)
     input_images = usual_input_images(described)
-    again = counted_at(described, sampler, input_images)
-    assert replace(again, steps=sampler.num_inference_steps) == count(described, sampler, input_images)
+    shipped = count(described, sampler, input_images)
+    assert replace(counted_at(described, sampler, input_images), steps=sampler.num_inference_steps) == shipped
+    if name in TINY:
+        assert min(shipped.forward_flop, shipped.decode_flop) > 0
+        assert shipped.pflop == pytest.approx(described.pflop_per_image, rel=0.03)
 
 
 FEW_TOKENS = ("tiny-z-image", "tiny-pixart", "tiny-pix2pix")
 """Their short prompts and padding are more than their images."""
 
 
-@pytest.mark.parametrize("factor", [0.75, 1.5, 2.5])
+@pytest.mark.parametrize("factor", [0.75, 2.5])
 @pytest.mark.parametrize("name", [*(name for name in TINY if name not in FEW_TOKENS), "pixart-sigma"])
 def test_counts_at_other_sizes_follow_from_the_shipped_ones(name, factor):
     described, sampler = usual(name)
@@ -188,10 +164,10 @@ def test_counts_at_other_sizes_follow_from_the_shipped_ones(name, factor):
     sampler = replace(sampler, height=side, width=side)
     input_images = usual_input_images(described)
     exact, near = counted_at(described, sampler, input_images), count(described, sampler, input_images)
-    for field in ("encode_flop", "picture_flop", "forward_flop", "decode_flop"):
-        assert getattr(near, field) == pytest.approx(getattr(exact, field), rel=0.12), field
-    for field in ("picture_live_bytes", "forward_live_bytes", "decode_live_bytes"):
-        assert getattr(near, field) == pytest.approx(getattr(exact, field), rel=0.15), field
+    fields = dict.fromkeys(("encode_flop", "picture_flop", "forward_flop", "decode_flop"), 0.12)
+    fields |= dict.fromkeys(("picture_live_bytes", "forward_live_bytes", "decode_live_bytes"), 0.15)
+    for field, rel in fields.items():
+        assert getattr(near, field) == pytest.approx(getattr(exact, field), rel=rel), field
 
 
 @pytest.mark.parametrize("changes", [{"max_sequence_length": 32}, {"guidance_scale": 1.0}])

@@ -12,6 +12,8 @@ from local_bench.generators.families import family
 from local_bench.generators.numerics import attention_backend, choose_device, choose_devices
 from local_bench.models.weights import resolve
 
+CPU = torch.device("cpu")
+
 
 @pytest.mark.parametrize("order", ["plan", "reverse", "shuffle"])
 def test_distribution_over_batches_is_complete(order):
@@ -26,44 +28,30 @@ def test_padding_repeats_the_last():
     assert padded([1, 2], 2) == [1, 2]
 
 
-def test_a_missing_device_is_an_error():
+def test_a_missing_device_is_an_error_and_workers_need_their_gpus():
     with pytest.raises(ConfigError, match=r"engine\.device"):
         choose_device("tpu9")
+    assert choose_devices("cpu", 3) == [CPU] * 3
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="does not exist on this machine"):
             choose_device("cuda:7")
-
-
-def test_lossy_and_impossible_attention_is_refused():
-    with pytest.raises(ConfigError, match="changes the model"):
-        attention_backend("sage", torch.device("cpu"), "float32")
-    assert attention_backend("auto", torch.device("cpu"), "bfloat16") == "native"
-
-
-def test_workers_need_their_gpus():
-    assert choose_devices("cpu", 3) == [torch.device("cpu")] * 3
-    if not torch.cuda.is_available():
-        assert choose_devices("auto", None) == [torch.device("cpu")]
-
-
-class Workstation:
-    """A machine with these GPUs: (name, GiB)."""
-
-    def __init__(self, *gpus):
-        self.gpus = [SimpleNamespace(name=name, total_memory=int(gib * 2**30)) for name, gib in gpus]
-
-    def get(self, device):
-        return self.gpus[torch.device(device).index if not isinstance(device, int) else device]
+        assert choose_devices("auto", None) == [CPU]
 
 
 @pytest.fixture
 def workstation(monkeypatch):
+    """Makes this machine one with GPUs: (name, GiB)."""
+
     def have(*gpus):
-        machine = Workstation(*gpus)
+        described = [SimpleNamespace(name=name, total_memory=int(gib * 2**30)) for name, gib in gpus]
+
+        def get(device):
+            return described[device if isinstance(device, int) else torch.device(device).index]
+
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(machine.gpus))
-        monkeypatch.setattr(torch.cuda, "get_device_properties", machine.get)
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: machine.get(device).name)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+        monkeypatch.setattr(torch.cuda, "get_device_properties", get)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: get(device).name)
 
     return have
 
@@ -83,9 +71,8 @@ def test_unlike_gpus_are_left_out_by_name(workstation, wanted):
     assert choose_device(wanted) == choose_devices(wanted, 1, notes.append)[0] == torch.device("cuda:1")
     assert len(notes) == 1  # a number of workers is a choice
     assert choose_devices("cuda:0", None, notes.append) == [torch.device("cuda:0")]
-    with pytest.raises(
-        ConfigError, match=r"3 workers need 3 GPUs of one model, .*A6000.* unlike them, cuda:0 \(NVIDIA T400"
-    ):
+    refusal = r"3 workers need 3 GPUs of one model, .*A6000.* unlike them, cuda:0 \(NVIDIA T400"
+    with pytest.raises(ConfigError, match=refusal):
         choose_devices(wanted, 3)
 
 
@@ -98,14 +85,14 @@ def test_equal_gpus_are_all_used(workstation):
     assert len(notes) == 1
 
 
-def test_a_backend_that_does_not_run_is_refused_with_its_reason():
-    cpu = torch.device("cpu")
-    with pytest.raises(ConfigError, match=r"'xformers' does not run on cpu in float32 \(No module named 'xformers'\)"):
-        attention_backend("xformers", cpu, "float32")
-    for wanted in ("flash", "_native_cudnn", "fast"):
-        with pytest.raises(ConfigError, match=f"{wanted!r} does not run on cpu"):
-            attention_backend(wanted, cpu, "float32")
-    assert attention_backend("_native_math", cpu, "float32") == "_native_math"
+def test_a_backend_that_does_not_run_or_changes_the_model_is_refused_with_its_reason():
+    absent = r"'xformers' does not run on cpu in float32 \(No module named 'xformers'\)"
+    reasons = {name: f"{name!r} does not run on cpu" for name in ("flash", "_native_cudnn", "fast")}
+    for wanted, reason in (reasons | {"xformers": absent, "sage": "changes the model"}).items():
+        with pytest.raises(ConfigError, match=reason):
+            attention_backend(wanted, CPU, "float32")
+    assert attention_backend("_native_math", CPU, "float32") == "_native_math"
+    assert attention_backend("auto", CPU, "bfloat16") == "native"
 
 
 @pytest.fixture
@@ -127,10 +114,9 @@ def xformers(monkeypatch):
 
 
 def test_xformers_computes_the_attention_where_it_is_installed(ready, machine, xformers):
-    cpu = torch.device("cpu")
-    chosen = attention_backend("xformers", cpu, "float32")
+    chosen = attention_backend("xformers", CPU, "float32")
     assert (chosen, len(xformers)) == ("xformers", 1)
-    assert attention_backend("xformers", cpu, "float32", masks=True) == "xformers"  # it takes masks
+    assert attention_backend("xformers", CPU, "float32", masks=True) == "xformers"  # it takes masks
     usual = ready("flux")
     generator = family("flux")(usual.card, resolve(usual.card), replace(machine, attention=chosen))
     generator.load_denoiser()
@@ -150,4 +136,4 @@ def test_xformers_that_does_not_compute_on_this_device_is_refused(xformers, monk
 
     monkeypatch.setattr(attention_dispatch.xops, "memory_efficient_attention", memory_efficient_attention)
     with pytest.raises(ConfigError, match=r"does not run on cpu in float32 \(No operator found for"):
-        attention_backend("xformers", torch.device("cpu"), "float32")
+        attention_backend("xformers", CPU, "float32")

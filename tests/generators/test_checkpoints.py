@@ -75,11 +75,7 @@ def test_another_shape_or_name_gives_another_fingerprint():
 
 
 def test_the_size_of_a_file_is_what_safetensors_writes(tmp_path):
-    tensors = {
-        "b.weight": torch.zeros(3, 5),
-        "a": torch.zeros(7, dtype=torch.bfloat16),
-        "n": torch.zeros((), dtype=torch.int64),
-    }
+    tensors = {"b.weight": torch.zeros(3, 5), "a": torch.zeros(7).bfloat16(), "n": torch.zeros(()).long()}
     save_file(tensors, tmp_path / "file.safetensors", metadata={"format": "pt"})
     assert known.file_bytes(tensors) == (tmp_path / "file.safetensors").stat().st_size
 
@@ -93,10 +89,9 @@ CONVERTERS = {
 @pytest.mark.parametrize(("name", "part"), of("original"))
 def test_the_authors_file_converts_to_our_model_completely(name, part):
     """Its table has the recorded fingerprint; diffusers' own conversion of it loads with strict=True."""
-    table = known.original(known.components(name)[part]["original"])
-    assert (
-        known.fingerprint(table) == known.fingerprints()[f"{known.components(name)[part]['original']}-original"]["md5"]
-    )
+    original = known.components(name)[part]["original"]
+    table = known.original(original)
+    assert known.fingerprint(table) == known.fingerprints()[f"{original}-original"]["md5"]
     tensors = {name: torch.empty(shape, device="meta") for name, shape in table.items()}
     model = build(str(cards()[name].architecture[part]), "meta", torch.float32)
     of_model = {name: t for name, t in tensors.items() if not name.startswith(("first_stage_model.", "text_encoders."))}
@@ -131,27 +126,16 @@ def test_a_judge_has_the_cards_patch_and_size(name):
     assert total / 1e9 == pytest.approx(judge.parameters_b, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("small", "names"),
-    [
-        ("tiny-clip-text", "clip"),
-        ("tiny-t5", None),
-        ("tiny-qwen3", None),
-        ("tiny-qwen25-vl", "qwen2-vl"),
-        ("tiny-mistral3", "mistral3"),
-    ],
-)
+NAMES = {"tiny-clip-text": "clip", "tiny-t5": None, "tiny-qwen3": None, "tiny-qwen25-vl": "qwen2-vl"}
+
+
+@pytest.mark.parametrize(("small", "names"), [*NAMES.items(), ("tiny-mistral3", "mistral3")])
 def test_published_names_are_mapped_to_ours_when_they_are_loaded(tmp_path, small, names):
     """`from_pretrained` of the installed release reads the names under which fingerprints and sizes agree."""
     model = build(small, "cpu", torch.float32)
     model.config.save_pretrained(tmp_path)
-    published = {}
-    for ours, published_name in zip(
-        [key for key in model.state_dict() if key not in model.all_tied_weights_keys],
-        known.saved(model, names, torch.float32),
-        strict=True,
-    ):
-        published[published_name] = model.state_dict()[ours].clone()
+    ours = [tensor.clone() for key, tensor in model.state_dict().items() if key not in model.all_tied_weights_keys]
+    published = dict(zip(known.saved(model, names, torch.float32), ours, strict=True))
     save_file(published, tmp_path / "model.safetensors", metadata={"format": "pt"})
     transformers.logging.set_verbosity_error()
     loaded, info = type(model).from_pretrained(tmp_path, output_loading_info=True)

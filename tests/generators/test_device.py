@@ -1,6 +1,7 @@
 """Placement of models: offloading and random weights change no bytes, compiled blocks are batch invariant, lossy
 settings change bytes."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -12,16 +13,12 @@ from local_bench.generators.device import attend
 from local_bench.generators.families import family
 from local_bench.generators.numerics import attention_backend, compiles, signature
 from local_bench.generators.registry import FAMILIES
-from local_bench.models.weights import resolve
 
-from .conftest import encode, request_for, small
+from .conftest import encode, request_for
 
 
-def drawn(name, machine):
-    described, sampler = small(name)
-    generator = family(name)(described, resolve(described), machine)
-    items = encode(generator, [request_for(described, sampler, i) for i in range(2)])
-    generator.load_denoiser()
+def drawn(generator, items):
+    sampler = items[0].request.sampler
     return [generator.decode(generator.denoise([item]), sampler)[0].tobytes() for item in items]
 
 
@@ -41,9 +38,7 @@ def copied_weights(name, ready, machine):
 @pytest.mark.parametrize("name", ["flux", "qwen_image", "instruct_pix2pix"])
 def test_blocks_leave_the_device_while_an_image_is_decoded(ready, machine, name):
     """The plan of a card of 48 GB for Qwen-Image: away they are not used, and back they are equal."""
-    sampler = ready(name).sampler
     resident, resident_items, _ = copied_weights(name, ready, machine)
-    drawn_resident = [resident.decode(resident.denoise([item]), sampler)[0].tobytes() for item in resident_items]
     generator, items, denoiser = copied_weights(name, ready, replace(machine, parked_gb=1e-5))
     before = {name: weight.clone() for name, weight in denoiser.state_dict().items()}
     parked = generator._parking._weights
@@ -56,8 +51,8 @@ def test_blocks_leave_the_device_while_an_image_is_decoded(ready, machine, name)
         return real(latents, sampler)
 
     generator.latents_to_pixels = decoding
-    for item, expected in zip(items, drawn_resident, strict=True):
-        assert generator.decode(generator.denoise([item]), sampler)[0].tobytes() == expected
+    for item, expected in zip(items, drawn(resident, resident_items), strict=True):
+        assert drawn(generator, [item]) == [expected]
         assert all(torch.equal(weight, before[name]) for name, weight in denoiser.state_dict().items())
 
 
@@ -83,20 +78,20 @@ def test_a_lossy_model_gives_other_bytes_and_is_reproducible(ready, machine, nam
     mine, lossy_machine = ready(name), replace(machine, lossy=lossy)
     if not {*lossy} <= {*mine.generator.traits.lossy_settings}:
         with pytest.raises(ConfigError, match=f"the family {name} supports only"):
-            drawn(name, lossy_machine)
+            family(name)(mine.card, mine.weights, lossy_machine).load_denoiser()
         return
-    other = drawn(name, lossy_machine)
-    assert other == drawn(name, lossy_machine)
-    assert other != [mine.draw([item])[0] for item in mine.items[:2]]
+    generator = family(name)(mine.card, mine.weights, lossy_machine)
+    items = encode(generator, [item.request for item in mine.items[:2]])
+    generator.load_denoiser()
+    first, second = drawn(generator, items)
+    assert drawn(generator, items[::-1]) == [second, first]
+    assert [first, second] != drawn(mine.generator, mine.items[:2])
 
 
-@pytest.mark.slow
 def test_the_denoiser_is_not_compiled_when_it_is_offloaded():
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
-    assert compiles(None, gpu, ())
-    assert not compiles(None, cpu, ())
-    assert compiles(True, cpu, ("encode",))
-    assert not compiles(True, gpu, ("denoise",))
+    assert (compiles(None, gpu, ()), compiles(None, cpu, ())) == (True, False)
+    assert (compiles(True, cpu, ("encode",)), compiles(True, gpu, ("denoise",))) == (True, False)
 
 
 def test_kernels_without_masks_are_refused_for_models_with_masks():
@@ -120,22 +115,14 @@ def test_the_kernel_of_a_gpu_class_is_pinned(monkeypatch):
 
 def test_the_kernel_of_a_class_that_ignores_the_backend_is_pinned_by_torch(ready, machine, monkeypatch):
     """SD3's processors ignore `set_attention_backend`: on a GPU torch's own switch pins the kernel instead."""
-    pinned = []
-    monkeypatch.setattr(
-        "local_bench.generators.device.sdpa_kernel", lambda *a, **k: pinned.append(a[0]) or attend_none()
-    )
+    pinned, switch = [], "local_bench.generators.device.sdpa_kernel"
+    monkeypatch.setattr(switch, lambda *a, **k: pinned.append(a[0]) or nullcontext())
     on_gpu = replace(machine, device=torch.device("cuda", 0), attention="_native_flash")
     for name, supported in (("sd3", False), ("flux", True)):
         pinned.clear()
         with attend(ready(name).generator.pipe.transformer, on_gpu):
             pass
         assert bool(pinned) is not supported
-
-
-def attend_none():
-    from contextlib import nullcontext
-
-    return nullcontext()
 
 
 def test_the_kernel_of_a_model_is_not_that_of_the_process(ready, machine):
@@ -157,9 +144,7 @@ def test_the_kernel_of_a_model_is_not_that_of_the_process(ready, machine):
 
 def test_the_signature_contains_what_determines_bytes():
     cpu = torch.device("cpu")
-    plain = signature(cpu, "native", "float32")
-    assert plain != signature(cpu, "native", "float32", compiled=True)
-    assert plain != signature(cpu, "native", "bfloat16")
-    assert "xformers" not in plain
-    assert "xformers" in signature(cpu, "xformers", "float32")  # its release
+    plain, xformers = (signature(cpu, backend, "float32") for backend in ("native", "xformers"))
+    assert plain not in (signature(cpu, "native", "float32", compiled=True), signature(cpu, "native", "bfloat16"))
+    assert ("xformers" in plain, "xformers" in xformers) == (False, True)  # its release
     assert {"torch", "diffusers", "device", "attention", "dtype", "compiled"} <= set(plain)

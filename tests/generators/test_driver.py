@@ -23,12 +23,10 @@ def nvml(monkeypatch):
     """A machine with one A6000 whose driver's version is given."""
 
     def have(version, for_cpu=False):
-        monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-        monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
-        monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 1)
-        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda i: i)
-        monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: "NVIDIA RTX A6000")
-        monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: version)
+        answers = {"Init": None, "Shutdown": None, "DeviceGetCount": 1, "DeviceGetHandleByIndex": 0}
+        answers |= {"DeviceGetName": "NVIDIA RTX A6000", "SystemGetDriverVersion": version}
+        for name, answer in answers.items():
+            monkeypatch.setattr(pynvml, f"nvml{name}", lambda *_, answer=answer: answer)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         monkeypatch.setattr(torch.version, "cuda", "13.0")
         monkeypatch.setattr(capacity, "_made_for_cpu", lambda: for_cpu)
@@ -44,14 +42,11 @@ def test_an_old_driver_does_not_select_the_cpu_silently(nvml, wanted):
     assert choose_device("cpu") == torch.device("cpu")
 
 
-def test_a_hidden_gpu_has_its_own_message(nvml):
+def test_a_hidden_gpu_has_its_own_message_and_a_cpu_build_selects_the_cpu(nvml):
     nvml("580.95.05")
     with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES"):
         choose_device("auto")
-
-
-def test_a_cpu_build_selects_the_cpu(nvml):
-    nvml("535.183.01", for_cpu=True)
+    nvml("580.95.05", for_cpu=True)
     assert choose_device("auto") == torch.device("cpu")
 
 
@@ -65,23 +60,15 @@ def test_torch_does_not_warn_about_an_old_driver(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "cpu\n", "")
 
 
-def test_doctor_names_a_gpu_that_the_cpu_environment_does_not_use(nvml):
-    nvml("535.183.01", for_cpu=True)
+@pytest.mark.parametrize(
+    ("for_cpu", "ok", "detail"),
+    [(True, None, "NVIDIA RTX A6000 is not used: this is the CPU env"), (False, False, "needs driver 580 or later")],
+)
+def test_doctor_fails_where_a_run_fails_and_names_a_gpu_that_is_not_used(nvml, for_cpu, ok, detail):
+    nvml("535.183.01", for_cpu=for_cpu)
     (row,) = doctor._devices()
-    assert row["ok"] is None
-    assert row["detail"].startswith("NVIDIA RTX A6000 is not used: this is the CPU environment")
-
-
-def test_doctor_fails_where_a_run_fails(nvml):
-    nvml("535.183.01")
-    (row,) = doctor._devices()
-    assert row["ok"] is False
-    assert "needs driver 580 or later" in row["detail"]
-
-
-def test_no_driver_is_no_gpu():
-    if capacity.driver() is None:
-        assert capacity.unusable_gpu() is None
+    assert row["ok"] is ok
+    assert detail in row["detail"]
 
 
 @pytest.mark.parametrize(("path", "headers", "missing"), [("", True, "a C compiler"), (None, False, "Python.h")])

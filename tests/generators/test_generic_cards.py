@@ -50,15 +50,14 @@ def test_every_card_is_described_and_no_other():
 
 @pytest.mark.parametrize("name", CARDS)
 def test_the_pipeline_takes_the_cards_settings_and_has_these_components(name):
-    card, known = CARDS[name], KNOWN["models"][name]
-    assert card.pipeline == known["pipeline"]
+    card, facts = CARDS[name], KNOWN["models"][name]
+    assert card.pipeline == facts["pipeline"]
     pipeline = getattr(diffusers, card.pipeline)
-    found = arguments_of(pipeline, card)
-    assert bool(card.takes.pictures) == bool(found.image)
+    assert bool(card.takes.pictures) == bool(arguments_of(pipeline, card).image)
     expected = inspect.signature(pipeline.__init__).parameters
     optional = {"safety_checker", "image_encoder", "siglip"}
     weighted = {n for n in expected if re.search(r"(encoder(_\d)?|transformer|unet|vae|pe)$", n)}
-    assert weighted - optional == set(known["components"])
+    assert weighted - optional == set(facts["components"])
 
 
 @pytest.mark.parametrize("name", CARDS)

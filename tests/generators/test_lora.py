@@ -59,81 +59,65 @@ def fuse(pipe, folder, state, denoiser="transformer"):
     return {name.removesuffix(".weight") for name, weight in after.items() if not torch.equal(weight, before[name])}
 
 
-@pytest.mark.parametrize(
-    ("state", "changed"),
-    [
-        pytest.param(GOOD, {TO_Q, TO_K}, id="two-ranks"),
-        pytest.param(GOOD | {f"{ATTENTION}.to_q.alpha": torch.tensor(2.0)}, {TO_Q, TO_K}, id="alpha"),
-        pytest.param(GOOD | zeros(pair(DEEPER)), {TO_Q, TO_K}, id="zeros-for-another-layer"),
-        pytest.param(
-            GOOD | {f"{ATTENTION}.{layer}.lora_magnitude_vector": torch.ones(64) for layer in ("to_q", "to_k")},
-            {TO_Q, TO_K},
-            id="dora-of-peft",
-        ),
-        pytest.param(
-            GOOD | {f"{ATTENTION}.{layer}.lora_B.bias": torch.ones(64) for layer in ("to_q", "to_k")},
-            {TO_Q, TO_K, f"{TO_Q}.bias", f"{TO_K}.bias"},
-            id="bias",
-        ),
-        pytest.param(
-            kohya(f"{KOHYA}_qkv", outputs=192) | {f"{KOHYA}_qkv.alpha": torch.tensor(2.0)} | kohya(f"{KOHYA}_proj"),
-            {TO_Q, TO_K, TO_V, TO_OUT},
-            id="kohya",
-        ),
-        pytest.param(kohya(COMFY) | zeros(kohya(T5)), {TO_OUT}, id="comfy-with-untrained-t5"),
-        pytest.param(XLABS, {TO_Q, TO_K, TO_V, TO_OUT}, id="xlabs"),
-    ],
-)
+MAGNITUDES = {f"{ATTENTION}.{layer}.lora_magnitude_vector": torch.ones(64) for layer in ("to_q", "to_k")}
+BIASES = {f"{ATTENTION}.{layer}.lora_B.bias": torch.ones(64) for layer in ("to_q", "to_k")}
+QKV = f"{KOHYA}_qkv"
+FITTING = {
+    "two-ranks": (GOOD, {TO_Q, TO_K}),
+    "alpha": (GOOD | {f"{ATTENTION}.to_q.alpha": torch.tensor(2.0)}, {TO_Q, TO_K}),
+    "zeros-for-another-layer": (GOOD | zeros(pair(DEEPER)), {TO_Q, TO_K}),
+    "dora-of-peft": (GOOD | MAGNITUDES, {TO_Q, TO_K}),
+    "bias": (GOOD | BIASES, {TO_Q, TO_K, f"{TO_Q}.bias", f"{TO_K}.bias"}),
+    "kohya": (
+        kohya(QKV, outputs=192) | {f"{QKV}.alpha": torch.tensor(2.0)} | kohya(f"{KOHYA}_proj"),
+        {TO_Q, TO_K, TO_V, TO_OUT},
+    ),
+    "comfy-with-untrained-t5": (kohya(COMFY) | zeros(kohya(T5)), {TO_OUT}),
+    "xlabs": (XLABS, {TO_Q, TO_K, TO_V, TO_OUT}),
+}
+
+
+@pytest.mark.parametrize(("state", "changed"), FITTING.values(), ids=FITTING)
 def test_every_layout_of_an_adapter_that_fits_is_fused(flux, tmp_path, state, changed):
     assert fuse(flux, tmp_path, state) == changed
 
 
-@pytest.mark.parametrize(
-    ("state", "sentence"),
-    [
-        pytest.param(GOOD | pair(DEEPER), f"does not use 2 of the 6 tensors in .*{DEEPER}.lora_A.weight", id="deeper"),
-        pytest.param(pair(DEEPER), "does not use 2 of the 2 tensors", id="all-deeper"),
-        pytest.param(
-            {key.removeprefix("transformer."): tensor for key, tensor in GOOD.items()},
-            r"does not use 4 of the 4 tensors in .*to_q.lora_A.weight, …\): use an adapter",
-            id="no-prefix",
-        ),
-        pytest.param(pair("unet.mid_block.attn.to_q"), "does not use 2 of the 2 tensors", id="another-denoiser"),
-        pytest.param(
-            kohya(f"{KOHYA}_proj") | kohya("lora_unet_double_blocks_5_img_attn_proj"),
-            r"2 of the 4 tensors in .*\(lora_unet_double_blocks_5_img_attn_proj.lora_down.weight, ",
-            id="kohya-deeper",
-        ),
-        pytest.param(
-            kohya(f"{KOHYA}_proj") | kohya("lora_unet_double_blocks_20_img_attn_proj"),
-            r"not a LoRA adapter of this model \(Incompatible keys detected: lora_unet_double_blocks_20_img",
-            id="kohya-deeper-than-flux",
-        ),
-        pytest.param(
-            kohya("lora_unet_single_blocks_0_linear1", outputs=448), "not a LoRA adapter of this model", id="narrower"
-        ),
-        pytest.param(
-            kohya(f"{KOHYA}_proj") | {f"{KOHYA}_proj.dora_scale": torch.ones(64, 1)},
-            "1 of the 3 tensors in .*dora_scale",
-            id="dora-of-kohya",
-        ),
-        pytest.param(kohya(COMFY) | kohya(T5), "2 of the 4 tensors in .*t5xxl", id="comfy-with-t5"),
-        pytest.param(kohya(COMFY) | {f"{COMFY}.diff_b": torch.ones(64)}, "1 of the 3 .*diff_b", id="comfy-bias"),
-        pytest.param(GOOD | {f"{ATTENTION}.norm_q.weight": torch.ones(32)}, "1 of the 5 .*norm_q", id="norm"),
-        pytest.param({"a": torch.ones(1)}, "1 of the 1 tensors", id="no-adapter"),
-        pytest.param({}, "0 of the 0 tensors", id="empty"),
-        pytest.param(
-            {key: tensor for key, tensor in GOOD.items() if key != f"{ATTENTION}.to_k.lora_A.weight"},
-            "incomplete, it does not contain transformer_blocks.0.attn.to_k.lora_A.weight: replace it",
-            id="half-a-pair",
-        ),
-        pytest.param(
-            GOOD | {f"{ATTENTION}.to_q.lora_magnitude_vector": torch.ones(64)},
-            "incomplete, it does not contain .*to_k.lora_magnitude_vector",
-            id="dora-of-one-layer",
-        ),
-    ],
-)
+PROJ, FAR = f"{KOHYA}_proj", "lora_unet_double_blocks_{}_img_attn_proj"
+UNUSED = {
+    "deeper": (GOOD | pair(DEEPER), f"does not use 2 of the 6 tensors in .*{DEEPER}.lora_A.weight"),
+    "all-deeper": (pair(DEEPER), "does not use 2 of the 2 tensors"),
+    "no-prefix": (
+        {key.removeprefix("transformer."): tensor for key, tensor in GOOD.items()},
+        r"does not use 4 of the 4 tensors in .*to_q.lora_A.weight, …\): use an adapter",
+    ),
+    "another-denoiser": (pair("unet.mid_block.attn.to_q"), "does not use 2 of the 2 tensors"),
+    "kohya-deeper": (
+        kohya(PROJ) | kohya(FAR.format(5)),
+        r"2 of the 4 tensors in .*\(lora_unet_double_blocks_5_img_attn_proj.lora_down.weight, ",
+    ),
+    "kohya-deeper-than-flux": (
+        kohya(PROJ) | kohya(FAR.format(20)),
+        r"not a LoRA adapter of this model \(Incompatible keys detected: lora_unet_double_blocks_20_img",
+    ),
+    "narrower": (kohya("lora_unet_single_blocks_0_linear1", outputs=448), "not a LoRA adapter of this model"),
+    "dora-of-kohya": (kohya(PROJ) | {f"{PROJ}.dora_scale": torch.ones(64, 1)}, "1 of the 3 tensors in .*dora_scale"),
+    "comfy-with-t5": (kohya(COMFY) | kohya(T5), "2 of the 4 tensors in .*t5xxl"),
+    "comfy-bias": (kohya(COMFY) | {f"{COMFY}.diff_b": torch.ones(64)}, "1 of the 3 .*diff_b"),
+    "norm": (GOOD | {f"{ATTENTION}.norm_q.weight": torch.ones(32)}, "1 of the 5 .*norm_q"),
+    "no-adapter": ({"a": torch.ones(1)}, "1 of the 1 tensors"),
+    "empty": ({}, "0 of the 0 tensors"),
+    "half-a-pair": (
+        {key: tensor for key, tensor in GOOD.items() if key != f"{ATTENTION}.to_k.lora_A.weight"},
+        "incomplete, it does not contain transformer_blocks.0.attn.to_k.lora_A.weight: replace it",
+    ),
+    "dora-of-one-layer": (
+        GOOD | {f"{ATTENTION}.to_q.lora_magnitude_vector": torch.ones(64)},
+        "incomplete, it does not contain .*to_k.lora_magnitude_vector",
+    ),
+}
+
+
+@pytest.mark.parametrize(("state", "sentence"), UNUSED.values(), ids=UNUSED)
 def test_an_adapter_that_would_be_fused_in_part_is_refused_with_what_is_unused(flux, tmp_path, state, sentence):
     with pytest.raises(WeightsError, match=sentence) as error:
         fuse(flux, tmp_path, state)

@@ -76,15 +76,10 @@ def emulated(monkeypatch):
         return arguments, keywords
 
     def stream(module, machine):
-        settings = offloading.GroupOffloadingConfig(
-            onload_device=machine.device,
-            offload_device=torch.device("cpu"),
-            offload_type=offloading.GroupOffloadingType.LEAF_LEVEL,
-            non_blocking=True,
-            record_stream=False,
-            low_cpu_mem_usage=False,
-            stream=Backend(),
-        )
+        devices = {"onload_device": machine.device, "offload_device": torch.device("cpu"), "stream": Backend()}
+        copying = {"non_blocking": True, "record_stream": False, "low_cpu_mem_usage": False}
+        leaves = offloading.GroupOffloadingType.LEAF_LEVEL
+        settings = offloading.GroupOffloadingConfig(offload_type=leaves, **devices, **copying)
         offloading._apply_group_offloading(module, settings)
 
     monkeypatch.setattr(ModuleGroup, "_init_cpu_param_dict", copies)

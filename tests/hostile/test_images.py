@@ -4,8 +4,7 @@ import io
 import json
 import struct
 import zlib
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
 
@@ -107,14 +106,13 @@ def test_images(reader, here):
     outcome = run(argv)
     assert Path(file).name in outcome.err + outcome.out  # the reader does read this file
 
-    def table(data: Iterator[tuple[str, bytes]]) -> list[Case]:
-        return [Case(f"{reader}: {name}", argv, partial(_put, Path(file), content)) for name, content in data]
-
-    assert not faults_of([*sampled(table(images()), 16), *table(bombs())])
+    sample = sampled(cases(f"{reader}:", argv, Path(file), images()), 16)
+    assert not faults_of([*sample, *cases(f"{reader}:", argv, Path(file), bombs())])
 
 
-def _put(file: Path, content: bytes) -> None:
-    file.write_bytes(content)
+def cases(what: str, argv: list[str], file: Path, contents: Iterable[tuple[str, bytes]]) -> list[Case]:
+    """The command with each content of the file."""
+    return [Case(f"{what} {name}", argv, lambda data=data: file.write_bytes(data) and None) for name, data in contents]
 
 
 def headers() -> Iterator[tuple[str, bytes]]:
@@ -148,10 +146,8 @@ def headers() -> Iterator[tuple[str, bytes]]:
 def test_weights(here):
     """A model's folder with damaged files: `show` and `plan` report one sentence."""
     write("local-bench/models/mine.yaml", CARD | {"architecture": {}})
-    write(
-        "local-bench/models/weights/model_index.json",
-        {"_class_name": "FluxPipeline", "transformer": ["diffusers", "FluxTransformer2DModel"]},
-    )
+    index = {"_class_name": "FluxPipeline", "transformer": ["diffusers", "FluxTransformer2DModel"]}
+    write("local-bench/models/weights/model_index.json", index)
     weights = Path("local-bench/models/weights/transformer")
     write(str(weights / "config.json"), {"_class_name": "FluxTransformer2DModel"})
     write("c.yaml", CONFIG | {"models": [{"card": "mine"}]})
@@ -159,16 +155,8 @@ def test_weights(here):
     file = weights / "diffusion_pytorch_model.safetensors"
     commands = (["models", "show", "mine", "--json"], ["generate", "c.yaml", "--run-dir", "x"])
     configs = ("transformer/config.json", "model_index.json", f"transformer/{file.name}.index.json")
-    tables = [
-        *([Case(f"weights {name}", argv, partial(_put, file, data)) for name, data in headers()] for argv in commands),
-        *(
-            [
-                Case(f"{config} {name}", commands[0], partial(_put, weights.parent / config, raw))
-                for name, raw in RAW.items()
-            ]
-            for config in configs
-        ),
-    ]
+    tables = [cases("weights", argv, file, headers()) for argv in commands]
+    tables += [cases(config, commands[0], weights.parent / config, RAW.items()) for config in configs]
     for name, data in headers():
         if name in ("whole", "file empty"):
             file.write_bytes(data)

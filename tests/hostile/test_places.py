@@ -1,5 +1,6 @@
 """Paths: every option and argument that takes one, with every kind of place that is no ordinary file."""
 
+import contextlib
 import copy
 import json
 import os
@@ -27,48 +28,19 @@ def places(folder: Path) -> dict[str, str]:
     os.symlink("loop", folder / "loop")
     os.symlink("nowhere", folder / "dangling")
     os.symlink("/dev/zero", folder / "zero")
-    server = socket.socket(socket.AF_UNIX)
-    here = os.getcwd()
-    os.chdir(folder)  # the path of a socket is at most 107 bytes long
-    try:
-        server.bind("socket")
-    finally:
-        os.chdir(here)
-        server.close()
-    return {
-        "missing": str(folder / "missing"),
-        "folder": str(folder / "dir"),
-        "below a file": str(folder / "file" / "x"),
-        "fifo": str(folder / "fifo"),
-        "link to a fifo": str(folder / "link-to-fifo"),
-        "socket": str(folder / "socket"),
-        "link loop": str(folder / "loop"),
-        "below a loop": str(folder / "loop" / "x"),
-        "dangling": str(folder / "dangling"),
-        "link to zeros": str(folder / "zero"),
-        "/dev/zero": "/dev/zero",
-        "/dev/full": "/dev/full",
-        "/dev/null": "/dev/null",
-        "/dev/random": "/dev/urandom",
-        "/dev/tty": "/dev/tty",
-        "procfs": "/proc/self/mem",
-        "procfs text": "/proc/self/environ",
-        "nul": "a\0b",
-        "surrogate": "a\udcffb",
-        "lone surrogate": "a\ud800b",
-        "long name": str(folder / LONG),
-        "long path": "/".join(["d" * 200] * 30),
-        "empty": "",
-        "blank": " ",
-        "dot": ".",
-        "parent": "..",
-        "root": "/",
-        "control": "\x1b[31m\u202ex",
-        "newline": "a\nb",
-        "option": "--",
-        "no home": "~nobody-here/x",
-        "url": "http://user:secret@host/x",
-    }
+    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(folder):
+        server.bind("socket")  # by a relative path, as that of a socket is at most 107 bytes long
+    here = {"missing": "missing", "folder": "dir", "below a file": "file/x", "fifo": "fifo"}
+    here |= {"link to a fifo": "link-to-fifo", "socket": "socket", "link loop": "loop", "below a loop": "loop/x"}
+    here |= {"dangling": "dangling", "link to zeros": "zero"}
+    paths = {name: str(folder / path) for name, path in here.items()}
+    paths |= {path: path for path in ("/dev/zero", "/dev/full", "/dev/null")}
+    paths |= {"/dev/random": "/dev/urandom", "/dev/tty": "/dev/tty"}
+    paths |= {"procfs": "/proc/self/mem", "procfs text": "/proc/self/environ"}
+    paths |= {"nul": "a\0b", "surrogate": "a\udcffb", "lone surrogate": "a\ud800b", "long name": str(folder / LONG)}
+    paths |= {"long path": "/".join(["d" * 200] * 30), "empty": "", "blank": " ", "dot": ".", "parent": ".."}
+    paths |= {"root": "/", "control": "\x1b[31m\u202ex", "newline": "a\nb", "option": "--", "no home": "~nobody-here/x"}
+    return paths | {"url": "http://user:secret@host/x"}
 
 
 AT = "\ufffe"

@@ -37,6 +37,9 @@ class Echo(BaseHTTPRequestHandler):
         pass
 
 
+ALL = "import sys; from local_bench.cli.main import main; [main(line.split()) for line in sys.argv[1:]]"
+
+
 @pytest.fixture
 def server():
     with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as found:
@@ -51,26 +54,20 @@ def test_no_file_of_a_run_has_a_secret(tmp_path, monkeypatch, server):
     judge = {"card": "tiny-qwen3-vl", "base_url": server, "api_key_env": "LOCAL_BENCH_PLANTED"}
     write("c.yaml", CONFIG | {"judge": judge, "suite": {"name": "servimage", "path": "tasks.jsonl"}})
     env = os.environ | {"LOCAL_BENCH_PLANTED": KEY, "HF_TOKEN": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
-    env |= {"LOCAL_BENCH_CACHE": str(tmp_path / "cache"), "PYTHONPATH": os.getcwd(), "LOCAL_BENCH_DEBUG": "1"}
-    root = Path(__file__).resolve().parents[2]
-    for command in (["run", "c.yaml", "--run-dir", "run"], ["report", "run"], ["settle", "run"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "local_bench", *command],
-            env=env | {"PYTHONPATH": str(root)},
-            cwd=tmp_path,
-            capture_output=True,
-            timeout=300,
-            check=False,
-        )
-        assert KEY.encode() not in done.stdout + done.stderr
-    found = [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    env |= {"LOCAL_BENCH_CACHE": str(tmp_path / "cache"), "LOCAL_BENCH_DEBUG": "1"}
+    env |= {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    commands = [sys.executable, "-c", ALL, "run c.yaml --run-dir run", "report run", "settle run"]
+    done = subprocess.run(commands, env=env, cwd=tmp_path, capture_output=True, timeout=300, check=False)
+    assert KEY.encode() not in done.stdout + done.stderr
     assert (tmp_path / "run/ledger.sqlite").exists()
-    assert not found
+    assert b"$" in done.stdout  # of the settlement
 
+    def files_with_the_key():
+        return [path.name for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
-def test_a_planted_secret_is_found(tmp_path):
-    (tmp_path / "log").write_text(f"Authorization: Bearer {KEY}")
-    assert [path for path in tmp_path.rglob("*") if KEY.encode() in path.read_bytes()]
+    assert not files_with_the_key()
+    (tmp_path / "run/log").write_text(f"Authorization: Bearer {KEY}")
+    assert files_with_the_key() == ["log"]
 
 
 def test_a_key_is_removed_in_every_encoding(monkeypatch):
@@ -81,40 +78,32 @@ def test_a_key_is_removed_in_every_encoding(monkeypatch):
     assert KEY not in f"{server} {server!r} {vars(server)}"
 
 
-@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "HOME", "PATH", "HF_TOKEN", "LOCAL_BENCH_", "vllm_api_key"])
-def test_a_config_reads_no_other_variable(name, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def judged_by(tmp_path, monkeypatch, capsys):
+    """Plans a config with these settings of the judge, which is refused; what is printed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(name, KEY)
     base()
-    write(
-        "c.yaml",
-        CONFIG | {"judge": {"card": "tiny-qwen3-vl", "base_url": "http://127.0.0.1:9/v1", "api_key_env": name}},
-    )
-    assert main(["plan", "c.yaml"]) == 2
-    assert KEY not in "".join(capsys.readouterr())
+
+    def plan(**judge):
+        write("c.yaml", CONFIG | {"judge": {"card": "tiny-qwen3-vl", "base_url": "http://127.0.0.1:9/v1"} | judge})
+        assert main(["plan", "c.yaml"]) == 2
+        return "".join(capsys.readouterr())
+
+    return plan
+
+
+@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "HOME", "PATH", "HF_TOKEN", "LOCAL_BENCH_", "vllm_api_key"])
+def test_a_config_reads_no_other_variable(name, judged_by, monkeypatch):
+    monkeypatch.setenv(name, KEY)
+    assert KEY not in judged_by(api_key_env=name)
 
 
 @pytest.mark.parametrize(
     "url", [f"http://{USER}:{KEY}@h/v1", f"http://h/v1?key={KEY}", f"http://{USER}@h", f"http://h\n{KEY}"]
 )
-def test_a_url_with_a_secret_is_refused_and_not_printed(url, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    base()
-    write("c.yaml", CONFIG | {"judge": {"card": "tiny-qwen3-vl", "base_url": url}})
-    for argv in (["plan", "c.yaml"], ["plan", "run.yaml", "--set", f"judge.base_url={url}"]):
-        assert main(argv) == 2
-        printed = "".join(capsys.readouterr())
-        assert KEY not in printed
-        assert USER not in printed
-
-
-def test_a_run_directory_of_others_sends_nothing(tmp_path, monkeypatch, server, capsys):
-    """The address and the key's name in a run directory are not taken from it."""
-    monkeypatch.chdir(tmp_path)
-    base()
-    judge = {"card": "tiny-qwen3-vl", "base_url": server, "api_key_env": "LOCAL_BENCH_PLANTED"}
-    write("c.yaml", CONFIG | {"judge": judge, "suite": {"name": "servimage", "path": "tasks.jsonl"}})
-    assert main(["generate", "c.yaml", "--run-dir", "run"]) == 0
-    capsys.readouterr()
-    assert main(["judge", "run"]) == 2
-    assert "must not decide where images and keys are sent" in capsys.readouterr().err
+def test_a_url_with_a_secret_is_refused_and_not_printed(url, judged_by, capsys):
+    printed = judged_by(base_url=url)
+    assert main(["plan", "run.yaml", "--set", f"judge.base_url={url}"]) == 2
+    printed += "".join(capsys.readouterr())
+    assert KEY not in printed
+    assert USER not in printed

@@ -44,12 +44,10 @@ def kill_self() -> None:
 def kill_server() -> None:
     """Sends SIGKILL to every process of the judge that this process started."""
     names = "local_bench.judges.vlm.(api_server|engine)"
-    found = subprocess.run(["pgrep", "-f", names], capture_output=True, text=True, check=False)
-    own = [
-        pid for pid in map(int, found.stdout.split()) if _is_descendant(pid)
-    ]  # before the first kill reparents children
-    assert len(own) == 2, own  # the supervising process and the server
-    for pid in own:
+    listed = subprocess.run(["pgrep", "-f", names], capture_output=True, text=True, check=False).stdout
+    started = [pid for pid in map(int, listed.split()) if _is_descendant(pid)]  # before a kill reparents children
+    assert len(started) == 2, started  # the supervising process and the server
+    for pid in started:
         os.kill(pid, signal.SIGKILL)
 
 

@@ -53,16 +53,6 @@ def _add_a_comment(run: Path) -> None:
     Image.open(path).save(path, pnginfo=text)
 
 
-def _flip_a_byte(path_of: Callable[[Path], Path], at: float = 0.5) -> Mutation:
-    def apply(run: Path) -> None:
-        path = path_of(run)
-        data = bytearray(path.read_bytes())
-        data[int(len(data) * at)] ^= 0x40
-        path.write_bytes(data)
-
-    return apply
-
-
 def _replace(name: str, old: str, new: str) -> Mutation:
     def apply(run: Path) -> None:
         path = run / name
@@ -79,25 +69,45 @@ def _truncate_the_ledger(run: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def _one_score(kind: str) -> str:
-    """A condition on the first score of a kind that has a value; `scores` and `decisions` may have no row ids."""
+def _first(table: str, change: str = "", where: str = "TRUE", key: str = "rowid") -> Mutation:
+    """Change the first row of a table, or delete it; `decisions` may have no row ids."""
+    does = f"UPDATE {table} SET {change}" if change else f"DELETE FROM {table}"
+    return _sql(f"{does} WHERE {key} = (SELECT min({key}) FROM {table} WHERE {where})")
+
+
+def _decision(change: str = "", where: str = "TRUE") -> Mutation:
+    return _first("decisions", change, where, "work_id")
+
+
+def _score(kind: str, change: str = "") -> Mutation:
+    """The same of the first score of a kind that has a value."""
     first = f"SELECT work_id, name FROM scores WHERE kind = '{kind}' AND value IS NOT NULL ORDER BY work_id, name"
-    return f"(work_id, name) = ({first} LIMIT 1)"
+    does = f"UPDATE scores SET {change}" if change else "DELETE FROM scores"
+    return _sql(f"{does} WHERE (work_id, name) = ({first} LIMIT 1)")
 
 
-ONE = "(SELECT min(rowid) FROM {0})"
+def _edit(change: Callable[[bytes], bytes]) -> Mutation:
+    def apply(run: Path) -> None:
+        path = _images(run)[0]
+        path.write_bytes(change(path.read_bytes()))
+
+    return apply
+
+
+_DONE = "SELECT {} FROM candidates WHERE state = 'done' ORDER BY work_id {} LIMIT 1"
+_ANOTHER_IMAGE = f"""UPDATE candidates SET pixels_sha256 = ({_DONE.format("pixels_sha256", "DESC")})
+                     WHERE work_id = ({_DONE.format("work_id", "")})"""
+_ANOTHER_IDENTITY = """UPDATE candidates SET identity = '0' || substr(identity, 2)
+                       WHERE identity IS NOT NULL AND identity NOT LIKE '0%'"""
 MUTATIONS: dict[str, tuple[Mutation, str]] = {
     # files
     "flip a pixel": (_flip_a_pixel, r"images/.*altered"),
     "swap two images": (_swap_two_images, r"images/.*altered"),
     "remove an image": (lambda run: _images(run)[0].unlink(), r"images/.*missing"),
-    "empty an image": (lambda run: _images(run)[0].write_bytes(b""), r"images/.*damaged"),
-    "cut an image": (lambda run: _images(run)[0].write_bytes(_images(run)[0].read_bytes()[:-20]), r"images/"),
-    "flip a byte of an image": (_flip_a_byte(lambda run: _images(run)[1]), r"images/"),
-    "append to an image": (
-        lambda run: _images(run)[0].write_bytes(_images(run)[0].read_bytes() + b"x"),
-        r"images/.*data after its end",
-    ),
+    "empty an image": (_edit(lambda data: b""), r"images/.*damaged"),
+    "cut an image": (_edit(lambda data: data[:-20]), r"images/"),
+    "flip a byte of an image": (_edit(lambda data: data[:99] + bytes([data[99] ^ 64]) + data[100:]), r"images/"),
+    "append to an image": (_edit(lambda data: data + b"x"), r"images/.*data after its end"),
     "add a comment to an image": (_add_a_comment, r"images/.*chunk 'tEXt'"),
     "add an image": (
         lambda run: shutil.copy(_images(run)[0], run / "images/extra.png"),
@@ -114,125 +124,49 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "remove provenance": (lambda run: (run / "provenance.json").unlink(), r"provenance.json"),
     "truncate the ledger": (_truncate_the_ledger, r"ledger.sqlite"),
     # tasks
-    "change a price": (
-        _sql(f"UPDATE tasks SET price_micro_usd = price_micro_usd + 1 WHERE rowid = {ONE.format('tasks')}"),
-        r"task .*price",
-    ),
-    "change a category": (
-        _sql(f"UPDATE tasks SET category = category || 's' WHERE rowid = {ONE.format('tasks')}"),
-        r"task .*category",
-    ),
-    "change a brief": (
-        _sql(f"""UPDATE tasks SET content = replace(content, '"brief":"', '"brief":"x') WHERE rowid =
-                 {ONE.format("tasks")}"""),
-        r"task ",
-    ),
-    "remove a task": (_sql(f"DELETE FROM tasks WHERE rowid = {ONE.format('tasks')}"), r"task"),
+    "change a price": (_first("tasks", "price_micro_usd = price_micro_usd + 1"), r"task .*price"),
+    "change a category": (_first("tasks", "category = category || 's'"), r"task .*category"),
+    "change a brief": (_first("tasks", """content = replace(content, '"brief":"', '"brief":"x')"""), r"task "),
+    "remove a task": (_first("tasks"), r"task"),
     # candidates
-    "change a prompt": (
-        _sql(f"UPDATE candidates SET prompt = prompt || '.' WHERE rowid = {ONE.format('candidates')}"),
-        r"image .*prompt",
-    ),
-    "change a seed": (
-        _sql(f"UPDATE candidates SET seed = seed + 1 WHERE rowid = {ONE.format('candidates')}"),
-        r"image .*seed",
-    ),
+    "change a prompt": (_first("candidates", "prompt = prompt || '.'"), r"image .*prompt"),
+    "change a seed": (_first("candidates", "seed = seed + 1"), r"image .*seed"),
     "change the work": (
-        _sql(f"""UPDATE candidates SET work = replace(work, '"attempt":1', '"attempt":2') WHERE rowid =
-                 {ONE.format("candidates")}"""),
+        _first("candidates", """work = replace(work, '"attempt":1', '"attempt":2')"""),
         r"image .*work_id",
     ),
-    "change a batch size": (
-        _sql(
-            "UPDATE candidates SET batch_size = batch_size + 1 WHERE rowid = (SELECT min(rowid) FROM candidates "
-            "WHERE state = 'done')"
-        ),
-        r"image .*identity",
-    ),
-    "change an identity": (
-        _sql(
-            "UPDATE candidates SET identity = '0' || substr(identity, 2) WHERE identity IS NOT NULL AND "
-            "identity NOT LIKE '0%'"
-        ),
-        r"image .*identity",
-    ),
-    "change a model": (
-        _sql(f"UPDATE candidates SET model = 'other' WHERE rowid = {ONE.format('candidates')}"),
-        r"image .*model",
-    ),
-    "give an image another candidate": (
-        _sql(
-            "UPDATE candidates SET pixels_sha256 = (SELECT pixels_sha256 FROM candidates WHERE state = 'done' "
-            "ORDER BY work_id DESC LIMIT 1) WHERE work_id = (SELECT work_id FROM candidates WHERE state = 'done' "
-            "ORDER BY work_id LIMIT 1)"
-        ),
-        r"images/|verdict|candidates",
-    ),
-    "remove a candidate": (
-        _sql(f"DELETE FROM candidates WHERE rowid = {ONE.format('candidates')}"),
-        r"candidates|ledger|image",
-    ),
+    "change a batch size": (_first("candidates", "batch_size = batch_size + 1", "state = 'done'"), r"image .*identity"),
+    "change an identity": (_sql(_ANOTHER_IDENTITY), r"image .*identity"),
+    "change a model": (_first("candidates", "model = 'other'"), r"image .*model"),
+    "give an image another candidate": (_sql(_ANOTHER_IMAGE), r"images/|verdict|candidates"),
+    "remove a candidate": (_first("candidates"), r"candidates|ledger|image"),
     # verdicts
     "change a verdict": (
-        _sql("""UPDATE verdicts SET answer = replace(answer, ':1', ':0') WHERE rowid = (SELECT min(rowid) FROM verdicts
-                WHERE answer LIKE '%:1%' AND rubric = 'brf')"""),
+        _first("verdicts", "answer = replace(answer, ':1', ':0')", "answer LIKE '%:1%' AND rubric = 'brf'"),
         r"(brf|verdicts|score)",
     ),
     "change an answer to none that is allowed": (
-        _sql(f"""UPDATE verdicts SET answer = '{{"met": 7}}' WHERE rowid = {ONE.format("verdicts")}"""),
+        _first("verdicts", """answer = '{"met": 7}'"""),
         r"verdict .*not allow",
     ),
-    "change a question id": (
-        _sql(f"UPDATE verdicts SET question_id = 'x' || question_id WHERE rowid = {ONE.format('verdicts')}"),
-        r"verdict .*question id",
-    ),
-    "change a rubric digest": (
-        _sql(f"UPDATE verdicts SET rubric_sha256 = 'x' WHERE rowid = {ONE.format('verdicts')}"),
-        r"verdict .*version of its rubric",
-    ),
-    "change a raw answer": (
-        _sql(f"UPDATE verdicts SET raw = raw || ' ' WHERE rowid = {ONE.format('verdicts')}"),
-        r"verdicts of task",
-    ),
-    "move a verdict to another point": (
-        _sql("UPDATE verdicts SET point = 99 WHERE rowid = (SELECT min(rowid) FROM verdicts WHERE rubric = 'brf')"),
-        r"verdict brf/99",
-    ),
-    "remove a verdict": (_sql(f"DELETE FROM verdicts WHERE rowid = {ONE.format('verdicts')}"), r"verdicts|score"),
+    "change a question id": (_first("verdicts", "question_id = 'x' || question_id"), r"verdict .*question id"),
+    "change a rubric digest": (_first("verdicts", "rubric_sha256 = 'x'"), r"verdict .*version of its rubric"),
+    "change a raw answer": (_first("verdicts", "raw = raw || ' '"), r"verdicts of task"),
+    "move a verdict to another point": (_first("verdicts", "point = 99", "rubric = 'brf'"), r"verdict brf/99"),
+    "remove a verdict": (_first("verdicts"), r"verdicts|score"),
     # scores and decisions
-    "change a score": (
-        _sql(f"UPDATE scores SET value = value + 0.25 WHERE {_one_score('judge')}"),
-        r"does not follow from the verdicts",
-    ),
-    "change a metric score": (
-        _sql(f"UPDATE scores SET value = value * 1.001 WHERE {_one_score('metric')}"),
-        r"scores of task",
-    ),
-    "rename a metric": (_sql(f"UPDATE scores SET name = 'better' WHERE {_one_score('metric')}"), r"better"),
-    "remove a score": (_sql(f"DELETE FROM scores WHERE {_one_score('judge')}"), r"is missing"),
-    "change a decision": (
-        _sql(
-            "UPDATE decisions SET accepted = 1 - accepted WHERE work_id = (SELECT min(work_id) FROM decisions WHERE "
-            "accepted IS NOT NULL)"
-        ),
-        r"decision",
-    ),
-    "change a decision's price": (
-        _sql("UPDATE decisions SET price_micro_usd = 0 WHERE work_id = (SELECT min(work_id) FROM decisions)"),
-        r"decision",
-    ),
-    "remove a decision": (
-        _sql("DELETE FROM decisions WHERE work_id = (SELECT min(work_id) FROM decisions)"),
-        r"decision",
-    ),
+    "change a score": (_score("judge", "value = value + 0.25"), r"does not follow from the verdicts"),
+    "change a metric score": (_score("metric", "value = value * 1.001"), r"scores of task"),
+    "rename a metric": (_score("metric", "name = 'better'"), r"better"),
+    "remove a score": (_score("judge"), r"is missing"),
+    "change a decision": (_decision("accepted = 1 - accepted", "accepted IS NOT NULL"), r"decision"),
+    "change a decision's price": (_decision("price_micro_usd = 0"), r"decision"),
+    "remove a decision": (_decision(), r"decision"),
     "remove all decisions": (_sql("DELETE FROM decisions"), r"decisions"),
     # time and meta
-    "change a meter row": (
-        _sql(f"UPDATE meter SET t1_ns = t1_ns + 1 WHERE rowid = {ONE.format('meter')}"),
-        r"session .*(gaps|sum)",
-    ),
-    "change a phase": (_sql(f"UPDATE meter SET phase = 'idle' WHERE rowid = {ONE.format('meter')}"), r"meter"),
-    "remove a meter row": (_sql(f"DELETE FROM meter WHERE rowid = {ONE.format('meter')}"), r"session"),
+    "change a meter row": (_first("meter", "t1_ns = t1_ns + 1"), r"session .*(gaps|sum)"),
+    "change a phase": (_first("meter", "phase = 'idle'"), r"meter"),
+    "remove a meter row": (_first("meter"), r"session"),
     "change the energy": (_sql("UPDATE meter SET energy_mj = coalesce(energy_mj, 0) + 1"), r"meter"),
     "change the held time": (_sql("UPDATE sessions SET held_ns = held_ns / 2"), r"session .*held time"),
     "change the device": (_sql("UPDATE sessions SET device = 'NVIDIA H100'"), r"session"),
@@ -246,7 +180,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     ),
     "clear the record": (_sql("UPDATE meta SET value = '0' WHERE key = 'recorded'"), r"no record"),
     "remove the record": (_sql("DELETE FROM contents"), r"was added"),
-}
+}  # fmt: skip
 """What is changed -> (how, a pattern that a finding must match)."""
 
 
@@ -259,7 +193,7 @@ def findings_of(run: Path) -> list[Finding]:
         return [Finding("database", "ledger.sqlite", str(e))]
 
 
-def found(name: str, run: Path, scratch: Path) -> tuple[bool, list[Finding]]:
+def reported(name: str, run: Path, scratch: Path) -> tuple[bool, list[Finding]]:
     """Whether the mutation `name` of a copy of `run` is found and named, and all findings."""
     mutate, pattern = MUTATIONS[name]
     copy = scratch / re.sub(r"\W+", "-", name)

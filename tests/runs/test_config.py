@@ -3,7 +3,6 @@ import socket
 import pytest
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.paths import configs_dir
 from local_bench.runs.config import dump_config, load_config, load_config_to_judge
 
 GOOD = "name: x\nmodels:\n  - {card: tiny-flux}\n"
@@ -20,17 +19,12 @@ def load(tmp_path, text, *settings):
     [
         (GOOD + "sead: 1\n", "line 4: there is no key 'sead'; did you mean 'seed'?"),
         (GOOD + "judge:\n  in_fligth: 3\n", "line 5: there is no key 'judge.in_fligth'; did you mean 'in_flight'?"),
-        (
-            "name: x\nmodels:\n  - {card: a, hight: 3}\n",
-            "line 3: there is no key 'models.0.hight'; did you mean 'height'?",
-        ),
         ("name: x\nmodels:\n  - {card: a, height: 100}\n", "multiple of 16, not 100"),
         ("name: ../x\nmodels:\n  - {card: a}\n", "line 1: name: use letters"),
         ("name: x\nmodels: []\n", "line 2: models"),
         ("name: x\nmodels:\n  - {card: a}\n  - {card: a}\n", "two models are called 'a'"),
         (GOOD + "acceptance: {brf: .nan}\n", "acceptance.brf"),
-        (GOOD + "settlement: {usd_per_hour: '-1'}\n", "settlement.usd_per_hour: must be an amount"),
-        (GOOD + "settlement: {usd_per_hour: much}\n", "settlement.usd_per_hour: must be an amount"),
+        (GOOD + "panel: [{card: tiny-qwen3-vl}]\n", "a panel is added to a judge"),
     ],
 )
 def test_an_error_names_its_line_and_the_nearest_valid_key(tmp_path, text, message):
@@ -62,10 +56,8 @@ def test_all_unknown_and_missing_models_are_listed(cli, tmp_path):
     (tmp_path / "x.yaml").write_text("name: x\nmetrics: []\n" + models)
     ended = cli("run", "x.yaml")
     assert ended.returncode == 2
-    lines = ended.stderr.splitlines()
-    assert [
-        next(n for n in ("tiny-flus", "flux1-dev", "sd35-large", "qwen3-vl-8b") if n in line) for line in lines
-    ] == ["tiny-flus", "flux1-dev", "sd35-large", "qwen3-vl-8b"]
+    names = ["tiny-flus", "flux1-dev", "sd35-large", "qwen3-vl-8b"]
+    assert [next(name for name in names if name in line) for line in ended.stderr.splitlines()] == names
     assert not (tmp_path / "runs").exists()
 
 
@@ -87,8 +79,6 @@ def test_nobody_judges_by_default(cli, tmp_path):
     assert planned.returncode == 0
     assert "judge: name the judge" in planned.stderr
     assert "judge: none" in planned.stdout
-    with pytest.raises(ConfigError, match="a panel is added to a judge"):
-        load(tmp_path, GOOD + "panel: [{card: tiny-qwen3-vl}]\n")
 
 
 @pytest.mark.parametrize(
@@ -108,35 +98,25 @@ def test_a_written_config_is_complete_portable_and_loads_equal(tmp_path):
     assert dump_config(load_config(tmp_path / "again.yaml")) == text
 
 
-@pytest.mark.parametrize("path", sorted((configs_dir() / "runs").glob("*.yaml")), ids=lambda p: p.stem)
-def test_every_shipped_config_loads_and_has_the_name_of_its_file(path):
-    from local_bench.models.cards import card
-
-    config = load_config(path)
-    assert config.name == path.stem
-    assert all(card(model.card, "generator") for model in config.models)
-    assert card(config.judge.card, "judge")
+ADDRESS = "base_url must be a URL like"
 
 
 @pytest.mark.parametrize(
-    ("judge", "message"),
+    ("key", "judge", "message"),
     [
-        ("{api_key_env: AWS_SECRET_ACCESS_KEY}", "api_key_env must be VLLM_API_KEY"),
-        *(
-            (f"{{api_key_env: {name}}}", "api_key_env must be VLLM_API_KEY")
-            for name in ("local_bench_x", "HOME", "PATH", "HF_TOKEN", "LOCAL_BENCH_", "vllm_api_key")
-        ),
-        ("{base_url: 'http://user:hunter2@host/v1'}", "base_url must not contain a user name or password"),
-        ("{base_url: 'http://hunter2@host/v1'}", "base_url must not contain a user name or password"),
-        ("{base_url: 'file:///etc/passwd'}", "base_url must be a URL like"),
-        ("{base_url: judge}", "base_url must be a URL like"),
-        ("{base_url: 'http://host:port/v1'}", "base_url must be a URL like"),
-        ("{base_url: 'http://host/v1?key=hunter2'}", "base_url must be a URL like"),
-        ("{extra_args: [--host, 0.0.0.0]}", "'--host' is not among the arguments of vLLM that a config may add"),
+        ("judge: {}", "{api_key_env: HOME}", "api_key_env must be VLLM_API_KEY"),
+        ("panel: [{}]", "{api_key_env: HOME}", "api_key_env must be VLLM_API_KEY"),
+        ("judge: {}", "{base_url: 'http://user:hunter2@host/v1'}", "base_url must not contain a user name or password"),
+        ("panel: [{}]", "{base_url: 'http://hunter2@host/v1'}", "base_url must not contain a user name or password"),
+        ("judge: {}", "{base_url: 'file:///etc/passwd'}", ADDRESS),
+        ("judge: {}", "{base_url: judge}", ADDRESS),
+        ("judge: {}", "{base_url: 'http://host:port/v1'}", ADDRESS),
+        ("panel: [{}]", "{base_url: 'http://host/v1?key=hunter2'}", ADDRESS),
+        ("judge: {}", "{extra_args: [--host, 0.0.0.0]}", "'--host' is not among the arguments of vLLM that a config"),
     ],
 )
-@pytest.mark.parametrize("key", ["judge: {}", "panel: [{}]"])
-def test_keys_are_sent_to_configured_servers_only(tmp_path, judge, message, key):
+def test_keys_are_sent_to_configured_servers_only(tmp_path, key, judge, message):
+    """tests/hostile/test_secrets.py has other names of keys."""
     text = GOOD + key.replace("{}", judge.replace("{", "{card: tiny-qwen3-vl, name: other, seed: 1, ")) + "\n"
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
@@ -144,22 +124,17 @@ def test_keys_are_sent_to_configured_servers_only(tmp_path, judge, message, key)
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["VLLM_API_KEY", "OPENAI_API_KEY", "LOCAL_BENCH_KEY"])
-def test_keys_are_read_from_three_kinds_of_variables(tmp_path, name):
-    config = load(
-        tmp_path, GOOD + f"judge: {{card: tiny-qwen3-vl, base_url: 'https://[::1]:8000/v1', api_key_env: {name}}}\n"
-    )
-    assert config.judge.api_key_env == name
+def test_keys_are_read_from_three_kinds_of_variables(tmp_path):
+    for name in ("VLLM_API_KEY", "OPENAI_API_KEY", "LOCAL_BENCH_KEY"):
+        judge = f"{{card: tiny-qwen3-vl, base_url: 'https://[::1]:8000/v1', api_key_env: {name}}}"
+        assert load(tmp_path, f"{GOOD}judge: {judge}\n").judge.api_key_env == name
 
 
 def test_a_run_directory_does_not_determine_where_images_and_keys_are_sent(tmp_path):
     path = tmp_path / "run.yaml"
     url = "http://127.0.0.1:9/v1"
-    path.write_text(
-        GOOD
-        + f"judge: {{card: tiny-qwen3-vl, base_url: '{url}', api_key_env: OPENAI_API_KEY}}\n"
-        + f"panel: [{{card: tiny-qwen3-vl, name: second, seed: 1, base_url: '{url}', api_key_env: OPENAI_API_KEY}}]\n"
-    )
+    judge = f"card: tiny-qwen3-vl, base_url: '{url}', api_key_env: OPENAI_API_KEY"
+    path.write_text(f"{GOOD}judge: {{{judge}}}\npanel: [{{{judge}, name: second, seed: 1}}]\n")
     assert load_config(path).judge.api_key_env == "OPENAI_API_KEY"  # a config given by the user is trusted
     with pytest.raises(ConfigError, match=rf"add `--set judge\.base_url={url}`"):
         load_config_to_judge(path)
@@ -175,8 +150,7 @@ def test_a_run_directory_does_not_determine_where_images_and_keys_are_sent(tmp_p
     assert {judge.api_key_env for judge in trusted.judges} == {"VLLM_API_KEY"}
 
 
-@pytest.mark.parametrize("target", ["", "run.yaml"])
-def test_judging_an_untrusted_run_contacts_no_server(cli, tmp_path, target):
+def test_judging_an_untrusted_run_contacts_no_server(cli, tmp_path):
     """The complete command, with a listening socket at the URL of its run.yaml."""
     run = tmp_path / "theirs"
     run.mkdir()
@@ -190,32 +164,25 @@ def test_judging_an_untrusted_run_contacts_no_server(cli, tmp_path, target):
             GOOD + f"judge: {{card: tiny-qwen3-vl, base_url: '{url}', api_key_env: OPENAI_API_KEY}}\n"
         )
         before = {path: path.read_bytes() for path in run.iterdir()}
-        ended = cli("judge", run / target, OPENAI_API_KEY="hunter2")
+        for target in (run, run / "run.yaml"):
+            ended = cli("judge", target, OPENAI_API_KEY="hunter2")
+            assert ended.returncode == 2
+            assert "must not decide where images and keys are sent" in ended.stderr
+            assert f"--set judge.base_url={url}" in ended.stderr
         with pytest.raises(BlockingIOError):
             listener.accept()
-    assert ended.returncode == 2
-    assert f"--set judge.base_url={url}" in ended.stderr
     assert {path: path.read_bytes() for path in run.iterdir()} == before
 
 
-def with_panel(tmp_path, twin):
-    return load(
-        tmp_path, GOOD + f"judge: {{card: tiny-qwen3-vl}}\npanel: [{{card: tiny-qwen3-vl, name: twin, {twin}}}]\n"
-    )
+OTHERS = ("rubrics: paper", "hype_usable: true", "source_max_pixels: 4096", "chat_template_kwargs: {a: true}")
+OTHERS += ("served_model: other", "base_url: 'http://mine/v1'", "protocol: logit", "max_pixels: 2048", "seed: 1")
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *("rubrics: paper", "hype_usable: true", "source_max_pixels: 4096", "chat_template_kwargs: {a: true}"),
-        *("served_model: other", "base_url: 'http://mine/v1'", "protocol: logit", "max_pixels: 2048", "seed: 1"),
-    ],
-)
-def test_one_model_with_other_settings_is_another_judge(tmp_path, setting):
-    assert with_panel(tmp_path, setting).judges[1].label == "twin"
-
-
-@pytest.mark.parametrize("setting", ["in_flight: 3", "transport: local", "canaries: false", "max_restarts: 1"])
-def test_one_judge_under_two_names_is_refused(tmp_path, setting):
-    with pytest.raises(ConfigError, match="'tiny-qwen3-vl' and 'twin' are the same judge under two names"):
-        with_panel(tmp_path, setting)
+@pytest.mark.parametrize("setting", [*OTHERS, "in_flight: 3", "transport: local", "canaries: false", "max_restarts: 1"])
+def test_one_model_is_another_judge_only_with_settings_that_change_answers(tmp_path, setting):
+    panel = f"judge: {{card: tiny-qwen3-vl}}\npanel: [{{card: tiny-qwen3-vl, name: twin, {setting}}}]\n"
+    if setting in OTHERS:
+        assert load(tmp_path, GOOD + panel).judges[1].label == "twin"
+    else:
+        with pytest.raises(ConfigError, match="'tiny-qwen3-vl' and 'twin' are the same judge under two names"):
+            load(tmp_path, GOOD + panel)

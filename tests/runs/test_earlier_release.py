@@ -40,13 +40,7 @@ UPDATE meta SET value = '2' WHERE key = 'version';
 
 @pytest.fixture
 def run_dir(tmp_path):
-    shutil.copytree(EARLIER_RUN, tmp_path / "earlier")
-    return tmp_path / "earlier"
-
-
-def test_the_digests_of_an_earlier_release_are_unchanged(run_dir):
-    with RunDir.open(run_dir) as run:
-        assert digests(run) == DIGESTS
+    return shutil.copytree(EARLIER_RUN, tmp_path / "earlier")
 
 
 def test_a_run_of_an_earlier_release_continues(run_dir, cli):
@@ -57,8 +51,8 @@ def test_a_run_of_an_earlier_release_continues(run_dir, cli):
     assert ended.returncode == 0, ended.stderr
     with RunDir.open(run_dir) as run:
         assert digests(run) == DIGESTS
-    models = json.loads(ended.stdout)["models"]
-    assert {name: of["revenue_usd"] for name, of in models.items()} == {"mini-kontext": 60.5, "mini-flux-early": 19.0}
+    revenues = {name: model["revenue_usd"] for name, model in json.loads(ended.stdout)["models"].items()}
+    assert revenues == {"mini-kontext": 60.5, "mini-flux-early": 19.0}
 
 
 def test_version_2_is_migrated(run_dir):

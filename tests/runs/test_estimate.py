@@ -5,7 +5,6 @@ import json
 import pytest
 
 from local_bench.cli.main import main
-from local_bench.core.errors import ConfigError
 from local_bench.core.yamlfile import check
 from local_bench.runs.config import RunConfig
 from local_bench.runs.estimate import estimate
@@ -15,14 +14,15 @@ from tests.suites.benchmarks import layouts
 KLEIN = {"card": "flux2-klein-4b", "load": "random"}
 
 
-def planned(*models, gpu=None, **sections):
-    config = check({"name": "t", "suite": {"name": "studio"}, "models": list(models)} | sections, RunConfig, "here")
-    return estimate(config, make_plan(config), gpu)
+def planned(model, gpu=None, **sections):
+    """The plan of the studio's orders, and its model."""
+    config = check({"name": "t", "suite": {"name": "studio"}, "models": [model]} | sections, RunConfig, "here")
+    plan = estimate(config, make_plan(config), gpu)
+    return plan, plan["models"][0]
 
 
 def test_figures_are_consistent():
-    plan = planned(KLEIN, gpu="h100")
-    (m,) = plan["models"]
+    plan, m = planned(KLEIN, gpu="h100")
     assert (plan["gpu"], plan["capacity_gb"]) == ("h100", 85)
     assert (m["n_images"], m["n_batches"], m["batch_size"], m["load"]) == (20, 20, 1, "random")
     assert m["pflop_per_image"] == pytest.approx(0.154, rel=0.01)
@@ -41,51 +41,42 @@ def test_figures_are_consistent():
 
 def test_a_slower_gpu_takes_longer_and_compiling_takes_less_time():
     def seconds(gpu, **engine):
-        return planned(KLEIN, gpu=gpu, engine=engine)["models"][0]["planned_s_per_image"]
+        return planned(KLEIN, gpu, engine=engine)[1]["planned_s_per_image"]
 
     assert seconds("a6000") > seconds("a100-80") > seconds("h200")
     assert seconds("h200", compile=False) > seconds("h200", compile=True) == seconds("h200")
 
 
 def test_streamed_weights_take_transfer_time():
-    resident = planned(KLEIN, gpu="a100-80")["models"][0]
-    offloaded = planned(KLEIN, gpu="a100-80", engine={"offload": "always"})["models"][0]
-    assert resident["offload"] == []
-    assert offloaded["offload"] == ["encode", "denoise"]
+    _, resident = planned(KLEIN, "a100-80")
+    _, offloaded = planned(KLEIN, "a100-80", engine={"offload": "always"})
+    assert (resident["offload"], offloaded["offload"]) == ([], ["encode", "denoise"])
     assert offloaded["planned_s_per_image"] >= 4 * 7.75 / 25 > resident["planned_s_per_image"]
     assert offloaded["vram_gb"] < resident["vram_gb"]
 
 
 def test_without_a_known_gpu_no_hours_are_estimated():
-    plan = planned({"card": "tiny-flux", "attempts": 2}, engine={"device": "cpu"})
-    (m,) = plan["models"]
+    plan, m = planned({"card": "tiny-flux", "attempts": 2}, engine={"device": "cpu"})
     assert (plan["device"], plan["gpu"]) == ("cpu", None)
     assert (m["n_images"], m["batch_size"], m["n_batches"]) == (40, 4, 10)
-    for name in ("gpu_hours", "cost_usd", "wh", "floor_s_per_image", "planned_s_per_image"):
-        assert m[name] is None
+    unknown = ("gpu_hours", "cost_usd", "wh", "floor_s_per_image", "planned_s_per_image")
+    assert {m[name] for name in unknown} == {None}
     assert m["vram_gb"] > 0
     assert "its speed is unknown" in plan["basis"]
 
 
 def test_prompts_of_different_lengths_are_in_different_batches():
-    (m,) = planned({"card": "tiny-qwen-image", "attempts": 2}, engine={"device": "cpu"})["models"]
+    _, m = planned({"card": "tiny-qwen-image", "attempts": 2}, engine={"device": "cpu"})
     assert (m["n_images"], m["batch_size"], m["n_batches"]) == (40, 2, 20)
 
 
 def test_the_gpu_of_the_price_is_used_for_the_plan():
-    plan = planned(KLEIN, settlement={"gpu": "rtx4090"})
-    assert plan["gpu"] == "rtx4090"
-    assert planned(KLEIN, settlement={"gpu": "rtx4090"}, gpu="h100")["gpu"] == "h100"
-
-
-def test_an_unknown_gpu_is_an_error():
-    with pytest.raises(ConfigError, match="did you mean 'h"):
-        planned({"card": "tiny-flux"}, gpu="h300")
+    for gpu, expected in ((None, "rtx4090"), ("h100", "h100")):
+        assert planned(KLEIN, gpu, settlement={"gpu": "rtx4090"})[0]["gpu"] == expected
 
 
 def test_a_model_that_does_not_fit_is_reported_and_the_rest_is_estimated(tmp_path, capsys):
-    big = {**KLEIN, "height": 4096, "width": 4096}
-    (tmp_path / "c.yaml").write_text(json.dumps({"name": "c", "models": [big]}))
+    (tmp_path / "c.yaml").write_text(json.dumps({"name": "c", "models": [KLEIN | {"height": 4096, "width": 4096}]}))
     arguments = ["plan", str(tmp_path / "c.yaml"), "--gpu"]
     assert main([*arguments, "4090", "--json"]) == 0
     (m,) = json.loads(capsys.readouterr().out)["models"]
@@ -95,23 +86,18 @@ def test_a_model_that_does_not_fit_is_reported_and_the_rest_is_estimated(tmp_pat
     assert "flux2-klein-4b: refused: to decode it needs" in capsys.readouterr().out
     assert main([*arguments, "h300"]) == 2
     out, err = capsys.readouterr()
-    assert "did you mean 'h" in err
-    assert not out
+    assert (out, "did you mean 'h" in err) == ("", True)
 
 
 def test_imported_images_take_no_gpu(tmp_path):
-    from PIL import Image
-
-    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
     (tmp_path / "m.jsonl").write_text("")
-    made = {"card": "imported", "name": "theirs", "imported": {"images": str(tmp_path / "m.jsonl")}}
-    (m,) = planned(made, gpu="h100")["models"]
+    _, m = planned({"card": "imported", "name": "theirs", "imported": {"images": str(tmp_path / "m.jsonl")}}, "h100")
     assert (m["load"], m["n_images"], m["cost_usd"]) == ("imported", 0, 0.0)
 
 
 def test_questions_are_counted_for_the_images_that_are_planned(tmp_path):
-    suite = {"name": "idea-bench", "path": str(layouts.idea(tmp_path))}
-    model = {"card": "tiny-flux", "attempts": 2}
-    plan = planned(model, suite=suite, judge={"card": "tiny-qwen3-vl"}, engine={"device": "cpu"})
-    assert plan["models"][0]["n_images"] == 2  # one of three cases is text to one image
+    sections = {"suite": {"name": "idea-bench", "path": str(layouts.idea(tmp_path))}}
+    sections |= {"judge": {"card": "tiny-qwen3-vl"}, "engine": {"device": "cpu"}}
+    plan, m = planned({"card": "tiny-flux", "attempts": 2}, **sections)
+    assert m["n_images"] == 2  # one of three cases is text to one image
     assert plan["judge"]["n_questions"] == 2 * 6 * 3  # attempts, questions, repeats

@@ -11,11 +11,11 @@ from PIL import Image
 
 from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
-from local_bench.core.errors import RunImageError
-from local_bench.core.images import image_path, load_verified, pixel_digest, png_bytes, store_image
+from local_bench.core.images import png_bytes
 from local_bench.runs.rundir import RunDir
-from tests.orders import order, write_orders
+from tests.orders import noise, order, write_orders
 
+from . import rows
 from .failing_server import FailingServer
 
 CONFIG = """
@@ -30,11 +30,7 @@ panel: [{card: tiny-qwen2-vl, name: second, protocol: logit, canaries: false}]
 engine: {device: cpu}
 """
 RUN = Path("run")
-COUNT = "SELECT count(*) AS n FROM "
-
-
-def noise(seed):
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (40, 40, 3), dtype=np.uint8))
+GENERATE = ["generate", "run.yaml", "--run-dir", "run"]
 
 
 @pytest.fixture(scope="module")
@@ -43,28 +39,24 @@ def finished_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     lines = []
     for i in range(2):
-        noise(100 + i).save(folder / f"source{i}.png")
-        (folder / "theirs" / f"t{i}").mkdir(parents=True)
+        noise(folder / f"source{i}.png", 100 + i, (40, 40))
         for k in (1, 2):
             for attempt in (1, 2):
-                noise(i * 10 + k * 3 + attempt * 37).save(folder / "theirs" / f"t{i}" / f"{k}_{attempt}.png")
-        of = {"source_image": f"source{i}.png", "rules": [{"visual_specs": {"width_px": 40}}, {}]}
-        lines.append(order(f"t{i}", ["front", "back"], **of))
+                noise(folder / "theirs" / f"t{i}" / f"{k}_{attempt}.png", i * 10 + k * 3 + attempt * 37, (40, 40))
+        rules = [{"visual_specs": {"width_px": 40}}, {}]
+        lines.append(order(f"t{i}", ["front", "back"], source_image=f"source{i}.png", rules=rules))
     (folder / "empty").mkdir()
     write_orders(folder / "orders.jsonl", lines)
     (folder / "run.yaml").write_text(CONFIG)
-    patch = pytest.MonkeyPatch()
-    patch.chdir(folder)
-    assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
-    yield folder
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(GENERATE) == 0
+    return folder
 
 
 @pytest.fixture
-def folder(finished_run, tmp_path, monkeypatch):
-    shutil.copytree(finished_run, tmp_path / "f")
-    monkeypatch.chdir(tmp_path / "f")
-    return tmp_path / "f"
+def copied_run(finished_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(shutil.copytree(finished_run, tmp_path / "f"))
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +67,7 @@ def judge():
 
 @pytest.fixture(scope="module")
 def judged_run(finished_run, judge, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("judged") / "f"
-    shutil.copytree(finished_run, folder)
+    folder = shutil.copytree(finished_run, tmp_path_factory.mktemp("judged") / "f")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert served(judge, "judge", "run") == 0
@@ -129,21 +120,7 @@ def damage_image(fault, where="images"):
 
 
 def count(query, *values):
-    with RunDir.open(RUN) as run:
-        return run.store.rows(COUNT + query, *values)[0]["n"]
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_an_image_is_loaded_only_if_its_pixels_match_its_name(tmp_path, fault):
-    sha = store_image(tmp_path, noise(1))
-    other = image_path(tmp_path, store_image(tmp_path, noise(2)))
-    path = image_path(tmp_path, sha)
-    assert pixel_digest(load_verified(path, sha)) == sha
-    fault(path, other)
-    with pytest.raises(RunImageError) as caught:
-        load_verified(path, sha)
-    assert caught.value.fault == FAULTS[fault]
-    assert caught.value.exit_code == 1
+    return rows(RUN, f"SELECT count(*) AS n FROM {query}", *values)[0]["n"]
 
 
 @pytest.mark.parametrize(
@@ -157,44 +134,37 @@ def test_every_command_names_faulty_images_and_processes_the_others(
         before = digests(run)
     path, _ = damage_image(fault, where)
     name = path.relative_to(RUN).as_posix()
-    summary = f"({'1 ' + FAULTS[fault]}; the first is {name})"
+    commands = [["verify", "run"], ["measure", "run"]]
+    if fault not in (cut, swapped):  # of which each command says the same as of `empty` and `edited`
+        commands += [["digest", "run"], ["report", "run"], ["judge", "run"]]
+        commands += [["export", "run", "--format", "servimage"]] if where == "images" else []
+    commands += [["settle", "run"]] if fault in (empty, missing) else []  # which opens no images
     capsys.readouterr()
-    for command in (
-        *(["verify", "run"], ["digest", "run"], ["report", "run"], ["measure", "run"], ["settle", "run"]),
-        *(["judge", "run"], ["export", "run", "--format", "servimage"]),
-    ):
-        if command[0] == "export" and where == "inputs":
-            continue  # which reads no inputs
-        if command[0] == "settle" and fault not in (empty, missing):
-            continue  # which opens no images
+    for command in commands:
         status = served(judge, *command) if command[0] == "judge" else main([*command, "--json"])
         captured = capsys.readouterr()
         assert status == 1, (command, captured)
-        assert summary in captured.err, command
+        assert f"(1 {FAULTS[fault]}; the first is {name})" in captured.err, command
         assert "Traceback" not in captured.err
         if command[0] != "judge":
             assert json.loads(captured.out)["image_faults"] == [{"file": name, "fault": FAULTS[fault]}]
-    page = (RUN / "report" / "index.html").read_text()
-    assert name in page
+    assert ["report", "run"] not in commands or name in (RUN / "report" / "index.html").read_text()
     with RunDir.open(RUN) as run:  # results from before the damage are retained
         after = digests(run)
     assert {key: after[key] for key in ("candidates", "verdicts")} == {k: before[k] for k in ("candidates", "verdicts")}
 
 
-@pytest.mark.parametrize("fault", [empty, edited])
-@pytest.mark.parametrize("where", ["images", "inputs"])
-def test_results_of_a_faulty_image_are_unscored_until_it_is_restored(folder, judge, fault, where, capsys):
+@pytest.mark.parametrize(("fault", "where"), [(empty, "images"), (edited, "inputs")])
+@pytest.mark.usefixtures("copied_run")
+def test_results_of_a_faulty_image_are_unscored_until_it_is_restored(judge, fault, where):
     path, before = damage_image(fault, where)
     assert main(["measure", "run"]) == 1
     assert served(judge, "judge", "run") == 1
-    kind = FAULTS[fault]
-    n = count("scores WHERE unscored LIKE ?", f"%picture of the run is {kind}%")
+    n = count("scores WHERE unscored LIKE ?", f"%picture of the run is {FAULTS[fault]}%")
     assert n == (2 if where == "images" else 4)  # two metrics; l1_raw of the four images with this source
-    n_unscored = count("verdicts WHERE unscored LIKE ?", f"the picture % is {kind}")
+    n_unscored = count("verdicts WHERE unscored LIKE ?", f"the picture % is {FAULTS[fault]}")
     assert 0 < n_unscored < count("verdicts")
     assert count("verdicts WHERE answer IS NOT NULL") == count("verdicts") - n_unscored
-    capsys.readouterr()
-    assert main(["report", "run", "--json"]) == 1
     path.write_bytes(before)
     n_answered = judge.answered.total()
     assert main(["measure", "run"]) == 0
@@ -207,35 +177,36 @@ def test_results_of_a_faulty_image_are_unscored_until_it_is_restored(folder, jud
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_imported_images_and_inputs_are_imported_again(folder, fault):
+@pytest.mark.usefixtures("copied_run")
+def test_imported_images_and_inputs_are_imported_again(fault):
     paths = [damage_image(fault, where) for where in ("images", "inputs")]
-    assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
+    assert main(GENERATE) == 0
     for path, before in paths:
         assert path.read_bytes() == before
     assert main(["verify", "run"]) == 0
 
 
-def test_an_imported_image_without_its_original_stays_faulty(folder, capsys):
-    path, _ = damage_image(edited)
+@pytest.mark.usefixtures("copied_run")
+def test_a_faulty_image_is_not_exported_and_without_its_original_stays_faulty(capsys):
+    path, before = damage_image(edited)
     altered = path.read_bytes()
-    shutil.rmtree("theirs")
+    export = ["export", "run", "--format", "servimage", "--out", "out"]
+    assert main(export) == 1
+    n_exported = len(list(Path("out").rglob("*.png")))
+    Path("theirs").rename("elsewhere")
     Path("theirs").mkdir()
-    assert main(["generate", "run.yaml", "--run-dir", "run"]) == 2
+    capsys.readouterr()
+    assert main(GENERATE) == 2
     assert "would change (work.pixels: " in capsys.readouterr().err
     assert path.read_bytes() == altered
     assert main(["verify", "run"]) == 1
-
-
-def test_a_faulty_image_is_not_exported(folder, capsys):
-    damage_image(edited)
-    assert main(["export", "run", "--format", "servimage", "--out", "out"]) == 1
-    n_exported = len(list(Path("out").rglob("*.png")))
-    assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
-    assert main(["export", "run", "--format", "servimage", "--out", "out"]) == 0
+    path.write_bytes(before)
+    assert main(export) == 0
     assert n_exported == len(list(Path("out").rglob("*.png"))) - 1 == 3
 
 
-def test_an_image_name_that_is_no_digest_is_refused(folder, capsys):
+@pytest.mark.usefixtures("copied_run")
+def test_an_image_name_that_is_no_digest_is_refused(capsys):
     with RunDir.open(RUN) as run:
         run.store.write("UPDATE candidates SET pixels_sha256 = '../../secret' WHERE position = 0")
     assert main(["verify", "run"]) == 1
@@ -243,25 +214,16 @@ def test_an_image_name_that_is_no_digest_is_refused(folder, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [empty, edited])
-def test_a_faulty_image_is_generated_again_with_equal_bytes(tmp_path, monkeypatch, fault, capsys):
+def test_a_faulty_image_is_generated_again_with_equal_bytes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     model = "{card: tiny-flux, height: 64, width: 64, num_inference_steps: 1}"
-    Path("flux.yaml").write_text(f"name: x\nsuite: {{name: studio, limit: 1}}\nmodels: [{model}]\nmetrics: []\n")
-    command = ["generate", "flux.yaml", "--run-dir", "run", "--set", "engine.device=cpu"]
+    Path("run.yaml").write_text(f"name: x\nsuite: {{name: studio, limit: 2}}\nmodels: [{model}]\nmetrics: []\n")
+    command = [*GENERATE, "--set", "engine.device=cpu"]
     assert main(command) == 0
-    path, before = damage_image(fault) if len(list((RUN / "images").rglob("*.png"))) > 1 else only(fault)
-    capsys.readouterr()
-    assert main(command) == 0
-    assert "1 images are generated again" in capsys.readouterr().err
-    assert path.read_bytes() == before
-    assert main(["verify", "run"]) == 0
-
-
-def only(fault):
-    [path] = (RUN / "images").rglob("*.png")
-    before = path.read_bytes()
-    other = RUN.parent / "other.png"
-    noise(9).save(other)
-    fault(path, other)
-    return path, before
+    for fault in (missing, empty, edited):
+        path, before = damage_image(fault)
+        capsys.readouterr()
+        assert main(command) == 0
+        assert "1 images are generated again" in capsys.readouterr().err
+        assert path.read_bytes() == before
+        assert main(["verify", "run"]) == 0

@@ -1,6 +1,5 @@
 """The GPU check on a CPU: its loop, its rows, and each GPU-only call, compared with the library's signature."""
 
-import importlib.metadata
 import json
 import math
 import os
@@ -14,7 +13,6 @@ import pynvml
 import pytest
 import torch
 from diffusers.models import attention_dispatch
-from packaging.requirements import Requirement
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -42,6 +40,7 @@ from local_bench.runs.gpu_check.checks import (
 from local_bench.runs.worker import Worker
 
 from ..conftest import ROOT
+from ..test_packaging import installed
 
 LOAD = Staged.load_denoiser
 GPU = torch.device("cuda", 0)
@@ -58,16 +57,9 @@ def session(tmp_path):
 @pytest.fixture
 def on_gpu(tmp_path, monkeypatch):
     """A session on a simulated GPU: each call has the signature of the real one."""
-    for name, value in {
-        "synchronize": None,
-        "empty_cache": None,
-        "reset_peak_memory_stats": None,
-        "set_per_process_memory_fraction": None,
-        "current_stream": None,
-        "memory_reserved": 6_000_000_000,
-        "mem_get_info": (TOTAL - 1_000_000_000, TOTAL),
-        "get_device_name": "NVIDIA H200",
-    }.items():
+    nothing = ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_per_process_memory_fraction")
+    values = {"memory_reserved": 6 * 10**9, "mem_get_info": (TOTAL - 10**9, TOTAL), "get_device_name": "NVIDIA H200"}
+    for name, value in (dict.fromkeys((*nothing, "current_stream")) | values).items():
         monkeypatch.setattr(torch.cuda, name, create_autospec(getattr(torch.cuda, name), return_value=value))
     return Session(GPU, tmp_path, minutes=10)
 
@@ -93,17 +85,15 @@ CHECKS.append(Check("c", "tried", lambda _: CheckPassed("it holds", {"n": 2})))
 
 def test_a_failed_check_is_a_row_and_the_others_run(session):
     rows = run_checks(CHECKS, session, lambda _: None)
-    assert [(row.check, row.status) for row in rows] == [
-        ("a:1", "failed"),
-        ("a:2", "failed"),
-        ("b", "skipped"),
-        ("c", "passed"),
+    assert [(row.check, row.status, row.figures, row.in_time) for row in rows] == [
+        ("a:1", "failed", {"n": 1}, True),
+        ("a:2", "failed", {}, True),
+        ("b", "skipped", {}, True),
+        ("c", "passed", {"n": 2}, True),
     ]
     assert rows[0].detail == "it does not hold"
     assert rows[1].detail.startswith("RuntimeError: CUDA error: an illegal memory access was encountered second line (")
     assert "test_gpu_check.py:" in rows[1].detail
-    assert [row.figures for row in rows] == [{"n": 1}, {}, {}, {"n": 2}]
-    assert all(row.in_time for row in rows)
 
 
 def test_a_check_that_would_end_after_the_limit_is_not_begun(session):
@@ -120,12 +110,10 @@ def slow(session):
 
 @pytest.mark.parametrize("more", [[], CHECKS[3:], CHECKS[:1]])
 def test_a_slow_check_makes_the_result_incomplete(monkeypatch, capsys, more):
-    checks = [
-        *(replace(check, needs_s=0) for check in more),
-        Check("slow", "tried", slow, 0),
-        replace(CHECKS[3], name="d"),
-    ]
-    monkeypatch.setattr(main, "all_checks", lambda: checks)
+    quick = [replace(check, needs_s=0) for check in more]
+    monkeypatch.setattr(
+        main, "all_checks", lambda: [*quick, Check("slow", "tried", slow, 0), replace(CHECKS[3], name="d")]
+    )
     failed = more == CHECKS[:1]
     assert main.run(main.Options("cpu", minutes=0.002, as_json=True), "the command") == (1 if failed else 3)
     captured = capsys.readouterr()
@@ -166,12 +154,7 @@ def test_the_exit_status_and_the_file(monkeypatch, tmp_path, capsys, only, statu
     assert main.run(options, "the command") == status
     printed, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "cpu.json").read_text())
     assert printed == written
-    assert written["ok"] == (status == 0)
-    assert written["complete"]
-    assert written["command"] == "the command"
-
-
-def test_the_file_has_the_name_of_its_device(tmp_path):
+    assert (written["ok"], written["complete"], written["command"]) == (status == 0, True, "the command")
     assert checks.file_of(tmp_path, "NVIDIA H200 (SXM)").name == "nvidia-h200-sxm.json"
     assert checks.file_of(tmp_path / "x.json", "cpu") == tmp_path / "x.json"
 
@@ -199,30 +182,22 @@ def test_a_gpu_that_torch_cannot_use_is_a_failed_check(monkeypatch, capsys):
 # ---- models
 
 
-def test_every_family_has_a_model():
+def test_only_depth_is_reduced():
+    reduced, less = models.reduced_card("sd3", small=False)
+    assert "transformer num_layers 6 of 38" in less
+    config = piece(reduced.architecture["transformer"]).config
+    assert config["num_layers"] == 6
+    assert config | {"num_layers": 38} == piece("sd35-large-transformer").config
+    usual, _ = models.reduced_card("sd3", small=True)
+    assert architecture_digest(reduced) != architecture_digest(usual)
+
+
+def test_every_family_has_real_models_that_fit_the_planned_memory():
     assert list(models.MODELS) == list(FAMILIES)
     for name in FAMILIES:
-        for small in (True, False):
-            of, _ = models.reduced_card(name, small)
-            assert of.family == name
-
-
-def test_only_depth_is_reduced():
-    of, less = models.reduced_card("sd3", small=False)
-    assert "transformer num_layers 6 of 38" in less
-    config = piece(of.architecture["transformer"]).config
-    complete = piece("sd35-large-transformer").config
-    assert config["num_layers"] == 6
-    assert {**config, "num_layers": 38} == complete
-    usual, _ = models.reduced_card("sd3", small=True)
-    assert architecture_digest(of) != architecture_digest(usual)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_real_models_fit_the_planned_memory(name):
-    of, _ = models.reduced_card(name, small=False)
-    assert generation.plan(of, models.sampler_of(of, small=False)).peak_gb < MEMORY_GB / 2
+        card, _ = models.reduced_card(name, small=False)
+        assert card.family == models.reduced_card(name, small=True)[0].family == name
+        assert generation.plan(card, models.sampler_of(card, small=False)).peak_gb < MEMORY_GB / 2
 
 
 # ---- attention
@@ -263,13 +238,6 @@ def test_a_pinned_kernel_that_did_not_run_fails(session, monkeypatch):
         generation.check_family("flux")(session)
 
 
-def test_a_family_makes_a_batch_and_another_size(session):
-    figures = generation.check_family("flux")(session).figures
-    assert figures["batch_sizes"] == [2, 2]
-    assert figures["failed_allocations"] == 0
-    assert session.peaks["flux"][0] is None
-
-
 @pytest.mark.parametrize(
     "fault", ["batches of 2 change output bytes", "1 of 3 outputs are not finite", "1 allocations"]
 )
@@ -302,47 +270,56 @@ def test_the_plain_loop_does_not_use_the_kernel_of_another_check(session, monkey
     registry = attention_dispatch._AttentionBackendRegistry
     left = attention_dispatch.AttentionBackendName._NATIVE_CUDNN  # not on a CPU, nor under determinism
     monkeypatch.setattr(registry, "_active_backend", left)
-    of, _ = models.reduced_card("flux", small=True)
-    assert speed._plain_s(session, of, models.sampler_of(of, small=True), 1) > 0
+    card, _ = models.reduced_card("flux", small=True)
+    assert speed._plain_s(session, card, models.sampler_of(card, small=True), 1) > 0
     assert registry._active_backend is left
 
 
 @pytest.mark.parametrize(("tflops", "warned"), [(1.1, False), (1.2, True)])
 def test_a_speed_above_the_table_is_a_warning(session, monkeypatch, tflops, warned):
-    known = gpu("h200")
-    monkeypatch.setattr(speed, "gpu_of", lambda name: known)
-    monkeypatch.setattr(speed, "matmul_flops", lambda session: tflops * known.peak_tflops * 1e12)
+    monkeypatch.setattr(speed, "gpu_of", lambda name: gpu("h200"))
+    monkeypatch.setattr(speed, "matmul_flops", lambda session: tflops * gpu("h200").peak_tflops * 1e12)
     assert ("warning: 790 TFLOPS are the most expected" in speed.check_speed(session).detail) == warned
 
 
 @pytest.mark.parametrize("name", ["flux", "pixart_sigma"])
 def test_a_gpu_compiles_as_a_run_does(on_gpu, monkeypatch, name):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    of, _ = models.reduced_card(name, small=False)
-    order = models.order_of(on_gpu, of)
-    assert (order.compile, order.card.dtype) == (True, of.dtype)
+    card, _ = models.reduced_card(name, small=False)
+    order = models.order_of(on_gpu, card)
+    assert (order.compile, order.card.dtype) == (True, card.dtype)
     assert order.attention == ("_native_efficient" if name == "pixart_sigma" else "_native_cudnn")
-    assert not models.order_of(on_gpu, of, offload=("denoise",)).compile
+    assert not models.order_of(on_gpu, card, offload=("denoise",)).compile
 
 
-@pytest.mark.parametrize("other", [1, 3], ids=["the same GPU", "another GPU"])
-@pytest.mark.parametrize("differs", ["pixels_sha256", "kernels", None])
-def test_processes_with_different_results_fail(session, monkeypatch, differs, other):
-    made = [processes.ChildResult(["p", "q"], 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
-    if differs:
-        made[other] = replace(made[other], **{differs: {"math": 6} if differs == "kernels" else ["p", "other"]})
+@pytest.fixture
+def three_gpus(session, monkeypatch):
+    """Results of the four processes of the check, two on the first GPU; the caches that they were given."""
+    results = [processes.ChildResult(["p", "q"], 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
     caches = []
     others = [torch.device("cuda", 1), torch.device("cuda", 2)]
     monkeypatch.setattr(processes, "like_gpus", lambda device: [device, *others])
-    monkeypatch.setattr(processes, "_run_child", lambda session, cache, device: caches.append(cache) or made.pop(0))
-    if differs is None:
-        found = processes.check_processes(session)
-        assert found.figures["kernels"] == [{"cudnn": 6}] * 4
-        assert found.figures["devices"][2:] == ["cuda:1", "cuda:2"]
-        assert found.detail.startswith("4 processes on 3 GPUs generated equal bytes")
-        assert len(set(caches)) == 3  # the second process has the first one's
-        return
-    with pytest.raises(CheckFailed, match="differ" if differs != "kernels" else "_native_cudnn is pinned"):
+    monkeypatch.setattr(processes, "_run_child", lambda session, cache, device: caches.append(cache) or results.pop(0))
+    return results, caches
+
+
+def test_processes_with_equal_results_pass(session, three_gpus):
+    passed = processes.check_processes(session)
+    assert passed.figures["kernels"] == [{"cudnn": 6}] * 4
+    assert passed.figures["devices"][2:] == ["cuda:1", "cuda:2"]
+    assert passed.detail.startswith("4 processes on 3 GPUs generated equal bytes")
+    assert len(set(three_gpus[1])) == 3  # the second process has the first one's
+
+
+@pytest.mark.parametrize("other", [1, 3], ids=["the same GPU", "another GPU"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"pixels_sha256": ["p", "other"]}, "differ"), ({"kernels": {"math": 6}}, "_native_cudnn is pinned")],
+)
+def test_processes_with_different_results_fail(session, three_gpus, changes, message, other):
+    results, _ = three_gpus
+    results[other] = replace(results[other], **changes)
+    with pytest.raises(CheckFailed, match=message):
         processes.check_processes(session)
 
 
@@ -357,35 +334,32 @@ def test_memory_is_limited(on_gpu):
     assert device.index is not None  # the real one takes no device without an index
 
 
-@pytest.mark.parametrize(("free", "passes"), [(100e9, True), (60e9, False)])
-def test_a_device_with_memory_used_by_another_process_fails(on_gpu, monkeypatch, free, passes):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(free), TOTAL))
-    monkeypatch.setattr(environment, "device_memory_gb", lambda device: free / 1e9)
-    if passes:
-        assert environment.check_device_memory(on_gpu).figures["free_gb"] == 100
-    else:
-        with pytest.raises(CheckFailed, match=r"60\.0 of 143\.0 GB free"):
-            environment.check_device_memory(on_gpu)
+def test_a_device_with_memory_used_by_another_process_fails(on_gpu, monkeypatch):
+    for free_gb in (100, 60):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, gb=free_gb: (gb * 10**9, TOTAL))
+        monkeypatch.setattr(environment, "device_memory_gb", lambda device, gb=free_gb: float(gb))
+        if free_gb == 100:
+            assert environment.check_device_memory(on_gpu).figures["free_gb"] == 100
+    with pytest.raises(CheckFailed, match=r"60\.0 of 143\.0 GB free"):
+        environment.check_device_memory(on_gpu)
 
 
 @pytest.mark.parametrize(
     ("mode", "detail"), [([0, 0], "off"), (pynvml.NVMLError_NotSupported(), "does not support MIG")]
 )
 def test_mig_is_read_from_nvml(on_gpu, monkeypatch, mode, detail):
-    given = {"side_effect": mode} if isinstance(mode, Exception) else {"return_value": mode}
+    read = create_autospec(pynvml.nvmlDeviceGetMigMode, side_effect=mode if isinstance(mode, Exception) else [mode])
     monkeypatch.setattr(environment, "nvml_handle", lambda index: "handle")
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", create_autospec(pynvml.nvmlDeviceGetMigMode, **given))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", read)
     assert detail in environment.check_mig(on_gpu).detail
 
 
-@pytest.mark.parametrize(("peak", "passes"), [(6.5, True), (9.0, False)])
-def test_memory_above_the_plan_fails(on_gpu, peak, passes):
-    on_gpu.peaks.update(flux=(peak, 6.0), sd3=(4.0, 5.0))
-    if passes:
-        assert "flux allocated 6.50 GB, 6.00 GB were planned" in generation.check_memory(on_gpu).detail
-    else:
-        with pytest.raises(CheckFailed, match="more than planned by flux"):
-            generation.check_memory(on_gpu)
+def test_memory_above_the_plan_fails(on_gpu):
+    on_gpu.peaks.update(flux=(6.5, 6.0), sd3=(4.0, 5.0))
+    assert "flux allocated 6.50 GB, 6.00 GB were planned" in generation.check_memory(on_gpu).detail
+    on_gpu.peaks.update(flux=(9.0, 6.0))
+    with pytest.raises(CheckFailed, match="more than planned by flux"):
+        generation.check_memory(on_gpu)
 
 
 def test_a_matrix_product_is_timed_by_events(on_gpu, monkeypatch):
@@ -398,35 +372,31 @@ def test_a_matrix_product_is_timed_by_events(on_gpu, monkeypatch):
     assert event.record.call_count == 2 * speed._REPEATS
 
 
-@pytest.mark.parametrize(("readings", "status"), [((5_000, 60_000), "skipped"), ((0, 10), "passed")])
-def test_energy_is_joules_over_seconds(on_gpu, monkeypatch, readings, status):
-    now = {"mj": 0}
+def test_energy_is_joules_over_seconds(on_gpu, monkeypatch):
+    readings = iter([0, 20_000, 40_000])  # millijoules, the last two around a 0.05 s stretch: 400 W
 
     def read(handle):
         assert handle == "handle"
-        if status == "skipped":
-            raise pynvml.NVMLError_NotSupported
-        now["mj"] += 20_000  # between two readings of a 0.05 s stretch: 400 W
-        return now["mj"]
+        try:
+            return next(readings)
+        except StopIteration:
+            raise pynvml.NVMLError_NotSupported from None
 
     monkeypatch.setattr(meter, "nvml_handle", lambda index: "handle")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", read)
     monkeypatch.setattr(speed, "_ENERGY_S", 0.05)
     with FakeTensorMode():
-        if status == "skipped":
-            with pytest.raises(CheckSkipped, match="no energy counter"):
-                speed.check_energy(on_gpu)
-        else:
-            figures = speed.check_energy(on_gpu).figures
-            assert figures["joules"] == 20
-            assert figures["watts"] == pytest.approx(20 / figures["seconds"], rel=0.02)
+        figures = speed.check_energy(on_gpu).figures
+        assert figures["joules"] == 20
+        assert figures["watts"] == pytest.approx(20 / figures["seconds"], rel=0.02)
+        with pytest.raises(CheckSkipped, match="no energy counter"):
+            speed.check_energy(on_gpu)
 
 
 def test_the_chosen_batch_does_not_fit_and_one_image_does():
-    of, _ = models.reduced_card("flux", small=True)
-    counted = replace(
-        count(of, models.sampler_of(of, small=True)), forward_live_bytes=500_000_000, decode_live_bytes=2_000_000_000
-    )
+    card, _ = models.reduced_card("flux", small=True)
+    counted = count(card, models.sampler_of(card, small=True))
+    counted = replace(counted, forward_live_bytes=500_000_000, decode_live_bytes=2_000_000_000)
     free = generation.free_bytes(counted)
     assert free == 4_000_000_000
     assert generation.too_large(counted, free) == 16
@@ -436,8 +406,7 @@ def test_the_chosen_batch_does_not_fit_and_one_image_does():
         generation.ballast_bytes(3_000_000_000, 34e9, free)
 
 
-@pytest.mark.parametrize("fills", [True, False])
-def test_generation_recovers_from_a_failed_allocation(session, monkeypatch, fills):
+def test_generation_recovers_from_a_failed_allocation(session, monkeypatch):
     usual, full = Flux.denoise, []
 
     def denoise(self, items):
@@ -446,57 +415,43 @@ def test_generation_recovers_from_a_failed_allocation(session, monkeypatch, fill
         return usual(self, items)
 
     monkeypatch.setattr(Flux, "denoise", denoise)
-    of, _ = models.reduced_card("flux", small=True)
-    order = models.order_of(session, of, 8)
-    jobs = models.jobs_of(order, [models.sampler_of(of, small=True)] * generation.N_JOBS)
-    if fills:
-        found = generation.recovered(order, jobs, lambda: full.append(1))
-        assert found.figures["batch_sizes"] == [2]
-        assert found.figures["made"] == 4
-    else:
-        with pytest.raises(CheckFailed, match="a batch of 8 did not run out of memory"):
-            generation.recovered(order, jobs, lambda: None)
+    card, _ = models.reduced_card("flux", small=True)
+    order = models.order_of(session, card, 8)
+    jobs = models.jobs_of(order, [models.sampler_of(card, small=True)] * generation.N_JOBS)
+    with pytest.raises(CheckFailed, match="a batch of 8 did not run out of memory"):
+        generation.recovered(order, jobs, lambda: None)
+    figures = generation.recovered(order, jobs, lambda: full.append(1)).figures
+    assert (figures["batch_sizes"], figures["made"]) == ([2], 4)
 
 
 # ---- complete
 
 
-STATUSES = {
-    "compiler": "passed",
-    "disk": "passed",
-    "host-memory": "passed",
-    "device-memory": "skipped",
-    "mig": "skipped",
-    **{f"family:{name}": "passed" for name in FAMILIES if "edit" not in name},  # Qwen's editors take 1 megapixel
-    "memory": "skipped",
-    "streamed": "passed",
-    "energy": "skipped",
-    "speed": "passed",
-    "processes": "passed",
-    "out-of-memory": "skipped",
-    "network": "passed",
-    "judge:local": "passed",
-}
+SKIPPED = ("device-memory", "mig", "memory", "energy", "out-of-memory")
+MADE = [f"family:{name}" for name in ("flux", "flux_kontext", "sd3", "pixart_sigma", "omnigen")]
+"""Text alone, an image, guidance, masks and both; tests/generators has the other families."""
+PASSED = ("compiler", "disk", "host-memory", *MADE, "streamed", "speed", "processes", "network", "judge:local")
 
 
-def script(tmp_path, only, **env):
-    command = [sys.executable, ROOT / "scripts" / "gpu_check", "--device", "cpu", "--json", "--only", only]
-    env["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # compiles no trial of the processor
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, timeout=900, check=False
-    )
+def script(tmp_path, only, *flags, env=None):
+    command = [sys.executable, *flags, ROOT / "scripts" / "gpu_check", "--device", "cpu", "--json", "--only", only]
+    env = (env or os.environ) | {"TORCHINDUCTOR_VEC_ISA_OK": "1"}  # compiles no trial of the processor
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False)
     assert done.stdout, done.stderr
-    found = {row["check"]: row for row in json.loads(done.stdout)["checks"]}
-    assert done.returncode == any(row["status"] == "failed" for row in found.values())
-    return found
+    rows = {row["check"]: row for row in json.loads(done.stdout)["checks"]}
+    assert done.returncode == any(row["status"] == "failed" for row in rows.values())
+    return rows
 
 
 @pytest.mark.slow
 def test_all_checks_run_on_a_cpu(tmp_path):
-    found = script(tmp_path, ",".join(STATUSES))
-    assert {name: row["status"] for name, row in found.items()} == STATUSES, found
-    assert set(found["family:sd3"]["figures"]["kernels"]) == {"flash (CPU)"}
-    digests = found["processes"]["figures"]
+    rows = script(tmp_path, ",".join((*PASSED, *SKIPPED)))
+    statuses = dict.fromkeys(PASSED, "passed") | dict.fromkeys(SKIPPED, "skipped")
+    assert {name: row["status"] for name, row in rows.items()} == statuses, rows
+    assert set(rows["family:sd3"]["figures"]["kernels"]) == {"flash (CPU)"}
+    assert rows["family:flux"]["figures"]["batch_sizes"] == [2, 2]
+    assert {rows[name]["figures"]["failed_allocations"] for name in MADE} == {0}
+    digests = rows["processes"]["figures"]
     first, second = digests["pixels_sha256"]
     assert first == second
     assert len(set(first)) == 2
@@ -507,48 +462,27 @@ def test_all_checks_run_on_a_cpu(tmp_path):
 @pytest.mark.server
 def test_judges_by_vllm(tmp_path):
     """The check of the served engine differs in the transport, which tests/judges/test_server.py covers."""
-    found = script(tmp_path, "judge:embedded")
-    assert {name: row["status"] for name, row in found.items()} == {"judge:embedded": "passed"}
+    rows = script(tmp_path, "judge:embedded")
+    assert {name: row["status"] for name, row in rows.items()} == {"judge:embedded": "passed"}
 
 
 ALLOWED = ("torch", "diffusers", "transformers", "pydantic", "PyYAML", "safetensors", "Pillow", "numpy", "nvidia-ml-py")
-
-
-def required(names):
-    """Distributions that installing `names` brings."""
-    found = {}
-    waiting = list(names)
-    while waiting:
-        try:
-            one = importlib.metadata.distribution(waiting.pop())
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        name = one.metadata["Name"].lower()
-        if name not in found:
-            found[name] = one
-            requirements = [Requirement(line) for line in one.requires or []]
-            waiting += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
-    return found
 
 
 def test_the_script_needs_few_packages(tmp_path):
     """In an environment of links to what these packages require, click left out: nothing else can be imported."""
     packages = tmp_path / "packages"
     packages.mkdir()
-    known = required(ALLOWED)
-    known.pop("click", None)
-    for one in known.values():
-        for top in {file.parts[0] for file in one.files or [] if file.parts[0] not in ("..", "__pycache__")}:
-            if not (packages / top).exists():
-                (packages / top).symlink_to(one.locate_file(top))
-    only = "driver,compiler,family:flux,family:sd3,network,judge"
-    command = [sys.executable, "-S", ROOT / "scripts" / "gpu_check", "--device", "cpu", "--json", "--only", only]
+    for name, distribution in installed(ALLOWED).items():
+        for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
+            if name != "click" and not (packages / top).exists():
+                (packages / top).symlink_to(distribution.locate_file(top))
     env = {k: v for k, v in os.environ.items() if k != "LOCAL_BENCH_CACHE"} | {"PYTHONPATH": str(packages)}
     absent = [sys.executable, "-S", "-c", "import click"]
     assert subprocess.run(absent, env=env, capture_output=True, check=False).returncode == 1
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    found = {row["check"]: (row["status"], row["detail"]) for row in json.loads(done.stdout)["checks"]}
-    assert found["family:flux"][0] == found["family:sd3"][0] == found["network"][0] == "passed"
+    rows = script(tmp_path, "driver,compiler,family:flux,network,judge", "-S", env=env)
+    assert {row["status"] for row in rows.values()} == {"passed", "skipped"}
+    assert rows["family:flux"]["status"] == rows["network"]["status"] == "passed"
     for transport in ("local", "embedded", "served"):
-        assert found[f"judge:{transport}"] == ("skipped", "jsonschema is not installed")
+        judge = rows[f"judge:{transport}"]
+        assert (judge["status"], judge["detail"]) == ("skipped", "jsonschema is not installed")

@@ -75,24 +75,17 @@ EVENTS: list[str] = []
 @pytest.mark.parametrize("name", ["flux", "flux_kontext"])
 def test_a_worker_of_a_gpu_gives_the_images_of_a_cpu(tmp_path, monkeypatch, machine, name):  # noqa: F811
     """On tensors that track devices: what is encoded is kept on the host, images are copied to it behind events."""
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "gpu").mkdir()
+    for folder in ("cpu", "gpu"):
+        (tmp_path / folder).mkdir()
     weights = resolve(small(name)[0])
     on_cpu, jobs = order_of(tmp_path / "cpu", name, batch_size=2, weights=weights)
     expected = images(Worker(on_cpu).make(jobs[:3]))
     h100 = SimpleNamespace(name="NVIDIA H100 80GB HBM3", multi_processor_count=132, major=9, minor=0)
-    functions = {
-        "set_device": lambda device: None,
-        "synchronize": lambda device=None: None,
-        "empty_cache": lambda: None,
-        "current_stream": lambda device=None: None,
-        "Event": Event,
-        "memory_stats": lambda device: {"num_ooms": 0},
-        "get_device_name": lambda device=None: h100.name,
-        "get_device_properties": lambda device: h100,
-    }
-    for function, value in functions.items():
-        monkeypatch.setattr(torch.cuda, function, value)
+    results = dict.fromkeys(("set_device", "synchronize", "empty_cache", "current_stream"))
+    results |= {"memory_stats": {"num_ooms": 0}, "get_device_name": h100.name, "get_device_properties": h100}
+    for function, value in results.items():
+        monkeypatch.setattr(torch.cuda, function, lambda device=None, value=value: value)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92000)
     EVENTS.clear()
     on_gpu, _ = order_of(tmp_path / "gpu", name, batch_size=2, weights=weights, device="cuda:0")
@@ -103,16 +96,11 @@ def test_a_worker_of_a_gpu_gives_the_images_of_a_cpu(tmp_path, monkeypatch, mach
 
 
 KILLED = """
-import json, os, signal, sys
+import os, signal, sys
 from pathlib import Path
-from local_bench.core.process import quiet_libraries
 from local_bench.generators.staged import Staged
-from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
 from local_bench.runs.stages import run_stages
-from local_bench.runs.worker import Worker
-from tests.fake_cuda import fake_cuda
-from tests.generators.conftest import machine, small  # noqa: F401  # a fixture
 from tests.small_references import small_references
 
 small_references(setattr)
@@ -148,14 +136,9 @@ def test_compiled_runs_give_equal_bytes_after_a_kill_and_one_graph_for_all_sizes
     rows = candidates(tmp_path / "run")
     assert {row["state"] for row in rows} == {"done"}
     assert {row["batch_size"] for row in rows if row["model"] == "tiny-flux-kontext"} == {4}  # by the probe
-    for name in GRAPHS:
-        sizes = {
-            (s["height"], s["width"])
-            for row in rows
-            if row["model"] == name
-            for s in [json.loads(row["work"])["sampler"]]
-        }
-        assert len(sizes) == 2
+    samplers = [(row["model"], json.loads(row["work"])["sampler"]) for row in rows]
+    sizes = {(name, sampler["height"], sampler["width"]) for name, sampler in samplers}
+    assert len(sizes) == 2 * len(GRAPHS)
     assert graphs == GRAPHS
 
     arguments = [sys.executable, "-c", KILLED, compiled_config(orders).model_dump_json(), str(tmp_path / "killed")]

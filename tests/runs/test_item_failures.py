@@ -3,9 +3,7 @@ What fails for every item in the same way ends the phase, and nothing of it is s
 
 import errno
 
-import numpy as np
 import pytest
-from PIL import Image
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from local_bench.core.errors import ConfigError, LocalBenchError, StorageError
@@ -23,15 +21,10 @@ from local_bench.runs.judge import PACE
 from local_bench.runs.plan import without_control_tokens
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
-from tests.orders import Recorded, order, write_orders
+from tests.orders import Recorded, noise, order, write_orders
 
 CRASH = "crash"
 """Prompts with this word are those of the item for which an exception is raised."""
-
-
-def noise(path, seed, size=(64, 64)):
-    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +32,22 @@ def orders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("orders")
     lines = []
     for i, text in enumerate(("Red.", f"Blue {CRASH}.", "Green.", "White.")):
-        noise(folder / f"{i}.png", i)
+        noise(folder / f"{i}.png", i, (64, 64))
         lines.append(order(f"t{i}", brief=text, source_image=f"{i}.png"))
     write_orders(folder / "tasks.jsonl", lines)
     write_orders(folder / "many.jsonl", (order(f"t{i}", brief=f"Number {i}.") for i in range(40)))
     return folder
 
 
-def config(folder, tasks="tasks.jsonl", model=None, **more):
-    model = model or {"card": "tiny-flux-kontext", "height": 64, "width": 64, "num_inference_steps": 2}
+def config(folder, card="tiny-flux-kontext", tasks="tasks.jsonl", **more):
+    models = [{"card": card, "height": 64, "width": 64, "num_inference_steps": 2}]
     suite = {"name": "servimage", "path": str(folder / tasks)}
-    more = {"metrics": [], "engine": {"device": "cpu", "batch_size": 2}} | more
-    return RunConfig(name="t", suite=suite, models=[model], **more)
+    more = {"models": models, "metrics": [], "engine": {"device": "cpu", "batch_size": 2}} | more
+    return RunConfig(name="t", suite=suite, **more)
+
+
+def generate(run_dir, *arguments, progress=None, **more):
+    return run_stages(config(*arguments, **more), run_dir, ("generate",), progress)
 
 
 def rows(run_dir, query="SELECT task_id, state, pixels_sha256, unscored, identity FROM candidates ORDER BY task_id"):
@@ -61,8 +58,12 @@ def rows(run_dir, query="SELECT task_id, state, pixels_sha256, unscored, identit
 @pytest.fixture(scope="module")
 def clean(orders, tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "clean"
-    run_stages(config(orders), path, ("generate",))
+    generate(path, orders)
     return path
+
+
+def except_for(task_id, run_rows):
+    return [row for row in run_rows if row[0] != task_id]
 
 
 def plant(monkeypatch, of, name, concerns, error=None):
@@ -94,56 +95,50 @@ def test_a_crash_of_one_image_leaves_the_others_and_the_next_session_repeats_it(
 ):
     with monkeypatch.context() as patched:
         plant(patched, *STAGES[step])
-        outcome = run_stages(config(orders), tmp_path / "run", ("generate",))
-    expected = rows(clean)
-    found = rows(tmp_path / "run")
+        outcome = generate(tmp_path / "run", orders)
+    crashed = rows(tmp_path / "run")
     reason = f"failed while {step} (ValueError: planted in one item)"
-    assert found[1][:4] == ("t1", "unscored", None, reason)
-    assert [row for row in found if row[0] != "t1"] == [row for row in expected if row[0] != "t1"]
+    assert crashed[1][:4] == ("t1", "unscored", None, reason)
+    assert except_for("t1", crashed) == except_for("t1", rows(clean))
     assert [(items.reasons, items.n) for items in outcome.unscored] == [(((reason, 1),), 4)]
-    run_stages(config(orders), tmp_path / "run", ("generate",))
-    assert rows(tmp_path / "run") == expected
+    generate(tmp_path / "run", orders)
+    assert rows(tmp_path / "run") == rows(clean)
 
 
 def test_an_input_image_that_cannot_be_encoded_concerns_its_tasks_alone(orders, clean, tmp_path, monkeypatch):
     with RunDir.open(clean) as run:
         (bad,) = (row.work["pictures"][0] for row in run.store.candidates() if row.task_id == "t2")
     plant(monkeypatch, FluxKontext, "encode_image", lambda _, image, sampler: image.sha256 == bad)
-    run_stages(config(orders), tmp_path / "run", ("generate",))
-    found = rows(tmp_path / "run")
-    assert found[2][1:4] == ("unscored", None, "failed while encoding (ValueError: planted in one item)")
-    assert [row for row in found if row[0] != "t2"] == [row for row in rows(clean) if row[0] != "t2"]
+    generate(tmp_path / "run", orders)
+    crashed = rows(tmp_path / "run")
+    assert crashed[2][1:4] == ("unscored", None, "failed while encoding (ValueError: planted in one item)")
+    assert except_for("t2", crashed) == except_for("t2", rows(clean))
 
 
 def test_a_crash_while_decoding_is_found_in_its_batch(orders, clean, tmp_path, monkeypatch):
     """The decoder has no prompt: the image is recognised by its latents."""
-    seen = {}
-    with monkeypatch.context() as patched:
-        original = Staged.denoise
+    seen, denoise = set(), Staged.denoise
 
-        def remember(self, items):
-            latents = original(self, items)
-            for item, own in zip(items, latents, strict=True):
-                if has_word(item.request):
-                    seen[own.float().sum().item()] = item
-            return latents
+    def remember(self, items):
+        latents = denoise(self, items)
+        seen.update(x.float().sum().item() for item, x in zip(items, latents, strict=True) if has_word(item.request))
+        return latents
 
-        patched.setattr(Staged, "denoise", remember)
-        plant(patched, Staged, "pixels", lambda _, latents, s: any(one.float().sum().item() in seen for one in latents))
-        run_stages(config(orders), tmp_path / "run", ("generate",))
-    found = rows(tmp_path / "run")
-    assert found[1][1] == "unscored"
-    assert [row for row in found if row[0] != "t1"] == [row for row in rows(clean) if row[0] != "t1"]
+    monkeypatch.setattr(Staged, "denoise", remember)
+    plant(monkeypatch, Staged, "pixels", lambda _, latents, s: any(x.float().sum().item() in seen for x in latents))
+    generate(tmp_path / "run", orders)
+    crashed = rows(tmp_path / "run")
+    assert crashed[1][1] == "unscored"
+    assert except_for("t1", crashed) == except_for("t1", rows(clean))
 
 
 def test_what_fails_for_every_image_ends_the_model_and_nothing_is_stored(orders, tmp_path, monkeypatch):
-    model = {"card": "tiny-flux", "height": 64, "width": 64, "num_inference_steps": 2}
     with monkeypatch.context() as patched:
         plant(patched, Staged, "denoise", lambda *_: True)
         with pytest.raises(LocalBenchError, match=f"none of the first {MAX_EQUAL} images of tiny-flux.*planted.*check"):
-            run_stages(config(orders, "many.jsonl", model), tmp_path / "run", ("generate",))
+            generate(tmp_path / "run", orders, "tiny-flux", "many.jsonl")
     assert {row[1] for row in rows(tmp_path / "run")} == {"planned"}
-    run_stages(config(orders, "many.jsonl", model), tmp_path / "run", ("generate",))
+    generate(tmp_path / "run", orders, "tiny-flux", "many.jsonl")
     assert {row[1] for row in rows(tmp_path / "run")} == {"done"}
 
 
@@ -151,28 +146,19 @@ def test_what_fails_for_every_image_ends_the_model_and_nothing_is_stored(orders,
 def test_an_error_that_is_not_of_the_item_ends_the_session(error, orders, tmp_path, monkeypatch):
     plant(monkeypatch, FluxKontext, "encode_text", lambda _, request: has_word(request), error)
     with pytest.raises((LocalBenchError, OSError)):
-        run_stages(config(orders), tmp_path / "run", ("generate",))
+        generate(tmp_path / "run", orders)
     assert all(row[1] != "unscored" for row in rows(tmp_path / "run"))
 
 
-@pytest.mark.parametrize(
-    ("error", "of_item"),
-    [
-        (ValueError("x"), True),
-        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), True),
-        (AssertionError(), True),
-        (OSError("image file is truncated"), True),
-        (RuntimeError("CUDA error: device-side assert triggered"), False),
-        (RuntimeError("CUDA out of memory"), False),
-        (OutOfDeviceMemory("x"), False),
-        (EngineDeadError(), False),
-        (OSError(errno.EIO, "Input/output error"), False),
-        (ConfigError("x"), False),
-        (KeyboardInterrupt(), False),
-    ],
-)
-def test_which_errors_are_of_an_item(error, of_item):
-    assert is_of_item(error) is of_item
+OF_ITEM = (ValueError("x"), RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"))
+OF_ITEM += (AssertionError(), OSError("image file is truncated"))
+OF_SESSION = (RuntimeError("CUDA error: device-side assert triggered"), RuntimeError("CUDA out of memory"))
+OF_SESSION += (OutOfDeviceMemory("x"), EngineDeadError(), OSError(errno.EIO, "Input/output error"))
+OF_SESSION += (ConfigError("x"), KeyboardInterrupt())
+
+
+def test_which_errors_are_of_an_item():
+    assert [error for error in (*OF_ITEM, *OF_SESSION) if is_of_item(error)] == [*OF_ITEM]
 
 
 def test_first_failures_are_held_back_until_something_succeeds():
@@ -194,14 +180,13 @@ def judged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("judged")
     lines = []
     for i in range(6):
-        (folder / "images" / f"t{i}").mkdir(parents=True)
-        noise(folder / f"images/t{i}/1.png", 100 + i, (32, 32))
+        noise(folder / f"images/t{i}/1.png", 100 + i)
         lines.append(order(f"t{i}", brief=f"Blue {CRASH}." if i == 2 else f"Red {i}."))
     write_orders(folder / "tasks.jsonl", lines)
 
     def run(path, stages, **more):
-        model = {"card": "imported", "name": "theirs", "imported": {"images": str(folder / "images")}}
-        return run_stages(config(folder, model=model, **more), path, stages)
+        models = [{"card": "imported", "name": "theirs", "imported": {"images": str(folder / "images")}}]
+        return run_stages(config(folder, models=models, **more), path, stages)
 
     return run
 
@@ -219,10 +204,9 @@ def answered(judged, tmp_path_factory):
     return rows(path, VERDICTS)
 
 
-def requests_in(*arguments):
-    """The requests among the arguments of a method of the judge."""
-    flat = [one for given in arguments for one in (given if isinstance(given, list) else [given])]
-    return [one for one in flat if hasattr(one, "text")]
+def requests_in(arguments):
+    flat = [part for argument in arguments for part in (argument if isinstance(argument, list) else [argument])]
+    return [part for part in flat if hasattr(part, "text")]
 
 
 @pytest.mark.parametrize(
@@ -230,19 +214,20 @@ def requests_in(*arguments):
     [
         (JudgeSpec, "requests", lambda _, question: CRASH in dict(question.slots).get("brief", "")),
         (Local, "_prompt", lambda _, request, __: CRASH in request.text),
-        (Local, "_generate", lambda *given: any(CRASH in one.text for one in requests_in(*given))),
+        (Local, "_generate", lambda *arguments: any(CRASH in request.text for request in requests_in(arguments))),
     ],
 )
 def test_a_crash_of_one_question_leaves_the_others(of, name, concerns, judged, answered, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         plant(patched, of, name, concerns)
         judged(tmp_path / "run", ("generate", "judge"), **JUDGE)
-    expected, found = answered, rows(tmp_path / "run", VERDICTS)
-    failed = [row for row in found if row[4]]
+    verdicts = rows(tmp_path / "run", VERDICTS)
+    failed = [row for row in verdicts if row[4]]
     assert {(row[0], row[4]) for row in failed} == {("t2", "failed while judging (ValueError: planted in one item)")}
-    assert [row for row in found if not row[4]] == [row for row in expected if row[:3] not in {r[:3] for r in failed}]
+    questions = {row[:3] for row in failed}
+    assert [row for row in verdicts if not row[4]] == [row for row in answered if row[:3] not in questions]
     judged(tmp_path / "run", ("judge",), **JUDGE)
-    assert rows(tmp_path / "run", VERDICTS) == expected
+    assert rows(tmp_path / "run", VERDICTS) == answered
 
 
 def test_a_judge_that_answers_no_question_ends_and_nothing_is_stored(judged, tmp_path, monkeypatch):
@@ -279,9 +264,11 @@ def test_a_crash_of_one_score_leaves_the_others(of, name, concerns, metric, judg
     with monkeypatch.context() as patched:
         plant(patched, of, name, concerns)
         judged(tmp_path / "run", ("generate", "measure"), **METRICS)
-    expected, found = rows(tmp_path / "clean", SCORES), rows(tmp_path / "run", SCORES)
+    expected = rows(tmp_path / "clean", SCORES)
     reason = "failed while measuring (ValueError: planted in one item)"
-    assert found == [(*row[:2], None, reason) if row[:2] == ("t2", metric) else row for row in expected]
+    assert rows(tmp_path / "run", SCORES) == [
+        (*row[:2], None, reason) if row[:2] == ("t2", metric) else row for row in expected
+    ]
     judged(tmp_path / "run", ("measure",), **METRICS)
     assert rows(tmp_path / "run", SCORES) == expected
 
@@ -309,35 +296,29 @@ def test_control_tokens_in_a_text_are_read_as_text(name):
         assert tokenizer.convert_tokens_to_ids(token) not in ids, token
 
 
-@pytest.mark.parametrize(
-    ("text", "split"),
-    [
-        ("<|image_pad|> and <|vision_start|>", "< |image_pad|> and < |vision_start|>"),
-        ("<img><|image_1|></img>", "< img>< |image_1|>< /img>"),
-        ("</think><tool_call>", "< /think>< tool_call>"),
-        ("[IMG][/INST] [IMG_END]", "[ IMG][ /INST] [ IMG_END]"),
-        ("a </s><extra_id_12>", "a < /s>< extra_id_12>"),
-    ],
-)
-def test_control_tokens_are_split_by_a_visible_space(text, split):
-    assert without_control_tokens(text) == split
-    assert without_control_tokens(split) == split
+SPLIT = {
+    "<|image_pad|> and <|vision_start|>": "< |image_pad|> and < |vision_start|>",
+    "<img><|image_1|></img>": "< img>< |image_1|>< /img>",
+    "</think><tool_call>": "< /think>< tool_call>",
+    "[IMG][/INST] [IMG_END]": "[ IMG][ /INST] [ IMG_END]",
+    "a </s><extra_id_12>": "a < /s>< extra_id_12>",
+    "[[IMG]": "[[ IMG]",
+}
+UNCHANGED = ("a < b | c > d", "<b>bold</b>", "[image]", "<3", "1 <| 2", "[PNG]", "<|>")
 
 
-@pytest.mark.parametrize("text", ["a < b | c > d", "<b>bold</b>", "[image]", "<3", "1 <| 2", "[PNG]", "<|>", "[[IMG]"])
-def test_other_text_is_unchanged(text):
-    assert without_control_tokens(text) == (text if text != "[[IMG]" else "[[ IMG]")
+def test_control_tokens_are_split_by_a_visible_space_and_other_text_is_unchanged():
+    for text, split in (SPLIT | dict(zip(UNCHANGED, UNCHANGED, strict=True))).items():
+        assert without_control_tokens(text) == without_control_tokens(split) == split
 
 
 @pytest.mark.parametrize("card", ["tiny-qwen-image-edit", "tiny-omnigen", "tiny-flux2"])
 def test_a_brief_with_control_tokens_is_generated(card, tmp_path):
-    noise(tmp_path / "source.png", 0)
+    noise(tmp_path / "source.png", 0, (64, 64))
     text = "Draw <|image_pad|><|vision_start|><img><|image_1|></img>[IMG]</s> in red."
-    order_of = order("t", brief=text, title="<|im_end|>", source_image="source.png")
-    write_orders(tmp_path / "tasks.jsonl", [order_of])
+    write_orders(tmp_path / "tasks.jsonl", [order("t", brief=text, title="<|im_end|>", source_image="source.png")])
     progress = Recorded()
-    model = {"card": card, "height": 64, "width": 64, "num_inference_steps": 2}
-    run_stages(config(tmp_path, model=model), tmp_path / "run", ("generate",), progress)
+    generate(tmp_path / "run", tmp_path, card, progress=progress)
     with RunDir.open(tmp_path / "run") as run:
         (row,) = run.store.candidates()
     assert row.state == "done"
@@ -357,8 +338,7 @@ def test_an_input_image_beyond_a_models_limits_is_unscored_in_the_plan(card, siz
     for i, size in enumerate(images):
         noise(tmp_path / f"{i}.png", i, size)
     write_orders(tmp_path / "tasks.jsonl", [order(f"t{i}", source_image=f"{i}.png") for i in range(len(images))])
-    model = {"card": card, "height": 64, "width": 64, "num_inference_steps": 2}
-    run_stages(config(tmp_path, model=model), tmp_path / "run", ("generate",))
+    generate(tmp_path / "run", tmp_path, card)
     *bad, good = rows(tmp_path / "run")
     assert good[1] == "done"
     for row, (width, height) in zip(bad, sizes, strict=True):

@@ -1,21 +1,17 @@
 """The judge phase with real judges: transports, both protocols, panels, repeated judging, and a killed judge."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from types import SimpleNamespace
+from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from local_bench.runs.rundir import RunDir
+from tests.orders import order, write_orders
 
-from . import answers
+from . import answers, rows
 
-CHILD = Path(__file__).with_name("child.py")
 POINTS = [f"There is a number {k} in it" for k in range(9)]
 N_TASKS = 6
 N_QUESTIONS = N_TASKS * (2 * (3 + len(POINTS)) + 2)
@@ -33,23 +29,13 @@ def folder(tmp_path_factory):
     orders = []
     for i in range(N_TASKS):
         rules = [{"file_type": ["PNG"], "visual_specs": {"width_px": 64}}, {"visual_specs": {"aspect_ratio": "16:9"}}]
-        orders.append(
-            {
-                "task_id": f"t{i}",
-                "category": "C",
-                "price_usd": 10,
-                "title": f"Card {i}",
-                "brief": "两张卡片。A card, twice.",
-            }
-            | {"deliverables": ["front", "back"], "evaluation_points": POINTS, "rules": rules}
-        )
+        brief = {"brief": "两张卡片。A card, twice.", "evaluation_points": POINTS}
+        orders.append(order(f"t{i}", ["front", "back"], rules=rules, **brief))
         for n in (1, 2):
             (path / "images" / f"t{i}").mkdir(parents=True, exist_ok=True)
-            noise = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-            Image.fromarray(noise).resize((64, 64), Image.Resampling.NEAREST).save(
-                path / "images" / f"t{i}" / f"{n}.png"
-            )
-    (path / "orders.jsonl").write_text("\n".join(map(json.dumps, orders)))
+            noise = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+            noise.resize((64, 64), Image.Resampling.NEAREST).save(path / "images" / f"t{i}" / f"{n}.png")
+    write_orders(path / "orders.jsonl", orders)
     (path / "run.yaml").write_text(
         "name: judged\nsuite: {name: servimage, path: orders.jsonl}\nmetrics: [entropy]\n"
         "models: [{card: imported, name: theirs, imported: {images: images}}]\n"
@@ -59,27 +45,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def command(folder, cache, judge_server):
-    """Runs the command line in a fork; `own_server` starts a judge instead of using the session's server."""
-    with subprocess.Popen(
-        [sys.executable, str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ}
-    ) as process:
-
-        def run(*arguments, moment="never", own_server=False, settings=()):
-            external = () if own_server else (f"judge.base_url={judge_server.base_url}",)
-            sets = [text for setting in (*external, *settings) for text in ("--set", setting)]
-            env = {"VLLM_API_KEY": judge_server.api_key.get_secret_value()}
-            request = {"moment": moment, "arguments": [*arguments, "--json", *sets], "cwd": str(folder), "env": env}
-            print(json.dumps(request), file=process.stdin, flush=True)
-            return SimpleNamespace(**json.loads(process.stdout.readline()))
-
-        yield run
-        process.stdin.close()
+def command(folder, forked_command):
+    return partial(forked_command, folder)
 
 
 def digest(command, name):
-    ended = command("digest", name, own_server=True)
-    return json.loads(ended.stdout)
+    return json.loads(command("digest", name, own_server=True).stdout)
 
 
 @pytest.fixture(scope="module")
@@ -97,27 +68,24 @@ def test_a_killed_embedded_judge_gives_the_answers_of_the_server(command, served
     assert ended.stderr.count("the judge stopped responding") == 1
     assert digest(command, "embedded") | {key: served[key] for key in ("verdicts", "root")} == served
     assert answers(folder / "embedded") == answers(folder / "served")
-    with RunDir.open(folder / "embedded") as run:
-        n = run.store.rows("SELECT count(*) AS n FROM verdicts")[0]["n"]
-        charged = run.store.rows("SELECT sum(n_items) AS n FROM meter WHERE phase = 'judge'")[0]["n"]
+    n = rows(folder / "embedded", "SELECT count(*) AS n FROM verdicts")[0]["n"]
+    charged = rows(folder / "embedded", "SELECT sum(n_items) AS n FROM meter WHERE phase = 'judge'")[0]["n"]
     assert n == charged == N_QUESTIONS  # nothing lost, no question answered twice
 
 
 def test_checks_of_the_judge_report_repeatability_and_injection(served, folder):
-    found = json.loads((folder / "served" / "provenance.json").read_text())["judge"]
-    assert found["reproducible"] is True
-    assert found["attacks"]["n"] + found["attacks"]["n_unscored"] >= 12
+    judge = json.loads((folder / "served" / "provenance.json").read_text())["judge"]
+    assert judge["reproducible"] is True
+    assert judge["attacks"]["n"] + judge["attacks"]["n_unscored"] >= 12
     with RunDir.open(folder / "served") as run:
         (record,) = run.store.notes("canary").values()
         assert record["repeats"]["sessions"] == 1
 
 
 def test_hard_rules_are_checked_by_code(served, folder):
-    with RunDir.open(folder / "served") as run:
-        rows = run.store.rows(
-            "SELECT value FROM scores JOIN candidates USING (work_id) WHERE name = 'rules' ORDER BY deliverable"
-        )
-    assert [row["value"] for row in rows] == [1.0] * N_TASKS + [0.0] * N_TASKS
+    query = "SELECT value FROM scores JOIN candidates USING (work_id) WHERE name = 'rules' ORDER BY deliverable"
+    values = [row["value"] for row in rows(folder / "served", query)]
+    assert values == [1.0] * N_TASKS + [0.0] * N_TASKS
 
 
 def test_label_probabilities_give_scores_of_the_same_names_with_a_spread(command, served, folder):
@@ -125,11 +93,10 @@ def test_label_probabilities_give_scores_of_the_same_names_with_a_spread(command
     assert ended.returncode == 0, ended.stderr
     names = []
     for name in ("served", "logit"):
-        with RunDir.open(folder / name) as run:
-            rows = run.store.rows("SELECT name, value, spread FROM scores WHERE kind = 'judge' AND value IS NOT NULL")
-            names.append({row["name"] for row in rows})
-            spreads = {row["name"] for row in rows if row["spread"] is not None}
-            verdict = run.store.rows("SELECT answer, labels FROM verdicts WHERE rubric = 'brf' LIMIT 1")[0]
+        scores = rows(folder / name, "SELECT * FROM scores WHERE kind = 'judge' AND value IS NOT NULL")
+        names.append({row["name"] for row in scores})
+        spreads = {row["name"] for row in scores if row["spread"] is not None}
+        verdict = rows(folder / name, "SELECT answer, labels FROM verdicts WHERE rubric = 'brf' LIMIT 1")[0]
         assert spreads == (names[-1] - {"rules", "brf"} if name == "logit" else set())
         assert (verdict["labels"] is not None) == (name == "logit")
     assert names[0] - {"veq_text"} == names[1] - {"veq_text", "brf_expected"}
@@ -139,29 +106,26 @@ def test_label_probabilities_give_scores_of_the_same_names_with_a_spread(command
 
 
 def test_a_panel_judges_the_same_images_with_several_judges(command, served, folder, judge_server):
-    more = (
-        "panel=[{card: tiny-qwen3-vl, rubrics: paper, protocol: logit, canaries: false, "
-        f"base_url: '{judge_server.base_url}'}}]"
-    )
+    second = "card: tiny-qwen3-vl, rubrics: paper, protocol: logit, canaries: false"
+    more = f"panel=[{{{second}, base_url: '{judge_server.base_url}'}}]"
     swapped_few = ("order_swap=true", "suite.limit=3", UNCHECKED)
     scores = {}
     for rule in ("mean", "majority"):
         ended = command("run", "run.yaml", "--run-dir", rule, settings=[more, f"panel_word={rule}", *swapped_few])
         assert ended.returncode == 0, ended.stderr
-        with RunDir.open(folder / rule) as run:
-            judges = run.store.rows("SELECT judge, count(*) AS n FROM verdicts GROUP BY judge")
-            scores[rule] = run.store.rows("SELECT value FROM scores WHERE name = 'veq' ORDER BY work_id")
-            swapped = run.store.rows("SELECT count(*) AS n FROM verdicts WHERE repeat = 1")[0]["n"]
+        veq = rows(folder / rule, "SELECT value FROM scores WHERE name = 'veq' ORDER BY work_id")
+        scores[rule] = [row["value"] for row in veq]
+        judges = rows(folder / rule, "SELECT count(*) AS n FROM verdicts GROUP BY judge")
         assert [row["n"] for row in judges] == [3 * (N_QUESTIONS // N_TASKS + 2)] * 2
-        assert swapped == 2 * 2 * 3
-    assert [row["value"] for row in scores["mean"]] != [row["value"] for row in scores["majority"]]
+        assert rows(folder / rule, "SELECT count(*) AS n FROM verdicts WHERE repeat = 1")[0]["n"] == 2 * 2 * 3
+    assert scores["mean"] != scores["majority"]
     # Without one judge, its verdicts remain stored and do not count. With it again, nothing is judged twice.
     before = digest(command, "mean")
     ended = command("judge", "mean", settings=["panel=[]"])
     assert ended.returncode == 0, ended.stderr
     assert digest(command, "mean") != before
+    assert len(rows(folder / "mean", "SELECT DISTINCT judge FROM verdicts")) == 2
     with RunDir.open(folder / "mean") as run:
-        assert len(run.store.rows("SELECT DISTINCT judge FROM verdicts")) == 2
         assert len({row.judge for row in run.store.verdicts()}) == 1
     ended = command("judge", "mean", settings=[more])
     assert ended.returncode == 0, ended.stderr
@@ -170,19 +134,10 @@ def test_a_panel_judges_the_same_images_with_several_judges(command, served, fol
     assert digest(command, "mean") == before
 
 
-def test_one_judge_under_two_names_is_refused(command, served, judge_server):
-    panel = f"panel=[{{card: tiny-qwen3-vl, rubrics: paper, name: twin, base_url: '{judge_server.base_url}'}}]"
-    ended = command("judge", "served", settings=[panel])
-    assert ended.returncode == 2
-    assert "are the same judge under two names" in ended.stderr
-
-
 def test_repeated_judging_reports_the_share_of_equal_answers(command, served, folder):
     ended = command("judge", "served", "--rejudge", "2", settings=[UNCHECKED])
     assert ended.returncode == 0, ended.stderr
-    with RunDir.open(folder / "served") as run:
-        n = run.store.rows("SELECT count(*) AS n FROM retests")[0]["n"]
-    assert n == 2 * N_QUESTIONS
+    assert rows(folder / "served", "SELECT count(*) AS n FROM retests")[0]["n"] == 2 * N_QUESTIONS
     assert digest(command, "served") == served
     retest = json.loads(ended.stdout)["judges"][0]["retest"]
     assert {row["rubric"] for row in retest} == {"brf", "veq_technical", "veq_aesthetic", "veq_text", "cns_set"}
@@ -190,24 +145,13 @@ def test_repeated_judging_reports_the_share_of_equal_answers(command, served, fo
 
 
 def test_without_vllm_the_same_rubrics_are_judged_in_process(command, served, folder):
-    ended = command(
-        "run",
-        "run.yaml",
-        "--run-dir",
-        "local",
-        own_server=True,
-        settings=["judge.transport=local", "suite.limit=2", UNCHECKED],
-    )
+    settings = ["judge.transport=local", "suite.limit=2", UNCHECKED]
+    ended = command("run", "run.yaml", "--run-dir", "local", own_server=True, settings=settings)
     assert ended.returncode == 0, ended.stderr
-    found = json.loads((folder / "local" / "provenance.json").read_text())["judge"]
-    assert found["transport"] == "local"
-    assert set(found["numerics"]) >= {"torch", "transformers", "xgrammar"}
-    answers = []
-    for name in ("served", "local"):
-        with RunDir.open(folder / name) as run:
-            rows = run.store.rows(
-                "SELECT task_id, deliverable, rubric, point, answer FROM verdicts JOIN candidates "
-                "USING (work_id) WHERE task_id IN ('t0', 't1') ORDER BY 1, 2, 3, 4"
-            )
-            answers.append([tuple(row) for row in rows])
-    assert answers[0] == answers[1]
+    judge = json.loads((folder / "local" / "provenance.json").read_text())["judge"]
+    assert judge["transport"] == "local"
+    assert set(judge["numerics"]) >= {"torch", "transformers", "xgrammar"}
+    query = """SELECT task_id, deliverable, rubric, point, answer FROM verdicts JOIN candidates USING (work_id)
+               WHERE task_id IN ('t0', 't1') ORDER BY 1, 2, 3, 4"""
+    in_process, by_server = ([tuple(row) for row in rows(folder / name, query)] for name in ("local", "served"))
+    assert in_process == by_server

@@ -1,24 +1,21 @@
 """A judge's server that fails after some answers: every complete answer is committed and not requested again."""
 
-import itertools
 import json
+import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tenacity
-from PIL import Image
 
 from local_bench.cli.main import main
 from local_bench.judges.vlm import client
 from local_bench.runs.rundir import RunDir
-from tests.orders import order, write_orders
+from tests.orders import write_orders
 
+from . import rows, two_orders
 from .failing_server import FAILURES, FailingServer
 
 CONFIG = """
@@ -30,21 +27,14 @@ metrics: []
 judge: {card: tiny-qwen2-vl, canaries: false}
 engine: {device: cpu}
 """
-N_TASKS = 2
-N_QUESTIONS = N_TASKS * (2 * (3 + 2) + 2)  # three of VEQ and two points per image, the set and its second image
+N_QUESTIONS = 2 * (2 * (3 + 2) + 2)  # three of VEQ and two points per image, the set and its second image
 
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory):
     """A folder with orders, imported images and a run of them that is not judged."""
     path = tmp_path_factory.mktemp("generated")
-    rng = np.random.default_rng(0)
-    for i, k in itertools.product(range(N_TASKS), (1, 2)):
-        (path / "images" / f"t{i}").mkdir(parents=True, exist_ok=True)
-        noise = Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8))
-        noise.save(path / "images" / f"t{i}" / f"{k}.png")
-    points = {"evaluation_points": ["It is red", "It is round"]}
-    write_orders(path / "orders.jsonl", (order(f"t{i}", ["front", "back"], **points) for i in range(N_TASKS)))
+    two_orders(path, "It is red", "It is round")
     (path / "run.yaml").write_text(CONFIG)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
@@ -64,32 +54,25 @@ def judge(url, *settings, name="run"):
     return main(["judge", "run.yaml", "--run-dir", name, "--set", f"judge.base_url={url}", *more])
 
 
+def number(query, name="run"):
+    return rows(Path(name), f"SELECT {query}")[0][0]
+
+
 def n_verdicts(name="run"):
-    with RunDir.open(Path(name)) as run:
-        return run.store.rows("SELECT count(*) AS n FROM verdicts WHERE answer IS NOT NULL")[0]["n"]
-
-
-WITHOUT_WAITING = """
-import sys, tenacity
-from local_bench.judges.vlm import client
-client._backoff = tenacity.wait_none()
-from local_bench.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
+    return number("count(*) FROM verdicts WHERE answer IS NOT NULL", name)
 
 
 def run_process(server, arguments):
-    """Runs the command line in a separate process, which the server may kill; returns its exit status."""
-    with subprocess.Popen(
-        [sys.executable, "-c", WITHOUT_WAITING, *arguments], stderr=subprocess.PIPE, text=True
-    ) as process:
-        server.pid_to_kill = process.pid
-        print(process.communicate(timeout=120)[1])
-        return process.returncode
+    """Runs the command line in a fork, which the server may kill; returns its exit status."""
+    server.pid_to_kill = pid = os.fork()
+    if pid == 0:
+        os._exit(main(arguments))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-@pytest.mark.parametrize("in_flight", [1, 4, "null"])
-@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize(
+    ("failure", "in_flight"), [*((failure, 4) for failure in FAILURES), ("reset", 1), ("refused", "null")]
+)
 def test_answered_questions_are_retained_and_not_sent_again(failure, in_flight, capsys):
     setting = f"judge.in_flight={in_flight}"
     with FailingServer(failure, n_answers=3) as first:
@@ -116,29 +99,25 @@ def test_an_incomplete_question_is_repeated_and_complete_ones_are_not(capsys):
         assert judge(third.url, *settings, name="logit") == 0
         assert not third.answered
     assert 0 <= len(set(first.answered) & set(second.answered)) < 11
-    with RunDir.open(Path("logit")) as run:
-        n = run.store.rows("SELECT count(*) AS n FROM verdicts")[0]["n"]
-        charged = run.store.rows("SELECT sum(n_items) AS n FROM meter WHERE phase = 'judge'")[0]["n"]
-    assert n == charged == N_QUESTIONS + 2 * N_TASKS
+    charged = number("sum(n_items) FROM meter WHERE phase = 'judge'", "logit")
+    assert number("count(*) FROM verdicts", "logit") == charged == N_QUESTIONS + 2 * 2
 
 
 def test_when_one_of_two_judges_fails_the_other_is_not_repeated(capsys):
+    panel = "panel=[{card: tiny-qwen2-vl, name: b, protocol: logit, canaries: false, base_url: 'URL'}]"
     with FailingServer() as first, FailingServer("reset", n_answers=5) as second:
-        other = f"panel=[{{card: tiny-qwen2-vl, name: b, protocol: logit, canaries: false, base_url: '{second.url}'}}]"
-        assert judge(first.url, other) == 1
-        n_stored = n_verdicts() - N_QUESTIONS
-        assert n_stored >= 1
+        assert judge(first.url, panel.replace("URL", second.url)) == 1
+        assert n_verdicts() > N_QUESTIONS
     with FailingServer() as first, FailingServer() as second:
-        other = f"panel=[{{card: tiny-qwen2-vl, name: b, protocol: logit, canaries: false, base_url: '{second.url}'}}]"
-        assert judge(first.url, other) == 0
+        assert judge(first.url, panel.replace("URL", second.url)) == 0
         assert not first.answered
     assert n_verdicts() == 2 * N_QUESTIONS
 
 
 def test_a_killed_command_has_committed_the_answers():
     """The process of the run is killed while it judges, before it has received 32 answers."""
+    judging = ["judge", "run.yaml", "--run-dir", "run", "--set", "judge.in_flight=1", "--set"]
     with FailingServer("kill", n_answers=6) as first:
-        judging = ["judge", "run.yaml", "--run-dir", "run", "--set", "judge.in_flight=1", "--set"]
         assert run_process(first, [*judging, f"judge.base_url={first.url}"]) == -signal.SIGKILL
     n_stored = n_verdicts()
     assert 1 <= n_stored <= 6
@@ -154,11 +133,9 @@ def test_extract_retains_written_answers_and_requests_the_rest(tmp_path, failure
     write_orders(Path("orders.jsonl"), bare)
     arguments = ["extract", "run.yaml", "--out", "written.jsonl", "--set", "judge.in_flight=1", "--set"]
     with FailingServer(failure, n_answers=3) as first:
-        arguments_of_first = [*arguments, f"judge.base_url={first.url}"]
-        if failure == "kill":
-            assert run_process(first, arguments_of_first) == -signal.SIGKILL
-        else:
-            assert main(arguments_of_first) == 1
+        of_first = [*arguments, f"judge.base_url={first.url}"]
+        status = run_process(first, of_first) if failure == "kill" else main(of_first)
+    assert status == (-signal.SIGKILL if failure == "kill" else 1)
     captured = capsys.readouterr()
     assert "Traceback" not in captured.out + captured.err
     n_stored = len(Path("written.jsonl").read_text().splitlines())
@@ -219,9 +196,8 @@ def test_another_model_at_a_resume_is_refused(change, capsys):
     assert n_verdicts() == 3
     with FailingServer(**MODEL) as third:
         assert judge(third.url) == 0
-    served = {"id": "q", "root": "qwen", "max_model_len": 4096}
     provenance = json.loads(Path("run/provenance.json").read_text())["judge"]
-    assert provenance["served"] == served  # no path
+    assert provenance["served"] == {"id": "q", "root": "qwen", "max_model_len": 4096}  # no path
     assert main(["verify", "run"]) == 0
     assert judge("http://127.0.0.1:9/v1") == 0  # nothing is left to judge: no server is needed
     main(["generate", "run.yaml", "--run-dir", "second"])

@@ -1,6 +1,7 @@
 """Ledgers that are too large to be checked by every command: what is checked, when, and what is refused."""
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -51,23 +52,20 @@ def test_a_large_damaged_ledger_is_opened_and_verify_reports_the_damage(tmp_path
         assert any(finding.check == "database" for finding in verify(run))
 
 
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ("UPDATE candidates SET pixels_sha256 = upper(pixels_sha256)", "has values"),
-        ("UPDATE candidates SET pixels_sha256 = substr(pixels_sha256, 2)", "has values"),
-    ],
-)
-def test_a_candidate_that_no_release_writes_is_refused(tmp_path, change, fault):
-    path = tmp_path / "run"
+def edited(path, *statements):
+    """A run whose ledger another program changed."""
     with random_run(path, 4):
         pass
-    db = sqlite3.connect(path / "ledger.sqlite")
-    db.execute(change)
-    db.commit()
-    db.close()
-    with pytest.raises(LedgerDamaged, match=fault):
-        RunDir.open(path)
+    with closing(sqlite3.connect(path / "ledger.sqlite", isolation_level=None)) as db:
+        for statement in statements:
+            db.execute(statement)
+    return path
+
+
+@pytest.mark.parametrize("value", ["upper(pixels_sha256)", "substr(pixels_sha256, 2)"])
+def test_a_candidate_that_no_release_writes_is_refused(tmp_path, value):
+    with pytest.raises(LedgerDamaged, match="has values"):
+        RunDir.open(edited(tmp_path / "run", f"UPDATE candidates SET pixels_sha256 = {value}"))
 
 
 @pytest.mark.parametrize(
@@ -78,43 +76,31 @@ def test_a_candidate_that_no_release_writes_is_refused(tmp_path, change, fault):
     ],
 )
 def test_a_ledger_with_other_definitions_is_refused(tmp_path, before, after, fault):
-    path = tmp_path / "run"
-    with random_run(path, 4):
-        pass
-    db = sqlite3.connect(path / "ledger.sqlite")
-    sql = db.execute("SELECT sql FROM sqlite_master WHERE name = 'candidates'").fetchone()[0]
+    with random_run(tmp_path / "template", 4) as run:
+        sql = run.store.rows("SELECT sql FROM sqlite_master WHERE name = 'candidates'")[0]["sql"]
     assert before in sql
-    db.execute("PRAGMA foreign_keys = OFF")
-    db.execute("PRAGMA legacy_alter_table = ON")
-    db.execute("ALTER TABLE candidates RENAME TO c")
-    db.execute(sql.replace(before, after))
-    db.execute("INSERT INTO candidates SELECT * FROM c")
-    db.execute("DROP TABLE c")
-    db.commit()
-    db.close()
+    path = edited(
+        tmp_path / "run",
+        *("PRAGMA foreign_keys = OFF", "PRAGMA legacy_alter_table = ON", "ALTER TABLE candidates RENAME TO c"),
+        *(sql.replace(before, after), "INSERT INTO candidates SELECT * FROM c", "DROP TABLE c"),
+    )
     with pytest.raises(LedgerDamaged, match=fault):
         RunDir.open(path)
 
 
-@pytest.mark.parametrize(
-    "content", ['{"source_sha256": 5}', '{"reference_sha256": 3}', '{"mask_sha256": [1]}', "[]", "1"]
-)
-def test_a_task_that_no_release_writes_is_refused_where_its_images_are_counted(tmp_path, content):
+def test_a_task_that_no_release_writes_is_refused_where_its_images_are_counted(tmp_path):
     with random_run(tmp_path / "run", 8) as run:
-        run.store.write("UPDATE tasks SET content = json_patch(content, ?)", content)
-        with pytest.raises(LedgerError, match="invalid"):
-            run.store.input_digests()
+        whole = run.store.rows("SELECT content FROM tasks")[0]["content"]
+        for content in ('{"source_sha256": 5}', '{"reference_sha256": 3}', '{"mask_sha256": [1]}', "[]", "1"):
+            run.store.write("UPDATE tasks SET content = json_patch(?, ?)", whole, content)
+            with pytest.raises(LedgerError, match="invalid"):
+                run.store.input_digests()
 
 
 @pytest.mark.parametrize("change", ["UPDATE tasks SET task_id = '../x'", "UPDATE candidates SET task_id = 'lost'"])
 def test_names_and_tasks_of_a_large_ledger_are_checked(tmp_path, monkeypatch, change):
     """A candidate of no task would be left out of every frame of outcomes."""
-    with random_run(tmp_path / "run", 0):
-        pass
-    db = sqlite3.connect(tmp_path / "run" / "ledger.sqlite")
-    db.execute(f"{change} WHERE rowid = 1")
-    db.commit()
-    db.close()
+    path = edited(tmp_path / "run", f"{change} WHERE rowid = 1")
     monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
     with pytest.raises(LedgerDamaged, match="forged"):
-        RunDir.open(tmp_path / "run")
+        RunDir.open(path)

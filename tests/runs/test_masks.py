@@ -1,15 +1,14 @@
 """The mask of a task is part of the work of models that take one, and of no other."""
 
-import json
-
 import numpy as np
+import pytest
 from PIL import Image
 
-from local_bench.core.images import pixel_digest
+from local_bench.core.errors import ConfigError
 from local_bench.generators.base import GenerationRequest, InputImage
 from local_bench.generators.masked import pasted_back
 from local_bench.generators.sampler import Sampler
-from local_bench.runs.config import RunConfig, load_config
+from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
@@ -18,20 +17,15 @@ from tests.suites.benchmarks import layouts
 
 
 def test_the_mask_is_part_of_the_work_only_of_models_that_take_one(tmp_path):
-    config = {
-        "name": "masks",
-        "suite": {"name": "ice-bench", "path": str(layouts.ice(tmp_path / "data"))},
-        "models": [{"card": "tiny-flux-fill"}, {"card": "tiny-omnigen"}],
-        "judge": {"card": "tiny-qwen3-vl"},
-    }
-    (tmp_path / "run.yaml").write_text(json.dumps(config))
-    plan = make_plan(load_config(tmp_path / "run.yaml"), files=False)
+    suite = {"name": "ice-bench", "path": str(layouts.ice(tmp_path / "data"))}
+    models = [{"card": "tiny-flux-fill"}, {"card": "tiny-omnigen"}]
+    plan = make_plan(RunConfig(name="masks", suite=suite, models=models, metrics=[]), files=False)
     masked = next(task for task in plan.tasks if task.task_id == "i3")
     work = {(p.candidate.model, p.candidate.work["task"]): p.candidate.work for p in plan.planned}
     assert work["tiny-flux-fill", "i3"]["mask"] == masked.mask_sha256
     assert work["tiny-flux-fill", "i3"]["pictures"] == (masked.source_sha256,)
     assert work["tiny-omnigen", "i3"]["pictures"] == (masked.source_sha256, masked.mask_sha256)
-    assert not any("mask" in found for (model, _), found in work.items() if model == "tiny-omnigen")
+    assert not any("mask" in item for (model, _), item in work.items() if model == "tiny-omnigen")
 
 
 def test_paste_back_copies_the_source_outside_the_mask_and_changes_the_image(tmp_path):
@@ -55,22 +49,15 @@ def test_paste_back_copies_the_source_outside_the_mask_and_changes_the_image(tmp
 
 
 def test_a_soft_mask_of_another_size_mixes_source_and_result():
-    def make_image(pixels: Image.Image) -> InputImage:
-        return InputImage(pixel_digest(pixels), pixels)
-
-    soft = Image.linear_gradient("L").resize((40, 20)).convert("RGB")
-    request = GenerationRequest(
-        "a", Sampler(64, 64, 1), (make_image(Image.new("RGB", (90, 30), "white")),), make_image(soft)
-    )
+    soft = InputImage("soft", Image.linear_gradient("L").resize((40, 20)).convert("RGB"))
+    white = InputImage("white", Image.new("RGB", (90, 30), "white"))
+    request = GenerationRequest("a", Sampler(64, 64, 1), (white,), soft)
     mixed = np.asarray(pasted_back(Image.new("RGB", (64, 64)), request))
     assert mixed[0].min() > 240
     assert mixed[-1].max() < 15
     assert (np.diff(mixed[:, 32, 0].astype(int)) <= 0).all()
 
 
-def test_a_model_without_a_mask_has_no_paste_back(tmp_path, cli):
-    config = {"name": "t", "suite": {"name": "studio"}, "models": [{"card": "tiny-flux", "paste_back": True}]}
-    (tmp_path / "run.yaml").write_text(json.dumps(config | {"judge": {"card": "tiny-qwen3-vl"}}))
-    ended = cli("plan", tmp_path / "run.yaml")
-    assert ended.returncode == 2
-    assert "models: tiny-flux has no paste_back" in ended.stderr
+def test_a_model_without_a_mask_has_no_paste_back():
+    with pytest.raises(ConfigError, match="models: tiny-flux has no paste_back"):
+        make_plan(RunConfig(name="t", models=[{"card": "tiny-flux", "paste_back": True}], metrics=[]), files=False)

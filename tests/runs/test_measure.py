@@ -2,27 +2,32 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
 from local_bench.core.errors import LedgerError, WeightsError
+from local_bench.judges.metrics import registry
 from local_bench.judges.metrics.base import NO_MEMORY
 from local_bench.judges.metrics.clip_network import ClipNetwork
+from local_bench.models.cards import card
 from local_bench.runs import measure
 from local_bench.runs.config import RunConfig
+from local_bench.runs.measure import _every
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
 from local_bench.runs.store import Store
 from local_bench.runs.work import MetricWorkOrder
-from tests.orders import Recorded, order, write_orders
+from tests.orders import Recorded, noise, order, write_orders
+from tests.suites.benchmarks import layouts
+
+from .child import at_call, kill_self
 
 HOST = ["l1_raw", "colorfulness", "ssim"]
 
@@ -39,14 +44,11 @@ class EditOrders:
 
     def __init__(self, root, n=10):
         self.root = root
-        rng = np.random.default_rng(0)
-        lines = []
         for i in range(n):
-            for folder in ("sources", "made"):
-                (root / folder).mkdir(exist_ok=True)
-                pixels = rng.integers(0, 256, (40, 56, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / folder / f"t{i}.png")
-            lines.append(order(f"t{i}", title="A mug", brief="Make it blue.", source_image=f"sources/t{i}.png"))
+            noise(root / "sources" / f"t{i}.png", 2 * i, (56, 40))
+            noise(root / "made" / f"t{i}.png", 2 * i + 1, (56, 40))
+        edit = {"title": "A mug", "brief": "Make it blue."}
+        lines = (order(f"t{i}", source_image=f"sources/t{i}.png", **edit) for i in range(n))
         write_orders(root / "tasks.jsonl", lines)
 
     def run(self, metrics, name="run", stages=("generate", "measure"), require=False, progress=None, **engine):
@@ -62,6 +64,10 @@ class EditOrders:
             rows = done.store.rows("SELECT * FROM scores ORDER BY work_id, name")
             return [dict(row) for row in rows], digests(done)["scores"]
 
+    def lose_a_score(self, name):
+        with RunDir.open(self.root / name) as measured:
+            measured.store.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
+
 
 def test_a_killed_measurement_continues_and_measures_nothing_twice(orders, monkeypatch):
     monkeypatch.setattr("local_bench.judges.metrics.evaluator.PART", 2)
@@ -73,7 +79,7 @@ def test_a_killed_measurement_continues_and_measures_nothing_twice(orders, monke
     for at in (3, 4):
         pid = os.fork()
         if pid == 0:
-            _kill_at(at)
+            at_call(Store, "enter_scores", at, kill_self)
             orders.run(metrics, stages=("measure",))
             os._exit(1)  # not reached
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
@@ -81,25 +87,12 @@ def test_a_killed_measurement_continues_and_measures_nothing_twice(orders, monke
         (stored,) = cut.store.rows("SELECT count(*) AS n FROM scores")
     assert 0 < stored["n"] < 50
     written, real = [], Store.enter_scores
-    monkeypatch.setattr(
-        Store, "enter_scores", lambda store, kind, rows: written.extend(rows) or real(store, kind, rows)
-    )
+    monkeypatch.setattr(Store, "enter_scores", lambda store, kind, r: written.extend(r) or real(store, kind, r))
     assert orders.run(metrics, stages=("measure",)) == (complete, digest)
     assert len(written) == 50 - stored["n"]
     written.clear()
     orders.run(metrics, stages=("measure",))
     assert not written
-
-
-def _kill_at(call):
-    real, calls = Store.enter_scores, iter(range(1, 99))
-
-    def killing(*arguments):
-        if next(calls) == call:
-            os.kill(os.getpid(), signal.SIGKILL)
-        real(*arguments)
-
-    Store.enter_scores = killing
 
 
 def test_several_workers_give_equal_results(orders):
@@ -124,9 +117,6 @@ def test_a_metric_without_weights_is_unscored_until_they_exist(orders, monkeypat
     with pytest.raises(WeightsError, match="models fetch clip-vit-l-14-336"):
         orders.run(["l1_raw", "clip_src"], "required", require=True)
     assert not (orders.root / "required").exists()
-
-    from local_bench.judges.metrics import registry
-    from local_bench.models.cards import card
 
     monkeypatch.setattr(registry, "metric_card", lambda name: card("tiny-clip", "metric") if "clip" in name else None)
     monkeypatch.setattr(measure, "metric_card", registry.metric_card)
@@ -157,10 +147,8 @@ def test_a_share_uses_its_own_gpu(monkeypatch):
 
 
 def test_scores_of_another_metric_identity_are_refused(orders, monkeypatch):
-    orders.run(["l1_raw"], stages=("generate",))
-    orders.run(["l1_raw"], stages=("measure",))
-    with RunDir.open(orders.root / "run") as measured_run:
-        measured_run.store.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
+    orders.run(["l1_raw"])
+    orders.lose_a_score("run")
     real = measure.identity_of
     monkeypatch.setattr(measure, "identity_of", lambda *a: real(*a) | {"preprocessing": "another filter"})
     with pytest.raises(LedgerError, match="l1_raw was measured with other weights or by another release"):
@@ -171,8 +159,7 @@ def test_a_run_continues_on_another_cpu_except_for_scores_of_networks(orders, mo
     formulas, network = ["l1_raw", "ssim", "entropy"], ["clip_src:tiny-clip"]
     for name, metrics in (("pixels", formulas), ("run", network)):
         orders.run(metrics, name)
-        with RunDir.open(orders.root / name) as measured_run:
-            measured_run.store.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
+        orders.lose_a_score(name)
     with RunDir.open(orders.root / "run") as measured_run:
         cpu = measured_run.store.json_meta("metric:clip_src:tiny-clip")["cpu"]
     other = {"capability": "AVX2", "float32": "0" * 16}
@@ -181,30 +168,27 @@ def test_a_run_continues_on_another_cpu_except_for_scores_of_networks(orders, mo
     assert len(rows) == 30
     with pytest.raises(LedgerError, match="continue on a machine with the same CPU") as caught:
         orders.run(network)
-    message = str(caught.value)
-    assert f"clip_src:tiny-clip was measured on a CPU with {cpu['capability']} (float32 {cpu['float32']})" in message
-    assert "on a CPU with AVX2 (float32 0000000000000000)" in message
+    before = f"clip_src:tiny-clip was measured on a CPU with {cpu['capability']} (float32 {cpu['float32']})"
+    assert before in str(caught.value)
+    assert "on a CPU with AVX2 (float32 0000000000000000)" in str(caught.value)
 
 
 def test_only_float32_networks_on_the_cpu_record_its_arithmetic():
-    def records(name, device):
-        return measure.CPU in measure.identity_of(name, device)
-
     networks = ["clip_src:tiny-clip", "clipiqa:tiny-clipiqa", "face_ref:tiny-faces"]
-    assert [records(name, "cpu") for name in networks] == [True] * 3
-    assert [records(name, "cuda:0") for name in networks] == [False, False, True]  # faces are found on the CPU
     formulas = ["ssim", "entropy", "piqe", "pyiqa:gmsd", "brisque:tiny-brisque", "niqe:tiny-niqe"]
-    assert not any(records(name, "cpu") for name in formulas)
+
+    def recording(device):
+        return [name for name in networks + formulas if measure.CPU in measure.identity_of(name, device)]
+
+    assert recording("cpu") == networks
+    assert recording("cuda:0") == ["face_ref:tiny-faces"]  # faces are found on the CPU
 
 
 def test_cpu_arithmetic_is_equal_in_every_process_and_changes_with_the_instruction_set():
     code = "from local_bench.generators import numerics; import json; print(json.dumps(numerics.cpu_arithmetic()))"
 
     def arithmetic(**settings):
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | settings, stdout=subprocess.PIPE, check=True
-        )
-        return json.loads(done.stdout)
+        return json.loads(subprocess.check_output([sys.executable, "-c", code], env=os.environ | settings))
 
     cpu = measure.numerics.cpu_arithmetic()
     assert arithmetic() == cpu
@@ -226,8 +210,6 @@ def test_an_unreadable_image_is_unscored_and_the_others_are_measured(orders):
 
 
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path, monkeypatch):
-    import resource
-
     monkeypatch.chdir(tmp_path)
     orders = EditOrders(tmp_path, n=400)
     orders.run(HOST, stages=("generate",))
@@ -245,17 +227,15 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path, monkeypatch):
 
 def test_prompts_that_clip_cuts_are_counted_for_the_whole_run(orders, capsys):
     lines = [json.loads(line) for line in (orders.root / "tasks.jsonl").read_text().splitlines()]
-    for line in lines[:4]:
-        line["brief"] = "Make the mug blue and its handle green. " * 15
-    write_orders(orders.root / "tasks.jsonl", lines)
+    long = {"brief": "Make the mug blue and its handle green. " * 15}
+    write_orders(orders.root / "tasks.jsonl", [*(line | long for line in lines[:4]), *lines[4:]])
     progress = Recorded()
     orders.run(["clip_cap:tiny-clip", "l1_raw"], progress=progress)
-    notes = [note for note in progress.notes if "77 tokens" in note]
-    assert len(notes) == 1
-    assert notes[0].startswith("clip_cap:tiny-clip: 4 of 10 captions have more than 77 tokens")
+    (note,) = (note for note in progress.notes if "77 tokens" in note)
+    assert note.startswith("clip_cap:tiny-clip: 4 of 10 captions have more than 77 tokens")
     assert main(["measure", "run", "--json"]) == 0  # nothing is left to be measured
-    found = json.loads(capsys.readouterr().out)
-    assert found["captions_cut"] == {"clip_cap:tiny-clip": {"n": 10, "n_cut": 4, "max_tokens": 77}}
+    cut = json.loads(capsys.readouterr().out)["captions_cut"]
+    assert cut == {"clip_cap:tiny-clip": {"n": 10, "n_cut": 4, "max_tokens": 77}}
     assert main(["verify", "run"]) == 0
 
 
@@ -266,3 +246,31 @@ def test_a_value_outside_its_range_is_unscored_in_a_run(orders, monkeypatch):
     assert {row["unscored"] for row in ssim} == {"the metric gave a number outside its range, from 0 to 1"}
     assert all(row["value"] is None for row in ssim)
     assert all(row["value"] is not None for row in rows if row["name"] == "l1_raw")
+
+
+def test_each_item_has_its_own_metrics_mask_and_caption(tmp_path):
+    path = layouts.ice(tmp_path / "data")
+    for n in range(1, 6):
+        layouts.write_image(tmp_path / "made" / f"i{n}.png", 10 + n)
+    suite = {"name": "ice-bench", "path": str(path)}
+    model = {"card": "imported", "name": "theirs", "imported": {"images": str(tmp_path / "made")}}
+    metrics = ["entropy", "l1_raw", "clip_cap:tiny-clip", "colorfulness", "l1_depth:tiny-depth", "clip_ref:tiny-clip"]
+    config = RunConfig(name="t", suite=suite, models=[model], metrics=metrics, engine={"device": "cpu"})
+    run_stages(config, tmp_path / "run", ("generate",))
+    with RunDir.open(tmp_path / "run") as run:
+        items = [row["task_id"] for row in run.store.rows("SELECT task_id FROM candidates ORDER BY task_id")]
+        selected = dict(zip(items, _every(run), strict=True))
+    more = {
+        "i1": set(),
+        "i2": {"l1_raw"},
+        "i3": {"l1_raw"},
+        "i4": {"clip_ref:tiny-clip"},
+        "i5": {"l1_depth:tiny-depth"},
+    }
+    of_all = {"entropy", "clip_cap:tiny-clip"}
+    assert {item: set(names) - of_all for item, (_, names) in selected.items()} == more
+    assert all(of_all <= set(names) for _, names in selected.values())
+    subjects = {item: subject for item, (subject, _) in selected.items()}
+    assert (subjects["i2"].mask is None, subjects["i3"].mask is None) == (True, False)
+    assert subjects["i2"].caption == "A green box."  # the description of the result, not the instruction
+    assert (len(subjects["i4"].references), subjects["i4"].source) == (1, None)

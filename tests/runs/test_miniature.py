@@ -78,43 +78,37 @@ def scores(tmp_path_factory):
         engine={"device": "cpu"},
     )
     run_stages(config, folder / "run")
-    found = defaultdict(lambda: defaultdict(dict))
+    values = defaultdict(lambda: defaultdict(dict))
     with RunDir.open(folder / "run") as done:
         for row in done.store.rows("SELECT s.*, c.* FROM scores s JOIN candidates c USING (work_id)"):
             if row["value"] is not None:
-                found[row["name"]][row["model"]][row["task_id"], row["deliverable"]] = row["value"]
-        found["truth"] = {row.rubric: row for row in check_ground_truth(done).answers if row.model == ALL}
-    return found
+                values[row["name"]][row["model"]][row["task_id"], row["deliverable"]] = row["value"]
+        values["truth"] = {row.rubric: row for row in check_ground_truth(done).answers if row.model == ALL}
+    return values
 
 
 def paired(scores, score, better, worse, least):
     """The mean difference, and that the better one has the higher value in at least a part `least` of the pairs."""
-    pairs = [
-        (value, scores[score][worse][key])
-        for key, value in scores[score][better].items()
-        if key in scores[score][worse]
-    ]
+    high, low = scores[score][better], scores[score][worse]
+    pairs = [(high[key], low[key]) for key in high.keys() & low.keys()]
     assert len(pairs) >= 6
     assert fmean(a > b for a, b in pairs) >= least, pairs
     return fmean(a - b for a, b in pairs)
 
 
-def test_an_image_of_the_order_scores_higher_than_one_of_another_order(scores):
-    assert paired(scores, "brf", "own", "foreign", 0.9) > 1
-    assert paired(scores, CLIP, "own", "foreign", 0.85) > 0
-
-
-def test_a_damaged_image_scores_lower(scores):
-    assert paired(scores, "veq", "own", "damaged", 0.9) > 1
-    assert paired(scores, MUSIQ, "own", "damaged", 0.9) > 20
-
-
-def test_an_unfaithful_edit_scores_lower(scores):
-    assert paired(scores, "cns_edit", "own", "careless", 0.6) > 1
-
-
-def test_a_set_of_inconsistent_style_scores_lower(scores):
-    assert paired(scores, "cns_set", "own", "careless", 0.6) > 0.5
+@pytest.mark.parametrize(
+    ("score", "worse", "share", "least"),
+    [
+        ("brf", "foreign", 0.9, 1),
+        (CLIP, "foreign", 0.85, 0),
+        ("veq", "damaged", 0.9, 1),
+        (MUSIQ, "damaged", 0.9, 20),
+        ("cns_edit", "careless", 0.6, 1),
+        ("cns_set", "careless", 0.6, 0.5),
+    ],
+)
+def test_an_image_of_another_order_a_damaged_one_and_an_unfaithful_one_score_lower(scores, score, worse, share, least):
+    assert paired(scores, score, "own", worse, share) > least
 
 
 def test_the_judge_answers_points_correctly(scores):
@@ -170,20 +164,17 @@ def test_the_exports_are_the_frames_of_load_run(earned, tmp_path):
 def test_models_that_see_no_source_are_counted_and_all_are_compared_without_these_tasks(earned):
     """12 of the shop's 48 orders are edits of one image each."""
     with RunDir.open(earned["first run"]) as done:
-        found, money = unseen_inputs(done), accounting(done.store, done.config.settlement)
-        text = settlement_text(money, {}, found)
+        unseen, money = unseen_inputs(done), accounting(done.store, done.config.settlement)
+        text = settlement_text(money, {}, unseen)
         cautions = " ".join(warnings(done, money.settlements))
-    assert {model: found.n_images.get(model) for model in ("mini-flux", "mini-flux-early")} == {
-        "mini-flux": 12,
-        "mini-flux-early": 12,
-    }
-    assert "mini-kontext" not in found.n_images
+    assert (unseen.n_images["mini-flux"], unseen.n_images["mini-flux-early"]) == (12, 12)
+    assert "mini-kontext" not in unseen.n_images
     whole = {s.model: s.total for s in money.settlements}
-    for s in found.common:
+    for s in unseen.common:
         assert (s.total.n_tasks, s.total.n) == (36, 58)
         assert s.total.value_micro_usd < whole[s.model].value_micro_usd
         assert s.total.revenue_micro_usd <= whole[s.model].revenue_micro_usd
-    assert {s.model for s in found.common} == set(whole)
+    assert {s.model for s in unseen.common} == set(whole)
     assert "on the 36 tasks that all models support with all input images:" in text
     assert "mini-flux 12 of 70 images" in cautions
     with load_run(earned["first run"]) as run:

@@ -15,27 +15,21 @@ class Recorded(Quiet):
 
 
 def test_a_phase_counts_by_its_operations_and_time_follows_from_its_own_speed():
-    now = 0.0
-    recorded = Recorded()
+    now, recorded = 0.0, Recorded()
     bars = Overall(recorded, {"a: make": 6.0, "b: make": 2.0, "j: judge": 2.0}, clock=lambda: now)
     bars.begin("a: encode", 3)
     bars.advance(3)
     assert recorded.values == []
-    bars.begin("a: make", 3)
-    now = 12.0
-    bars.advance(3)  # two seconds per operation
-    assert recorded.values[-1] == (0.6, pytest.approx(8.0))
-    bars.begin("b: make", 1)
-    now = 14.0
-    bars.advance()  # one second per operation: generation has 14 s for 8
-    assert recorded.values[-1] == (0.8, pytest.approx(2 * 14 / 8))
-    bars.begin("j: judge", 2)
-    now = 15.0
-    bars.advance()
-    assert recorded.values[-1] == (0.9, pytest.approx(1.0))  # judging has its own speed
-    now = 16.0
-    bars.advance()
-    assert recorded.values[-1] == (1.0, pytest.approx(0.0))
+    for phase, total, steps in (
+        ("a: make", 3, [(12.0, 3, 0.6, 8.0)]),  # two seconds per operation
+        ("b: make", 1, [(14.0, 1, 0.8, 2 * 14 / 8)]),  # one second per operation: generation has 14 s for 8
+        ("j: judge", 2, [(15.0, 1, 0.9, 1.0), (16.0, 1, 1.0, 0.0)]),  # judging has its own speed
+    ):
+        bars.begin(phase, total)
+        for at, n, fraction, seconds_left in steps:
+            now = at
+            bars.advance(n)
+            assert recorded.values[-1] == (fraction, pytest.approx(seconds_left))
 
 
 def test_a_phase_that_restarts_or_ends_early_is_counted_once():
@@ -48,5 +42,6 @@ def test_a_phase_that_restarts_or_ends_early_is_counted_once():
     assert recorded.values[-1][0] == 0.375
     bars.begin("measure", 1)  # the last image was stored without an event
     bars.advance(5)
-    assert recorded.values[-1][0] == 1.0
-    assert [fraction for fraction, _ in recorded.values] == sorted(fraction for fraction, _ in recorded.values)
+    fractions = [fraction for fraction, _ in recorded.values]
+    assert fractions[-1] == 1.0
+    assert fractions == sorted(fractions)

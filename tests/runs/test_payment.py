@@ -19,18 +19,12 @@ from local_bench.judges.payment.predict import NOT_JUDGED, load
 from local_bench.models.gpus import gpu
 from local_bench.models.weights import resolve
 from local_bench.runs.acceptance import thresholds_of
-from local_bench.runs.payment import (
-    MEASURED,
-    POINTS,
-    examples_of,
-    log_odds_of,
-    point_inputs,
-    train_payment_model,
-)
+from local_bench.runs.payment import MEASURED, POINTS, examples_of, log_odds_of, point_inputs, train_payment_model
 from local_bench.runs.rundir import RunDir
 from scripts.payment_plan import TrainingPlan, Workload, training_plan
 from tests.analysis.simulated import config, draw, judged
 from tests.judges.payment import tiny
+from tests.orders import order, write_orders
 from tests.suites.benchmarks import layouts
 
 
@@ -81,12 +75,8 @@ def test_point_inputs_summarise_the_answers_to_each_point() -> None:
         return Verdict({"met": met}, None, "", {"met": {"0": 1 - probability, "1": probability}})
 
     answers = {(1, "brf", 0, 0): answer(1, 0.5), (1, "brf", 1, 0): answer(0, 0.25), (2, "brf", 1, 0): answer(1, 0.75)}
-    assert dict(zip(POINTS, point_inputs(2, 1, [1, 2], answers), strict=True)) == {
-        "points_own": 0.375,
-        "points_met": 0.625,
-        "points_lowest": 0.5,
-        "points_all": 0.375,
-    }
+    summary = {"points_own": 0.375, "points_met": 0.625, "points_lowest": 0.5, "points_all": 0.375}
+    assert dict(zip(POINTS, point_inputs(2, 1, [1, 2], answers), strict=True)) == summary
     assert all(map(math.isnan, point_inputs(2, 1, [1], {})))
     assert all(map(math.isnan, point_inputs(3, 1, [1, 2], answers)))  # one point has no answer
 
@@ -115,9 +105,7 @@ def test_both_stages_train_on_a_run_and_predict_another(runs: tuple[Path, Path],
 
 def test_the_commands_train_evaluate_apply_and_settle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     orders = tmp_path / "tasks.jsonl"
-    order = {"category": "Product", "price_usd": 9, "deliverables": ["a logo"], "evaluation_points": ["It is blue"]}
-    lines = [order | {"task_id": f"o{i:03}", "title": f"Order {i}", "brief": f"Logo {i}."} for i in range(150)]
-    orders.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_orders(orders, (order(f"o{i:03}", ["a logo"], title=f"Order {i}", brief=f"Logo {i}.") for i in range(150)))
     runs = tmp_path / "first", tmp_path / "second"
     for path, seed in zip(runs, (1, 2), strict=True):
         made = {"some-api": draw("servimage", orders, tmp_path / f"images-{seed}", seed, left_out=0.0)}
@@ -125,14 +113,12 @@ def test_the_commands_train_evaluate_apply_and_settle(tmp_path: Path, capsys: py
     stage = tiny.Stage(epochs=1, effective_batch=32, learning_rate=1e-3)
     with RunDir.open(runs[0]) as run:
         outcomes = decided(run)
-        labels = [
-            {"model": r.model, "task_id": r.task_id, "deliverable": r.deliverable, "overall": outcomes[r.work_id]}
-            for r in run.store.candidates()
-            if r.image
-        ]
+        names = ("model", "task_id", "deliverable")
+        rows = [row for row in run.store.candidates() if row.image]
+        labels = [{n: getattr(row, n) for n in names} | {"overall": outcomes[row.work_id]} for row in rows]
     settings = tiny.config(stage1=stage, stage2=stage, max_tokens=4096, image_pixels=4096)
     (tmp_path / "tiny.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
-    (tmp_path / "annotations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in labels))
+    write_orders(tmp_path / "annotations.jsonl", labels)
 
     def printed(*arguments: object) -> Any:
         assert main([*map(str, arguments), "--json"]) == 0, capsys.readouterr().err
@@ -154,12 +140,12 @@ def test_the_commands_train_evaluate_apply_and_settle(tmp_path: Path, capsys: py
     accepted = sum(bool(line["accepted"]) for line in predicted)
     assert sum(of["n_accepted"] for of in settled["models"].values()) == accepted
     few = tmp_path / "few.jsonl"  # refused before training, which may take hours
-    few.write_text("".join(json.dumps(line) + "\n" for line in labels[:40]))
+    write_orders(few, labels[:40])
     refused = ["predictor", "train", str(runs[0]), "--annotations", str(few), "--out", str(tmp_path / "none")]
     assert main([*refused, *map(str, model)]) == 2
     assert not (tmp_path / "none").exists()
-    adapters = out / "model" / "card.json"
-    adapters.write_text(adapters.read_text().replace("tiny-qwen3-vl", "tiny-qwen2-vl"))
+    card = out / "model" / "card.json"
+    card.write_text(card.read_text().replace("tiny-qwen3-vl", "tiny-qwen2-vl"))
     assert main(["predictor", "apply", str(runs[1]), "--predictor", str(out)]) == 2
 
 

@@ -7,104 +7,93 @@ from PIL import Image
 
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.identity import seed_of
-from local_bench.models.cards import card
-from local_bench.runs.config import RunConfig
+from local_bench.core.paths import configs_dir
+from local_bench.models.cards import card, cards
+from local_bench.runs.config import RunConfig, load_config
+from local_bench.runs.estimate import estimate
 from local_bench.runs.plan import make_plan
+from tests.orders import order, write_orders
+from tests.suites.benchmarks import layouts
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Three tasks: an edit of a wide image with two deliverables, one of text alone, one whose source is missing."""
     Image.new("RGB", (320, 160), "white").save(tmp_path / "wide.png")
-    common = {"category": "c", "price_usd": 8, "title": "t", "brief": "b", "evaluation_points": ["p"]}
-    tasks = [
-        {"task_id": "edit", "deliverables": ["one", "two"], "source_image": "wide.png"},
-        {"task_id": "text", "deliverables": ["three"]},
-        {"task_id": "missing", "deliverables": ["four"], "source_image": "missing.png"},
-    ]
-    (tmp_path / "tasks.jsonl").write_text("\n".join(json.dumps(common | task) for task in tasks))
+    tasks = [order("edit", ["one", "two"], source_image="wide.png"), order("text")]
+    write_orders(tmp_path / "tasks.jsonl", [*tasks, order("missing", source_image="missing.png")])
     return tmp_path
-
-
-def plan(folder, *models, limit=None, **settings):
-    suite = {"name": "servimage", "path": str(folder / "tasks.jsonl"), "limit": limit}
-    config = {"name": "x", "suite": suite, "models": list(models), "metrics": []} | settings
-    return make_plan(RunConfig.model_validate(config), files=False)
 
 
 FLUX = {"card": "tiny-flux", "attempts": 2}
 KONTEXT = {"card": "tiny-flux-kontext"}
 
 
+def plan(folder, *models, limit=None, unsupported=None, **settings):
+    suite = {"name": "servimage", "path": str(folder / "tasks.jsonl"), "limit": limit, "unsupported": unsupported}
+    config = {"name": "x", "suite": suite, "models": list(models or [FLUX]), "metrics": []} | settings
+    return make_plan(RunConfig.model_validate(config), files=False)
+
+
+def ids(*arguments, **settings):
+    return [candidate.work_id for candidate in plan(*arguments, **settings).candidates]
+
+
 def test_candidates_are_ordered_by_model_task_deliverable_and_attempt(folder):
-    keys = [
-        (c.model, c.deliverable.task_id, c.deliverable.index, c.attempt) for c in plan(folder, FLUX, KONTEXT).candidates
-    ]
-    each = [("edit", 1), ("edit", 2), ("text", 1), ("missing", 1)]
-    expected = [("tiny-flux", *one, attempt) for one in each for attempt in (1, 2)]
-    assert keys == expected + [("tiny-flux-kontext", *one, 1) for one in each]
+    candidates = plan(folder, FLUX, KONTEXT).candidates
+    tasks = [("edit", 1), ("edit", 2), ("text", 1), ("missing", 1)]
+    expected = [("tiny-flux", *task, attempt) for task in tasks for attempt in (1, 2)]
+    expected += [("tiny-flux-kontext", *task, 1) for task in tasks]
+    assert [(c.model, c.deliverable.task_id, c.deliverable.index, c.attempt) for c in candidates] == expected
 
 
 def test_work_ids_are_unique_and_seeds_follow_from_them(folder):
     candidates = plan(folder, FLUX, KONTEXT).candidates
-    assert len({c.work_id for c in candidates}) == len(candidates)
-    assert len({c.seed for c in candidates}) == len(candidates)
+    assert len({c.work_id for c in candidates}) == len({c.seed for c in candidates}) == len(candidates)
     assert all(c.seed == seed_of(c.work_id) for c in candidates)
-    assert [c.work_id for c in plan(folder, FLUX, KONTEXT).candidates] == [c.work_id for c in candidates]
+    assert ids(folder, FLUX, KONTEXT) == [c.work_id for c in candidates]
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("model", "settings", "changes"),
     [
-        {"seed": 1},
-        {"models": [FLUX | {"num_inference_steps": 3}]},
-        {"models": [FLUX | {"height": 64}]},
-        {"models": [FLUX | {"guidance_scale": 2.0}]},
+        ({}, {"seed": 1}, True),
+        ({"num_inference_steps": 3}, {}, True),
+        ({"height": 64}, {}, True),
+        ({"guidance_scale": 2.0}, {}, True),
+        ({"name": "mine"}, {}, False),
+        ({}, {"name": "other"}, False),
+        ({}, {"judge": {"card": "tiny-qwen2-vl"}}, False),
+        ({}, {"engine": {"batch_size": 1, "workers": 2}}, False),
     ],
 )
-def test_settings_that_change_bytes_change_the_identity(folder, changed):
-    before = {c.work_id for c in plan(folder, FLUX).candidates}
-    after = {c.work_id for c in plan(folder, *changed.pop("models", [FLUX]), **changed).candidates}
-    assert not before & after
+def test_the_identity_changes_with_the_settings_that_change_bytes(folder, model, settings, changes):
+    before, after = ids(folder), ids(folder, FLUX | model, **settings)
+    assert (not set(before) & set(after)) if changes else (before == after)
 
 
-@pytest.mark.parametrize(
-    "changed", [{"name": "other"}, {"judge": {"card": "tiny-qwen2-vl"}}, {"engine": {"batch_size": 1, "workers": 2}}]
-)
-def test_settings_that_do_not_change_bytes_do_not_change_the_identity(folder, changed):
-    assert [c.work_id for c in plan(folder, FLUX, **changed).candidates] == [
-        c.work_id for c in plan(folder, FLUX).candidates
-    ]
-
-
-def test_a_name_or_more_attempts_change_no_planned_identity(folder):
-    before = [c.work_id for c in plan(folder, FLUX).candidates]
-    renamed = plan(folder, FLUX | {"name": "mine"}).candidates
-    assert [c.work_id for c in renamed] == before
-    assert {c.model for c in renamed} == {"mine"}
-    assert set(before) < {c.work_id for c in plan(folder, FLUX | {"attempts": 3}).candidates}
-    assert {c.work_id for c in plan(folder, FLUX, limit=1).candidates} < set(before)
+def test_more_attempts_or_tasks_change_no_planned_identity(folder):
+    assert set(ids(folder, limit=1)) < set(ids(folder)) < set(ids(folder, FLUX | {"attempts": 3}))
+    assert {c.model for c in plan(folder, FLUX | {"name": "mine"}).candidates} == {"mine"}
 
 
 def test_an_edit_takes_its_sources_aspect_and_text_the_cards_size(folder):
-    sizes = {
-        (c.model, c.deliverable.task_id): (c.work["sampler"]["width"], c.work["sampler"]["height"])
-        for c in plan(folder, FLUX, KONTEXT).candidates
-    }
+    candidates = plan(folder, FLUX, KONTEXT).candidates
+    samplers = {(c.model, c.deliverable.task_id): c.work["sampler"] for c in candidates}
+    sizes = {key: (sampler["width"], sampler["height"]) for key, sampler in samplers.items()}
     assert sizes["tiny-flux", "edit"] == sizes["tiny-flux", "text"] == (128, 128)
     width, height = sizes["tiny-flux-kontext", "edit"]
     assert width / height == pytest.approx(2, rel=0.15)
-    own = card("tiny-flux-kontext", "generator").sampler
-    assert width * height == pytest.approx(own.width * own.height, rel=0.15)
+    usual = card("tiny-flux-kontext", "generator").sampler
+    assert width * height == pytest.approx(usual.width * usual.height, rel=0.15)
 
 
 def test_unsupported_images_are_planned_as_unscored_with_the_reason(folder):
-    planned = plan(folder, {"card": "tiny-pix2pix"}, FLUX)
-    reasons = {(p.candidate.model, p.candidate.deliverable.task_id): p.unscored for p in planned.planned}
+    planned = plan(folder, {"card": "tiny-pix2pix"}, FLUX).planned
+    reasons = {(p.candidate.model, p.candidate.deliverable.task_id): p.unscored for p in planned}
     assert reasons["tiny-pix2pix", "edit"] is None
-    assert reasons["tiny-pix2pix", "text"].startswith("tiny-pix2pix works on a picture")
+    assert reasons["tiny-pix2pix", "text"] == "tiny-pix2pix works on a picture, and this order gives none."
     assert "missing.png" in reasons["tiny-flux", "missing"] == reasons["tiny-pix2pix", "missing"]
-    assert any("tiny-flux takes no input images; 2 of 3 deliverables" in note for note in planned.notes)
 
 
 def test_an_imported_model_has_no_work_to_do(folder):
@@ -112,49 +101,106 @@ def test_an_imported_model_has_no_work_to_do(folder):
     Image.new("RGB", (32, 32), "red").save(folder / "api/edit/2.png")
     imported = {"images": str(folder / "api"), "cost_usd_per_image": "0.04"}
     planned = plan(folder, {"card": "imported", "name": "api", "imported": imported}).planned
-    found = {(p.candidate.deliverable.task_id, p.candidate.deliverable.index): p for p in planned}
-    assert [key for key, p in found.items() if p.pixels_sha256] == [("edit", 2)]
-    assert found["edit", 2].cost_micro_usd == 40_000
-    assert found["edit", 1].unscored == "No picture by api was imported for this."
-
-
-def test_invalid_input_is_an_error(folder):
-    with pytest.raises(ConfigError, match="'tiny-flux' and 'twin' are the same in everything that determines an image"):
-        plan(folder, FLUX, {"card": "tiny-flux", "name": "twin"})
-    with pytest.raises(ConfigError, match=r"tiny-flux has no true_cfg_scale"):
-        plan(folder, FLUX | {"true_cfg_scale": 2.0})
-    with pytest.raises(ConfigError, match="unknown generator 'tiny-flx': did you mean 'tiny-flux'"):
-        plan(folder, {"card": "tiny-flx"})
-    with pytest.raises(ConfigError, match="unknown metric 'nothing'"):
-        plan(folder, FLUX, metrics=["nothing"])
-    (folder / "tasks.jsonl").write_text("")
-    with pytest.raises(UserError, match="contains no orders"):
-        plan(folder, FLUX)
+    by_key = {(p.candidate.deliverable.task_id, p.candidate.deliverable.index): p for p in planned}
+    assert [key for key, p in by_key.items() if p.pixels_sha256] == [("edit", 2)]
+    assert by_key["edit", 2].cost_micro_usd == 40_000
+    assert by_key["edit", 1].unscored == "No picture by api was imported for this."
 
 
 @pytest.mark.parametrize(
-    ("mode", "reason"),
+    ("models", "settings", "message"),
     [
-        (None, None),
-        ("text_only", None),
-        ("unscored", "the task has 1 input image, and the model takes none"),
-        ("skip", "not supported: the task has 1 input image, and the model takes none"),
+        ([FLUX, {"card": "tiny-flux", "name": "twin"}], {}, "'tiny-flux' and 'twin' are the same in everything that"),
+        ([FLUX | {"true_cfg_scale": 2.0}], {}, "tiny-flux has no true_cfg_scale"),
+        ([{"card": "tiny-flx"}], {}, "unknown generator 'tiny-flx': did you mean 'tiny-flux'"),
+        ([FLUX], {"metrics": ["nothing"]}, "unknown metric 'nothing'"),
     ],
 )
-def test_a_task_with_more_input_images_than_the_model_takes_is_as_the_config_says(folder, mode, reason):
-    suite = {"name": "servimage", "path": str(folder / "tasks.jsonl"), "unsupported": mode}
-    found = plan(folder, FLUX, KONTEXT, suite=suite)
-    of = {(p.candidate.model, p.candidate.deliverable.task_id): p.unscored for p in found.planned}
-    assert (of["tiny-flux", "edit"], of["tiny-flux", "text"]) == (reason, None)
-    assert of["tiny-flux-kontext", "edit"] is None
-    assert [p.candidate.work_id for p in found.planned] == [c.work_id for c in plan(folder, FLUX, KONTEXT).candidates]
-    (note,) = [note for note in found.notes if note.startswith("tiny-flux ")]
-    expected = {
-        "skip": "tiny-flux does not support 1 of 3 tasks, which it skips.",
-        "unscored": "tiny-flux does not support 1 of 3 tasks, which stay unscored.",
+def test_invalid_input_is_an_error(folder, models, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        plan(folder, *models, **settings)
+    (folder / "tasks.jsonl").write_text("")
+    with pytest.raises(UserError, match="contains no orders"):
+        plan(folder)
+
+
+TEXT_ONLY = "tiny-flux takes no input images; 2 of 3 deliverables have more and are generated without them "
+TEXT_ONLY += "(suite.unsupported)."
+MORE_IMAGES = "the task has 1 input image, and the model takes none"
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason", "note"),
+    [
+        (None, None, TEXT_ONLY),
+        ("text_only", None, TEXT_ONLY),
+        ("unscored", MORE_IMAGES, "tiny-flux does not support 1 of 3 tasks, which stay unscored."),
+        ("skip", f"not supported: {MORE_IMAGES}", "tiny-flux does not support 1 of 3 tasks, which it skips."),
+    ],
+)
+def test_a_task_with_more_input_images_than_the_model_takes_is_as_the_config_says(folder, mode, reason, note):
+    planned = plan(folder, FLUX, KONTEXT, unsupported=mode)
+    reasons = {(p.candidate.model, p.candidate.deliverable.task_id): p.unscored for p in planned.planned}
+    assert (reasons["tiny-flux", "edit"], reasons["tiny-flux", "text"]) == (reason, None)
+    assert reasons["tiny-flux-kontext", "edit"] is None
+    assert [p.candidate.work_id for p in planned.planned] == ids(folder, FLUX, KONTEXT)
+    assert [sentence for sentence in planned.notes if sentence.startswith("tiny-flux ")] == [note]
+
+
+TARGETS = {"tall": (3584, 4800), "wide": (5504, 3072)}  # of two tasks of HYPE-EDIT-1's public split
+
+
+def test_every_editor_follows_its_source():
+    """An IP-Adapter's input is an image prompt, not a source to edit; OmniGen chooses its size freely."""
+    generators = [card for card in cards().values() if card.role == "generator" and card.takes.pictures]
+    assert {card.family for card in generators if not card.takes.size_from_picture} == {"flux_ip_adapter"}
+
+
+def test_hype_edits_have_their_targets_aspect(tmp_path):
+    tasks = []
+    for name, (width, height) in TARGETS.items():
+        (tmp_path / name).mkdir()
+        Image.radial_gradient("L").convert("RGB").save(tmp_path / name / "001.png")  # the target's size decides
+        task = {"task_id": name, "input_images": ["001.png"], "task_type": "change", "instruction": "Make it red."}
+        tasks.append(task | {"width": width, "height": height})
+    (tmp_path / "public.json").write_text(json.dumps(tasks))
+    suite = {"name": "hype-edit-1", "path": str(tmp_path / "public.json")}
+    model = {"card": "tiny-omnigen", "height": 128, "width": 128}
+    plan = make_plan(RunConfig(name="t", suite=suite, models=[model], metrics=[]), files=False)
+    step = cards()["tiny-omnigen"].takes.size_multiple
+    for name, (width, height) in TARGETS.items():
+        (sampler,) = (c.work["sampler"] for c in plan.candidates if c.deliverable.task_id == name)
+        assert abs(sampler["width"] - sampler["height"] * width / height) <= step, (name, sampler)
+        assert sampler["width"] != sampler["height"]
+
+
+LAYOUTS = {"hype-edit-1": "hype", "idea-bench": "idea", "ice-bench": "ice", "servimage": "servimage"}
+
+
+@pytest.mark.parametrize("path", sorted((configs_dir() / "runs").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_shipped_config_plans(path, tmp_path):
+    config = load_config(path)
+    assert config.name == path.stem
+    if config.suite.name in LAYOUTS:
+        data = getattr(layouts, LAYOUTS[config.suite.name])(tmp_path / "data")
+        config = load_config(path, (f"suite.path={data}",))
+    plan = estimate(config, make_plan(config, files=False), "h100")
+    assert plan["n_tasks"] > 0
+    assert plan["judge"]["n_questions"] > 0
+    if config.suite.name == "idea-bench":  # for table 8
+        assert [metric.partition(":")[0] for metric in config.metrics] == ["clip_cap"]
+    if path.stem == "hype-edit-1":
+        assert [model.attempts for model in config.models] == [10] * 4
+        assert len({judge.card for judge in config.judges}) == 5
+
+
+def test_identical_repeats_are_reported(tmp_path):
+    """IDEA-Bench repeats each question three times; label probabilities are not sampled."""
+    config = configs_dir() / "runs/idea-bench.yaml"
+    path = f"suite.path={layouts.idea(tmp_path / 'data')}"
+    notes = {
+        protocol: make_plan(load_config(config, (path, f"judge.protocol={protocol}")), files=False).notes
+        for protocol in ("json", "logit")
     }
-    assert note == expected.get(
-        mode,
-        "tiny-flux takes no input images; 2 of 3 deliverables have more and are generated without them "
-        "(suite.unsupported).",
-    )
+    (note,) = set(notes["logit"]) - set(notes["json"])
+    assert "the 3 repeats of each question are identical under protocol logit and count as one" in note

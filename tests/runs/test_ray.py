@@ -3,9 +3,9 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,20 +49,15 @@ def two_nodes(cluster):
 
 
 def small(address, **more) -> RunConfig:
+    size = {"height": 64, "width": 64, "num_inference_steps": 2}
+    executor = {"executor": "local" if address is None else "ray", "ray": {"address": address, "wait_s": 600, **more}}
     return RunConfig(
         name="t",
         suite={"name": "printshop", "limit": 2},
-        models=[
-            {"card": "tiny-flux", "height": 64, "width": 64, "num_inference_steps": 2, "attempts": 3},
-            {"card": "tiny-sd3", "height": 64, "width": 64, "num_inference_steps": 2},
-        ],
+        models=[{"card": "tiny-flux", "attempts": 3} | size, {"card": "tiny-sd3"} | size],
         metrics=["piqe", "entropy"],
         judge={"card": "mini-judge", "transport": "local", "canaries": address is not None},
-        engine={
-            "device": "cpu",
-            "executor": "local" if address is None else "ray",
-            "ray": {"address": address, "wait_s": 600, **more},
-        },
+        engine={"device": "cpu"} | executor,
     )
 
 
@@ -104,18 +99,17 @@ class Session:
         self.recorded = Recorded()
         config = small(cluster.address, **more)
         self.run = RunDir.begin(tmp_path / "run", config)
-        plan = make_plan(config, self.run.path)
-        enter_plan(self.run, plan)
+        enter_plan(self.run, make_plan(config, self.run.path))
         self.done = []
 
     def remaining(self, share):
         return [item for item in share if item not in self.done]
 
-    def process(self, work, shares, during=lambda item, pid: None, remaining=None):
+    def process(self, work, shares, during=lambda item, pid: None):
         executor = RayExecutor(self.run, self.recorded)
         status = "failed"
         try:
-            for meter, event in executor.do(work, Order(), shares, remaining or self.remaining):
+            for meter, event in executor.do(work, Order(), shares, self.remaining):
                 if isinstance(event, TimeCharged):
                     meter.charge(event.phase, event.n_items, now_ns=event.now_ns)
                     continue
@@ -151,10 +145,8 @@ def test_every_item_is_processed_once_when_a_worker_is_killed(two_nodes, tmp_pat
     assert any("was lost" in note for note in session.recorded.notes)
     metered = dict(session.rows("SELECT session, sum(t1_ns - t0_ns) FROM meter GROUP BY session"))
     assert metered == dict(session.rows("SELECT session, held_ns FROM sessions"))
-    assert Counter(ended for (ended,) in session.rows("SELECT ended FROM sessions")) in (
-        {"done": 1, "lost": 1},
-        {"done": 2, "lost": 1},
-    )
+    ended = sorted(ended for (ended,) in session.rows("SELECT ended FROM sessions"))
+    assert ended in (["done", "lost"], ["done", "done", "lost"])
 
 
 def test_a_node_that_leaves_is_replaced_by_one_that_joins(two_nodes, tmp_path):
@@ -189,8 +181,8 @@ def test_a_fault_of_the_work_itself_is_not_repeated(two_nodes, tmp_path):
 
 
 def facts_of(**more):
-    facts = {"device": "cpu", "capability": None, "numerics": {"device": "cpu"}, "now_ns": 0}
-    return NodeFacts(**{**facts, "sees_run": True, **more})
+    facts = {"device": "cpu", "capability": None, "numerics": {"device": "cpu"}, "now_ns": 0, "sees_run": True}
+    return NodeFacts(**facts | more)
 
 
 @pytest.mark.parametrize(
@@ -212,9 +204,6 @@ def test_unusable_nodes_are_reported_and_excluded(tmp_path, facts, reason):
         (note,) = recorded.notes
         assert note.startswith("the node node2 is not used: it ")
         assert reason in note
-        nodes._last_usable -= 1000
-        with pytest.raises(LocalBenchError, match=r"no usable node for 600 s .*the messages above say why"):
-            nodes.check_alone()
 
 
 # ---- complete runs
@@ -265,9 +254,9 @@ def test_a_run_continued_on_nodes_that_fail_in_each_phase_equals_a_local_run(
     with RunDir.open(tmp_path / "run") as run:
         assert not run.image_store.check(run.store, decode=True)
         phases = {row[0] for row in run.store.rows("SELECT DISTINCT phase FROM meter")}
-        ended = [row[0] for row in run.store.rows("SELECT ended FROM sessions")]
+        lost = run.store.rows("SELECT * FROM sessions WHERE ended = 'lost'")
     assert {"load", "encode", "denoise", "metric", "judge"} <= phases
-    assert ended.count("lost") >= 2
+    assert len(lost) >= 2
     assert any("lost" in note or "stopped responding" in note for note in recorded.notes)
 
 
@@ -287,20 +276,13 @@ def test_a_wrong_token_is_reported_with_one_sentence(cluster, tmp_path):
     wrong = tmp_path / "wrong"
     wrong.write_text("b" * 64)
     code = (
-        "import sys; from pathlib import Path; sys.path.insert(0, '.')\n"
         "from local_bench.runs.executors.ray_cluster import Cluster\n"
         "from local_bench.runs.config import EngineConfig\n"
         f"Cluster(EngineConfig(executor='ray', ray={{'address': {cluster.address!r}}}))\n"
     )
-    import subprocess
-
+    env = os.environ | {TOKEN_PATH: str(wrong)}
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | {TOKEN_PATH: str(wrong)},
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, env=env
     )
     assert done.returncode
     assert "engine.ray.address: " in done.stderr.splitlines()[-1], done.stderr
@@ -314,13 +296,9 @@ def test_a_wrong_token_is_reported_with_one_sentence(cluster, tmp_path):
     ],
 )
 def test_settings_that_cannot_work_are_refused(cluster, tmp_path, engine, message):
-    config = small("auto").model_copy(
-        update={
-            "engine": RunConfig(name="t", models=[{"card": "tiny-flux"}], engine={"executor": "ray", **engine}).engine
-        }
-    )
+    of_engine = RunConfig(name="t", models=[{"card": "tiny-flux"}], engine={"executor": "ray"} | engine).engine
     with pytest.raises(ConfigError, match=message):
-        run_stages(config, tmp_path / "run", ("generate",))
+        run_stages(small("auto").model_copy(update={"engine": of_engine}), tmp_path / "run", ("generate",))
 
 
 def test_a_cluster_without_nodes_ends_the_run_after_the_waiting_time(two_nodes, tmp_path):

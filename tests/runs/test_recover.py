@@ -4,35 +4,29 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
 from local_bench.core.errors import LedgerDamaged, LedgerError, UserError
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.recover import recover
-from local_bench.runs.rundir import RunDir
+from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.stages import run_stages
 from local_bench.runs.store import Store
 
+from . import two_orders
+
 CONFIG = """
 name: t
-suite: {name: servimage, path: %s/orders.jsonl}
+suite: {name: servimage, path: orders.jsonl}
 models:
-  - {card: imported, name: theirs, imported: {images: %s/images}}
-  - {card: imported, name: nothing, imported: {images: %s/empty}}
+  - {card: imported, name: theirs, imported: {images: images}}
+  - {card: imported, name: nothing, imported: {images: empty}}
 metrics: [entropy]
 engine: {device: cpu}
 """
-ORDER = (
-    '{"task_id": "t%d", "category": "C", "price_usd": 10, "title": "A card", "brief": "Two cards.", '
-    '"deliverables": ["front", "back"], "evaluation_points": ["It is red"]}\n'
-)
 
 
 def empty(store):
@@ -51,47 +45,38 @@ def no_database(store):
     store.write_bytes(b"no database, but long enough to hold a header of one hundred bytes" * 20)
 
 
-def table_missing(store):
-    with sqlite3.connect(store) as db:
-        db.execute("DROP TABLE decisions")
+def after(statement):
+    def damage(store):
+        with sqlite3.connect(store) as db:
+            db.execute(statement)
+
+    return damage
 
 
-def column_missing(store):
-    with sqlite3.connect(store) as db:
-        db.execute("ALTER TABLE verdicts DROP COLUMN labels")
-
-
-def version_missing(store):
-    with sqlite3.connect(store) as db:
-        db.execute("DELETE FROM meta WHERE key = 'version'")
-
-
-DAMAGES = [empty, missing, truncated, no_database, table_missing, column_missing, version_missing]
+DAMAGES = {"empty": empty, "missing": missing, "truncated": truncated, "no database": no_database} | {
+    "table missing": after("DROP TABLE decisions"),
+    "column missing": after("ALTER TABLE verdicts DROP COLUMN labels"),
+    "version missing": after("DELETE FROM meta WHERE key = 'version'"),
+}
+every_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory):
     """Two orders of two images each; one model delivered all of them, another nothing."""
     folder = tmp_path_factory.mktemp("finished")
-    rng = np.random.default_rng(0)
-    for i in range(2):
-        (folder / "images" / f"t{i}").mkdir(parents=True)
-        for k in (1, 2):
-            noise = Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8))
-            noise.save(folder / "images" / f"t{i}" / f"{k}.png")
+    two_orders(folder, "It is red")
     (folder / "empty").mkdir()
-    (folder / "orders.jsonl").write_text("".join(ORDER % i for i in range(2)))
-    (folder / "run.yaml").write_text(CONFIG.replace("%s/", ""))
-    patch = pytest.MonkeyPatch()
-    patch.chdir(folder)
-    assert main(["generate", str(folder / "run.yaml"), "--run-dir", str(folder / "run")]) == 0
-    assert main(["measure", str(folder / "run")]) == 0
-    assert main(["settle", str(folder / "run")]) == 0
-    with RunDir.open(folder / "run") as run:
-        run.store.backup()
-        assert run.store.committed() == (8, 0, 0, 4)
-    yield folder
-    patch.undo()
+    (folder / "run.yaml").write_text(CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["generate", str(folder / "run.yaml"), "--run-dir", str(folder / "run")]) == 0
+        assert main(["measure", str(folder / "run")]) == 0
+        assert main(["settle", str(folder / "run")]) == 0
+        with RunDir.open(folder / "run") as run:
+            run.store.backup()
+            assert run.store.committed() == (8, 0, 0, 4)
+        yield folder
 
 
 @pytest.fixture
@@ -100,33 +85,36 @@ def run_dir(finished_run, tmp_path):
 
 
 def commands(finished_run, run_dir):
-    config = str(finished_run / "run.yaml")
-    yield from (["run", config], ["generate", config])
-    yield from ([stage, config] for stage in ("measure", "judge", "settle"))
-    yield from ([stage] for stage in ("generate", "measure", "judge", "settle", "report", "digest", "agreement"))
-    yield ["verify"]
-    yield from (["compare", str(finished_run / "run")], ["export", "--format", "servimage"])
-    yield ["import", "servimage", config, "--labels", str(run_dir.parent / "labels"), "--run"]
+    config, run = str(finished_run / "run.yaml"), str(run_dir)
+    for name in ("run", "generate", "measure", "judge", "settle"):
+        yield [name, config, "--run-dir", run]
+    for name in ("generate", "measure", "judge", "settle", "report", "digest", "agreement", "verify"):
+        yield [name, run]
+    yield from (["compare", str(finished_run / "run"), run], ["export", "--format", "servimage", run])
+    yield ["import", "servimage", config, "--labels", str(run_dir.parent / "labels"), "--run", run]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@every_damage
 def test_every_command_refuses_a_damaged_ledger_and_does_not_change_its_backup(finished_run, run_dir, damage, capsys):
     store, backup = run_dir / "ledger.sqlite", run_dir / "ledger.backup.sqlite"
     damage(store)
-    before = {p: p.read_bytes() for p in (store, backup, run_dir / "run.yaml") if p.exists()}
+
+    def content():
+        return {p: p.read_bytes() for p in (store, backup, run_dir / "run.yaml") if p.exists()}
+
+    before = content()
     for command in commands(finished_run, run_dir):
-        given = ["--run-dir", str(run_dir)] if len(command) == 2 and command[1].endswith(".yaml") else [str(run_dir)]
-        status = main([*command, *given])
+        status = main(command)
         captured = capsys.readouterr()
         assert status == 1, (command, captured)
         assert captured.err.count("\n") == 1, (command, captured.err)
         assert f"local-bench: {store} is " in captured.err
         assert f"`local-bench recover {run_dir}`" in captured.err
         assert not captured.out
-        assert {p: p.read_bytes() for p in (store, backup, run_dir / "run.yaml") if p.exists()} == before
+        assert content() == before
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@every_damage
 def test_recover_restores_the_backup_and_retains_the_damaged_ledger(finished_run, run_dir, damage, capsys):
     store = run_dir / "ledger.sqlite"
     damage(store)
@@ -141,9 +129,8 @@ def test_recover_restores_the_backup_and_retains_the_damaged_ledger(finished_run
     assert not (run_dir / "ledger.sqlite-journal").exists()
     with RunDir.open(run_dir) as run, RunDir.open(finished_run / "run") as other:
         assert digests(run) == digests(other)
-    assert (
-        main(["run", str(finished_run / "run.yaml"), "--run-dir", str(run_dir), "--set", "metrics=[]"]) == 2
-    )  # still refused
+    shrunk = ["run", str(finished_run / "run.yaml"), "--run-dir", str(run_dir), "--set", "metrics=[]"]
+    assert main(shrunk) == 2  # still refused
     assert main(["measure", str(run_dir)]) == 0
 
 
@@ -177,13 +164,20 @@ def test_recover_without_a_usable_backup_changes_nothing(run_dir, backup):
     assert {p.name for p in run_dir.iterdir()} - {".lock"} == before - {".lock"}
 
 
-def test_recover_is_refused_while_another_process_writes_the_run(finished_run, run_dir):
-    with RunDir.open(run_dir) as opened:
-        config = opened.config
-    with RunDir.begin(run_dir, config):
+def test_recover_is_refused_while_another_process_writes_the_run(run_dir):
+    with RunDir.begin(run_dir, read_run_config(run_dir)):
         empty(run_dir / "ledger.sqlite")
         with pytest.raises(LedgerError, match="another local-bench process is writing"):
             recover(run_dir)
+
+
+def test_an_empty_ledger_of_an_unplanned_run_is_damaged(tmp_path):
+    config = RunConfig(name="x", models=[ModelConfig(card="tiny-flux")])
+    with RunDir.begin(tmp_path / "run", config):
+        pass
+    empty(tmp_path / "run" / "ledger.sqlite")
+    with pytest.raises(LedgerDamaged, match="there is no backup of it: move the folder away"):
+        run_stages(config, tmp_path / "run", ("settle",))
 
 
 def test_a_ledger_of_another_release_is_not_replaced(run_dir):
@@ -210,40 +204,27 @@ def test_a_backup_with_fewer_results_does_not_replace_one_with_more(run_dir):
     assert recover(run_dir).backup.name == "ledger.backup.1.sqlite"  # the latest that is usable
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from local_bench.runs import rundir, stages
-from local_bench.runs.config import load_config
-import local_bench.core.storage, local_bench.runs.store.database
-
-def die(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-match sys.argv[1]:
-    case "before the ledger":
-        rundir.Store = die
-    case "in the ledger's transaction":
-        local_bench.runs.store.database.Database.write = die
-    case "before run.yaml":
-        rundir.write_atomic = die
-    case "in run.yaml":
-        local_bench.core.storage.os.replace = die
-    case "before planning":
-        stages.make_plan = die
-stages.run_stages(load_config(Path(sys.argv[2])), Path(sys.argv[3]), ("generate",))
-"""
+BEGINNING = {
+    "before the ledger": "local_bench.runs.rundir.Store",
+    "in the ledger's transaction": "local_bench.runs.store.database.Database.write",
+    "before run.yaml": "local_bench.runs.rundir.write_atomic",
+    "in run.yaml": "local_bench.core.storage.os.replace",
+    "before planning": "local_bench.runs.stages.make_plan",
+}
+"""What is called at a moment."""
 
 
-@pytest.mark.parametrize(
-    "moment", ["before the ledger", "in the ledger's transaction", "before run.yaml", "in run.yaml", "before planning"]
-)
+@pytest.mark.parametrize("moment", BEGINNING)
 def test_a_run_killed_at_its_start_continues_with_the_same_command(finished_run, tmp_path, moment):
-    run_dir = tmp_path / "run"
-    arguments = [sys.executable, "-c", KILLED, moment, str(finished_run / "run.yaml"), str(run_dir)]
-    assert subprocess.run(arguments, capture_output=True, check=False).returncode == -signal.SIGKILL
+    config, run_dir = str(finished_run / "run.yaml"), tmp_path / "run"
+    pid = os.fork()
+    if pid == 0:
+        pytest.MonkeyPatch().setattr(BEGINNING[moment], lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        main(["generate", config, "--run-dir", str(run_dir)])
+        os._exit(1)  # not reached
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     assert (run_dir / "run.yaml").exists() == (moment == "before planning")
-    assert main(["generate", str(finished_run / "run.yaml"), "--run-dir", str(run_dir)]) == 0
+    assert main(["generate", config, "--run-dir", str(run_dir)]) == 0
     with RunDir.open(run_dir) as run:
         assert run.store.committed().candidates == 8
 
@@ -258,12 +239,3 @@ def test_a_planned_ledger_without_run_yaml_is_not_started_again(finished_run, ru
     assert main(["generate", str(finished_run / "run.yaml"), "--run-dir", str(run_dir)]) == 1
     assert "run.yaml is missing although its run has started" in capsys.readouterr().err
     assert (run_dir / "ledger.sqlite").read_bytes() == before
-
-
-def test_an_empty_ledger_of_an_unplanned_run_is_damaged(tmp_path):
-    config = RunConfig(name="x", models=[ModelConfig(card="tiny-flux")])
-    with RunDir.begin(tmp_path / "run", config):
-        pass
-    empty(tmp_path / "run" / "ledger.sqlite")
-    with pytest.raises(LedgerDamaged, match="there is no backup of it: move the folder away"):
-        run_stages(config, tmp_path / "run", ("settle",))

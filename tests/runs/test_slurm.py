@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -29,11 +28,19 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def program(folder, name, text):
+def program(folder, name, text, interpreter="/bin/bash"):
     path = folder / "bin" / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!/bin/bash\n{text}\n")
-    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    path.write_text(f"#!{interpreter}\n{text}\n")
+    path.chmod(0o755)
+
+
+def write(folder, run_dir="out", nodes=1, config="my.yaml", settings=()):
+    write_scripts(load_config(Path("my.yaml")), SlurmJob(Path(config), folder / run_dir, nodes, 1, settings))
+
+
+def slurm_command(*arguments, run_dir="out"):
+    return main(["slurm", "my.yaml", "--run-dir", run_dir, *arguments])
 
 
 def test_the_scripts_are_valid_shell_and_have_the_settings_of_the_cluster(folder, capsys):
@@ -42,29 +49,15 @@ def test_the_scripts_are_valid_shell_and_have_the_settings_of_the_cluster(folder
         "gpus: '--gres=gpu:a100:{n}'\ntime: '2:00:00'\n"
         "options: [--partition=gpu, --account=lab]\nsetup: [module load x]\n"
     )
-    assert (
-        main(["slurm", "my.yaml", "--nodes", "3", "--gpus-per-node", "4", "--run-dir", "a b", "--set", "seed=1"]) == 0
-    )
+    assert slurm_command("--nodes", "3", "--gpus-per-node", "4", "--set", "seed=1", run_dir="a b") == 0
     assert "sbatch --parsable" in capsys.readouterr().out
     for name in (SHARDS, MERGE):
         subprocess.run(["bash", "-n", f"a b/{name}"], check=True)
+    job = {"job-name": "local-bench-wide", "nodes": "1", "ntasks": "1", "cpus-per-task": "32", "mem": "256G"}
+    job |= {"gres": "gpu:a100:4", "time": "2:00:00", "partition": "gpu", "account": "lab", "array": "1-3"}
+    job |= {"requeue": "", "open-mode": "append", "signal": "B:TERM@120", "output": f"{folder}/a b/slurm-%A-%a.log"}
+    assert slurm_stand_ins.options(Path(f"a b/{SHARDS}")) == job
     text = Path(f"a b/{SHARDS}").read_text()
-    assert text.splitlines()[:14] == [
-        "#!/bin/bash",
-        "#SBATCH --job-name=local-bench-wide",
-        "#SBATCH --nodes=1",
-        "#SBATCH --ntasks=1",
-        "#SBATCH --gres=gpu:a100:4",
-        "#SBATCH --cpus-per-task=32",
-        "#SBATCH --mem=256G",
-        "#SBATCH --time=2:00:00",
-        "#SBATCH --requeue",
-        "#SBATCH --open-mode=append",
-        "#SBATCH --signal=B:TERM@120",
-        "#SBATCH --partition=gpu",
-        "#SBATCH --account=lab",
-        "#SBATCH --array=1-3",
-    ]
     assert 'cpus="${SLURM_CPUS_PER_TASK:-32}"' in text
     assert 'srun --cpus-per-task="$cpus" --kill-on-bad-exit=1' in text
     assert f"local-bench run {folder}/my.yaml --set seed=1 --shard" in text
@@ -89,16 +82,13 @@ def allocation(folder):
         'if "--head" in sys.argv: s.bind(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1]))); s.listen()\n'
         'signal.pause()\' "$@"',
     )
-    return os.environ | {
-        "PATH": f"{folder}/bin:{os.environ['PATH']}",
-        "SLURM_JOB_ID": "4242",
-        "SLURM_JOB_NODELIST": "node[1-2]",
-    }
+    path = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    return os.environ | path | {"SLURM_JOB_ID": "4242", "SLURM_JOB_NODELIST": "node[1-2]"}
 
 
 def test_one_job_starts_ray_on_all_nodes_and_runs_on_the_first(folder, allocation, capsys):
     Path("out").mkdir()
-    assert main(["slurm", "my.yaml", "--nodes", "2", "--gpus-per-node", "4", "--ray", "--run-dir", "out"]) == 0
+    assert slurm_command("--nodes", "2", "--gpus-per-node", "4", "--ray") == 0
     assert f"sbatch out/{RAY}" in capsys.readouterr().out
     program(folder, "local-bench", f'sleep 1; echo "local-bench $@" >> {folder}/calls; exit 3')
     done = subprocess.run(["bash", f"out/{RAY}"], env=allocation, check=False, timeout=60)
@@ -119,19 +109,8 @@ def test_one_job_starts_ray_on_all_nodes_and_runs_on_the_first(folder, allocatio
     assert "#SBATCH --ntasks-per-node=1" in Path(f"out/{RAY}").read_text()
 
 
-def test_every_array_task_runs_its_shard(folder, monkeypatch):
-    write_scripts(load_config(Path("my.yaml")), SlurmJob(Path("my.yaml"), Path("out"), 2, 1))
-    program(folder, "srun", 'shift 2; exec "$@"')
-    program(folder, "local-bench", f'echo "$@" >> {folder}/calls')
-    env = os.environ | {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
-    for i in (1, 2):
-        subprocess.run(["bash", f"out/{SHARDS}"], env=env | {"SLURM_ARRAY_TASK_ID": str(i)}, check=True)
-    calls = (folder / "calls").read_text().splitlines()
-    assert calls == [f"run {folder}/my.yaml --shard {i}/2 --run-dir {folder}/out/shard-{i}" for i in (1, 2)]
-
-
 def test_the_exit_status_and_sigterm_are_passed_on(folder):
-    write_scripts(load_config(Path("my.yaml")), SlurmJob(Path("my.yaml"), Path("out"), 1, 1))
+    write(folder)
     program(folder, "srun", 'shift 2; exec "$@"')
     env = os.environ | {"PATH": f"{folder}/bin:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": "1"}
     program(folder, "local-bench", "exit 3")
@@ -146,29 +125,23 @@ def test_the_exit_status_and_sigterm_are_passed_on(folder):
     assert (folder / "stopped").exists()
 
 
-def test_submitting_chains_the_jobs(folder, monkeypatch, capsys):
-    assert main(["slurm", "my.yaml", "--nodes", "2", "--submit", "--run-dir", "out"]) == 1
+def test_what_no_script_can_say_is_refused(folder, capsys):
+    assert slurm_command("--nodes", "2", "--submit") == 1
     assert "sbatch is not on this machine" in capsys.readouterr().err
-    program(folder, "sbatch", f'echo "$@" >> {folder}/calls; echo "41;cluster"')
-    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
-    assert main(["slurm", "my.yaml", "--nodes", "2", "--submit", "--run-dir", "out", "--json"]) == 0
-    assert (folder / "calls").read_text().splitlines() == [
-        f"--parsable out/{SHARDS}",
-        f"--parsable --dependency=afterok:41 out/{MERGE}",
-    ]
-
-
-def test_options_of_several_lines_are_refused(folder):
+    for name in ("two\nlines", "back\\slash", "bell\a"):
+        with pytest.raises(ConfigError, match="cannot be in a script: rename what has a line break or a backslash"):
+            write(folder, name)
+        assert not (folder / name).exists()
     Path("local-bench").mkdir()
     Path("local-bench/slurm.yaml").write_text('options: ["--partition=gpu\\nrm -rf /"]\n')
     with pytest.raises(ConfigError, match="has more than one line"):
-        write_scripts(load_config(Path("my.yaml")), SlurmJob(Path("my.yaml"), Path("out"), 1, 1))
+        write(folder)
 
 
 # ---- the written scripts, run by stand-ins for Slurm's versions
 
 VERSIONS = ["21.08", "22.05", "23.02", "23.11", "24.05"]
-FOLDERS = ["out", "a b", "it's", 'the "wide" one', "$HOME and `id`", "100% done #2", "naïve;rm -rf x", "-n"]
+FOLDERS = ["it's", 'the "wide" one', "$HOME and `id`", "100% done #2", "naïve;rm -rf x", "-n"]
 
 
 @pytest.fixture
@@ -176,11 +149,8 @@ def slurm(folder, monkeypatch):
     """Slurm of a version; `local-bench` writes its arguments and CPUs to `calls`, as JSON."""
 
     def slurm_of(version, tres=None, does=""):
-        (folder / "bin").mkdir(exist_ok=True)
         for name in ("sbatch", "srun", "scontrol"):
-            text = f"#!{sys.executable}\n{Path(slurm_stand_ins.__file__).read_text()}"
-            (folder / "bin" / name).write_text(text)
-            (folder / "bin" / name).chmod(0o755)
+            program(folder, name, Path(slurm_stand_ins.__file__).read_text(), sys.executable)
         program(
             folder, "local-bench",
             f"{sys.executable} -c 'import json, os, sys\n"
@@ -207,7 +177,7 @@ def jobs(folder):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_shard_has_its_jobs_cpus_in_all_versions_of_slurm(folder, slurm, version):
     slurm(version)
-    assert main(["slurm", "my.yaml", "--nodes", "3", "--gpus-per-node", "4", "--submit", "--run-dir", "out"]) == 0
+    assert slurm_command("--nodes", "3", "--gpus-per-node", "4", "--submit") == 0
     shards, rest = calls(folder)[:3], calls(folder)[3:]
     assert [(call[0], call[-3]) for call in shards] == [("32", f"{i}/3") for i in (1, 2, 3)]
     assert [call[1] for call in rest] == ["merge", "settle", "verify"]
@@ -220,7 +190,7 @@ def test_every_shard_has_its_jobs_cpus_in_all_versions_of_slurm(folder, slurm, v
 def test_a_cluster_that_grants_other_cpus_than_the_job_asked_for(folder, slurm):
     """Slurm 24.05 ends a step that inherits two numbers (memory that is billed as CPUs)."""
     slurm("24.05", tres="cpu=48")
-    assert main(["slurm", "my.yaml", "--nodes", "1", "--gpus-per-node", "1", "--submit", "--run-dir", "out"]) == 0
+    assert slurm_command("--nodes", "1", "--gpus-per-node", "1", "--submit") == 0
     assert jobs(folder) == [0, 0]
     assert calls(folder)[0][0] == "8"
 
@@ -247,12 +217,8 @@ def test_any_folder_can_be_that_of_a_run(folder, slurm, capsys, name):
     slurm("22.05")
     Path("my configs' $x").mkdir()
     shutil.copy("my.yaml", "my configs' $x/my.yaml")
-    write_scripts(
-        load_config(Path("my.yaml")),
-        SlurmJob(Path("my configs' $x/my.yaml"), folder / name, 2, 1, ("suite.part=a 'b' $c",)),
-    )
-    script = folder / name / SHARDS
-    subprocess.run(["sbatch", "--parsable", script], check=True, capture_output=True)
+    write(folder, name, 2, "my configs' $x/my.yaml", ("suite.part=a 'b' $c",))
+    subprocess.run(["sbatch", "--parsable", folder / name / SHARDS], check=True, capture_output=True)
     assert calls(folder) == [
         [
             "8", "run", f"{folder}/my configs' $x/my.yaml", "--set", "suite.part=a 'b' $c", "--shard", f"{i}/2",
@@ -262,17 +228,14 @@ def test_any_folder_can_be_that_of_a_run(folder, slurm, capsys, name):
     ]  # fmt: skip
     assert {path.name for path in (folder / name).iterdir()} == {SHARDS, MERGE, "slurm-41-1.log", "slurm-41-2.log"}
     subprocess.run(["sbatch", "--dependency=afterok:41", folder / name / MERGE], check=True, capture_output=True)
-    assert calls(folder)[2] == [
-        None,
-        "merge",
-        *(f"{folder}/{name}/{part}" for part in ("merged", "shard-1", "shard-2")),
-    ]
+    merged = [f"{folder}/{name}/{part}" for part in ("merged", "shard-1", "shard-2")]
+    assert calls(folder)[2] == [None, "merge", *merged]
 
 
 def test_the_printed_commands_submit_scripts_in_any_folder(folder, slurm, capsys):
     slurm("24.05")
     for extra in ([], ["--ray"]):
-        assert main(["slurm", "my.yaml", "--nodes", "1", "--run-dir", "a 'b' $c", *extra]) == 0
+        assert slurm_command("--nodes", "1", *extra, run_dir="a 'b' $c") == 0
         printed = capsys.readouterr().out.partition("with\n")[2]
         if extra:
             program(folder, "sbatch", f'echo "$@" > {folder}/submitted')
@@ -281,16 +244,9 @@ def test_the_printed_commands_submit_scripts_in_any_folder(folder, slurm, capsys
     assert (folder / "submitted").read_text() == f"a 'b' $c/{RAY}\n"
 
 
-@pytest.mark.parametrize("name", ["two\nlines", "back\\slash", "bell\a"])
-def test_folders_that_no_script_can_name_are_refused(folder, name):
-    with pytest.raises(ConfigError, match="cannot be in a script: rename what has a line break or a backslash"):
-        write_scripts(load_config(Path("my.yaml")), SlurmJob(Path("my.yaml"), folder / name, 1, 1))
-    assert not (folder / name).exists()
-
-
 def test_shards_are_not_merged_if_one_of_them_failed(folder, slurm, capsys):
     slurm("24.05", does='case "$*" in *" 2/3 "*) exit 1;; esac')
-    assert main(["slurm", "my.yaml", "--nodes", "3", "--submit", "--run-dir", "out"]) == 0
+    assert slurm_command("--nodes", "3", "--submit") == 0
     assert [call[1] for call in calls(folder)] == ["run"] * 3
     assert jobs(folder) == [1, "DependencyNeverSatisfied"]
 
@@ -298,7 +254,7 @@ def test_shards_are_not_merged_if_one_of_them_failed(folder, slurm, capsys):
 def test_a_requeued_shard_continues_with_the_same_command(folder, slurm):
     """A job that is preempted ends by SIGTERM and starts again with its job id; its log goes on."""
     slurm("24.05", does='echo "start $SLURM_RESTART_COUNT"; [ "$SLURM_RESTART_COUNT" -gt 0 ] || kill -TERM $$')
-    assert main(["slurm", "my.yaml", "--nodes", "2", "--submit", "--run-dir", "out"]) == 0
+    assert slurm_command("--nodes", "2", "--submit") == 0
     shards = [call for call in calls(folder) if call[1] == "run"]
     assert shards[0] == shards[1] != shards[2] == shards[3]
     assert jobs(folder) == [0, 0]

@@ -1,31 +1,21 @@
-import sqlite3
+"""The store and the directory of a run: who may write, what may change, and the forms of the values in `meta`."""
+
+import json
 
 import pytest
 
-from local_bench.core.errors import ConfigError, LedgerError, UserError
+from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, UserError
+from local_bench.core.types import Score
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.meter import Meter
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
+from tests.runs.random_run import random_run
 
 CONFIG = RunConfig(name="x", models=[ModelConfig(card="tiny-flux")], judge=JudgeConfig(card="tiny-qwen3-vl"))
 
 
-def test_a_transaction_is_all_or_nothing(tmp_path):
-    store = Store(tmp_path / "l.sqlite", create=True)
-
-    def fail():
-        with store.transaction():
-            store.set_meta("a", "1")
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert store.meta("a") is None
-
-
-@pytest.mark.parametrize("n", [0, 1, 449, 450, 451, 1000])
+@pytest.mark.parametrize("n", [0, 1, 450, 451, 1000])
 def test_rows_written_several_at_a_time_are_those_written_singly(tmp_path, n):
     store = Store(tmp_path / "l.sqlite", create=True)
     expected = {row["key"]: row["value"] for row in store.rows("SELECT * FROM meta")}
@@ -39,34 +29,6 @@ def test_rows_written_several_at_a_time_are_those_written_singly(tmp_path, n):
         for key, value in rows:
             expected[key] += value
         assert {row["key"]: row["value"] for row in store.rows("SELECT * FROM meta")} == expected
-
-
-@pytest.mark.parametrize("n_bytes", [0, 50, 4096, 20_000, -1])
-def test_a_truncated_ledger_is_an_error_that_names_the_remedy(tmp_path, n_bytes):
-    with RunDir.begin(tmp_path / "run", CONFIG) as run:
-        with run.store.transaction():
-            run.store.write_many("INSERT INTO meta VALUES (?, ?)", ((str(i), "x" * 500) for i in range(100)))
-        run.store.backup()
-    path = tmp_path / "run" / "ledger.sqlite"
-    content = path.read_bytes()
-    path.write_bytes(content[:n_bytes] if n_bytes >= 0 else content[:4096] + b"\xff" * 4096 + content[8192:])
-    with pytest.raises(LedgerError) as caught:
-        RunDir.open(tmp_path / "run")
-    assert str(path) in str(caught.value)
-    assert "run" in str(caught.value)
-    if n_bytes:
-        assert "ledger.backup.sqlite" in str(caught.value)
-    (tmp_path / "run" / "ledger.backup.sqlite").replace(path)
-    with RunDir.open(tmp_path / "run") as run:
-        assert run.store.meta("99") == "x" * 500
-
-
-def test_a_ledger_of_a_later_release_is_an_error(tmp_path):
-    Store(tmp_path / "l.sqlite", create=True).close()
-    with sqlite3.connect(tmp_path / "l.sqlite") as db:
-        db.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
-    with pytest.raises(LedgerError, match="of version 99"):
-        Store(tmp_path / "l.sqlite")
 
 
 def test_one_writer_at_a_time_and_any_number_of_readers(tmp_path):
@@ -89,6 +51,8 @@ def test_a_folder_that_is_no_run_is_not_changed(tmp_path):
 
 
 def test_execution_settings_may_change_and_work_settings_may_not(tmp_path):
+    with RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"seed": 1})):
+        pass  # a run without a plan accepts another config
     with RunDir.begin(tmp_path / "run", CONFIG) as run:
         run.store.set_meta("planned", "1")
     judge = CONFIG.judge.model_copy(update={"in_flight": 7, "base_url": "http://127.0.0.1:1/v1"})
@@ -103,22 +67,73 @@ def test_execution_settings_may_change_and_work_settings_may_not(tmp_path):
         RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"seed": 1}))
 
 
-def test_a_run_without_a_plan_accepts_another_config(tmp_path):
-    with RunDir.begin(tmp_path / "run", CONFIG):
-        pass
-    with RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"seed": 1})):
-        pass
-    with RunDir.open(tmp_path / "run") as run:
-        assert run.config.seed == 1
+def test_scores_that_are_no_longer_computed_are_removed(tmp_path):
+    with random_run(tmp_path / "run", 8) as run:
+        work_id = run.store.candidates()[0].work_id
+        for scores in ([Score("brf", 1.0), Score("brf_expected", 0.9)], [Score("brf", 0.0)]):
+            run.store.enter_scores("judge", [(work_id, score) for score in scores], replace_all=True)
+        judged = {row.score.name: row.score.value for row in run.store.scores() if row.score.name != "entropy"}
+        assert judged == {"brf": 0.0}
+        assert run.store.scores_by_candidate("metric")  # of another kind
 
 
-def test_held_time_is_divided_without_gap_or_overlap(tmp_path):
-    store = Store(tmp_path / "l.sqlite", create=True)
-    meter = Meter(store, "cpu")
-    for phase in ("load", "encode", "denoise"):
-        meter.charge(phase, 1, "m")
-    meter.end("done")
-    rows = store.rows("SELECT * FROM meter ORDER BY t0_ns")
-    assert [r["t0_ns"] for r in rows] == [0, *(r["t1_ns"] for r in rows[:-1])]
-    assert rows[-1]["t1_ns"] == store.rows("SELECT held_ns FROM sessions")[0]["held_ns"]
-    assert [r["energy_mj"] for r in rows] == [None] * 4
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    with random_run(tmp_path_factory.mktemp("notes") / "run", 8) as opened:
+        yield opened
+
+
+CHECKS = {
+    "judge": "x",
+    "repeats": {"reproducible": True, "differs": [], "n": 24, "sessions": 1},
+    "attacks": {"n": 15, "n_unscored": 0, "fooled_by": ["changes-answered"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("batches:flux", {"ef39": 4}),
+        ("canary:qwen", CHECKS),
+        ("canary:qwen", {"judge": "x"}),
+        ("judges", {"2bf0": "qwen"}),
+        ("metric:entropy", {"higher_is_better": True, "highest": 8.0}),
+        ("numerics:flux", {"threads": 1}),
+        ("provenance", {"judge": {"name": "qwen"}, "panel": [], "models": {"flux": {"card": "flux"}}, "sessions": 1}),
+        ("provenance", {"judge": None, "panel": [None]}),
+    ],
+)
+def test_stored_forms_are_read(run, key, value):
+    run.store.set_meta(key, json.dumps(value))
+    assert run.store.json_meta(key) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("batches:flux", {"ef39": None}, "at 'ef39'"),
+        ("batches:flux", {"ef39": 0}, "at 'ef39'"),
+        ("canary:qwen", CHECKS | {"repeats": -1}, "at 'repeats'"),
+        ("canary:qwen", CHECKS | {"repeats": {"reproducible": True}}, "at 'repeats.differs'"),
+        ("canary:qwen", CHECKS | {"attacks": CHECKS["attacks"] | {"fooled_by": "all"}}, "at 'attacks.fooled_by'"),
+        ("judges", ["qwen"], "is a list"),
+        ("judges", {"2bf0": 1}, "at '2bf0'"),
+        ("metric:entropy", {"higher_is_better": "yes"}, "at 'higher_is_better'"),
+        ("numerics:flux", 3, "is a number"),
+        ("provenance", {"models": {"flux": 1}}, "at 'models.flux'"),
+        ("provenance", {"judge": 1}, "at 'judge'"),
+    ],
+)
+def test_other_forms_are_refused(run, key, value, fault):
+    run.store.set_meta(key, json.dumps(value))
+    with pytest.raises(LedgerDamaged, match=f"its entry '{key}' .*{fault}"):
+        run.store.json_meta(key)
+
+
+def test_other_forms_of_truncated_tokens_are_refused(run):
+    run.store.write("UPDATE candidates SET truncated = '{\"clip\": 3}'")
+    assert {n for _, _, tokens in run.store.truncations() for n in tokens.values()} == {3}
+    for text in ("[]", "null", "1", '{"clip": null}', '{"clip": "x"}', '{"clip": [1]}'):
+        run.store.write("UPDATE candidates SET truncated = ?", text)
+        with pytest.raises(LedgerError):
+            run.store.truncations()

@@ -74,13 +74,8 @@ def test_the_question_has_the_price_the_roles_and_the_scores():
     scores = {"brf": Score("brf", 3.14159), "veq": None, "cns": Score("cns", None, applies=False)}
     question = payment_question(task, 2, "i" * 64, scores)
     (request,) = JudgeSpec("x", "0" * 64, "float32", 10**6, 16, 0).requests(question)
-    for fragment in (
-        "$12.50 for the whole order of 2 images",
-        "Image 2 of 2",
-        "brf: 3.14",
-        "veq: unknown",
-        "does not apply",
-    ):
+    price = "$12.50 for the whole order of 2 images"
+    for fragment in (price, "Image 2 of 2", "brf: 3.14", "veq: unknown", "does not apply"):
         assert fragment in request.text
     assert question.roles == ("delivered", "source", "reference", "reference")
     assert len(request.shown) == 4
