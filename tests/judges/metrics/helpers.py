@@ -1,12 +1,12 @@
 """Images, and metrics taken of them as a run takes them."""
 
+import functools
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from local_bench.core.events import ScoresComputed
@@ -14,9 +14,19 @@ from local_bench.core.types import Score
 from local_bench.judges.metrics.base import Array, FeatureInput, ImageFile, Metric, Network, Subject, Unscorable
 from local_bench.judges.metrics.evaluator import Evaluator
 from local_bench.judges.metrics.extractor import FeatureExtractor
+from local_bench.judges.metrics.registry import Weights, make_metric
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve, resolve_parts
 
 _FRESH = itertools.count()
 """So that no call finds what an earlier one has read."""
+metric_of = functools.cache(make_metric)
+
+
+@functools.cache
+def weights_of(name: str) -> Weights:
+    described = card(name, "metric")
+    return Weights(described, resolve(described), resolve_parts(described))
 
 
 def saved(image: Image.Image, path: Path) -> ImageFile:
@@ -77,14 +87,11 @@ def read(
         ThreadPoolExecutor(2) as pool,
         FeatureExtractor(network, pool, 2, device, {"test": next(_FRESH)}, batch_size) as reader,
     ):
-        found = [
-            arrays[feature_input]
-            for feature_input, arrays in reader.read((feature_input, (feature_input,)) for feature_input in inputs)
-        ]
+        found = [arrays[key] for key, arrays in reader.read((each, (each,)) for each in inputs)]
     for one in found:
         if isinstance(one, Unscorable):
             raise one
-    return [one for one in found if not isinstance(one, Unscorable)]
+    return found
 
 
 def score(metric: Metric, subjects: Sequence[Subject], batch_size: int | None = None) -> list[Score]:
@@ -110,19 +117,16 @@ def alone(key: str, image: ImageFile, **belongs: object) -> Subject:
     return Subject(key, image, **belongs)  # type: ignore[arg-type]
 
 
-def assert_alone_as_together(metric: Metric, subjects: Sequence[Subject]) -> None:
-    """Batches of four score as one by one does, to 1e-5, and no two subjects alike."""
-    together = values(metric, subjects, 4)
-    assert together == pytest.approx(values(metric, subjects, 1), rel=1e-5, abs=1e-5)
-    assert len(set(together)) == len(subjects)
-
-
-def assert_order_and_neighbours_change_nothing(network: Network) -> None:
-    """A permutation of inputs permutes the arrays, each is that of its input alone, all are float32. Leaves it open."""
+def assert_the_same_bytes_in_any_batch(network: Network, inputs: Sequence[FeatureInput]) -> list[Array]:
+    """The float32 arrays of the inputs alone, which no neighbour and no order changes."""
+    single = read(network, inputs, 1)
+    expected = [array.tobytes() for array in single]
+    assert [array.tobytes() for array in read(network, inputs, len(inputs))] == expected
+    assert [array.tobytes() for array in read(network, inputs[::-1], 3)[::-1]] == expected
     network.open("cpu")
-    inputs = [network.prepare([noise(i)], None) for i in range(5)]
-    arrays, turned = network.run(inputs), network.run(inputs[::-1])
-    np.testing.assert_allclose(arrays, turned[::-1], atol=1e-5)
-    np.testing.assert_allclose(arrays, [network.run([one])[0] for one in inputs], atol=1e-5)
-    assert {array.dtype.name for array in arrays} == {"float32"}
-    assert abs(arrays[0] - arrays[1]).max() > 1e-3
+    prepared = [network.prepare([image.load() for image in one.images], None) for one in inputs]
+    assert [array.tobytes() for array in network.run(prepared[::-1])[::-1]] == expected
+    network.close()
+    assert {array.dtype.name for array in single} == {"float32"}
+    assert len(set(expected)) > 1
+    return single
