@@ -30,7 +30,7 @@ def load(shown):
 
 
 def request(*images, text="Why?", **given):
-    shown = tuple(Shown((one,), None, 1, 16384) for one in images)
+    shown = tuple(Shown((image,), None, 1, 16384) for image in images)
     return replace(Request("You judge.\n", shown, text, 64, 0, 0, "a_test", SCHEMA), **given)
 
 

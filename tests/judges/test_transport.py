@@ -115,42 +115,25 @@ def test_replies_of_a_question_are_combined_in_any_order(transport):
         assert verdict.answer == {"clarity": (key + 1) % 6, "realism": key % 6}
 
 
-def test_a_question_is_answered_once_its_own_requests_are():
-    found = answers(Fake(label), LOGIT, iter(TECHNICAL))
-    assert next(found)[0] == 0
-    assert next(found)[0] == 1
-
-
-def test_questions_are_read_lazily():
-    drawn = []
+def test_a_question_is_answered_once_its_own_requests_are_and_questions_are_read_lazily():
+    drawn, transport = [], Fake(label)
 
     def questions():
         for key, question in TECHNICAL:
             drawn.append(key)
             yield key, question
 
-    found = answers(Fake(label), LOGIT, questions())
-    next(found)
-    assert drawn == [0]
+    found = answers(transport, LOGIT, questions(), at_once=1)
+    assert [next(found)[0], list(drawn), next(found)[0]] == [0, [0], 1]
+    assert transport.at_once == [1]
+    assert list(answers(Fake(), JSON, [])) == []
 
 
 def test_a_partly_answered_question_is_not_answered():
     found = {}
     with pytest.raises(Unreachable):
         found.update(answers(Fake(label, lasts=7), LOGIT, TECHNICAL))
-    assert {key: v.answer for key, v in found.items()} == {
-        key: {"clarity": (key + 1) % 6, "realism": key % 6} for key in range(3)
-    }
-
-
-def test_the_concurrency_limit_is_passed_on():
-    transport = Fake(label)
-    list(answers(transport, LOGIT, TECHNICAL, at_once=1))
-    assert transport.at_once == [1]
-
-
-def test_no_questions_are_no_answers():
-    assert list(answers(Fake(), JSON, [])) == []
+    assert {key: v.answer["realism"] for key, v in found.items()} == {0: 0, 1: 1, 2: 2}
 
 
 def within(seconds, call):
@@ -171,7 +154,7 @@ def within(seconds, call):
 
 
 def complete_all(members, requests, at_once=None):
-    """The replies, and the error that ended the call."""
+    """The keys and texts of the replies, and the error that ended the call."""
     came = []
 
     def go():
@@ -182,29 +165,33 @@ def complete_all(members, requests, at_once=None):
     return came, within(WAIT_S, go)[1]
 
 
-def test_several_judges_answer_everything_once():
-    members = [Fake(pause_s=p) for p in (0.0001, 0.001, 0.003)]
+def all_of(requests):
+    return sorted((key, request.name) for key, request in requests)
+
+
+def test_several_judges_start_together_and_answer_everything_once():
+    together = threading.Barrier(3, timeout=WAIT_S)
+
+    class Slow(Fake):
+        def __enter__(self):
+            together.wait()
+            return super().__enter__()
+
+    members = [Slow(pause_s=p) for p in (0.0001, 0.001, 0.003)]
     requests = requests_of(60, 3)
     came, error = complete_all(members, iter(requests), at_once=5)
-    assert error is None
-    assert sorted(came) == sorted((key, r.name) for key, r in requests)
-    assert all(member.received for member in members)
-    assert len(members[0].received) > len(members[2].received)  # the quicker one did more
+    assert (error, sorted(came)) == (None, all_of(requests))
+    assert len(members[0].received) > len(members[2].received) > 0  # the quicker one did more
     assert [member.at_once for member in members] == [[5]] * 3
     assert not any(member.up for member in members)
 
 
 def test_requests_with_the_same_first_image_go_to_one_judge():
     members = [Fake() for _ in range(4)]
-    _, error = complete_all(members, requests_of(40, 5))
-    assert error is None
-    owners = {}
-    for i, member in enumerate(members):
-        for r in member.received:
-            owners.setdefault(r.shown[0], set()).add(i)
-    assert len(owners) == 40
-    assert all(len(who) == 1 for who in owners.values())
-    assert len({next(iter(who)) for who in owners.values()}) == 4
+    assert complete_all(members, requests_of(40, 5))[1] is None
+    owners = [{r.shown[0].images[0] for r in member.received} for member in members]
+    assert all(owners)
+    assert sum(map(len, owners)) == len(set().union(*owners)) == 40
 
 
 ENDED = ServerError("the judge keeps failing")
@@ -214,8 +201,7 @@ def test_requests_of_an_ended_replica_go_to_the_others():
     members = [Fake(), Fake(lasts=5), Fake()]
     requests = requests_of(200, 2)
     came, error = complete_all(members, iter(requests))
-    assert error is None
-    assert sorted(came) == sorted((key, r.name) for key, r in requests)
+    assert (error, sorted(came)) == (None, all_of(requests))
     assert members[1].restarts == 1
     assert len(members[1].received) > 5
 
@@ -296,24 +282,9 @@ def test_a_call_can_be_abandoned_and_repeated(images, each):
 @pytest.mark.parametrize("fault", [ServerError("the judge ended while starting"), ZeroDivisionError("ours")])
 def test_a_judge_that_cannot_start_ends_the_others(fault):
     members = [Fake(), Fake(cannot_start=fault), Fake()]
-    came, error = complete_all(members, requests_of(3, 1))
-    assert error is fault
-    assert not came
-    assert members[0].ended.is_set()
-    assert members[2].ended.is_set()
+    assert complete_all(members, requests_of(3, 1)) == ([], fault)
+    assert [member.ended.is_set() for member in members] == [True, False, True]
     assert not any(member.up for member in members)
-
-
-def test_judges_start_concurrently():
-    together = threading.Barrier(3, timeout=WAIT_S)
-
-    class Slow(Fake):
-        def __enter__(self):
-            together.wait()
-            return super().__enter__()
-
-    with Replicas([Slow() for _ in range(3)]):
-        pass
 
 
 def test_counts_are_sums_and_a_restart_is_for_all():
