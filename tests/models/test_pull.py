@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.yamlfile import check
@@ -134,24 +135,20 @@ def test_files_are_checked_where_the_card_has_their_digest(elsewhere):
 def test_a_part_may_come_from_elsewhere(elsewhere):
     elsewhere.put("head.mat", b"numbers")
     elsewhere.put("body.onnx", b"a graph")
-    part = {"base_url": elsewhere.url, "files": ["head.mat"]}
-    model = served(source={"base_url": elsewhere.url, "files": ["body.onnx"]}, parts={"head": part})
+    parts = {"head": {"base_url": elsewhere.url, "files": ["head.mat"]}}
+    model = served(source={"base_url": elsewhere.url, "files": ["body.onnx"]}, parts=parts)
     manifest = fetch(model)
     assert set(manifest.parts["head"].files) == {"head.mat"}
-    folder, parts = resolve(model), resolve_parts(model)
-    assert manifest.weights_sha256 == weights_digest(folder, parts)
-    assert {p.name for p in parts["head"].iterdir()} == {"head.mat"}
+    folders = resolve_parts(model)
+    assert manifest.weights_sha256 == weights_digest(resolve(model), folders)
+    assert {p.name for p in folders["head"].iterdir()} == {"head.mat"}
     with pytest.raises(WeightsError, match="no part 'head'"):
         fetch(model, {"head": "0" * 40})
-
-
-def test_a_part_from_elsewhere_of_a_model_that_is_built(elsewhere):
-    elsewhere.put("head.mat", b"numbers")
-    model = served(parts={"head": {"base_url": elsewhere.url, "files": ["head.mat"]}})
-    with pytest.raises(WeightsError, match=r"head\.mat of served"):
-        check_local(model)
-    assert fetch(model) is None
-    check_local(model)
+    of_built = served("built", parts=parts)  # of a model that is built here
+    with pytest.raises(WeightsError, match=r"head\.mat of built"):
+        check_local(of_built)
+    assert fetch(of_built) is None
+    check_local(of_built)
 
 
 @pytest.mark.parametrize(
@@ -186,13 +183,10 @@ NO_REPOSITORIES += ["a/b\n", "a/" + "b" * 97, "https://huggingface.co/a/b"]
 NO_HOSTS = ["", "a b", "[x", "a:\N{SUPERSCRIPT TWO}", "x" * 64, "a..b"]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "openai/clip-vit-large-patch14", "a/B_c.d-1"])
-def test_a_name_of_a_repository_is_accepted(name):
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    data = card("tiny-clip", "metric").model_dump() | {"source": {"repo": name}}
-    assert check(data, ModelCard, "card.yaml").source.repo == name
-    validate_repo_id(name)
+def test_a_name_of_a_repository_is_accepted_as_by_the_library():
+    for name in ("gpt2", "openai/clip-vit-large-patch14", "a/B_c.d-1"):
+        assert served(source={"repo": name}).source.repo == name
+        validate_repo_id(name)
     for other in NO_REPOSITORIES[1:]:  # ours is at least as strict; the library accepts ""
         if other not in ("é/b", "a/b\n"):
             with pytest.raises(HFValidationError):
