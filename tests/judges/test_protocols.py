@@ -23,7 +23,6 @@ BRF = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "P")
 TEXT = Question("veq_text", 0, ("a",), ())
 AESTHETIC = Question("veq_aesthetic", 0, ("a",), ())
 TECHNICAL = Question("veq_technical", 0, ("a",), ())
-EDIT = Question("hype_edit", 0, ("a", "b"), (("instruction", "I"), ("changes", "C"), ("preservations", "P")))
 CHECKLIST = Question("hype_checklist", 0, (), (("instruction", "I"),))
 SEAMS = Question("cns_edit", 0, ("a", "b"), (), ("result", "source"))
 
@@ -67,12 +66,19 @@ def test_labels_give_expectation_variance_and_the_likeliest_as_answer():
     p = [0.05, 0.05, 0.1, 0.2, 0.35, 0.25]
     logprobs = {str(i): math.log(q) - 3 for i, q in enumerate(p)}  # unnormalised: other tokens had the rest
     verdict = read(AESTHETIC, "logit", [Reply("5", "length", logprobs | {"6": -0.001, "no": 0.0})])
-    assert verdict.answer == {"aesthetic": 4}  # the likeliest, not the one that was drawn
+    assert (verdict.answer, verdict.raw) == ({"aesthetic": 4}, "5")  # the likeliest, not the one that was drawn
     mean = sum(i * q for i, q in enumerate(p))
     assert verdict.value("aesthetic") == pytest.approx(mean, abs=1e-5)
     assert verdict.variance("aesthetic") == pytest.approx(sum((i - mean) ** 2 * q for i, q in enumerate(p)), abs=1e-4)
     assert sum(verdict.labels["aesthetic"].values()) == pytest.approx(1, abs=1e-5)
-    assert verdict.raw == "5"
+    certain = dict.fromkeys("01235", -math.inf) | {"4": 0.0}
+    verdict = read(AESTHETIC, "logit", [Reply("4", "length", certain)])
+    assert (verdict.value("aesthetic"), verdict.variance("aesthetic")) == (4, 0)
+    assert verdict.labels["aesthetic"] == dict.fromkeys("01235", 0.0) | {"4": 1.0}
+    # As if the model preferred another answer: e to the -900 is nothing to a float.
+    unlikely = dict.fromkeys("0123", -2000.0) | {"4": -900.0, "5": -900.0 - math.log(3)}
+    verdict = read(AESTHETIC, "logit", [Reply("4", "length", unlikely)])
+    assert verdict.value("aesthetic") == pytest.approx(4.25, abs=1e-5)
 
 
 def test_a_tie_goes_to_the_lower_label_and_halves_the_expectation():
@@ -84,20 +90,6 @@ def test_a_tie_goes_to_the_lower_label_and_halves_the_expectation():
         assert verdict.variance("aesthetic") == pytest.approx(1, abs=1e-5)
 
 
-def test_the_probabilities_of_unlikely_labels_are_normalised():
-    """As if the model preferred another answer: e to the -900 is nothing to a float."""
-    logprobs = dict.fromkeys("0123", -2000.0) | {"4": -900.0, "5": -900.0 - math.log(3)}
-    verdict = read(AESTHETIC, "logit", [Reply("4", "length", logprobs)])
-    assert verdict.value("aesthetic") == pytest.approx(4.25, abs=1e-5)
-
-
-def test_certainty_has_no_variance():
-    logprobs = dict.fromkeys("01235", -math.inf) | {"4": 0.0}
-    verdict = read(AESTHETIC, "logit", [Reply("4", "length", logprobs)])
-    assert (verdict.value("aesthetic"), verdict.variance("aesthetic")) == (4, 0)
-    assert verdict.labels["aesthetic"] == dict.fromkeys("01235", 0.0) | {"4": 1.0}
-
-
 def test_text_is_not_scored_if_the_image_has_none():
     with_text = read(TEXT, "logit", [sure("01", "1"), sure("012345", "3")])
     assert with_text.answer == {"has_text": True, "text": 3}
@@ -107,13 +99,6 @@ def test_text_is_not_scored_if_the_image_has_none():
     assert set(none.labels) == {"has_text"}
     assert none.value("text") is None
     assert json.loads(none.raw) == ["0", "3"]
-
-
-def test_booleans_come_back_as_booleans():
-    usable = RubricSet(options=("usable",))
-    verdict = read(EDIT, "logit", [sure("01", "1"), sure("01", "0"), sure("01", "1")], usable)
-    assert verdict.answer == {"changes_made": True, "rest_preserved": False, "usable": True}
-    assert all(type(value) is bool for value in verdict.answer.values())
 
 
 def test_flags_are_those_whose_label_is_likelier_raised():

@@ -67,6 +67,8 @@ def test_a_file_that_the_repository_lacks_and_one_of_another_digest_are_refused(
 
 def test_files_of_a_pyiqa_metric_are_fetched_converted_and_pinned(lab):  # noqa: F811
     """BRISQUE: one small pickled file in pyiqa's own repository."""
+    import pyiqa  # noqa: F401  # its addresses are made at import, and stay those of the Hub that is set then
+
     commit = COMMITS["chaofengc/IQA-PyTorch-Weights"]
     support = (torch.randn(8) * 100, torch.rand(8, 36))
     folder = lab.place / "weights"

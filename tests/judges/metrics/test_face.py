@@ -82,15 +82,6 @@ def test_equals_the_librarys_own_analysis_whatever_the_order_and_the_neighbours(
     assert seen[0] == 0 < max(seen)
 
 
-def test_colour_channels_are_swapped_as_by_the_evaluator(folder, metric, tmp_path):
-    image = with_faces(TWO[0], ground=(150, 110, 20))
-    swapped = Image.fromarray(np.asarray(image)[..., ::-1].copy())
-    one, other = (saved(image, tmp_path / name) for image, name in ((image, "a.png"), (swapped, "b.png")))
-    ours, mirrored = read(metric.network, [FeatureInput((one,)), FeatureInput((other,))], 1)
-    np.testing.assert_allclose(ours, official(folder, image), atol=1e-6)
-    assert np.abs(ours - mirrored).max() > 1e-3
-
-
 def test_the_likest_face_counts_against_the_references_first(metric, folder, tmp_path):
     made = images(tmp_path)
     subjects = [

@@ -88,12 +88,3 @@ def test_entropy_is_shannons(tmp_path):
     images = [saved(tones, tmp_path / "tones.png"), saved(Image.new("RGB", (64, 64), "red"), tmp_path / "red.png")]
     subjects = [Subject(str(i), image) for i, image in enumerate(images)]
     assert values(make_metric("entropy"), subjects) == [pytest.approx(8, abs=0.05), pytest.approx(0, abs=1e-6)]
-
-
-def test_piqe_is_worse_for_noise(tmp_path):
-    ramp = np.linspace(0, 255, 256, dtype=np.float32)[None, :, None].repeat(256, 0).repeat(3, 2)
-    rng = np.random.default_rng(0)
-    noisy = [Image.fromarray((ramp + rng.normal(0, s, ramp.shape)).clip(0, 255).astype(np.uint8)) for s in (3, 60)]
-    subjects = [Subject(str(i), saved(image, tmp_path / f"{i}.png")) for i, image in enumerate(noisy)]
-    light, heavy = values(make_metric("piqe"), subjects)
-    assert heavy > light

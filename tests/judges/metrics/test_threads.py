@@ -82,6 +82,7 @@ def differ(one, other):
 def test_a_host_metric_has_equal_results_in_four_threads(subjects, name):
     metric = make_metric(name)
     assert isinstance(metric, HostMetric)
+    assert (metric.spec.name, bool(metric.spec.source), bool(metric.spec.preprocessing)) == (name, True, True)
     assert wrong(lambda subject: measured(metric, subject), subjects, 4 if name in SLOW else 16) == 0
 
 
