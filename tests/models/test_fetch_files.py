@@ -1,5 +1,6 @@
 """`models fetch` of single files from a Hub on loopback: those that a card names, and those that pyiqa requests."""
 
+import importlib
 from pathlib import Path
 
 import torch
@@ -67,7 +68,8 @@ def test_a_file_that_the_repository_lacks_and_one_of_another_digest_are_refused(
 
 def test_files_of_a_pyiqa_metric_are_fetched_converted_and_pinned(lab):  # noqa: F811
     """BRISQUE: one small pickled file in pyiqa's own repository."""
-    import pyiqa  # noqa: F401  # its addresses are made at import, and stay those of the Hub that is set then
+    for metric in ("brisque", "cnniqa"):  # their addresses are made at import, with the Hub that is set then
+        importlib.import_module(f"pyiqa.archs.{metric}_arch")
 
     commit = COMMITS["chaofengc/IQA-PyTorch-Weights"]
     support = (torch.randn(8) * 100, torch.rand(8, 36))
