@@ -20,7 +20,6 @@ from local_bench.judges.vlm.transport import Unreachable, answers
 pytestmark = pytest.mark.timeout(30)
 SPEC = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
 QUESTIONS = [(0, Question("brf", 0, ("0",), (("title", "T"), ("brief", "B"), ("point", "p")), ("delivered",)))]
-MODELS = b'{"data":[{"id":"judge"}]}'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
@@ -49,8 +48,14 @@ async def bomb(writer):
     writer.write(HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed)
 
 
-async def complete(writer):
-    writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(MODELS) + MODELS)
+def answering(body, status=200):
+    async def answer(writer):
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
+
+    return answer
+
+
+complete = answering(b'{"data":[{"id":"judge"}]}')
 
 
 async def elsewhere(writer):

@@ -118,10 +118,8 @@ def test_repeats_of_a_sampled_rubric_are_questions_of_their_own_with_seeds_of_th
 def test_json_is_one_request_bound_to_the_rubric_s_schema():
     (request,) = SPEC.requests(TEXT)
     tested = rubric("veq_text")
-    assert request.schema == tested.answer_schema({})
-    assert request.labels == ()
+    assert (request.schema, request.labels, request.system) == (tested.answer_schema({}), (), system().text)
     assert (request.max_tokens, request.temperature, request.name) == (tested.max_tokens, 0, "veq_text")
-    assert request.system == system().text
     assert request.text.endswith(closing_json(tested))
     assert replace(SPEC, max_tokens=7).requests(TEXT)[0].max_tokens == 7
 

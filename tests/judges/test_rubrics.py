@@ -297,16 +297,13 @@ def test_the_longest_answer_fits_at_one_token_per_character(tested):
     assert longest + 1 <= tested.max_tokens  # and the one that ends it
 
 
-def test_points_of_one_order_share_the_text_before_their_block():
+def test_points_of_one_order_and_images_of_one_set_share_the_text_before_what_differs():
     tested = rubric("brf")
     first, second = (tested.render(slots_of(tested, point=point), ["delivered"]) for point in ("White.", "Black."))
     before = first.index("[point ")
     assert first[:before] == second[:before]
     assert {"Words of the title.", "Words of the brief."} <= set(first[:before].splitlines())
     assert first[before:].endswith("White.\n" + first[before:].splitlines()[-1] + "\n")  # nothing follows the block
-
-
-def test_images_of_one_set_share_the_text_before_their_number():
     tested = rubric("cns_set")
     first, second = (tested.render({"count": "3", "index": index}, ["image"] * 3) for index in ("1", "3"))
     assert first.removesuffix("1.\n") == second.removesuffix("3.\n") != first

@@ -6,10 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from pydantic import SecretStr
@@ -18,6 +16,8 @@ from local_bench.core.errors import ConfigError, ServerError
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.flags import Engine
 from local_bench.judges.vlm.server import ExternalServer, ManagedServer
+
+from .test_caps import answering, serving
 
 
 def managed(tmp_path, **more):
@@ -46,24 +46,8 @@ def test_no_server_at_the_url_is_an_error():
 @contextmanager
 def models_at(reply, status=200):
     """A server whose list of models is `reply`."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(reply)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{http.server_port}/v1"
-        finally:
-            http.shutdown()
-            thread.join()
+    with serving(models=answering(reply, status)) as (url, _):
+        yield url
 
 
 def listed(*models):

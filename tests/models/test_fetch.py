@@ -241,12 +241,18 @@ def test_a_refusal_of_the_hub_and_files_that_differ_from_its_declaration_are_exp
         assert "are incomplete (model.safetensors is missing)" in lab.run("models", "show", "served").stderr
 
 
-def test_missing_repository_missing_commit_and_no_network(lab):
+@pytest.mark.parametrize(("revision", "has"), [(None, "no commit"), ("main", "only 'main'"), (COMMIT[:12], "only")])
+def test_only_a_full_commit_of_a_repository_that_is_there_is_fetched(lab, revision, has):
     lab.card()
     refused(lab.fetch(), "no repository lab/served", "models fetch served")
     lab.serve("served", JUDGE)
     other = commit_of("another")
     refused(lab.fetch("served", "--revision", other), f"lab/served has no commit {other}", "--revision COMMIT")
+    lab.card(source={"repo": "lab/served", "revision": revision})
+    lab.hub.requests.clear()
+    refused(lab.fetch(), f"lab/served has {has}", "models fetch served --revision COMMIT")
+    assert not lab.hub.requests
+    lab.card()
     lab.hub.__exit__()
     refused(lab.fetch(), "lab/served cannot be reached", "models fetch served")
 
@@ -269,14 +275,6 @@ def test_lack_of_disk_space_is_reported_before_the_download(lab):
     assert not [path for path in lab.hub.requests if path.startswith("/cdn/")]
 
 
-@pytest.mark.parametrize(("revision", "has"), [(None, "no commit"), ("main", "only 'main'"), (COMMIT[:12], "only")])
-def test_only_a_full_commit_is_fetched(lab, revision, has):
-    lab.serve("served", JUDGE)
-    lab.card(source={"repo": "lab/served", "revision": revision})
-    refused(lab.fetch(), f"lab/served has {has}", "models fetch served --revision COMMIT")
-    assert not lab.hub.requests
-
-
 def test_a_commit_given_by_hand_is_pinned_on_this_machine(lab):
     lab.serve("served", JUDGE)
     lab.card(source={"repo": "lab/served"}, parts={"adapter": {"repo": "lab/adapter"}})
@@ -292,18 +290,17 @@ def test_a_commit_given_by_hand_is_pinned_on_this_machine(lab):
     refused(lab.fetch("tiny-clip", "--revision", COMMIT), "tiny-clip is built on this machine")
 
 
+INDEXED = '{"weight_map": {"a": "model.safetensors", "b": "gone.safetensors"}}'
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"model.safetensors": None, "pytorch_model.bin": b"\x80"}, "only pickled weights (pytorch_model.bin)"),
-        ({"config.json": '{"auto_map": {"AutoModel": "modeling.Mine"}}', "modeling.py": ""}, "(auto_map)"),
-        ({"config.json": '{"text": {"auto_map": {"AutoModel": "modeling.Mine"}}}'}, "(auto_map)"),
+        ({"config.json": '{"text": {"auto_map": {"AutoModel": "modeling.Mine"}}}', "modeling.py": ""}, "(auto_map)"),
         ({"tokenizer_config.json": '{"trust_remote_code": true}'}, "(trust_remote_code)"),
         ({"config.json": "[]"}, "config.json is not a JSON object"),
-        (
-            {"model.safetensors.index.json": '{"weight_map": {"a": "model.safetensors", "b": "gone.safetensors"}}'},
-            "gone.safetensors, which is missing",
-        ),
+        ({"model.safetensors.index.json": INDEXED}, "gone.safetensors, which is missing"),
     ],
 )
 def test_a_model_that_is_never_loaded_is_not_downloaded_either(lab, changes, message):

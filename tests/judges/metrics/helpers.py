@@ -14,8 +14,8 @@ from local_bench.core.types import Score
 from local_bench.judges.metrics.base import Array, FeatureInput, ImageFile, Metric, Network, Subject, Unscorable
 from local_bench.judges.metrics.evaluator import Evaluator
 from local_bench.judges.metrics.extractor import FeatureExtractor
-from local_bench.judges.metrics.registry import Weights, make_metric
-from local_bench.models.cards import card
+from local_bench.judges.metrics.registry import Weights, make_metric, metric_card, metric_names
+from local_bench.models.cards import card, cards
 from local_bench.models.weights import resolve, resolve_parts
 
 _FRESH = itertools.count()
@@ -130,3 +130,18 @@ def assert_the_same_bytes_in_any_batch(network: Network, inputs: Sequence[Featur
     assert {array.dtype.name for array in single} == {"float32"}
     assert len(set(expected)) > 1
     return single
+
+
+def small_cards() -> dict[str, str]:
+    """Metrics that are read off a network, with a small card of its family."""
+    small = [c for c in cards().values() if c.role == "metric" and c.name.startswith("tiny-")]
+    found = {}
+    for name in metric_names():
+        described = metric_card(name)
+        if described is None:
+            continue
+        own = f"tiny-{described.name.removeprefix('pyiqa:')}"
+        names = [c.name for c in small if c.family == described.family and (c.family != "pyiqa" or c.name == own)]
+        assert names, f"{name}: the family {described.family} has no small card"
+        found[name] = names[0]
+    return found

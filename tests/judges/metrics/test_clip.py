@@ -55,6 +55,8 @@ def test_the_three_share_one_network():
     keys = {metric_of(f"{name}:tiny-clip").network.key for name in ("clip_cap", "clip_src", "clip_ref")}
     assert len(keys) == 1
     assert metric_of("laion_aes:tiny-laion").network.key not in keys
+    description = metric_of("clip_src:tiny-clip").network.description
+    assert "shortest side to 64 px (PIL bicubic, antialiased), centre crop 64x64" in description
 
 
 def test_rounding_never_leaves_the_range():

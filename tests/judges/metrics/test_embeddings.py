@@ -141,6 +141,7 @@ def test_dino_is_transformers_own_embedding_with_the_image_white_outside_the_mas
     assert abs(expected[0] - expected[1]) > 1e-3
     assert metric.inputs(masked)[0].key != metric.inputs(bare)[0].key
     assert metric.inputs(masked)[1] == metric.inputs(bare)[1]
+    assert "shortest side to 64 px (PIL bicubic, antialiased), centre crop 56x56" in metric.network.description
 
 
 def test_a_mask_of_another_size_is_resized():

@@ -271,12 +271,10 @@ def test_captions_that_are_cut_are_counted_once_for_each_subject(tmp_path):
             return 5 if len(text) > 5 else None
 
     captions = ["short", "longer", "longer", "", None, " "]
-    subjects = [Subject(str(i), make_image(tmp_path, i), caption=text) for i, text in enumerate(captions)]
-    metrics = {
-        "cutting": Likeness(Short(), "cutting", ("caption",), caption=True),
-        "whole": Likeness(Means("other"), "whole", ("caption",), caption=True),
-        "host": Constant(1.0, None, None),
-    }
-    found = cut_captions(metrics, [(subject, tuple(metrics)) for subject in subjects])
-    assert found == {"cutting": {"n": 3, "n_cut": 2, "max_tokens": 5}}
-    assert cut_captions(metrics, [(subject, ("whole", "unknown")) for subject in subjects]) == {}
+    made = [Subject(str(i), make_image(tmp_path, i), caption=text) for i, text in enumerate(captions)]
+    networks = {"cutting": Short(), "whole": Means("other")}
+    metrics = {name: Likeness(network, name, ("caption",), caption=True) for name, network in networks.items()}
+    metrics["host"] = Constant(1.0, None, None)
+    counted = cut_captions(metrics, [(subject, tuple(metrics)) for subject in made])
+    assert counted == {"cutting": {"n": 3, "n_cut": 2, "max_tokens": 5}}
+    assert cut_captions(metrics, [(subject, ("whole", "unknown")) for subject in made]) == {}

@@ -10,28 +10,12 @@ import pytest
 
 from local_bench.generators.numerics import set_determinism
 from local_bench.judges.metrics.base import Network
-from local_bench.judges.metrics.registry import make_metric, metric_card, metric_names
-from local_bench.models.cards import cards
+from local_bench.judges.metrics.registry import make_metric
 from tests.fake_cuda import DEVICE, MIXED_DEVICES, fake_cuda
 
-from .helpers import noise
+from .helpers import noise, small_cards
 
 SIZE = (192, 160)
-
-
-def small_cards() -> dict[str, str]:
-    """Metrics that are read off a network, with a small card of its family."""
-    small = [c for c in cards().values() if c.role == "metric" and c.name.startswith("tiny-")]
-    found = {}
-    for name in metric_names():
-        described = metric_card(name)
-        if described is None:
-            continue
-        own = f"tiny-{described.name.removeprefix('pyiqa:')}"
-        names = [c.name for c in small if c.family == described.family and (c.family != "pyiqa" or c.name == own)]
-        assert names, f"{name}: the family {described.family} has no small card"
-        found[name] = names[0]
-    return found
 
 
 def network_of(name: str) -> tuple[Network, list[Any]]:

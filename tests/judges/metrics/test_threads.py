@@ -13,25 +13,9 @@ from local_bench.judges.metrics.pyiqa_cards import FORMULAS
 from local_bench.judges.metrics.pyiqa_metric import PyiqaFormula
 from local_bench.judges.metrics.registry import make_metric, metric_names
 
-from .helpers import alone, blurred, drawing, noise, saved
+from .helpers import alone, blurred, drawing, noise, saved, small_cards
 
-TINY = {
-    "aes_v2.5": "tiny-aesthetic",
-    "clip_cap": "tiny-clip",
-    "clip_ref": "tiny-clip",
-    "clip_src": "tiny-clip",
-    "dino_ref": "tiny-dinov2",
-    "face_ref": "tiny-faces",
-    "hps_v2.1": "tiny-hps",
-    "image_reward": "tiny-image-reward",
-    "l1_depth": "tiny-depth",
-    "l1_pose": "tiny-pose",
-    "laion_aes": "tiny-laion",
-    "musiq_koniq": "tiny-musiq",
-    "pick_score": "tiny-pick-score",
-    "style_ref": "tiny-csd",
-    **{name: f"tiny-{name}" for name in ("brisque", "clipiqa", "lpips", "musiq", "nima", "niqe")},
-}
+TINY = small_cards()
 HOST = sorted({*metric_names()} - {*TINY}) + [f"pyiqa:{name}" for name in sorted(FORMULAS)]
 SLOW = ("pyiqa:mad", "pyiqa:vif")
 
