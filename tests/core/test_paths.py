@@ -63,10 +63,10 @@ def test_a_config_is_found_by_name(tmp_path, monkeypatch):
     assert find_config(studio) == shipped
     studio.mkdir()
     assert find_config(studio) == shipped
-    own = tmp_path / "local-bench/runs/studio.yaml"
-    own.parent.mkdir(parents=True)
-    own.touch()
-    assert find_config(studio).resolve() == own
+    of_lab = tmp_path / "local-bench/runs/studio.yaml"
+    of_lab.parent.mkdir(parents=True)
+    of_lab.touch()
+    assert find_config(studio).resolve() == of_lab
     (studio / "run.yaml").touch()
     assert find_config(studio) == studio
     for other in ("studio.yaml", "./studios", "runs/studio", "nothing"):

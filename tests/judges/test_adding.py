@@ -80,13 +80,13 @@ def test_other_models_are_refused(here, config, message):
 
 
 def test_a_repository_without_a_card_is_one_sentence():
-    known, unknown = "Qwen/Qwen3-VL-8B-Instruct", "no judge's card has the source 'lab/unknown': run `local-bench mod"
-    assert JudgeConfig(repo=known).card == "qwen3-vl-8b"
-    for given, message in (
+    shipped, unknown = "Qwen/Qwen3-VL-8B-Instruct", "no judge's card has the source 'lab/unknown': run `local-bench mod"
+    assert JudgeConfig(repo=shipped).card == "qwen3-vl-8b"
+    for settings, message in (
         ({"repo": "lab/unknown"}, unknown),
         ({"repo": "lab/unknown", "card": ""}, unknown),
-        ({"repo": known, "card": "mini-judge"}, "repo"),
+        ({"repo": shipped, "card": "mini-judge"}, "repo"),
         ({"repo": 3}, "repo"),
     ):
         with pytest.raises(ValidationError, match=message):
-            JudgeConfig(**given)
+            JudgeConfig(**settings)

@@ -32,12 +32,12 @@ def judge(folder):
         yield loaded
 
 
-def request(*images, text="Why?", **given):
-    return written(text, images, **given)
+def request(*images, text="Why?", **settings):
+    return written(text, images, **settings)
 
 
-def labels(*images, **given):
-    return chosen("Why?", images, **given)
+def labels(*images, **settings):
+    return chosen("Why?", images, **settings)
 
 
 def answer(judge, *requests):
@@ -56,13 +56,13 @@ def test_its_probabilities_are_those_of_a_plain_call(judge, folder):
     with torch.inference_mode():
         expected = torch.log_softmax(model(**inputs).logits[0, -1].float(), dim=-1)
     before = judge.counters()["prompt_tokens"]
-    found = answer(judge, labels("1"), labels("2"))
-    assert found[0].logprobs == pytest.approx(
-        {label: expected[processor.tokenizer.convert_tokens_to_ids(label)].item() for label in found[0].logprobs},
+    results = answer(judge, labels("1"), labels("2"))
+    assert results[0].logprobs == pytest.approx(
+        {label: expected[processor.tokenizer.convert_tokens_to_ids(label)].item() for label in results[0].logprobs},
         abs=1e-5,
     )
-    assert found[0].text == max("012345", key=found[0].logprobs.get)
-    assert found[1].logprobs != pytest.approx(found[0].logprobs, abs=1e-5)  # the image decides
+    assert results[0].text == max("012345", key=results[0].logprobs.get)
+    assert results[1].logprobs != pytest.approx(results[0].logprobs, abs=1e-5)  # the image decides
     assert judge.counters()["prompt_tokens"] - before == 2 * inputs["input_ids"].shape[1]
 
 
@@ -78,13 +78,13 @@ def test_it_answers_by_schema_the_same_again(judge):
 
 def test_its_thought_precedes_its_answer(judge):
     thinking = {"thought_end": "e", "max_tokens": 300}
-    for one in (request("1", temperature=1.0, **thinking), labels("1", temperature=1.0, **thinking)):
-        reply = answer(judge, one)[0]
+    for item in (request("1", temperature=1.0, **thinking), labels("1", temperature=1.0, **thinking)):
+        reply = answer(judge, item)[0]
         thought, _, rest = reply.text.partition("e")
         assert reply.finish_reason == "stop", reply
         assert thought
         assert rest[:1] in set("{012345")
-        assert (reply.logprobs is None) == (one.schema is not None)
+        assert (reply.logprobs is None) == (item.schema is not None)
     assert answer(judge, request("1", thought_end="never", max_tokens=4))[0].finish_reason == "length"
 
 

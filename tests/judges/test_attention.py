@@ -43,12 +43,12 @@ def checked(cache, monkeypatch):
     return calls
 
 
-def embedded(**given):
-    return JudgeConfig(card="tiny-qwen3-vl", transport="embedded", **given)
+def embedded(**settings):
+    return JudgeConfig(card="tiny-qwen3-vl", transport="embedded", **settings)
 
 
 @pytest.mark.parametrize(
-    ("given", "of_card", "expected"),
+    ("settings", "of_card", "expected"),
     [
         ({}, {}, (True, "FLASH_ATTN")),
         ({"batch_invariant": "off"}, {}, (False, "FLASH_ATTN")),
@@ -60,17 +60,17 @@ def embedded(**given):
         ({"extra_args": ["--max-num-seqs", "8", "--attention-backend=TRITON_ATTN"]}, {}, (True, "TRITON_ATTN")),
     ],
 )
-def test_the_config_precedes_the_card(checked, monkeypatch, given, of_card, expected):
+def test_the_config_precedes_the_card(checked, monkeypatch, settings, of_card, expected):
     described = card("tiny-qwen3-vl", "judge").model_copy(update=of_card)
     monkeypatch.setattr(judge_factory, "card", lambda *_: described)
-    found = attention_of(embedded(**given), A100)
-    assert (found.batch_invariant, found.backend) == expected
-    numerics = numerics_of(embedded(**given), [A100])
+    results = attention_of(embedded(**settings), A100)
+    assert (results.batch_invariant, results.backend) == expected
+    numerics = numerics_of(embedded(**settings), [A100])
     assert (numerics["batch_invariant"], numerics["attention_backend"]) == expected
-    assert bool(found.why_not) is not found.batch_invariant
-    backend = given.get("attention_backend") or of_card.get("attention_backend")
+    assert bool(results.why_not) is not results.batch_invariant
+    backend = settings.get("attention_backend") or of_card.get("attention_backend")
     assert checked[0][:3] == (resolve(described), "bfloat16", (8, 0))
-    assert "extra_args" in given or checked[0][3] == ((backend,) if backend else ("FLASH_ATTN", "TRITON_ATTN"))
+    assert "extra_args" in settings or checked[0][3] == ((backend,) if backend else ("FLASH_ATTN", "TRITON_ATTN"))
 
 
 def test_nothing_is_checked_for_a_cpu_or_where_vllm_does_not_run(checked, monkeypatch):
@@ -89,7 +89,7 @@ def test_nothing_is_checked_for_a_cpu_or_where_vllm_does_not_run(checked, monkey
 
 
 @pytest.mark.parametrize(
-    ("given", "device", "message"),
+    ("supplied", "device", "message"),
     [
         ({"batch_invariant": "on"}, CPU, r"judge\.batch_invariant: on is impossible \(.* on a CPU\): use auto$"),
         ({"attention_backend": "X"}, CPU, r"judge\.attention_backend: X .* leave it out on a CPU$"),
@@ -97,13 +97,13 @@ def test_nothing_is_checked_for_a_cpu_or_where_vllm_does_not_run(checked, monkey
         ({"transport": "local", "attention_backend": "X"}, CPU, "are settings of vLLM, .* the transport local"),
     ],
 )
-def test_impossible_requirements_are_one_sentence(checked, given, device, message):
+def test_impossible_requirements_are_one_sentence(checked, supplied, device, message):
     with pytest.raises(ConfigError, match=message):
-        attention_of(JudgeConfig(card="tiny-qwen3-vl", **{"transport": "embedded"} | given), device)
+        attention_of(JudgeConfig(card="tiny-qwen3-vl", **{"transport": "embedded"} | supplied), device)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"batch_invariant": "off", "base_url": "http://127.0.0.1:1/v1"}, "start the server at base_url with them"),
         ({"attention_backend": "X", "base_url": "http://127.0.0.1:1/v1"}, "start the server at base_url with them"),
@@ -116,9 +116,9 @@ def test_impossible_requirements_are_one_sentence(checked, given, device, messag
         ),
     ],
 )
-def test_invalid_settings_are_refused(given, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
-        JudgeConfig(card="tiny-qwen3-vl", **given)
+        JudgeConfig(card="tiny-qwen3-vl", **settings)
 
 
 @pytest.mark.parametrize(
@@ -194,14 +194,14 @@ def test_the_check_counts_the_answers_that_change():
     same = check(())
     assert (same["reproducible"], same["sessions"], same["n"], same["compared"]) == (True, 1, 24, 12)
     assert "equal answers" in _repeatability(same)
-    found = check({0})  # the first answer of the judge alone
-    assert found["changed"] == {"in a batch": 1, "with a cold cache": 0, "with a warm cache": 1}
-    assert _repeatability(found) == (
+    results = check({0})  # the first answer of the judge alone
+    assert results["changed"] == {"in a batch": 1, "with a cold cache": 0, "with a warm cache": 1}
+    assert _repeatability(results) == (
         "not batch-invariant: answers change in a batch (1 of 12), with a warm cache (1 of 12), so a rerun can differ"
     )
-    again = check((), before=found)
+    again = check((), before=results)
     assert (again["reproducible"], again["sessions"], again["compared"], again["n"]) == (False, 2, 24, 24)
-    assert again["changed"] == found["changed"]
+    assert again["changed"] == results["changed"]
     assert "in a batch (1 of 24)" in _repeatability(again)
 
 

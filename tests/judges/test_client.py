@@ -63,15 +63,15 @@ def point_of(request):
 
 def verdicts_of(handler, server=None, in_flight=4, timeout_s=5.0, load=make_image, questions=QUESTIONS):
     """What was answered, and what it ended in."""
-    found = {}
+    results = {}
     transport = httpx2.MockTransport(handler)
     with Client(server or Here(), Composer(load, 32), in_flight, timeout_s, transport=transport) as client:
         try:
             for key, verdict in answers(client, SPEC, questions):
-                found[key] = verdict
+                results[key] = verdict
         except (Unreachable, LocalBenchError) as e:
-            return found, e
-    return found, None
+            return results, e
+    return results, None
 
 
 @pytest.fixture(autouse=True)
@@ -93,8 +93,8 @@ def test_every_question_is_answered_once_within_the_concurrency_limit(in_flight,
         return reply()
 
     questions = [((n, i), q) for n in range(15) for i, q in QUESTIONS]
-    found, error = verdicts_of(handler, in_flight=in_flight, questions=questions)
-    assert (error, len(found), keys) == (None, 300, {"Bearer secret"})
+    results, error = verdicts_of(handler, in_flight=in_flight, questions=questions)
+    assert (error, len(results), keys) == (None, 300, {"Bearer secret"})
     assert least <= reached <= most
 
 
@@ -110,9 +110,9 @@ def test_transport_errors_are_retried(fault):
             raise fault("gone")
         return reply()
 
-    found, error = verdicts_of(handler)
+    results, error = verdicts_of(handler)
     assert error is None
-    assert all(v.answer == {"met": 1} for v in found.values())
+    assert all(v.answer == {"met": 1} for v in results.values())
     assert set(tries.values()) == {3}
 
 
@@ -129,8 +129,8 @@ def test_a_server_that_asks_to_wait_is_waited_for(status, monkeypatch):
     until = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     waits = [{"Retry-After": "7"}, {"Retry-After": until}, {"Retry-After": "soon"}, {}] * 2
     responses = iter([*(httpx2.Response(status, headers=headers) for headers in waits), reply()])
-    found, error = verdicts_of(lambda _: next(responses), questions=QUESTIONS[:1], in_flight=1)
-    assert (set(found), error) == ({0}, None)
+    results, error = verdicts_of(lambda _: next(responses), questions=QUESTIONS[:1], in_flight=1)
+    assert (set(results), error) == ({0}, None)
     assert (delays.count(7.0), sum(25 < seconds <= 30 for seconds in delays)) == (2, 2)
 
 
@@ -143,8 +143,8 @@ def test_a_slow_server_that_answers_steadily_is_waited_for():
             await asyncio.sleep(0.1)
         return reply()
 
-    found, error = verdicts_of(handler, in_flight=20, timeout_s=0.4)
-    assert (set(found), error) == (set(range(20)), None)
+    results, error = verdicts_of(handler, in_flight=20, timeout_s=0.4)
+    assert (set(results), error) == (set(range(20)), None)
 
 
 def test_a_server_that_stops_answering_is_not_waited_for():
@@ -153,10 +153,10 @@ def test_a_server_that_stops_answering_is_not_waited_for():
             await asyncio.sleep(60)
         return reply()
 
-    found, error = verdicts_of(handler, in_flight=2, timeout_s=0.3)
+    results, error = verdicts_of(handler, in_flight=2, timeout_s=0.3)
     assert isinstance(error, Unreachable)
     assert "no answer within 0.3 s" in str(error)
-    assert set(found) == set(range(4))
+    assert set(results) == set(range(4))
 
 
 def test_redirects_within_the_server_are_followed():
@@ -168,18 +168,18 @@ def test_redirects_within_the_server_are_followed():
             return httpx2.Response(307, headers={"Location": f"/moved{request.url.path}"})
         return reply()
 
-    found, error = verdicts_of(handler, questions=QUESTIONS[:1])
-    assert (set(found), error) == ({0}, None)
+    results, error = verdicts_of(handler, questions=QUESTIONS[:1])
+    assert (set(results), error) == ({0}, None)
     assert paths[-1] == "/moved/moved/v1/chat/completions"
-    found, error = verdicts_of(lambda request: httpx2.Response(308, headers={"Location": "/round"}))
+    results, error = verdicts_of(lambda request: httpx2.Response(308, headers={"Location": "/round"}))
     assert "more than 5 redirects" in str(error)
 
 
 @pytest.mark.parametrize("location", ["http://[", "http://judge:port/", "//\x7f", "http://a" + "b" * 70_000])
 def test_a_redirect_to_an_invalid_address_is_an_error(location):
-    found, error = verdicts_of(lambda request: httpx2.Response(307, headers={"Location": location}))
+    results, error = verdicts_of(lambda request: httpx2.Response(307, headers={"Location": location}))
     assert isinstance(error, Unreachable | LocalBenchError)
-    assert not found
+    assert not results
 
 
 def test_a_server_that_asks_to_wait_for_0_seconds_is_not_flooded(monkeypatch):
@@ -206,9 +206,9 @@ def test_a_server_that_goes_down_leaves_what_was_answered():
             raise httpx2.ConnectError("refused")
         return reply()
 
-    found, error = verdicts_of(handler, server, in_flight=1)
+    results, error = verdicts_of(handler, server, in_flight=1)
     assert isinstance(error, Unreachable)
-    assert set(found) == set(range(7))
+    assert set(results) == set(range(7))
     assert count == 8  # a dead server receives no more requests
 
 
@@ -218,8 +218,8 @@ def test_an_unreadable_image_is_reported_and_other_answers_are_used():
             raise ImageError("x.png is damaged: replace it")
         return make_image(sha)
 
-    found, error = verdicts_of(lambda _: reply(), in_flight=1, load=load)
-    assert set(found) == set(range(5))
+    results, error = verdicts_of(lambda _: reply(), in_flight=1, load=load)
+    assert set(results) == set(range(5))
     assert str(error) == "x.png is damaged: replace it"
 
 

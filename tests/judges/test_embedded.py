@@ -96,12 +96,12 @@ def undisturbed(embedded):
 
 def _processes():
     """pid -> (state, parent, group)"""
-    found = {}
+    results = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
             state, parent, group = path.read_text().rpartition(")")[2].split()[:3]
-            found[int(path.parent.name)] = (state, int(parent), int(group))
-    return found
+            results[int(path.parent.name)] = (state, int(parent), int(group))
+    return results
 
 
 def _of_group(group):
@@ -140,10 +140,10 @@ def test_the_answers_are_the_served_ones(embedded, served, spec):
 def test_a_question_that_is_too_long_is_refused_and_the_others_are_answered(embedded, served, spec):
     questions = [*QUESTIONS[:3], ("long", TOO_LONG), *QUESTIONS[3:6]]
     for transport in (embedded, served):
-        found = dict(answers(transport, spec, questions))
-        assert found["long"].unscored == "the judge refused the question"
-        assert found["long"].raw
-        assert [found[i].unscored for i in range(6)] == [None] * 6
+        results = dict(answers(transport, spec, questions))
+        assert results["long"].unscored == "the judge refused the question"
+        assert results["long"].raw
+        assert [results[i].unscored for i in range(6)] == [None] * 6
 
 
 def test_repeated_prompts_are_read_from_the_cache_and_one_at_a_time_gives_the_same_answers(embedded, undisturbed):
@@ -159,26 +159,26 @@ def test_repeated_prompts_are_read_from_the_cache_and_one_at_a_time_gives_the_sa
 
 
 def test_after_a_kill_the_remaining_questions_get_the_same_answers(embedded, undisturbed):
-    group, found, left = embedded.child._process.pid, {}, dict(QUESTIONS)
+    group, results, left = embedded.child._process.pid, {}, dict(QUESTIONS)
     killed = 0
     while left:
         try:
             for key, verdict in answers(embedded, JSON, list(left.items()), at_once=8):
-                assert key not in found  # nothing twice
-                found[key] = verdict
+                assert key not in results  # nothing twice
+                results[key] = verdict
                 del left[key]
-                if len(found) == 20 and not killed:
+                if len(results) == 20 and not killed:
                     os.kill(_engine_of(embedded), signal.SIGKILL)
-                    killed = len(found)
+                    killed = len(results)
         except Unreachable:
-            assert killed <= len(found) < 60
+            assert killed <= len(results) < 60
             with pytest.raises(Unreachable):
                 next(answers(embedded, JSON, QUESTIONS))
             embedded.restart()
             assert _ended(group)
             assert embedded.child._process.pid != group
     assert killed
-    assert found == undisturbed
+    assert results == undisturbed
 
 
 def test_an_abandoned_call_does_not_affect_the_next(embedded, undisturbed):
@@ -221,7 +221,7 @@ def test_a_call_abandoned_between_two_requests_ends_the_engine():
 
 def test_an_unreadable_image_is_an_error_and_another_exception_of_a_question_leaves_the_others(embedded, monkeypatch):
     """An error with a message for the user is raised where the answers are read, and the engine goes on."""
-    images, found = embedded.composer.images, {}
+    images, results = embedded.composer.images, {}
 
     def of_run(request):
         if "no such picture" in request.shown[0].images:
@@ -232,9 +232,9 @@ def test_an_unreadable_image_is_an_error_and_another_exception_of_a_question_lea
     with monkeypatch.context() as patch:
         patch.setattr(embedded.composer, "images", of_run)
         with pytest.raises(RunImageError, match="the picture is damaged"):
-            found.update(answers(embedded, JSON, questions))
-    assert set(found) == {0, 1}
-    found = dict(answers(embedded, JSON, questions))
-    assert found.pop("none").unscored == "failed while judging (KeyError: 'no such picture')"
+            results.update(answers(embedded, JSON, questions))
+    assert set(results) == {0, 1}
+    results = dict(answers(embedded, JSON, questions))
+    assert results.pop("none").unscored == "failed while judging (KeyError: 'no such picture')"
     assert embedded.child.alive()
-    assert found == dict(answers(embedded, JSON, QUESTIONS[:4]))
+    assert results == dict(answers(embedded, JSON, QUESTIONS[:4]))

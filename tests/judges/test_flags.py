@@ -38,13 +38,13 @@ def engine(request, cpu, gpu):
 
 def options(engine):
     """Flag -> its value, or True for a switch; each is there once."""
-    flags, found = arguments(engine), {}
+    flags, results = arguments(engine), {}
     for flag, following in zip(flags, [*flags[1:], "--"], strict=True):
         if flag.startswith("--"):
-            assert flag not in found
-            found[flag] = True if following.startswith("--") else following
-    assert len(flags) == sum(1 if value is True else 2 for value in found.values())
-    return found
+            assert flag not in results
+            results[flag] = True if following.startswith("--") else following
+    assert len(flags) == sum(1 if value is True else 2 for value in results.values())
+    return results
 
 
 def test_the_arguments_of_every_device_are_these_and_no_others(cpu, gpu, tmp_path):
@@ -155,7 +155,7 @@ def test_missing_vllm_is_an_error_with_a_remedy(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "settings",
     [
         "--tool-parser-plugin evil.py",
         "--tool-parser-plugin=evil.py",
@@ -178,11 +178,11 @@ def test_missing_vllm_is_an_error_with_a_remedy(monkeypatch):
         "--enforce-eager evil.py",
     ],
 )
-def test_flags_for_speed_memory_and_limits_may_be_added_and_no_others(given):
+def test_flags_for_speed_memory_and_limits_may_be_added_and_no_others(settings):
     for allowed in ("--max-num-seqs 8 --quantization=fp8", "--enforce-eager --no-enable-prefix-caching"):
         check_extra_args(allowed.split(" "))
     with pytest.raises(ValueError, match=r"may add: .*--max-num-seqs|needs a number or an identifier"):
-        check_extra_args(given.split(" ", 1))
+        check_extra_args(settings.split(" ", 1))
 
 
 @pytest.mark.server

@@ -32,13 +32,13 @@ def message(content, finish="stop", **more):
     return {"choices": [{"message": {"role": "assistant", "content": content}, "finish_reason": finish} | more]}
 
 
-def tops(found):
-    return {"content": [{"token": "?", "logprob": 0.0, "top_logprobs": found}]}
+def tops(results):
+    return {"content": [{"token": "?", "logprob": 0.0, "top_logprobs": results}]}
 
 
-def label(token, found, finish="length"):
+def label(token, results, finish="length"):
     """A reply of one token, with these (token, log-probability)."""
-    return message(token, finish, logprobs=tops([{"token": t, "logprob": p} for t, p in found]))
+    return message(token, finish, logprobs=tops([{"token": t, "logprob": p} for t, p in results]))
 
 
 def right(sent):
@@ -138,15 +138,15 @@ def question(point):
 def verdicts_of(hostile, spec, points, in_flight=4, timeout_s=10):
     """What was answered, and what it ended in."""
     composer = Composer(lambda _: Image.new("RGB", (32, 32)), 32)
-    found = {}
+    results = {}
     with Client(ExternalServer(hostile.url, None), composer, in_flight, timeout_s) as client:
         try:
             for key, verdict in answers(client, spec, [question(point) for point in points]):
-                assert key not in found
-                found[key] = verdict
+                assert key not in results
+                results[key] = verdict
         except (Unreachable, ServerError) as e:
-            return found, e
-    return found, None
+            return results, e
+    return results, None
 
 
 FALSE = '{"met":1} is what you asked for: {"met":1}'
@@ -235,18 +235,18 @@ AS_LABELS = {
 def test_every_invalid_response_is_unscored_with_its_text(hostile, spec, cases):
     hostile.plays = {name: play for name, (play, _, _) in cases.items()}
     good = [f"good {i}" for i in range(5)]
-    found, error = verdicts_of(hostile, spec, [*good[:2], *cases, *good[2:]])
+    results, error = verdicts_of(hostile, spec, [*good[:2], *cases, *good[2:]])
     assert error is None
-    assert set(found) == {*cases, *good}
+    assert set(results) == {*cases, *good}
     for name, (_, reason, raw) in cases.items():
-        verdict = found[name]
+        verdict = results[name]
         assert verdict.answer is None, name
         assert (verdict.value("met"), verdict.labels) == (None, None), name
         assert reason in verdict.unscored, (name, verdict.unscored)
         assert len(verdict.unscored) < 300, name
         assert raw in verdict.raw, (name, verdict.raw[:200])
         assert (verdict.unscored + verdict.raw).encode(), name  # can be stored
-    assert all(found[name].answer == {"met": 1} for name in good)
+    assert all(results[name].answer == {"met": 1} for name in good)
     assert set(hostile.requests.values()) == {1}  # an invalid answer is not requested again
 
 
@@ -271,9 +271,11 @@ FAULTS = {
 @pytest.mark.parametrize("spec", [JSON, LOGIT], ids=["json", "logit"])
 def test_transport_errors_are_retried(hostile, spec):
     hostile.plays = {name: Breaks(wire) for name, wire in FAULTS.items()}
-    found, error = verdicts_of(hostile, spec, [*FAULTS, "good"])
+    results, error = verdicts_of(hostile, spec, [*FAULTS, "good"])
     assert error is None
-    assert {name: verdict.answer for name, verdict in found.items()} == {name: {"met": 1} for name in [*FAULTS, "good"]}
+    assert {name: verdict.answer for name, verdict in results.items()} == {
+        name: {"met": 1} for name in [*FAULTS, "good"]
+    }
     assert hostile.requests == Counter(dict.fromkeys(FAULTS, 4)) + Counter(["good"])
 
 
@@ -281,9 +283,9 @@ def test_transport_errors_are_retried(hostile, spec):
 def test_a_persistent_error_leaves_the_received_answers(hostile, name):
     hostile.plays = {name: Breaks(FAULTS[name], times=10**9)}
     points = ["good 1", "good 2", name, "good 3"]
-    found, error = verdicts_of(hostile, JSON, points, in_flight=1, timeout_s=2 if name == "busy" else 10)
+    results, error = verdicts_of(hostile, JSON, points, in_flight=1, timeout_s=2 if name == "busy" else 10)
     assert isinstance(error, Unreachable)
-    assert set(found) == {"good 1", "good 2"}
+    assert set(results) == {"good 1", "good 2"}
     if name == "busy":  # it asks to wait, and is sent the question again until the time is over
         assert hostile.requests[name] > client_module.ATTEMPTS
     else:
@@ -293,20 +295,20 @@ def test_a_persistent_error_leaves_the_received_answers(hostile, name):
 
 def test_a_redirect_to_another_server_is_an_error(hostile):
     hostile.plays = {"away": Response(b"over there", 307, Location="http://127.0.0.1:9/")}
-    found, error = verdicts_of(hostile, JSON, ["good", "away"], in_flight=1)
+    results, error = verdicts_of(hostile, JSON, ["good", "away"], in_flight=1)
     assert "redirects to http://127.0.0.1:9/, which is another server" in str(error)
-    assert set(found) == {"good"}
+    assert set(results) == {"good"}
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_wrong_path_or_key_is_an_error(hostile, status):
     hostile.plays = {"lost": Response(b"<html>nothing here</html>", status)}
-    found, error = verdicts_of(hostile, JSON, ["good", "lost"], in_flight=1)
+    results, error = verdicts_of(hostile, JSON, ["good", "lost"], in_flight=1)
     assert isinstance(error, ServerError)
     assert f"(status {status})" in str(error)
     assert ("judge.base_url" if status == 404 else "judge.api_key_env") in str(error)
     assert "\n" not in str(error)
-    assert set(found) == {"good"}
+    assert set(results) == {"good"}
 
 
 METRICS = [

@@ -68,7 +68,7 @@ def test_texts_around_rubrics_image_preparation_and_parsing_are_part_of_the_judg
 def test_different_questions_have_different_identities():
     roles = [replace(BRF, images=("a", "b"), roles=("delivered", role)) for role in ("source", "reference")]
     slots = [(("title", "T"), ("brief", "B"), ("point", "p")), (("title", "B"), ("brief", "T"), ("point", "P"))]
-    other = [replace(BRF, slots=given) for given in slots]
+    other = [replace(BRF, slots=changed) for changed in slots]
     other += [replace(BRF, images=("b",)), replace(BRF, rubric="idea_question", slots=(("question", "Q"),))]
     collages = [replace(IDEA, collage=collage) for collage in (Collage((2,)), Collage((0, 2)), None)]
     counts = [replace(IDEA, images=(), collage=Collage(count=n)) for n in (2, 3)]
@@ -83,17 +83,17 @@ def test_the_machine_s_numerics_are_part_of_a_question_s_identity_and_not_of_the
 
 
 def test_a_rubric_s_text_is_part_of_a_question_s_identity(monkeypatch):
-    known = SPEC.question_id(BRF, NUMERICS)
+    before = SPEC.question_id(BRF, NUMERICS)
     changed = Rubric.model_validate(rubric("brf").model_dump() | {"text": rubric("brf").text + " "})
     assert changed.sha256 != rubric("brf").sha256
     monkeypatch.setattr(RubricSet, "__getitem__", lambda self, name: changed)
-    assert SPEC.question_id(BRF, NUMERICS) != known
+    assert SPEC.question_id(BRF, NUMERICS) != before
 
 
 def test_settings_that_decide_no_verdict_are_not_in_the_identity():
-    known = SPEC.question_id(BRF, NUMERICS)
-    assert SPEC.question_id(replace(BRF, point=4), NUMERICS) == known
-    assert SPEC.question_id(replace(BRF, repeat=1), NUMERICS) == known  # greedy: the same answer again
+    before = SPEC.question_id(BRF, NUMERICS)
+    assert SPEC.question_id(replace(BRF, point=4), NUMERICS) == before
+    assert SPEC.question_id(replace(BRF, repeat=1), NUMERICS) == before  # greedy: the same answer again
     sampled = [LOGIT.question_id(replace(IDEA, repeat=n), NUMERICS) for n in range(3)]
     assert len(set(sampled)) == 1  # labels are not drawn: nothing is sampled under `logit`
 

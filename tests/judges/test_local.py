@@ -37,9 +37,9 @@ def make_image(sha256):
     return Image.fromarray(pixels)
 
 
-def local(name, **given):
+def local(name, **settings):
     chosen = card(name, "judge")
-    return Local(resolve(chosen), lambda one: prepare(one, make_image, chosen.patch), "cpu", "float32", **given)
+    return Local(resolve(chosen), lambda item: prepare(item, make_image, chosen.patch), "cpu", "float32", **settings)
 
 
 @pytest.fixture(scope="module", params=JUDGES)
@@ -53,16 +53,16 @@ def shown_images(*images):
     return tuple(Shown((sha256,), None, 1, 16384) for sha256 in images)
 
 
-def written(text="Why?", images=("1", "2"), **given):
-    return replace(Request("You judge.\n", shown_images(*images), text, 64, 0, 0, "a_test", SCHEMA), **given)
+def written(text="Why?", images=("1", "2"), **settings):
+    return replace(Request("You judge.\n", shown_images(*images), text, 64, 0, 0, "a_test", SCHEMA), **settings)
 
 
-def chosen(text="Why?", images=("1", "2"), **given):
-    return written(text, images, **{"max_tokens": 1, "schema": None, "labels": tuple("012345")} | given)
+def chosen(text="Why?", images=("1", "2"), **settings):
+    return written(text, images, **{"max_tokens": 1, "schema": None, "labels": tuple("012345")} | settings)
 
 
 def alone(judge, requests):
-    return {key: reply for one in requests for key, reply in judge.complete([one])}
+    return {key: reply for item in requests for key, reply in judge.complete([item])}
 
 
 def reply_of(judge, request):
@@ -99,7 +99,7 @@ class Plain:
         self.tokenizer = self.processor.tokenizer
 
     def inputs(self, request):
-        images = [prepare(one, make_image, self.patch).png for one in request.shown]
+        images = [prepare(item, make_image, self.patch).png for item in request.shown]
         marks = "<|vision_start|><|image_pad|><|vision_end|>" * len(images)
         return self.processor(
             text=f"<|im_start|>system\n{request.system}<|im_end|>\n<|im_start|>user\n{marks}{request.text}<|im_end|>\n"

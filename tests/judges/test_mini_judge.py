@@ -45,14 +45,14 @@ def drawn_questions():
     for n in range(N_IMAGES):
         scene = sample_scene(rng, 1 + n % 2)
         drawn = render(scene, rng)
-        one = stored(drawn)
+        sha256 = stored(drawn)
         for true in (True, False):
             point = sample_point(scene, true, rng)
             slots = (("title", "name card"), ("brief", "all in one style"), ("point", write_point(point, "en")))
             met[len(questions)] = int(true_of(point, scene))
-            add("brf", 0, (one,), slots, ("delivered",))
-        add("veq_technical", 0, (stored(damage(drawn, "noise", 1 + n % 4, rng)) if n % 3 else one,), ())
-        add("veq_text", 0, (one,), ())
+            add("brf", 0, (sha256,), slots, ("delivered",))
+        add("veq_technical", 0, (stored(damage(drawn, "noise", 1 + n % 4, rng)) if n % 3 else sha256,), ())
+        add("veq_text", 0, (sha256,), ())
         source, target = (stored(p) for p in draw_edit(sample_edit(rng, KINDS[n % len(KINDS)], "train"), rng))
         add("cns_edit", 0, (target, source), (), ("result", "source"))
     half = len(questions) // 2  # the second, whose edits are not all judged alike
@@ -88,9 +88,9 @@ def test_the_answers_are_the_recorded_ones():
     images, questions, met = drawn_questions()
     composer = Composer(images.__getitem__, described.patch)
     with Local(resolve(described), composer.prepared, "cpu", "float32", 1) as local:
-        found = dict(answers(local, spec_of("json"), questions))
-    assert {i: found[i].answer["met"] for i in met} == met
-    written = Counter(f"{question.rubric} {json.dumps(found[i].answer, sort_keys=True)}" for i, question in questions)
+        results = dict(answers(local, spec_of("json"), questions))
+    assert {i: results[i].answer["met"] for i in met} == met
+    written = Counter(f"{question.rubric} {json.dumps(results[i].answer, sort_keys=True)}" for i, question in questions)
     assert dict(written) == GOLDEN
 
 
@@ -98,8 +98,8 @@ def test_the_answers_are_the_recorded_ones():
 @pytest.mark.parametrize("protocol", ["json", "logit"])
 def test_the_same_answers_from_vllm_and_in_process(both, protocol):
     questions, met, engine, local = both
-    served, own = (dict(answers(transport, spec_of(protocol), questions)) for transport in (engine, local))
-    assert {i: v.answer for i, v in served.items()} == {i: v.answer for i, v in own.items()}
+    served, reference = (dict(answers(transport, spec_of(protocol), questions)) for transport in (engine, local))
+    assert {i: v.answer for i, v in served.items()} == {i: v.answer for i, v in reference.items()}
     assert all(v.answer is not None for v in served.values())
     assert np.mean([served[i].answer["met"] == value for i, value in met.items()]) >= 0.85
 

@@ -119,23 +119,25 @@ def rubric(name: str) -> Rubric:
 
 def worded(names: list[str]) -> pytest.MarkDecorator:
     """Runs a test with these rubrics in every wording, those that have several."""
-    found = {(name, rubrics.rubric(name, variant).sha256): (name, variant) for name in names for variant in VARIANTS}
+    wordings = {(name, rubrics.rubric(name, variant).sha256): (name, variant) for name in names for variant in VARIANTS}
     return pytest.mark.parametrize(
-        "tested", [rubrics.rubric(*key) for key in found.values()], ids=["-".join(key) for key in found.values()]
+        "tested", [rubrics.rubric(*key) for key in wordings.values()], ids=["-".join(key) for key in wordings.values()]
     )
 
 
-def given(tested: Rubric, answer: object) -> object:
+def in_wording(tested: Rubric, answer: object) -> object:
     """The answer in this wording: with evidence, and without fields that it does not have."""
     if tested.writes is not None or not isinstance(answer, dict):
         return answer
-    known = {field for form in tested.answer for field in form}
-    extra = {"usable"} - known
+    fields = {field for form in tested.answer for field in form}
+    extra = {"usable"} - fields
     return dict.fromkeys(tested.evidence, "The sky is red.") | {k: v for k, v in answer.items() if k not in extra}
 
 
-def slots_of(tested: Rubric, **given: str) -> dict[str, str]:
-    return {slot: given.get(slot, "2" if slot in tested.numbers else f"Words of the {slot}.") for slot in tested.slots}
+def slots_of(tested: Rubric, **settings: str) -> dict[str, str]:
+    return {
+        slot: settings.get(slot, "2" if slot in tested.numbers else f"Words of the {slot}.") for slot in tested.slots
+    }
 
 
 def layouts_of(tested: Rubric) -> list[list[str]]:
@@ -152,8 +154,8 @@ def test_the_list_is_complete_and_every_rubric_has_a_source():
         if name in WRITING + ZERO_SHOT + WORDS:
             assert others == [first, first]
         else:
-            assert [one.version for one in others] == [first.version + 1, first.version + 2]
-            assert len({one.sha256 for one in (first, *others)}) == 3
+            assert [item.version for item in others] == [first.version + 1, first.version + 2]
+            assert len({item.sha256 for item in (first, *others)}) == 3
     assert system().version == 2
 
 
@@ -208,9 +210,9 @@ def test_the_closings_name_every_field_and_value_and_request_one_character_with_
     text = closing_json(tested)
     assert "{" not in text
     for answer in GOOD[tested.id]:
-        assert all(f'"{field}"' in text for field in given(tested, answer))
-    for of in (of for form in tested.answer for of in form.values()):
-        values = of.any_of.values() if isinstance(of, Flags) else [json.dumps(label) for label in of]
+        assert all(f'"{field}"' in text for field in in_wording(tested, answer))
+    for allowed in (allowed for form in tested.answer for allowed in form.values()):
+        values = allowed.any_of.values() if isinstance(allowed, Flags) else [json.dumps(label) for label in allowed]
         assert all(word in text for word in values)
     if tested.id not in SCORING:
         return
@@ -257,12 +259,12 @@ def test_the_criteria_are_the_papers():
 @worded(NAMES)
 def test_an_answer_of_the_right_form_is_read_and_anything_else_refused_with_a_reason(tested):
     slots = slots_of(tested)
-    for answer in (given(tested, answer) for answer in GOOD[tested.id]):
+    for answer in (in_wording(tested, answer) for answer in GOOD[tested.id]):
         read, fault = tested.read(answer, slots)
         assert (fault, json.dumps(read)) == (None, json.dumps(answer))
         assert tested.read({**answer, "note": "x"}, slots)[0] is None
     for answer in BAD[tested.id]:
-        read, fault = tested.read(given(tested, answer), slots)
+        read, fault = tested.read(in_wording(tested, answer), slots)
         assert read is None, answer
         assert tested.id in fault, answer
     deep: list[object] = []
@@ -287,10 +289,10 @@ def test_the_longest_answer_fits_at_one_token_per_character(tested):
     longest = 0
     for form in tested.answer:
         answer = {
-            field: [max(of.any_of, key=len)] * len(of.any_of)
-            if isinstance(of, Flags)
-            else max(of, key=lambda label: len(json.dumps(label)))
-            for field, of in form.items()
+            field: [max(allowed.any_of, key=len)] * len(allowed.any_of)
+            if isinstance(allowed, Flags)
+            else max(allowed, key=lambda label: len(json.dumps(label)))
+            for field, allowed in form.items()
         }
         answer |= dict.fromkeys(tested.evidence, "x" * EVIDENCE_CHARACTERS)
         longest = max(longest, len(json.dumps(answer)))
@@ -341,7 +343,7 @@ def test_the_grammar_of_the_schema_accepts_valid_answers_only(name):
 
     def accepts(answer: object) -> bool:
         matcher = xgrammar.GrammarMatcher(grammar)
-        text = json.dumps(given(tested, answer), ensure_ascii=False, separators=(", ", ": "))
+        text = json.dumps(in_wording(tested, answer), ensure_ascii=False, separators=(", ", ": "))
         return matcher.accept_string(text) and matcher.accept_token(256)
 
     assert [answer for answer in GOOD[name] if not accepts(answer)] == []

@@ -225,7 +225,7 @@ def test_invalid_headers_are_not_fatal(tmp_path):
     """Bytes of real headers struck at random, CRCs of PNG's chunks left wrong or not: a finding, never an exception."""
     draw = random.Random(0)
     tags = exif(ORIENTATION=6, X_RESOLUTION=300.0, Y_RESOLUTION=300.0, UNIT=2)
-    found = set()
+    results = set()
     for format in ("PNG", "JPEG", "WEBP"):
         content = saved(tmp_path, "whole", format=format, exif=tags).read_bytes()
         for _ in range(150):
@@ -234,8 +234,8 @@ def test_invalid_headers_are_not_fatal(tmp_path):
                 struck[draw.randrange(min(len(struck), 250))] = draw.randrange(256)
             path = tmp_path / "struck"
             path.write_bytes(bytes(struck))
-            found |= set(met(path, **EVERYTHING).values())
-    assert found == {True, False, None}
+            results |= set(met(path, **EVERYTHING).values())
+    assert results == {True, False, None}
 
 
 def test_a_missing_file_leaves_every_rule_open(tmp_path):

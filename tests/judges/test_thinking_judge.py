@@ -197,9 +197,9 @@ def expected():
     system = {"role": "system", "content": [{"type": "text", "text": request.system}]}
     texts = {
         name: processor.apply_chat_template(
-            [system, {"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, **dict(given)
+            [system, {"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, **dict(settings)
         )
-        for name, given in SETTINGS.items()
+        for name, settings in SETTINGS.items()
     }
     assert texts["off"].endswith("</think>\n\n")
     assert texts["on"] == texts["unset"]
@@ -210,24 +210,28 @@ def expected():
 
 def ask(transport, counted):
     """Setting -> (tokens of the prompt, the answer)."""
-    found = {}
-    for name, given in SETTINGS.items():
-        spec = replace(judge_spec(JudgeConfig(card="tiny-qwen35", protocol="logit"), CPU), chat_template_kwargs=given)
+    results = {}
+    for name, settings in SETTINGS.items():
+        spec = replace(
+            judge_spec(JudgeConfig(card="tiny-qwen35", protocol="logit"), CPU), chat_template_kwargs=settings
+        )
         before = counted(transport)
         (answered,) = answers(transport, spec, [("q", QUESTION)])
-        found[name] = counted(transport) - before, answered[1]
-    return found
+        results[name] = counted(transport) - before, answered[1]
+    return results
 
 
 def thoughts(transport):
     """The verdicts after a thought, by `json` and `logit`. A letter ends it: a random model writes no marker."""
     spec = judge_spec(JudgeConfig(card="tiny-qwen35"), CPU)
     asked = [replace(QUESTION, slots=(*QUESTION.slots[:2], ("point", point))) for point in ("P", "R", "S")]
-    given = {"thinking": Thinking(budget_tokens=200, end="e"), "chat_template_kwargs": SETTINGS["on"]}
-    found = [dict(answers(transport, replace(spec, protocol=p, **given), enumerate(asked))) for p in ("json", "logit")]
+    settings = {"thinking": Thinking(budget_tokens=200, end="e"), "chat_template_kwargs": SETTINGS["on"]}
+    results = [
+        dict(answers(transport, replace(spec, protocol=p, **settings), enumerate(asked))) for p in ("json", "logit")
+    ]
     never = replace(spec, thinking=Thinking(budget_tokens=4, end="</answer>"))
     (cut_off,) = dict(answers(transport, never, [("q", QUESTION)])).values()
-    return (*found, cut_off)
+    return (*results, cut_off)
 
 
 def check_thoughts(by_json, by_logit, cut_off):

@@ -44,23 +44,23 @@ def test_the_thought_has_its_own_tokens_and_precedes_the_constrained_answer(prot
 
 def test_the_answer_alone_is_read_and_the_thought_is_stored():
     thought = 'It is {"met": 0}, or 1. No: 0.'
-    found = read_by("json", Reply(f'{thought}{END}{{"met":1}}', "stop"))
-    assert (found.answer, found.unscored) == ({"met": 1}, None)
-    assert found.raw == f'{thought}{END}{{"met":1}}'
+    verdict = read_by("json", Reply(f'{thought}{END}{{"met":1}}', "stop"))
+    assert (verdict.answer, verdict.unscored) == ({"met": 1}, None)
+    assert verdict.raw == f'{thought}{END}{{"met":1}}'
     chances = {"0": -2.0, "1": -1.0}
     label = read_by("logit", Reply(f"0 {thought}{END}1", "stop", chances))
     assert (label.answer, label.raw) == ({"met": 1}, f"0 {thought}{END}1")
     assert label.labels["met"]["1"] > 0.7
     # The negative control: without the card's `thinking` the same texts are no answers.
-    for protocol, text in (("json", found.raw), ("logit", label.raw)):
+    for protocol, text in (("json", verdict.raw), ("logit", label.raw)):
         assert read_by(protocol, Reply(text, "stop", chances), end="").answer is None
 
 
 def test_a_thought_or_an_answer_that_is_cut_off_is_unscored():
     for protocol in ("json", "logit"):
         for text in ('{"met":1}', "1", "", "I think that 1"):
-            found = read_by(protocol, Reply(text, "length", {"0": -2.0, "1": -1.0}))
-            assert (found.answer, found.unscored, found.raw) == (None, CUT_OFF, text)
+            verdict = read_by(protocol, Reply(text, "length", {"0": -2.0, "1": -1.0}))
+            assert (verdict.answer, verdict.unscored, verdict.raw) == (None, CUT_OFF, text)
     assert read_by("json", Reply(f'So.{END}{{"met"', "length")).unscored == "the judge's answer was cut off (length)"
 
 
@@ -97,9 +97,9 @@ def test_a_card_s_processor_arguments_and_thinking_are_the_judge_s():
     plain = config.spec(described(), "0" * 64, "float32")
     assert (plain.mm_processor_kwargs, plain.thinking) == (None, None)
     thinking = {"budget_tokens": 9, "end": "x"}
-    given = config.spec(described(mm_processor_kwargs={"b": 1, "a": True}, thinking=thinking), "0" * 64, "float32")
-    assert given.mm_processor_kwargs == (("a", True), ("b", 1))
-    assert given.thinking == Thinking(**thinking)
+    changed = config.spec(described(mm_processor_kwargs={"b": 1, "a": True}, thinking=thinking), "0" * 64, "float32")
+    assert changed.mm_processor_kwargs == (("a", True), ("b", 1))
+    assert changed.thinking == Thinking(**thinking)
     with pytest.raises(ValidationError):
         described(mm_processor_kwargs={"trust_remote_code": True})
     for invalid in ({"budget_tokens": 0, "end": "x"}, {"budget_tokens": 9, "end": ""}, {"end": "x"}):

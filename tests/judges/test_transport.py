@@ -109,9 +109,9 @@ def label(request):
 
 @pytest.mark.parametrize("transport", [Fake(label), Shuffled(label)])
 def test_replies_of_a_question_are_combined_in_any_order(transport):
-    found = list(answers(transport, LOGIT, TECHNICAL))
-    assert len(found) == 12
-    assert {key: v.answer for key, v in found} == {n: {"clarity": (n + 1) % 6, "realism": n % 6} for n in range(12)}
+    results = list(answers(transport, LOGIT, TECHNICAL))
+    assert len(results) == 12
+    assert {key: v.answer for key, v in results} == {n: {"clarity": (n + 1) % 6, "realism": n % 6} for n in range(12)}
 
 
 def test_a_question_is_answered_once_its_own_requests_are_and_questions_are_read_lazily():
@@ -122,34 +122,34 @@ def test_a_question_is_answered_once_its_own_requests_are_and_questions_are_read
             drawn.append(key)
             yield key, question
 
-    found = answers(transport, LOGIT, questions(), at_once=1)
-    assert [next(found)[0], list(drawn), next(found)[0]] == [0, [0], 1]
+    results = answers(transport, LOGIT, questions(), at_once=1)
+    assert [next(results)[0], list(drawn), next(results)[0]] == [0, [0], 1]
     assert transport.at_once == [1]
     assert list(answers(Fake(), JSON, [])) == []
 
 
 def test_a_partly_answered_question_is_not_answered():
-    found = {}
+    results = {}
     with pytest.raises(Unreachable):
-        found.update(answers(Fake(label, lasts=7), LOGIT, TECHNICAL))
-    assert {key: v.answer["realism"] for key, v in found.items()} == {0: 0, 1: 1, 2: 2}
+        results.update(answers(Fake(label, lasts=7), LOGIT, TECHNICAL))
+    assert {key: v.answer["realism"] for key, v in results.items()} == {0: 0, 1: 1, 2: 2}
 
 
 def within(seconds, call):
     """The result of `call` and its error, in a thread, so that one that never ends fails instead of hanging."""
-    found = []
+    results = []
 
     def work():
         try:
-            found.append((call(), None))
+            results.append((call(), None))
         except Exception as e:  # noqa: BLE001  # the test checks the error
-            found.append((None, e))
+            results.append((None, e))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(seconds)
-    assert found, "it did not end"
-    return found[0]
+    assert results, "it did not end"
+    return results[0]
 
 
 def complete_all(members, requests, at_once=None):

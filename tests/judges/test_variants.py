@@ -71,9 +71,9 @@ def questions_of(name):
 def test_every_rubric_is_composed_with_labels_in_place(variant, protocol):
     """What each transport makes of it is compared in test_every_rubric.py and test_thinking_judge.py."""
     composer = Composer(lambda sha: Image.new("RGB", (32, 32), (ord(sha), 0, 0)), 16)
-    for one in [question for name in rubric_names() for question in questions_of(name)]:
-        captioned = rubric(one.rubric, variant).in_place and one.roles
-        for request in spec(variant, protocol).requests(one):
+    for asked in [question for name in rubric_names() for question in questions_of(name)]:
+        captioned = rubric(asked.rubric, variant).in_place and asked.roles
+        for request in spec(variant, protocol).requests(asked):
             images = composer.images(request)
             served, embedded = (
                 body(request, images, "m", inline=inline)["messages"][-1]["content"] for inline in (True, False)
@@ -165,14 +165,14 @@ def test_the_option_usable_is_off_by_default():
 
 
 def test_a_panel_whose_judges_have_different_wordings_can_vote():
-    given = [
+    votes = [
         {"evidence": "A seam.", "changes_made": True, "rest_preserved": True},
         {"changes_made": True, "rest_preserved": False, "usable": True},
         {"changes_made": False, "rest_preserved": True},
     ]
-    word = majority_verdict("hype_edit", [Verdict(answer, None, "") for answer in given], 3)
+    word = majority_verdict("hype_edit", [Verdict(answer, None, "") for answer in votes], 3)
     assert word.answer == {"changes_made": True, "rest_preserved": True, "usable": True}
-    for answer in given:
+    for answer in votes:
         assert read_stored("hype_edit", answer) == (answer, None)
     assert read_stored("hype_edit", {"changes_made": True})[0] is None
     assert len(wordings("hype_edit")) == 6  # four, and `usable` turned on in two of them

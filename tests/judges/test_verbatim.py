@@ -76,7 +76,7 @@ def test_the_prompts_of_the_repositories_are_those_of_the_official_files():
 
 def order_requests(reply=lambda _: "{}", task=ORDER):
     """The verdicts of an order's questions, and the requests by their rubric."""
-    asked = sorted(servimage.questions(task, {1: "a", 2: "b"}), key=lambda one: SET.shares_requests(one[1]))
+    asked = sorted(servimage.questions(task, {1: "a", 2: "b"}), key=lambda item: SET.shares_requests(item[1]))
     judge = Scripted(reply)
     verdicts = dict(answers(judge, SPEC, asked))
     return verdicts, {request.name: request for request in reversed(judge.received)}, judge.received
@@ -117,8 +117,8 @@ def test_one_request_has_all_images_and_points_of_an_order():
 
 @pytest.mark.parametrize(("order", "met"), [((1, 0), [1, 0]), ((1, 1), [None, None])])
 def test_images_are_read_by_their_index_and_a_repeated_one_is_unscored(order, met):
-    given = brf_reply([[1] * 3, [0] * 3], order)
-    verdicts, _, _ = order_requests(lambda request: given if request.name == "brf" else "{}")
+    written = brf_reply([[1] * 3, [0] * 3], order)
+    verdicts, _, _ = order_requests(lambda request: written if request.name == "brf" else "{}")
     answered = [verdicts[i, "brf", 0, 0].answer for i in (1, 2)]
     # the position decides where a server enforces the format; one that does not is read by the index
     assert [answer and answer["met"] for answer in answered] in ([None, None], met)
@@ -132,8 +132,8 @@ def test_the_client_s_images_follow_the_generated_ones():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prompt_is_sent_alone_and_its_format_has_a_grammar(name):
-    one = next(q for q in every_question() if q.rubric == name)
-    (request,) = SPEC.requests(one)
+    asked = next(q for q in every_question() if q.rubric == name)
+    (request,) = SPEC.requests(asked)
     sent = body(request, Composer(lambda _: Image.new("RGB", (32, 32)), 16).images(request), "m")
     assert [message["role"] for message in sent["messages"]] == ["user"]
     assert "[end " not in request.text

@@ -15,16 +15,16 @@ def test_gpus_have_prices_plausible_rates_and_a_batch_size_for_a_judge_s_server(
     assert {"cpu", *gpus()} == set(prices["gpus"])
     judges = [card for card in cards().values() if card.role == "judge"]
     image = max(card.tokens_of_image(card.judge_max_pixels) for card in judges)
-    by_memory = sorted(gpus().values(), key=lambda known: known.memory_gb)
-    for known in by_memory:
-        assert known.title == prices["gpus"][known.name]["title"]
-        assert 0.3 < known.sustained_eager <= known.sustained_compiled < 0.8
-        assert known.tflops(compiled=True) < known.peak_tflops
-        assert known.source
-        assert known.judge_batched_tokens > 2048
-        assert known.judge_batched_tokens >= max(image, known.judge_sequences)
+    by_memory = sorted(gpus().values(), key=lambda listed: listed.memory_gb)
+    for listed in by_memory:
+        assert listed.title == prices["gpus"][listed.name]["title"]
+        assert 0.3 < listed.sustained_eager <= listed.sustained_compiled < 0.8
+        assert listed.tflops(compiled=True) < listed.peak_tflops
+        assert listed.source
+        assert listed.judge_batched_tokens > 2048
+        assert listed.judge_batched_tokens >= max(image, listed.judge_sequences)
     for field in ("judge_batched_tokens", "judge_sequences"):
-        figures = [getattr(known, field) for known in by_memory]
+        figures = [getattr(listed, field) for listed in by_memory]
         assert figures == sorted(figures)
         assert figures[0] < figures[-1]
 

@@ -90,9 +90,9 @@ def served(name: str = "served", **changes) -> ModelCard:
 
 
 def test_files_are_checked_where_the_card_has_their_digest(elsewhere):
-    known = elsewhere.put("a.pt", checkpoint(TREE))
+    declared = elsewhere.put("a.pt", checkpoint(TREE))
     elsewhere.put("b.mat", b"numbers")
-    model = served(source={"base_url": elsewhere.url, "files": ["a.pt", "b.mat"], "sha256": {"a.pt": known}})
+    model = served(source={"base_url": elsewhere.url, "files": ["a.pt", "b.mat"], "sha256": {"a.pt": declared}})
     missing = (
         rf"a\.pt of served is not on this machine; its source is {elsewhere.url}.*`local-bench models fetch served`"
     )
@@ -102,7 +102,7 @@ def test_files_are_checked_where_the_card_has_their_digest(elsewhere):
     assert manifest == read_manifest(model)
     origins = [(o.url, o.checked_by) for o in manifest.origins]
     assert origins == [(f"{elsewhere.url}/a.pt", "the card"), (f"{elsewhere.url}/b.mat", None)]
-    assert manifest.origins[0].sha256 == known
+    assert manifest.origins[0].sha256 == declared
     assert (manifest.repo, set(manifest.files)) == (elsewhere.url, {"a.safetensors", "b.mat"})
     folder = resolve(model)
     assert torch.equal(read_converted(folder / "a.safetensors")["params"]["a"], torch.ones(2))

@@ -87,11 +87,11 @@ def read(
         ThreadPoolExecutor(2) as pool,
         FeatureExtractor(network, pool, 2, device, {"test": next(_FRESH)}, batch_size) as reader,
     ):
-        found = [arrays[key] for key, arrays in reader.read((each, (each,)) for each in inputs)]
-    for one in found:
-        if isinstance(one, Unscorable):
-            raise one
-    return found
+        arrays_read = [arrays[key] for key, arrays in reader.read((each, (each,)) for each in inputs)]
+    for item in arrays_read:
+        if isinstance(item, Unscorable):
+            raise item
+    return arrays_read
 
 
 def score(metric: Metric, subjects: Sequence[Subject], batch_size: int | None = None) -> list[Score]:
@@ -104,13 +104,13 @@ def score(metric: Metric, subjects: Sequence[Subject], batch_size: int | None = 
         if isinstance(step, ScoresComputed)
         for row in step.rows
     ]
-    found = dict(rows)
-    assert len(rows) == len(found) == len(subjects)
-    return [found[subject.key] for subject in subjects]
+    arrays_read = dict(rows)
+    assert len(rows) == len(arrays_read) == len(subjects)
+    return [arrays_read[subject.key] for subject in subjects]
 
 
 def values(metric: Metric, subjects: Sequence[Subject], batch_size: int | None = None) -> list[float | None]:
-    return [one.value for one in score(metric, subjects, batch_size)]
+    return [item.value for item in score(metric, subjects, batch_size)]
 
 
 def alone(key: str, image: ImageFile, **belongs: object) -> Subject:
@@ -124,7 +124,7 @@ def assert_the_same_bytes_in_any_batch(network: Network, inputs: Sequence[Featur
     assert [array.tobytes() for array in read(network, inputs, len(inputs))] == expected
     assert [array.tobytes() for array in read(network, inputs[::-1], 3)[::-1]] == expected
     network.open("cpu")
-    prepared = [network.prepare([image.load() for image in one.images], None) for one in inputs]
+    prepared = [network.prepare([image.load() for image in item.images], None) for item in inputs]
     assert [array.tobytes() for array in network.run(prepared[::-1])[::-1]] == expected
     network.close()
     assert {array.dtype.name for array in single} == {"float32"}
@@ -135,13 +135,13 @@ def assert_the_same_bytes_in_any_batch(network: Network, inputs: Sequence[Featur
 def small_cards() -> dict[str, str]:
     """Metrics that are read off a network, with a small card of its family."""
     small = [c for c in cards().values() if c.role == "metric" and c.name.startswith("tiny-")]
-    found = {}
+    arrays_read = {}
     for name in metric_names():
         described = metric_card(name)
         if described is None:
             continue
-        own = f"tiny-{described.name.removeprefix('pyiqa:')}"
-        names = [c.name for c in small if c.family == described.family and (c.family != "pyiqa" or c.name == own)]
+        exact = f"tiny-{described.name.removeprefix('pyiqa:')}"
+        names = [c.name for c in small if c.family == described.family and (c.family != "pyiqa" or c.name == exact)]
         assert names, f"{name}: the family {described.family} has no small card"
-        found[name] = names[0]
-    return found
+        arrays_read[name] = names[0]
+    return arrays_read

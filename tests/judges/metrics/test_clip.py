@@ -32,8 +32,12 @@ def test_it_is_open_clips_own_cosine_with_the_first_reference(tmp_path, model):
     )
 
     @torch.no_grad()
-    def embedding(of):
-        return clip.encode_text(tokenizer([of])) if isinstance(of, str) else clip.encode_image(prepare(of.load())[None])
+    def embedding(shown):
+        return (
+            clip.encode_text(tokenizer([shown]))
+            if isinstance(shown, str)
+            else clip.encode_image(prepare(shown.load())[None])
+        )
 
     subjects = [
         Subject("a", image, source, references=(first, second), caption=CAPTION),
@@ -106,7 +110,7 @@ def test_captions_are_cut_into_the_tokens_of_transformers_tokenizer():
     for text in CAPTIONS:
         expected = theirs(text, truncation=True, max_length=77).input_ids
         assert ours([text])[0].tolist() == expected + [0] * (77 - len(expected)), text
-    assert sum(list(ours([text])[0]) != of for text, of in zip(CAPTIONS, repaired, strict=True)) >= 3
+    assert sum(list(ours([text])[0]) != shown for text, shown in zip(CAPTIONS, repaired, strict=True)) >= 3
 
 
 @pytest.mark.parametrize(

@@ -22,34 +22,34 @@ def metric():
 
 
 @pytest.fixture(scope="module")
-def own(cache):
+def dpt_model(cache):
     folder = weights_of("tiny-depth").folder
     return DPTForDepthEstimation.from_pretrained(folder, local_files_only=True).eval()
 
 
-def inverse_depth(own, pixels):
+def inverse_depth(reference, pixels):
     """(H, W) float32 of (H, W, 3) uint8, by the model's pieces."""
     x = (torch.from_numpy(pixels.astype(np.float32)) / 127.5 - 1.0).permute(2, 0, 1)[None]
     with torch.no_grad():
         if pixels.shape[:2] == (64, 64):
-            return own(x).predicted_depth[0].numpy()
-        embedded = own.dpt.embeddings(x, interpolate_pos_encoding=True)
+            return reference(x).predicted_depth[0].numpy()
+        embedded = reference.dpt.embeddings(x, interpolate_pos_encoding=True)
         features, hidden = list(embedded.intermediate_activations), embedded.last_hidden_states
-        for n, layer in enumerate(own.dpt.encoder.layer):
+        for n, layer in enumerate(reference.dpt.encoder.layer):
             hidden = layer(hidden)
             if n in (8, 11):
                 features.append(hidden)
-        return own.head(own.neck(features, pixels.shape[0] // 16, pixels.shape[1] // 16))[0].numpy()
+        return reference.head(reference.neck(features, pixels.shape[0] // 16, pixels.shape[1] // 16))[0].numpy()
 
 
-def official(own, image, condition):
+def official(reference, image, condition):
     """The evaluator's own steps, with OpenCV and numpy."""
     pixels = np.array(image if image.size == condition.size else image.resize(condition.size))
     height, width = pixels.shape[:2]
     resolution = min(height, width, 1024)
     k = resolution / min(height, width)
     size = (int(np.round(width * k / 64)) * 64, int(np.round(height * k / 64)) * 64)
-    depth = inverse_depth(own, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
+    depth = inverse_depth(reference, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
     depth = depth - depth.min()
     depth = (depth / depth.max() * 255.0).clip(0, 255).astype(np.uint8)
     depth = cv2.resize(depth[..., None].repeat(3, 2), (width, height), interpolation=cv2.INTER_AREA)
@@ -66,15 +66,15 @@ SIZES = [
 ]
 
 
-def test_equals_the_evaluators_steps_whatever_the_order_and_the_neighbours(metric, own, tmp_path):
+def test_equals_the_evaluators_steps_whatever_the_order_and_the_neighbours(metric, dpt_model, tmp_path):
     inputs = [
         FeatureInput((make_image(tmp_path, n, of_image), make_image(tmp_path, 100 + n, of_condition)))
         for n, (of_image, of_condition) in enumerate(SIZES)
     ]
     arrays = assert_the_same_bytes_in_any_batch(metric.network, inputs)
     for feature_input, array in zip(inputs, arrays, strict=True):
-        image, condition = (one.load() for one in feature_input.images)
-        assert float(array[0]) == pytest.approx(official(own, image, condition), abs=1e-4)
+        image, condition = (item.load() for item in feature_input.images)
+        assert float(array[0]) == pytest.approx(official(dpt_model, image, condition), abs=1e-4)
 
 
 def test_golden(metric, tmp_path):

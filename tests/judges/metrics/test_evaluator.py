@@ -89,15 +89,15 @@ def subjects(folder, n=9, sources=2):
 def scores_of(steps):
     """(subject, metric) -> score, each once."""
     rows = [(key, score) for step in steps if isinstance(step, ScoresComputed) for key, score in step.rows]
-    found = {(key, score.name): score for key, score in rows}
-    assert len(found) == len(rows)
-    return found
+    scores = {(key, score.name): score for key, score in rows}
+    assert len(scores) == len(rows)
+    return scores
 
 
-def run(metrics, made, **settings):
+def run(metrics, samples, **settings):
     """The values and all events of these metrics, or of the metric `a` of one network."""
     metrics = metrics if isinstance(metrics, dict) else {"a": Likeness(metrics, "a")}
-    steps = list(Evaluator(metrics, **settings).run([(subject, tuple(metrics)) for subject in made]))
+    steps = list(Evaluator(metrics, **settings).run([(subject, tuple(metrics)) for subject in samples]))
     return {key: score.value for key, score in scores_of(steps).items()}, steps
 
 
@@ -106,57 +106,60 @@ def said(steps, sentence):
 
 
 def test_each_image_is_read_once_for_all_metrics_in_batches_of_one_shape(tmp_path):
-    network, made = Means("once"), subjects(tmp_path)
+    network, samples = Means("once"), subjects(tmp_path)
     metrics = {"a": Likeness(network, "a"), "b": Likeness(network, "b", ("source",), caption=True)}
-    found, steps = run(metrics, made)
-    assert len(found) == 18
+    scores, steps = run(metrics, samples)
+    assert len(scores) == 18
     assert network.opened == network.closed == 1
     after_the_trial = network.batches[4:]
     assert after_the_trial == [4] * (-(-11 // 4) + -(-9 // 4))  # 9 images and 2 sources; 9 captions
     assert [step.phase for step in steps if isinstance(step, TimeCharged)] == ["load"]
-    for s in made:
+    for s in samples:
         expected = network.prepare([s.image.load()], None) @ network.prepare([s.source.load()], None)
-        assert found[s.key, "a"] == float(expected)
+        assert scores[s.key, "a"] == float(expected)
 
 
 def test_cached_features_are_not_computed_again(tmp_path):
-    made = subjects(tmp_path)
+    samples = subjects(tmp_path)
     first, second, other = Means("kept"), Means("kept"), Means("kept")
-    assert run(first, made)[0] == run(second, made)[0]
+    assert run(first, samples)[0] == run(second, samples)[0]
     assert second.opened == 0
-    run(other, made, numerics={"device": "another"})
+    run(other, samples, numerics={"device": "another"})
     assert other.opened == 1
 
 
 def test_order_and_neighbours_change_nothing(tmp_path):
-    made = subjects(tmp_path)
-    expected, _ = run(Means("order a"), made)
-    assert run(Means("order b"), made[::-1])[0] == expected
-    single = {key: value for s in made for key, value in run(Means(f"order {s.key}"), [s])[0].items()}
+    samples = subjects(tmp_path)
+    expected, _ = run(Means("order a"), samples)
+    assert run(Means("order b"), samples[::-1])[0] == expected
+    single = {key: value for s in samples for key, value in run(Means(f"order {s.key}"), [s])[0].items()}
     assert single == expected
 
 
 def test_a_network_without_batch_invariance_runs_one_by_one_and_is_reported(tmp_path):
-    made, network = subjects(tmp_path, 5), Means("swayed", swayed=True)
-    _, steps = run(network, made)
+    samples, network = subjects(tmp_path, 5), Means("swayed", swayed=True)
+    _, steps = run(network, samples)
     assert set(network.batches[2:]) == {1}
     assert said(steps, "the batch size is 1")
     again = Means("swayed", swayed=True)  # remembered: no second trial, and what was read is found
-    run(again, made)
+    run(again, samples)
     assert again.batches == []
 
 
 def test_unreadable_inputs_are_unscored_and_the_others_are_measured(tmp_path):
-    made, large = subjects(tmp_path, 6), make_image(tmp_path, 50, (160, 160))
-    made[1] = Subject("1", large, made[0].source)
-    made[2] = Subject("2", made[2].image, ImageFile(tmp_path / "gone.png"))
-    made[3] = Subject("3", made[3].image, None)
-    asked = [(s, ("a",)) for s in made]
-    asked += [(Subject("x", large, caption="unsayable"), ("w",)), (Subject("y", made[0].image, caption="yes"), ("w",))]
-    asked += [(Subject("z", made[0].image), ("w",)), (Subject("s", made[0].image, caption="unsayable"), ("w",))]
+    samples, large = subjects(tmp_path, 6), make_image(tmp_path, 50, (160, 160))
+    samples[1] = Subject("1", large, samples[0].source)
+    samples[2] = Subject("2", samples[2].image, ImageFile(tmp_path / "gone.png"))
+    samples[3] = Subject("3", samples[3].image, None)
+    asked = [(s, ("a",)) for s in samples]
+    asked += [
+        (Subject("x", large, caption="unsayable"), ("w",)),
+        (Subject("y", samples[0].image, caption="yes"), ("w",)),
+    ]
+    asked += [(Subject("z", samples[0].image), ("w",)), (Subject("s", samples[0].image, caption="unsayable"), ("w",))]
     words = Likeness(Means("words"), "w", ("caption",), caption=True)
-    found = scores_of(Evaluator({"a": Likeness(Means("faults"), "a"), "w": words}).run(asked))
-    reasons = {key: score.unscored for (key, _), score in found.items() if score.value is None}
+    scores = scores_of(Evaluator({"a": Likeness(Means("faults"), "a"), "w": words}).run(asked))
+    reasons = {key: score.unscored for (key, _), score in scores.items() if score.value is None}
     assert reasons.keys() == set("123xzs")
     assert "160x160" in reasons["1"]
     assert "160x160" in reasons["x"]
@@ -167,28 +170,28 @@ def test_unreadable_inputs_are_unscored_and_the_others_are_measured(tmp_path):
 
 
 def test_out_of_memory_is_an_error_for_a_batch_and_unscored_for_one_image(tmp_path):
-    made = subjects(tmp_path, 4)
+    samples = subjects(tmp_path, 4)
     limited = Means("crowded", memory=99)
     with ThreadPoolExecutor(1) as pool, FeatureExtractor(limited, pool, 1, "cpu", {}) as reader:
-        list(reader.read([(0, [FeatureInput((made[0].image,))])]))
+        list(reader.read([(0, [FeatureInput((samples[0].image,))])]))
         limited.memory = 2
         with pytest.raises(LocalBenchError, match=r"engine\.metric_batch_size"):
-            list(reader.read([(0, [FeatureInput((made[1].image,))])]))
-    _, steps = run(Means("narrow", memory=0), made[:1], batch_size=1)
+            list(reader.read([(0, [FeatureInput((samples[1].image,))])]))
+    _, steps = run(Means("narrow", memory=0), samples[:1], batch_size=1)
     assert [score.unscored for score in scores_of(steps).values()] == [NO_MEMORY]
 
 
 def test_a_damaged_cache_is_ignored(tmp_path):
-    made, repaired = subjects(tmp_path, 3), Means("damaged")
-    expected, _ = run(Means("damaged"), made)
+    samples, repaired = subjects(tmp_path, 3), Means("damaged")
+    expected, _ = run(Means("damaged"), samples)
     path = FeatureCache({"network": repaired.identity, "numerics": {}, "batch_size": 4}).path
     with sqlite3.connect(path) as db:
         db.execute("UPDATE arrays SET data = zeroblob(12) WHERE look = (SELECT min(look) FROM arrays)")
-    assert run(repaired, made)[0] == expected
+    assert run(repaired, samples)[0] == expected
     assert repaired.batches == [4]  # the one row, read anew
     path.write_bytes(b"no database at all, but long enough to be one" * 99)
-    found, steps = run(Means("damaged"), made)
-    assert found == expected
+    scores, steps = run(Means("damaged"), samples)
+    assert scores == expected
     assert said(steps, "cannot be used")
 
 
@@ -271,10 +274,10 @@ def test_captions_that_are_cut_are_counted_once_for_each_subject(tmp_path):
             return 5 if len(text) > 5 else None
 
     captions = ["short", "longer", "longer", "", None, " "]
-    made = [Subject(str(i), make_image(tmp_path, i), caption=text) for i, text in enumerate(captions)]
+    samples = [Subject(str(i), make_image(tmp_path, i), caption=text) for i, text in enumerate(captions)]
     networks = {"cutting": Short(), "whole": Means("other")}
     metrics = {name: Likeness(network, name, ("caption",), caption=True) for name, network in networks.items()}
     metrics["host"] = Constant(1.0, None, None)
-    counted = cut_captions(metrics, [(subject, tuple(metrics)) for subject in made])
+    counted = cut_captions(metrics, [(subject, tuple(metrics)) for subject in samples])
     assert counted == {"cutting": {"n": 3, "n_cut": 2, "max_tokens": 5}}
-    assert cut_captions(metrics, [(subject, ("whole", "unknown")) for subject in made]) == {}
+    assert cut_captions(metrics, [(subject, ("whole", "unknown")) for subject in samples]) == {}

@@ -41,14 +41,14 @@ TWO = ((40, 50, 70, 80), (150, 80, 190, 130))
 
 def images(tmp_path):
     """Faces, a face that only small inputs of the detector show, nobody, and one that fills the image."""
-    made = {
+    samples = {
         "two": with_faces(*TWO),
         "one": with_faces((90, 60, 130, 100), ground=(20, 60, 60)),
         "tall": with_faces((30, 150, 55, 175), size=(100, 300)),
         "big": with_faces((30, 30, 170, 170), size=(200, 200), ground=(20, 20, 20)),
         "nobody": drawing(),
     }
-    return {name: saved(image, tmp_path / f"{name}.png") for name, image in made.items()}
+    return {name: saved(image, tmp_path / f"{name}.png") for name, image in samples.items()}
 
 
 def official(folder, image):
@@ -69,31 +69,31 @@ def official(folder, image):
 def test_equals_the_librarys_own_analysis_whatever_the_order_and_the_neighbours(folder, metric, tmp_path):
     from insightface.model_zoo import SCRFD
 
-    made = images(tmp_path)
-    inputs = [FeatureInput((image,)) for image in made.values()]
-    for name, ours in zip(made, assert_the_same_bytes_in_any_batch(metric.network, inputs), strict=True):
-        theirs = official(folder, made[name].load())
+    samples = images(tmp_path)
+    inputs = [FeatureInput((image,)) for image in samples.values()]
+    for name, ours in zip(samples, assert_the_same_bytes_in_any_batch(metric.network, inputs), strict=True):
+        theirs = official(folder, samples[name].load())
         assert ours.shape == theirs.shape
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
         assert bool(len(ours)) == (name != "nobody")
     # A face too large for the first size is found at a later one.
     detector = SCRFD(str(folder / DETECTOR), static_shape_sessions=False)
-    seen = [len(detector.detect(np.asarray(made["big"].load()), (size, size))[0]) for size in SIZES]
+    seen = [len(detector.detect(np.asarray(samples["big"].load()), (size, size))[0]) for size in SIZES]
     assert seen[0] == 0 < max(seen)
 
 
 def test_the_likest_face_counts_against_the_references_first(metric, folder, tmp_path):
-    made = images(tmp_path)
+    samples = images(tmp_path)
     subjects = [
-        Subject("same", made["two"], references=(made["two"],)),
-        Subject("other", made["two"], references=(made["one"], made["two"])),
-        Subject("nobody", made["nobody"], references=(made["one"],)),
-        Subject("no reference", made["one"], references=(made["nobody"],)),
-        Subject("nobody twice", made["nobody"], references=(made["nobody"],)),
+        Subject("same", samples["two"], references=(samples["two"],)),
+        Subject("other", samples["two"], references=(samples["one"], samples["two"])),
+        Subject("nobody", samples["nobody"], references=(samples["one"],)),
+        Subject("no reference", samples["one"], references=(samples["nobody"],)),
+        Subject("nobody twice", samples["nobody"], references=(samples["nobody"],)),
     ]
     scores = score(metric, subjects)
-    two, one = (official(folder, made[name].load()) for name in ("two", "one"))
-    likest = (two @ one[0]).max()
+    two, single = (official(folder, samples[name].load()) for name in ("two", "one"))
+    likest = (two @ single[0]).max()
     assert [each.value for each in scores] == [*map(pytest.approx, (1, likest)), 0, None, None]
     assert scores[1].value == pytest.approx(0.795463, abs=1e-4)  # the golden value
     assert {each.unscored for each in scores[3:]} == {"no face was found in the reference"}

@@ -28,7 +28,7 @@ def test_batches_order_and_neighbours_change_nothing(tmp_path, name):
     mask = Image.new("L", (96, 80), 0)
     mask.paste(255, (20, 10, 70, 60))
     masks = (None, saved(mask, tmp_path / "mask.png"))
-    made = [
+    samples = [
         Subject(
             str(i),
             make_image(tmp_path, i, (96, 80 + 8 * i)),
@@ -40,11 +40,11 @@ def test_batches_order_and_neighbours_change_nothing(tmp_path, name):
         for i in range(5)
     ]
     metric = metric_of(name)
-    together = values(metric, made, 4)
-    assert together == pytest.approx(values(metric, made, 1), rel=1e-5, abs=1e-5)
-    assert len(set(together)) == len(made)
+    together = values(metric, samples, 4)
+    assert together == pytest.approx(values(metric, samples, 1), rel=1e-5, abs=1e-5)
+    assert len(set(together)) == len(samples)
     assert metric.network.identity["dtype"] == "float32"
-    inputs = [feature_input for subject in made for feature_input in metric.inputs(subject)]
+    inputs = [feature_input for subject in samples for feature_input in metric.inputs(subject)]
     arrays, turned = read(metric.network, inputs, 4), read(metric.network, inputs[::-1], 4)[::-1]
     np.testing.assert_allclose(arrays, turned, atol=1e-5)
     if name not in PROMPTED:
@@ -56,8 +56,8 @@ def test_batches_order_and_neighbours_change_nothing(tmp_path, name):
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_an_image_is_most_like_itself(tmp_path, name):
-    one, full_mask = drawn(tmp_path / "a.png"), saved(Image.new("RGB", (160, 128), "white"), tmp_path / "m.png")
-    same = [Subject("a", one, one, references=(one,)), Subject("b", one, one, full_mask, references=(one,))]
+    image, full_mask = drawn(tmp_path / "a.png"), saved(Image.new("RGB", (160, 128), "white"), tmp_path / "m.png")
+    same = [Subject("a", image, image, references=(image,)), Subject("b", image, image, full_mask, references=(image,))]
     assert values(metric_of(name), same) == pytest.approx([1, 1], abs=1e-6)
 
 

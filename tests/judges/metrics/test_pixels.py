@@ -26,11 +26,11 @@ def random_image(rng, size):
 
 def subjects(tmp_path, n=6):
     rng = np.random.default_rng(7)
-    made = []
+    samples = []
     for i in range(n):
         size, of_source = SIZES[i % len(SIZES)]
         mask = Image.fromarray((rng.random((of_source[1], of_source[0])) > 0.6).astype(np.uint8) * 255)
-        made.append(
+        samples.append(
             Subject(
                 str(i),
                 saved(random_image(rng, size), tmp_path / f"i{i}.png"),
@@ -38,7 +38,7 @@ def subjects(tmp_path, n=6):
                 saved(mask, tmp_path / f"m{i}.png") if i % 2 else None,
             )
         )
-    return made
+    return samples
 
 
 def opened(subject):
@@ -99,20 +99,20 @@ def wangs_ssim(x, y):
 
 @pytest.mark.parametrize("name", ["colorfulness", "l1_raw", "l1_colorize", "l1_canny", "psnr", "ssim"])
 def test_a_metric_equals_its_formula_with_masks_and_different_sizes(tmp_path, name):
-    made = subjects(tmp_path)
-    found = values(make_metric(name), made)
-    assert found == [pytest.approx(by_formula(name, subject), abs=1e-6) for subject in made]
-    assert len(set(found)) == len(made)
+    samples = subjects(tmp_path)
+    results = values(make_metric(name), samples)
+    assert results == [pytest.approx(by_formula(name, subject), abs=1e-6) for subject in samples]
+    assert len(set(results)) == len(samples)
 
 
 def test_ssim_is_pyiqas_where_no_luma_is_half(tmp_path):
     """float32 moves luma by at most 255 * 2^-22, so it can only decide where luma is .5, which integers show."""
     import pyiqa
 
-    own = pyiqa.create_metric("ssim", device="cpu")
+    theirs = pyiqa.create_metric("ssim", device="cpu")
     for subject in subjects(tmp_path, 3):
         image, source = (Image.fromarray(without_halves(x)) for x in opened(subject)[:2])
-        expected = float(own(*(to_tensor(x).unsqueeze(0) for x in (image, source))))
+        expected = float(theirs(*(to_tensor(x).unsqueeze(0) for x in (image, source))))
         clear = Subject("clear", saved(image, tmp_path / "image.png"), saved(source, tmp_path / "source.png"))
         assert values(make_metric("ssim"), [clear]) == [pytest.approx(expected, abs=1e-7)]
 
@@ -130,9 +130,11 @@ def test_every_colour_has_the_luma_of_integers_and_a_half_goes_to_even():
 @pytest.mark.every_cpu
 def test_entropy_and_ssim_are_the_formulas_of_pyiqa_in_float64(tmp_path):
     """The same definition computed in two ways; SSIM's window is made by scipy in one and by pyiqa in the other."""
-    made = subjects(tmp_path, 3)
+    samples = subjects(tmp_path, 3)
     for name in ("entropy", "ssim"):
-        assert values(make_metric(name), made) == pytest.approx(values(make_metric(f"pyiqa:{name}"), made), rel=1e-12)
+        assert values(make_metric(name), samples) == pytest.approx(
+            values(make_metric(f"pyiqa:{name}"), samples), rel=1e-12
+        )
 
 
 GOLDEN = {
@@ -190,8 +192,8 @@ def test_the_masked_region_does_not_count_and_a_mask_of_everything_leaves_nothin
     half.paste(255, left_half)
     small = half.resize((width // 2, height // 2), Image.Resampling.NEAREST)
     masks = [saved(mask, tmp_path / f"m{i}.png") for i, mask in enumerate((half, small, everything, grey))]
-    made = [Subject(str(i), image, source, mask) for i, mask in enumerate([*masks, None])]
-    inside, smaller, nothing, threshold, whole = score(make_metric("l1_raw"), made)
+    samples = [Subject(str(i), image, source, mask) for i, mask in enumerate([*masks, None])]
+    inside, smaller, nothing, threshold, whole = score(make_metric("l1_raw"), samples)
     assert inside.value == smaller.value == 0
     assert whole.value > 0.05
     assert (nothing.value, nothing.unscored) == (None, "the mask leaves nothing to compare")

@@ -122,13 +122,15 @@ def reward(image, prompt):
     for i in range(2):
         layer = f"{at}.encoder.layer.{i}"
         for part, masked in (("attention", mask), ("crossattention", None)):
-            own, source = f"{layer}.{part}", y if part == "attention" else image_embeds
+            prefix, source = f"{layer}.{part}", y if part == "attention" else image_embeds
             q, k, v = (
-                linear(y, f"{own}.self.query"),
-                linear(source, f"{own}.self.key"),
-                linear(source, f"{own}.self.value"),
+                linear(y, f"{prefix}.self.query"),
+                linear(source, f"{prefix}.self.key"),
+                linear(source, f"{prefix}.self.value"),
             )
-            y = norm(y + linear(attention(q, k, v, masked), f"{own}.output.dense"), f"{own}.output.LayerNorm", 1e-12)
+            y = norm(
+                y + linear(attention(q, k, v, masked), f"{prefix}.output.dense"), f"{prefix}.output.LayerNorm", 1e-12
+            )
         inner = linear(functional.gelu(linear(y, f"{layer}.intermediate.dense")), f"{layer}.output.dense")
         y = norm(y + inner, f"{layer}.output.LayerNorm", 1e-12)
     z = y[:, 0]
@@ -151,11 +153,11 @@ def test_the_score_is_that_of_the_authors_formula(tmp_path, name, by_hand):
 def test_a_prompt_that_is_cut_is_counted(tmp_path, name, limit, longest):
     image = make_image(tmp_path, 1)
     texts = ["a " * longest, "a " * longest + "hut", "a " * (longest - 1)]
-    made = [Subject(str(i), image, caption=text) for i, text in enumerate(texts)]
-    found = values(tiny(name), made)
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
-    assert found[0] != pytest.approx(found[2], abs=1e-5)
-    cut = cut_captions({name: tiny(name)}, [(subject, (name,)) for subject in made])
+    samples = [Subject(str(i), image, caption=text) for i, text in enumerate(texts)]
+    results = values(tiny(name), samples)
+    assert results[0] == pytest.approx(results[1], abs=1e-5)
+    assert results[0] != pytest.approx(results[2], abs=1e-5)
+    cut = cut_captions({name: tiny(name)}, [(subject, (name,)) for subject in samples])
     assert cut == {name: {"n": 3, "n_cut": 1, "max_tokens": limit}}
 
 
@@ -193,17 +195,17 @@ def test_hps_pads_where_the_others_crop(tmp_path):
     wide = noise(1, (400, 100))
     edge = wide.copy()
     edge.paste((255, 0, 0), (0, 0, 40, 100))
-    made = [Subject(n, saved(i, tmp_path / f"{n}.png"), caption=PROMPT) for n, i in (("a", wide), ("b", edge))]
-    assert len(set(values(tiny("hps_v2.1"), made))) == 2
-    assert len(set(values(tiny("pick_score"), made))) == 1
-    assert len(set(values(tiny("image_reward"), made))) == 1
+    samples = [Subject(n, saved(i, tmp_path / f"{n}.png"), caption=PROMPT) for n, i in (("a", wide), ("b", edge))]
+    assert len(set(values(tiny("hps_v2.1"), samples))) == 2
+    assert len(set(values(tiny("pick_score"), samples))) == 1
+    assert len(set(values(tiny("image_reward"), samples))) == 1
     with pytest.raises(Unscorable, match="too slender"):
         hps.padded(Image.new("RGB", (1000, 1)))
 
 
 def test_identities_name_what_decides_the_scores(tmp_path):
     identities = [tiny(name).network.identity for name in NAMES]
-    assert all(one["dtype"] == "float32" and "224" in one["preprocessing"] for one in identities)
+    assert all(item["dtype"] == "float32" and "224" in item["preprocessing"] for item in identities)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
     weights = replace(weights_of("tiny-image-reward"), parts={"tokenizer": tmp_path})
     assert image_reward.RewardNetwork(weights).identity != identities[2]

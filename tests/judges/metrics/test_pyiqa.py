@@ -91,13 +91,15 @@ def test_musiq_is_pyiqas_own_bit_for_bit_from_a_checkpoint_to_the_score(theirs, 
     torch.save(read_converted(weights_of("tiny-musiq").folder / file), checkpoint)
     weights = copied("tiny-musiq", tmp_path / "fetched", file)
     convert(checkpoint, weights.folder / file, "musiq.pth")
-    own = theirs("musiq", pretrained_model_path=str(checkpoint), **_MUSIQ)
+    original = theirs("musiq", pretrained_model_path=str(checkpoint), **_MUSIQ)
     images = [drawing((160, 128)), noise(1, (72, 200))]
-    assert values(make("pyiqa:musiq", weights), alone_of(tmp_path, images)) == [plain(own, image) for image in images]
+    assert values(make("pyiqa:musiq", weights), alone_of(tmp_path, images)) == [
+        plain(original, image) for image in images
+    ]
     slender = noise(2, (40, 160))
-    (found,) = values(tiny("musiq_koniq:tiny-musiq"), alone_of(tmp_path, [slender]))
-    assert found == plain(own, slender.resize((256, 1024), 3))
-    assert found != plain(own, slender)
+    (results,) = values(tiny("musiq_koniq:tiny-musiq"), alone_of(tmp_path, [slender]))
+    assert results == plain(original, slender.resize((256, 1024), 3))
+    assert results != plain(original, slender)
 
 
 def test_clipiqa_is_pyiqas_own_bit_for_bit_from_an_archive_of_torchscript(theirs, tmp_path):
@@ -108,11 +110,11 @@ def test_clipiqa_is_pyiqas_own_bit_for_bit_from_an_archive_of_torchscript(theirs
         model = CLIP(64, 64, (1, 1, 1, 1), 8, None, 77, 49408, 64, 1, 2).eval()
         traced = torch.jit.trace(model, (torch.rand(1, 3, 64, 64), torch.zeros(1, 77, dtype=torch.int64)))
         traced.save(tmp_path / "clip.pt")
-        own = theirs("clipiqa", backbone=str(tmp_path / "clip.pt"))
+        original = theirs("clipiqa", backbone=str(tmp_path / "clip.pt"))
     weights = copied("tiny-clipiqa", tmp_path / "fetched", "RN50.safetensors")
     convert(tmp_path / "clip.pt", weights.folder / "RN50.safetensors", "clip.pt")
     image = drawing((160, 128))
-    assert values(make("clipiqa", weights), alone_of(tmp_path, [image])) == [plain(own, image)]
+    assert values(make("clipiqa", weights), alone_of(tmp_path, [image])) == [plain(original, image)]
 
 
 def test_nima_is_pyiqas_own_bit_for_bit(theirs, tmp_path, monkeypatch):
@@ -122,9 +124,9 @@ def test_nima_is_pyiqas_own_bit_for_bit(theirs, tmp_path, monkeypatch):
     torch.save(read_converted(weights_of("tiny-nima").folder / "tiny-nima.safetensors"), checkpoint)
     create = timm.create_model
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **o: create(name, pretrained=False, **o))
-    own = theirs("nima", base_model_name="mobilenetv3_small_050", pretrained_model_path=str(checkpoint))
+    original = theirs("nima", base_model_name="mobilenetv3_small_050", pretrained_model_path=str(checkpoint))
     images = [drawing((160, 128)), noise(1, (240, 256))]
-    assert values(tiny("nima"), alone_of(tmp_path, images)) == [plain(own, image) for image in images]
+    assert values(tiny("nima"), alone_of(tmp_path, images)) == [plain(original, image) for image in images]
     with pytest.raises(Unscorable, match="no finite number"):
         tiny("nima").value([np.array([np.nan], np.float32)])
 
@@ -163,13 +165,13 @@ def test_formulas_are_pyiqas_own(theirs, tmp_path, name):
     """Up to float32: no luma is .5 and nothing is flat here, so all that is left is its rounding. A pixel goes through
     fewer than 200 operations in a row (sums are of blocks), each off by 2^-24. What is compared has the source's size.
     """
-    metric, own = make_metric(name), theirs(name.removeprefix("pyiqa:"))
+    metric, original = make_metric(name), theirs(name.removeprefix("pyiqa:"))
     source, *images = (Image.fromarray(without_halves(np.asarray(noise(seed, (128, 208))))) for seed in (5, 1, 2))
     if name == "pyiqa:psnr":
         images.append(drawing((96, 80)))
-    subjects = [replace(one, source=saved(source, tmp_path / "source.png")) for one in alone_of(tmp_path, images)]
+    subjects = [replace(item, source=saved(source, tmp_path / "source.png")) for item in alone_of(tmp_path, images)]
     pairs = [(image.resize(source.size, 3), source) for image in images]
-    expected = [plain(own, *pair[: 1 + ("source" in metric.spec.needs)]) for pair in pairs]
+    expected = [plain(original, *pair[: 1 + ("source" in metric.spec.needs)]) for pair in pairs]
     assert values(metric, subjects) == pytest.approx(expected, rel=200 * 2**-24)
 
 
@@ -227,13 +229,13 @@ IN_FLOAT64 |= {"piqe": 86.89926739859037}
 def test_a_fixed_drawing_has_its_golden_score(tmp_path, name, expected):
     size = (64, 160) if name.startswith("musiq") else (256, 224)
     subject = alone("a", drawn(tmp_path / "a.png", size), source=saved(blurred(drawing(size)), tmp_path / "b.png"))
-    (found,) = values(make_metric(name) if name in ("piqe", "entropy") else tiny(name), [subject])
+    (results,) = values(make_metric(name) if name in ("piqe", "entropy") else tiny(name), [subject])
     # Stored in float32 where it is an array: two float64 results on both sides of a rounding are one step (2^-23)
     # apart. The stand-in for BRISQUE's weights is made where the test runs, by torch.randn, whose last bits differ
     # between instruction sets: 32 coefficients of about 200, each off by up to 4 steps, times a kernel of at most 1.
     of_weights = 32 * 200 * 4 * 2**-24 if name == "brisque" else 0
     tolerance = max(2**-23 * expected, of_weights) if name in IN_FLOAT64 else FLOAT32_NETWORK * abs(expected)
-    assert found == pytest.approx(expected, rel=0, abs=tolerance)
+    assert results == pytest.approx(expected, rel=0, abs=tolerance)
 
 
 # One image's score is its own
@@ -244,11 +246,11 @@ def test_neither_order_nor_neighbours_nor_a_batch_change_a_score(subjects, name)
     if name.startswith("musiq"):
         subjects = [Subject(s.key, saved(s.image.load().resize((24, 64)), s.image.path)) for s in subjects[:2]]
     metric = tiny(name)
-    found = values(metric, subjects)
-    assert None not in found
-    assert len(set(found)) == len(found)
-    assert values(metric, subjects[::-1]) == found[::-1]
-    assert values(metric, subjects[:1]) == found[:1]
+    results = values(metric, subjects)
+    assert None not in results
+    assert len(set(results)) == len(results)
+    assert values(metric, subjects[::-1]) == results[::-1]
+    assert values(metric, subjects[:1]) == results[:1]
     network = metric.network
     network.open("cpu")
     assert {p.dtype for p in network._model.parameters()} <= {torch.float32}
@@ -257,7 +259,7 @@ def test_neither_order_nor_neighbours_nor_a_batch_change_a_score(subjects, name)
     together = network.run(
         [network.prepare([p.load() for p in feature_input.images], None) for feature_input in inputs]
     )
-    assert [metric.value([array]) for array in together] == found
+    assert [metric.value([array]) for array in together] == results
 
 
 def test_a_random_network_is_deterministic_and_restores_the_random_state(subjects):
@@ -271,13 +273,13 @@ def test_a_random_network_is_deterministic_and_restores_the_random_state(subject
     inputs = [network.prepare([s.image.load()], None) for s in subjects]
     torch.manual_seed(1)
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    found = network.run(inputs)
+    results = network.run(inputs)
     assert torch.equal(before[0], torch.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()
     assert before[2] == random.getstate()
     again = network.run(inputs[::-1])[::-1]
-    assert [a.tobytes() for a in found] == [a.tobytes() for a in again]
-    assert len({float(a[0]) for a in found}) == len(found)
+    assert [a.tobytes() for a in results] == [a.tobytes() for a in again]
+    assert len({float(a[0]) for a in results}) == len(results)
     assert Draws()(inputs[0][0]) != Draws()(inputs[0][0])
 
 

@@ -124,8 +124,8 @@ def test_no_other_file_is_read_and_no_socket_is_opened(tmp_path):
             torch.load(tmp_path / "real.pth")
         with pytest.raises(WeightsError, match="open a network connection"):
             socket.create_connection(("127.0.0.1", 9))
-        with pytest.raises(WeightsError, match="open a network connection"), socket.socket() as one:
-            one.connect(("127.0.0.1", 9))
+        with pytest.raises(WeightsError, match="open a network connection"), socket.socket() as connection:
+            connection.connect(("127.0.0.1", 9))
         elsewhere = []
         thread = threading.Thread(target=lambda: elsewhere.append(torch.load(tmp_path / "real.pth")))
         thread.start()

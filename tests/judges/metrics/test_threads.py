@@ -23,12 +23,12 @@ SLOW = ("pyiqa:mad", "pyiqa:vif")
 @pytest.fixture(scope="module")
 def subjects(tmp_path_factory):
     place = tmp_path_factory.mktemp("threads")
-    made = []
+    samples = []
     for i, size in enumerate([(192, 176), (176, 192), (192, 176), (208, 176)]):
         source = saved(noise(20 + i, size), place / f"s{i}.png")
         image = saved(noise(i, size) if i else blurred(drawing(size), 1), place / f"i{i}.png")
-        made.append(alone(str(i), image, source=source, references=(source,), caption=f"a house {i}"))
-    return made
+        samples.append(alone(str(i), image, source=source, references=(source,), caption=f"a house {i}"))
+    return samples
 
 
 def measured(metric, subject):
@@ -49,17 +49,17 @@ def wrong(work, items, calls=64):
         return [differ(work(items[i]), expected[i]) for i in order[first::4]]
 
     with ThreadPoolExecutor(4) as pool:
-        return sum(sum(found) for found in pool.map(share, range(4)))
+        return sum(sum(results) for results in pool.map(share, range(4)))
 
 
-def differ(one, other):
-    if isinstance(one, (list, tuple)):
-        return len(one) != len(other) or any(differ(a, b) for a, b in zip(one, other, strict=True))
-    if isinstance(one, (torch.Tensor, np.ndarray, Image.Image)):
-        return not np.array_equal(np.asarray(one), np.asarray(other), equal_nan=True)
-    if hasattr(one, "__dict__"):
-        return differ(list(vars(one).values()), list(vars(other).values()))
-    return one != other
+def differ(item, other):
+    if isinstance(item, (list, tuple)):
+        return len(item) != len(other) or any(differ(a, b) for a, b in zip(item, other, strict=True))
+    if isinstance(item, (torch.Tensor, np.ndarray, Image.Image)):
+        return not np.array_equal(np.asarray(item), np.asarray(other), equal_nan=True)
+    if hasattr(item, "__dict__"):
+        return differ(list(vars(item).values()), list(vars(other).values()))
+    return item != other
 
 
 @pytest.mark.parametrize("name", HOST)

@@ -50,14 +50,16 @@ def stop_at(stage: int, step: int) -> Callable[[Progress], None]:
 
 
 def test_both_stages_train_and_the_card_has_all_digests(trained: tuple[Path, Card]) -> None:
-    folder, made = trained
+    folder, finished = trained
     assert sorted(path.name for path in folder.iterdir()) == ["adapters.safetensors", "card.json", "heads.safetensors"]
-    assert made == artefact.load_card(folder)
-    assert {entry["stage"] for entry in made.metrics["history"]} == {1, 2}
-    assert made.trained_on.n_labelled == {"train": 12, "validation": 4, "test": 4}
-    assert set(made.metrics["test"]) == {"n", "accuracy", "majority", "auc", "brier", "log_loss", "concepts"}
-    assert not set(made.trained_on.tasks["train"]) & set(made.trained_on.tasks["test"])
-    assert "/" not in json.dumps([made.base.model_dump(), made.config.model_dump(exclude={"prompt"})])  # no paths
+    assert finished == artefact.load_card(folder)
+    assert {entry["stage"] for entry in finished.metrics["history"]} == {1, 2}
+    assert finished.trained_on.n_labelled == {"train": 12, "validation": 4, "test": 4}
+    assert set(finished.metrics["test"]) == {"n", "accuracy", "majority", "auc", "brier", "log_loss", "concepts"}
+    assert not set(finished.trained_on.tasks["train"]) & set(finished.trained_on.tasks["test"])
+    assert "/" not in json.dumps(
+        [finished.base.model_dump(), finished.config.model_dump(exclude={"prompt"})]
+    )  # no paths
 
 
 def fit(folder: Path, **settings: Any) -> Card:
@@ -123,9 +125,9 @@ def test_an_unfinished_training_of_other_settings_is_not_continued(tmp_path: Pat
 
 
 def test_a_finished_training_is_not_repeated(trained: tuple[Path, Card]) -> None:
-    folder, made = trained
+    folder, finished = trained
     before = tiny.files(folder)
-    assert fit(folder) == made
+    assert fit(folder) == finished
     assert tiny.files(folder) == before
     with pytest.raises(UserError, match="other settings, data or weights"):
         fit(folder, config={"seed": 1})
@@ -134,21 +136,21 @@ def test_a_finished_training_is_not_repeated(trained: tuple[Path, Card]) -> None
 def test_a_reloaded_model_predicts_the_same_without_labels_and_a_missing_image_is_unscored(
     trained: tuple[Path, Card],
 ) -> None:
-    folder, made = trained
+    folder, finished = trained
     examples = tiny.data().of("test")
     first = list(predict.load(folder, device="cpu").predict(without_labels(examples), tiny.load))
     model = predict.load(folder, device="cpu")
     assert list(model.predict(reversed(examples), tiny.load)) == first[::-1]
-    assert all(one.unscored is None and one.log_odds is not None for one in first)
-    assert all(0 <= value <= 5 for one in first for value in one.concepts.values())
-    right = [(one.log_odds or 0) >= 0 for one in first] == [example.accepted == 1 for example in examples]
-    assert right == (made.metrics["test"]["accuracy"] == 1)
+    assert all(item.unscored is None and item.log_odds is not None for item in first)
+    assert all(0 <= value <= 5 for item in first for value in item.concepts.values())
+    right = [(item.log_odds or 0) >= 0 for item in first] == [example.accepted == 1 for example in examples]
+    assert right == (finished.metrics["test"]["accuracy"] == 1)
 
     def missing(sha: str) -> Image.Image:
         raise RunImageError("x.png does not exist: restore it", "missing")
 
-    (one,) = model.predict(examples[:1], missing)
-    assert (one.log_odds, one.unscored) == (None, "x.png does not exist: restore it")
+    (item,) = model.predict(examples[:1], missing)
+    assert (item.log_odds, item.unscored) == (None, "x.png does not exist: restore it")
 
 
 @pytest.mark.parametrize("name", ["adapters.safetensors", "heads.safetensors", "card.json"])
@@ -199,10 +201,12 @@ def test_a_diverged_training_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_too_few_labels_and_missing_scores_are_refused(tmp_path: Path) -> None:
-    given = tiny.data()
-    paid = TrainingSet(tuple(one for one in given.examples if one.accepted == 1), given.measured_names)
-    bare = TrainingSet(tuple(replace(one, measured=()) for one in given.examples))
-    unscored = TrainingSet(tuple(replace(one, concepts=(tiny.NAN,) * 7) for one in bare.examples))
+    data_set = tiny.data()
+    paid = TrainingSet(
+        tuple(example for example in data_set.examples if example.accepted == 1), data_set.measured_names
+    )
+    bare = TrainingSet(tuple(replace(example, measured=()) for example in data_set.examples))
+    unscored = TrainingSet(tuple(replace(example, concepts=(tiny.NAN,) * 7) for example in bare.examples))
     for data, config, message in (
         (paid, tiny.config(), "all with the same decision: annotate more"),
         (bare, tiny.config(measured=True), "no measured scores"),
@@ -236,12 +240,12 @@ def accuracy(data: TrainingSet, folder: Path) -> float:
     """On the test tasks, of a head on the frozen backbone."""
     stage = tiny.Stage(epochs=15, effective_batch=8, learning_rate=3e-3)
     config = tiny.config(stage2=stage, width=16, evaluate_every=30, save_every=1000).row("frozen")
-    made = train(data, tiny.load, config, folder, device="cpu")
-    return float(made.metrics["test"]["accuracy"])
+    finished = train(data, tiny.load, config, folder, device="cpu")
+    return float(finished.metrics["test"]["accuracy"])
 
 
 def test_shuffled_labels_give_chance_accuracy(tmp_path: Path) -> None:
     """The negative control: no label reaches the features."""
-    given = tiny.data(train=64, validation=16, test=48)
-    assert accuracy(given, tmp_path / "right") >= 0.9
-    assert 0.25 <= accuracy(tiny.shuffled(given), tmp_path / "shuffled") <= 0.75
+    data_set = tiny.data(train=64, validation=16, test=48)
+    assert accuracy(data_set, tmp_path / "right") >= 0.9
+    assert 0.25 <= accuracy(tiny.shuffled(data_set), tmp_path / "shuffled") <= 0.75
