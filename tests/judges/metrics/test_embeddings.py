@@ -14,7 +14,7 @@ from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Norma
 from transformers import AutoImageProcessor, AutoModel, SiglipModel
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.aesthetic import HEAD, LAION_HEAD
+from local_bench.judges.metrics.aesthetic import HEAD, LAION_HEAD, to_height
 from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
 from local_bench.judges.metrics.dino_ref import paint_outside
 
@@ -81,6 +81,8 @@ def test_an_aesthetic_score_is_that_of_its_authors(tmp_path, name, by_hand):
 def test_an_extreme_aspect_ratio_is_unscored(size):
     with pytest.raises(Unscorable, match="too slender"):
         metric_of(AESTHETIC).network.prepare([Image.new("RGB", size)], None)
+    high = noise(1, (120, 1024))
+    assert to_height(high) is high
 
 
 def test_the_identity_includes_the_head(tmp_path):
