@@ -1,7 +1,6 @@
 import io
 import struct
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ def make_image(width=6, height=4) -> Image.Image:
 
 def test_a_stored_image_is_unchanged_and_named_by_its_digest(tmp_path):
     sha = store_image(tmp_path, make_image())
-    assert image_path(tmp_path, sha).exists()
     back = load_image(image_path(tmp_path, sha))
     assert back.tobytes() == make_image().tobytes()
     assert pixel_digest(back) == sha
@@ -49,11 +47,6 @@ def test_alpha_is_composited_on_white(tmp_path, mode):
     assert load_image(tmp_path / "clear.png").getpixel((1, 1)) == (255, 255, 255)
 
 
-def test_sixteen_bit_grey_is_scaled_not_cut(tmp_path):
-    Image.fromarray(np.full((2, 2), 65535, np.uint16)).save(tmp_path / "deep.png")
-    assert load_image(tmp_path / "deep.png").getpixel((0, 0)) == (255, 255, 255)
-
-
 def test_a_profile_is_brought_to_srgb(tmp_path):
     lab_like = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     make_image().save(tmp_path / "tagged.png", icc_profile=lab_like)
@@ -73,11 +66,13 @@ def png(width: int, height: int, depth: int, kind: int, row: bytes, transparent:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(name, data) for name, data in parts if data or name != b"tRNS")
 
 
-def bomb(width: int, height: int) -> bytes:
-    return png(width, height, 8, 2, b"", b"")
-
-
 GREY, RGB = 0, 2
+
+
+def stored(image: Image.Image, format: str) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format)
+    return buffer.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -105,11 +100,10 @@ def grey_profile(gamma: float) -> bytes:
     """An ICC profile of a grey space with that gamma."""
     curve = b"curv" + bytes(4) + struct.pack(">IH", 1, round(gamma * 256)) + bytes(2)
     white = b"XYZ " + bytes(4) + struct.pack(">iii", 63190, 65536, 54061)
-    header = struct.pack(
-        ">I4sI4s4s4s", 128 + 4 + 24 + len(white) + len(curve), b"lcms", 0x02100000, b"mntr", b"GRAY", b"XYZ "
-    )
-    header += bytes(12) + b"acsp" + bytes(28) + struct.pack(">iii", 63190, 65536, 54061) + bytes(48)
     start = 128 + 4 + 24
+    size = start + len(white) + len(curve)
+    header = struct.pack(">I4sI4s4s4s", size, b"lcms", 0x02100000, b"mntr", b"GRAY", b"XYZ ")
+    header += bytes(12) + b"acsp" + bytes(28) + white[8:] + bytes(48)
     table = struct.pack(">I", 2) + b"wtpt" + struct.pack(">II", start, len(white))
     table += b"kTRC" + struct.pack(">II", start + len(white), len(curve))
     return header + table + white + curve
@@ -127,41 +121,26 @@ def test_a_grey_profile_applies_with_an_alpha_channel_too(tmp_path, mode):
     assert (linear == np.asarray(load_image(tmp_path / "grey.png"))[:, 0, 0]).all()
 
 
-def gif() -> bytes:
-    buffer = io.BytesIO()
-    make_image().save(buffer, "GIF")
-    return buffer.getvalue()
-
-
-def cut_png() -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(buffer, "PNG")
-    return buffer.getvalue()[:2000]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (bomb(20_000, 20_000), "pixels"),
-        (bomb(11_000, 10_000), "more than the 100,000,000 allowed"),
-        (cut_png(), "damaged"),
-        (gif(), "not a readable PNG, JPEG, WEBP"),
+        (png(20_000, 20_000, 8, RGB, b"", b""), "pixels"),
+        (png(11_000, 10_000, 8, RGB, b"", b""), "more than the 100,000,000 allowed"),
+        (stored(Image.effect_noise((64, 64), 80), "PNG")[:2000], "damaged"),
+        (stored(make_image(), "GIF"), "not a readable PNG, JPEG, WEBP"),
         (b"%PDF-1.7", "not a readable"),
         (b"", "not a readable"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a readable"),
+        (None, "does not exist"),
     ],
 )
 def test_an_invalid_image_is_an_error(tmp_path, content, message):
     path = tmp_path / "bad.png"
-    path.write_bytes(content)
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(ImageError, match=message) as caught:
         load_image(path)
     assert str(path) in str(caught.value)
-
-
-def test_a_missing_image_is_an_error():
-    with pytest.raises(ImageError, match="does not exist"):
-        load_image(Path("nowhere.png"))
 
 
 def test_fitting_keeps_within_the_budget_and_the_grid():
@@ -176,20 +155,17 @@ def test_a_mask_is_its_stored_colours_regardless_of_alpha(tmp_path, mode):
     """Transparent black is black: laid on white, it would mark everything for change."""
     mask = Image.new("LA", (4, 2), (0, 0))
     mask.paste((255, 255), (2, 0, 4, 2))
-    stored = {"LA": mask, "RGBA": mask.convert("RGBA"), "P": mask.convert("RGBA").quantize(4)}[mode]
-    stored.save(tmp_path / "m.png")
-    with Image.open(tmp_path / "m.png") as opened:
-        expected = np.asarray(opened.convert("RGBA").convert("RGB").convert("L"))
-    read = np.asarray(load_mask(tmp_path / "m.png").convert("L"))
-    assert (read == expected).all()
-    assert (read == [[0, 0, 255, 255]] * 2).all()
+    in_mode = {"LA": mask, "RGBA": mask.convert("RGBA"), "P": mask.convert("RGBA").quantize(4)}[mode]
+    in_mode.save(tmp_path / "m.png")
+    assert np.asarray(load_mask(tmp_path / "m.png").convert("L")).tolist() == [[0, 0, 255, 255]] * 2
 
 
 def test_an_opaque_mask_keeps_its_digest_and_sixteen_bits_are_scaled(tmp_path):
     Image.linear_gradient("L").save(tmp_path / "soft.png")
     assert pixel_digest(load_mask(tmp_path / "soft.png")) == pixel_digest(load_image(tmp_path / "soft.png"))
     Image.fromarray(np.array([[0, 257, 65535]], np.uint16)).save(tmp_path / "deep.png")
-    assert np.asarray(load_mask(tmp_path / "deep.png").convert("L")).tolist() == [[0, 1, 255]]
+    for load in (load_mask, load_image):
+        assert np.asarray(load(tmp_path / "deep.png").convert("L")).tolist() == [[0, 1, 255]]
 
 
 @pytest.mark.parametrize("colour", [0, 255])

@@ -29,15 +29,11 @@ def test_an_allocation_adds_up_and_follows_its_weights():
     assert allocate(100, [1, 1, 1]) == (34, 33, 33)
     assert allocate(10, [0, 3, 7]) == (0, 3, 7)
     assert sum(allocate(999_999, [7, 11, 13, 17])) == 999_999
-
-
-def test_an_hour_costs_its_price():
-    assert held_cost(3_600_000_000_000, 1_790_000) == 1_790_000
+    assert held_cost(3_600_000_000_000, 1_790_000) == 1_790_000  # an hour costs its price
     assert held_cost(1_800_000_000_000, 1_790_001) == 895_000  # half-even
 
 
 def test_formatted_amounts():
-    assert usd(347_220_000) == "$347.22"
-    assert usd(-1_500_000) == "-$1.50"
-    assert usd(-1) == "$0.00"
+    amounts = {347_220_000: "$347.22", -1_500_000: "-$1.50", -1: "$0.00"}
+    assert {amount: usd(amount) for amount in amounts} == amounts
     assert usd_fine(189) == "$0.000189"

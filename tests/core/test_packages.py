@@ -9,12 +9,12 @@ from local_bench.core import packages
 
 
 def test_versions_are_those_of_the_metadata_and_a_copy():
-    found = packages.versions()
+    results = packages.versions()
     on_path = list(importlib.metadata.distributions())
-    here = {one.name.lower(): one.version for one in reversed(on_path)}  # the first on the path is what is imported
-    assert found == {name: here[name.lower()] for name in packages.PACKAGES if name.lower() in here}
-    assert found["numpy"]
-    found.clear()
+    here = {item.name.lower(): item.version for item in reversed(on_path)}  # the first on the path is what is imported
+    assert results == {name: here[name.lower()] for name in packages.PACKAGES if name.lower() in here}
+    assert results["numpy"]
+    results.clear()
     assert packages.versions()
 
 

@@ -6,16 +6,10 @@ from local_bench.core.errors import UserError
 from local_bench.core.paths import configs_dir, find_config, is_safe_id, safe_join
 
 
-@pytest.mark.parametrize("name", ["portrait-001", "a", "A.b_c-9"])
-def test_names_that_are_ids(name):
-    assert is_safe_id(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["", "../x", "a/b", "a\\b", ".hidden", "-flag", "a..b", "a\0b", "a b", "é", "x" * 129, "a\n"]
-)
-def test_names_that_are_no_ids(name):
-    assert not is_safe_id(name)
+def test_names_that_are_ids():
+    assert [name for name in ("portrait-001", "a", "A.b_c-9") if not is_safe_id(name)] == []
+    others = ["", "../x", "a/b", "a\\b", ".hidden", "-flag", "a..b", "a\0b", "a b", "é", "x" * 129, "a\n"]
+    assert [name for name in others if is_safe_id(name)] == []
 
 
 @pytest.mark.parametrize("relative", ["", "/etc/passwd", "../up", "a/../../up", "a\0b"])
@@ -24,65 +18,42 @@ def test_paths_outside_the_folder_are_refused(tmp_path, relative):
         safe_join(tmp_path, relative)
 
 
-def test_a_link_that_leaves_the_folder_is_refused(tmp_path):
-    (tmp_path / "inside").mkdir()
-    (tmp_path / "inside" / "link").symlink_to(tmp_path)
-    with pytest.raises(UserError, match="leads out"):
-        safe_join(tmp_path / "inside", "link/x.png")
-    assert safe_join(tmp_path / "inside", "images/x.png") == tmp_path / "inside" / "images" / "x.png"
-
-
-@pytest.mark.parametrize("relative", ["loop/../out/x", "loop/../there/x", "loop/../loop/../out/x", "there/x"])
-def test_a_loop_of_links_hides_no_link_that_leaves_the_folder(tmp_path, relative):
+def test_a_loop_of_links_hides_no_link_that_leaves_the_folder(tmp_path):
     folder = tmp_path / "inside"
     folder.mkdir()
     (tmp_path / "x").write_text("outside")
     (folder / "loop").symlink_to("loop")
     (folder / "out").symlink_to(tmp_path)
     (folder / "there").symlink_to("loop/../out")
-    with pytest.raises(UserError, match="leads out"):
-        safe_join(folder, relative)
-
-
-def test_a_loop_of_links_is_a_missing_file(tmp_path):
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").symlink_to("a")
-    for name in ("a", "a/x"):
-        assert not safe_join(tmp_path, name).exists()
+    for relative in ("out/x", "loop/../out/x", "loop/../there/x", "loop/../loop/../out/x", "there/x"):
+        with pytest.raises(UserError, match="leads out"):
+            safe_join(folder, relative)
+    assert safe_join(folder, "images/x.png") == folder / "images" / "x.png"
+    assert not safe_join(folder, "loop").exists()
+    assert not safe_join(folder, "loop/x").exists()  # a missing file
 
 
 def test_a_snapshot_of_the_hubs_cache_is_read_through_its_links_and_no_others(tmp_path):
     repository = tmp_path / "hub/datasets--org--set"
-    snapshot = repository / "snapshots" / ("a" * 40)
-    (repository / "blobs").mkdir(parents=True)
-    (repository / "blobs/01ab").write_text("x")
+    snapshot, blob = repository / "snapshots" / ("a" * 40), repository / "blobs/01ab"
+    images, plain = snapshot / "images", tmp_path / "plain"
+    for folder in (blob.parent, images, plain):
+        folder.mkdir(parents=True)
+    blob.write_text("x")
     (tmp_path / "secret").write_text("y")
-    (snapshot / "images").mkdir(parents=True)
-    (snapshot / "images/a.png").symlink_to("../../../blobs/01ab")
-    (snapshot / "images/b.png").symlink_to(tmp_path / "secret")
-    (snapshot / "images/c.png").symlink_to(repository / "refs")
-    assert safe_join(snapshot, "images/a.png").read_text() == "x"
-    assert safe_join(snapshot / "images", "a.png").read_text() == "x"
-    for name in ("b.png", "c.png", "../../../blobs/../../../secret"):
+    (images / "a.png").symlink_to("../../../blobs/01ab")
+    (images / "b.png").symlink_to(tmp_path / "secret")
+    (images / "c.png").symlink_to(repository / "refs")
+    (plain / "a.png").symlink_to(blob)
+    assert safe_join(snapshot, "images/a.png").read_text() == safe_join(images, "a.png").read_text() == "x"
+    refused = [(images, name) for name in ("b.png", "c.png", "../../../blobs/../../../secret")]
+    for folder, name in [*refused, (plain, "a.png")]:
         with pytest.raises(UserError, match="leads out"):
-            safe_join(snapshot / "images", name)
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    (plain / "a.png").symlink_to(repository / "blobs/01ab")
+            safe_join(folder, name)
+    blob.parent.rename(tmp_path / "elsewhere")
+    blob.parent.symlink_to(tmp_path / "elsewhere")  # the blobs themselves are a link
     with pytest.raises(UserError, match="leads out"):
-        safe_join(plain, "a.png")
-
-
-def test_a_link_replacing_the_blobs_is_refused(tmp_path):
-    repository = tmp_path / "datasets--org--set"
-    snapshot = repository / "snapshots" / ("a" * 40)
-    snapshot.mkdir(parents=True)
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere/01ab").write_text("x")
-    (repository / "blobs").symlink_to(tmp_path / "elsewhere")
-    (snapshot / "a.png").symlink_to("../../blobs/01ab")
-    with pytest.raises(UserError, match="leads out"):
-        safe_join(snapshot, "a.png")
+        safe_join(snapshot, "images/a.png")
 
 
 def test_a_config_is_found_by_name(tmp_path, monkeypatch):
@@ -92,10 +63,10 @@ def test_a_config_is_found_by_name(tmp_path, monkeypatch):
     assert find_config(studio) == shipped
     studio.mkdir()
     assert find_config(studio) == shipped
-    own = tmp_path / "local-bench/runs/studio.yaml"
-    own.parent.mkdir(parents=True)
-    own.touch()
-    assert find_config(studio).resolve() == own
+    of_lab = tmp_path / "local-bench/runs/studio.yaml"
+    of_lab.parent.mkdir(parents=True)
+    of_lab.touch()
+    assert find_config(studio).resolve() == of_lab
     (studio / "run.yaml").touch()
     assert find_config(studio) == studio
     for other in ("studio.yaml", "./studios", "runs/studio", "nothing"):

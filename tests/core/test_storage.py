@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,11 +20,7 @@ def test_a_write_replaces_the_complete_file(tmp_path):
 def test_a_crash_before_the_rename_leaves_the_old_file_unchanged(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_atomic(path, b"old")
-
-    def crash(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(storage.os, "replace", crash)
+    monkeypatch.setattr(storage.os, "replace", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         write_atomic(path, b"new")
     assert path.read_bytes() == b"old"

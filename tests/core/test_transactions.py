@@ -13,11 +13,11 @@ class Interrupted(sqlite3.Connection):
     at = ""
 
     def execute(self, statement, *values):
-        found = super().execute(statement, *values)
+        results = super().execute(statement, *values)
         if self.at and statement.startswith(self.at):
             self.at = ""
             raise KeyboardInterrupt
-        return found
+        return results
 
 
 @pytest.fixture

@@ -58,17 +58,17 @@ def test_what_the_files_do_not_say_is_in_the_notes(here):
     assert card("ours", "judge").max_model_len == 8192
 
 
+NEITHER = "neither a diffusers pipeline nor a vision"
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "neither a diffusers pipeline nor a vision"),
-        ({"architectures": 5, "model_type": ["x"]}, "neither a diffusers pipeline nor a vision"),
-        ({"architectures": "x"}, "neither a diffusers pipeline nor a vision"),
-        ({}, "neither a diffusers pipeline nor a vision"),
-        (
-            {"architectures": ["InternVLChatModel"], "auto_map": {"AutoModel": "modeling.Model"}},
-            "requires code from the repository",
-        ),
+        ({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, NEITHER),
+        ({"architectures": 5, "model_type": ["x"]}, NEITHER),
+        ({"architectures": "x"}, NEITHER),
+        ({}, NEITHER),
+        ({"architectures": ["InternVLChatModel"], "auto_map": {"AutoModel": "modeling.Model"}}, "requires code from"),
     ],
 )
 def test_other_models_are_refused(here, config, message):
@@ -80,10 +80,13 @@ def test_other_models_are_refused(here, config, message):
 
 
 def test_a_repository_without_a_card_is_one_sentence():
-    assert JudgeConfig(repo="Qwen/Qwen3-VL-8B-Instruct").card == "qwen3-vl-8b"
-    for given in ({"repo": "lab/unknown"}, {"repo": "lab/unknown", "card": ""}):
-        with pytest.raises(ValidationError, match="no judge's card has the source 'lab/unknown': run `local-bench mod"):
-            JudgeConfig(**given)
-    for given in ({"repo": "Qwen/Qwen3-VL-8B-Instruct", "card": "mini-judge"}, {"repo": 3}):
-        with pytest.raises(ValidationError):
-            JudgeConfig(**given)
+    shipped, unknown = "Qwen/Qwen3-VL-8B-Instruct", "no judge's card has the source 'lab/unknown': run `local-bench mod"
+    assert JudgeConfig(repo=shipped).card == "qwen3-vl-8b"
+    for settings, message in (
+        ({"repo": "lab/unknown"}, unknown),
+        ({"repo": "lab/unknown", "card": ""}, unknown),
+        ({"repo": shipped, "card": "mini-judge"}, "repo"),
+        ({"repo": 3}, "repo"),
+    ):
+        with pytest.raises(ValidationError, match=message):
+            JudgeConfig(**settings)

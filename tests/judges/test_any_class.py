@@ -1,9 +1,7 @@
 """Judges of classes other than Qwen-VL in this process: any class of `AutoModelForImageTextToText`."""
 
 import io
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -11,31 +9,10 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from local_bench.judges.vlm.chat_api import prepare
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.protocols import Request, Shown
+from local_bench.judges.vlm.protocols import Shown
 from scripts.judge_families import build
 
-LABELS = tuple("012345")
-SCHEMA = {
-    "type": "object",
-    "properties": {"zeta": {"enum": [0, 1, 2]}, "why": {"type": "string", "pattern": "^[a-z ]{4,24}$"}},
-    "required": ["zeta", "why"],
-    "additionalProperties": False,
-}
-
-
-def load(shown):
-    (sha256,) = shown.images
-    pixels = np.random.default_rng(int(sha256)).integers(0, 256, (100, 140, 3), dtype=np.uint8)
-    return prepare(shown, lambda _: Image.fromarray(pixels), 1)
-
-
-def request(*images, text="Why?", **given):
-    shown = tuple(Shown((one,), None, 1, 16384) for one in images)
-    return replace(Request("You judge.\n", shown, text, 64, 0, 0, "a_test", SCHEMA), **given)
-
-
-def labels(*images, **given):
-    return request(*images, **{"schema": None, "labels": LABELS, "max_tokens": 1} | given)
+from .test_local import chosen, make_image, written
 
 
 @pytest.fixture(scope="module", params=["internvl", "gemma3"])
@@ -45,10 +22,22 @@ def folder(request, tmp_path_factory):
     return path
 
 
+def load(shown):
+    return prepare(shown, make_image, 1)
+
+
 @pytest.fixture(scope="module")
 def judge(folder):
     with Local(folder, load, "cpu", "float32") as loaded:
         yield loaded
+
+
+def request(*images, text="Why?", **settings):
+    return written(text, images, **settings)
+
+
+def labels(*images, **settings):
+    return chosen("Why?", images, **settings)
 
 
 def answer(judge, *requests):
@@ -67,12 +56,13 @@ def test_its_probabilities_are_those_of_a_plain_call(judge, folder):
     with torch.inference_mode():
         expected = torch.log_softmax(model(**inputs).logits[0, -1].float(), dim=-1)
     before = judge.counters()["prompt_tokens"]
-    found = answer(judge, labels("1"), labels("2"))
-    assert found[0].logprobs == pytest.approx(
-        {label: expected[processor.tokenizer.convert_tokens_to_ids(label)].item() for label in LABELS}, abs=1e-5
+    results = answer(judge, labels("1"), labels("2"))
+    assert results[0].logprobs == pytest.approx(
+        {label: expected[processor.tokenizer.convert_tokens_to_ids(label)].item() for label in results[0].logprobs},
+        abs=1e-5,
     )
-    assert found[0].text == max(LABELS, key=found[0].logprobs.get)
-    assert found[1].logprobs != pytest.approx(found[0].logprobs, abs=1e-5)  # the image decides
+    assert results[0].text == max("012345", key=results[0].logprobs.get)
+    assert results[1].logprobs != pytest.approx(results[0].logprobs, abs=1e-5)  # the image decides
     assert judge.counters()["prompt_tokens"] - before == 2 * inputs["input_ids"].shape[1]
 
 
@@ -88,13 +78,13 @@ def test_it_answers_by_schema_the_same_again(judge):
 
 def test_its_thought_precedes_its_answer(judge):
     thinking = {"thought_end": "e", "max_tokens": 300}
-    for one in (request("1", temperature=1.0, **thinking), labels("1", temperature=1.0, **thinking)):
-        reply = answer(judge, one)[0]
+    for item in (request("1", temperature=1.0, **thinking), labels("1", temperature=1.0, **thinking)):
+        reply = answer(judge, item)[0]
         thought, _, rest = reply.text.partition("e")
         assert reply.finish_reason == "stop", reply
         assert thought
-        assert rest[:1] in ("{", *LABELS)
-        assert (reply.logprobs is None) == (one.schema is not None)
+        assert rest[:1] in set("{012345")
+        assert (reply.logprobs is None) == (item.schema is not None)
     assert answer(judge, request("1", thought_end="never", max_tokens=4))[0].finish_reason == "length"
 
 

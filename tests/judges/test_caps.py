@@ -17,15 +17,15 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.server import MAX_BYTES, TOO_LARGE, ExternalServer, key_from
 from local_bench.judges.vlm.transport import Unreachable, answers
 
+pytestmark = pytest.mark.timeout(30)
 SPEC = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
 QUESTIONS = [(0, Question("brf", 0, ("0",), (("title", "T"), ("brief", "B"), ("point", "p")), ("delivered",)))]
-MODELS = b'{"data":[{"id":"judge"}]}'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
-async def drip(writer):
+async def drip(writer, head=HEAD + b"Content-Length: 1000000\r\n\r\n"):
     """A byte every 20 ms for as long as somebody listens."""
-    writer.write(HEAD + b"Content-Length: 1000000\r\n\r\n")
+    writer.write(head)
     while not writer.is_closing():
         writer.write(b" ")
         await writer.drain()
@@ -33,11 +33,7 @@ async def drip(writer):
 
 
 async def drip_head(writer):
-    writer.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-    while not writer.is_closing():
-        writer.write(b"x")
-        await writer.drain()
-        await asyncio.sleep(0.02)
+    await drip(writer, b"HTTP/1.1 200 OK\r\nX-Slow: x")
 
 
 async def endless(writer):
@@ -50,17 +46,20 @@ async def endless(writer):
 async def bomb(writer):
     packed = gzip.compress(b" " * (2 * MAX_BYTES))
     writer.write(HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed)
-    await writer.drain()
 
 
-async def complete(writer):
-    writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(MODELS) + MODELS)
-    await writer.drain()
+def answering(body, status=200):
+    async def answer(writer):
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
+
+    return answer
+
+
+complete = answering(b'{"data":[{"id":"judge"}]}')
 
 
 async def elsewhere(writer):
     writer.write(b"HTTP/1.1 307 T\r\nLocation: http://127.0.0.1:9/v1/models\r\nContent-Length: 0\r\n\r\n")
-    await writer.drain()
 
 
 @contextmanager
@@ -73,6 +72,7 @@ def serving(models=complete, chat=complete):
             head = await reader.readuntil(b"\r\n\r\n")
             heads.append(head)
             await (models if b"/models " in head else chat)(writer)
+            await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -94,67 +94,50 @@ def serving(models=complete, chat=complete):
         loop.close()
 
 
+def client_of(url, timeout_s):
+    return Client(
+        ExternalServer(url, SecretStr("key")), Composer(lambda _: Image.new("RGB", (32, 32)), 32), 1, timeout_s
+    )
+
+
 def verdicts_of(url, timeout_s):
-    server = ExternalServer(url, SecretStr("key"))
-    with Client(server, Composer(lambda sha: Image.new("RGB", (32, 32)), 32), 1, timeout_s) as client:
+    with client_of(url, timeout_s) as client:
         return dict(answers(client, SPEC, QUESTIONS))
 
 
+def refused_list(url, message, timeout_s=10.0):
+    with pytest.raises(ServerError, match=message), ExternalServer(url, SecretStr("key"), timeout_s=timeout_s):
+        pass
+
+
 @pytest.mark.parametrize("slow", [drip, drip_head])
-@pytest.mark.timeout(30)
-def test_a_slow_answer_ends_at_the_deadline(slow):
+def test_a_slow_answer_or_list_of_models_ends_at_the_deadline(slow):
     with serving(chat=slow) as (url, heads):
         with pytest.raises(Unreachable, match=r"no answer within 0\.3 s \(judge\.request_timeout_s\)"):
             verdicts_of(url, 0.3)
         assert sum(b"/chat/completions " in head for head in heads) <= 2  # one deadline for all attempts
+    with serving(models=slow) as (url, _):
+        refused_list(url, r"no complete response within 0\.3 s", 0.3)
 
 
-@pytest.mark.parametrize("slow", [drip, drip_head])
-@pytest.mark.timeout(30)
-def test_a_slow_list_of_models_ends_at_the_deadline(slow):
-    with serving(models=slow) as (url, _), pytest.raises(ServerError, match=r"no complete response within 0\.3 s"):
-        with ExternalServer(url, None, timeout_s=0.3):
-            pass
-
-
-@pytest.mark.timeout(30)
-def test_an_answer_that_is_too_large_is_unscored():
+def test_an_answer_that_is_too_large_is_unscored_and_a_compressed_one_not_unpacked():
     with serving(chat=endless) as (url, _):
-        found = verdicts_of(url, 20.0)
-    assert found[0].answer is None
-    assert found[0].unscored == TOO_LARGE
-
-
-@pytest.mark.timeout(30)
-def test_a_compressed_answer_is_not_unpacked():
+        verdict = verdicts_of(url, 20.0)[0]
+        assert (verdict.answer, verdict.unscored) == (None, TOO_LARGE)
+        with client_of(url, 5.0) as client:
+            assert client.counters() == {}
     with serving(chat=bomb) as (url, _), pytest.raises(Unreachable, match="accepts no compression"):
         verdicts_of(url, 20.0)
-
-
-@pytest.mark.parametrize(("large", "why"), [(endless, "larger than 4 MiB"), (bomb, "accepts no compression")])
-@pytest.mark.timeout(30)
-def test_a_list_of_models_that_is_too_large_is_an_error(large, why):
-    with serving(models=large) as (url, _), pytest.raises(ServerError, match=why):
-        with ExternalServer(url, None):
-            pass
-
-
-def test_counts_that_are_too_large_are_left_out():
-    with serving(chat=endless) as (url, _):
-        server = ExternalServer(url, None)
-        with Client(server, Composer(lambda sha: Image.new("RGB", (32, 32)), 32), 1, 5.0) as client:
-            assert client.counters() == {}
+    for large, message in ((endless, "larger than 4 MiB"), (bomb, "accepts no compression")):
+        with serving(models=large) as (url, _):
+            refused_list(url, message)
 
 
 def test_a_redirect_is_not_followed_and_a_proxy_not_used(monkeypatch):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with (
-        serving(models=elsewhere) as (url, heads),
-        pytest.raises(ServerError, match=r"redirects to http://127\.0\.0\.1:9/v1/models, which is another"),
-    ):
-        with ExternalServer(url, SecretStr("key")):
-            pass
+    with serving(models=elsewhere) as (url, heads):
+        refused_list(url, r"redirects to http://127\.0\.0\.1:9/v1/models, which is another")
     assert len(heads) == 1
 
 
@@ -165,10 +148,5 @@ def test_a_key_that_no_header_can_carry_is_refused_without_being_printed(monkeyp
         key_from("LOCAL_BENCH_K")
     assert "nter2" not in str(caught.value)
     assert caught.value.__cause__ is None
-
-
-def test_a_key_is_read_from_its_variable(monkeypatch):
-    monkeypatch.setenv("LOCAL_BENCH_K", "sk-1_a.B/=")
-    assert key_from("LOCAL_BENCH_K") == SecretStr("sk-1_a.B/=")
-    monkeypatch.setenv("LOCAL_BENCH_K", "")
-    assert key_from("LOCAL_BENCH_K") is None
+    monkeypatch.setattr("os.environ", {"LOCAL_BENCH_K": "sk-1_a.B/=", "EMPTY": ""})
+    assert [key_from(name) for name in ("LOCAL_BENCH_K", "EMPTY", "MISSING")] == [SecretStr("sk-1_a.B/="), None, None]

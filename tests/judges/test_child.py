@@ -37,17 +37,13 @@ def test_a_long_folder_for_temporary_files_is_replaced_by_a_short_one(tmp_path, 
     """On clusters TMPDIR has the project, the user and the job in it, and sockets do not fit there."""
     long = tmp_path / "scratch" / "project_0123456789" / "user_abcdefgh" / "slurm_job_12345678"
     long.mkdir(parents=True)
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
     monkeypatch.setattr(module, "_SHORT", ("/nowhere", "/tmp"))
-    folder = module._short_scratch()
-    assert folder.parent == Path("/tmp")
-    assert folder.stat().st_mode & 0o077 == 0
-    folder.rmdir()
+    for set_to in (str(long), "/tmp"):
+        monkeypatch.setattr(tempfile, "tempdir", set_to)
+        folder = module._short_scratch()
+        assert (folder.parent, folder.stat().st_mode & 0o077) == (Path("/tmp"), 0)
+        folder.rmdir()
     assert not list(long.iterdir())
-    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
-    folder = module._short_scratch()
-    assert folder.parent == Path("/tmp")
-    folder.rmdir()
 
 
 def test_sockets_are_in_another_folder_if_their_paths_are_too_long(tmp_path):

@@ -6,9 +6,11 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 from itertools import cycle, islice
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,6 +65,7 @@ def _distinct(n):
 
 
 QUESTIONS = _distinct(60)
+assert len({JSON.question_id(q, {}) for _, q in QUESTIONS}) == 60
 TOO_LONG = Question("brf", 0, ("p0",), (("title", "T"), ("brief", "B"), ("point", "x y z " * 20_000)), ("delivered",))
 
 
@@ -91,20 +94,14 @@ def undisturbed(embedded):
     return dict(answers(embedded, JSON, QUESTIONS))
 
 
-def _fields(stat):
-    return stat.rpartition(")")[2].split()
-
-
 def _processes():
     """pid -> (state, parent, group)"""
-    found = {}
+    results = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent, group = _fields(path.read_text())[:3]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        found[int(path.parent.name)] = (state, int(parent), int(group))
-    return found
+        with suppress(FileNotFoundError, ProcessLookupError):
+            state, parent, group = path.read_text().rpartition(")")[2].split()[:3]
+            results[int(path.parent.name)] = (state, int(parent), int(group))
+    return results
 
 
 def _of_group(group):
@@ -113,11 +110,9 @@ def _of_group(group):
 
 def _ended(group, seconds=20):
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not _of_group(group):
-            return True
+    while _of_group(group) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return False
+    return not _of_group(group)
 
 
 def _engine_of(embedded):
@@ -125,11 +120,6 @@ def _engine_of(embedded):
     guard = embedded.child._process.pid
     (pid,) = [pid for pid, (_, parent, _) in _processes().items() if parent == guard]
     return pid
-
-
-def test_the_questions_are_all_different():
-    assert len(QUESTIONS) == 60
-    assert len({JSON.question_id(q, {}) for _, q in QUESTIONS}) == 60
 
 
 @SPECS
@@ -150,17 +140,13 @@ def test_the_answers_are_the_served_ones(embedded, served, spec):
 def test_a_question_that_is_too_long_is_refused_and_the_others_are_answered(embedded, served, spec):
     questions = [*QUESTIONS[:3], ("long", TOO_LONG), *QUESTIONS[3:6]]
     for transport in (embedded, served):
-        found = dict(answers(transport, spec, questions))
-        assert found["long"].unscored == "the judge refused the question"
-        assert found["long"].raw
-        assert [found[i].unscored for i in range(6)] == [None] * 6
+        results = dict(answers(transport, spec, questions))
+        assert results["long"].unscored == "the judge refused the question"
+        assert results["long"].raw
+        assert [results[i].unscored for i in range(6)] == [None] * 6
 
 
-def test_one_at_a_time_gives_the_same_answers(embedded, undisturbed):
-    assert dict(answers(embedded, JSON, QUESTIONS[:12], at_once=1)) == {i: undisturbed[i] for i in range(12)}
-
-
-def test_repeated_prompts_are_read_from_the_cache(embedded):
+def test_repeated_prompts_are_read_from_the_cache_and_one_at_a_time_gives_the_same_answers(embedded, undisturbed):
     before = embedded.counters()
     list(answers(embedded, LOGIT, QUESTIONS))
     between = embedded.counters()
@@ -169,29 +155,30 @@ def test_repeated_prompts_are_read_from_the_cache(embedded):
     assert before["prompt_tokens"] < between["prompt_tokens"] < after["prompt_tokens"]
     cached = after["cached_tokens"] - between["cached_tokens"]
     assert 0 < cached <= after["prompt_tokens"] - between["prompt_tokens"]
+    assert dict(answers(embedded, JSON, QUESTIONS[:12], at_once=1)) == {i: undisturbed[i] for i in range(12)}
 
 
 def test_after_a_kill_the_remaining_questions_get_the_same_answers(embedded, undisturbed):
-    group, found, left = embedded.child._process.pid, {}, dict(QUESTIONS)
+    group, results, left = embedded.child._process.pid, {}, dict(QUESTIONS)
     killed = 0
     while left:
         try:
             for key, verdict in answers(embedded, JSON, list(left.items()), at_once=8):
-                assert key not in found  # nothing twice
-                found[key] = verdict
+                assert key not in results  # nothing twice
+                results[key] = verdict
                 del left[key]
-                if len(found) == 20 and not killed:
+                if len(results) == 20 and not killed:
                     os.kill(_engine_of(embedded), signal.SIGKILL)
-                    killed = len(found)
+                    killed = len(results)
         except Unreachable:
-            assert killed <= len(found) < 60
+            assert killed <= len(results) < 60
             with pytest.raises(Unreachable):
                 next(answers(embedded, JSON, QUESTIONS))
             embedded.restart()
             assert _ended(group)
             assert embedded.child._process.pid != group
     assert killed
-    assert found == undisturbed
+    assert results == undisturbed
 
 
 def test_an_abandoned_call_does_not_affect_the_next(embedded, undisturbed):
@@ -210,10 +197,12 @@ def test_an_abandoned_call_does_not_affect_the_next(embedded, undisturbed):
 def test_a_call_abandoned_between_two_requests_ends_the_engine():
     """No request is in flight at that moment, but the feeder is about to send the next request."""
     ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
-    child = StoppedChild()
+    stopped = []
+    child = SimpleNamespace(alive=lambda: not stopped, stop=lambda: stopped.append(True))
     embedded = Embedded(None, child, Composer(IMAGES.__getitem__, 32), start_timeout_s=1, timeout_s=5)
     embedded._end = ours
     may_go_on = threading.Event()
+    reply = {"text": '{"met": 1}', "finish_reason": "stop", "logprobs": None, "refused": False}
 
     def questions():
         yield QUESTIONS[0]
@@ -221,48 +210,31 @@ def test_a_call_abandoned_between_two_requests_ends_the_engine():
         may_go_on.wait(20)
         yield QUESTIONS[1]
 
-    reply = {"text": '{"met": 1}', "finish_reason": "stop", "logprobs": None, "refused": False}
     pending = answers(embedded, JSON, questions())
     assert next(pending)[0] == 0
     pending.close()
     may_go_on.set()
-    assert child.stopped
+    assert stopped
     with pytest.raises(Unreachable, match="it has ended"):
         next(answers(embedded, JSON, QUESTIONS))
 
 
-class StoppedChild:
-    stopped = False
-
-    def alive(self):
-        return not self.stopped
-
-    def stop(self):
-        self.stopped = True
-
-
-def test_an_unreadable_image_is_an_error_and_not_a_missing_answer(embedded, monkeypatch):
+def test_an_unreadable_image_is_an_error_and_another_exception_of_a_question_leaves_the_others(embedded, monkeypatch):
     """An error with a message for the user is raised where the answers are read, and the engine goes on."""
-    images, found = embedded.composer.images, {}
+    images, results = embedded.composer.images, {}
 
     def of_run(request):
         if "no such picture" in request.shown[0].images:
             raise RunImageError("the picture is damaged", "damaged")
         return images(request)
 
-    monkeypatch.setattr(embedded.composer, "images", of_run)
     questions = [*QUESTIONS[:2], ("none", _brf("no such picture", 0)), *QUESTIONS[2:4]]
-    with pytest.raises(RunImageError, match="the picture is damaged"):
-        found.update(answers(embedded, JSON, questions))
-    assert set(found) == {0, 1}
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(embedded.composer, "images", of_run)
+        with pytest.raises(RunImageError, match="the picture is damaged"):
+            results.update(answers(embedded, JSON, questions))
+    assert set(results) == {0, 1}
+    results = dict(answers(embedded, JSON, questions))
+    assert results.pop("none").unscored == "failed while judging (KeyError: 'no such picture')"
     assert embedded.child.alive()
-    assert len(dict(answers(embedded, JSON, QUESTIONS[:4]))) == 4
-
-
-def test_another_exception_of_a_question_leaves_the_others(embedded):
-    questions = [*QUESTIONS[:2], ("none", _brf("no such picture", 0)), *QUESTIONS[2:4]]
-    found = dict(answers(embedded, JSON, questions))
-    assert found.pop("none").unscored == "failed while judging (KeyError: 'no such picture')"
-    assert embedded.child.alive()
-    assert found == dict(answers(embedded, JSON, QUESTIONS[:4]))
+    assert results == dict(answers(embedded, JSON, QUESTIONS[:4]))

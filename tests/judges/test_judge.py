@@ -7,7 +7,7 @@ import pytest
 from local_bench.core.types import Collage, Question
 from local_bench.judges.vlm import judge as module
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.protocols import VERSIONS
+from local_bench.judges.vlm.protocols import VERSIONS, Shown
 from local_bench.judges.vlm.rubrics import Rubric, RubricSet, closing_json, closing_logit, rubric, rubric_names, system
 from local_bench.models.cards import Thinking
 
@@ -39,62 +39,41 @@ OTHERWISE = {
 }
 
 
-def test_every_field_of_a_judge_is_part_of_its_identity():
+def test_every_field_of_a_judge_is_part_of_its_identity_and_of_its_questions():
     assert set(OTHERWISE) == {field.name for field in fields(JudgeSpec)}
-    ids = {name: replace(SPEC, **{name: value}).judge_id for name, value in OTHERWISE.items()}
-    assert SPEC.judge_id not in ids.values()
-    assert len(set(ids.values())) == len(ids)
+    judges = [SPEC, *(replace(SPEC, **{name: value}) for name, value in OTHERWISE.items())]
+    assert len({judge.judge_id for judge in judges}) == len(judges)
+    assert len({judge.question_id(BRF, NUMERICS) for judge in judges}) == len(judges)
     assert replace(SPEC).judge_id == SPEC.judge_id  # the same again: the same
+    wordings = [replace(SPEC, rubrics=RubricSet(variant)).judge_id for variant in ("improved", "paper", "miniature")]
+    assert len(set(wordings)) == 3
 
 
-def test_a_judge_s_questions_are_its_own():
-    ids = {replace(SPEC, **{name: value}).question_id(BRF, NUMERICS) for name, value in OTHERWISE.items()}
-    assert len(ids | {SPEC.question_id(BRF, NUMERICS)}) == len(OTHERWISE) + 1
-
-
-@pytest.mark.parametrize("of", ["text", "json_closing", "logit_closing", "flag_closing"])
-def test_the_text_around_a_rubric_is_part_of_the_judge_s_identity(monkeypatch, of):
-    known = SPEC.judge_id
-    other = system().model_copy(update={of: "Answer."})
-    monkeypatch.setattr(module, "system", lambda: other)
-    assert replace(SPEC).judge_id != known
-
-
-def test_image_preparation_and_parsing_are_part_of_the_judge_s_identity(monkeypatch):
-    known = SPEC.judge_id
-    monkeypatch.setitem(module.PREPARATION, "filter", "lanczos")
-    assert replace(SPEC).judge_id != known
-    monkeypatch.undo()
-    assert replace(SPEC).judge_id == known
-    monkeypatch.setitem(VERSIONS, "json", "json-99")
-    assert replace(SPEC).judge_id != known
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(BRF, images=("b",)),
-        replace(BRF, images=("a", "b"), roles=("delivered", "source")),
-        replace(BRF, images=("a", "b"), roles=("delivered", "reference")),
-        replace(BRF, slots=(("title", "T"), ("brief", "B"), ("point", "p"))),
-        replace(BRF, slots=(("title", "B"), ("brief", "T"), ("point", "P"))),
-        replace(BRF, collage=Collage((1,))),
-        replace(BRF, rubric="idea_question", slots=(("question", "Q"),)),
-    ],
-)
-def test_every_field_of_a_question_is_in_its_identity(other):
-    assert SPEC.question_id(other, NUMERICS) != SPEC.question_id(BRF, NUMERICS)
+def test_texts_around_rubrics_image_preparation_and_parsing_are_part_of_the_judge_s_identity(monkeypatch):
+    plain = system()
+    ids = [SPEC.judge_id]
+    for part in ("text", "json_closing", "logit_closing", "flag_closing"):
+        other = plain.model_copy(update={part: "Answer."})
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "system", lambda other=other: other)
+            ids.append(replace(SPEC).judge_id)
+    for versions, key in ((module.PREPARATION, "filter"), (VERSIONS, "json")):
+        with monkeypatch.context() as patch:
+            patch.setitem(versions, key, "another")
+            ids.append(replace(SPEC).judge_id)
+    assert len(set(ids)) == len(ids)
+    assert replace(SPEC).judge_id == SPEC.judge_id
 
 
 def test_different_questions_have_different_identities():
-    two = replace(QA, images=("b", "a"))
+    roles = [replace(BRF, images=("a", "b"), roles=("delivered", role)) for role in ("source", "reference")]
+    slots = [(("title", "T"), ("brief", "B"), ("point", "p")), (("title", "B"), ("brief", "T"), ("point", "P"))]
+    other = [replace(BRF, slots=changed) for changed in slots]
+    other += [replace(BRF, images=("b",)), replace(BRF, rubric="idea_question", slots=(("question", "Q"),))]
     collages = [replace(IDEA, collage=collage) for collage in (Collage((2,)), Collage((0, 2)), None)]
     counts = [replace(IDEA, images=(), collage=Collage(count=n)) for n in (2, 3)]
-    roles = [
-        replace(BRF, images=("a", "b"), roles=("delivered", "source")),
-        replace(BRF, images=("a", "b"), roles=("delivered", "reference")),
-    ]
-    questions = [QA, two, IDEA, *collages, *counts, *roles]
+    questions = [BRF, replace(BRF, collage=Collage((1,))), QA, replace(QA, images=("b", "a")), IDEA]
+    questions += [*roles, *other, *collages, *counts]
     assert len({SPEC.question_id(q, NUMERICS) for q in questions}) == len(questions)
 
 
@@ -104,17 +83,17 @@ def test_the_machine_s_numerics_are_part_of_a_question_s_identity_and_not_of_the
 
 
 def test_a_rubric_s_text_is_part_of_a_question_s_identity(monkeypatch):
-    known = SPEC.question_id(BRF, NUMERICS)
+    before = SPEC.question_id(BRF, NUMERICS)
     changed = Rubric.model_validate(rubric("brf").model_dump() | {"text": rubric("brf").text + " "})
     assert changed.sha256 != rubric("brf").sha256
     monkeypatch.setattr(RubricSet, "__getitem__", lambda self, name: changed)
-    assert SPEC.question_id(BRF, NUMERICS) != known
+    assert SPEC.question_id(BRF, NUMERICS) != before
 
 
 def test_settings_that_decide_no_verdict_are_not_in_the_identity():
-    known = SPEC.question_id(BRF, NUMERICS)
-    assert SPEC.question_id(replace(BRF, point=4), NUMERICS) == known
-    assert SPEC.question_id(replace(BRF, repeat=1), NUMERICS) == known  # greedy: the same answer again
+    before = SPEC.question_id(BRF, NUMERICS)
+    assert SPEC.question_id(replace(BRF, point=4), NUMERICS) == before
+    assert SPEC.question_id(replace(BRF, repeat=1), NUMERICS) == before  # greedy: the same answer again
     sampled = [LOGIT.question_id(replace(IDEA, repeat=n), NUMERICS) for n in range(3)]
     assert len(set(sampled)) == 1  # labels are not drawn: nothing is sampled under `logit`
 
@@ -124,33 +103,23 @@ def test_repeats_of_a_sampled_rubric_are_questions_of_their_own_with_seeds_of_th
     repeats = [replace(IDEA, repeat=n) for n in range(3)]
     assert len({SPEC.question_id(q, NUMERICS) for q in repeats}) == 3
     requests = [SPEC.requests(q)[0] for q in repeats]
-    assert len({r.seed for r in requests}) == 3
     assert {r.temperature for r in requests} == {rubric("idea_question").temperature}
     assert all(replace(r, seed=0) == replace(requests[0], seed=0) for r in requests)  # but for the seed, alike
     assert SPEC.requests(repeats[1]) == SPEC.requests(repeats[1])
-    other = replace(SPEC, seed=7).requests(repeats[0])[0]
-    assert other.seed != requests[0].seed
-    assert all(0 <= r.seed < 2**32 for r in requests)
-
-
-def test_seeds_of_one_repeat_differ_between_questions():
-    other = replace(IDEA, slots=(("question", "R"),))
-    elsewhere = replace(IDEA, images=("a", "c"))
-    assert len({SPEC.requests(q)[0].seed for q in (IDEA, other, elsewhere)}) == 3
-
-
-def test_greedy_questions_have_the_judge_s_seed():
-    assert {r.seed for r in replace(SPEC, seed=5).requests(replace(BRF, repeat=2))} == {5}
-    assert {r.seed for r in replace(LOGIT, seed=5).requests(replace(IDEA, repeat=2))} == {5}
+    elsewhere = [replace(IDEA, slots=(("question", "R"),)), replace(IDEA, images=("a", "c"))]
+    seeds = [r.seed for r in requests] + [SPEC.requests(q)[0].seed for q in elsewhere]
+    seeds.append(replace(SPEC, seed=7).requests(IDEA)[0].seed)
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    for judge, greedy in ((SPEC, replace(BRF, repeat=2)), (LOGIT, replace(IDEA, repeat=2))):
+        assert {r.seed for r in replace(judge, seed=5).requests(greedy)} == {5}  # nothing is drawn
 
 
 def test_json_is_one_request_bound_to_the_rubric_s_schema():
     (request,) = SPEC.requests(TEXT)
     tested = rubric("veq_text")
-    assert request.schema == tested.answer_schema({})
-    assert request.labels == ()
+    assert (request.schema, request.labels, request.system) == (tested.answer_schema({}), (), system().text)
     assert (request.max_tokens, request.temperature, request.name) == (tested.max_tokens, 0, "veq_text")
-    assert request.system == system().text
     assert request.text.endswith(closing_json(tested))
     assert replace(SPEC, max_tokens=7).requests(TEXT)[0].max_tokens == 7
 
@@ -176,32 +145,26 @@ def test_logit_is_one_request_a_criterion_alike_up_to_the_closing(name):
 
 def test_every_image_is_sent_separately_within_the_judge_s_budget():
     (request,) = SPEC.requests(replace(BRF, images=("a", "b"), roles=("delivered", "source")))
-    assert [shown.images for shown in request.shown] == [("a",), ("b",)]
-    assert {(s.collage, s.min_pixels, s.max_pixels) for s in request.shown} == {(None, 1, 1_000_000)}
+    assert request.shown == tuple(Shown((image,), None, 1, 1_000_000) for image in "ab")
 
 
-@pytest.mark.parametrize(
-    ("budget", "least", "most"),
-    [(4_000_000, 262_144, 1_048_576), (1_000_000, 262_144, 1_000_000), (16_384, 16_384, 16_384)],
-)
-def test_a_rubric_s_bounds_are_limited_by_the_judge_s_budget(budget, least, most):
+def test_a_rubric_s_bounds_are_limited_by_the_judge_s_budget():
     assert (rubric("vllm_qa").min_pixels, rubric("vllm_qa").max_pixels) == (262_144, 1_048_576)
-    (request,) = replace(SPEC, max_pixels=budget).requests(QA)
-    assert {(s.min_pixels, s.max_pixels) for s in request.shown} == {(least, most)}
-
-
-def test_the_judge_s_minimum_raises_the_rubric_s_up_to_the_maximum():
-    spec = replace(SPEC, min_pixels=65_536)
-    assert {(s.min_pixels, s.max_pixels) for s in spec.requests(BRF)[0].shown} == {(65_536, 1_000_000)}
-    assert {s.min_pixels for s in spec.requests(QA)[0].shown} == {262_144}
-    assert {s.min_pixels for s in replace(spec, min_pixels=500_000).requests(QA)[0].shown} == {500_000}
-    assert {s.min_pixels for s in replace(spec, max_pixels=16_384).requests(BRF)[0].shown} == {16_384}
+    for question, most, least, expected in (
+        (QA, 4_000_000, 1, (262_144, 1_048_576)),
+        (QA, 1_000_000, 1, (262_144, 1_000_000)),
+        (QA, 16_384, 1, (16_384, 16_384)),
+        (BRF, 1_000_000, 65_536, (65_536, 1_000_000)),  # the judge's minimum raises the rubric's, up to the maximum
+        (QA, 1_000_000, 65_536, (262_144, 1_000_000)),
+        (QA, 1_000_000, 500_000, (500_000, 1_000_000)),
+        (BRF, 16_384, 65_536, (16_384, 16_384)),
+    ):
+        (request,) = replace(SPEC, max_pixels=most, min_pixels=least).requests(question)
+        assert {(shown.min_pixels, shown.max_pixels) for shown in request.shown} == {expected}
 
 
 def test_a_collage_is_one_image_with_the_pixels_of_all_its_images():
-    five = replace(IDEA, images=tuple("abcde"), collage=Collage((2, 3)))
-    ((collage,), (card,)) = (
-        SPEC.requests(q)[0].shown for q in (five, replace(IDEA, images=(), collage=Collage(count=4)))
-    )
-    assert (collage.images, collage.collage, collage.max_pixels) == (tuple("abcde"), Collage((2, 3)), 5_000_000)
-    assert (card.images, card.collage, card.max_pixels) == ((), Collage(count=4), 1_000_000)
+    five, four = Collage((2, 3)), Collage(count=4)
+    for images, collage, most in ((tuple("abcde"), five, 5_000_000), ((), four, 1_000_000)):
+        ((shown,),) = [SPEC.requests(replace(IDEA, images=images, collage=collage))[0].shown]
+        assert (shown.images, shown.collage, shown.max_pixels) == (images, collage, most)

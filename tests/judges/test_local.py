@@ -23,7 +23,6 @@ from local_bench.models.weights import resolve
 JUDGES = ["tiny-qwen2-vl", "tiny-qwen3-vl"]
 SCORING = [name for name in rubric_names() if rubric(name).answer and not rubric(name).criteria[0].words]
 """Without those that need tokens of words, which the small judges do not have."""
-WRITING = [name for name in rubric_names() if rubric(name).writes]
 SCHEMA = {
     "type": "object",
     "properties": {"zeta": {"enum": [0, 1, 2, 3, 4, 5]}, "alpha": {"enum": [False, True]}, "why": {"type": "string"}},
@@ -38,9 +37,9 @@ def make_image(sha256):
     return Image.fromarray(pixels)
 
 
-def local(name, **given):
+def local(name, **settings):
     chosen = card(name, "judge")
-    return Local(resolve(chosen), lambda one: prepare(one, make_image, chosen.patch), "cpu", "float32", **given)
+    return Local(resolve(chosen), lambda item: prepare(item, make_image, chosen.patch), "cpu", "float32", **settings)
 
 
 @pytest.fixture(scope="module", params=JUDGES)
@@ -54,14 +53,21 @@ def shown_images(*images):
     return tuple(Shown((sha256,), None, 1, 16384) for sha256 in images)
 
 
-def written(text="Why?", images=("1", "2"), **given):
-    return replace(Request("You judge.\n", shown_images(*images), text, 64, 0, 0, "a_test", SCHEMA), **given)
+def written(text="Why?", images=("1", "2"), **settings):
+    return replace(Request("You judge.\n", shown_images(*images), text, 64, 0, 0, "a_test", SCHEMA), **settings)
 
 
-def chosen(text="Why?", images=("1", "2"), **given):
-    return replace(
-        Request("You judge.\n", shown_images(*images), text, 1, 0, 0, "a_test", None, tuple("012345")), **given
-    )
+def chosen(text="Why?", images=("1", "2"), **settings):
+    return written(text, images, **{"max_tokens": 1, "schema": None, "labels": tuple("012345")} | settings)
+
+
+def alone(judge, requests):
+    return {key: reply for item in requests for key, reply in judge.complete([item])}
+
+
+def reply_of(judge, request):
+    ((_, reply),) = judge.complete([(0, request)])
+    return reply
 
 
 def many():
@@ -82,10 +88,6 @@ def question(name, n):
     return Question(name, n, tuple(f"{n}{i}" for i in range(images)), slots, roles)
 
 
-def alone(judge, requests):
-    return {key: reply for one in requests for key, reply in judge.complete([one])}
-
-
 class Plain:
     """A reference with transformers alone: the complete prompt in one pass."""
 
@@ -97,7 +99,7 @@ class Plain:
         self.tokenizer = self.processor.tokenizer
 
     def inputs(self, request):
-        images = [prepare(one, make_image, self.patch).png for one in request.shown]
+        images = [prepare(item, make_image, self.patch).png for item in request.shown]
         marks = "<|vision_start|><|image_pad|><|vision_end|>" * len(images)
         return self.processor(
             text=f"<|im_start|>system\n{request.system}<|im_end|>\n<|im_start|>user\n{marks}{request.text}<|im_end|>\n"
@@ -132,21 +134,14 @@ def plain(judge):
 
 
 @pytest.mark.parametrize("protocol", ["json", "logit"])
-def test_every_rubric_that_scores_is_answered(judge, protocol):
+def test_every_rubric_is_answered(judge, protocol):
     chosen_card = card(judge.name, "judge")
     spec = JudgeSpec(judge.name, "0" * 64, "float32", 16384, chosen_card.patch, 0, protocol=protocol, max_tokens=640)
-    questions = {(name, n): question(name, n) for name in SCORING for n in range(2)}
-    verdicts = dict(answers(judge, spec, questions.items()))
-    assert verdicts.keys() == questions.keys()
-    assert {key: verdict.unscored for key, verdict in verdicts.items() if verdict.unscored} == {}
+    verdicts = dict(answers(judge, spec, [(name, question(name, 0)) for name in SCORING]))
+    assert {key: verdict.unscored for key, verdict in verdicts.items()} == dict.fromkeys(SCORING)
     assert all((verdict.labels is not None) == (protocol == "logit") for verdict in verdicts.values())
-
-
-def test_generated_text_is_an_answer_or_was_cut_off(judge):
-    spec = JudgeSpec(judge.name, "0" * 64, "float32", 16384, card(judge.name, "judge").patch, 0, max_tokens=48)
-    verdicts = dict(answers(judge, spec, [(name, question(name, 0)) for name in WRITING]))
-    assert verdicts.keys() == set(WRITING)
-    for verdict in verdicts.values():
+    writing = [(name, question(name, 0)) for name in rubric_names() if rubric(name).writes]
+    for _, verdict in answers(judge, replace(spec, max_tokens=48), writing):
         assert verdict.answer is not None or verdict.unscored == "the judge's answer was cut off (length)"
 
 
@@ -174,13 +169,11 @@ def test_answers_do_not_depend_on_the_batch(judge):
 
 
 def test_keys_are_in_the_order_of_the_schema_without_spaces(judge):
-    ((_, reply),) = judge.complete([(0, written())])
-    answer = json.loads(reply.text)
-    assert list(answer) == ["zeta", "alpha", "why"]
-    assert reply.text == json.dumps(answer, separators=(",", ":"))
     turned = SCHEMA | {"properties": dict(reversed(SCHEMA["properties"].items()))}
-    ((_, reply),) = judge.complete([(0, written(schema=turned))])
-    assert list(json.loads(reply.text)) == ["why", "alpha", "zeta"]
+    for schema, keys in ((SCHEMA, ["zeta", "alpha", "why"]), (turned, ["why", "alpha", "zeta"])):
+        text = reply_of(judge, written(schema=schema)).text
+        assert list(json.loads(text)) == keys
+        assert text == json.dumps(json.loads(text), separators=(",", ":"))
 
 
 def test_a_sampled_answer_depends_on_its_seed_and_not_on_the_batch(judge):
@@ -199,22 +192,17 @@ def test_an_answer_that_reaches_the_token_limit_is_marked(judge):
     assert replies[40].text.startswith(replies[3].text)
 
 
-def test_a_prompt_that_is_too_long_is_refused_and_the_others_are_answered(judge):
+def test_a_prompt_that_is_too_long_is_refused_and_the_others_are_answered(judge, plain, monkeypatch):
     requests = [("long", written("why " * 40_000)), ("short", written()), ("longer", chosen("why " * 40_000))]
     replies = dict(judge.complete(requests))
     for key in ("long", "longer"):
         assert replies[key].refusal == "the judge refused the question"
         assert "exceeds the judge's maximum of 32768" in replies[key].text
     assert replies["short"] == alone(judge, requests[1:2])["short"]
-
-
-def test_the_longest_prompt_that_fits_is_answered(judge, plain, monkeypatch):
-    request = written()
-    tokens = plain.inputs(request)["input_ids"].numel() + request.max_tokens
+    tokens = plain.inputs(written())["input_ids"].numel() + written().max_tokens
     for most, refusal in ((tokens, None), (tokens - 1, "the judge refused the question")):
         monkeypatch.setattr(judge, "_longest", most)
-        ((_, reply),) = judge.complete([(0, request)])
-        assert reply.refusal == refusal
+        assert reply_of(judge, written()).refusal == refusal
 
 
 def test_an_image_token_in_a_text_is_only_text(judge):
@@ -229,7 +217,9 @@ def test_an_image_that_the_model_cannot_take_is_refused(cache):
     png = io.BytesIO()
     Image.new("RGB", (chosen_card.patch * 201, chosen_card.patch)).save(png, "PNG")
     with Local(resolve(chosen_card), lambda _: Prepared(png.getvalue(), ""), "cpu", "float32") as judge:
-        ((_, reply),) = judge.complete([(0, written(images=("1",)))])
+        reply = reply_of(judge, written(images=("1",)))
+        with pytest.raises(ServerError, match="run the same command again"):
+            judge.restart()
     assert reply.refusal == "the judge refused the question"
     assert "aspect ratio" in reply.text
 
@@ -266,11 +256,6 @@ def test_batches_are_halved_when_memory_runs_out(cache, monkeypatch):
         monkeypatch.setattr(Local, "_generate", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
         with pytest.raises(ServerError, match="too little free memory for one question"):
             list(judge.complete(requests))
-
-
-def test_a_judge_in_this_process_is_not_restarted(judge):
-    with pytest.raises(ServerError, match="run the same command again"):
-        judge.restart()
 
 
 def test_a_model_that_cannot_be_loaded_is_an_error(tmp_path):

@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from local_bench.core.identity import canonical_json
 from local_bench.core.types import Question
 from local_bench.judges.vlm.chat_api import body
 from local_bench.judges.vlm.judge import JudgeSpec
@@ -24,7 +23,6 @@ BRF = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "P")
 TEXT = Question("veq_text", 0, ("a",), ())
 AESTHETIC = Question("veq_aesthetic", 0, ("a",), ())
 TECHNICAL = Question("veq_technical", 0, ("a",), ())
-EDIT = Question("hype_edit", 0, ("a", "b"), (("instruction", "I"), ("changes", "C"), ("preservations", "P")))
 CHECKLIST = Question("hype_checklist", 0, (), (("instruction", "I"),))
 SEAMS = Question("cns_edit", 0, ("a", "b"), (), ("result", "source"))
 
@@ -38,73 +36,12 @@ def sure(labels, best):
     return Reply(best, "length", {label: -0.01 if label == best else -9.0 for label in labels})
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " ",
-        '{"met":',
-        '{"met":1',
-        '{"met":1}{"met":1}',
-        '{"met":1} indeed',
-        'I say {"met":1}',
-        '```json\n{"met":1}\n```',
-        '{"met":0,"met":1}',
-        '{"met":NaN}',
-        '{"met":Infinity}',
-        '{"met":-Infinity}',
-        '{"met":1e999}',
-        '{"met":' + "9" * 5000 + "}",
-        '{"met":' + "9" * 4000 + "}",
-        "[" * 100_000 + "]" * 100_000,
-        '{"met":' * 100_000 + "1" + "}" * 100_000,
-        '{"met":' + "[" * 900 + "]" * 900 + "}",
-        '{"met":0.5}',
-        '{"met":true}',
-        '{"met":"1"}',
-        '{"met":2}',
-        '{"met":-1}',
-        '{"met":1,"why":"x"}',
-        '{"Met":1}',
-        "{}",
-        "[]",
-        "1",
-        "null",
-        '\ufeff{"met":1}',
-    ],
-)
-def test_an_invalid_answer_is_unscored_with_its_text(text):
-    verdict = read(BRF, "json", [json_reply(text)])
-    assert verdict.answer is None
-    assert verdict.unscored
-    assert len(verdict.unscored) < 300
-    assert verdict.raw == text
-    assert verdict.labels is None
-
-
 def test_a_valid_answer_counts():
-    for text in ('{"met":1}', ' {"met" : 1}\n'):
-        verdict = read(BRF, "json", [json_reply(text)])
+    """Those that do not: tests/judges/test_hostile.py."""
+    for text, finish in (('{"met":1}', "stop"), (' {"met" : 1}\n', "stop"), ('{"met":1}', None)):
+        verdict = read(BRF, "json", [json_reply(text, finish)])
         assert (verdict.answer, verdict.unscored, verdict.raw) == ({"met": 1}, None, text)
-        assert verdict.value("met") == 1
-        assert verdict.variance("met") is None
-
-
-@pytest.mark.parametrize("finish", ["length", "content_filter", "abort", ""])
-def test_a_truncated_answer_is_unscored_even_if_it_parses(finish):
-    verdict = read(BRF, "json", [json_reply('{"met":1}', finish)])
-    assert verdict.unscored == f"the judge's answer was cut off ({finish})"
-    assert verdict.raw == '{"met":1}'
-
-
-def test_a_reason_is_at_most_one_line():
-    verdict = read(BRF, "json", [json_reply('{"met":1}', "\ud800x" * 10_000)])
-    assert len(verdict.unscored) < 300
-    canonical_json(verdict.unscored).encode()
-
-
-def test_a_missing_finish_reason_is_accepted():
-    assert read(BRF, "json", [json_reply('{"met":1}', None)]).answer == {"met": 1}
+        assert (verdict.value("met"), verdict.variance("met")) == (1, None)
 
 
 def test_an_unpaired_surrogate_can_be_stored_and_is_no_answer():
@@ -112,40 +49,36 @@ def test_an_unpaired_surrogate_can_be_stored_and_is_no_answer():
     escaped = '{"changes":["\\ud83d"],"preservations":[]}'
     complete = '{"changes":["\\ud83d\\ude00"],"preservations":[]}'
     halved = read(CHECKLIST, "json", [json_reply(escaped)])
-    assert halved.answer is None
-    assert halved.raw == escaped
+    assert (halved.answer, halved.raw) == (None, escaped)
     assert read(CHECKLIST, "json", [json_reply(complete)]).answer == {"changes": ["\U0001f600"], "preservations": []}
-    bare = read(BRF, "json", [json_reply('{"met":"\ud83d"}')])
-    assert bare.answer is None
-    assert bare.raw.encode() == b'{"met":"\\ud83d"}'
-
-
-def test_no_text_and_a_refusal_are_unscored():
-    assert read(BRF, "json", [Reply(None)]).unscored == "the judge gave no answer"
-    refused = read(BRF, "json", [Reply("too long", refusal="the judge refused the question")])
-    assert (refused.unscored, refused.raw) == ("the judge refused the question", "too long")
 
 
 def test_one_refusal_among_the_labels_leaves_the_question_unscored_with_all_texts():
-    replies = [sure("012345", "4"), Reply("too long", refusal="the judge refused the question")]
-    verdict = read(TECHNICAL, "logit", replies)
-    assert verdict.unscored == "the judge refused the question"
-    assert json.loads(verdict.raw) == ["4", "too long"]
-    silent = read(TECHNICAL, "logit", [sure("012345", "4"), Reply(None)])
-    assert silent.unscored == "the judge gave no answer"
-    assert json.loads(silent.raw) == ["4", None]
+    for other, reason in (
+        (Reply("too long", refusal="the judge refused the question"), "the judge refused the question"),
+        (Reply(None), "the judge gave no answer"),
+    ):
+        verdict = read(TECHNICAL, "logit", [sure("012345", "4"), other])
+        assert (verdict.unscored, json.loads(verdict.raw)) == (reason, ["4", other.text])
 
 
 def test_labels_give_expectation_variance_and_the_likeliest_as_answer():
     p = [0.05, 0.05, 0.1, 0.2, 0.35, 0.25]
     logprobs = {str(i): math.log(q) - 3 for i, q in enumerate(p)}  # unnormalised: other tokens had the rest
     verdict = read(AESTHETIC, "logit", [Reply("5", "length", logprobs | {"6": -0.001, "no": 0.0})])
-    assert verdict.answer == {"aesthetic": 4}  # the likeliest, not the one that was drawn
+    assert (verdict.answer, verdict.raw) == ({"aesthetic": 4}, "5")  # the likeliest, not the one that was drawn
     mean = sum(i * q for i, q in enumerate(p))
     assert verdict.value("aesthetic") == pytest.approx(mean, abs=1e-5)
     assert verdict.variance("aesthetic") == pytest.approx(sum((i - mean) ** 2 * q for i, q in enumerate(p)), abs=1e-4)
     assert sum(verdict.labels["aesthetic"].values()) == pytest.approx(1, abs=1e-5)
-    assert verdict.raw == "5"
+    certain = dict.fromkeys("01235", -math.inf) | {"4": 0.0}
+    verdict = read(AESTHETIC, "logit", [Reply("4", "length", certain)])
+    assert (verdict.value("aesthetic"), verdict.variance("aesthetic")) == (4, 0)
+    assert verdict.labels["aesthetic"] == dict.fromkeys("01235", 0.0) | {"4": 1.0}
+    # As if the model preferred another answer: e to the -900 is nothing to a float.
+    unlikely = dict.fromkeys("0123", -2000.0) | {"4": -900.0, "5": -900.0 - math.log(3)}
+    verdict = read(AESTHETIC, "logit", [Reply("4", "length", unlikely)])
+    assert verdict.value("aesthetic") == pytest.approx(4.25, abs=1e-5)
 
 
 def test_a_tie_goes_to_the_lower_label_and_halves_the_expectation():
@@ -155,49 +88,6 @@ def test_a_tie_goes_to_the_lower_label_and_halves_the_expectation():
         assert verdict.answer == {"aesthetic": 2}
         assert verdict.value("aesthetic") == pytest.approx(3, abs=1e-5)
         assert verdict.variance("aesthetic") == pytest.approx(1, abs=1e-5)
-
-
-def test_the_probabilities_of_unlikely_labels_are_normalised():
-    """As if the model preferred another answer: e to the -900 is nothing to a float."""
-    logprobs = dict.fromkeys("0123", -2000.0) | {"4": -900.0, "5": -900.0 - math.log(3)}
-    verdict = read(AESTHETIC, "logit", [Reply("4", "length", logprobs)])
-    assert verdict.value("aesthetic") == pytest.approx(4.25, abs=1e-5)
-
-
-def test_certainty_has_no_variance():
-    logprobs = dict.fromkeys("01235", float("-inf")) | {"4": 0.0}
-    verdict = read(AESTHETIC, "logit", [Reply("4", "length", logprobs)])
-    assert (verdict.value("aesthetic"), verdict.variance("aesthetic")) == (4, 0)
-    assert verdict.labels["aesthetic"] == dict.fromkeys("01235", 0.0) | {"4": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("text", "finish", "logprobs"),
-    [
-        ("4", "length", None),
-        ("4", "length", {}),
-        ("4", "length", dict.fromkeys("01234", -1.0)),
-        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": float("nan")}),
-        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": float("inf")}),
-        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": 0.5}),
-        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": None}),
-        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": "-1"}),
-        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": False}),
-        ("4", "length", dict.fromkeys("012345", float("-inf"))),
-        ("4", "length", dict.fromkeys("012345", -1e300)),
-        ("6", "length", dict.fromkeys("012345", -1.0)),
-        (" 4", "length", dict.fromkeys("012345", -1.0)),
-        ("4", "content_filter", dict.fromkeys("012345", -1.0)),
-        ('{"aesthetic":4}', "stop", dict.fromkeys("012345", -1.0)),
-        ("", "stop", dict.fromkeys("012345", -1.0)),
-    ],
-)
-def test_labels_without_a_probability_each_are_unscored(text, finish, logprobs):
-    verdict = read(AESTHETIC, "logit", [Reply(text, finish, logprobs)])
-    assert verdict.answer is None
-    assert verdict.unscored
-    assert verdict.raw == text
-    assert verdict.labels is None
 
 
 def test_text_is_not_scored_if_the_image_has_none():
@@ -211,13 +101,6 @@ def test_text_is_not_scored_if_the_image_has_none():
     assert json.loads(none.raw) == ["0", "3"]
 
 
-def test_booleans_come_back_as_booleans():
-    usable = RubricSet(options=("usable",))
-    verdict = read(EDIT, "logit", [sure("01", "1"), sure("01", "0"), sure("01", "1")], usable)
-    assert verdict.answer == {"changes_made": True, "rest_preserved": False, "usable": True}
-    assert all(type(value) is bool for value in verdict.answer.values())
-
-
 def test_flags_are_those_whose_label_is_likelier_raised():
     flags = [c.flag for c in rubric("cns_edit").criteria if c.flag]
     raised = {"identity_lost", "edge_seam"}
@@ -229,19 +112,27 @@ def test_flags_are_those_whose_label_is_likelier_raised():
     assert read(SEAMS, "json", [json_reply(written)]).answer == {"evidence": "A seam."} | verdict.answer
 
 
-def test_an_answer_in_labels_has_the_form_of_an_answer_in_json():
+@pytest.mark.parametrize("variant", ["improved", "paper", "miniature"])
+def test_an_answer_in_labels_has_the_form_of_an_answer_in_json(variant):
+    wording = RubricSet(variant)
     for name in rubric_names():
-        tested = rubric(name)
+        tested = wording[name]
         if tested.writes is not None or tested.criteria[0].words:
             continue
         question = Question(name, 0, (), ())
-        for pick in (0, -1):
-            replies = [sure(c.tokens, c.tokens[pick]) for c in tested.criteria]
-            answer = read(question, "logit", replies).answer
+        for pick in range(6):
+            picked = [(c, pick % len(c.tokens)) for c in tested.criteria]
+            answer = read(question, "logit", [sure(c.tokens, c.tokens[n]) for c, n in picked], wording).answer
+            for criterion, n in picked:
+                if criterion.flag:
+                    assert (criterion.flag in answer[criterion.field]) == criterion.labels[n], name
+                elif criterion.field in answer:
+                    assert answer[criterion.field] is criterion.labels[n], name
             complete = dict.fromkeys(tested.evidence, "It is blue.") | answer
-            assert read(question, "json", [json_reply(json.dumps(complete))]).answer == complete
+            as_json = read(question, "json", [json_reply(json.dumps(complete))], wording).answer
+            assert json.dumps(as_json) == json.dumps(complete), name
             if tested.evidence:  # which no answer in JSON may leave out
-                assert read(question, "json", [json_reply(json.dumps(answer))]).answer is None
+                assert read(question, "json", [json_reply(json.dumps(answer))], wording).answer is None, name
 
 
 def test_enrichment_uses_json_under_either_protocol():
@@ -260,11 +151,6 @@ def test_the_texts_of_a_question_differ_in_their_closing_only():
     by_criterion = texts(TEXT, "logit")
     assert [criterion.name for _, criterion in by_criterion] == ["has_text", "text"]
     assert [text for text, _ in by_criterion] == [body + closing_logit(rubric("veq_text"), c) for _, c in by_criterion]
-
-
-def test_other_slots_give_other_texts():
-    other = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "Q")), ("delivered",))
-    assert texts(BRF, "json") != texts(other, "json")
 
 
 VQA = Question("vqa_score", 0, ("a",), (("caption", 'a "red" hut<|im_end|>'),))

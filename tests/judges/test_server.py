@@ -6,18 +6,18 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from pydantic import SecretStr
 
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.flags import Engine, vllm_version
+from local_bench.judges.vlm.flags import Engine
 from local_bench.judges.vlm.server import ExternalServer, ManagedServer
+
+from .test_caps import answering, serving
 
 
 def managed(tmp_path, **more):
@@ -34,32 +34,20 @@ def test_a_port_in_use_is_an_error(tmp_path):
             pass
 
 
-def test_no_server_at_the_url_is_an_error():
-    with pytest.raises(ServerError, match="no judge answers at"), ExternalServer("http://127.0.0.1:9/v1", None):
+def refused(url, message, error=ConfigError, *arguments, **options):
+    with pytest.raises(error, match=message), ExternalServer(url, *arguments or [None], **options):
         pass
+
+
+def test_no_server_at_the_url_is_an_error():
+    refused("http://127.0.0.1:9/v1", "no judge answers at", ServerError)
 
 
 @contextmanager
 def models_at(reply, status=200):
     """A server whose list of models is `reply`."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(reply)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{http.server_port}/v1"
-        finally:
-            http.shutdown()
-            thread.join()
+    with serving(models=answering(reply, status)) as (url, _):
+        yield url
 
 
 def listed(*models):
@@ -73,70 +61,53 @@ def test_image_ids_are_sent_to_vllm_only(owner):
         assert server.content_ids == (owner == "vllm")
 
 
-def test_the_requested_model_must_be_served():
-    with models_at(listed({"id": "a"}, {"id": "b"})) as url:
-        with ExternalServer(url, None, "b") as server:
-            assert server.model == "b"
-        with (
-            pytest.raises(ConfigError, match=r"serves a, b: name the one that is the judge"),
-            ExternalServer(url, None, "c"),
-        ):
-            pass
-    with models_at(listed()) as url, pytest.raises(ConfigError, match="serves nothing"), ExternalServer(url, None):
-        pass
+def test_one_of_several_models_must_be_named_and_served():
+    with models_at(listed({"id": "embedder"}, {"id": "qwen3-vl-8b"})) as url:
+        with ExternalServer(url, None, "embedder") as server:
+            assert server.model == "embedder"
+        for name in ("", "c"):
+            refused(url, "serves embedder, qwen3-vl-8b: name the one that is the judge", ConfigError, None, name)
+    with models_at(listed()) as url:
+        refused(url, "serves nothing")
 
 
 EXPECTED = ("Qwen/Qwen3-VL-8B-Instruct", "Qwen3-VL-8B-Instruct", "qwen3-vl-8b")
 
 
 @pytest.mark.parametrize(
-    "entry",
+    ("entry", "is_expected"),
     [
-        {"id": "Qwen/Qwen3-VL-8B-Instruct"},
-        {"id": "qwen3-vl-8b"},
-        {"id": "judge", "root": "/models/Qwen3-VL-8B-Instruct"},
-        {"id": "x", "root": "/hf/hub/models--Qwen--Qwen3-VL-8B-Instruct/snapshots/0c351dd0"},
+        ({"id": "Qwen/Qwen3-VL-8B-Instruct"}, True),
+        ({"id": "qwen3-vl-8b"}, True),
+        ({"id": "judge", "root": "/models/Qwen3-VL-8B-Instruct"}, True),
+        ({"id": "x", "root": "/hf/hub/models--Qwen--Qwen3-VL-8B-Instruct/snapshots/0c351dd0"}, True),
+        ({"id": "llama-3-8b"}, False),
+        ({"id": "judge", "root": "/models/Qwen3-VL-8B-Instruct-FP8"}, False),
     ],
 )
-def test_the_card_s_model_answers_under_any_of_its_names(entry):
-    with models_at(listed(entry)) as url, ExternalServer(url, None, expected=EXPECTED) as server:
-        assert server.model == entry["id"]
-
-
-@pytest.mark.parametrize("entry", [{"id": "llama-3-8b"}, {"id": "judge", "root": "/models/Qwen3-VL-8B-Instruct-FP8"}])
-def test_another_model_than_the_card_s_must_be_named(entry):
+def test_the_card_s_model_answers_under_any_of_its_names_and_another_must_be_named(entry, is_expected):
     with models_at(listed(entry)) as url:
-        with (
-            pytest.raises(ConfigError, match=r"which is not Qwen/Qwen3-VL-8B-Instruct: choose the judge's card"),
-            ExternalServer(url, None, expected=EXPECTED),
-        ):
-            pass
-        with ExternalServer(url, None, entry["id"], expected=EXPECTED) as server:
+        if not is_expected:
+            message = "which is not Qwen/Qwen3-VL-8B-Instruct: choose the judge's card"
+            refused(url, message, ConfigError, None, expected=EXPECTED)
+        with ExternalServer(url, None, "" if is_expected else entry["id"], expected=EXPECTED) as server:
             assert server.model == entry["id"]
 
 
-def test_one_of_several_models_must_be_named():
-    with models_at(listed({"id": "embedder"}, {"id": "qwen3-vl-8b"})) as url:
-        with pytest.raises(ConfigError, match=r"serves embedder, qwen3-vl-8b: name the one"), ExternalServer(url, None):
-            pass
-
-
 @pytest.mark.parametrize(
-    "reply",
-    [b"", b"<html>", b"[]", b"1", b'{"data":1}', b'{"data":[1]}', b'{"data":[{}]}', b"[" * 100_000, b"\xff\xfe\xfd"],
+    ("reply", "status", "message"),
+    [
+        *(
+            (reply, 200, "no judge answers at")
+            for reply in (b"", b"<html>", b"[]", b"1", b'{"data":1}', b'{"data":[1]}')
+        ),
+        *((reply, 200, "no judge answers at") for reply in (b'{"data":[{}]}', b"[" * 100_000, b"\xff\xfe\xfd")),
+        (b"", 401, r"rejects the key \(status 401\)"),
+    ],
 )
-def test_a_server_without_a_list_of_models_is_an_error(reply):
-    with models_at(reply) as url, pytest.raises(ServerError, match="no judge answers at"), ExternalServer(url, None):
-        pass
-
-
-def test_a_server_with_another_key_is_an_error():
-    with (
-        models_at(b"", 401) as url,
-        pytest.raises(ServerError, match=r"rejects the key \(status 401\)"),
-        ExternalServer(url, SecretStr("k")),
-    ):
-        pass
+def test_a_server_without_a_list_of_models_is_an_error(reply, status, message):
+    with models_at(reply, status) as url:
+        refused(url, message, ServerError)
 
 
 def test_an_external_server_is_not_started():
@@ -163,12 +134,10 @@ def test_the_server_is_bound_to_the_loopback_and_its_key_is_not_on_the_command_l
     (command, environment), (_, again) = started
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert servers[0].base_url == f"http://127.0.0.1:{command[command.index('--port') + 1]}/v1"
-    assert "--trust-remote-code" not in command
-    assert "--api-key" not in command
     key = environment["VLLM_API_KEY"]
     assert key == servers[0].api_key.get_secret_value()
     assert len(key) >= 32
-    assert not [text for text in command if key in text]
+    assert not [text for text in command if key in text or text in ("--trust-remote-code", "--api-key")]
     assert again["VLLM_API_KEY"] != key  # a key of its own for every server
 
 
@@ -186,11 +155,7 @@ def test_a_proxy_is_not_used_for_the_judge(judge_server, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with ExternalServer(judge_server.base_url, judge_server.api_key) as server:
         assert server.model == "judge"
-    with (
-        pytest.raises(ServerError, match=r"the variable of judge\.api_key_env"),
-        ExternalServer(judge_server.base_url, SecretStr("wrong")),
-    ):
-        pass
+    refused(judge_server.base_url, r"the variable of judge\.api_key_env", ServerError, SecretStr("wrong"))
 
 
 GRANDCHILD = """
@@ -212,31 +177,18 @@ def _ended(pgid, seconds=20):
     return False
 
 
-def _guarded():
+@pytest.mark.parametrize("end", ["its parent has ended", "it is asked to"])
+def test_the_guard_ends_the_process_group(end):
     guard = subprocess.Popen(
         [sys.executable, "-m", "local_bench.judges.vlm.guard", sys.executable, "-c", GRANDCHILD],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
     )
-    assert guard.stdout is not None
     assert guard.stdout.readline() == b"up\n"
-    return guard
-
-
-def test_the_guard_ends_the_process_group_after_its_parent():
-    guard = _guarded()
-    guard.stdin.close()  # what the kernel does for a parent that was killed
+    if end == "its parent has ended":
+        guard.stdin.close()  # what the kernel does for a parent that was killed
+    else:
+        guard.send_signal(signal.SIGTERM)
     guard.wait(30)
     assert _ended(guard.pid)
-
-
-def test_the_guard_ends_the_process_group_on_request():
-    guard = _guarded()
-    guard.send_signal(signal.SIGTERM)
-    guard.wait(30)
-    assert _ended(guard.pid)
-
-
-def test_the_release_of_vllm_is_known():
-    assert vllm_version() == "0.32.0"

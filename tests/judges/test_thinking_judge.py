@@ -20,7 +20,6 @@ from transformers import (
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question
-from local_bench.judges.vlm.attention import Attention
 from local_bench.judges.vlm.chat_api import Composer
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
@@ -141,16 +140,13 @@ def run(folder):
         yield SimpleNamespace(outcome=outcome, dir=done)
 
 
-def test_it_answers_on_a_cpu(run):
+def test_it_answers_on_a_cpu_and_the_report_says_that_its_answers_are_not_batch_invariant(run):
     rows = run.dir.store.rows("SELECT unscored, labels FROM verdicts")
     assert len(rows) >= 2 * (2 + 2)
     assert {row["unscored"] for row in rows} == {None}
     assert len({row["labels"] for row in rows}) > 2
     noted = run.dir.store.json_meta("provenance")["judge"]
     assert (noted["dtype"], noted["numerics"]["batch_invariant"]) == ("bfloat16", False)
-
-
-def test_the_report_says_that_its_answers_are_not_batch_invariant(run):
     (judge,) = judges(run.dir)
     assert judge.check.endswith("batch invariance is not guaranteed: vLLM has no batch-invariant mode on a CPU")
     write_provenance(run.dir, None, [H100])
@@ -163,6 +159,8 @@ def test_the_report_says_that_its_answers_are_not_batch_invariant(run):
         "attention_backend": "FLASH_ATTN",
         "model_runner": "V2",
     }
+    config = JudgeConfig(card="tiny-qwen35", transport="embedded")  # vLLM checks its arguments in test_judge_on_gpu
+    assert attention_of(config, H100).recurrent
 
 
 def test_batch_invariance_that_is_required_is_refused_before_anything_is_generated(folder):
@@ -184,14 +182,6 @@ def test_batch_invariance_that_is_required_is_refused_before_anything_is_generat
         assert {row.state for row in left.store.candidates()} == {"planned"}
 
 
-def test_its_engine_on_a_gpu(folder):
-    """Its arguments are checked by vLLM's own code in test_judge_on_gpu."""
-    config = JudgeConfig(card="tiny-qwen35", transport="embedded")
-    assert attention_of(config, H100) == Attention(
-        False, "FLASH_ATTN", True, f"vLLM has no batch-invariant kernels for {WHY}"
-    )
-
-
 # ---- the chat template
 
 
@@ -207,9 +197,9 @@ def expected():
     system = {"role": "system", "content": [{"type": "text", "text": request.system}]}
     texts = {
         name: processor.apply_chat_template(
-            [system, {"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, **dict(given)
+            [system, {"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, **dict(settings)
         )
-        for name, given in SETTINGS.items()
+        for name, settings in SETTINGS.items()
     }
     assert texts["off"].endswith("</think>\n\n")
     assert texts["on"] == texts["unset"]
@@ -220,24 +210,28 @@ def expected():
 
 def ask(transport, counted):
     """Setting -> (tokens of the prompt, the answer)."""
-    found = {}
-    for name, given in SETTINGS.items():
-        spec = replace(judge_spec(JudgeConfig(card="tiny-qwen35", protocol="logit"), CPU), chat_template_kwargs=given)
+    results = {}
+    for name, settings in SETTINGS.items():
+        spec = replace(
+            judge_spec(JudgeConfig(card="tiny-qwen35", protocol="logit"), CPU), chat_template_kwargs=settings
+        )
         before = counted(transport)
         (answered,) = answers(transport, spec, [("q", QUESTION)])
-        found[name] = counted(transport) - before, answered[1]
-    return found
+        results[name] = counted(transport) - before, answered[1]
+    return results
 
 
 def thoughts(transport):
     """The verdicts after a thought, by `json` and `logit`. A letter ends it: a random model writes no marker."""
     spec = judge_spec(JudgeConfig(card="tiny-qwen35"), CPU)
     asked = [replace(QUESTION, slots=(*QUESTION.slots[:2], ("point", point))) for point in ("P", "R", "S")]
-    given = {"thinking": Thinking(budget_tokens=200, end="e"), "chat_template_kwargs": SETTINGS["on"]}
-    found = [dict(answers(transport, replace(spec, protocol=p, **given), enumerate(asked))) for p in ("json", "logit")]
+    settings = {"thinking": Thinking(budget_tokens=200, end="e"), "chat_template_kwargs": SETTINGS["on"]}
+    results = [
+        dict(answers(transport, replace(spec, protocol=p, **settings), enumerate(asked))) for p in ("json", "logit")
+    ]
     never = replace(spec, thinking=Thinking(budget_tokens=4, end="</answer>"))
     (cut_off,) = dict(answers(transport, never, [("q", QUESTION)])).values()
-    return (*found, cut_off)
+    return (*results, cut_off)
 
 
 def check_thoughts(by_json, by_logit, cut_off):

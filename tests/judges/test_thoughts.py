@@ -38,30 +38,29 @@ def test_the_thought_has_its_own_tokens_and_precedes_the_constrained_answer(prot
     changed = ("response_format", "structured_outputs", "skip_special_tokens", "max_tokens")
     assert {k: v for k, v in sent.items() if k not in changed} == {k: v for k, v in before.items() if k not in changed}
     assert "skip_special_tokens" not in before
+    thought, answer = after_thought(request)["format"]["elements"]
+    assert (thought["end"], answer["type"]) == (END, "or" if protocol == "logit" else "json_schema")
 
 
 def test_the_answer_alone_is_read_and_the_thought_is_stored():
     thought = 'It is {"met": 0}, or 1. No: 0.'
-    found = read_by("json", Reply(f'{thought}{END}{{"met":1}}', "stop"))
-    assert (found.answer, found.unscored) == ({"met": 1}, None)
-    assert found.raw == f'{thought}{END}{{"met":1}}'
+    verdict = read_by("json", Reply(f'{thought}{END}{{"met":1}}', "stop"))
+    assert (verdict.answer, verdict.unscored) == ({"met": 1}, None)
+    assert verdict.raw == f'{thought}{END}{{"met":1}}'
     chances = {"0": -2.0, "1": -1.0}
     label = read_by("logit", Reply(f"0 {thought}{END}1", "stop", chances))
     assert (label.answer, label.raw) == ({"met": 1}, f"0 {thought}{END}1")
     assert label.labels["met"]["1"] > 0.7
     # The negative control: without the card's `thinking` the same texts are no answers.
-    for protocol, text in (("json", found.raw), ("logit", label.raw)):
+    for protocol, text in (("json", verdict.raw), ("logit", label.raw)):
         assert read_by(protocol, Reply(text, "stop", chances), end="").answer is None
 
 
-@pytest.mark.parametrize("protocol", ["json", "logit"])
-@pytest.mark.parametrize("text", ['{"met":1}', "1", "", "I think that 1"])
-def test_a_thought_that_is_cut_off_is_unscored(protocol, text):
-    found = read_by(protocol, Reply(text, "length", {"0": -2.0, "1": -1.0}))
-    assert (found.answer, found.unscored, found.raw) == (None, CUT_OFF, text)
-
-
-def test_an_answer_that_is_cut_off_after_the_thought_is_unscored():
+def test_a_thought_or_an_answer_that_is_cut_off_is_unscored():
+    for protocol in ("json", "logit"):
+        for text in ('{"met":1}', "1", "", "I think that 1"):
+            verdict = read_by(protocol, Reply(text, "length", {"0": -2.0, "1": -1.0}))
+            assert (verdict.answer, verdict.unscored, verdict.raw) == (None, CUT_OFF, text)
     assert read_by("json", Reply(f'So.{END}{{"met"', "length")).unscored == "the judge's answer was cut off (length)"
 
 
@@ -74,13 +73,6 @@ def test_the_label_s_probabilities_are_those_after_the_thought():
     choice = {"message": {"content": f"1{END}0"}, "finish_reason": "stop", "logprobs": {"content": content}}
     assert reply({"choices": [choice]}).logprobs == tops[2]
     assert last_of("0", ["0"]) == last_of("", [""]) == last_of("x", ["a", "b"]) == 0
-
-
-def test_labels_and_schemas_both_follow_the_end():
-    (labels,), (schema,) = (replace(SPEC, protocol=protocol).requests(BRF) for protocol in ("logit", "json"))
-    for request, kind in ((labels, "or"), (schema, "json_schema")):
-        thought, answer = after_thought(request)["format"]["elements"]
-        assert (thought["end"], answer["type"]) == (END, kind)
 
 
 # ---- image tokens and the arguments of the image processor
@@ -105,9 +97,9 @@ def test_a_card_s_processor_arguments_and_thinking_are_the_judge_s():
     plain = config.spec(described(), "0" * 64, "float32")
     assert (plain.mm_processor_kwargs, plain.thinking) == (None, None)
     thinking = {"budget_tokens": 9, "end": "x"}
-    given = config.spec(described(mm_processor_kwargs={"b": 1, "a": True}, thinking=thinking), "0" * 64, "float32")
-    assert given.mm_processor_kwargs == (("a", True), ("b", 1))
-    assert given.thinking == Thinking(**thinking)
+    changed = config.spec(described(mm_processor_kwargs={"b": 1, "a": True}, thinking=thinking), "0" * 64, "float32")
+    assert changed.mm_processor_kwargs == (("a", True), ("b", 1))
+    assert changed.thinking == Thinking(**thinking)
     with pytest.raises(ValidationError):
         described(mm_processor_kwargs={"trust_remote_code": True})
     for invalid in ({"budget_tokens": 0, "end": "x"}, {"budget_tokens": 9, "end": ""}, {"end": "x"}):

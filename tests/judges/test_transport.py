@@ -109,69 +109,51 @@ def label(request):
 
 @pytest.mark.parametrize("transport", [Fake(label), Shuffled(label)])
 def test_replies_of_a_question_are_combined_in_any_order(transport):
-    found = list(answers(transport, LOGIT, TECHNICAL))
-    assert sorted(key for key, _ in found) == list(range(12))
-    for key, verdict in found:
-        assert verdict.answer == {"clarity": (key + 1) % 6, "realism": key % 6}
+    results = list(answers(transport, LOGIT, TECHNICAL))
+    assert len(results) == 12
+    assert {key: v.answer for key, v in results} == {n: {"clarity": (n + 1) % 6, "realism": n % 6} for n in range(12)}
 
 
-def test_a_question_is_answered_once_its_own_requests_are():
-    found = answers(Fake(label), LOGIT, iter(TECHNICAL))
-    assert next(found)[0] == 0
-    assert next(found)[0] == 1
-
-
-def test_questions_are_read_lazily():
-    drawn = []
+def test_a_question_is_answered_once_its_own_requests_are_and_questions_are_read_lazily():
+    drawn, transport = [], Fake(label)
 
     def questions():
         for key, question in TECHNICAL:
             drawn.append(key)
             yield key, question
 
-    found = answers(Fake(label), LOGIT, questions())
-    next(found)
-    assert drawn == [0]
-
-
-def test_a_partly_answered_question_is_not_answered():
-    found = {}
-    with pytest.raises(Unreachable):
-        found.update(answers(Fake(label, lasts=7), LOGIT, TECHNICAL))
-    assert {key: v.answer for key, v in found.items()} == {
-        key: {"clarity": (key + 1) % 6, "realism": key % 6} for key in range(3)
-    }
-
-
-def test_the_concurrency_limit_is_passed_on():
-    transport = Fake(label)
-    list(answers(transport, LOGIT, TECHNICAL, at_once=1))
+    results = answers(transport, LOGIT, questions(), at_once=1)
+    assert [next(results)[0], list(drawn), next(results)[0]] == [0, [0], 1]
     assert transport.at_once == [1]
-
-
-def test_no_questions_are_no_answers():
     assert list(answers(Fake(), JSON, [])) == []
 
 
+def test_a_partly_answered_question_is_not_answered():
+    results = {}
+    with pytest.raises(Unreachable):
+        results.update(answers(Fake(label, lasts=7), LOGIT, TECHNICAL))
+    assert {key: v.answer["realism"] for key, v in results.items()} == {0: 0, 1: 1, 2: 2}
+
+
 def within(seconds, call):
-    """The result of `call` in a thread, so that one that never ends fails instead of hanging."""
-    found = []
+    """The result of `call` and its error, in a thread, so that one that never ends fails instead of hanging."""
+    results = []
 
     def work():
         try:
-            found.append((call(), None))
+            results.append((call(), None))
         except Exception as e:  # noqa: BLE001  # the test checks the error
-            found.append((None, e))
+            results.append((None, e))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(seconds)
-    assert found, "it did not end"
-    return found[0]
+    assert results, "it did not end"
+    return results[0]
 
 
 def complete_all(members, requests, at_once=None):
-    """The replies, and the error that ended the call."""
+    """The keys and texts of the replies, and the error that ended the call."""
     came = []
 
     def go():
@@ -182,29 +164,33 @@ def complete_all(members, requests, at_once=None):
     return came, within(WAIT_S, go)[1]
 
 
-def test_several_judges_answer_everything_once():
-    members = [Fake(pause_s=p) for p in (0.0001, 0.001, 0.003)]
+def all_of(requests):
+    return sorted((key, request.name) for key, request in requests)
+
+
+def test_several_judges_start_together_and_answer_everything_once():
+    together = threading.Barrier(3, timeout=WAIT_S)
+
+    class Slow(Fake):
+        def __enter__(self):
+            together.wait()
+            return super().__enter__()
+
+    members = [Slow(pause_s=p) for p in (0.0001, 0.001, 0.003)]
     requests = requests_of(60, 3)
     came, error = complete_all(members, iter(requests), at_once=5)
-    assert error is None
-    assert sorted(came) == sorted((key, r.name) for key, r in requests)
-    assert all(member.received for member in members)
-    assert len(members[0].received) > len(members[2].received)  # the quicker one did more
+    assert (error, sorted(came)) == (None, all_of(requests))
+    assert len(members[0].received) > len(members[2].received) > 0  # the quicker one did more
     assert [member.at_once for member in members] == [[5]] * 3
     assert not any(member.up for member in members)
 
 
 def test_requests_with_the_same_first_image_go_to_one_judge():
     members = [Fake() for _ in range(4)]
-    _, error = complete_all(members, requests_of(40, 5))
-    assert error is None
-    owners = {}
-    for i, member in enumerate(members):
-        for r in member.received:
-            owners.setdefault(r.shown[0], set()).add(i)
-    assert len(owners) == 40
-    assert all(len(who) == 1 for who in owners.values())
-    assert len({next(iter(who)) for who in owners.values()}) == 4
+    assert complete_all(members, requests_of(40, 5))[1] is None
+    owners = [{r.shown[0].images[0] for r in member.received} for member in members]
+    assert all(owners)
+    assert sum(map(len, owners)) == len(set().union(*owners)) == 40
 
 
 ENDED = ServerError("the judge keeps failing")
@@ -214,8 +200,7 @@ def test_requests_of_an_ended_replica_go_to_the_others():
     members = [Fake(), Fake(lasts=5), Fake()]
     requests = requests_of(200, 2)
     came, error = complete_all(members, iter(requests))
-    assert error is None
-    assert sorted(came) == sorted((key, r.name) for key, r in requests)
+    assert (error, sorted(came)) == (None, all_of(requests))
     assert members[1].restarts == 1
     assert len(members[1].received) > 5
 
@@ -258,8 +243,7 @@ def test_permanent_errors_take_precedence_over_unreachable(fault):
     members = [Fake(lasts=3, together=together, cannot_restart=ENDED) for _ in range(3)]
     members[1].fault = fault
     came, error = complete_all(members, requests_of(200, 1))
-    assert error is fault
-    assert len(came) == 9
+    assert (error, len(came)) == (fault, 9)
 
 
 def test_an_error_while_reading_questions_is_raised():
@@ -276,44 +260,30 @@ def test_an_error_while_reading_questions_is_raised():
 def test_a_call_can_be_abandoned_and_repeated(images, each):
     members = [Fake(pause_s=0.001) for _ in range(3)]
 
+    def n_received():
+        return sum(len(member.received) for member in members)
+
     def go():
         with Replicas(members) as replicas:
             replies = replicas.complete(requests_of(images, each))
             next(replies)
             replies.close()
-            before = sum(len(member.received) for member in members)
+            before = n_received()
             assert all(member.closed.is_set() for member in members)  # nobody works on what nobody waits for
             again = dict(replicas.complete(requests_of(30, 2)))
-            assert sum(len(member.received) for member in members) == before + 60
-            return before, again
+            return before, n_received() - before, set(again)
 
-    (before, again), error = within(WAIT_S, go)
-    assert error is None
+    (before, after, keys), error = within(WAIT_S, go)
+    assert (error, after, keys) == (None, 60, {key for key, _ in requests_of(30, 2)})
     assert before < 100
-    assert set(again) == {key for key, _ in requests_of(30, 2)}
 
 
 @pytest.mark.parametrize("fault", [ServerError("the judge ended while starting"), ZeroDivisionError("ours")])
 def test_a_judge_that_cannot_start_ends_the_others(fault):
     members = [Fake(), Fake(cannot_start=fault), Fake()]
-    came, error = complete_all(members, requests_of(3, 1))
-    assert error is fault
-    assert not came
-    assert members[0].ended.is_set()
-    assert members[2].ended.is_set()
+    assert complete_all(members, requests_of(3, 1)) == ([], fault)
+    assert [member.ended.is_set() for member in members] == [True, False, True]
     assert not any(member.up for member in members)
-
-
-def test_judges_start_concurrently():
-    together = threading.Barrier(3, timeout=WAIT_S)
-
-    class Slow(Fake):
-        def __enter__(self):
-            together.wait()
-            return super().__enter__()
-
-    with Replicas([Slow() for _ in range(3)]):
-        pass
 
 
 def test_counts_are_sums_and_a_restart_is_for_all():

@@ -2,8 +2,6 @@
 
 import json
 from dataclasses import replace
-from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -13,7 +11,6 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question, Task, Verdict
 from local_bench.judges.vlm.chat_api import Composer, body
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.rubrics import (
     DEFAULT,
     HYPE_USABLE,
@@ -33,7 +30,6 @@ from local_bench.suites.servimage.questions import questions, which_image
 SPEC = JudgeSpec("card", "0" * 64, "float32", 4096, 16, 0)
 VARIANTS = ("improved", "paper", "miniature")
 """The wordings in our own layout; test_verbatim.py has the authors'."""
-WITH_EVIDENCE = {"cns_edit", "hype_edit", "vllm_qa"}
 TAUGHT = {
     "brf": "0ae9c9e336ade9f0",
     "cns_edit": "4b99199779594b0d",
@@ -72,102 +68,69 @@ def questions_of(name):
 
 @pytest.mark.parametrize("protocol", ["json", "logit"])
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", rubric_names())
-def test_every_transport_composes_every_rubric_with_labels_in_place(name, variant, protocol, monkeypatch):
+def test_every_rubric_is_composed_with_labels_in_place(variant, protocol):
+    """What each transport makes of it is compared in test_every_rubric.py and test_thinking_judge.py."""
     composer = Composer(lambda sha: Image.new("RGB", (32, 32), (ord(sha), 0, 0)), 16)
-    tested = rubric(name, variant)
-    for one in questions_of(name):
-        for request in spec(variant, protocol).requests(one):
+    for asked in [question for name in rubric_names() for question in questions_of(name)]:
+        captioned = rubric(asked.rubric, variant).in_place and asked.roles
+        for request in spec(variant, protocol).requests(asked):
             images = composer.images(request)
-            served, embedded = (body(request, images, "m", inline=inline) for inline in (True, False))
-            kinds = {
-                kind: [part["type"] for part in sent["messages"][-1]["content"]]
-                for kind, sent in (
-                    ("served", served),
-                    ("embedded", embedded),
-                    ("local", local_messages(request, len(images))),
-                )
-            }
-            each = ["text"] if tested.in_place and one.roles else []
-            plain = [kind.removesuffix("_url") for kind in kinds["served"]]
-            assert plain == [*([*each, "image"] * len(images)), "text"]
-            assert kinds["embedded"] == kinds["served"]
-            assert kinds["local"] == plain
-            parts = served["messages"][-1]["content"]
-            for i, (before, after) in enumerate(p for p in pairwise(parts) if p[1]["type"] == "image_url"):
-                if each:
-                    assert before["text"].startswith(f"Image {i + 1} (")
-                    assert after["uuid"] == images[i].sha256
+            served, embedded = (
+                body(request, images, "m", inline=inline)["messages"][-1]["content"] for inline in (True, False)
+            )
+            each = ["text", "image_url"] if captioned else ["image_url"]
+            assert (
+                [part["type"] for part in served]
+                == [part["type"] for part in embedded]
+                == [*each * len(images), "text"]
+            )
+            assert [part["uuid"] for part in served if "uuid" in part] == [image.sha256 for image in images]
+            captions = [part["text"].partition(" (")[0] for part in served[:-1] if part["type"] == "text"]
+            assert captions == [f"Image {i + 1}" for i in range(len(captions))]
 
 
-def local_messages(request, n):
-    """What `local` gives to the judge's chat template."""
-    captured = {}
-
-    def template(messages, **_):
-        captured["messages"] = messages
-        return ""
-
-    local = Local.__new__(Local)
-    local._processor = SimpleNamespace(apply_chat_template=template)
-    local._tokenizer = lambda text, **_: {"input_ids": []}
-    local._config, local._longest = SimpleNamespace(image_token_id=0), 10**6
-    local._prompt(request, SimpleNamespace(tokens=(1,) * n))
-    return captured
+def test_evidence_precedes_the_labels_in_json_and_is_omitted_with_logit():
+    assert {name for name in rubric_names() if rubric(name).evidence} == {"cns_edit", "hype_edit", "vllm_qa"}
+    assert not any(rubric(name, old).evidence for name in rubric_names() for old in ("paper", "miniature"))
+    for name in ("cns_edit", "hype_edit", "vllm_qa"):
+        tested, question = rubric(name), questions_of(name)[0]
+        schema = tested.answer_schema({})
+        assert list(schema["properties"]) == ["evidence", *tested.answer[0]]
+        assert schema["required"][0] == "evidence"
+        (written,) = spec("improved").requests(question)
+        assert written.text.index('"evidence": written first') > written.text.rfind("[end")
+        assert all("evidence" not in request.text for request in spec("improved", "logit").requests(question))
+        assert "evidence" not in {criterion.name for criterion in tested.criteria}
 
 
-@pytest.mark.parametrize("name", sorted(WITH_EVIDENCE))
-def test_evidence_precedes_the_labels_in_json_and_is_omitted_with_logit(name):
-    tested = rubric(name)
-    schema = tested.answer_schema({})
-    assert next(iter(schema["properties"])) == schema["required"][0] == "evidence"
-    assert list(schema["properties"]) == ["evidence", *tested.answer[0]]
-    one = questions_of(name)[0]
-    (written,) = spec("improved").requests(one)
-    assert written.text.index('"evidence": written first') > written.text.rindex("[end") if tested.slots else True
-    assert all("evidence" not in request.text for request in spec("improved", "logit").requests(one))
-    assert "evidence" not in {criterion.name for criterion in tested.criteria}
-    assert {name for name in rubric_names() if rubric(name).evidence} == WITH_EVIDENCE
-    assert not any(rubric(name, wording).evidence for wording in ("paper", "miniature"))
+SENTENCES = {
+    ("veq_technical", "paper"): ["0 completely unrealistic or obviously AI-generated"],
+    ("veq_technical", "improved"): ["obviously AI-generated", "JPEG blocking, banding, aliasing, ringing", "anatomy"],
+    ("veq_aesthetic", "paper"): ["5 exceptional, masterful composition"],
+    ("veq_aesthetic", "improved"): ["oversaturated"],
+    ("veq_text", "miniature"): ["not what it says"],
+    ("veq_text", "paper"): ["Spelling counts; claims made by the text do not"],
+    ("veq_text", "improved"): ["Spelling counts; claims made by the text do not", "kerning"],
+    ("brf", "paper"): ["unclear or not applicable"],
+    ("brf", "improved"): ["what belongs to another image is 0 here"],
+    ("cns_edit", "improved"): ["identity"],
+    ("idea_question", "paper"): ["what scores 1 point and what scores 0 points"],
+    ("idea_question", "improved"): ["answer to the question itself is no"],
+    ("vllm_qa", "improved"): ["or if nothing changed"],
+}
+REMOVED = {
+    ("veq_text", "paper"): "not what it says",
+    ("veq_text", "improved"): "not what it says",
+    ("vllm_qa", "paper"): "nothing changed",  # the official prompt does not have it
+    ("veq_technical", "paper"): "drawing",
+    ("idea_question", "paper"): "clearly and fully yes",
+    ("idea_question", "improved"): "clearly and fully yes",
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "variant", "sentence"),
-    [
-        ("veq_technical", "paper", "0 completely unrealistic or obviously AI-generated"),
-        ("veq_technical", "improved", "obviously AI-generated"),
-        ("veq_technical", "improved", "JPEG blocking, banding, aliasing, ringing"),
-        ("veq_technical", "improved", "anatomy"),
-        ("veq_aesthetic", "improved", "oversaturated"),
-        ("veq_aesthetic", "paper", "5 exceptional, masterful composition"),
-        ("veq_text", "improved", "kerning"),
-        ("veq_text", "improved", "Spelling counts; claims made by the text do not"),
-        ("veq_text", "paper", "Spelling counts; claims made by the text do not"),
-        ("brf", "improved", "what belongs to another image is 0 here"),
-        ("brf", "paper", "unclear or not applicable"),
-        ("cns_edit", "improved", "identity"),
-        ("idea_question", "improved", "answer to the question itself is no"),
-        ("idea_question", "paper", "what scores 1 point and what scores 0 points"),
-        ("vllm_qa", "improved", "or if nothing changed"),
-    ],
-)
-def test_the_text_of_a_rubric(name, variant, sentence):
-    assert sentence in text_of(name, variant)
-
-
-def test_texts_that_rubrics_no_longer_have():
-    assert "not what it says" in text_of("veq_text", "miniature")
-    assert all("not what it says" not in text_of("veq_text", variant) for variant in ("paper", "improved"))
-    assert "nothing changed" not in text_of("vllm_qa", "paper")  # the official prompt does not have it
-    assert "drawing" not in text_of("veq_technical", "paper")
-    for variant in ("paper", "improved"):
-        assert "clearly and fully yes" not in text_of("idea_question", variant)
-
-
-def test_wordings_have_digests_that_are_in_a_judge_s_identity():
-    one = question("veq_text", ())
-    assert len({spec(variant).judge_id for variant in VARIANTS}) == 3
-    assert len({spec(variant).question_id(one, {}) for variant in VARIANTS}) == 3
+def test_the_texts_of_the_rubrics():
+    assert {key: [s for s in sentences if s in text_of(*key)] for key, sentences in SENTENCES.items()} == SENTENCES
+    assert [key for key, sentence in REMOVED.items() if sentence in text_of(*key)] == []
 
 
 def test_the_wording_of_the_miniature_judge_is_unchanged():
@@ -202,29 +165,24 @@ def test_the_option_usable_is_off_by_default():
 
 
 def test_a_panel_whose_judges_have_different_wordings_can_vote():
-    given = [
+    votes = [
         {"evidence": "A seam.", "changes_made": True, "rest_preserved": True},
         {"changes_made": True, "rest_preserved": False, "usable": True},
         {"changes_made": False, "rest_preserved": True},
     ]
-    word = majority_verdict("hype_edit", [Verdict(answer, None, "") for answer in given], 3)
+    word = majority_verdict("hype_edit", [Verdict(answer, None, "") for answer in votes], 3)
     assert word.answer == {"changes_made": True, "rest_preserved": True, "usable": True}
-    for answer in given:
+    for answer in votes:
         assert read_stored("hype_edit", answer) == (answer, None)
     assert read_stored("hype_edit", {"changes_made": True})[0] is None
     assert len(wordings("hype_edit")) == 6  # four, and `usable` turned on in two of them
 
 
 def test_images_come_in_the_order_of_the_wording():
-    given = Question(
-        "vllm_qa", 0, ("s", "m", "f", "r"), (("instruction", "I"),), ("source", "mask", "reference", "result")
-    )
-    orders = {v: [one.images[0] for one in spec(v).requests(given)[0].shown] for v in VARIANTS}
-    assert orders == {
-        "improved": ["s", "r", "m", "f"],
-        "paper": ["s", "r", "m", "f"],
-        "miniature": ["s", "m", "f", "r"],
-    }
+    roles = ("source", "mask", "reference", "result")
+    asked = Question("vllm_qa", 0, ("s", "m", "f", "r"), (("instruction", "I"),), roles)
+    orders = {v: "".join(shown.images[0] for shown in spec(v).requests(asked)[0].shown) for v in VARIANTS}
+    assert orders == {"improved": "srmf", "paper": "srmf", "miniature": "smfr"}
 
 
 def test_a_point_of_a_set_names_the_image_of_the_order():

@@ -46,13 +46,8 @@ class Scripted:
 
 def words(text):
     """The words without Markdown's escapes, fences and emphasis, and without placeholders."""
-    text = re.sub(
-        r"\{(?:\w+)\}",
-        " ",
-        text.replace("\\_", "_")
-        .replace("1. {evaluation_point_1}\n", "")
-        .replace("2. {evaluation_point_2}\n- ...", "{points}"),
-    )
+    points = "1. {evaluation_point_1}\n2. {evaluation_point_2}\n- ..."
+    text = re.sub(r"\{(?:\w+)\}", " ", text.replace("\\_", "_").replace(points, "{points}"))
     return re.sub(r"```json|[`*']", " ", text).split()
 
 
@@ -79,10 +74,12 @@ def test_the_prompts_of_the_repositories_are_those_of_the_official_files():
     assert [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts] == DIGESTS
 
 
-def order_requests(reply=lambda _: "{}", images=None, task=ORDER):
-    asked = sorted(servimage.questions(task, images or {1: "a", 2: "b"}), key=lambda one: SET.shares_requests(one[1]))
+def order_requests(reply=lambda _: "{}", task=ORDER):
+    """The verdicts of an order's questions, and the requests by their rubric."""
+    asked = sorted(servimage.questions(task, {1: "a", 2: "b"}), key=lambda item: SET.shares_requests(item[1]))
     judge = Scripted(reply)
-    return dict(answers(judge, SPEC, asked)), judge.received
+    verdicts = dict(answers(judge, SPEC, asked))
+    return verdicts, {request.name: request for request in reversed(judge.received)}, judge.received
 
 
 def brf_reply(scores, order=(0, 1)):
@@ -99,44 +96,44 @@ def cns_reply(scores):
 
 def test_one_request_has_all_images_and_points_of_an_order():
     replies = {"brf": brf_reply([[1, 0, 0], [0, 0, 1]]), "cns_set": cns_reply([(0, 5), (1, 2)])}
-    verdicts, received = order_requests(lambda request: replies.get(request.name, "{}"))
-    (brf,) = (request for request in received if request.name == "brf")
-    (cns,) = (request for request in received if request.name == "cns_set")
+    verdicts, requests, received = order_requests(lambda request: replies.get(request.name, "{}"))
+    assert [request.name for request in received if request.name in replies] == ["brf", "cns_set"]
+    brf = requests["brf"]
     assert [shown.images for shown in brf.shown] == [("a",), ("b",)]
-    assert "1. It is blue.\n2. It is round.\n3. It has text." in brf.text
-    assert "of the generated 2 picture." in brf.text
-    assert '"image_count": 2' in brf.text
-    assert "- Task ID: t\n- Task Name: Logo\n- Task Requirements: A blue logo.\n" in brf.text
-    assert "You will see 2 images." in cns.text
+    for part in (
+        "1. It is blue.\n2. It is round.\n3. It has text.",
+        "of the generated 2 picture.",
+        '"image_count": 2',
+        "- Task ID: t\n- Task Name: Logo\n- Task Requirements: A blue logo.\n",
+    ):
+        assert part in brf.text
+    assert "You will see 2 images." in requests["cns_set"].text
     met = {key[::2]: verdict.answer["met"] for key, verdict in verdicts.items() if key[1] == "brf"}
     assert met == {(1, 0): 1, (1, 1): 0, (1, 2): 0, (2, 0): 0, (2, 1): 0, (2, 2): 1}
     assert verdicts[2, "cns_set", 0, 0].answer == {"score": 2, "flags": ["style_inconsistent"]}
     scores = {score.name: score.value for score in servimage.scores(ORDER, verdicts)[1]}
-    assert scores["brf"] == pytest.approx(5 * 2 / 3)
-    assert scores["cns_set"] == 5
+    assert (scores["brf"], scores["cns_set"]) == (pytest.approx(5 * 2 / 3), 5)
 
 
-def test_images_are_read_by_their_index_and_a_repeated_one_is_unscored():
-    for order, met in (((1, 0), [1, 0]), ((1, 1), [None, None])):
-        given = brf_reply([[1] * 3, [0] * 3], order)
-        verdicts, _ = order_requests(lambda request, given=given: given if request.name == "brf" else "{}")
-        found = [verdicts[i, "brf", 0, 0] for i in (1, 2)]
-        # the position decides where a server enforces the format; one that does not is read by the index
-        assert [None if v.answer is None else v.answer["met"] for v in found] in ([None, None], met)
+@pytest.mark.parametrize(("order", "met"), [((1, 0), [1, 0]), ((1, 1), [None, None])])
+def test_images_are_read_by_their_index_and_a_repeated_one_is_unscored(order, met):
+    written = brf_reply([[1] * 3, [0] * 3], order)
+    verdicts, _, _ = order_requests(lambda request: written if request.name == "brf" else "{}")
+    answered = [verdicts[i, "brf", 0, 0].answer for i in (1, 2)]
+    # the position decides where a server enforces the format; one that does not is read by the index
+    assert [answer and answer["met"] for answer in answered] in ([None, None], met)
 
 
 def test_the_client_s_images_follow_the_generated_ones():
-    task = replace(ORDER, source_sha256="s", reference_sha256=("r",))
-    _, received = order_requests(task=task)
-    (brf,) = (request for request in received if request.name == "brf")
-    assert [shown.images[0] for shown in brf.shown] == ["a", "b", "s", "r"]
-    assert [shown.images[0] for shown in next(r for r in received if r.name == "cns_edit").shown] == ["a", "s"]
+    _, requests, _ = order_requests(task=replace(ORDER, source_sha256="s", reference_sha256=("r",)))
+    shown = {name: [shown.images[0] for shown in requests[name].shown] for name in ("brf", "cns_edit")}
+    assert shown == {"brf": ["a", "b", "s", "r"], "cns_edit": ["a", "s"]}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prompt_is_sent_alone_and_its_format_has_a_grammar(name):
-    one = next(q for q in every_question() if q.rubric == name)
-    (request,) = SPEC.requests(one)
+    asked = next(q for q in every_question() if q.rubric == name)
+    (request,) = SPEC.requests(asked)
     sent = body(request, Composer(lambda _: Image.new("RGB", (32, 32)), 16).images(request), "m")
     assert [message["role"] for message in sent["messages"]] == ["user"]
     assert "[end " not in request.text
@@ -154,9 +151,8 @@ def every_question():
 
 def test_control_tokens_in_slots_are_split_and_placeholders_in_them_stay():
     task = replace(ORDER, brief="<|im_end|> {n_images} {points}")
-    _, received = order_requests(task=task)
-    text = next(request.text for request in received if request.name == "brf")
-    assert "- Task Requirements: < |im_end|> {n_images} {points}\n" in text
+    _, requests, _ = order_requests(task=task)
+    assert "- Task Requirements: < |im_end|> {n_images} {points}\n" in requests["brf"].text
     edit = next(q for _, q in hype.questions(replace(task, source_sha256="s"), {1: "a"}))
     (request,) = SPEC.requests(edit)
     assert "< |im_end|> {n_images}" in request.captions[1]
@@ -202,21 +198,22 @@ def test_ice_bench_s_prompt_depends_on_the_images_and_is_answered_by_one_label(r
     )
 
 
+TECHNICAL, AESTHETIC, TEXT = ({"metric": f"{kind}_Quality"} for kind in ("Technical", "Aesthetic", "Text"))
+
+
 @pytest.mark.parametrize(
     ("name", "reply", "answer"),
     [
-        ("veq_text", {"metric": "Text_Quality", "has_text": False, "final_score_0to5": 0}, {"has_text": False}),
-        ("veq_text", {"metric": "Text_Quality", "has_text": True, "final_score_0to5": 4},
-         {"has_text": True, "text": 4}),
-        ("veq_technical", {"metric": "Technical_Quality", "clarity_score_0to5": 5, "realism_score_0to5": 0},
-         {"clarity": 5, "realism": 0}),
-        ("veq_aesthetic", {"metric": "Aesthetic_Quality", "final_score_0to5": 3.0}, {"aesthetic": 3}),
-        ("veq_aesthetic", {"metric": "Aesthetic_Quality", "final_score_0to5": 6}, None),
+        ("veq_text", TEXT | {"has_text": False, "final_score_0to5": 0}, {"has_text": False}),
+        ("veq_text", TEXT | {"has_text": True, "final_score_0to5": 4}, {"has_text": True, "text": 4}),
+        ("veq_technical", TECHNICAL | {"clarity_score_0to5": 5, "realism_score_0to5": 0}, {"clarity": 5, "realism": 0}),
+        ("veq_aesthetic", AESTHETIC | {"final_score_0to5": 3.0}, {"aesthetic": 3}),
+        ("veq_aesthetic", AESTHETIC | {"final_score_0to5": 6}, None),
         ("veq_aesthetic", {"aesthetic": 3}, None),
         ("veq_aesthetic", [3], None),
         ("idea_question", {"score": 1, "reason": "It is."}, {"met": 1}),
     ],
-)  # fmt: skip
+)
 def test_the_authors_formats_are_read(name, reply, answer):
     verdict = read(Question(name, 0, ("a",), (("question", "?"),)), "json", [Reply(json.dumps(reply), "stop")], SET)
     assert verdict.answer == answer
@@ -228,10 +225,9 @@ def test_published_rules_are_read_from_the_extraction_prompt():
              "dimensions": {"width": 30, "height": 20, "unit": "cm"}, "resolution": {"min_dpi": 300}}}}  # fmt: skip
     reply = {"extracted_rules": {"output_quantity": 1, "deliverables": [entry]}, "reasoning": []}
     question = Question("deliverables", 0, (), (("title", "T"), ("brief", "B")))
-    parsed = deliverables(read(question, "json", [Reply(json.dumps(reply), "stop")], SET))
-    (rules,) = (of.model_dump(exclude_defaults=True) for of in parsed.rules)
+    (rules,) = deliverables(read(question, "json", [Reply(json.dumps(reply), "stop")], SET)).rules
     specs = {"width_mm": 300.0, "height_mm": 200.0, "aspect_ratio": "1:1", "min_dpi": 300.0}
-    assert rules == {"file_type": ["PNG"], "visual_specs": specs}
+    assert rules.model_dump(exclude_defaults=True) == {"file_type": ["PNG"], "visual_specs": specs}
 
 
 def test_the_checks_of_a_judge_have_questions_in_every_format():

@@ -14,14 +14,14 @@ def verdict_of(*entries, quantity=None):
 
 
 def test_deliverables_have_their_rules_and_evidence():
-    found = deliverables(
+    orders = deliverables(
         verdict_of(entry("card_front", file_type=["PNG"], visual_specs={"min_dpi": 300}), entry("card_back"))
     )
-    assert found.subtasks == ("card_front", "card_back")
-    assert found.rules[0].file_type == ["PNG"]
-    assert found.rules[0].visual_specs.min_dpi == 300
-    assert found.rules[1].model_dump(exclude_defaults=True) == {}
-    assert found.evidence == (("two cards",), ("two cards",))
+    assert orders.subtasks == ("card_front", "card_back")
+    assert orders.rules[0].file_type == ["PNG"]
+    assert orders.rules[0].visual_specs.min_dpi == 300
+    assert orders.rules[1].model_dump(exclude_defaults=True) == {}
+    assert orders.evidence == (("two cards",), ("two cards",))
 
 
 @pytest.mark.parametrize(

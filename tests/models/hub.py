@@ -96,27 +96,18 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             path = unquote(urlsplit(self.path).path)
             hub.requests.append(path)
             parts = path.strip("/").split("/")
+            kind = "datasets/" if "datasets" in parts[:2] else ""
+            if kind or parts[:2] == ["api", "models"]:
+                parts = [part for part in parts if part not in ("models", "datasets")]
             match parts:
-                case ["api", "models", owner, name, kind, revision, *_] if kind in ("revision", "tree"):
-                    repo = self._repo(f"{owner}/{name}", revision)
-                    if repo:
-                        self._json(_info(repo, f"{owner}/{name}") if kind == "revision" else _tree(repo))
-                case ["api", "datasets", owner, name, kind, revision, *_] if kind in ("revision", "tree"):
-                    repo = self._repo(f"datasets/{owner}/{name}", revision)
-                    if repo:
-                        self._json(_info(repo, f"{owner}/{name}") if kind == "revision" else _tree(repo))
-                case ["datasets", owner, name, "resolve", revision, *rest]:
-                    repo = self._repo(f"datasets/{owner}/{name}", revision)
-                    if repo:
-                        self._file(repo, "/".join(rest))
+                case ["api", owner, name, "revision" | "tree" as asked, revision, *_]:
+                    if repo := self._repo(f"{kind}{owner}/{name}", revision):
+                        self._json(_info(repo, f"{owner}/{name}") if asked == "revision" else _tree(repo))
                 case [owner, name, "resolve", revision, *rest]:
-                    repo = self._repo(f"{owner}/{name}", revision)
-                    if repo:
+                    if repo := self._repo(f"{kind}{owner}/{name}", revision):
                         self._file(repo, "/".join(rest))
-                case ["cdn", "datasets", owner, name, *rest]:
-                    self._send(200, (hub.repos[f"datasets/{owner}/{name}"].folder / "/".join(rest)).read_bytes())
                 case ["cdn", owner, name, *rest]:
-                    self._send(200, (hub.repos[f"{owner}/{name}"].folder / "/".join(rest)).read_bytes())
+                    self._send(200, (hub.repos[f"{kind}{owner}/{name}"].folder / "/".join(rest)).read_bytes())
                 case _:
                     self._send(404, b"")
 
@@ -164,22 +155,19 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
 def _info(repo: Repo, name: str) -> dict[str, Any]:
     files = [
-        {"rfilename": n, "size": repo.size(n), "blobId": git_blob_sha1(repo.folder / n), "lfs": repo.lfs(n)}
+        {"rfilename": n, "size": repo.size(n), "blobId": git_blob_sha1(repo.folder / n)}
+        | ({"lfs": repo.lfs(n)} if repo.lfs(n) else {})
         for n in repo.names()
     ]
-    siblings = [{key: value for key, value in file.items() if value is not None} for file in files]
-    return {"id": name, "sha": repo.commit, "gated": "auto" if repo.gated else False, "siblings": siblings}
+    return {"id": name, "sha": repo.commit, "gated": "auto" if repo.gated else False, "siblings": files}
 
 
 def _tree(repo: Repo) -> list[dict[str, Any]]:
-    tree = []
-    for name in repo.names():
-        lfs = repo.lfs(name)
-        entry: dict[str, Any] = {"type": "file", "path": name, "size": repo.size(name), "oid": repo.etag(name)}
-        if lfs:
-            entry["lfs"] = {"oid": lfs["sha256"], "size": lfs["size"], "pointerSize": lfs["pointerSize"]}
-        tree.append(entry)
-    return tree
+    return [
+        {"type": "file", "path": name, "size": repo.size(name), "oid": repo.etag(name)}
+        | ({"lfs": {"oid": lfs["sha256"], **lfs}} if (lfs := repo.lfs(name)) else {})
+        for name in repo.names()
+    ]
 
 
 def commit_of(text: str) -> str:

@@ -23,48 +23,36 @@ REAL_JUDGES = {name: card for name, card in JUDGES.items() if not card.source.bu
 SIZES = read_yaml(Path(__file__).resolve().parents[1] / "data" / "judge_sizes.yaml")[0]
 
 
-def test_every_family_has_a_real_card_and_a_small_one():
-    assert {card.family for card in REAL.values()} == set(FAMILIES)
-    assert {card.family for card in SMALL.values()} == set(FAMILIES)
+def test_every_family_has_a_real_card_and_a_small_one_that_takes_the_same():
+    real_of = {card.family: card for card in reversed(REAL.values())}
+    assert set(real_of) == {card.family for card in SMALL.values()} == set(FAMILIES)
+    for name, small in SMALL.items():
+        real = real_of[small.family]
+        settings = [{k for k, v in card.sampler.model_dump().items() if v is not None} for card in (small, real)]
+        assert settings[0] == settings[1], name
+        assert small.takes.text_alone == real.takes.text_alone, name
+        assert bool(small.takes.pictures) == bool(real.takes.pictures), name
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_generator_names_existing_pieces(name):
+def test_a_generator_names_its_pieces_source_requirements_and_guidance(name):
     described = GENERATORS[name]
     pieces = read_yaml(configs_dir() / "architectures.yaml")[0]["pieces"]
     referenced = [piece for piece in described.architecture.values() if isinstance(piece, str)]
     assert referenced
     assert set(referenced) <= set(pieces)
     assert {"vae", "scheduler"} <= set(described.architecture)
-    small = {
-        piece.startswith(("tiny-", "mini-"))
-        for part, piece in described.architecture.items()
-        if part in ("vae", "text_encoder")
-    }
-    assert small == {name in SMALL}
-
-
-@pytest.mark.parametrize("name", GENERATORS)
-def test_a_generator_states_its_requirements(name):
-    described = GENERATORS[name]
+    weighty = [piece for part, piece in described.architecture.items() if part in ("vae", "text_encoder")]
+    assert {piece.startswith(("tiny-", "mini-")) for piece in weighty} == {name in SMALL}
     assert set(described.vram_by_phase_gb) == {"encode", "denoise", "decode"}
     assert described.vram_gb == max(described.vram_by_phase_gb.values())
     assert described.pflop_per_image
-    assert described.dtype == "float32" if name in SMALL else described.dtype != "float32"
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_a_real_generator_names_its_source(name):
-    described = REAL[name]
-    assert described.source.repo.count("/") == 1
-    assert described.licence
-    gated = described.source.repo.startswith(("black-forest-labs/", "stabilityai/")) and not name.endswith("-4b")
-    assert described.gated == gated
-
-
-@pytest.mark.parametrize("name", GENERATORS)
-def test_required_guidance_settings_are_present(name):
-    described = GENERATORS[name]
+    assert (described.dtype == "float32") == (name in SMALL)
+    if name in REAL:
+        assert described.source.repo.count("/") == 1
+        assert described.licence
+        gated = described.source.repo.startswith(("black-forest-labs/", "stabilityai/")) and not name.endswith("-4b")
+        assert described.gated == gated
     sampler, takes = described.sampler, described.takes
     if sampler.true_cfg_scale is not None:
         assert sampler.negative_prompt, "without a negative prompt there would silently be no guidance"
@@ -77,32 +65,23 @@ def test_required_guidance_settings_are_present(name):
     assert sampler.height % takes.size_multiple == sampler.width % takes.size_multiple == 0
 
 
-def test_a_small_card_takes_what_the_real_one_takes():
-    for name, small in SMALL.items():
-        real = next(card for card in REAL.values() if card.family == small.family)
-        assert small.takes.text_alone == real.takes.text_alone, name
-        assert bool(small.takes.pictures) == bool(real.takes.pictures), name
-        settings = {key for key, value in small.sampler.model_dump().items() if value is not None}
-        assert settings == {key for key, value in real.sampler.model_dump().items() if value is not None}, name
-
-
-@pytest.mark.parametrize("name", JUDGES)
-def test_a_judge_takes_an_image_and_answers(name):
-    judge = JUDGES[name]
-    assert judge.judge_min_pixels <= judge.judge_max_pixels
-    thought = judge.thinking.budget_tokens if judge.thinking else 0
-    most = judge.tokens_of_image(judge.judge_max_pixels) + thought + 2048
-    assert most <= judge.max_model_len <= judge.context
+def test_a_judge_takes_an_image_and_answers():
+    for name, judge in JUDGES.items():
+        assert judge.judge_min_pixels <= judge.judge_max_pixels, name
+        thought = judge.thinking.budget_tokens if judge.thinking else 0
+        most = judge.tokens_of_image(judge.judge_max_pixels) + thought + 2048
+        assert most <= judge.max_model_len <= judge.context, name
+    pinned = [judge.source.revision for judge in REAL_JUDGES.values() if judge.source.revision]
+    assert len(set(pinned)) == len(pinned)
 
 
 @pytest.mark.parametrize("name", REAL_JUDGES)
-def test_a_real_judge_names_its_source_and_is_pinned(name):
+def test_a_real_judge_names_its_source_is_pinned_and_fits_the_gpus_of_its_card(name):
+    """Its weights in bfloat16 and a margin, within the part of 80 GB that the server may take."""
     judge = REAL_JUDGES[name]
     owner = judge.source.repo.partition("/")[0]
     comment = "".join(line for line in (configs_dir() / f"models/{name}.yaml").read_text().splitlines() if "#" in line)
     assert bool(re.fullmatch("[0-9a-f]{40}", judge.source.revision or "")) is ("needs --revision" not in comment)
-    pinned = [j.source.revision for j in REAL_JUDGES.values() if j.source.revision]
-    assert len(set(pinned)) == len(pinned)
     licences = {"CodeGoat24": "MIT", "zai-org": "MIT"} | {"google": "Gemma" if "gemma3" in name else "Apache-2.0"}
     assert judge.licence == ("Qwen License" if "qwen" in name and "72b" in name else licences.get(owner, "Apache-2.0"))
     assert judge.gated is (judge.licence == "Gemma")
@@ -111,16 +90,10 @@ def test_a_real_judge_names_its_source_and_is_pinned(name):
     assert judge.patch > 1 or judge.image_tokens, "the context cannot be planned"
     assert judge.judge_max_pixels <= 1024 * 1024
     assert judge.judge_max_pixels % judge.patch**2 == 0, "a whole number of patches"
-
-
-@pytest.mark.parametrize("name", REAL_JUDGES)
-def test_a_judge_fits_the_gpus_of_its_card(name):
-    """Its weights in bfloat16 and a margin, within the part of 80 GB that the server may take."""
-    judge = REAL_JUDGES[name]
-    margin_gb = judge.vram_gb - 2 * judge.parameters_b
-    assert 1 < margin_gb / judge.tensor_parallel_size < 6
-    assert judge.vram_gb / judge.tensor_parallel_size <= 0.92 * gpu("h100").memory_gb
-    assert judge.tensor_parallel_size == 1 or judge.vram_gb > 0.92 * gpu("h100").memory_gb, "split without need"
+    part_gb = 0.92 * gpu("h100").memory_gb
+    assert 1 < (judge.vram_gb - 2 * judge.parameters_b) / judge.tensor_parallel_size < 6
+    assert judge.vram_gb / judge.tensor_parallel_size <= part_gb
+    assert judge.tensor_parallel_size == 1 or judge.vram_gb > part_gb, "split without need"
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -19,19 +19,14 @@ from local_bench.models import convert_child
 from local_bench.models.convert import convert, converted_name, read_converted
 
 
-@pytest.fixture
-def through(tmp_path):
+def converted(folder, value, **settings):
     """Saves a value as a checkpoint, converts it, and gives the path of what came out."""
-
-    def go(value, **settings):
-        torch.save(value, tmp_path / "c.pth", **settings)
-        convert(tmp_path / "c.pth", tmp_path / "c.safetensors", "c.pth")
-        return tmp_path / "c.safetensors"
-
-    return go
+    torch.save(value, folder / "c.pth", **settings)
+    convert(folder / "c.pth", folder / "c.safetensors", "c.pth")
+    return folder / "c.safetensors"
 
 
-def test_containers_tensors_and_scalars_are_converted(through):
+def test_containers_tensors_and_scalars_are_converted(tmp_path):
     shared = torch.arange(6.0).reshape(2, 3)
     tree = {
         "params": OrderedDict(a=shared, b=shared.T, half=torch.ones(2, dtype=torch.float16), n=torch.tensor(3)),
@@ -44,8 +39,8 @@ def test_containers_tensors_and_scalars_are_converted(through):
         "args": argparse.Namespace(seed=1),
         "head": torch.nn.Parameter(torch.ones(1)),
     }
-    path = through(tree)
-    back = read_converted(path)
+    path = converted(tmp_path, tree)
+    data, back = path.read_bytes(), read_converted(path)
     assert list(back["params"]) == ["a", "b", "half", "n"]
     for name, tensor in tree["params"].items():
         assert back["params"][name].dtype == tensor.dtype
@@ -57,17 +52,14 @@ def test_containers_tensors_and_scalars_are_converted(through):
     assert back["args"] == {"seed": 1}
     assert torch.equal(back["head"], torch.ones(1))
     assert set(load_file(path)) == {"array", "head", "more.2.0", *(f"params.{name}" for name in tree["params"])}
+    # The old format, in another process: the same bytes.
+    assert converted(tmp_path, tree, _use_new_zipfile_serialization=False).read_bytes() == data
+    assert [converted_name(name) for name in ("a/body.pth", "model.onnx")] == ["a/body.safetensors", "model.onnx"]
 
 
-def test_conversion_is_deterministic(through):
-    value = {"b": torch.ones(3), "a": {"c": torch.zeros(2)}}
-    assert through(value).read_bytes() == through(value).read_bytes()
-
-
-def test_a_bare_tensor_a_tuple_and_the_old_format(through):
-    assert torch.equal(read_converted(through(torch.ones(2))), torch.ones(2))
-    first, second = read_converted(through((torch.ones(1), torch.zeros(2)), _use_new_zipfile_serialization=False))
-    assert (first.shape, second.shape) == ((1,), (2,))
+def test_a_bare_tensor_is_converted(tmp_path):
+    """A tuple of tensors: tests/models/test_fetch_files.py."""
+    assert torch.equal(read_converted(converted(tmp_path, torch.ones(2))), torch.ones(2))
 
 
 class Tower(torch.nn.Module):
@@ -83,11 +75,11 @@ class Tower(torch.nn.Module):
         return self.norm(self.linear(x)) * self.scale + self.plain + len(self.sizes)
 
 
-@pytest.mark.parametrize("script", [torch.jit.script, lambda tower: torch.jit.trace(tower, torch.ones(2, 3))])
-def test_an_archive_of_torchscript_gives_what_its_own_loader_gives(tmp_path, script):
+def test_an_archive_of_torchscript_gives_what_its_own_loader_gives(tmp_path):
+    """Of a scripted module; that of a traced one: tests/judges/metrics/test_pyiqa.py."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        script(Tower().half().float().eval()).save(tmp_path / "t.pt")
+        torch.jit.script(Tower().half().float().eval()).save(tmp_path / "t.pt")
         expected = torch.jit.load(tmp_path / "t.pt").state_dict()
     convert(tmp_path / "t.pt", tmp_path / "t.safetensors", "t.pt")
     back = read_converted(tmp_path / "t.safetensors")
@@ -116,56 +108,56 @@ def refused(tmp_path, message):
     assert "\n" not in sentence
     assert not (tmp_path / "c.safetensors").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    return sentence
 
 
-@pytest.mark.parametrize("new", [True, False])
-def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, new):
-    mark = tmp_path / "mark"
-    torch.save({"a": torch.ones(1), "b": Runs(mark)}, tmp_path / "c.pth", _use_new_zipfile_serialization=new)
-    refused(tmp_path, "it uses posix.system")
+@pytest.mark.parametrize("kind", ["new", "old", "plain", "torchscript"])
+def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, kind):
+    mark, path = tmp_path / "mark", tmp_path / "c.pth"
+    if kind == "plain":
+        path.write_bytes(pickle.dumps(Runs(mark)))
+    elif kind == "torchscript":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("c/constants.pkl", pickle.dumps(()))
+            archive.writestr("c/data.pkl", pickle.dumps(Runs(mark)))
+    else:
+        torch.save({"a": torch.ones(1), "b": Runs(mark)}, path, _use_new_zipfile_serialization=kind == "new")
+    refused(tmp_path, "" if kind == "plain" else "it uses posix.system")
     assert not mark.exists()
-    torch.load(tmp_path / "c.pth", weights_only=False)  # the way that we do not go
-    assert mark.exists()
-
-
-def test_a_plain_pickle_is_refused_as_well(tmp_path):
-    mark = tmp_path / "mark"
-    (tmp_path / "c.pth").write_bytes(pickle.dumps(Runs(mark)))
-    refused(tmp_path, "")
-    assert not mark.exists()
-
-
-def test_an_archive_of_torchscript_cannot_name_anything_else(tmp_path):
-    mark = tmp_path / "mark"
-    with zipfile.ZipFile(tmp_path / "c.pth", "w") as archive:
-        archive.writestr("c/constants.pkl", pickle.dumps(()))
-        archive.writestr("c/data.pkl", pickle.dumps(Runs(mark)))
-    refused(tmp_path, "it uses posix.system")
-    assert not mark.exists()
+    if kind == "new":
+        torch.load(path, weights_only=False)  # the way that we do not go
+        assert mark.exists()
 
 
 def test_a_truncated_or_unknown_file_is_an_error(tmp_path):
-    torch.save({"a": torch.ones(1000)}, tmp_path / "c.pth")
-    complete = (tmp_path / "c.pth").read_bytes()
-    (tmp_path / "c.pth").write_bytes(complete[: len(complete) // 2])
+    path = tmp_path / "c.pth"
+    torch.save({"a": torch.ones(1000)}, path)
+    path.write_bytes(path.read_bytes()[:2000])
     refused(tmp_path, "it is damaged")
-    (tmp_path / "c.pth").write_bytes(b"<html>Not found</html>")
+    path.write_bytes(b"<html>Not found</html>")
     refused(tmp_path, "it is damaged")
-    (tmp_path / "c.pth").write_bytes(b"")
-    refused(tmp_path, "it is damaged")
-    torch.save({"a": 1}, tmp_path / "c.pth")
+    torch.save({"a": 1}, path)
     refused(tmp_path, "it contains no tensor")
-    with zipfile.ZipFile(tmp_path / "c.pth", "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("c/data.pkl", bytes(50_000_000))
     refused(tmp_path, "its uncompressed size is far larger")
 
 
-def test_a_child_that_dies_is_an_error(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import os\nos.abort()\n", "the conversion process exited with -6"),
+        ("import os\nprint(sorted(os.environ))\nraise SystemExit(3)\n", "HOME"),
+    ],
+    ids=["it dies", "it tells its environment"],
+)
+def test_a_child_that_dies_is_an_error_and_it_receives_no_secrets(tmp_path, monkeypatch, code, message):
     torch.save({"a": torch.ones(1)}, tmp_path / "c.pth")
-    dies = tmp_path / "dies.py"
-    dies.write_text("import os\nos.abort()\n")
-    monkeypatch.setattr("local_bench.models.convert._CHILD", dies)
-    refused(tmp_path, "the conversion process exited with -6")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    child = tmp_path / "child.py"
+    child.write_text(code)
+    monkeypatch.setattr("local_bench.models.convert._CHILD", child)
+    assert "TOKEN" not in refused(tmp_path, message)
 
 
 @pytest.mark.parametrize(
@@ -181,24 +173,11 @@ def test_a_child_that_dies_is_an_error(tmp_path, monkeypatch):
 def test_the_child_can_only_read(tmp_path, does):
     code = f"import sys; sys.path.insert(0, {str(os.path.dirname(convert_child.__file__))!r})\n"
     code += f"import convert_child as c; c._cut_network(); sys.addaudithook(c._refuse_side_effects)\n{does}\n"
-    ended = subprocess.run(
-        [sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-I", "-c", code]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "Refused: loading it " in ended.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_the_child_receives_no_secrets(tmp_path, monkeypatch):
-    torch.save({"a": torch.ones(1)}, tmp_path / "c.pth")
-    monkeypatch.setenv("HF_TOKEN", "secret")
-    child = tmp_path / "tells.py"
-    child.write_text("import os\nprint(sorted(os.environ))\nraise SystemExit(3)\n")
-    monkeypatch.setattr("local_bench.models.convert._CHILD", child)
-    with pytest.raises(WeightsError) as refusal:
-        convert(tmp_path / "c.pth", tmp_path / "c.safetensors", "c.pth")
-    assert "'HOME'" in str(refusal.value)
-    assert "TOKEN" not in str(refusal.value)
 
 
 def test_safetensors_that_were_not_converted_are_read_as_they_are(tmp_path):
@@ -207,8 +186,3 @@ def test_safetensors_that_were_not_converted_are_read_as_they_are(tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"cut")
     with pytest.raises(WeightsError, match="is damaged"):
         read_converted(tmp_path / "x.safetensors")
-
-
-def test_names():
-    assert converted_name("annotator/body.pth") == "annotator/body.safetensors"
-    assert converted_name("model.onnx") == "model.onnx"

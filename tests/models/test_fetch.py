@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from huggingface_hub import close_session
+from safetensors.numpy import save
 
 from local_bench.core.environment import variables
 from local_bench.core.errors import StorageError
@@ -63,6 +64,10 @@ class Lab:
         card = yaml.safe_load((ROOT / "configs/models" / f"{like}.yaml").read_text())
         card |= {"name": name, "source": {"repo": f"lab/{name}", "revision": COMMIT}, **changes}
         (self.place / "configs/models" / f"{name}.yaml").write_text(yaml.safe_dump(card))
+
+    def write(self, name: str, config: dict) -> Path:
+        (self.place / name).write_text(yaml.safe_dump(config))
+        return self.place / name
 
     def run(self, *arguments, **env):
         """In this process, whose huggingface_hub has read its variables before."""
@@ -171,21 +176,14 @@ def test_a_config_fetches_all_models_of_its_run(lab):
     for like, name in (("qwen3-vl-2b", "eye"), ("clip-vit-l-14-336", "clip")):
         lab.serve(name, JUDGE)
         lab.card(like, name)
-    config = {
-        "name": "c",
-        "models": [
-            {"card": "served"},
-            {"card": "flux1-dev", "load": "random"},
-            {"card": "flux1-schnell", "weights": "/elsewhere"},
-        ],
-        "judge": {"card": "eye"},
-        "metrics": ["piqe", "clip_cap:clip"],
-    }
-    (lab.place / "c.yaml").write_text(yaml.safe_dump(config))
-    assert set(lab.fetched("c.yaml")) == {"served", "eye", "clip"}
-    config["judge"]["base_url"] = "http://127.0.0.1:1/v1"
-    (lab.place / "c.yaml").write_text(yaml.safe_dump(config))
-    assert set(lab.fetched("c.yaml")) == {"served", "clip"}
+    others = [{"card": "flux1-dev", "load": "random"}, {"card": "flux1-schnell", "weights": "/elsewhere"}]
+    config = {"name": "c", "models": [{"card": "served"}, *others], "metrics": ["piqe", "clip_cap:clip"]}
+    for judge, expected in (
+        ({"card": "eye"}, {"served", "eye", "clip"}),
+        ({"card": "eye", "base_url": "http://127.0.0.1:1/v1"}, {"served", "clip"}),
+    ):
+        lab.write("c.yaml", config | {"judge": judge})
+        assert set(lab.fetched("c.yaml")) == expected
 
 
 def test_a_changed_byte_is_detected_and_fetching_repairs_it(lab):
@@ -194,12 +192,10 @@ def test_a_changed_byte_is_detected_and_fetching_repairs_it(lab):
     before = lab.fetched()["served"]
     weights = Path(before["folder"], "model.safetensors").resolve()
     flip(weights)
-    ended = lab.run("models", "show", "served")
-    assert (
-        "lab/served: model.safetensors has changed since it was fetched: run `local-bench models fetch served`"
-        in ended.stderr
-    )
-    refused(lab.run("generate", run_config(lab, card="served")), "model.safetensors has changed since it was fetched")
+    changed = "lab/served: model.safetensors has changed since it was fetched: run `local-bench models fetch served`"
+    assert changed in lab.run("models", "show", "served").stderr
+    run = {"name": "r", "models": [{"card": "flux1-dev", "load": "random"}], "judge": {"card": "served"}}
+    refused(lab.run("generate", lab.write("run.yaml", run)), "model.safetensors has changed since it was fetched")
     assert lab.fetched()["served"]["weights_sha256"] == before["weights_sha256"]
     assert lab.show()["here"]
     weights.unlink()
@@ -225,46 +221,40 @@ def test_a_damaged_file_of_another_tool_is_detected(lab):
     assert (folder / "tokenizer.json").read_text() == "{}"
 
 
-def test_files_that_differ_from_the_declaration_of_the_hub_are_removed(lab):
-    lab.serve("served", JUDGE, declared_sha256={"model.safetensors": "0" * 64})
+@pytest.mark.parametrize(
+    ("settings", "token", "message"),
+    [
+        ({"gated": True}, "", "lab/served is gated"),
+        ({"gated": True}, "hf_of_someone_who_did_not_accept", "HF_TOKEN"),
+        ({"refuses": (503, "busy")}, "", "the Hub returned HTTP 503 for lab/served: wait, and run"),
+        ({"refuses": (401, "Invalid credentials in Authorization header")}, "", "rejects your HF_TOKEN for lab/served"),
+        ({"declared_sha256": {"model.safetensors": "0" * 64}}, "", "does not match the digest declared by the Hub"),
+    ],
+)
+def test_a_refusal_of_the_hub_and_files_that_differ_from_its_declaration_are_explained(lab, settings, token, message):
+    lab.serve("served", JUDGE, **settings)
     lab.card()
-    refused(lab.fetch(), "model.safetensors does not match the digest declared by the Hub", "models fetch served")
+    refused(lab.fetch(HF_TOKEN=token), message, *(["models fetch served"] if "rejects" not in message else []))
     assert not (lab.place / "cache/fetched/served.json").exists()
     assert not [p for p in (lab.place / "hf").rglob("*") if p.is_file() and p.read_bytes() == WEIGHTS]
-    assert "on this machine are incomplete (model.safetensors is missing)" in lab.run("models", "show", "served").stderr
+    if "declared_sha256" in settings:
+        assert "are incomplete (model.safetensors is missing)" in lab.run("models", "show", "served").stderr
 
 
-@pytest.mark.parametrize("token", ["", "hf_of_someone_who_did_not_accept"])
-def test_a_gated_repository_is_explained(lab, token):
-    lab.serve("served", JUDGE, gated=True)
-    lab.card()
-    refused(lab.fetch(HF_TOKEN=token), "lab/served is gated", "HF_TOKEN", "models fetch served")
-
-
-def test_missing_repository_missing_commit_and_no_network(lab):
+@pytest.mark.parametrize(("revision", "has"), [(None, "no commit"), ("main", "only 'main'"), (COMMIT[:12], "only")])
+def test_only_a_full_commit_of_a_repository_that_is_there_is_fetched(lab, revision, has):
     lab.card()
     refused(lab.fetch(), "no repository lab/served", "models fetch served")
     lab.serve("served", JUDGE)
     other = commit_of("another")
     refused(lab.fetch("served", "--revision", other), f"lab/served has no commit {other}", "--revision COMMIT")
+    lab.card(source={"repo": "lab/served", "revision": revision})
+    lab.hub.requests.clear()
+    refused(lab.fetch(), f"lab/served has {has}", "models fetch served --revision COMMIT")
+    assert not lab.hub.requests
+    lab.card()
     lab.hub.__exit__()
     refused(lab.fetch(), "lab/served cannot be reached", "models fetch served")
-
-
-@pytest.mark.parametrize(
-    ("refuses", "message"),
-    [
-        (
-            (503, "busy"),
-            "the Hub returned HTTP 503 for lab/served: wait, and run `local-bench models fetch served` again",
-        ),
-        ((401, "Invalid credentials in Authorization header"), "the Hub rejects your HF_TOKEN for lab/served"),
-    ],
-)
-def test_a_refusal_of_the_hub_is_distinguished_from_a_missing_network(lab, refuses, message):
-    lab.serve("served", JUDGE, refuses=refuses)
-    lab.card()
-    refused(lab.fetch(), message)
 
 
 def test_a_full_disk_is_not_reported_as_a_network_error():
@@ -285,14 +275,6 @@ def test_lack_of_disk_space_is_reported_before_the_download(lab):
     assert not [path for path in lab.hub.requests if path.startswith("/cdn/")]
 
 
-@pytest.mark.parametrize(("revision", "has"), [(None, "no commit"), ("main", "only 'main'"), (COMMIT[:12], "only")])
-def test_only_a_full_commit_is_fetched(lab, revision, has):
-    lab.serve("served", JUDGE)
-    lab.card(source={"repo": "lab/served", "revision": revision})
-    refused(lab.fetch(), f"lab/served has {has}", "models fetch served --revision COMMIT")
-    assert not lab.hub.requests
-
-
 def test_a_commit_given_by_hand_is_pinned_on_this_machine(lab):
     lab.serve("served", JUDGE)
     lab.card(source={"repo": "lab/served"}, parts={"adapter": {"repo": "lab/adapter"}})
@@ -308,18 +290,17 @@ def test_a_commit_given_by_hand_is_pinned_on_this_machine(lab):
     refused(lab.fetch("tiny-clip", "--revision", COMMIT), "tiny-clip is built on this machine")
 
 
+INDEXED = '{"weight_map": {"a": "model.safetensors", "b": "gone.safetensors"}}'
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"model.safetensors": None, "pytorch_model.bin": b"\x80"}, "only pickled weights (pytorch_model.bin)"),
-        ({"config.json": '{"auto_map": {"AutoModel": "modeling.Mine"}}', "modeling.py": ""}, "(auto_map)"),
-        ({"config.json": '{"text": {"auto_map": {"AutoModel": "modeling.Mine"}}}'}, "(auto_map)"),
+        ({"config.json": '{"text": {"auto_map": {"AutoModel": "modeling.Mine"}}}', "modeling.py": ""}, "(auto_map)"),
         ({"tokenizer_config.json": '{"trust_remote_code": true}'}, "(trust_remote_code)"),
         ({"config.json": "[]"}, "config.json is not a JSON object"),
-        (
-            {"model.safetensors.index.json": '{"weight_map": {"a": "model.safetensors", "b": "gone.safetensors"}}'},
-            "gone.safetensors, which is missing",
-        ),
+        ({"model.safetensors.index.json": INDEXED}, "gone.safetensors, which is missing"),
     ],
 )
 def test_a_model_that_is_never_loaded_is_not_downloaded_either(lab, changes, message):
@@ -329,8 +310,7 @@ def test_a_model_that_is_never_loaded_is_not_downloaded_either(lab, changes, mes
     assert not [path for path in lab.hub.requests if path.startswith("/cdn/")]
 
 
-def test_a_fetched_generator_works_without_network(lab, cli_process, flux_weights):
-    lab._run = cli_process
+def test_a_fetched_generator_works_without_network(lab, flux_weights):
     lab.hub.repos["lab/served"] = Repo(flux_weights, COMMIT)
     lab.card("tiny-flux", source={"repo": "lab/served", "revision": COMMIT})
     digest = lab.fetched()["served"]["weights_sha256"]
@@ -342,13 +322,11 @@ def test_a_fetched_generator_works_without_network(lab, cli_process, flux_weight
         "judge": {"card": "tiny-qwen3-vl", "base_url": "http://127.0.0.1:1/v1"},
         "metrics": [],
     }
-    (lab.place / "run.yaml").write_text(yaml.safe_dump(config))
-    ended = lab.run("generate", "run.yaml", "--run-dir", "run", "--json")
+    ended = lab.run("generate", lab.write("run.yaml", config), "--run-dir", "run", "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["candidates"]["n_done"] == 1
-    provenance = json.loads((lab.place / "run/provenance.json").read_text())
-    assert provenance["models"]["served"]["weights_sha256"] == digest
-    assert provenance["models"]["served"]["revision"] == COMMIT
+    model = json.loads((lab.place / "run/provenance.json").read_text())["models"]["served"]
+    assert (model["weights_sha256"], model["revision"]) == (digest, COMMIT)
 
 
 def flip(path: Path) -> None:
@@ -360,22 +338,23 @@ def flip(path: Path) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def run_config(lab: Lab, **judge: str) -> Path:
-    path = lab.place / "run.yaml"
-    path.write_text(yaml.safe_dump({"name": "r", "models": [{"card": "flux1-dev", "load": "random"}], "judge": judge}))
-    return path
+def added(lab, name, files):
+    lab.serve(name, files, branch="main")
+    ended = lab.run("models", "add", f"lab/{name}", "--json")
+    assert ended.returncode == 0, ended.stderr
+    card = json.loads(ended.stdout)["card"]
+    assert card["source"] == {"repo": f"lab/{name}", "revision": COMMIT}
+    return card
 
 
-def test_a_pipeline_is_added_from_the_hub_by_its_headers(lab: Lab) -> None:
+def test_a_pipeline_is_added_from_the_hub_by_its_headers(lab):
     """No weights are downloaded; the card's commit is fetched later."""
-    from safetensors.numpy import save
-
     index = {
         "_class_name": "PixArtAlphaPipeline",
         "transformer": ["diffusers", "PixArtTransformer2DModel"],
         "vae": ["diffusers", "AutoencoderKL"],
     }
-    files: dict[str, str | bytes] = {
+    files = {
         "README.md": "---\nlicense: apache-2.0\n---\n# Ours\n",
         "model_index.json": json.dumps(index),
         "transformer/config.json": '{"sample_size": 64}',
@@ -383,31 +362,19 @@ def test_a_pipeline_is_added_from_the_hub_by_its_headers(lab: Lab) -> None:
         "vae/config.json": '{"block_out_channels": [8, 8, 8, 8]}',
         "vae/diffusion_pytorch_model.safetensors": save({"b": np.ones(1000, np.float32)}),
     }
-    lab.serve("pipe", files, branch="main")
-    ended = lab.run("models", "add", "lab/pipe", "--json")
-    assert ended.returncode == 0, ended.stderr
-    added = json.loads(ended.stdout)["card"]
-    assert added["source"] == {"repo": "lab/pipe", "revision": COMMIT}
-    assert (added["licence"], added["dtype"], added["family"]) == ("apache-2.0", "float16", "diffusers")
-    assert (added["sampler"]["height"], added["sampler"]["guidance_scale"]) == (512, 4.5)
-    ended = lab.run("models", "fetch", "pipe", "--json")
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout)["pipe"]["here"]
+    card = added(lab, "pipe", files)
+    assert (card["licence"], card["dtype"], card["family"]) == ("apache-2.0", "float16", "diffusers")
+    assert (card["sampler"]["height"], card["sampler"]["guidance_scale"]) == (512, 4.5)
+    assert lab.fetched("pipe")["pipe"]["here"]
 
 
-def test_a_judge_is_added_from_the_hub_by_its_headers(lab: Lab) -> None:
-    from safetensors.numpy import save
-
+def test_a_judge_is_added_from_the_hub_by_its_headers(lab):
     config = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "mm_tokens_per_image": 256}
-    files: dict[str, str | bytes] = {
+    files = {
         "README.md": "---\nlicense: gemma\n---\n",
         "config.json": json.dumps(config | {"text_config": {"max_position_embeddings": 131072}}),
         "model.safetensors": save({"a": np.ones((1000, 2000), np.float16)}),
     }
-    lab.serve("judge", files, branch="main")
-    ended = lab.run("models", "add", "lab/judge", "--json")
-    assert ended.returncode == 0, ended.stderr
-    added = json.loads(ended.stdout)["card"]
-    assert added["source"] == {"repo": "lab/judge", "revision": COMMIT}
-    assert (added["role"], added["parameters_b"], added["licence"]) == ("judge", 0.002, "gemma")
-    assert (added["image_tokens"], added["context"], added["max_model_len"]) == (260, 131072, 8192)
+    card = added(lab, "judge", files)
+    assert (card["role"], card["parameters_b"], card["licence"]) == ("judge", 0.002, "gemma")
+    assert (card["image_tokens"], card["context"], card["max_model_len"]) == (260, 131072, 8192)

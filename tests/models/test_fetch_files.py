@@ -1,6 +1,6 @@
 """`models fetch` of single files from a Hub on loopback: those that a card names, and those that pyiqa requests."""
 
-import io
+import importlib
 from pathlib import Path
 
 import torch
@@ -10,15 +10,7 @@ from local_bench.models.convert import read_converted
 
 from .hub import Hub, Repo
 from .test_fetch import COMMIT, flip, lab, refused  # noqa: F401
-
-
-def checkpoint(value) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()
-
-
-TREE = {"params": {"a": torch.ones(2)}}
+from .test_pull import TREE, checkpoint
 
 
 def test_only_the_files_that_a_card_names_come_from_the_hub_and_pickled_ones_are_converted(lab):  # noqa: F811
@@ -52,14 +44,11 @@ def test_only_the_files_that_a_card_names_come_from_the_hub_and_pickled_ones_are
 
 def test_a_tokenizer_is_a_part_without_weights(lab):  # noqa: F811
     """As that of `image-reward`: its digest counts, and the model itself still needs weights."""
-    lab.serve("served", {"a.pth": checkpoint(TREE)})
+    lab.serve("served", {"a.onnx": b"a graph"})
     lab.serve("words", {"vocab.txt": "[PAD]\n[UNK]\n", "model.safetensors": b"never"})
+    source = {"repo": "lab/served", "revision": COMMIT, "files": ["a.onnx"]}
     words = {"repo": "lab/words", "revision": COMMIT, "files": ["vocab.txt"]}
-    lab.card(
-        "tiny-image-reward",
-        source={"repo": "lab/served", "revision": COMMIT, "files": ["a.pth"]},
-        parts={"tokenizer": words},
-    )
+    lab.card("tiny-image-reward", source=source, parts={"tokenizer": words})
     got = lab.fetched()["served"]
     assert set(got["manifest"]["parts"]["tokenizer"]["files"]) == {"vocab.txt"}
     assert lab.show()["weights_sha256"] == got["weights_sha256"]
@@ -68,16 +57,20 @@ def test_a_tokenizer_is_a_part_without_weights(lab):  # noqa: F811
 
 def test_a_file_that_the_repository_lacks_and_one_of_another_digest_are_refused(lab):  # noqa: F811
     lab.serve("served", {"a.pth": checkpoint(TREE)})
-    source = {"repo": "lab/served", "revision": COMMIT, "files": ["b.pth"]}
-    lab.card("tiny-clip", source=source)
-    refused(lab.fetch(), "lab/served has no file b.pth", "source.files")
-    lab.card("tiny-clip", source=source | {"files": ["a.pth"], "sha256": {"a.pth": "0" * 64}})
-    refused(lab.fetch(), "a.pth is not the file that served expects")
+    for change, message in (
+        ({"files": ["b.pth"]}, "lab/served has no file b.pth"),
+        ({"files": ["a.pth"], "sha256": {"a.pth": "0" * 64}}, "a.pth is not the file that served expects"),
+    ):
+        lab.card("tiny-clip", source={"repo": "lab/served", "revision": COMMIT} | change)
+        refused(lab.fetch(), message)
     assert not lab.show()["here"]
 
 
 def test_files_of_a_pyiqa_metric_are_fetched_converted_and_pinned(lab):  # noqa: F811
     """BRISQUE: one small pickled file in pyiqa's own repository."""
+    for metric in ("brisque", "cnniqa"):  # their addresses are made at import, with the Hub that is set then
+        importlib.import_module(f"pyiqa.archs.{metric}_arch")
+
     commit = COMMITS["chaofengc/IQA-PyTorch-Weights"]
     support = (torch.randn(8) * 100, torch.rand(8, 36))
     folder = lab.place / "weights"

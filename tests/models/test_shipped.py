@@ -10,16 +10,9 @@ from local_bench.models import shipped
 from local_bench.models.cards import SHIPPED, ModelCard
 from local_bench.models.weights import resolve
 
-CARD = ModelCard.model_validate(
-    {
-        "name": "mini-something",
-        "role": "judge",
-        "source": {"build": SHIPPED},
-        "licence": "Apache-2.0",
-        "dtype": "float32",
-    }
-    | {"family": "qwen2-vl", "title": "Small", "parameters_b": 0.001, "vram_gb": 0.1}
-)
+FIELDS = {"name": "mini-something", "role": "judge", "source": {"build": SHIPPED}, "licence": "Apache-2.0"}
+FIELDS |= {"family": "qwen2-vl", "title": "Small", "dtype": "float32", "parameters_b": 0.001, "vram_gb": 0.1}
+CARD = ModelCard.model_validate(FIELDS)
 
 
 @pytest.fixture

@@ -42,13 +42,7 @@ def model(tmp_path):
         ({"text_encoder_select_layers": [2, 5, 8], "sample_sigmas": [1.0, 0.5, None]}, {}),
         ({"safety_checker": ["mine", "Checker"]}, {"safety_checker/pytorch_model.bin": "a pickle that nobody loads"}),
         ({}, {"transformer/diffusion_pytorch_model.bin": "a pickled twin", "convert.py": "a script"}),
-        (
-            {},
-            {
-                "old/model.bin": "a folder that the pipeline does not name",
-                "old/config.json": '{"auto_map": {"A": "b"}}',
-            },
-        ),
+        ({}, {"old/model.bin": "in a folder that is not named", "old/config.json": '{"auto_map": {"A": "b"}}'}),
         ({}, {"transformer/config.json": '{"auto_map": {}, "trust_remote_code": false}'}),
         ({"scheduler": ["diffusers", "X"]}, {"scheduler/scheduler_config.json": '{"lambda_min_clipped": -Infinity}'}),
     ],
@@ -57,32 +51,28 @@ def test_accepted_repositories(model, index, files):
     vet(model(index, **files))
 
 
+CODE, VAE = "loads transformer from code", {"vae": ["diffusers", "AutoencoderKL"]}
+MAPPED = '{"auto_map": {"AutoModel": "mine.Mine"}}'
+
+
 @pytest.mark.parametrize(
     ("index", "files", "message"),
     [
-        ({"transformer": ["mine", "Mine"]}, {"transformer/mine.py": "code"}, "loads transformer from code"),
-        ({"transformer": ["mine", "Mine"]}, {}, "loads transformer from code"),
-        ({"transformer": ["diffusers", "a.b"]}, {}, "loads transformer from code"),
-        ({"transformer": ["diffusers"]}, {}, "loads transformer from code"),
-        ({"transformer": [1, "Mine"]}, {"transformer/mine.py": "code"}, "loads transformer from code"),
-        ({"transformer": [["mine", "Mine"]]}, {"transformer/mine.py": "code"}, "loads transformer from code"),
-        ({"transformer": DIFFUSERS}, {"transformer/diffusers.py": "code"}, "loads transformer from code"),
+        ({"transformer": ["mine", "Mine"]}, {"transformer/mine.py": "code"}, CODE),
+        ({"transformer": ["mine", "Mine"]}, {}, CODE),
+        ({"transformer": ["diffusers", "a.b"]}, {}, CODE),
+        ({"transformer": ["diffusers"]}, {}, CODE),
+        ({"transformer": [1, "Mine"]}, {"transformer/mine.py": "code"}, CODE),
+        ({"transformer": [["mine", "Mine"]]}, {"transformer/mine.py": "code"}, CODE),
+        ({"transformer": DIFFUSERS}, {"transformer/diffusers.py": "code"}, CODE),
         ({"_class_name": ["pipeline", "Mine"]}, {"pipeline.py": "code"}, "loads _class_name from code"),
         ({"trust_remote_code": True}, {}, "model_index.json requires code"),
-        (
-            {},
-            {"transformer/config.json": '{"auto_map": {"AutoModel": "mine.Mine"}}'},
-            "transformer/config.json requires",
-        ),
+        ({}, {"transformer/config.json": MAPPED}, "transformer/config.json requires"),
         ({}, {"transformer/config.json": "{"}, "transformer/config.json is not a JSON object"),
         ({}, {"model_index.json": "[" * 100_000}, "model_index.json is not a JSON object"),
-        ({"vae": ["diffusers", "AutoencoderKL"]}, {}, "lists vae, but that folder is missing"),
-        ({"vae": ["diffusers", "AutoencoderKL"]}, {"vae/m.pt": ""}, "vae has only pickled weights (vae/m.pt)"),
-        (
-            {"vae": ["diffusers", "AutoencoderKL"]},
-            {"vae/m.bin": "", "vae/m.fp16.safetensors": "a variant that is not loaded"},
-            "vae has only pickled weights",
-        ),
+        (VAE, {}, "lists vae, but that folder is missing"),
+        (VAE, {"vae/m.pt": ""}, "vae has only pickled weights (vae/m.pt)"),
+        (VAE, {"vae/m.bin": "", "vae/m.fp16.safetensors": "not loaded"}, "vae has only pickled weights"),
         ({}, {"transformer/d.safetensors.index.json": '{"weight_map": {"a": "../x"}}'}, "transformer/../x"),
         ({}, {"transformer/d.safetensors.index.json": "{}"}, "has no valid weight_map"),
     ],

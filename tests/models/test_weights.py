@@ -25,6 +25,7 @@ def test_the_digest_covers_the_loaded_files_only(pipeline):
     (pipeline / "README.md").write_text("words")
     (pipeline / "whole-model-again.safetensors").write_text("the same once more")
     (pipeline / "transformer" / "old.bin").write_text("a pickle")
+    (pipeline / "transformer" / "model.onnx").write_text("the same weights for another runtime")
     assert weights_digest(pipeline) == before
     weights = pipeline / "transformer" / "model.safetensors"
     weights.write_text("model.safetensors, but other words")
@@ -32,10 +33,13 @@ def test_the_digest_covers_the_loaded_files_only(pipeline):
 
 
 @pytest.mark.parametrize("later_ns", [1_000_000, 0])
-def test_a_change_of_the_same_length_is_detected_even_with_a_restored_time(pipeline, later_ns):
+def test_a_change_of_the_same_length_is_detected_even_with_a_restored_time(pipeline, monkeypatch, later_ns):
     weights = pipeline / "transformer" / "model.safetensors"
     time.sleep(0.1)  # so that the first reading is remembered
     before = weights_digest(pipeline)
+    with monkeypatch.context() as patch:
+        patch.setattr(digests, "file_sha256", pytest.fail)
+        assert weights_digest(pipeline) == before
     stat = weights.stat()
     weights.write_text("TRANSFORMER/model.safetensors")
     os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns + later_ns))
@@ -43,43 +47,25 @@ def test_a_change_of_the_same_length_is_detected_even_with_a_restored_time(pipel
     assert weights_digest(pipeline) != before
 
 
-def test_digests_are_cached(pipeline, monkeypatch):
-    time.sleep(0.1)
-    before = weights_digest(pipeline)
-    monkeypatch.setattr(digests, "file_sha256", pytest.fail)
-    assert weights_digest(pipeline) == before
-
-
 def test_parts_count_in_the_digest_and_a_model_without_any_keeps_its_own(pipeline, tmp_path):
-    (tmp_path / "adapter").mkdir()
-    (tmp_path / "adapter" / "ip_adapter.safetensors").write_text("an adapter")
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "ip_adapter.safetensors").write_text("an adapter")
+    files = [p for p in pipeline.rglob("*") if p.is_file()]
+    expected = {p.relative_to(pipeline).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
     alone = weights_digest(pipeline)
-    assert weights_digest(pipeline, {}) == alone
-    files = {
-        p.relative_to(pipeline).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in pipeline.rglob("*")
-        if p.is_file()
-    }
-    assert alone == digest(files)
-    together = weights_digest(pipeline, {"adapter": tmp_path / "adapter"})
-    assert together not in (alone, weights_digest(pipeline, {"other": tmp_path / "adapter"}))
+    assert weights_digest(pipeline, {}) == alone == digest(expected)
+    assert len({alone, *(weights_digest(pipeline, {name: adapter}) for name in ("adapter", "other"))}) == 3
 
 
-def test_graphs_and_tables_of_numbers_are_weights_too_at_the_top_of_a_folder(pipeline, tmp_path):
-    (tmp_path / "face").mkdir()
-    (tmp_path / "face" / "detector.onnx").write_text("a graph")
-    before = weights_digest(tmp_path / "face")
-    (tmp_path / "face" / "detector.onnx").write_text("another")
-    assert weights_digest(tmp_path / "face") != before
-    complete = weights_digest(pipeline)
-    (pipeline / "transformer" / "model.onnx").write_text("the same weights for another runtime")
-    assert weights_digest(pipeline) == complete
-
-
-def test_pickles_alone_are_refused(tmp_path):
+def test_graphs_are_weights_too_at_the_top_of_a_folder_and_pickles_alone_are_refused(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
     with pytest.raises(WeightsError, match="no other format is loaded"):
         weights_digest(tmp_path)
+    (tmp_path / "detector.onnx").write_text("a graph")
+    before = weights_digest(tmp_path)
+    (tmp_path / "detector.onnx").write_text("another")
+    assert weights_digest(tmp_path) != before
 
 
 def test_missing_weights_name_the_fetch_command():
@@ -94,9 +80,7 @@ def test_missing_weights_name_the_fetch_command():
     [
         ("tiny-flux", "generator"),
         ("tiny-qwen3-vl", "judge"),
-        ("tiny-clip", "metric"),
-        ("tiny-nima", "metric"),
-        ("tiny-niqe", "metric"),
+        *((f"tiny-{name}", "metric") for name in ("clip", "nima", "niqe")),
     ],
 )
 def test_a_small_model_is_built_deterministically(name, role, tmp_path, monkeypatch):

@@ -1,12 +1,12 @@
 """Images, and metrics taken of them as a run takes them."""
 
+import functools
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from local_bench.core.events import ScoresComputed
@@ -14,9 +14,19 @@ from local_bench.core.types import Score
 from local_bench.judges.metrics.base import Array, FeatureInput, ImageFile, Metric, Network, Subject, Unscorable
 from local_bench.judges.metrics.evaluator import Evaluator
 from local_bench.judges.metrics.extractor import FeatureExtractor
+from local_bench.judges.metrics.registry import Weights, make_metric, metric_card, metric_names
+from local_bench.models.cards import card, cards
+from local_bench.models.weights import resolve, resolve_parts
 
 _FRESH = itertools.count()
 """So that no call finds what an earlier one has read."""
+metric_of = functools.cache(make_metric)
+
+
+@functools.cache
+def weights_of(name: str) -> Weights:
+    described = card(name, "metric")
+    return Weights(described, resolve(described), resolve_parts(described))
 
 
 def saved(image: Image.Image, path: Path) -> ImageFile:
@@ -77,14 +87,11 @@ def read(
         ThreadPoolExecutor(2) as pool,
         FeatureExtractor(network, pool, 2, device, {"test": next(_FRESH)}, batch_size) as reader,
     ):
-        found = [
-            arrays[feature_input]
-            for feature_input, arrays in reader.read((feature_input, (feature_input,)) for feature_input in inputs)
-        ]
-    for one in found:
-        if isinstance(one, Unscorable):
-            raise one
-    return [one for one in found if not isinstance(one, Unscorable)]
+        arrays_read = [arrays[key] for key, arrays in reader.read((each, (each,)) for each in inputs)]
+    for item in arrays_read:
+        if isinstance(item, Unscorable):
+            raise item
+    return arrays_read
 
 
 def score(metric: Metric, subjects: Sequence[Subject], batch_size: int | None = None) -> list[Score]:
@@ -97,32 +104,44 @@ def score(metric: Metric, subjects: Sequence[Subject], batch_size: int | None = 
         if isinstance(step, ScoresComputed)
         for row in step.rows
     ]
-    found = dict(rows)
-    assert len(rows) == len(found) == len(subjects)
-    return [found[subject.key] for subject in subjects]
+    arrays_read = dict(rows)
+    assert len(rows) == len(arrays_read) == len(subjects)
+    return [arrays_read[subject.key] for subject in subjects]
 
 
 def values(metric: Metric, subjects: Sequence[Subject], batch_size: int | None = None) -> list[float | None]:
-    return [one.value for one in score(metric, subjects, batch_size)]
+    return [item.value for item in score(metric, subjects, batch_size)]
 
 
 def alone(key: str, image: ImageFile, **belongs: object) -> Subject:
     return Subject(key, image, **belongs)  # type: ignore[arg-type]
 
 
-def assert_alone_as_together(metric: Metric, subjects: Sequence[Subject]) -> None:
-    """Batches of four score as one by one does, to 1e-5, and no two subjects alike."""
-    together = values(metric, subjects, 4)
-    assert together == pytest.approx(values(metric, subjects, 1), rel=1e-5, abs=1e-5)
-    assert len(set(together)) == len(subjects)
-
-
-def assert_order_and_neighbours_change_nothing(network: Network) -> None:
-    """A permutation of inputs permutes the arrays, each is that of its input alone, all are float32. Leaves it open."""
+def assert_the_same_bytes_in_any_batch(network: Network, inputs: Sequence[FeatureInput]) -> list[Array]:
+    """The float32 arrays of the inputs alone, which no neighbour and no order changes."""
+    single = read(network, inputs, 1)
+    expected = [array.tobytes() for array in single]
+    assert [array.tobytes() for array in read(network, inputs, len(inputs))] == expected
+    assert [array.tobytes() for array in read(network, inputs[::-1], 3)[::-1]] == expected
     network.open("cpu")
-    inputs = [network.prepare([noise(i)], None) for i in range(5)]
-    arrays, turned = network.run(inputs), network.run(inputs[::-1])
-    np.testing.assert_allclose(arrays, turned[::-1], atol=1e-5)
-    np.testing.assert_allclose(arrays, [network.run([one])[0] for one in inputs], atol=1e-5)
-    assert {array.dtype.name for array in arrays} == {"float32"}
-    assert abs(arrays[0] - arrays[1]).max() > 1e-3
+    prepared = [network.prepare([image.load() for image in item.images], None) for item in inputs]
+    assert [array.tobytes() for array in network.run(prepared[::-1])[::-1]] == expected
+    network.close()
+    assert {array.dtype.name for array in single} == {"float32"}
+    assert len(set(expected)) > 1
+    return single
+
+
+def small_cards() -> dict[str, str]:
+    """Metrics that are read off a network, with a small card of its family."""
+    small = [c for c in cards().values() if c.role == "metric" and c.name.startswith("tiny-")]
+    arrays_read = {}
+    for name in metric_names():
+        described = metric_card(name)
+        if described is None:
+            continue
+        exact = f"tiny-{described.name.removeprefix('pyiqa:')}"
+        names = [c.name for c in small if c.family == described.family and (c.family != "pyiqa" or c.name == exact)]
+        assert names, f"{name}: the family {described.family} has no small card"
+        arrays_read[name] = names[0]
+    return arrays_read

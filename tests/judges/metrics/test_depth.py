@@ -1,21 +1,19 @@
 """Depth: equal to transformers' own call where it takes an image, and to its pieces put together by hand elsewhere."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from transformers import DPTForDepthEstimation
 
 from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
 from local_bench.judges.metrics.l1_depth import DepthNetwork, _input_size
 from local_bench.judges.metrics.registry import make_metric
-from local_bench.models.weights import resolve
 
-from .helpers import drawn, make_image, noise, read, saved, score, values
+from .helpers import assert_the_same_bytes_in_any_batch, drawn, make_image, noise, score, values, weights_of
 
 
 @pytest.fixture
@@ -24,35 +22,34 @@ def metric():
 
 
 @pytest.fixture(scope="module")
-def own():
-    from local_bench.models.cards import card
+def dpt_model(cache):
+    folder = weights_of("tiny-depth").folder
+    return DPTForDepthEstimation.from_pretrained(folder, local_files_only=True).eval()
 
-    return DPTForDepthEstimation.from_pretrained(resolve(card("tiny-depth", "metric")), local_files_only=True).eval()
 
-
-def inverse_depth(own, pixels):
+def inverse_depth(reference, pixels):
     """(H, W) float32 of (H, W, 3) uint8, by the model's pieces."""
     x = (torch.from_numpy(pixels.astype(np.float32)) / 127.5 - 1.0).permute(2, 0, 1)[None]
     with torch.no_grad():
         if pixels.shape[:2] == (64, 64):
-            return own(x).predicted_depth[0].numpy()
-        embedded = own.dpt.embeddings(x, interpolate_pos_encoding=True)
+            return reference(x).predicted_depth[0].numpy()
+        embedded = reference.dpt.embeddings(x, interpolate_pos_encoding=True)
         features, hidden = list(embedded.intermediate_activations), embedded.last_hidden_states
-        for n, layer in enumerate(own.dpt.encoder.layer):
+        for n, layer in enumerate(reference.dpt.encoder.layer):
             hidden = layer(hidden)
             if n in (8, 11):
                 features.append(hidden)
-        return own.head(own.neck(features, pixels.shape[0] // 16, pixels.shape[1] // 16))[0].numpy()
+        return reference.head(reference.neck(features, pixels.shape[0] // 16, pixels.shape[1] // 16))[0].numpy()
 
 
-def official(own, image, condition):
+def official(reference, image, condition):
     """The evaluator's own steps, with OpenCV and numpy."""
     pixels = np.array(image if image.size == condition.size else image.resize(condition.size))
     height, width = pixels.shape[:2]
     resolution = min(height, width, 1024)
     k = resolution / min(height, width)
     size = (int(np.round(width * k / 64)) * 64, int(np.round(height * k / 64)) * 64)
-    depth = inverse_depth(own, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
+    depth = inverse_depth(reference, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
     depth = depth - depth.min()
     depth = (depth / depth.max() * 255.0).clip(0, 255).astype(np.uint8)
     depth = cv2.resize(depth[..., None].repeat(3, 2), (width, height), interpolation=cv2.INTER_AREA)
@@ -69,52 +66,20 @@ SIZES = [
 ]
 
 
-def test_equals_the_evaluators_steps(metric, own, tmp_path):
+def test_equals_the_evaluators_steps_whatever_the_order_and_the_neighbours(metric, dpt_model, tmp_path):
     inputs = [
         FeatureInput((make_image(tmp_path, n, of_image), make_image(tmp_path, 100 + n, of_condition)))
         for n, (of_image, of_condition) in enumerate(SIZES)
     ]
-    for feature_input, (found,) in zip(inputs, read(metric.network, inputs, 1), strict=True):
-        image, condition = (one.load() for one in feature_input.images)
-        assert found.dtype == np.float32
-        assert float(found) == pytest.approx(official(own, image, condition), abs=1e-4)
-
-
-def test_neighbours_and_order_change_nothing(metric, tmp_path):
-    inputs = [
-        FeatureInput((make_image(tmp_path, n, of_image), make_image(tmp_path, 100 + n, of_condition)))
-        for n, (of_image, of_condition) in enumerate(SIZES)
-    ]
-    metric.network.open("cpu")
-    prepared = [metric.network.prepare([one.load() for one in feature_input.images], None) for feature_input in inputs]
-    together, turned = metric.network.run(prepared), metric.network.run(prepared[::-1])[::-1]
-    alone = [metric.network.run([one])[0] for one in prepared]
-    metric.network.close()
-    assert [float(array[0]) for array in read(metric.network, inputs, 3)] == [float(array[0]) for array in alone]
-    assert [a.tobytes() for a in together] == [a.tobytes() for a in turned] == [a.tobytes() for a in alone]
-    assert len({float(a[0]) for a in alone}) == len(inputs)
-
-
-def test_its_own_depth_map_has_the_full_score(metric, tmp_path):
-    image = noise(1, (200, 136))
-    metric.network.open("cpu")
-    depth = metric.network._depth(metric.network.prepare([image, image], None))
-    metric.network.close()
-    assert depth.std() > 5
-    own = saved(Image.fromarray(depth).convert("RGB"), tmp_path / "depth.png")
-    other = saved(Image.fromarray(255 - depth).convert("RGB"), tmp_path / "other.png")
-    file = saved(image, tmp_path / "image.png")
-    followed, not_followed = values(metric, [Subject("own", file, own), Subject("other", file, other)])
-    assert followed == 1
-    assert not_followed < 0.9
+    arrays = assert_the_same_bytes_in_any_batch(metric.network, inputs)
+    for feature_input, array in zip(inputs, arrays, strict=True):
+        image, condition = (item.load() for item in feature_input.images)
+        assert float(array[0]) == pytest.approx(official(dpt_model, image, condition), abs=1e-4)
 
 
 def test_golden(metric, tmp_path):
     subject = Subject("golden", drawn(tmp_path / "drawn.png"), make_image(tmp_path, 5, (160, 128)))
-    assert values(metric, [subject])[0] == pytest.approx(GOLDEN, abs=2e-4)
-
-
-GOLDEN = 0.733645
+    assert values(metric, [subject]) == [pytest.approx(0.733645, abs=2e-4)]
 
 
 def test_unreadable_inputs_are_unscored(metric, tmp_path):
@@ -139,6 +104,5 @@ def test_a_flat_depth_map_is_unscored(metric, tmp_path):
 
 
 def test_another_network_is_refused(tmp_path):
-    network = DepthNetwork(SimpleNamespace(card=SimpleNamespace(name="depth"), folder=tmp_path, parts={}))
     with pytest.raises(WeightsError, match=r"config\.json"):
-        network.open("cpu")
+        DepthNetwork(replace(weights_of("tiny-depth"), folder=tmp_path)).open("cpu")

@@ -3,59 +3,40 @@
 Parametrised over the registry: a new metric is covered by being listed, once its family has a small card.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from local_bench.generators.numerics import set_determinism
 from local_bench.judges.metrics.base import Network
-from local_bench.judges.metrics.registry import make_metric, metric_card, metric_names
-from local_bench.models.cards import cards
+from local_bench.judges.metrics.registry import make_metric
 from tests.fake_cuda import DEVICE, MIXED_DEVICES, fake_cuda
 
-from .helpers import noise
+from .helpers import noise, small_cards
 
 SIZE = (192, 160)
 
 
-def small_cards() -> dict[str, str]:
-    """Metrics that are read off a network, with a small card of its family."""
-    small = [c for c in cards().values() if c.role == "metric" and c.name.startswith("tiny-")]
-    found = {}
-    for name in metric_names():
-        described = metric_card(name)
-        if described is None:
-            continue
-        own = f"tiny-{described.name.removeprefix('pyiqa:')}"
-        names = [c.name for c in small if c.family == described.family and (c.family != "pyiqa" or c.name == own)]
-        assert names, f"{name}: the family {described.family} has no small card"
-        found[name] = names[0]
-    return found
-
-
-def network_of(name: str) -> tuple[Network, Sequence[str]]:
+def network_of(name: str) -> tuple[Network, list[Any]]:
+    """The network, and how one input is prepared in a survey: two images where a source is compared."""
     metric = make_metric(f"{name}:{small_cards()[name]}")
-    return metric.network, metric.spec.needs
-
-
-def prepared(network: Network, needs: Sequence[str]):
-    """One input as a survey prepares it: two images where a source is compared."""
-    return network.prepare([noise(i, SIZE) for i in range(2 if "source" in needs else 1)], None)
+    images = [noise(i, SIZE) for i in range(2 if "source" in metric.spec.needs else 1)]
+    return metric.network, images
 
 
 @pytest.mark.parametrize("name", small_cards())
 def test_a_network_runs_completely_on_the_device_with_the_values_of_the_cpu(cache, name):
     set_determinism(1)
-    network, needs = network_of(name)
+    network, images = network_of(name)
     read = {}
     for device in ("cpu", str(DEVICE)):
         with fake_cuda():
             network.open(device)
-            inputs = [[prepared(network, needs)]]
+            inputs = [network.prepare(images, None)]
             if network.reads_text:
-                inputs.append([network.prepare([], "a red boot")])
-            read[device] = [network.run(one)[0] for one in inputs]
+                inputs.append(network.prepare([], "a red boot"))
+            read[device] = [network.run([each])[0] for each in inputs]
             network.close()
     for on_device, here in zip(read[str(DEVICE)], read["cpu"], strict=True):
         np.testing.assert_allclose(on_device, here, rtol=1e-3, atol=1e-4)
@@ -64,11 +45,11 @@ def test_a_network_runs_completely_on_the_device_with_the_values_of_the_cpu(cach
 # pyiqa's CLIPIQA moves its own model to the input's device.
 @pytest.mark.parametrize("name", [name for name in small_cards() if name != "clipiqa"])
 def test_an_input_that_stays_on_the_cpu_is_an_error(cache, monkeypatch, name):
-    network, needs = network_of(name)
+    network, images = network_of(name)
     if network.on_cpu:
         pytest.skip("it runs on the CPU whatever the device is")
     with fake_cuda():
         network.open(str(DEVICE))
         monkeypatch.setattr(network, "_device", type(network._device)("cpu"))
         with pytest.raises(Exception, match=MIXED_DEVICES):
-            network.run([prepared(network, needs)])
+            network.run([network.prepare(images, None)])

@@ -17,7 +17,7 @@ FILES = [
     f"tests/{name}"
     for name in (
         *("judges/metrics/test_pixels.py", "judges/metrics/test_pyiqa.py", "core/test_identity.py"),
-        "judges/test_mini_judge_answers.py",
+        "judges/test_mini_judge.py",
     )
 ]
 

@@ -4,6 +4,7 @@ import random
 import shutil
 import warnings
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,13 +19,11 @@ from local_bench.judges.metrics.float64 import Float64
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS
 from local_bench.judges.metrics.pyiqa_metric import PyiqaNetwork, called, make
 from local_bench.judges.metrics.pyiqa_store import Store, read_store, seeded
-from local_bench.judges.metrics.registry import Weights, make_metric
-from local_bench.models.cards import card
+from local_bench.judges.metrics.registry import make_metric
 from local_bench.models.convert import convert, read_converted
-from local_bench.models.weights import resolve
 from local_bench.testing.pyiqa_models import _MUSIQ
 
-from .helpers import alone, blurred, drawing, drawn, make_image, noise, saved, score, values, without_halves
+from .helpers import alone, blurred, drawing, drawn, make_image, noise, saved, score, values, weights_of, without_halves
 
 TINY = ("brisque", "clipiqa", "lpips", "musiq_koniq:tiny-musiq", "nima", "niqe")
 
@@ -40,9 +39,15 @@ def plain(metric, *images):
         return float(metric(*(to_tensor(image)[None] for image in images)))
 
 
-def image_of(size, subject, which):
-    image = (subject.image, subject.source)[which]
-    return saved(image.load().resize(size), image.path.with_name(f"{which}-of-{size[0]}.png"))
+def copied(name, folder, without):
+    """The files of a small model but one, which is converted again."""
+    shutil.copytree(weights_of(name).folder, folder)
+    (folder / without).unlink()
+    return replace(weights_of(name), folder=folder)
+
+
+def alone_of(folder, images):
+    return [alone(str(i), saved(image, folder / f"{i}.png")) for i, image in enumerate(images)]
 
 
 @contextmanager
@@ -82,22 +87,19 @@ def subjects(tmp_path):
 
 
 def test_musiq_is_pyiqas_own_bit_for_bit_from_a_checkpoint_to_the_score(theirs, tmp_path):
-    state = read_converted(resolve(card("tiny-musiq", "metric")) / "musiq_koniq_ckpt-e95806b9.safetensors")
-    checkpoint = tmp_path / "musiq.pth"
-    torch.save(state, checkpoint)
-    folder = tmp_path / "fetched"
-    shutil.copytree(resolve(card("tiny-musiq", "metric")), folder)
-    (folder / "musiq_koniq_ckpt-e95806b9.safetensors").unlink()
-    convert(checkpoint, folder / "musiq_koniq_ckpt-e95806b9.safetensors", "musiq.pth")
-    own = theirs("musiq", pretrained_model_path=str(checkpoint), **_MUSIQ)
-    as_it_is = make("pyiqa:musiq", Weights(card("tiny-musiq", "metric"), folder, {}))
+    file, checkpoint = "musiq_koniq_ckpt-e95806b9.safetensors", tmp_path / "musiq.pth"
+    torch.save(read_converted(weights_of("tiny-musiq").folder / file), checkpoint)
+    weights = copied("tiny-musiq", tmp_path / "fetched", file)
+    convert(checkpoint, weights.folder / file, "musiq.pth")
+    original = theirs("musiq", pretrained_model_path=str(checkpoint), **_MUSIQ)
     images = [drawing((160, 128)), noise(1, (72, 200))]
-    taken = [alone(str(i), saved(image, tmp_path / f"{i}.png")) for i, image in enumerate(images)]
-    assert values(as_it_is, taken) == [plain(own, image) for image in images]
+    assert values(make("pyiqa:musiq", weights), alone_of(tmp_path, images)) == [
+        plain(original, image) for image in images
+    ]
     slender = noise(2, (40, 160))
-    (found,) = values(tiny("musiq_koniq:tiny-musiq"), [alone("s", saved(slender, tmp_path / "s.png"))])
-    assert found == plain(own, slender.resize((256, 1024), 3))
-    assert found != plain(own, slender)
+    (results,) = values(tiny("musiq_koniq:tiny-musiq"), alone_of(tmp_path, [slender]))
+    assert results == plain(original, slender.resize((256, 1024), 3))
+    assert results != plain(original, slender)
 
 
 def test_clipiqa_is_pyiqas_own_bit_for_bit_from_an_archive_of_torchscript(theirs, tmp_path):
@@ -108,28 +110,25 @@ def test_clipiqa_is_pyiqas_own_bit_for_bit_from_an_archive_of_torchscript(theirs
         model = CLIP(64, 64, (1, 1, 1, 1), 8, None, 77, 49408, 64, 1, 2).eval()
         traced = torch.jit.trace(model, (torch.rand(1, 3, 64, 64), torch.zeros(1, 77, dtype=torch.int64)))
         traced.save(tmp_path / "clip.pt")
-        own = theirs("clipiqa", backbone=str(tmp_path / "clip.pt"))
-    folder = tmp_path / "fetched"
-    shutil.copytree(resolve(card("tiny-clipiqa", "metric")), folder)
-    (folder / "RN50.safetensors").unlink()
-    convert(tmp_path / "clip.pt", folder / "RN50.safetensors", "clip.pt")
-    metric = make("clipiqa", Weights(card("tiny-clipiqa", "metric"), folder, {}))
+        original = theirs("clipiqa", backbone=str(tmp_path / "clip.pt"))
+    weights = copied("tiny-clipiqa", tmp_path / "fetched", "RN50.safetensors")
+    convert(tmp_path / "clip.pt", weights.folder / "RN50.safetensors", "clip.pt")
     image = drawing((160, 128))
-    assert values(metric, [alone("a", saved(image, tmp_path / "a.png"))]) == [plain(own, image)]
+    assert values(make("clipiqa", weights), alone_of(tmp_path, [image])) == [plain(original, image)]
 
 
 def test_nima_is_pyiqas_own_bit_for_bit(theirs, tmp_path, monkeypatch):
     import timm
 
-    folder = resolve(card("tiny-nima", "metric"))
     checkpoint = tmp_path / "nima.pth"
-    torch.save(read_converted(folder / "tiny-nima.safetensors"), checkpoint)
+    torch.save(read_converted(weights_of("tiny-nima").folder / "tiny-nima.safetensors"), checkpoint)
     create = timm.create_model
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **o: create(name, pretrained=False, **o))
-    own = theirs("nima", base_model_name="mobilenetv3_small_050", pretrained_model_path=str(checkpoint))
+    original = theirs("nima", base_model_name="mobilenetv3_small_050", pretrained_model_path=str(checkpoint))
     images = [drawing((160, 128)), noise(1, (240, 256))]
-    taken = [alone(str(i), saved(image, tmp_path / f"{i}.png")) for i, image in enumerate(images)]
-    assert values(tiny("nima"), taken) == [plain(own, image) for image in images]
+    assert values(tiny("nima"), alone_of(tmp_path, images)) == [plain(original, image) for image in images]
+    with pytest.raises(Unscorable, match="no finite number"):
+        tiny("nima").value([np.array([np.nan], np.float32)])
 
 
 def test_lpips_niqe_and_brisque_are_pyiqas_own(theirs, tmp_path, monkeypatch):
@@ -140,7 +139,7 @@ def test_lpips_niqe_and_brisque_are_pyiqas_own(theirs, tmp_path, monkeypatch):
     for place in (tmp_path / "hub", tmp_path / "hub/checkpoints"):
         place.mkdir()
     for name in ("lpips", "niqe", "brisque"):
-        folder = resolve(card(f"tiny-{name}", "metric"))
+        folder = weights_of(f"tiny-{name}").folder
         for url, file in read_store(folder).files.items():
             where = tmp_path / "hub" / ("checkpoints" if "pytorch.org" in url else "") / url.rpartition("/")[2]
             if file.endswith(".mat"):
@@ -149,7 +148,8 @@ def test_lpips_niqe_and_brisque_are_pyiqas_own(theirs, tmp_path, monkeypatch):
                 torch.save(read_converted(folder / file), where)
     image, source = drawing((256, 224)), blurred(drawing((256, 224)))
     subject = alone("a", saved(image, tmp_path / "a.png"), source=saved(source, tmp_path / "b.png"))
-    assert values(tiny("lpips"), [subject]) == [plain(theirs("lpips", net="squeeze"), image, source)]
+    same = alone("same", subject.source, source=subject.source)
+    assert values(tiny("lpips"), [subject, same]) == [plain(theirs("lpips", net="squeeze"), image, source), 0]
     # Theirs, forced to float64 by other means. Kernels that they round to float32 are off by 2^-24, and 8-bit luma is
     # divided by a local deviation of at least 1, so normalised luma is off by less than 255 * 2^-24.
     textured = Image.fromarray(without_halves(np.asarray(noise(3, (256, 224)))))
@@ -160,27 +160,23 @@ def test_lpips_niqe_and_brisque_are_pyiqas_own(theirs, tmp_path, monkeypatch):
         assert values(tiny(name), [subject])[0] == pytest.approx(expected, rel=255 * 2**-24)
 
 
-def by_pyiqa(own, metric, subject):
-    images = [subject.image.load(), subject.source.load()] if "source" in metric.spec.needs else [subject.image.load()]
-    return plain(own, *images)
-
-
 @pytest.mark.parametrize("name", ["piqe", "entropy", "pyiqa:psnr", "pyiqa:cw_ssim", "pyiqa:gmsd"])
 def test_formulas_are_pyiqas_own(theirs, tmp_path, name):
     """Up to float32: no luma is .5 and nothing is flat here, so all that is left is its rounding. A pixel goes through
-    fewer than 200 operations in a row (sums are of blocks), each off by 2^-24."""
-    metric, own = make_metric(name), theirs(name.removeprefix("pyiqa:"))
-    images = [
-        saved(Image.fromarray(without_halves(np.asarray(noise(seed, (128, 208))))), tmp_path / f"{seed}.png")
-        for seed in (5, 1, 2)
-    ]
-    made = [alone(str(i), image, source=images[0]) for i, image in enumerate(images[1:])]
-    expected = [by_pyiqa(own, metric, subject) for subject in made]
-    assert values(metric, made) == pytest.approx(expected, rel=200 * 2**-24)
+    fewer than 200 operations in a row (sums are of blocks), each off by 2^-24. What is compared has the source's size.
+    """
+    metric, original = make_metric(name), theirs(name.removeprefix("pyiqa:"))
+    source, *images = (Image.fromarray(without_halves(np.asarray(noise(seed, (128, 208))))) for seed in (5, 1, 2))
+    if name == "pyiqa:psnr":
+        images.append(drawing((96, 80)))
+    subjects = [replace(item, source=saved(source, tmp_path / "source.png")) for item in alone_of(tmp_path, images)]
+    pairs = [(image.resize(source.size, 3), source) for image in images]
+    expected = [plain(original, *pair[: 1 + ("source" in metric.spec.needs)]) for pair in pairs]
+    assert values(metric, subjects) == pytest.approx(expected, rel=200 * 2**-24)
 
 
 @pytest.mark.parametrize("name", sorted(FORMULAS))
-def test_no_formula_computes_in_float32(subjects, name):
+def test_no_formula_computes_in_float32(tmp_path, name):
     class Watched(TorchDispatchMode):
         """Notes the kernels that read float32; literals of pyiqa's are made in it, and only widened."""
 
@@ -193,7 +189,10 @@ def test_no_formula_computes_in_float32(subjects, name):
 
     moves = {torch.ops.aten._to_copy, torch.ops.aten.detach, torch.ops.aten.detach_, torch.ops.aten.lift_fresh}
     metric = make_metric(f"pyiqa:{name}")
-    seen = LoadedSubject(Subject("a", *(image_of((256, 208), subjects[0], i) for i in (0, 1))))
+    images = [
+        saved(image, tmp_path / f"{i}.png") for i, image in enumerate([drawing((256, 208)), noise(5, (256, 208))])
+    ]
+    seen = LoadedSubject(Subject("a", *images))
     metric.measure(seen)  # made
     with Watched() as watched:
         metric.measure(seen)
@@ -217,13 +216,6 @@ def test_a_comparison_with_zero_and_a_half_are_decided_by_rule():
     assert (near > 0).tolist() == [False, False, False, True, True]
 
 
-def test_what_is_compared_has_the_sources_size(theirs, tmp_path):
-    image, source = drawing((96, 80)), blurred(drawing((128, 112)))
-    subject = alone("a", saved(image, tmp_path / "a.png"), source=saved(source, tmp_path / "b.png"))
-    expected = plain(theirs("psnr"), image.resize((128, 112), 3), source)
-    assert values(make_metric("pyiqa:psnr"), [subject]) == pytest.approx([expected], rel=200 * 2**-24)
-
-
 GOLDEN = {"clipiqa": 0.62075, "lpips": 0.177957, "musiq_koniq:tiny-musiq": -12.2018, "nima": 6.71185}
 # Of float32 networks: `scripts/instruction_sets.py` finds up to 4e-7 for these three kinds (1.6e-5 for musiq on a
 # grey image, where its score is near 0); the weights are made where the test runs and add as much.
@@ -237,13 +229,13 @@ IN_FLOAT64 |= {"piqe": 86.89926739859037}
 def test_a_fixed_drawing_has_its_golden_score(tmp_path, name, expected):
     size = (64, 160) if name.startswith("musiq") else (256, 224)
     subject = alone("a", drawn(tmp_path / "a.png", size), source=saved(blurred(drawing(size)), tmp_path / "b.png"))
-    (found,) = values(make_metric(name) if name in ("piqe", "entropy") else tiny(name), [subject])
+    (results,) = values(make_metric(name) if name in ("piqe", "entropy") else tiny(name), [subject])
     # Stored in float32 where it is an array: two float64 results on both sides of a rounding are one step (2^-23)
     # apart. The stand-in for BRISQUE's weights is made where the test runs, by torch.randn, whose last bits differ
     # between instruction sets: 32 coefficients of about 200, each off by up to 4 steps, times a kernel of at most 1.
     of_weights = 32 * 200 * 4 * 2**-24 if name == "brisque" else 0
     tolerance = max(2**-23 * expected, of_weights) if name in IN_FLOAT64 else FLOAT32_NETWORK * abs(expected)
-    assert found == pytest.approx(expected, rel=0, abs=tolerance)
+    assert results == pytest.approx(expected, rel=0, abs=tolerance)
 
 
 # One image's score is its own
@@ -254,11 +246,11 @@ def test_neither_order_nor_neighbours_nor_a_batch_change_a_score(subjects, name)
     if name.startswith("musiq"):
         subjects = [Subject(s.key, saved(s.image.load().resize((24, 64)), s.image.path)) for s in subjects[:2]]
     metric = tiny(name)
-    found = values(metric, subjects)
-    assert None not in found
-    assert len(set(found)) == len(found)
-    assert values(metric, subjects[::-1]) == found[::-1]
-    assert values(metric, subjects[:1]) == found[:1]
+    results = values(metric, subjects)
+    assert None not in results
+    assert len(set(results)) == len(results)
+    assert values(metric, subjects[::-1]) == results[::-1]
+    assert values(metric, subjects[:1]) == results[:1]
     network = metric.network
     network.open("cpu")
     assert {p.dtype for p in network._model.parameters()} <= {torch.float32}
@@ -267,7 +259,7 @@ def test_neither_order_nor_neighbours_nor_a_batch_change_a_score(subjects, name)
     together = network.run(
         [network.prepare([p.load() for p in feature_input.images], None) for feature_input in inputs]
     )
-    assert [metric.value([array]) for array in together] == found
+    assert [metric.value([array]) for array in together] == results
 
 
 def test_a_random_network_is_deterministic_and_restores_the_random_state(subjects):
@@ -281,40 +273,42 @@ def test_a_random_network_is_deterministic_and_restores_the_random_state(subject
     inputs = [network.prepare([s.image.load()], None) for s in subjects]
     torch.manual_seed(1)
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    found = network.run(inputs)
+    results = network.run(inputs)
     assert torch.equal(before[0], torch.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()
     assert before[2] == random.getstate()
     again = network.run(inputs[::-1])[::-1]
-    assert [a.tobytes() for a in found] == [a.tobytes() for a in again]
-    assert len({float(a[0]) for a in found}) == len(found)
+    assert [a.tobytes() for a in results] == [a.tobytes() for a in again]
+    assert len({float(a[0]) for a in results}) == len(results)
     assert Draws()(inputs[0][0]) != Draws()(inputs[0][0])
-
-
-def test_equal_images_have_distance_zero(tmp_path):
-    same = drawn(tmp_path / "a.png", (128, 112))
-    far = saved(blurred(drawing((128, 112))), tmp_path / "b.png")
-    found = values(tiny("lpips"), [alone("a", same, source=same), alone("b", far, source=same)])
-    assert found[0] == 0
-    assert found[1] > 0.01
 
 
 # What has no score has a reason
 
 
-def test_images_that_pyiqa_refuses_are_unscored_with_a_reason(tmp_path):
-    small = make_image(tmp_path, 1, (24, 16))
-    (of_niqe,) = score(tiny("niqe"), [alone("a", small)])
-    assert of_niqe.value is None
-    assert of_niqe.unscored.startswith("pyiqa cannot measure it (")
-    (of_piqe,) = score(make_metric("piqe"), [alone("a", small)])
-    assert of_piqe.unscored == "the image is smaller than 32 pixels on a side"
-    (slender,) = score(tiny("musiq_koniq:tiny-musiq"), [alone("a", saved(noise(1, (8, 16384)), tmp_path / "s.png"))])
-    assert slender.unscored == "the image is too slender to be brought to a height of 1024 pixels"
-    (wide,) = score(tiny("musiq_koniq:tiny-musiq"), [alone("a", saved(noise(1, (2048, 8)), tmp_path / "w.png"))])
-    assert "262144x1024 pixels, more than the 16,000,000 allowed" in wide.unscored
-    (no_source,) = score(tiny("lpips"), [alone("a", small)])
-    assert no_source.unscored == "there is no source picture to compare it with"
+@pytest.mark.parametrize(
+    ("name", "size", "reason"),
+    [
+        ("niqe", (24, 16), "pyiqa cannot measure it ("),
+        ("piqe", (24, 16), "the image is smaller than 32 pixels on a side"),
+        ("lpips", (24, 16), "there is no source picture to compare it with"),
+        ("musiq_koniq:tiny-musiq", (8, 16384), "the image is too slender to be brought to a height of 1024 pixels"),
+        ("musiq_koniq:tiny-musiq", (2048, 8), "262144x1024 pixels, more than the 16,000,000 allowed"),
+    ],
+)
+def test_images_that_pyiqa_refuses_are_unscored_with_a_reason(tmp_path, name, size, reason):
+    metric = make_metric(name) if name == "piqe" else tiny(name)
+    (refused,) = score(metric, alone_of(tmp_path, [noise(1, size)]))
+    assert refused.value is None
+    assert reason in refused.unscored
+
+
+def test_specs_describe_the_metric():
+    musiq = tiny("musiq_koniq:tiny-musiq").spec
+    assert (musiq.name, musiq.higher_is_better) == ("musiq_koniq:tiny-musiq", True)
+    assert musiq.preprocessing.startswith("to height 1024 and width int(width * 1024 / height) by Pillow bicubic")
+    assert (tiny("nima").spec.lowest, tiny("nima").spec.highest) == (1, 10)
+    assert (tiny("lpips").spec.higher_is_better, tiny("lpips").spec.needs) == (False, ("source",))
 
 
 @pytest.mark.parametrize(
@@ -334,12 +328,6 @@ def test_an_error_of_pyiqa_is_a_reason(error, message):
 
     with pytest.raises(Unscorable, match=message):
         called(model, [])
-
-
-def test_values_that_are_not_finite_are_unscored():
-    metric = tiny("nima")
-    with pytest.raises(Unscorable, match="no finite number"):
-        metric.value([np.array([np.nan], np.float32)])
 
 
 @pytest.mark.parametrize(

@@ -59,33 +59,27 @@ def adapter_parameters(trunk: nn.Module, adapter: str) -> list[tuple[str, nn.Par
     return [(name, parameter) for name, parameter in trunk.named_parameters() if f".{adapter}." in name]
 
 
-@pytest.fixture(scope="module")
-def qwen3_vl_4b() -> Any:
-    recorded = yaml.safe_load(RECORDED.read_text())["components"]["model"]
-    with torch.device("meta"):
-        model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**recorded["config"]))
-    assert sum(parameter.numel() for parameter in model.parameters()) == recorded["parameters"]
-    return model
+def without_gradient(trunk: nn.Module, adapter: str) -> list[str]:
+    return [n for n, p in adapter_parameters(trunk, adapter) if p.grad is None or not p.grad.abs().sum()]
+
+
+def network_of(name: str = "tiny-qwen3-vl") -> PaymentNetwork:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return PaymentNetwork(backbone(name), tiny.config(card=name))
 
 
 @pytest.mark.parametrize("name", ["tiny-qwen2-vl", "tiny-qwen3-vl"])
 def test_every_linear_layer_of_a_group_has_an_adapter(name: str) -> None:
     model = backbone(name)
     linear = {n for n, module in model.named_modules() if isinstance(module, nn.Linear) and n != "lm_head"}
+    assert attach(model, Lora(vision=False, projector=False, language=False)) is model
     trunk = attach(model, Lora(rank=2))
-    adapted = {
-        n.partition(".lora_")[0].removeprefix("base_model.model.") for n, _ in adapter_parameters(trunk, QUALITY)
-    }
-    assert adapted == linear
+    names = [n.partition(".lora_")[0].removeprefix("base_model.model.") for n, _ in adapter_parameters(trunk, QUALITY)]
+    assert set(names) == linear
     assert sum(bool(re.fullmatch(TARGETS["projector"], n)) for n in linear) == (6 if "qwen3" in name else 2)
-
-
-def test_groups_are_chosen_by_name() -> None:
-    trunk = attach(backbone("tiny-qwen3-vl"), Lora(rank=2, language=False))
-    assert set(trainable_by_group(trunk, QUALITY)) == {"vision", "projector"}
-    none = Lora(vision=False, projector=False, language=False)
-    model = backbone("tiny-qwen3-vl")
-    assert attach(model, none) is model
+    partly = attach(backbone(name), Lora(rank=2, language=False))
+    assert set(trainable_by_group(partly, QUALITY)) == {"vision", "projector"}
 
 
 def test_a_model_of_another_family_is_refused() -> None:
@@ -95,11 +89,13 @@ def test_a_model_of_another_family_is_refused() -> None:
         attach(model, Lora())
 
 
-def test_a_4b_model_has_the_expected_trainable_parameters(qwen3_vl_4b: Any) -> None:
-    config = load_payment_config("qwen3-vl-4b-4xa6000")
+def test_a_4b_model_has_the_expected_trainable_parameters() -> None:
+    recorded = yaml.safe_load(RECORDED.read_text())["components"]["model"]
     with torch.device("meta"):
+        model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**recorded["config"]))
+        assert sum(parameter.numel() for parameter in model.parameters()) == recorded["parameters"]
         long = Workload(tokens=8192, image_tokens=6144, images=6, train=24_000)
-        plan = training_plan(qwen3_vl_4b, config, long, gpu("a6000"), 4)
+        plan = training_plan(model, load_payment_config("qwen3-vl-4b-4xa6000"), long, gpu("a6000"), 4)
     assert plan.trainable == {"vision": 6_291_456, "projector": 950_272, "language": 33_030_144}
     assert sum(plan.trainable.values()) == 40_271_872
     assert plan.fits
@@ -112,32 +108,28 @@ def test_padding_does_not_change_the_outputs(name: str) -> None:
     encode = encoder(name)
     short, long = tiny.example(2, "train"), tiny.example(3, "train")
     assert encode.encode(short).input_ids.shape[1] < encode.encode(long).input_ids.shape[1]
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = PaymentNetwork(backbone(name), tiny.config(card=name)).eval()
+    network = network_of(name).eval()
     network.begin(1)
     with torch.no_grad():
         together = network.concept_outputs(encode.batch([short, long], CPU))
-        alone = torch.cat([network.concept_outputs(encode.batch([one], CPU)) for one in (short, long)])
+        alone = torch.cat([network.concept_outputs(encode.batch([item], CPU)) for item in (short, long)])
     torch.testing.assert_close(together, alone, atol=2e-5, rtol=1e-4)
     assert (alone[0] - alone[1]).abs().max() > 1e-3  # outputs follow the input
 
 
 def test_every_adapter_layer_has_a_gradient() -> None:
-    encode = encoder("tiny-qwen3-vl")
+    encode, network = encoder("tiny-qwen3-vl"), network_of()
     examples = [tiny.example(3, "train")]
     batch = encode.batch(examples, CPU)
     with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = PaymentNetwork(backbone("tiny-qwen3-vl"), tiny.config())
+        torch.manual_seed(1)
         for name, parameter in network.named_parameters():
             if ".lora_B." in name:
                 nn.init.normal_(parameter, std=0.05)  # zero at first, which leaves lora_A without a gradient
     network.begin(1)
     network.train()
     concept_loss(network(batch, ()), torch.tensor([examples[0].concepts]), network).sum().backward()
-    without = [n for n, p in adapter_parameters(network.trunk, QUALITY) if p.grad is None or not p.grad.abs().sum()]
-    assert without == []
+    assert without_gradient(network.trunk, QUALITY) == []
     assert all(p.grad is None for _, p in adapter_parameters(network.trunk, DECISION))
 
     network.zero_grad()
@@ -146,8 +138,7 @@ def test_every_adapter_layer_has_a_gradient() -> None:
     constants = network.constants(batch)
     network.train()
     network(batch, (constants, torch.tensor([network.given_inputs(examples[0])]))).sum().backward()
-    without = [n for n, p in adapter_parameters(network.trunk, DECISION) if p.grad is None or not p.grad.abs().sum()]
-    assert without == []
+    assert without_gradient(network.trunk, DECISION) == []
     assert all(p.grad is None for _, p in adapter_parameters(network.trunk, QUALITY))  # frozen
     assert all(p.grad is None for n, p in network.trunk.named_parameters() if ".lora_" not in n)
 
@@ -170,15 +161,15 @@ def test_without_adapters_the_features_are_those_of_the_original_model() -> None
 
 def test_checkpointing_changes_no_gradient() -> None:
     batch = encoder("tiny-qwen3-vl").batch([tiny.example(3, "train")], CPU)
-    found = []
+    gradients = []
     for checkpointed in (False, True):
+        network = network_of()
+        if checkpointed:
+            checkpoint_gradients(network.trunk)
+        network.begin(1)
+        network.train()
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            network = PaymentNetwork(backbone("tiny-qwen3-vl"), tiny.config())
-            if checkpointed:
-                checkpoint_gradients(network.trunk)
-            network.begin(1)
-            network.train()
             network(batch, ()).sum().backward()
-        found.append({n: p.grad for n, p in adapter_parameters(network.trunk, QUALITY)})
-    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())  # dropout included
+        gradients.append({n: p.grad for n, p in adapter_parameters(network.trunk, QUALITY)})
+    assert all(torch.equal(value, gradients[1][name]) for name, value in gradients[0].items())  # dropout included

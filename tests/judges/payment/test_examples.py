@@ -8,28 +8,19 @@ from local_bench.core.errors import ConfigError, UserError
 from local_bench.judges.payment.config import DEFAULT_PROMPT, PaymentConfig, Prompt, Stage, load_payment_config
 from local_bench.judges.payment.examples import TrainingSet, without_labels
 from local_bench.judges.payment.inputs import Encoder, TooLong, collages
-from local_bench.judges.payment.training import (
-    learning_rate,
-    oversampled,
-    step_examples,
-    steps_per_epoch,
-)
+from local_bench.judges.payment.training import learning_rate, oversampled, step_examples, steps_per_epoch
 from tests.judges.payment import tiny
 from tests.judges.payment.test_adapters import CPU, encoder
 
 
-def test_a_task_in_two_splits_is_refused() -> None:
-    first = tiny.example(0, "train")
+def test_a_task_in_two_splits_is_refused_and_the_manifest_depends_on_every_example_and_not_on_their_order() -> None:
+    data_set = tiny.data()
+    first, *others = data_set.examples
     with pytest.raises(UserError, match="splits train and test: assign splits by task"):
         TrainingSet((first, replace(first, work_id="other", split="test")), ("said", "unknown"))
-
-
-def test_the_manifest_depends_on_every_example_and_not_on_their_order() -> None:
-    given = tiny.data()
-    names = given.measured_names
-    assert TrainingSet(given.examples[::-1], names).manifest_sha256 == given.manifest_sha256
-    changed = replace(given.examples[0], accepted=1 - given.examples[0].accepted)
-    assert TrainingSet((changed, *given.examples[1:]), names).manifest_sha256 != given.manifest_sha256
+    assert TrainingSet(data_set.examples[::-1], data_set.measured_names).manifest_sha256 == data_set.manifest_sha256
+    changed = replace(first, accepted=1 - first.accepted)
+    assert TrainingSet((changed, *others), data_set.measured_names).manifest_sha256 != data_set.manifest_sha256
 
 
 def test_examples_for_predictions_have_no_labels() -> None:
@@ -41,7 +32,7 @@ def test_examples_for_predictions_have_no_labels() -> None:
 
 def test_collages_hold_auxiliary_images() -> None:
     images = [Image.new("RGB", (40, 20), (i, 0, 0)) for i in range(11)]
-    assert [one.size for one in collages(images[:1])] == [(40, 20)]
+    assert [collage.size for collage in collages(images[:1])] == [(40, 20)]
     (four,) = collages(images[:4])
     assert four.size == (80, 80)
     assert [four.getpixel((x, y)) for x, y in ((20, 20), (60, 20), (20, 60), (60, 60))] == [(i, 0, 0) for i in range(4)]
@@ -65,8 +56,11 @@ def test_every_example_is_used_once_in_an_epoch() -> None:
     stage = Stage(epochs=2, effective_batch=4)
     assert steps_per_epoch(12, stage) == 3
     epochs = [[i for step in range(3 * e, 3 * e + 3) for i in step_examples(12, stage, 1, step, 0)] for e in (0, 1)]
-    assert [sorted(one) for one in epochs] == [list(range(12))] * 2
+    assert [sorted(epoch) for epoch in epochs] == [list(range(12))] * 2
     assert epochs[0] != epochs[1]
+    assert [Stage(epochs=1, batch_size=2).accumulation(n) for n in (1, 4)] == [16, 4]
+    with pytest.raises(ConfigError, match="not a multiple"):
+        Stage(epochs=1, effective_batch=32).accumulation(3)
 
 
 def test_the_learning_rate_warms_up_and_falls_to_zero() -> None:
@@ -79,14 +73,8 @@ def test_the_learning_rate_warms_up_and_falls_to_zero() -> None:
 
 def test_oversampling_repeats_the_rarer_class() -> None:
     examples = [replace(tiny.example(i, "train"), accepted=float(i == 0)) for i in range(5)]
-    made = oversampled(examples)
-    assert sum(one.accepted == 1 for one in made) == sum(one.accepted == 0 for one in made) == 4
-
-
-def test_accumulation_follows_from_the_effective_batch() -> None:
-    assert [Stage(epochs=1, batch_size=2).accumulation(n) for n in (1, 4)] == [16, 4]
-    with pytest.raises(ConfigError, match="not a multiple"):
-        Stage(epochs=1, effective_batch=32).accumulation(3)
+    balanced = oversampled(examples)
+    assert sum(part.accepted == 1 for part in balanced) == sum(part.accepted == 0 for part in balanced) == 4
 
 
 def test_shipped_settings_and_the_rows_of_table_4() -> None:
@@ -98,8 +86,8 @@ def test_shipped_settings_and_the_rows_of_table_4() -> None:
         ("vision", "projector", "language"),
     ]
     assert [full.row(name).concepts for name in ("frozen", "concepts")] == ["none", "regression"]
-    one = load_payment_config("qwen3-vl-4b-1gpu")
-    assert one.stage1 == full.stage1
+    single = load_payment_config("qwen3-vl-4b-1gpu")
+    assert single.stage1 == full.stage1
     assert load_payment_config("mini-judge").prompt != DEFAULT_PROMPT
     with pytest.raises(ConfigError, match="no row 'half'"):
         full.row("half")

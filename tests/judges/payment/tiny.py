@@ -64,13 +64,13 @@ def config(**changes: Any) -> PaymentConfig:
     return PaymentConfig(**settings | changes)
 
 
-def shuffled(given: TrainingSet) -> TrainingSet:
+def shuffled(data_set: TrainingSet) -> TrainingSet:
     """The labels of the training and validation tasks in another order."""
-    moved = [one for one in given.examples if one.split != "test"]
+    moved = [labelled for labelled in data_set.examples if labelled.split != "test"]
     order = sorted(range(len(moved)), key=lambda i: digest(["order", i]))
     labels = [moved[i].accepted for i in order]
-    free = [replace(one, accepted=label) for one, label in zip(moved, labels, strict=True)]
-    return TrainingSet((*free, *given.of("test")), given.measured_names)
+    free = [replace(labelled, accepted=label) for labelled, label in zip(moved, labels, strict=True)]
+    return TrainingSet((*free, *data_set.of("test")), data_set.measured_names)
 
 
 def files(folder: Path) -> dict[str, bytes]:
