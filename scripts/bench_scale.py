@@ -197,7 +197,8 @@ def main() -> None:
     results: dict[str, Any] = {"candidates": {}}
     if args.out and args.out.exists():
         results = json.loads(args.out.read_text())
-    results |= {"command": "python -m scripts.bench_scale", "processors": os.cpu_count()}
+    command = " ".join(["python -m scripts.bench_scale", *sys.argv[1:]])
+    results |= {"command": command, "processors": os.cpu_count()}
     results |= {"note": args.note} if args.note else {}
     with tempfile.TemporaryDirectory() as scratch:
         for n in args.candidates:

@@ -46,7 +46,7 @@ def changed_decisions(run: RunDir) -> pd.DataFrame:
     made = (rows["state"] == "done").to_numpy(bool)
     cases = scores_by_image(run.store, rows["work_id"], list(rule), "judge", reasons=True)
     for name, threshold in rule.items():
-        reached = [cell >= threshold if isinstance(cell, float) else cell for cell in cases[name]]
+        reached = [cell >= threshold if type(cell) is float else cell for cell in cases[name]]
         cases[name] = pd.Series(reached, dtype=object).where(made, None)
     reason = np.where(rows["state"] == "unscored", rows["unscored"].fillna("no reason given"), _NOT_MADE)
     cases[_WITHOUT_IMAGE] = pd.Series(reason, dtype=object).where(~made, None)

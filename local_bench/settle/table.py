@@ -157,6 +157,10 @@ def decisions(accepted: "pd.Series[Any]") -> Ints:
 
 def exact(micro_usd: Iterable[int]) -> Ints:
     """(N,) integers in a type wide enough for their sum."""
+    if isinstance(micro_usd, pd.Series) and micro_usd.dtype == "Int64":
+        column: Ints = micro_usd.to_numpy(np.int64)
+        if len(column) * int(np.abs(column).max(initial=0)) < _SAFE:
+            return column
     values = [int(value) for value in micro_usd]
     return np.array(values, dtype=np.int64 if sum(map(abs, values)) < _SAFE else object)
 
