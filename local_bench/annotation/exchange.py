@@ -32,7 +32,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
 from local_bench.core.messages import short
 from local_bench.core.storage import write_new
-from local_bench.core.tables import guarded
+from local_bench.core.table import guarded
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.settle.pairwise import Comparison, RankedModel, rank

@@ -23,7 +23,7 @@ from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.errors import LedgerError
 from local_bench.core.money import MICRO
 from local_bench.core.storage import atomic_file
-from local_bench.core.tables import FORMULA
+from local_bench.core.table import FORMULA
 from local_bench.report import columns
 from local_bench.report.judging import Judge, judges
 from local_bench.report.scenarios import break_even_rows, competition_rows, cost_reduction_rows

@@ -11,8 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from local_bench.core.table import DASH, Cell, Column, Mark, Table, table_of
-from local_bench.core.tables import clean, guarded
+from local_bench.core.table import DASH, Cell, Column, Mark, Table, clean, guarded, table_of
 
 _MARKS: dict[Mark | None, str] = {
     "best": r"\textbf{{{}}}",

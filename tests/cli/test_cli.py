@@ -7,7 +7,7 @@ import pytest
 
 from local_bench.cli.main import SECTIONS
 from local_bench.cli.main import cli as group
-from local_bench.core.tables import clean
+from local_bench.core.table import clean
 from local_bench.report.render import aligned
 from local_bench.runs.config import load_config
 from local_bench.suites.registry import suite

@@ -11,8 +11,7 @@ import numpy as np
 
 from local_bench.core.errors import UserError
 from local_bench.core.storage import write_atomic
-from local_bench.core.table import DASH
-from local_bench.core.tables import clean
+from local_bench.core.table import DASH, clean
 from local_bench.report.panels import Bars, Figure, Grid, Histogram, Images, Lines, Panel, Points
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from local_bench.core.errors import RunImageError
 from local_bench.core.images import count_card, stitched
-from local_bench.core.tables import guarded
+from local_bench.core.table import guarded
 from local_bench.core.types import Collage, Score, Verdict
 from local_bench.settle.idea import subtask
 from local_bench.suites.idea_bench import published as numbers

@@ -9,7 +9,7 @@ from pathlib import Path
 from local_bench.core.errors import ResultFileError
 from local_bench.core.files import read_text
 from local_bench.core.messages import short
-from local_bench.core.tables import unguarded
+from local_bench.core.table import unguarded
 
 REPEATS = 3
 QUESTIONS = 6

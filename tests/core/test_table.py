@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from local_bench.core.tables import guarded, unguarded
+from local_bench.core.table import guarded, unguarded
 
 FORMULAS = [
     "=1+2",
