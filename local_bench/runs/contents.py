@@ -11,7 +11,7 @@ FILES = ("run.yaml", "provenance.json")
 
 
 def record_contents(run: RunDir) -> None:
-    """Store digests of all rows and of the run's files, which `verify` compares with the current ones."""
+    """Store digests of all rows but decisions and of the run's files, which `verify` compares with the current ones."""
     record(run.store, file_digests(run))
 
 
