@@ -135,7 +135,7 @@ def published(
     notes = _notes(models, absent, costs, attempts)
     if unmatched := len(ratings or ()) - len(matched or ()):
         notes.append(f"{unmatched} scores belong to no attempt in the judgements and are ignored")
-    return Published(data, shown, notes)
+    return Published(data, [table for table in shown if table.rows], notes)
 
 
 def open_votes(n_raters: int, rows: Sequence[Judgement]) -> Published:

@@ -104,6 +104,8 @@ def test_models_without_a_judgement_or_a_cost_are_reported(score, tmp_path):
     assert (list(result["models"]), result["absent_models"]) == (["a"], ["b"])
     assert result["models"]["a"]["effective_cost_usd"] is None
     assert "no judgements of b" in stderr
+    nothing = score("hype-edit-1", *write(tmp_path / "none", {}, models=["a"]), as_json=False)
+    assert nothing[:2] == (0, "\n"), "no table without a row"
     assert "no cost for a" in stderr
 
 
