@@ -63,16 +63,16 @@ def published(
     placed = sorted(competition.placed.items(), key=lambda item: item[1].rank)
 
     def as_printed(title: str, totals: Sequence[Earnings]) -> Table:
-        """Full orders only, rates over what was decided."""
+        """Full tasks only, rates over what was decided."""
         return by_model(title, table.models, [e.as_printed for e in totals], *_AS_PRINTED)
 
     tables = [
         by_model("by image (eq. 1)", table.models, totals, *_STANDING),
-        as_printed("full orders (as printed)", totals),
+        as_printed("full tasks (as printed)", totals),
         *([by_model("model first, humans redo", table.models, saved, *_SAVINGS)] if costs is not None else []),
         by_model("competition", dict(placed).keys(), dict(placed).values(), *_PLACES),
         *(by_model(category, table.models, earned, *_MONEY, *_RATES) for category, earned in parts.items()),
-        *(as_printed(f"{category}, full orders (as printed)", earned) for category, earned in parts.items()),
+        *(as_printed(f"{category}, full tasks (as printed)", earned) for category, earned in parts.items()),
     ]
     if sensitivity and scores is not None:
         grid = _by_threshold(images, table, scores)
@@ -174,12 +174,12 @@ def placed_json(p: Ranking) -> dict[str, Any]:
 
 
 _MONEY = (dollars("revenue_usd", "revenue"), Column("share", "share", percent))
-_RATES = (Column("task_acceptance", "orders", percent), Column("deliverable_acceptance", "images", percent))
+_RATES = (Column("task_acceptance", "tasks", percent), Column("deliverable_acceptance", "images", percent))
 _STANDING = (
     *(_MONEY[0], dollars("revenue_high_usd", "at best"), _MONEY[1], *_RATES),
     *(Column("n_unscored", "unscored"), Column("n_missing", "missing")),
 )
-_AS_PRINTED = (*_MONEY, *_RATES, Column("n_tasks", "orders decided"), Column("n_deliverables", "images decided"))
+_AS_PRINTED = (*_MONEY, *_RATES, Column("n_tasks", "tasks decided"), Column("n_deliverables", "images decided"))
 _SAVINGS = (
     *(dollars("cost_usd", "cost"), Column("cost_savings", "savings", percent)),
     *(Column("model_contribution", "contribution", percent), Column("contribution_ratio", "ratio", ".4f")),
@@ -224,5 +224,5 @@ def competition_notes(models: Sequence[str], scores: Sequence[Scores] | None, n_
     elif unused := list(dict.fromkeys(s.model for s in scores if s.model not in models)):
         notes.append(f"scores but no annotation for {listed(unused)}")
     if n_open:
-        notes.append(f"{n_open} orders of the competition are undecided and could go to another model")
+        notes.append(f"{n_open} tasks of the competition are undecided and could go to another model")
     return notes
