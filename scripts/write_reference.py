@@ -151,7 +151,8 @@ def models() -> Iterator[str]:
     yield MODELS
     yield "## Generators\n"
     yield "The settings are the authors' where they publish any; a run's config overrides them.\n"
-    yield table("model", "inputs", "GB", "steps", "guidance", "side", "licence", "settings")
+    yield table("model", "inputs", "GB", "steps", "guidance", "side", "licence")
+    sources = []
     for card in (card for card in shipped if card.role == "generator"):
         sampler, takes = card.sampler, card.takes
         assert sampler is not None
@@ -168,11 +169,15 @@ def models() -> Iterator[str]:
         guidance += f", image {sampler.image_guidance_scale}" if sampler.image_guidance_scale else ""
         above = (configs_dir() / "models" / f"{card.name}.yaml").read_text().partition("\nsampler:")[0]
         comment = re.search(r"\n# steps[^:]*: ((?:.|\n# )+)\Z", above)
+        sources += [row(f"`{card.name}`", " ".join(comment[1].split("\n# ")))] if comment else []
         yield row(
             *(f"`{card.name}`{' *' * (card.family == 'diffusers')}", ", ".join([*inputs, *["mask"] * takes.mask])),
-            *(f"{card.vram_gb:g}", sampler.num_inference_steps, guidance, sampler.height),
-            *(card.licence + ", gated" * card.gated, " ".join(comment[1].split("\n# ")) if comment else ""),
+            *(f"{card.vram_gb:.3g}", sampler.num_inference_steps, guidance, sampler.height),
+            card.licence + ", gated" * card.gated,
         )
+    yield "\nWhere the settings are from:\n"
+    yield table("model", "steps and guidance")
+    yield from sources
     for role, title in (("judge", "Judges"), ("metric", "Networks of metrics")):
         yield f"\n## {title}\n"
         yield table("model", "", "GB", "licence")
