@@ -18,21 +18,19 @@ class _ReproduceCommand(click.Command):
     """A command whose help ends with the tables and figures of each paper."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from local_bench.core.errors import ConfigError
-        from local_bench.report.papers.contents import entries, papers
+        from local_bench.report.papers.contents import SHIPPED
 
         rows = []
-        for paper in papers():
-            try:
-                available = [entry for entry in entries(paper) if not entry.reason]
-            except ConfigError as e:
-                rows.append((paper, str(e)))
-                continue
+        for contents in SHIPPED:
+            available = [entry for entry in contents if not entry.reason]
             kinds = {
                 kind: [str(entry.number) for entry in available if entry.kind == kind] for kind in ("table", "figure")
             }
             rows.append(
-                (paper, "; ".join(f"{kind}s {', '.join(numbers)}" for kind, numbers in kinds.items() if numbers))
+                (
+                    contents[0].paper,
+                    "; ".join(f"{kind}s {', '.join(numbers)}" for kind, numbers in kinds.items() if numbers),
+                )
             )
         with formatter.section("Examples"):
             formatter.write_text("local-bench reproduce servimage")
@@ -88,8 +86,9 @@ def reproduce(
 ) -> int:
     """Print a table or draw a figure of a paper, from runs or result files.
 
-    PAPER is a benchmark; without TABLE, list its tables and figures. TABLE is table-2 or figure-3, for example. The
-    models of all RUNs, or of all result FILEs, become rows. A figure without --out prints its data."""
+    PAPER is a benchmark, below or of a package; without TABLE, list its tables and figures. TABLE is table-2 or
+    figure-3, for example. The models of all RUNs, or of all result FILEs, become rows. A figure without --out prints
+    its data."""
     from local_bench.core.errors import UserError
     from local_bench.report.papers.contents import entries, entry
     from local_bench.report.papers.inputs import Options, opened

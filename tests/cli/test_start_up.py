@@ -84,3 +84,21 @@ def test_cards_are_parsed_once(monkeypatch):
         for name, described in cards().items():
             assert module.card(name, described.role) == described
     assert len(read) == len(set(read)) == len(cards())
+
+
+HELP = """
+import sys
+from local_bench.cli.main import cli, main
+def walk(command, names):
+    assert main([*names, "--help"]) == 0
+    assert not {"numpy", "pandas", "torch", "pyarrow"} & sys.modules.keys(), names
+    for name, inner in getattr(command, "commands", {}).items():
+        walk(inner, [*names, name])
+walk(cli, [])
+"""
+
+
+def test_no_help_imports_what_only_computing_needs(tmp_path):
+    done = subprocess.run([sys.executable, "-c", HELP], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-600:]
+    assert "suites list" in done.stdout

@@ -47,7 +47,4 @@ def test_commands_of_other_benchmarks_go_on(cli, tmp_path):
         refused = cli(*command)
         assert refused.returncode == 2
         assert sentence in refused.stderr
-    shown = cli("reproduce", "--help")
-    assert shown.returncode == 0
-    assert "servimage    tables 1, 2" in shown.stdout
-    assert "the tables of lab cannot be loaded" in shown.stdout
+    assert cli("reproduce", "servimage").returncode == 0

@@ -7,7 +7,6 @@ from local_bench.core.errors import UserError
 from local_bench.core.messages import hint
 from local_bench.core.packages import load_object
 from local_bench.report.papers.entry import Entry, Kind
-from local_bench.suites.registry import all_suites, suite, suite_names
 
 _PEOPLE = ("people",)
 _LITERATURE = "it compares the benchmark with others by their publications, and contains nothing that a run measures"
@@ -180,17 +179,22 @@ ICE_BENCH = (
     ),
 )
 
+SHIPPED = (SERVIMAGE, IDEA_BENCH, HYPE_EDIT_1, ICE_BENCH)
 _NAME = re.compile(r"(?P<kind>t|tab|table|f|fig|figure)?[-. ]*(?P<number>\d{1,2})", re.I)
 
 
 def papers() -> list[str]:
-    """The suites whose papers have tables or figures here."""
+    """The suites whose papers have tables or figures."""
+    from local_bench.suites.registry import all_suites  # takes a second, and `--help` lists `SHIPPED` alone
+
     return [entry.name for entry in all_suites() if entry.paper and entry.layout in (None, entry.name)]
 
 
 def entries(paper: str) -> list[Entry]:
     """The paper's tables, then its figures. UserError for an unknown paper, ConfigError if a package's cannot be
     loaded."""
+    from local_bench.suites.registry import suite, suite_names
+
     if paper not in papers():
         if paper in suite_names():
             suite(paper)  # a package's suite that cannot be loaded
