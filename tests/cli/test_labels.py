@@ -59,7 +59,7 @@ def truth(run):
 
 def filled(path, decisions):
     labels = path.with_name(f"{path.stem}-filled.jsonl")
-    labels.write_text("".join(line(**(asked | {"overall": decisions[asked["task_id"]]})) for asked in lines_of(path)))
+    labels.write_text("".join(line(**(entry | {"overall": decisions[entry["task_id"]]})) for entry in lines_of(path)))
     return labels
 
 

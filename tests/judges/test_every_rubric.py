@@ -110,16 +110,16 @@ def test_every_verbatim_prompt_has_an_answer_in_the_authors_format(judge):
     transport, described, _ = judge
     task = Task("t", "c", 0, "A print", BRIEFS[0], ("one", "two"), ("It is blue.", "It is round."), make_image())
     images = {1: make_image(), 2: make_image()}
-    asked = [
+    every_question = [
         *servimage.questions(task, images),
         *hype_edit_1.questions(task, images),
         *ice_bench.questions(replace(task, metrics=("vllmqa",), mask_sha256=make_image()), images),
         ((1, "idea_question", 0, 0), Question("idea_question", 0, (images[1],), (("question", "Is it red?"),))),
     ]
     judge_spec = replace(spec(described, "json"), rubrics=RubricSet("verbatim"))
-    verdicts = dict(answers(transport, judge_spec, sorted(asked, key=lambda each: each[1].rubric)))
+    verdicts = dict(answers(transport, judge_spec, sorted(every_question, key=lambda each: each[1].rubric)))
     assert {key: verdict.unscored for key, verdict in verdicts.items() if verdict.answer is None} == {}
-    assert sorted(verdicts) == sorted(key for key, _ in asked)
+    assert sorted(verdicts) == sorted(key for key, _ in every_question)
     assert len({verdict.raw for key, verdict in verdicts.items() if key[1] == "brf"}) == 1
 
 

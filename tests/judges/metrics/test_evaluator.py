@@ -151,14 +151,17 @@ def test_unreadable_inputs_are_unscored_and_the_others_are_measured(tmp_path):
     samples[1] = Subject("1", large, samples[0].source)
     samples[2] = Subject("2", samples[2].image, ImageFile(tmp_path / "gone.png"))
     samples[3] = Subject("3", samples[3].image, None)
-    asked = [(s, ("a",)) for s in samples]
-    asked += [
+    subjects_and_names = [(s, ("a",)) for s in samples]
+    subjects_and_names += [
         (Subject("x", large, caption="unsayable"), ("w",)),
         (Subject("y", samples[0].image, caption="yes"), ("w",)),
     ]
-    asked += [(Subject("z", samples[0].image), ("w",)), (Subject("s", samples[0].image, caption="unsayable"), ("w",))]
+    subjects_and_names += [
+        (Subject("z", samples[0].image), ("w",)),
+        (Subject("s", samples[0].image, caption="unsayable"), ("w",)),
+    ]
     words = Likeness(Means("words"), "w", ("caption",), caption=True)
-    scores = scores_of(Evaluator({"a": Likeness(Means("faults"), "a"), "w": words}).run(asked))
+    scores = scores_of(Evaluator({"a": Likeness(Means("faults"), "a"), "w": words}).run(subjects_and_names))
     reasons = {key: score.unscored for (key, _), score in scores.items() if score.value is None}
     assert reasons.keys() == set("123xzs")
     assert "160x160" in reasons["1"]
