@@ -20,9 +20,9 @@ from local_bench.suites.questions_from import scale_of
 from local_bench.suites.registry import suite
 from local_bench.suites.run_results import TaskFigure
 
-REVENUE, ORDERS, IMAGES = "revenue", "tasks accepted", "images accepted"
+REVENUE, TASKS, IMAGES = "revenue", "tasks accepted", "images accepted"
 _MAX_DELIVERABLES, _MAX_ATTEMPTS = 2**20, 2**16
-"""More than the deliverables of any order, and than the attempts of any model."""
+"""More than the deliverables of any task, and than the attempts of any model."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def compare(a: RunDir, b: RunDir, *, every_pair: bool = False, level: float = LE
         for figure in (*_figures((x, y), first[x], second[y], names, scales), *_paired_by_task((x, y), *by_task))
     ]
     compared = differences([figure.statistics for figure in figures], level=level, seed=seed)
-    by_figure: dict[str, list[FigureComparison]] = {figure: [] for figure in (REVENUE, ORDERS, IMAGES, *names)}
+    by_figure: dict[str, list[FigureComparison]] = {figure: [] for figure in (REVENUE, TASKS, IMAGES, *names)}
     for compared_figure, (difference,) in zip(figures, compared, strict=True):
         by_figure.setdefault(compared_figure.name, []).append(_compared(compared_figure, difference))
     images = (a.store.outcomes_by_model(), b.store.outcomes_by_model())
@@ -190,7 +190,7 @@ def _figures(
         size = sums(np.ones((1, 2)), first)
         complete, completable = ((sums(which, first) == size).astype(np.float64) for which in (yes, ~no))
         n_open = int((complete != completable).any(axis=1).sum())
-        yield _Figure(ORDERS, _statistics(models, complete, completable, np.ones_like(complete)), n_tasks, n_open)
+        yield _Figure(TASKS, _statistics(models, complete, completable, np.ones_like(complete)), n_tasks, n_open)
     requested = sums(np.ones((1, 2)))
     yield _Figure(IMAGES, _statistics(models, sums(yes), sums(~no), requested), len(of_x), int(is_open.sum()))
     for name in names:

@@ -32,7 +32,7 @@ from local_bench.runs.store import CandidateRow
 from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED
 from local_bench.settle.workflows import revised_once
 
-ORDERS, MANIFEST, IMAGES = "tasks.jsonl", "revisions.json", "images"
+TASKS, MANIFEST, IMAGES = "tasks.jsonl", "revisions.json", "images"
 LOW = 2
 """VEQ ratings up to this value (of 5) are listed as reasons."""
 _MARKS = {"veq_technical": ("clarity", "realism"), "veq_aesthetic": ("aesthetic",), "veq_text": ("text",)}
@@ -43,7 +43,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 class WrittenRevisions:
     """The outcome of `write_revisions`."""
 
-    orders: Path
+    tasks: Path
     n: int = 0
     n_accepted: int = 0
     """Accepted first attempts."""
@@ -76,7 +76,7 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
         raise UserError(f"{run.path} has no decisions: run `local-bench settle {run.path}` first")
     verdicts = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]
     images, scores = sets(run.store), run.store.scores_by_candidate()
-    written = WrittenRevisions(folder / ORDERS)
+    written = WrittenRevisions(folder / TASKS)
     lines: list[dict[str, Any]] = []
     manifest: dict[str, dict[str, Any]] = {}
     rejected: set[str] = set()
@@ -109,7 +109,7 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
         write_atomic(folder / _file(sha), png_bytes(run.image_store.load_input(sha)))
     about = {"run": run.config.name, "run_id": _run_id(run), "revisions": manifest}
     write_atomic(folder / MANIFEST, json.dumps(about, indent=1, ensure_ascii=False).encode())
-    write_atomic(folder / ORDERS, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
+    write_atomic(folder / TASKS, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
     return written
 
 

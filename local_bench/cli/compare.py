@@ -72,7 +72,7 @@ def _interval(row: "FigureComparison", low: float | None, high: float | None) ->
 
 
 def _formatted(row: "FigureComparison", value: float | None, sign: bool = False) -> str:
-    from local_bench.analysis.compare import IMAGES, ORDERS, REVENUE
+    from local_bench.analysis.compare import IMAGES, REVENUE, TASKS
     from local_bench.core.money import usd
 
     if value is None:
@@ -80,7 +80,7 @@ def _formatted(row: "FigureComparison", value: float | None, sign: bool = False)
     if row.figure == REVENUE:
         return ("+" if sign and value > 0 else "") + usd(round(value))
     plus = "+" if sign else ""
-    return f"{100 * value:{plus}.1f} %" if row.figure in (ORDERS, IMAGES) else f"{value:{plus}.3f}"
+    return f"{100 * value:{plus}.1f} %" if row.figure in (TASKS, IMAGES) else f"{value:{plus}.3f}"
 
 
 def comparison_json(comparison: "Comparison") -> dict[str, Any]:

@@ -368,7 +368,7 @@ def dataset(
 
 CALIBRATED_NOTE = "the ECE of these images that exact probabilities would have on average"
 EXPECTED_NOTE = (
-    "expected revenue: probability times price; its interval is of the choice of orders and not of the predictor's fit"
+    "expected revenue: probability times price; its interval is of the choice of tasks and not of the predictor's fit"
 )
 
 

@@ -53,7 +53,7 @@ class _ReproduceCommand(click.Command):
 @click.option(
     "--predictions", type=PATH, multiple=True, metavar="FILE", help="Of `predictor zero-shot` or `apply`; repeatable."
 )
-@click.option("--tasks", type=PATH, help="For result files. servimage: the orders. idea-bench: the dataset folder.")
+@click.option("--tasks", type=PATH, help="For result files. servimage: the tasks. idea-bench: the dataset folder.")
 @click.option("--scores", type=PATH, help="For result files of servimage: BRF, VEQ and CNS per image.")
 @click.option("--costs", type=PATH, help='{"model": US dollars per image}, instead of measured costs.')
 @click.option("--api-prices", is_flag=True, help="The paper's prices of APIs, instead of measured costs.")

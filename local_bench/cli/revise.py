@@ -32,11 +32,11 @@ def write(run_dir: Path, out: Path, models: tuple[str, ...], as_json: bool) -> i
         result = write_revisions(run, out, models)
     if as_json:
         counts = {"n": result.n, "n_accepted": result.n_accepted, "n_open": result.n_open, "by_model": result.by_model}
-        show_json({"written": str(result.orders)} | counts)
+        show_json({"written": str(result.tasks)} | counts)
     else:
         show(
-            f"{result.n} refused images written as tasks to {result.orders}; {result.n_accepted} accepted, "
-            f"{result.n_open} without image or decision: run with --set suite.path={result.orders}"
+            f"{result.n} refused images written as tasks to {result.tasks}; {result.n_accepted} accepted, "
+            f"{result.n_open} without image or decision: run with --set suite.path={result.tasks}"
         )
     return 0
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--tasks",
     type=PATH,
-    help="servimage: the orders (task_id, category, price_usd, deliverables; or the folder ServImage_Bench). "
+    help="servimage: the tasks (task_id, category, price_usd, deliverables; or the folder ServImage_Bench). "
     "idea-bench: the dataset folder; its meta.json files contain the task categories (not needed for the mini subset).",
 )
 @click.option(

@@ -284,8 +284,8 @@ def plan_text(plan: dict[str, Any]) -> str:
     """The plan as text."""
     generated = [m for m in plan["models"] if m["load"] != "imported"]
     judge = plan["judge"]
-    orders = f"{plan['n_tasks']} tasks worth ${plan['value_usd']:,.2f}, {plan['n_deliverables']} images requested"
-    parts = [f"{plan['suite']}: {orders}, {plan['n_tasks_unscored']} tasks cannot be run"]
+    tasks = f"{plan['n_tasks']} tasks worth ${plan['value_usd']:,.2f}, {plan['n_deliverables']} images requested"
+    parts = [f"{plan['suite']}: {tasks}, {plan['n_tasks_unscored']} tasks cannot be run"]
     parts.append(
         f"tasks with a source image: {plan['n_tasks_with_source']}, with reference images: "
         f"{plan['n_tasks_with_references']}"

@@ -47,7 +47,7 @@ def objects(
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield the objects of a JSON Lines file as (line number, "path, line N", object); blank lines are skipped.
 
-    Raises `error` for a line that is too long or not an object (`what` describes a line: "an order"), for a missing
+    Raises `error` for a line that is too long or not an object (`what` describes a line: "a task"), for a missing
     file (`missing` is the advice) and for an unreadable one (`unreadable`). `how` is passed to `loads`.
     """
     with open_regular(path, error, missing=missing, unreadable=unreadable) as file:

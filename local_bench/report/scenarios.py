@@ -49,7 +49,7 @@ def break_even_rows(economics: Economics) -> list[Row]:
 
 
 def economics_json(run: RunDir, money: Accounting) -> dict[str, Any] | None:
-    """All three, by model; None if nothing is settled or no order has a price."""
+    """All three, by model; None if nothing is settled or no task has a price."""
     economics = economics_of(run, money)
     if economics is None:
         return None

@@ -73,7 +73,7 @@ def operations(flop: float) -> str:
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:
-    """`1 order`, `12 orders`."""
+    """`1 task`, `12 tasks`."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 

@@ -29,8 +29,8 @@ def runs(tmp_path_factory):
     judged(folder / "run", settings.model_copy(update={"acceptance": middling}), 5)
     with RunDir.open(folder / "run") as run:
         written = write_revisions(run, folder / "revisions")
-    edited = {name: draw("servimage", written.orders, folder / name, seed, 1) for seed, name in ((7, "x"), (8, "y"))}
-    again = config("servimage", written.orders, edited, 1)
+    edited = {name: draw("servimage", written.tasks, folder / name, seed, 1) for seed, name in ((7, "x"), (8, "y"))}
+    again = config("servimage", written.tasks, edited, 1)
     lenient = again.acceptance.model_copy(update={"brf": 1.0, "veq": 1.0, "cns": 1.0})
     judged(folder / "again", again.model_copy(update={"acceptance": lenient}), 6)
     return folder, written
@@ -50,7 +50,7 @@ def decisions(path):
 def test_every_rejected_image_is_the_source_of_an_order(runs):
     folder, written = runs
     refused = [row for row in decisions(folder / "run") if row["accepted"] == 0]
-    lines = [json.loads(line) for line in written.orders.read_text().splitlines()]
+    lines = [json.loads(line) for line in written.tasks.read_text().splitlines()]
     assert len(lines) == written.n == len(refused) > 0
     manifest = json.loads((folder / "revisions" / "revisions.json").read_text())["revisions"]
     first = {task.task_id: task for task in suite("servimage").tasks(str(folder / "data"), pixel_digest)}
@@ -66,7 +66,7 @@ def test_every_rejected_image_is_the_source_of_an_order(runs):
         assert [pixel_digest(load_image(folder / "revisions" / name)) for name in line["reference_images"]] == others
         assert task.brief in line["brief"]
         assert "\n- " in line["brief"]
-    assert suite("servimage").tasks(str(written.orders), pixel_digest)
+    assert suite("servimage").tasks(str(written.tasks), pixel_digest)
 
 
 def test_a_revision_is_a_workflow_of_both_runs(runs):

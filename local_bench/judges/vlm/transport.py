@@ -45,7 +45,7 @@ def answers(
     transport: Transport, spec: JudgeSpec, questions: Iterable[tuple[K, Question]], at_once: int | None = None
 ) -> Iterator[tuple[K, Verdict]]:
     """Yield (key, verdict) once every request of a question has a reply. Consecutive different questions with the same
-    requests, such as the points of an order in one prompt, share the replies. Raises the errors of
+    requests, such as the points of a task in one prompt, share the replies. Raises the errors of
     `Transport.complete`."""
     pending: dict[int, tuple[dict[Question, K], list[Reply | None]]] = {}
     without_request: list[tuple[K, Verdict]] = []

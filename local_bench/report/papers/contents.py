@@ -67,7 +67,7 @@ SERVIMAGE = (
             _FIGURE,
             n,
             f"task case {n - 5}",
-            reason="it shows an order of the authors' data; RUN/report/index.html shows every order of a run with its "
+            reason="it shows a task of the authors' data; RUN/report/index.html shows every task of a run with its "
             "images",
         )
         for n in (6, 7, 8)

@@ -24,7 +24,7 @@ class Options:
     """The command's options; None or empty if omitted."""
 
     tasks: Path | None = None
-    """servimage: the orders of result files. idea-bench: the dataset folder, for categories."""
+    """servimage: the tasks of result files. idea-bench: the dataset folder, for categories."""
     scores: Path | None = None
     """servimage: BRF, VEQ and CNS of result files."""
     costs: Mapping[str, Decimal] | None = None

@@ -91,7 +91,7 @@ def table_9(request: Request) -> Table:
 
 def _interval(expected: ExpectedRevenue) -> str:
     ends = expected.interval_micro_usd
-    return f" (95 %, of the choice of orders: {usd(ends[0])} to {usd(ends[1])})" if ends else ""
+    return f" (95 %, of the choice of tasks: {usd(ends[0])} to {usd(ends[1])})" if ends else ""
 
 
 def _rates(pairs: list[Pair], measure: str) -> dict[str, Agreement | None]:
