@@ -98,7 +98,7 @@ class Counted:
 
 
 def orders(folder: Path, prompts: int, size: int, images: bool) -> Path:
-    """An order file with one image an order, its source drawn here where the model edits."""
+    """A task file with one image a task, its source drawn here where the model edits."""
     lines = []
     for i in range(prompts):
         names = [WORDS[(i + k) % len(WORDS)] for k in range(8)]

@@ -1,4 +1,4 @@
-"""Writes docs/reference/: run configs, order files and model cards from their pydantic models, the command line, the
+"""Writes docs/reference/: run configs, task files and model cards from their pydantic models, the command line, the
 shipped models, and the tables and figures of the papers.
 
     .venv/bin/python scripts/write_reference.py [--check]
@@ -218,7 +218,7 @@ def papers_page() -> Iterator[str]:
 def pages() -> dict[str, str]:
     from local_bench.models.cards import ModelCard
     from local_bench.runs.config import RunConfig
-    from local_bench.suites.orders import OrderLine
+    from local_bench.suites.task_files import TaskLine
 
     return {
         "config.md": page(
@@ -226,10 +226,10 @@ def pages() -> dict[str, str]:
             "A YAML file for `local-bench run`. Unknown keys are errors. `--set KEY.SUB=VALUE` overrides any of them.",
             RunConfig,
         ),
-        "orders.md": page(
-            "Order files",
+        "task-files.md": page(
+            "Task files",
             "JSON Lines, one task per line, for `suite: {name: servimage, path: FILE}` and suites of your own.",
-            OrderLine,
+            TaskLine,
         ),
         "cards.md": page(
             "Model cards",

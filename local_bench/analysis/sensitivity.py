@@ -45,7 +45,7 @@ def over_thresholds(run: RunDir) -> Sweep | None:
     table = table_of(rows)
     lowest = _lowest(run, rows["work_id"], tuple(thresholds))
     points = revenues(
-        table.orders,
+        table.tasks,
         table.models,
         pd.factorize(rows["model"], sort=True)[0],
         pd.factorize(rows["task_id"], sort=True)[0],

@@ -40,7 +40,7 @@ def by_threshold(scores: Sequence[Score], thresholds: Mapping[str, float]) -> De
 
 
 def by_rules(decision: Decision, rules: Score | None) -> Decision:
-    """Decision of an image that must also meet its order's hard rules: `rules` is the share of them that it meets,
+    """Decision of an image that must also meet its task's hard rules: `rules` is the share of them that it meets,
     None or not applicable without rules. An unmet rule rejects; an undecided one leaves an accepted image open."""
     if rules is None or not rules.applies:
         return decision

@@ -26,7 +26,7 @@ class Explained:
     auc: float | None
     """None if all or none are accepted, like `pr_auc`."""
     auc_low: float | None
-    """95 % cluster bootstrap over orders (`auc_interval`)."""
+    """95 % cluster bootstrap over tasks (`auc_interval`)."""
     auc_high: float | None
     spearman: Agreement
     """Between score and annotation, ties with average ranks."""

@@ -112,7 +112,7 @@ class RevenueAudit:
     faultless_micro_usd: int
     true_micro_usd: int
     true_interval_micro_usd: tuple[int, int] | None
-    """95 % interval for orders like these; None for fewer than two."""
+    """95 % interval for tasks like these; None for fewer than two."""
     too_much_micro_usd: int
     """Revenue of wrong deliverables."""
     too_little_micro_usd: int

@@ -8,7 +8,7 @@ such as its price. The flips that do not reject theta are those for which it lie
 and on the other tasks, so that both ends are quantiles of these.
 
 Flips assume that a task's difference is symmetric, which it is not where one model is better at expensive and one at
-cheap orders. p is therefore the larger of two, the other that of the jackknife's t with Kish's n - 1 degrees of freedom
+cheap tasks. p is therefore the larger of two, the other that of the jackknife's t with Kish's n - 1 degrees of freedom
 (`settle.intervals`), and the interval reaches from the lower of two lower ends to the higher of two upper ones: 0 is
 outside the 95 % interval exactly where p < 0.05.
 """

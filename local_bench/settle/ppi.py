@@ -20,9 +20,9 @@ from local_bench.settle.bootstrap import by_content
 from local_bench.settle.intervals import LEVEL, Floats, kish, ratio_and_error, student, wilson
 
 Over = Literal["these orders", "orders like these"]
-"""Estimand: the annotations of all images of this run, or of the population of such orders."""
+"""Estimand: the annotations of all images of this run, or of the population of such tasks."""
 TOO_FEW = "fewer than three of the sampled images have annotations"
-TOO_FEW_ORDERS = "fewer than two orders"
+TOO_FEW_TASKS = "fewer than two orders"
 FLOOR = 0.05
 """Smallest assumed variance of an annotation: that of a judge that is right 19 times in 20."""
 GUESS = 0.25
@@ -47,7 +47,7 @@ class PpiEstimate:
     """Weighted mean of annotations over all images: with weights 1 a rate, with prices a share of value."""
 
     estimate: float
-    """Over these orders, within the bounds."""
+    """Over these tasks, within the bounds."""
     low: float | None
     """Confidence interval; None where it is undefined, with the reason in `undefined`."""
     high: float | None
@@ -123,15 +123,15 @@ def prediction_powered(
 ) -> PpiEstimate:
     """Estimate the weighted mean of annotations over all images (PPI++, eqs. 3 and 6, with weights).
 
-    All are (images,): `tasks` identifies the orders, `judge` is the prediction (a probability or a decision; NaN for
+    All are (images,): `tasks` are their tasks, `judge` is the prediction (a probability or a decision; NaN for
     none), `labels` the annotations in [0, 1] (NaN for none), `selected` the sampled images if more than were annotated.
     `probabilities` are the inclusion probabilities, 1 for images sampled with certainty; equal for all by default.
     `power` is tuned to the smallest variance by default.
 
     The estimate is power x mean(judge) + mean over annotations of (label - power x judge), the second mean weighted by
-    weight / probability (Hajek). Over these orders only the sampling counts; the interval is Student's and lies within
-    the bounds, which coincide once everything is annotated. Over orders like these, it is Wilson's with the jackknife
-    over orders (`settle.intervals`), and equal to `share_interval` once everything is annotated. Asserts at least one
+    weight / probability (Hajek). Over these tasks only the sampling counts; the interval is Student's and lies within
+    the bounds, which coincide once everything is annotated. Over tasks like these, it is Wilson's with the jackknife
+    over tasks (`settle.intervals`), and equal to `share_interval` once everything is annotated. Asserts at least one
     annotation, and a positive probability for each.
     """
     annotations = np.asarray(labels, dtype=np.float64)
@@ -173,7 +173,7 @@ def prediction_powered(
     undefined = TOO_FEW if sampling is None else None
     low, high = None, None
     if over == "orders like these" and np.count_nonzero(np.bincount(codes, value)) < 2:
-        undefined = TOO_FEW_ORDERS
+        undefined = TOO_FEW_TASKS
     elif sampling is not None and over == "orders like these":
         low, high = _at_large(table, power, *sampling, level)
     elif sampling is not None:
@@ -247,17 +247,17 @@ def _sampling(table: _Table, errors: Floats, most: int) -> tuple[float, float] |
 
 
 def _at_large(table: _Table, power: float, variance: float, df: float, level: float) -> tuple[float, float]:
-    """Interval over orders like these. The effective sample size is at most that of the orders' weights and of the
+    """Interval over tasks like these. The effective sample size is at most that of the tasks' weights and of the
     annotations together: Kish's for the former, `variance` for the latter."""
     mean = _correction(table, power)
     corrected = table.label_share * (table.labels - power * table.judge - mean)
     earned = table.share * (power * table.judge + mean) + corrected
-    by_order = [np.bincount(table.tasks, column) for column in (earned, table.share)]
-    share, error = ratio_and_error(*by_order)
+    by_task = [np.bincount(table.tasks, column) for column in (earned, table.share)]
+    share, error = ratio_and_error(*by_task)
     share = min(1.0, max(0.0, share))
     spread, assumed = share * (1 - share), max(FLOOR, share * (1 - share))
-    orders, annotations = 1 / kish(by_order[1][by_order[1] > 0]), variance / assumed
-    n = 1 / max(error**2 / spread if spread > 1e-12 and error > 1e-9 else 0.0, orders + annotations)
-    free = np.count_nonzero(by_order[1]) - 1
-    together = (orders + annotations) ** 2 / (orders**2 / free + annotations**2 / df)
+    tasks, annotations = 1 / kish(by_task[1][by_task[1] > 0]), variance / assumed
+    n = 1 / max(error**2 / spread if spread > 1e-12 and error > 1e-9 else 0.0, tasks + annotations)
+    free = np.count_nonzero(by_task[1]) - 1
+    together = (tasks + annotations) ** 2 / (tasks**2 / free + annotations**2 / df)
     return wilson(share * n, n, level, student(together, level))

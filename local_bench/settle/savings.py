@@ -1,6 +1,6 @@
-"""Client savings if people redo the orders that the model fails (ServImage, sec. 5.4, eqs. 5 to 8; table 7).
+"""Client savings if people redo the tasks that the model fails (ServImage, sec. 5.4, eqs. 5 to 8; table 7).
 
-B is the value of the orders; an order succeeds if all its images are accepted:
+B is the value of the tasks; a task succeeds if all its images are accepted:
 S = 1 - cost/B - sum_t Price(t) (1 - Success(t)) / B, M = sum_t Price(t) Success(t) / B and
 R = sum_t Price(t) Success(t) / (cost + sum_t Price(t) (1 - Success(t))), which is M / (1 - S).
 """
@@ -38,12 +38,12 @@ def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[
 
 
 def savings_from_costs(
-    table: OutcomeTable, costs_usd: list[Fraction | None], tasks: Mask | None = None
+    table: OutcomeTable, costs_usd: list[Fraction | None], mask: Mask | None = None
 ) -> list[ClientSavings]:
-    """Savings from the total cost of each model (for example from its GPU time), over the orders in a (T,) mask."""
-    orders = table.orders
-    mask = np.ones(len(orders.task_ids), dtype=np.bool_) if tasks is None else tasks
-    budget = orders.value_of(mask)
+    """Savings from the total cost of each model (for example from its GPU time), over the tasks in a (T,) mask."""
+    tasks = table.tasks
+    mask = np.ones(len(tasks.task_ids), dtype=np.bool_) if mask is None else mask
+    budget = tasks.value_of(mask)
     done = _done_usd(table, table.accepted, mask)
     at_best = _done_usd(table, table.at_best, mask)
     return [_saved(budget, cost, low, high) for cost, low, high in zip(costs_usd, done, at_best, strict=True)]
@@ -51,9 +51,9 @@ def savings_from_costs(
 
 def _done_usd(table: OutcomeTable, accepted: Ints, mask: Mask) -> list[Fraction]:
     """sum_t Price(t) Success(t) for every model."""
-    orders = table.orders
-    success = (accepted == orders.deliverables)[:, mask].astype(np.int64)
-    return [Fraction(int(s), orders.units_per_usd) for s in success @ orders.price[mask]]
+    tasks = table.tasks
+    success = (accepted == tasks.deliverables)[:, mask].astype(np.int64)
+    return [Fraction(int(s), tasks.units_per_usd) for s in success @ tasks.price[mask]]
 
 
 def contribution_ratio(contribution: Fraction, savings: Fraction) -> Fraction | None:

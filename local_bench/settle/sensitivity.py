@@ -9,7 +9,7 @@ import numpy as np
 
 from local_bench.settle.hype import Reliability, review_usd
 from local_bench.settle.settlement import earnings
-from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Ints, Mask, Orders, outcome_table
+from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Ints, Mask, Tasks, outcome_table
 
 Setting = tuple[tuple[str, Fraction], ...]
 """(parameter, value), in the order of the grid axes."""
@@ -77,7 +77,7 @@ def effective_costs(
 
 
 def revenues(
-    tasks: Orders,
+    tasks: Tasks,
     models: Sequence[str],
     model: Ints,
     task: Ints,

@@ -1,6 +1,6 @@
-"""Standard scenario: each model is paid for every order independently (ServImage, sec. 3.1, eq. 1; tables 2, 8).
+"""Standard scenario: each model is paid for every task independently (ServImage, sec. 3.1, eq. 1; tables 2, 8).
 
-`eq1`: the price of an order is split equally over its deliverables, and an accepted deliverable earns its part:
+`eq1`: the price of a task is split equally over its deliverables, and an accepted deliverable earns its part:
 V_t = sum_i S_ti p_t / Q_t. Undecided deliverables earn nothing and are counted separately.
 
 `as_printed`: what the paper's tables 2, 8 and 9 print, which is not eq. 1 (`AsPrinted`).
@@ -24,8 +24,8 @@ from local_bench.settle.table import (
     UNSCORED,
     Ints,
     Mask,
-    Orders,
     OutcomeTable,
+    Tasks,
     decisions,
     exact,
     parts_micro_usd,
@@ -34,19 +34,19 @@ from local_bench.settle.table import (
 
 @dataclass(frozen=True)
 class AsPrinted:
-    """The settlement in the paper's tables 2, 8 and 9: an order is paid in full once every image is accepted and not
-    at all before, the share is of the value of all orders, and the rates are over the orders and images with a
+    """The settlement in the paper's tables 2, 8 and 9: a task is paid in full once every image is accepted and not
+    at all before, the share is of the value of all tasks, and the rates are over the tasks and images with a
     decision. The authors' 251 labels of SeedEdit-3.0 give its printed row so, and another one by eq. 1."""
 
     revenue_usd: Fraction
     share: Fraction | None
-    """Revenue / value of all orders; None if the value is 0."""
+    """Revenue / value of all tasks; None if the value is 0."""
     task_acceptance: Fraction | None
-    """Fully accepted orders / orders with a decided image; None without any."""
+    """Fully accepted tasks / tasks with a decided image; None without any."""
     deliverable_acceptance: Fraction | None
     """Accepted / decided images; None without any."""
     n_tasks: int
-    """Orders with a decided image."""
+    """Tasks with a decided image."""
     n_deliverables: int
     """Decided images."""
 
@@ -54,7 +54,7 @@ class AsPrinted:
 def as_printed(
     whole_usd: Fraction, value_usd: Fraction, n_tasks_accepted: int, n_tasks: int, n_accepted: int, n: int
 ) -> AsPrinted:
-    """`whole_usd`: the price of the fully accepted orders; `n_tasks` and `n`: the orders and images with a decision."""
+    """`whole_usd`: the price of the fully accepted tasks; `n_tasks` and `n`: the tasks and images with a decision."""
     rates = _ratio(whole_usd, value_usd), _ratio(n_tasks_accepted, n_tasks), _ratio(n_accepted, n)
     return AsPrinted(whole_usd, *rates, n_tasks, n)
 
@@ -64,24 +64,24 @@ def as_printed(
 
 @dataclass(frozen=True)
 class Total:
-    """Revenue of one model over a set of orders, with its uncertainty."""
+    """Revenue of one model over a set of tasks, with its uncertainty."""
 
     value_micro_usd: int
-    """Value of the orders, unscored ones included."""
+    """Value of the tasks, unscored ones included."""
     revenue_micro_usd: int
     revenue_interval_micro_usd: tuple[int, int] | None
-    """95 % interval of the share of orders like these, times `value_micro_usd`; None for fewer than two orders."""
+    """95 % interval of the share of tasks like these, times `value_micro_usd`; None for fewer than two tasks."""
     open_micro_usd: int
     """Value of the unscored deliverables."""
     whole_micro_usd: int
-    """Price of the orders with every deliverable accepted."""
+    """Price of the tasks with every deliverable accepted."""
     n_tasks: int
     n_tasks_accepted: int
-    """Orders with every deliverable accepted."""
+    """Tasks with every deliverable accepted."""
     n_tasks_unscored: int
-    """Orders with an undecided deliverable."""
+    """Tasks with an undecided deliverable."""
     n_tasks_decided: int
-    """Orders with a decided deliverable."""
+    """Tasks with a decided deliverable."""
     n: int
     """Decided deliverables."""
     n_accepted: int
@@ -149,8 +149,8 @@ def settle(
     """Standard scenario of every model in `lines`, highest revenue first, then by name. Without `intervals`, the
     revenues have none, which is much faster.
 
-    A row is one deliverable of one order by one model: `model`, `task_id`, `category`, `price_micro_usd` (of the whole
-    order), `deliverable` (from 1), `deliverables` (of the order for this model), `accepted` (1, 0, or missing if it is
+    A row is one deliverable of one task by one model: `model`, `task_id`, `category`, `price_micro_usd` (of the whole
+    task), `deliverable` (from 1), `deliverables` (of the task for this model), `accepted` (1, 0, or missing if it is
     undecided) and `made` (whether there is an image).
     """
     task, task_ids = pd.factorize(lines["task_id"], sort=True)
@@ -190,7 +190,7 @@ def settle(
 
 @dataclass(frozen=True)
 class _Cells:
-    """Sums over the deliverables of each model and order, each (M, T)."""
+    """Sums over the deliverables of each model and task, each (M, T)."""
 
     n: Ints
     accepted: Ints
@@ -204,7 +204,7 @@ class _Cells:
 def _totals(
     cells: _Cells, prices: Ints, groups: Mapping[tuple[int, str | None], Ints], intervals: bool
 ) -> Iterator[Total]:
-    """Sum each group: a model, and the indices of its orders in order of their ids. `prices`: (T,), micro-USD."""
+    """Sum each group: a model, and the indices of its tasks in order of their ids. `prices`: (T,), micro-USD."""
     for (model, _), tasks in groups.items():
         n, accepted, unscored = (count[model, tasks] for count in (cells.n, cells.accepted, cells.unscored))
         earned, values = cells.earned[model, tasks], prices[tasks]
@@ -237,7 +237,7 @@ def revenue_interval(earned: ArrayLike, values: ArrayLike) -> tuple[int, int] | 
 
 @dataclass(frozen=True)
 class Earnings:
-    """What one model earned on some orders, all of which count; `_high`: were all open images accepted."""
+    """What one model earned on some tasks, all of which count; `_high`: were all open images accepted."""
 
     value_usd: Fraction
     revenue_usd: Fraction
@@ -245,14 +245,14 @@ class Earnings:
     as_printed: AsPrinted
     n_tasks: int
     n_tasks_accepted: int
-    """Orders whose every image was accepted."""
+    """Tasks whose every image was accepted."""
     n_tasks_accepted_high: int
     n_deliverables: int
     n_accepted: int
     n_unscored: int
     n_missing: int
     share_interval: tuple[float, float] | None
-    """95 % interval of the share for orders like these; None for fewer than two orders."""
+    """95 % interval of the share for tasks like these; None for fewer than two tasks."""
     task_interval: tuple[float, float] | None
     """That of the task acceptance."""
 
@@ -282,26 +282,26 @@ class Earnings:
         return _ratio(self.n_accepted + self.n_unscored + self.n_missing, self.n_deliverables)
 
 
-def earnings(table: OutcomeTable, tasks: Mask | None = None) -> list[Earnings]:
-    """Earnings of each model on the orders in a (T,) mask (default: all), in table order."""
-    orders = table.orders
-    mask = np.ones(len(orders.task_ids), dtype=np.bool_) if tasks is None else tasks
-    revenue = revenue_usd(orders, table.accepted, mask)
-    revenue_high = revenue_usd(orders, table.at_best, mask)
-    whole = table.accepted == orders.deliverables
-    whole_usd = revenue_usd(orders, np.where(whole, orders.deliverables, 0), mask)
+def earnings(table: OutcomeTable, mask: Mask | None = None) -> list[Earnings]:
+    """Earnings of each model on the tasks in a (T,) mask (default: all), in table order."""
+    tasks = table.tasks
+    mask = np.ones(len(tasks.task_ids), dtype=np.bool_) if mask is None else mask
+    revenue = revenue_usd(tasks, table.accepted, mask)
+    revenue_high = revenue_usd(tasks, table.at_best, mask)
+    whole = table.accepted == tasks.deliverables
+    whole_usd = revenue_usd(tasks, np.where(whole, tasks.deliverables, 0), mask)
     decided = table.made > table.unscored
     counts = [
         whole[:, mask].sum(axis=1),
-        (table.at_best == orders.deliverables)[:, mask].sum(axis=1),
+        (table.at_best == tasks.deliverables)[:, mask].sum(axis=1),
         table.accepted[:, mask].sum(axis=1),
         table.unscored[:, mask].sum(axis=1),
         table.missing[:, mask].sum(axis=1),
         decided[:, mask].sum(axis=1),
     ]
-    prices = orders.price[mask].astype(np.float64)
-    parts = (table.accepted / orders.deliverables)[:, mask].astype(np.float64) * prices
-    value, n_tasks, n_deliverables = orders.value_of(mask), int(mask.sum()), int(orders.deliverables[mask].sum())
+    prices = tasks.price[mask].astype(np.float64)
+    parts = (table.accepted / tasks.deliverables)[:, mask].astype(np.float64) * prices
+    value, n_tasks, n_deliverables = tasks.value_of(mask), int(mask.sum()), int(tasks.deliverables[mask].sum())
     result = []
     for m in range(len(table.models)):
         n_whole, whole_high, accepted, unscored, missing, n_decided = (int(count[m]) for count in counts)
@@ -328,14 +328,14 @@ def earnings(table: OutcomeTable, tasks: Mask | None = None) -> list[Earnings]:
 
 def by_category(table: OutcomeTable) -> dict[str, list[Earnings]]:
     """`earned` by category (table 8)."""
-    orders = table.orders
-    return {name: earnings(table, orders.category == i) for i, name in enumerate(orders.categories)}
+    tasks = table.tasks
+    return {name: earnings(table, tasks.category == i) for i, name in enumerate(tasks.categories)}
 
 
-def revenue_usd(tasks: Orders, accepted: Ints, mask: Mask) -> list[Fraction]:
-    """Eq. 1 summed over the orders in `mask`, for every row of an (M, T) table of accepted images."""
+def revenue_usd(tasks: Tasks, accepted: Ints, mask: Mask) -> list[Fraction]:
+    """Eq. 1 summed over the tasks in `mask`, for every row of an (M, T) table of accepted images."""
     totals = [Fraction(0)] * len(accepted)
-    for q in np.unique(tasks.deliverables[mask]):  # orders with the same number of deliverables share the divisor
+    for q in np.unique(tasks.deliverables[mask]):  # tasks with the same number of deliverables share the divisor
         those = mask & (tasks.deliverables == q)
         sums = accepted[:, those] @ tasks.price[those]
         totals = [t + Fraction(int(s), int(q) * tasks.units_per_usd) for t, s in zip(totals, sums, strict=True)]

@@ -1,6 +1,6 @@
-"""Outcome tables: counts of accepted, unscored and missing images by model and order, the input of all scenarios.
+"""Outcome tables: counts of accepted, unscored and missing images by model and task, the input of all scenarios.
 
-A cell is one model on one order. Prices and scores are integers of a unit that represents all of them exactly
+A cell is one model on one task. Prices and scores are integers of a unit that represents all of them exactly
 (invariant 6); results are Fractions of US dollars. An image without a decision (unscored) or without a row (missing)
 counts as not accepted, and as accepted in the upper bound of every result (invariant 5).
 """
@@ -28,38 +28,38 @@ _SAFE = 2**62
 
 
 @dataclass(frozen=True)
-class Orders:
-    """T orders."""
+class Tasks:
+    """T tasks."""
 
     task_ids: tuple[str, ...]
     categories: tuple[str, ...]
     category: Ints
     """(T,) index into `categories`."""
     price: Ints
-    """(T,) price of the whole order, in units."""
+    """(T,) price of the whole task, in units."""
     deliverables: Ints
     """(T,) requested images, 1 or more."""
     units_per_usd: int
 
     @cached_property
     def value_usd(self) -> Fraction:
-        """Total value of the orders (ServImage, eq. 5)."""
+        """Total value of the tasks (ServImage, eq. 5)."""
         return self.value_of(np.ones(len(self.task_ids), dtype=np.bool_))
 
-    def value_of(self, tasks: Mask) -> Fraction:
-        """Value of the orders in a (T,) mask."""
-        return Fraction(int(self.price[tasks].sum()), self.units_per_usd)
+    def value_of(self, mask: Mask) -> Fraction:
+        """Value of the tasks in a (T,) mask."""
+        return Fraction(int(self.price[mask].sum()), self.units_per_usd)
 
 
-def orders(
+def tasks_of(
     task_ids: Sequence[str], category: Sequence[str], price_usd: Sequence[Decimal], deliverables: Sequence[int]
-) -> Orders:
-    """Build the table of orders, categories sorted by name."""
+) -> Tasks:
+    """Build the table of tasks, categories sorted by name."""
     names = tuple(sorted(set(category)))
     index = {name: i for i, name in enumerate(names)}
     units_per_usd, prices = whole(price_usd, at_least=MICRO)
     largest = sum(prices) * max(deliverables, default=1)  # largest sum before the division
-    return Orders(
+    return Tasks(
         tuple(task_ids),
         names,
         np.array([index[name] for name in category], dtype=np.int64),
@@ -84,9 +84,9 @@ def _decimals(amount: Decimal) -> int:
 
 @dataclass(frozen=True)
 class OutcomeTable:
-    """Counts of images per cell, for M models and T orders."""
+    """Counts of images per cell, for M models and T tasks."""
 
-    orders: Orders
+    tasks: Tasks
     models: tuple[str, ...]
     made: Ints
     """(M, T) existing images, decided or not."""
@@ -102,7 +102,7 @@ class OutcomeTable:
     @property
     def missing(self) -> Ints:
         """(M, T) requested images that do not exist: not delivered, or not supported by the model."""
-        return self.orders.deliverables - self.made
+        return self.tasks.deliverables - self.made
 
     @property
     def at_best(self) -> Ints:
@@ -111,7 +111,7 @@ class OutcomeTable:
 
 
 def outcome_table(
-    tasks: Orders,
+    tasks: Tasks,
     models: Sequence[str],
     model: Ints,
     task: Ints,
@@ -119,7 +119,7 @@ def outcome_table(
     score: Ints | None = None,
     scored: Mask | None = None,
 ) -> OutcomeTable:
-    """Sum rows into cells. A row is one image of the first attempt: indices of model and order, ACCEPTED, REJECTED or
+    """Sum rows into cells. A row is one image of the first attempt: indices of model and task, ACCEPTED, REJECTED or
     UNSCORED, the summed scores in integer units, and whether it has scores. At most one row per image."""
     shape = (len(models), len(tasks.task_ids))
     cell = model.astype(np.int64) * shape[1] + task
@@ -145,7 +145,7 @@ def outcome_table(
 
 
 def parts_micro_usd(lines: pd.DataFrame) -> Ints:
-    """(N,) revenue of each deliverable if accepted: its share of the price of the order."""
+    """(N,) revenue of each deliverable if accepted: its share of the price of the task."""
     prices, n = exact(lines["price_micro_usd"]), lines["deliverables"].to_numpy(np.int64)
     return np.asarray(part_of(prices, n, lines["deliverable"].to_numpy(np.int64) - 1))
 
@@ -166,11 +166,11 @@ def exact(micro_usd: Iterable[int]) -> Ints:
 
 
 def table_of(lines: pd.DataFrame, scores: Sequence[Decimal | None] | None = None) -> OutcomeTable:
-    """Lines of a run (`settle.settlement.settle`) as a table, orders and models sorted by name. A line without an image
+    """Lines of a run (`settle.settlement.settle`) as a table, tasks and models sorted by name. A line without an image
     is missing: it does not compete and has no cost. `scores` (N,): the summed scores of each line's image, None if one
     of them is missing."""
     by_task = lines.drop_duplicates("task_id").sort_values("task_id")
-    tasks = orders(
+    tasks = tasks_of(
         by_task["task_id"].tolist(),
         by_task["category"].tolist(),
         [Decimal(int(price)) / MICRO for price in by_task["price_micro_usd"]],

@@ -16,9 +16,9 @@ from local_bench.core.messages import hint
 from local_bench.core.types import Deliverable, GroundTruth, Question, Score, Task, Unsupported, Verdict
 from local_bench.models.cards import Takes
 from local_bench.suites.enrichment import with_written
-from local_bench.suites.orders import KeepImage, Refuse, read_orders
 from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
+from local_bench.suites.task_files import KeepImage, Refuse, read_task_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,7 @@ class Suite(ABC):
     licence: ClassVar[str]
     source: ClassVar[str]
     """Authors and repository."""
-    files: ClassVar[str] = "an order file, one JSON object per line"
+    files: ClassVar[str] = "a task file, one JSON object per line"
     """Description of the file or folder that `suite.path` must be."""
     shipped: ClassVar[Path | None] = None
     """Task file included in local-bench; None if `suite.path` is required."""
@@ -91,7 +91,7 @@ class Suite(ABC):
         """Read the benchmark's files at `path`. `keep` stores an input image and returns its pixel digest; `refuse` is
         called with a message for each case that is skipped. TaskFileError for files that cannot be read, and for
         such a case if `refuse` is None."""
-        return read_orders(path, keep)
+        return read_task_file(path, keep)
 
     def tasks(
         self,

@@ -32,7 +32,7 @@ class WrittenLine(Strict):
 
     task_id: str
     points: _Lines = Field(default=[])
-    """Evaluation points of the order."""
+    """Evaluation points of the task."""
     changes: _Lines = Field(default=[])
     """Changes that the edit must make."""
     preservations: _Lines = Field(default=[])

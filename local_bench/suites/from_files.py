@@ -1,4 +1,4 @@
-"""Benchmarks that consist of files: `suites/NAME.yaml` in a config folder, with an order file and rubrics."""
+"""Benchmarks that consist of files: `suites/NAME.yaml` in a config folder, with a task file and rubrics."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -25,7 +25,7 @@ class Description(Strict):
     source: str
     """Authors and repository."""
     tasks: str
-    """The order file, relative to this file (docs/reference/orders.md)."""
+    """The task file, relative to this file (docs/reference/task-files.md)."""
     rubrics: dict[str, list[str]] = Field(min_length=1)
     """Rubric -> the fields of its answer that are scores. Each rubric is one question about every image."""
     per_point: list[str] = Field(default=[])

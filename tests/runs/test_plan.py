@@ -120,7 +120,7 @@ def test_invalid_input_is_an_error(folder, models, settings, message):
     with pytest.raises(ConfigError, match=message):
         plan(folder, *models, **settings)
     (folder / "tasks.jsonl").write_text("")
-    with pytest.raises(UserError, match="contains no orders"):
+    with pytest.raises(UserError, match="contains no tasks"):
         plan(folder)
 
 

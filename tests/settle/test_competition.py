@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from local_bench.settle.competition import compete
-from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, orders, outcome_table
+from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, outcome_table, tasks_of
 
 ABSENT = None
 
 
 def cells(rows, score=None):
     """rows: (model, task, decision), one an image; `score`: an integer a row."""
-    both = orders(["t0", "t1"], ["c", "c"], [Decimal(10), Decimal(20)], [1, 2])
+    both = tasks_of(["t0", "t1"], ["c", "c"], [Decimal(10), Decimal(20)], [1, 2])
     models = sorted({f"m{m}" for m, _, _ in rows})
     columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
     if score is not None:

@@ -4,7 +4,7 @@ from fractions import Fraction as F
 import numpy as np
 
 from local_bench.settle.sensitivity import Flip, Point, flips, profits, revenues
-from local_bench.settle.table import orders
+from local_bench.settle.table import tasks_of
 
 
 def test_rank_changes_are_reported_with_their_setting():
@@ -21,7 +21,7 @@ def test_rank_changes_are_reported_with_their_setting():
 
 
 def test_revenue_falls_as_the_threshold_rises_and_open_images_earn_nothing():
-    of = orders(["t"], ["c"], [Decimal(30)], [3])
+    of = tasks_of(["t"], ["c"], [Decimal(30)], [3])
     columns = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
     lowest, scored = np.array([40, 25, 50]), np.array([True, True, False])
     thresholds = [(F(1), 10), (F(3), 30), (F(4), 40), (F("4.5"), 45)]

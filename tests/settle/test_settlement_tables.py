@@ -7,7 +7,7 @@ import pytest
 
 from local_bench.core.types import Decision
 from local_bench.settle.settlement import by_category, earnings, settle
-from local_bench.settle.table import ACCEPTED, amounts, orders, outcome_table, table_of, whole
+from local_bench.settle.table import ACCEPTED, amounts, outcome_table, table_of, tasks_of, whole
 from tests.lines import Line, frame
 
 
@@ -20,7 +20,7 @@ def test_units_are_fine_enough_for_every_amount_and_no_finer():
 
 @pytest.mark.parametrize("price", ["123456789.123456789123456789", "999999999"])
 def test_sums_stay_exact_where_int64_would_not_do(price):
-    of = orders(["a", "b"], ["c", "c"], [Decimal(price)] * 2, [3, 7])
+    of = tasks_of(["a", "b"], ["c", "c"], [Decimal(price)] * 2, [3, 7])
     model, task = np.zeros(2, dtype=np.int64), np.array([0, 1])
     (found,) = earnings(outcome_table(of, ["m"], model, task, np.array([ACCEPTED, ACCEPTED])))
     assert found.revenue_usd == F(price) / 3 + F(price) / 7

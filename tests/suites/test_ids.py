@@ -14,7 +14,7 @@ from local_bench.runs.config import load_config
 from local_bench.suites.hype_edit_1.results import read_judgements
 from local_bench.suites.ice_bench.results import read_eval_result
 from local_bench.suites.idea_bench.results import read_results
-from local_bench.suites.servimage.results import read_annotations, read_orders, read_scores
+from local_bench.suites.servimage.results import read_annotations, read_paid_tasks, read_scores
 
 IDS = ("7", "007", "0012", "10", "1e3", "0x1F", "12_34")
 
@@ -98,10 +98,10 @@ def test_tasks_models_and_annotators_of_a_run(tmp_path, monkeypatch, capsys):
 
 
 def test_result_files_of_the_benchmarks(tmp_path):
-    orders = lines(
+    paid = lines(
         tmp_path / "t.jsonl", [{"task_id": i, "category": "007", "price_usd": 1, "deliverables": 1} for i in IDS]
     )
-    assert [order.task_id for order in read_orders(orders)] == list(IDS)
+    assert [task.task_id for task in read_paid_tasks(paid)] == list(IDS)
     people = [{"model": "007", "task_id": i, "annotations": {"subtask_1": True}} for i in IDS]
     assert [one.task_id for one in read_annotations([lines(tmp_path / "a.jsonl", people)]).images] == list(IDS)
     scores = [{"model": "007", "task_id": i, "deliverable": 1, "brf": 1, "veq": 1, "cns": None} for i in IDS]

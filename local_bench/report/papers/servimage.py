@@ -13,7 +13,7 @@ from local_bench.suites.api_prices import api_prices
 from local_bench.suites.servimage import published as numbers
 from local_bench.suites.servimage.export import Parts, parts
 from local_bench.suites.servimage.export import notes as export_notes
-from local_bench.suites.servimage.results import Order, check_images, read_annotations, read_orders, read_scores
+from local_bench.suites.servimage.results import PaidTask, check_images, read_annotations, read_paid_tasks, read_scores
 
 _SETTLEMENT = (
     "settlement as printed: an order is paid once all its images are accepted, and rates are over what was decided; "
@@ -30,26 +30,26 @@ _ACCEPTANCE = (
 
 
 def gathered(request: Request) -> Parts:
-    """All sources as one table. UserError if a model is in two of them, or if their orders differ."""
+    """All sources as one table. UserError if a model is in two of them, or if their tasks differ."""
     tables = (
         [(run.path, parts(results)) for run, results in request.results]
         if request.runs
         else [(request.files[0], _from_files(request))]
     )
     once([(path, table.models) for path, table in tables])
-    first, orders = tables[0][0], {order.task_id: order for order in tables[0][1].orders}
+    first, tasks = tables[0][0], {task.task_id: task for task in tables[0][1].tasks}
     for path, table in tables[1:]:
-        other_orders = {order.task_id: order for order in table.orders}
-        differing = next((i for i in [*orders, *other_orders] if orders.get(i) != other_orders.get(i)), None)
+        other_tasks = {task.task_id: task for task in table.tasks}
+        differing = next((i for i in [*tasks, *other_tasks] if tasks.get(i) != other_tasks.get(i)), None)
         if differing is not None:
             raise UserError(
-                f"{first} and {path} have other orders (the first that differs is {differing!r}): their models "
-                "cannot be in one table, give runs of the same orders"
+                f"{first} and {path} have other tasks (the first that differs is {differing!r}): their models "
+                "cannot be in one table, give runs of the same tasks"
             )
     models = [model for _, table in tables for model in table.models]
     return Parts(
         [image for _, table in tables for image in table.images],
-        tables[0][1].orders,
+        tables[0][1].tasks,
         [score for _, table in tables for score in table.scores],
         request.costs_of(models, {model: usd for _, table in tables for model, usd in table.costs.items()}),
         models,
@@ -59,18 +59,18 @@ def gathered(request: Request) -> Parts:
 def _from_files(request: Request) -> Parts:
     options = request.options
     if options.tasks is None:
-        raise UserError("annotations contain no prices: give the orders with --tasks")
-    orders = read_orders(options.tasks)
+        raise UserError("annotations contain no prices: give the tasks with --tasks")
+    tasks = read_paid_tasks(options.tasks)
     annotations = read_annotations(request.files)
     scores = [] if options.scores is None else read_scores(options.scores)
-    check_images([*annotations.images, *scores], orders)
-    return Parts(annotations.images, orders, scores, {}, annotations.models)
+    check_images([*annotations.images, *scores], tasks)
+    return Parts(annotations.images, tasks, scores, {}, annotations.models)
 
 
 def published(data: Parts) -> Mapping[str, Any]:
     """The published numbers, by `suites.servimage.published`, whose notes are left out: they are about the columns of
     `score`."""
-    return numbers.published(data.images, data.orders, data.scores or None, data.costs or None, models=data.models).data
+    return numbers.published(data.images, data.tasks, data.scores or None, data.costs or None, models=data.models).data
 
 
 def _partial_sets(request: Request) -> list[str]:
@@ -79,7 +79,7 @@ def _partial_sets(request: Request) -> list[str]:
 
 
 def decided(data: Mapping[str, Any], by_category: bool = False) -> list[str]:
-    """How many orders and images of each model have a decision, one sentence per model."""
+    """How many tasks and images of each model have a decision, one sentence per model."""
     notes = []
     for name, sums in data["models"].items():
         printed = sums["as_printed"]
@@ -112,9 +112,9 @@ def percent(share: float | None) -> float | None:
 
 
 def table_1(request: Request) -> Table:
-    """Orders, images, value and mean price by category; from the orders, independent of the results."""
-    orders = gathered(request).orders
-    rows = [_statistics(category_name(c), [o for o in orders if o.category == c]) for c in _categories(orders)]
+    """Tasks, images, value and mean price by category; from the tasks, independent of the results."""
+    tasks = gathered(request).tasks
+    rows = [_statistics(category_name(c), [t for t in tasks if t.category == c]) for c in _categories(tasks)]
     columns = (
         Column("category", "Category"),
         Column("tasks", "#Tasks", ","),
@@ -122,16 +122,16 @@ def table_1(request: Request) -> Table:
         Column("value_usd_k", "Total Value ($k)", ".1f"),
         Column("price_usd", "Avg Price ($)", ",.2f"),
     )
-    return Table("ServImage, table 1: statistics of the benchmark", columns, (*rows, _statistics("All", orders)))
+    return Table("ServImage, table 1: statistics of the benchmark", columns, (*rows, _statistics("All", tasks)))
 
 
-def _categories(orders: Sequence[Order]) -> list[str]:
-    return in_order([order.category for order in orders])
+def _categories(tasks: Sequence[PaidTask]) -> list[str]:
+    return in_order([task.category for task in tasks])
 
 
-def _statistics(name: str, orders: Sequence[Order]) -> tuple[Cell, ...]:
-    value = sum((order.price_usd for order in orders), Decimal(0))
-    return name, len(orders), sum(o.deliverables for o in orders), float(value / 1000), float(value / len(orders))
+def _statistics(name: str, tasks: Sequence[PaidTask]) -> tuple[Cell, ...]:
+    value = sum((task.price_usd for task in tasks), Decimal(0))
+    return name, len(tasks), sum(t.deliverables for t in tasks), float(value / 1000), float(value / len(tasks))
 
 
 def table_2(request: Request) -> Table:
@@ -221,10 +221,10 @@ def table_8(request: Request) -> Table:
 
 
 def figure_2(request: Request) -> Figure:
-    """Prices of orders by category, on a logarithmic axis, with their medians."""
-    orders = gathered(request).orders
+    """Prices of tasks by category, on a logarithmic axis, with their medians."""
+    tasks = gathered(request).tasks
     prices = {
-        category_name(c): sorted(float(o.price_usd) for o in orders if o.category == c) for c in _categories(orders)
+        category_name(c): sorted(float(t.price_usd) for t in tasks if t.category == c) for c in _categories(tasks)
     }
     columns = (
         Column("category", "Category"),
@@ -233,5 +233,5 @@ def figure_2(request: Request) -> Figure:
     )
     rows = tuple((name, len(usd), usd[0], median(usd), sum(usd) / len(usd), usd[-1]) for name, usd in prices.items())
     title = "ServImage, figure 2: distribution of prices, medians dashed"
-    panels = tuple(Histogram(name, tuple(usd), "price of an order, US dollars") for name, usd in prices.items())
+    panels = tuple(Histogram(name, tuple(usd), "price of a task, US dollars") for name, usd in prices.items())
     return Figure(Table(title, columns, rows), panels)

@@ -29,7 +29,7 @@ class Features:
     price_micro_usd: Micros
     """(images,) revenue of the image if accepted."""
     tasks: NDArray[np.intp]
-    """(images,) order numbers."""
+    """(images,) task numbers."""
 
     def __post_init__(self) -> None:
         n = len(self.tasks)

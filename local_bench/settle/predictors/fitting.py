@@ -1,6 +1,6 @@
 """Fit predictors to annotations with scikit-learn; the fitted parameters are stored as plain numbers (`models`).
 
-Splits are by order, so no order has images on both sides. The calibration is fitted to out-of-fold log-odds, and the
+Splits are by task, so no task has images on both sides. The calibration is fitted to out-of-fold log-odds, and the
 reported quality is out-of-fold as well: for each fold, model and calibration are fitted on the other folds.
 """
 
@@ -36,7 +36,7 @@ Fit = Callable[[Features, Bools, int], Rule | ConceptModel]
 
 @dataclass(frozen=True)
 class Fitted:
-    """A predictor and its quality on held-out orders."""
+    """A predictor and its quality on held-out tasks."""
 
     predictor: Rule | ConceptModel
     quality: Quality
@@ -49,7 +49,7 @@ def fit_concepts(features: Features, labels: ArrayLike) -> Fitted:
     """Fit a calibrated model of the annotations `labels` (images,): 1 for accepted, 0 for rejected, NaN for none.
 
     Logistic regression on standardised columns (L2, C = 1) with Platt's calibration. UserError for fewer than two
-    orders with, or without, an accepted image.
+    tasks with, or without, an accepted image.
     """
     return _with_quality(features, labels, partial(_fit, seed=0))
 
@@ -60,7 +60,7 @@ def fit_rule(features: Features, labels: ArrayLike, thresholds: Mapping[str, flo
 
 
 def out_of_fold(features: Features, labels: ArrayLike, *, seed: int = 0) -> Floats:
-    """(images,) probabilities, with or without a label, each by a model that was fitted to the labels of other orders;
+    """(images,) probabilities, with or without a label, each by a model that was fitted to the labels of other tasks;
     NaN for images without a score. UserError as `fit_concepts`."""
     return _cross_fitted(features, labels, seed, partial(_fit, seed=seed))[1]
 
@@ -176,12 +176,12 @@ def _annotated(features: Features, labels: ArrayLike) -> tuple[Features, Bools]:
 
 
 def _folds(features: Features, accepted: Bools) -> int:
-    """Number of orders of the rarer class, at most FOLDS. UserError for fewer than two."""
+    """Number of tasks of the rarer class, at most FOLDS. UserError for fewer than two."""
     fewest = min(len(np.unique(features.tasks[accepted])), len(np.unique(features.tasks[~accepted])))
     if fewest < 2:
         raise UserError(
             f"the labels have {int(accepted.sum())} accepted and {int((~accepted).sum())} rejected images with all "
-            "scores, and a predictor needs both in two orders or more: annotate more images"
+            "scores, and a predictor needs both in two tasks or more: annotate more images"
         )
     return min(FOLDS, fewest)
 
@@ -189,7 +189,7 @@ def _folds(features: Features, accepted: Bools) -> int:
 def _splits(
     tasks: NDArray[np.intp], accepted: Bools, folds: int, seed: int
 ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Train and test indices of each fold, grouped by order and stratified by acceptance; none for a single order."""
+    """Train and test indices of each fold, grouped by task and stratified by acceptance; none for a single task."""
     from sklearn.model_selection import StratifiedGroupKFold
 
     folds = min(folds, len(np.unique(tasks)))
@@ -235,7 +235,7 @@ def _platt(odds: Floats, accepted: Bools) -> Platt:
     from scipy.optimize import minimize
 
     if not len(odds):
-        return Platt(1.0, 0.0)  # a single order cannot be split
+        return Platt(1.0, 0.0)  # a single task cannot be split
 
     n_paid, n_not = int(accepted.sum()), int((~accepted).sum())
     target = np.where(accepted, (n_paid + 1) / (n_paid + 2), 1 / (n_not + 2))

@@ -28,8 +28,8 @@ class ExpectedRevenue:
     """Images with a probability."""
     n_unscored: int
     interval_micro_usd: tuple[int, int] | None = None
-    """95 % interval over orders like these, of the images with a probability: of the choice of orders, not of the
-    predictor's fit. None for fewer than two orders, and where the orders are not known."""
+    """95 % interval over tasks like these, of the images with a probability: of the choice of tasks, not of the
+    predictor's fit. None for fewer than two tasks, and where the tasks are not known."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Probabilities:
         assert set(self.unscored) == set(np.flatnonzero(np.isnan(self.values)).tolist())
 
     def expected_revenue(self, price_micro_usd: Micros, tasks: NDArray[np.intp] | None = None) -> ExpectedRevenue:
-        """`price_micro_usd` (images,): revenue of each image if accepted; `tasks` (images,): its order, from 0."""
+        """`price_micro_usd` (images,): revenue of each image if accepted; `tasks` (images,): its task, from 0."""
         predicted = ~np.isnan(self.values)
         prices = price_micro_usd[predicted]
         earned = self.values[predicted] * prices

@@ -13,10 +13,10 @@ from local_bench.suites.base import ImageFile, ImageKey, QuestionKey, Suite
 from local_bench.suites.hype_edit_1 import export, questions, tasks
 from local_bench.suites.hype_edit_1 import published as numbers
 from local_bench.suites.hype_edit_1.results import read_attempt_scores, read_judgements, read_raters
-from local_bench.suites.orders import KeepImage, Refuse
 from local_bench.suites.output_folders import images_by_task
 from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
+from local_bench.suites.task_files import KeepImage, Refuse
 
 
 class HypeEdit1(Suite):

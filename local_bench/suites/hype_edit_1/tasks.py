@@ -16,7 +16,7 @@ from local_bench.core.paths import safe_join
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import Strict, check
 from local_bench.suites.json_io import line_of, read_list
-from local_bench.suites.orders import KeepImage, task_id
+from local_bench.suites.task_files import KeepImage, task_id
 
 _FOLDERS = ("", "tasks/", "images/")
 

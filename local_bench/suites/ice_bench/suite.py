@@ -11,9 +11,9 @@ from local_bench.suites.base import ImageKey, QuestionKey, Suite
 from local_bench.suites.ice_bench import export, questions, tasks
 from local_bench.suites.ice_bench import published as numbers
 from local_bench.suites.ice_bench.results import find_images, read_eval_result
-from local_bench.suites.orders import KeepImage, Refuse
 from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
+from local_bench.suites.task_files import KeepImage, Refuse
 
 
 class IceBench(Suite):

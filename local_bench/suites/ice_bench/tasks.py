@@ -14,7 +14,7 @@ from local_bench.core.images import load_image, load_mask
 from local_bench.core.paths import safe_join
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import check
-from local_bench.suites.orders import KeepImage, task_id
+from local_bench.suites.task_files import KeepImage, task_id
 
 _QUALITY = ("aes_v2.5", "musiq_koniq")
 _CREATED = (*_QUALITY, "clip_cap")

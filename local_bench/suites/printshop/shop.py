@@ -23,7 +23,6 @@ from local_bench.suites.printshop.points import holds, read_point
 from local_bench.suites.printshop.scene import Scene, scene_from
 
 FOLDER = Path(__file__).parent
-ORDERS = FOLDER / "orders.jsonl"
 SOURCES = FOLDER / "sources.json"
 
 

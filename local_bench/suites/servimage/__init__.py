@@ -1,1 +1,1 @@
-"""ServImage: paid design orders in three categories (Ji et al.)."""
+"""ServImage: paid design tasks in three categories (Ji et al.)."""

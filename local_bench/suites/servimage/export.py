@@ -1,7 +1,7 @@
 """Exports a run as ServImage annotations, one file per model, with the other files that `score servimage` reads.
 
 The decisions are the run's own: `true`, `false`, and null if undecided; an image that was not generated is omitted.
-`tasks.jsonl` has the orders' prices, `scores.jsonl` the judge's scores of every image for which all applicable scores
+`tasks.jsonl` has the tasks' prices, `scores.jsonl` the judge's scores of every image for which all applicable scores
 exist, `costs.json` the cost per image.
 """
 
@@ -16,7 +16,7 @@ from local_bench.core.money import MICRO
 from local_bench.suites.published import Published
 from local_bench.suites.run_results import ImageResult, RunResults, write_text
 from local_bench.suites.servimage import published as numbers
-from local_bench.suites.servimage.results import SCORES, Image, Order, Scores
+from local_bench.suites.servimage.results import SCORES, Image, PaidTask, Scores
 
 OPTIONS = {"tasks": "tasks.jsonl", "scores": "scores.jsonl", "costs": "costs.json"}
 
@@ -26,7 +26,7 @@ class Parts:
     """The results of a run's first attempts, in the form of the benchmark's files."""
 
     images: list[Image]
-    orders: list[Order]
+    tasks: list[PaidTask]
     scores: list[Scores]
     costs: Mapping[str, Decimal]
     """US dollars per image by model, if known."""
@@ -36,15 +36,13 @@ class Parts:
 def parts(results: RunResults) -> Parts:
     rows = [row for row in results.images if row.attempt == 1]
     images = [Image(r.model, r.task.task_id, r.deliverable, r.accepted, "the ledger") for r in rows if r.pixels_sha256]
-    return Parts(images, _orders(rows), _scores(rows), results.usd_per_image, results.models)
+    return Parts(images, _paid_tasks(rows), _scores(rows), results.usd_per_image, results.models)
 
 
 def published(results: RunResults) -> dict[str, Published]:
     """The numbers of all models, computed from the ledger, with the cost per image if it is known."""
     files = parts(results)
-    return {
-        "all": numbers.published(files.images, files.orders, files.scores, files.costs or None, models=files.models)
-    }
+    return {"all": numbers.published(files.images, files.tasks, files.scores, files.costs or None, models=files.models)}
 
 
 def notes(results: RunResults) -> list[str]:
@@ -62,26 +60,26 @@ def notes(results: RunResults) -> list[str]:
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
-    """Write images, annotations, orders and scores to `out`; return the annotation files."""
+    """Write images, annotations, tasks and scores to `out`; return the annotation files."""
     rows = [row for row in results.images if row.attempt == 1]
     files = []
     for model in results.models:
-        orders: dict[str, dict[str, Any]] = {}
+        by_task: dict[str, dict[str, Any]] = {}
         for row in (row for row in rows if row.model == model):
             task = row.task
             line = {"model": model, "task_id": task.task_id, "category": task.category, "annotations": {}}
-            decisions = orders.setdefault(task.task_id, line)["annotations"]
+            decisions = by_task.setdefault(task.task_id, line)["annotations"]
             if row.pixels_sha256:
                 decisions[f"subtask_{row.deliverable}"] = row.accepted
                 results.write_image(row.pixels_sha256, out, f"images/{model}/{task.task_id}/{row.deliverable}.png")
-        files.append(_write_lines(out, f"{model}_annotations.jsonl", list(orders.values())))
+        files.append(_write_lines(out, f"{model}_annotations.jsonl", list(by_task.values())))
     _write_lines(
         out,
         "tasks.jsonl",
         [
-            f'{{"task_id": {json.dumps(o.task_id)}, "category": {json.dumps(o.category, ensure_ascii=False)}, '
-            f'"price_usd": {o.price_usd:f}, "deliverables": {o.deliverables}}}'
-            for o in _orders(rows)
+            f'{{"task_id": {json.dumps(t.task_id)}, "category": {json.dumps(t.category, ensure_ascii=False)}, '
+            f'"price_usd": {t.price_usd:f}, "deliverables": {t.deliverables}}}'
+            for t in _paid_tasks(rows)
         ],
     )
     rated = [
@@ -99,13 +97,13 @@ def _write_lines(out: Path, name: str, lines: list[Any]) -> Path:
     return write_text(out, name, "".join(f"{text}\n" for text in texts))
 
 
-def _orders(rows: list[ImageResult]) -> list[Order]:
+def _paid_tasks(rows: list[ImageResult]) -> list[PaidTask]:
     tasks = {row.task.task_id: row.task for row in rows}
     n_deliverables = {row.task.task_id: 0 for row in rows}
     for row in rows:
         n_deliverables[row.task.task_id] = max(n_deliverables[row.task.task_id], row.deliverable)
     return [
-        Order(task.task_id, task.category, Decimal(task.price_micro_usd) / MICRO, n_deliverables[task.task_id])
+        PaidTask(task.task_id, task.category, Decimal(task.price_micro_usd) / MICRO, n_deliverables[task.task_id])
         for task in tasks.values()
     ]
 

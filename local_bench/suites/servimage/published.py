@@ -12,7 +12,7 @@ from local_bench.settle.competition import Competition, Ranking, compete
 from local_bench.settle.savings import ClientSavings, savings
 from local_bench.settle.sensitivity import Point, flips, revenues
 from local_bench.settle.settlement import AsPrinted, Earnings, by_category, earnings
-from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, amounts, orders, outcome_table, whole
+from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, amounts, outcome_table, tasks_of, whole
 from local_bench.suites.published import (
     Published,
     by_model,
@@ -23,7 +23,7 @@ from local_bench.suites.published import (
     number,
     percent,
 )
-from local_bench.suites.servimage.results import Image, Order, Scores
+from local_bench.suites.servimage.results import Image, PaidTask, Scores
 
 THRESHOLDS = tuple(Fraction(n, 2) for n in range(2, 11))
 """1 to 5 in steps of 0.5."""
@@ -31,14 +31,14 @@ THRESHOLDS = tuple(Fraction(n, 2) for n in range(2, 11))
 
 def published(
     images: Sequence[Image],
-    requested: Sequence[Order],
+    requested: Sequence[PaidTask],
     scores: Sequence[Scores] | None,
     costs: Mapping[str, Decimal] | None,
     require_success: bool = False,
     sensitivity: bool = False,
     models: Sequence[str] = (),
 ) -> Published:
-    """Settle one table in all three scenarios; every image belongs to one of the orders. `models` includes those that
+    """Settle one table in all three scenarios; every image belongs to one of the tasks. `models` includes those that
     delivered nothing."""
     table = tabulated(images, requested, scores, models)
     totals, parts = earnings(table), by_category(table)
@@ -85,22 +85,22 @@ def published(
 
 
 def tabulated(
-    images: Sequence[Image], requested: Sequence[Order], scores: Sequence[Scores] | None, models: Sequence[str] = ()
+    images: Sequence[Image], requested: Sequence[PaidTask], scores: Sequence[Scores] | None, models: Sequence[str] = ()
 ) -> OutcomeTable:
     """The rows of the files as a table, models in the given order and then in order of their first row."""
-    table = orders(
-        [o.task_id for o in requested],
-        [o.category for o in requested],
-        [o.price_usd for o in requested],
-        [o.deliverables for o in requested],
+    tasks = tasks_of(
+        [t.task_id for t in requested],
+        [t.category for t in requested],
+        [t.price_usd for t in requested],
+        [t.deliverables for t in requested],
     )
     number = {name: m for m, name in enumerate(dict.fromkeys([*models, *(image.model for image in images)]))}
-    index = {task_id: t for t, task_id in enumerate(table.task_ids)}
+    index = {task_id: t for t, task_id in enumerate(tasks.task_ids)}
     codes = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
     totals = {} if scores is None else {(s.model, s.task_id, s.deliverable): s.total for s in scores}
     sums = [totals.get((i.model, i.task_id, i.deliverable)) for i in images]
     return outcome_table(
-        table,
+        tasks,
         list(number),
         np.array([number[i.model] for i in images], dtype=np.int64),
         np.array([index[i.task_id] for i in images], dtype=np.int64),
@@ -116,9 +116,9 @@ def _by_threshold(images: Sequence[Image], table: OutcomeTable, scores: Sequence
     lowest = {(s.model, s.task_id, s.deliverable): s.lowest for s in scores}
     minima = [lowest.get((i.model, i.task_id, i.deliverable)) for i in images]
     units, whole_values = whole([Decimal(0) if f is None else f for f in minima], at_least=10)
-    models, index = ({name: n for n, name in enumerate(names)} for names in (table.models, table.orders.task_ids))
+    models, index = ({name: n for n, name in enumerate(names)} for names in (table.models, table.tasks.task_ids))
     return revenues(
-        table.orders,
+        table.tasks,
         table.models,
         np.array([models[i.model] for i in images], dtype=np.int64),
         np.array([index[i.task_id] for i in images], dtype=np.int64),
@@ -217,7 +217,7 @@ def cost_notes(models: Sequence[str], costs: Mapping[str, Decimal] | None) -> li
 
 
 def competition_notes(models: Sequence[str], scores: Sequence[Scores] | None, n_open: int) -> list[str]:
-    """How ties of the competition are decided, and how many of its orders are open."""
+    """How ties of the competition are decided, and how many of its tasks are open."""
     notes = []
     if scores is None:
         notes.append("without --scores ties of the competition are shared equally")

@@ -1,6 +1,6 @@
-"""ServImage: paid design orders, judged like their clients would (sec. 3.3 of the paper). Scores range from 0 to 5.
+"""ServImage: paid design tasks, judged like their clients would (sec. 3.3 of the paper). Scores range from 0 to 5.
 
-BRF: 5 x the fraction of evaluation points met; a point of an order is met if any of its images meets it; the order's
+BRF: 5 x the fraction of evaluation points met; a point of a task is met if any of its images meets it; the task's
 images share the score. VEQ: the mean of technical (clarity and realism), aesthetic and text quality; text quality is
 omitted if the image has no text. CNS, 1 to 5: for edits the preservation of the source, for sets the consistency of the
 images (the mean over the set, shared by its images); the mean of both if both apply, not applicable if neither does.
@@ -37,7 +37,7 @@ Key = tuple[int, str, int, int]
 
 
 def deliverables(task: Task) -> list[Deliverable]:
-    """The images that an order requests, each with its prompt: the deliverable, then the order."""
+    """The images that a task requests, each with its prompt: the deliverable, then the task."""
     return [
         Deliverable(task.task_id, i, f"{what}. {task.title}. {task.brief}", task.input_images, task.mask_sha256)
         for i, what in enumerate(task.deliverables, 1)
@@ -45,7 +45,7 @@ def deliverables(task: Task) -> list[Deliverable]:
 
 
 def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
-    """The questions about one model's images of one order (deliverable -> pixel digest). A question about a point also
+    """The questions about one model's images of one task (deliverable -> pixel digest). A question about a point also
     has all images and points, for rubrics with all of them in one request.
 
     All questions about one image are adjacent and have it as first image, so that the judge's caches are used. With
@@ -56,7 +56,7 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
     inputs = (*task.input_images, *delivered)
     roles = ("delivered", *("source",) * len(source), *("reference",) * len(task.reference_sha256))
     roles += ("set",) * len(delivered)
-    of_order = (
+    of_task = (
         ("task_id", task.task_id),
         ("points", "\n".join(f"{k}. {point}" for k, point in enumerate(task.evaluation_points, 1))),
         ("n_points", str(len(task.evaluation_points))),
@@ -68,7 +68,7 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
         for k, point in enumerate(task.evaluation_points):
             which = which_image(task, deliverable)
             slots: Slots = (("title", task.title), ("brief", task.brief), ("deliverable", which), ("point", point))
-            slots += (*of_order, ("image", str(at)), ("point_number", str(k + 1)))
+            slots += (*of_task, ("image", str(at)), ("point_number", str(k + 1)))
             yield (deliverable, BRF, k, 0), Question(BRF, k, (pixels, *inputs), slots, roles)
         if source:
             yield (deliverable, CNS_EDIT, 0, 0), Question(CNS_EDIT, 0, (pixels, *source), (), ("result", "source"))
@@ -82,7 +82,7 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
 
 
 def which_image(task: Task, deliverable: int) -> str:
-    """Text for the judge that identifies the image among the images of the order."""
+    """Text for the judge that identifies the image among the images of the task."""
     n, what = len(task.deliverables), task.deliverables[deliverable - 1]
     if n == 1:
         return f"The only image of the order: {what}"
@@ -93,7 +93,7 @@ def which_image(task: Task, deliverable: int) -> str:
 def scores(
     task: Task, verdicts: Mapping[Key, Verdict], images: Collection[int] | None = None
 ) -> dict[int, list[Score]]:
-    """All scores of all deliverables of one model for an order, computed from the verdicts; `images` are those that
+    """All scores of all deliverables of one model for a task, computed from the verdicts; `images` are those that
     were made, by default all."""
     numbers = range(1, len(task.deliverables) + 1)
     delivered = numbers if images is None else sorted(images)

@@ -1,7 +1,7 @@
-"""ServImage's published result files: human decisions, the orders' prices, the judge's scores; one JSON object per
+"""ServImage's published result files: human decisions, the tasks' prices, the judge's scores; one JSON object per
 line.
 
-Annotations are read in both published forms: one line per model and order with `annotations: {"subtask_1": true, …}`,
+Annotations are read in both published forms: one line per model and task with `annotations: {"subtask_1": true, …}`,
 as in the benchmark's README; one line per image with `subtask_name` and `label` 0 or 1, as in its published results.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError
 from local_bench.core.messages import short
-from local_bench.suites.servimage.tasks import is_published, published_orders
+from local_bench.suites.servimage.tasks import is_published, published_tasks
 
 SCORES = ("brf", "veq", "cns")
 HIGHEST = 5
@@ -24,8 +24,8 @@ _SUBTASK = re.compile(r"subtask_([1-9][0-9]{0,3})")
 
 
 @dataclass(frozen=True)
-class Order:
-    """The properties of an order that settlement needs."""
+class PaidTask:
+    """The properties of a task that settlement needs."""
 
     task_id: str
     category: str
@@ -68,33 +68,33 @@ class Scores:
         return min((value for value in self.values if value is not None), default=None)
 
 
-def read_orders(path: Path) -> list[Order]:
-    """Read the orders of a tasks file. `deliverables` is their number, or the list of them as in our own order files.
+def read_paid_tasks(path: Path) -> list[PaidTask]:
+    """Read the tasks of a tasks file. `deliverables` is their number, or the list of them as in our own task files.
     The authors' folder ServImage_Bench, or one of its JSON files, is read in its own format."""
     if is_published(path):
         return [
-            Order(
-                order.task_id,
-                order.task_category,
-                Decimal(order.original_task_data.price_usd),
-                len(order.hard_rules.deliverables),
+            PaidTask(
+                task.task_id,
+                task.task_category,
+                Decimal(task.original_task_data.price_usd),
+                len(task.hard_rules.deliverables),
             )
-            for order, _, _ in published_orders(path)
+            for task, _, _ in published_tasks(path)
         ]
-    orders: dict[str, Order] = {}
-    for where, data in _lines([path], "an order"):
-        order = Order(
+    tasks: dict[str, PaidTask] = {}
+    for where, data in _lines([path], "a task"):
+        task = PaidTask(
             _text(data, "task_id", where),
             _text(data, "category", where),
             _amount(data, "price_usd", where, 10**9),
             _how_many(data.get("deliverables"), where),
         )
-        if order.task_id in orders:
-            raise ResultFileError(f"{where}: duplicate order {order.task_id!r}: keep one")
-        orders[order.task_id] = order
-    if not orders:
-        raise ResultFileError(f"{path} contains no orders: give a file with one JSON object per line")
-    return list(orders.values())
+        if task.task_id in tasks:
+            raise ResultFileError(f"{where}: duplicate task {task.task_id!r}: keep one")
+        tasks[task.task_id] = task
+    if not tasks:
+        raise ResultFileError(f"{path} contains no tasks: give a file with one JSON object per line")
+    return list(tasks.values())
 
 
 @dataclass(frozen=True)
@@ -136,16 +136,16 @@ def read_scores(path: Path) -> list[Scores]:
     return rows
 
 
-def check_images(images: Sequence[Image | Scores], orders: Sequence[Order]) -> None:
-    """ResultFileError for the first row that belongs to no order, or to an image that its order does not request."""
-    n_deliverables = {order.task_id: order.deliverables for order in orders}
+def check_images(images: Sequence[Image | Scores], tasks: Sequence[PaidTask]) -> None:
+    """ResultFileError for the first row that belongs to no task, or to an image that its task does not request."""
+    n_deliverables = {task.task_id: task.deliverables for task in tasks}
     for image in images:
         if image.task_id not in n_deliverables:
-            raise ResultFileError(f"{image.where}: the tasks file has no order {image.task_id!r}")
+            raise ResultFileError(f"{image.where}: the tasks file has no task {image.task_id!r}")
         if image.deliverable > n_deliverables[image.task_id]:
             number = n_deliverables[image.task_id]
             what = f"image {image.deliverable} of {image.task_id!r}, which requests {number}"
-            raise ResultFileError(f"{image.where}: this is {what}: remove the row or correct the order")
+            raise ResultFileError(f"{image.where}: this is {what}: remove the row or correct the task")
 
 
 def _lines(paths: Sequence[Path], what: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -217,12 +217,12 @@ def _how_many(value: Any, where: str) -> int:
 
 
 def _number(value: Any, where: str) -> int:
-    """The index of an image in its order: 1, 2 … or "subtask_1", "subtask_2" …"""
+    """The index of an image in its task: 1, 2 … or "subtask_1", "subtask_2" …"""
     if isinstance(value, str):
         named = _SUBTASK.fullmatch(value)
         value = int(named[1]) if named else value
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DELIVERABLES:
         raise ResultFileError(
-            f"{where}: {short(value)} is not an image of an order: expected subtask_1, subtask_2 and so on"
+            f"{where}: {short(value)} is not an image of a task: expected subtask_1, subtask_2 and so on"
         )
     return value

@@ -17,7 +17,7 @@ from local_bench.suites.servimage import published as numbers
 
 
 class DesignTasks(Suite):
-    """Paid design tasks from an order file, with ServImage's questions, scores, settlement and result files."""
+    """Paid design tasks from a task file, with ServImage's questions, scores, settlement and result files."""
 
     scores_of_judge = questions.SCORES
     top_score = 5
@@ -57,7 +57,7 @@ class ServImage(DesignTasks):
     licence = "see the benchmark's authors"
     source = "Ji et al., ServImage; FengxianJi/ServImage"
     score_options = ("tasks", "scores", "costs", "api_prices", "sensitivity", "require_success")
-    files = "its ServImage_Bench folder, one of its JSON files, or an order file with one object per line"
+    files = "its ServImage_Bench folder, one of its JSON files, or a task file with one object per line"
 
     read_tasks = staticmethod(tasks.read_tasks)
     deliverables = staticmethod(tasks.deliverables)
@@ -66,13 +66,13 @@ class ServImage(DesignTasks):
 
     def score(self, files: Sequence[Path], options: ScoreOptions) -> Published:
         if options.tasks is None:
-            raise UserError("servimage needs the prices of its orders: give the orders with --tasks")
+            raise UserError("servimage needs the prices of its tasks: give the tasks with --tasks")
         if options.sensitivity and options.scores is None:
             raise UserError("--sensitivity varies the threshold on the judge's scores: give them with --scores")
-        orders, annotations = results.read_orders(options.tasks), results.read_annotations(files)
+        paid, annotations = results.read_paid_tasks(options.tasks), results.read_annotations(files)
         ratings = None if options.scores is None else results.read_scores(options.scores)
-        results.check_images([*annotations.images, *(ratings or [])], orders)
+        results.check_images([*annotations.images, *(ratings or [])], paid)
         usd, notes = prices_of(self.name, options, annotations.models)
         settings = bool(options.require_success), bool(options.sensitivity)
-        result = numbers.published(annotations.images, orders, ratings, usd, *settings, annotations.models)
+        result = numbers.published(annotations.images, paid, ratings, usd, *settings, annotations.models)
         return replace(result, notes=[*result.notes, *notes])

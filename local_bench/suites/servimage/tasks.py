@@ -1,12 +1,12 @@
 """Reads ServImage in its authors' layout: ServImage_Bench/C-Digital/Digital.json and so on, with the images.
 
-An order's images are inputs/task_N/1.png … (the source, then further inputs) and refs/task_N/1.jpg …, where N is the
+A task's images are inputs/task_N/1.png … (the source, then further inputs) and refs/task_N/1.jpg …, where N is the
 number at the end of its id, with or without leading zeros. Only unambiguous hard rules are used: file types, aspect
 ratios and orientations, resolutions, minimum sides, and dimensions with a unit. Dimensions without a unit (pixels in
-some orders, mm in others) give an aspect ratio if none is stated and there is no depth; a note of the order names those
-that contradict the stated one. Our own order files (orders.py) are read too.
+some tasks, mm in others) give an aspect ratio if none is stated and there is no depth; a note of the task names those
+that contradict the stated one. Our own task files (task_files.py) are read too.
 
-A deliverable's prompt has the parts of the paper's cases (appendix C): the requested image, the order, its
+A deliverable's prompt has the parts of the paper's cases (appendix C): the requested image, the task, its
 requirements, all its images, its evaluation points.
 """
 
@@ -28,7 +28,7 @@ from local_bench.core.paths import safe_join
 from local_bench.core.types import Deliverable, Question, Task
 from local_bench.core.yamlfile import check
 from local_bench.suites.json_io import line_of, read_list
-from local_bench.suites.orders import KeepImage, Refuse, read_orders, task_id
+from local_bench.suites.task_files import KeepImage, Refuse, read_task_file, task_id
 
 _CONTRADICTION = 0.02
 """From which difference on two aspect ratios contradict each other: the published files round to three digits."""
@@ -41,7 +41,7 @@ class _Loose(BaseModel):
 class _Original(_Loose):
     task_name_original: str = Field(min_length=1, max_length=20_000)
     requirements_original: str = Field(max_length=20_000)
-    """Empty in three of the published orders, whose title is sufficient."""
+    """Empty in three of the published tasks, whose title is sufficient."""
     price_usd: Decimal | int = Field(ge=0, le=10**9)
 
 
@@ -72,7 +72,7 @@ class _SoftRules(_Loose):
     points: list[_Point] = Field(default=[], max_length=200)
 
 
-class PublishedOrder(_Loose):
+class PublishedTask(_Loose):
     """One entry of Digital.json, Portrait.json or Product.json; other keys are ignored."""
 
     task_id: Annotated[str, AfterValidator(task_id)]
@@ -84,24 +84,24 @@ class PublishedOrder(_Loose):
 
 
 def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
-    """The orders at `path`: the authors' folder (or one of its JSON files), or an order file with one object per line.
+    """The tasks at `path`: the authors' folder (or one of its JSON files), or a task file with one object per line.
 
-    A published order that cannot be read, or one of whose images cannot, is omitted, and `refuse` is called with a
-    sentence; without `refuse`, and in an order file, it is a TaskFileError with file, line and reason, or an
+    A published task that cannot be read, or one of whose images cannot, is omitted, and `refuse` is called with a
+    sentence; without `refuse`, and in a task file, it is a TaskFileError with file, line and reason, or an
     ImageError.
     """
     if not is_published(path):
-        return read_orders(path, keep)
+        return read_task_file(path, keep)
     tasks: list[Task] = []
     reason = ""
-    for order, file, where in published_orders(path, refuse):
+    for entry, file, where in published_tasks(path, refuse):
         try:
-            tasks.append(_task(order, file, where, keep))
+            tasks.append(_task(entry, file, where, keep))
         except UserError as e:
-            _omit(path, short(order.task_id), e, refuse)
+            _omit(path, short(entry.task_id), e, refuse)
             reason = reason or str(e)
     if not tasks:
-        raise TaskFileError(f"{path}: no order can be read; the first: {reason}")
+        raise TaskFileError(f"{path}: no task can be read; the first: {reason}")
     return tasks
 
 
@@ -110,51 +110,51 @@ def _omit(path: Path, what: str, error: UserError, refuse: Refuse | None) -> Non
     if refuse is None:
         raise error
     reason = str(error).replace(f"{path}/", "")  # a run's provenance has no paths of this machine
-    refuse(f"order {what} is omitted: {reason}")
+    refuse(f"task {what} is omitted: {reason}")
 
 
 def is_published(path: Path) -> bool:
-    """Whether `path` is the authors' folder or one of its JSON files, and not one of our own order files."""
+    """Whether `path` is the authors' folder or one of its JSON files, and not one of our own task files."""
     return path.is_dir() or path.suffix.lower() == ".json"
 
 
-def published_orders(path: Path, refuse: Refuse | None = None) -> list[tuple[PublishedOrder, Path, str]]:
-    """The orders of the authors' folder (or of one of its JSON files), each with its file and its position in it, for
+def published_tasks(path: Path, refuse: Refuse | None = None) -> list[tuple[PublishedTask, Path, str]]:
+    """The tasks of the authors' folder (or of one of its JSON files), each with its file and its position in it, for
     messages. Images are not read. Raises as `read_tasks`."""
     files = [path]
     if path.is_dir():
         files = sorted(path.glob("*/*.json")) or sorted(path.glob("*.json"))
         if not files:
-            raise TaskFileError(f"{path} contains no C-…/….json: give ServImage_Bench, or an order file")
+            raise TaskFileError(f"{path} contains no C-…/….json: give ServImage_Bench, or a task file")
         for file in files:
             safe_join(path, str(file.relative_to(path)))  # a link out of the folder is refused
-    by_id: dict[str, tuple[PublishedOrder, Path, str]] = {}
+    by_id: dict[str, tuple[PublishedTask, Path, str]] = {}
     reason = ""
     for file in files:
-        entries, text = read_list(file, "file of ServImage's orders", TaskFileError)
+        entries, text = read_list(file, "file of ServImage's tasks", TaskFileError)
         for number, data in enumerate(entries, 1):
             given_id = data.get("task_id") if isinstance(data, dict) else None
             where = (
                 f"{file}, line {line_of(text, [given_id])}" if isinstance(given_id, str) else f"{file}, entry {number}"
             )
             try:
-                order = _order(data, where)
-                if order.task_id in by_id:
-                    raise TaskFileError(f"{where}: duplicate order {order.task_id!r}: give each its own id")
+                task = _published(data, where)
+                if task.task_id in by_id:
+                    raise TaskFileError(f"{where}: duplicate task {task.task_id!r}: give each its own id")
             except TaskFileError as e:
                 _omit(path, short(given_id) if isinstance(given_id, str) else str(number), e, refuse)
                 reason = reason or str(e)
                 continue
-            by_id[order.task_id] = (order, file, where)
+            by_id[task.task_id] = (task, file, where)
     if not by_id and reason:
-        raise TaskFileError(f"{path}: no order can be read; the first: {reason}")
+        raise TaskFileError(f"{path}: no task can be read; the first: {reason}")
     if not by_id:
-        raise TaskFileError(f"{path} contains no orders: give ServImage_Bench, or an order file")
+        raise TaskFileError(f"{path} contains no tasks: give ServImage_Bench, or a task file")
     return list(by_id.values())
 
 
 def deliverables(task: Task) -> list[Deliverable]:
-    """The images that an order requests, each with its prompt."""
+    """The images that a task requests, each with its prompt."""
     return [
         Deliverable(task.task_id, i, _prompt(task, i), task.input_images, task.mask_sha256)
         for i in range(1, len(task.deliverables) + 1)
@@ -162,13 +162,13 @@ def deliverables(task: Task) -> list[Deliverable]:
 
 
 def enrichment_question(task: Task) -> Question | None:
-    """The question that requests the evaluation points of an order that has none."""
+    """The question that requests the evaluation points of a task that has none."""
     slots = (("title", task.title), ("brief", task.brief))
     return None if task.evaluation_points else Question("evaluation_points", 0, (), slots)
 
 
 def rules_question(task: Task) -> Question | None:
-    """The question that requests the images and hard rules of an order without rules."""
+    """The question that requests the images and hard rules of a task without rules."""
     slots = (("title", task.title), ("brief", task.brief))
     return None if task.rules else Question("deliverables", 0, (), slots)
 
@@ -192,39 +192,39 @@ def _prompt(task: Task, number: int) -> str:
     return "\n\n".join(parts)
 
 
-def _order(data: Any, where: str) -> PublishedOrder:
+def _published(data: Any, where: str) -> PublishedTask:
     if not isinstance(data, dict):
-        raise TaskFileError(f"{where}: an order must be a JSON object, not {kind(data)}: correct the entry")
-    return check(data, PublishedOrder, where, error=TaskFileError)
+        raise TaskFileError(f"{where}: a task must be a JSON object, not {kind(data)}: correct the entry")
+    return check(data, PublishedTask, where, error=TaskFileError)
 
 
-def _task(order: PublishedOrder, file: Path, where: str, keep: KeepImage) -> Task:
+def _task(entry: PublishedTask, file: Path, where: str, keep: KeepImage) -> Task:
     try:
-        inputs = [keep(load_image(p)) for p in _input_images(file.parent, "inputs", order.task_id)]
-        refs = [keep(load_image(p)) for p in _input_images(file.parent, "refs", order.task_id)]
+        inputs = [keep(load_image(p)) for p in _input_images(file.parent, "inputs", entry.task_id)]
+        refs = [keep(load_image(p)) for p in _input_images(file.parent, "refs", entry.task_id)]
     except UserError as e:
         raise type(e)(f"{where}: {e}") from e
-    rules = [published_rules(deliverable.rules) for deliverable in order.hard_rules.deliverables]
+    rules = [published_rules(deliverable.rules) for deliverable in entry.hard_rules.deliverables]
     return Task(
-        task_id=order.task_id,
-        category=order.task_category,
-        price_micro_usd=nearest_micro_usd(order.original_task_data.price_usd),
-        title=order.original_task_data.task_name_original,
-        brief=order.original_task_data.requirements_original,
-        deliverables=tuple(deliverable.subtask for deliverable in order.hard_rules.deliverables),
-        evaluation_points=tuple(point.point_requirement for point in order.soft_rules.points),
+        task_id=entry.task_id,
+        category=entry.task_category,
+        price_micro_usd=nearest_micro_usd(entry.original_task_data.price_usd),
+        title=entry.original_task_data.task_name_original,
+        brief=entry.original_task_data.requirements_original,
+        deliverables=tuple(deliverable.subtask for deliverable in entry.hard_rules.deliverables),
+        evaluation_points=tuple(point.point_requirement for point in entry.soft_rules.points),
         source_sha256=inputs[0] if inputs else None,
         reference_sha256=(*inputs[1:], *refs),
         rules=tuple(rules) if any(rules) else (),
-        notes=tuple(_contradictions(order.hard_rules.deliverables)),
-        own={"parts": [order.subcategory]} if order.subcategory else {},
+        notes=tuple(_contradictions(entry.hard_rules.deliverables)),
+        own={"parts": [entry.subcategory]} if entry.subcategory else {},
     )
 
 
-def _input_images(root: Path, kind: str, order: str) -> list[Path]:
+def _input_images(root: Path, kind: str, given_id: str) -> list[Path]:
     """The images in `root/kind`/task_N, sorted by the number in their name. UserError for a link out of `root`."""
     folder = root / kind
-    number = re.search(r"([0-9]+)$", order)
+    number = re.search(r"([0-9]+)$", given_id)
     if number is None or not folder.is_dir():
         return []
     folders = [d for d in sorted(folder.iterdir()) if d.name.removeprefix("task_").lstrip("0") == number[1].lstrip("0")]

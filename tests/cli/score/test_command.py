@@ -14,7 +14,7 @@ ORDER = '{"task_id": "t", "category": "c", "price_usd": %s, "deliverables": 1}\n
         ("studio f", "use servimage, hype-edit-1, idea-bench, ice-bench"),
         ("ice-bench f --costs c", "--costs applies only to servimage and hype-edit-1: omit it for ice-bench"),
         ("servimage f --retry-cap 3", "--retry-cap applies only to hype-edit-1"),
-        ("servimage f", "give the orders with --tasks"),
+        ("servimage f", "give the tasks with --tasks"),
         ("ice-bench f g", "ice-bench results are in one file, but 2 are given"),
         ("hype-edit-1 f --review-seconds x", "--review-seconds must be a number that is not negative, not 'x'"),
         ("hype-edit-1 f --review-seconds inf", "--review-seconds must be a number that is not negative"),

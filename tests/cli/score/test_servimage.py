@@ -235,8 +235,8 @@ LINE = '{"model": "a", "task_id": "t", "annotations": {"subtask_1": true}}'
         (ORDER, "[1]", "annotations.jsonl, line 1: an annotation is a JSON object"),
         (ORDER, '{"model": "a", "task_id": "t"}', "line 1: annotations must be an object with subtask_1"),
         (ORDER, LINE.replace("true", "1"), "subtask_1 must be true, false or null"),
-        (ORDER, LINE.replace("subtask_1", "1"), "'1' is not an image of an order"),
-        (ORDER, LINE.replace('"t"', '"u"'), "the tasks file has no order 'u'"),
+        (ORDER, LINE.replace("subtask_1", "1"), "'1' is not an image of a task"),
+        (ORDER, LINE.replace('"t"', '"u"'), "the tasks file has no task 'u'"),
         (ORDER, LINE.replace("_1", "_2"), "image 2 of 't', which requests 1"),
         (ORDER, '{"model": "a", "task_id": "t", "subtask_name": "subtask_1", "label": 2}', "0, 1 or null, not 2"),
         (ORDER, f"{LINE}\n{LINE}", "annotations.jsonl, line 2: duplicate image 1 of 't' by 'a', first in"),
@@ -291,7 +291,7 @@ def test_the_authors_folder_and_labels_have_the_papers_prices(score, tmp_path):
         assert "there is a cost and no annotation" not in stderr
     status, _, stderr = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tmp_path)
     assert status == 2
-    assert "contains no C-…/….json: give ServImage_Bench, or an order file" in stderr
+    assert "contains no C-…/….json: give ServImage_Bench, or a task file" in stderr
 
 
 PUBLISHED = """

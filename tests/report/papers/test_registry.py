@@ -118,7 +118,7 @@ def test_the_listing_and_the_help_name_every_command(capsys):
         ("servimage table-2 RUN --by-type", "--by-type does not apply to table-2 of servimage"),
         ("servimage table-2 RUN --tasks x", "has its own: leave it out"),
         ("servimage table-2 RUN nothing.jsonl", "give runs or result files, not both"),
-        ("servimage table-2 nothing.jsonl", "give the orders with --tasks"),
+        ("servimage table-2 nothing.jsonl", "give the tasks with --tasks"),
         ("servimage table-11 nothing.jsonl", "is created from runs, but nothing.jsonl is not a run directory"),
         ("servimage table-2 absent.jsonl", "absent.jsonl does not exist"),
         ("servimage table-11 RUN SECOND", "is of one run, and 2 are given"),

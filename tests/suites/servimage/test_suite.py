@@ -181,10 +181,10 @@ def test_one_damaged_order_or_image_of_the_published_benchmark_leaves_the_others
     tasks = suite("servimage").tasks(str(tmp_path / "bench"), pixel_digest, refuse=refused.append)
     assert [task.task_id for task in tasks] == ["digital-001", "digital-004"]
     assert [sentence.partition(":")[0] for sentence in refused] == [
-        "order 'digital-003' is omitted",
-        "order 'digital-001' is omitted",
-        "order 5 is omitted",
-        "order 'digital-002' is omitted",
+        "task 'digital-003' is omitted",
+        "task 'digital-001' is omitted",
+        "task 5 is omitted",
+        "task 'digital-002' is omitted",
     ]
     assert not any(str(tmp_path) in sentence for sentence in refused)
     with pytest.raises(TaskFileError, match="line"):

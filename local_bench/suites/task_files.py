@@ -1,4 +1,4 @@
-"""Order files: one JSON object per line, for ServImage's tasks and our own `studio` suite."""
+"""Task files: one JSON object per line, for ServImage's tasks and our own `studio` suite."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -41,8 +41,8 @@ def _price(value: Decimal | int) -> Decimal | int:
 Text = Annotated[str, Field(min_length=1, max_length=20_000)]
 
 
-class OrderLine(Strict):
-    """One line of an order file. Prices in US dollars; image paths relative to the file's folder."""
+class TaskLine(Strict):
+    """One line of a task file. Prices in US dollars; image paths relative to the file's folder."""
 
     task_id: Annotated[str, AfterValidator(task_id)]
     category: Annotated[str, Field(min_length=1, max_length=100)]
@@ -60,7 +60,7 @@ class OrderLine(Strict):
     """Hard rules of each deliverable, in their order; none if omitted."""
 
     @model_validator(mode="after")
-    def _rules_of_each(self) -> "OrderLine":
+    def _rules_of_each(self) -> "TaskLine":
         if self.rules and len(self.rules) != len(self.deliverables):
             raise ValueError(f"{len(self.deliverables)} deliverables, but rules for {len(self.rules)}")
         if self.mask_image is not None and self.source_image is None:
@@ -68,41 +68,41 @@ class OrderLine(Strict):
         return self
 
 
-def read_orders(path: Path, keep: KeepImage) -> list[Task]:
+def read_task_file(path: Path, keep: KeepImage) -> list[Task]:
     """Read the tasks at `path` in the file's order.
 
-    A missing reference image is noted and otherwise ignored; a missing source image or mask makes the order unscored.
+    A missing reference image is noted and otherwise ignored; a missing source image or mask makes the task unscored.
     TaskFileError names the file, the line and the reason; ImageError an existing image that cannot be read.
     """
     tasks: dict[str, Task] = {}
     first_line: dict[str, int] = {}
-    for number, order in _lines(path):
-        if order.task_id in tasks:
+    for number, line in _lines(path):
+        if line.task_id in tasks:
             raise TaskFileError(
-                f"{path}, line {number}: duplicate task id {order.task_id!r}, "
-                f"first on line {first_line[order.task_id]}: give each order its own"
+                f"{path}, line {number}: duplicate task id {line.task_id!r}, "
+                f"first on line {first_line[line.task_id]}: give each task its own"
             )
-        first_line[order.task_id] = number
+        first_line[line.task_id] = number
         try:
-            tasks[order.task_id] = _task(order, path.parent, keep)
+            tasks[line.task_id] = _task(line, path.parent, keep)
         except UserError as e:
             raise type(e)(f"{path}, line {number}: {e}") from e
     if not tasks:
-        raise TaskFileError(f"{path} contains no orders: give a file with one JSON object per line")
+        raise TaskFileError(f"{path} contains no tasks: give a file with one JSON object per line")
     return list(tasks.values())
 
 
-def _lines(path: Path) -> Iterator[tuple[int, OrderLine]]:
-    remedy = "set suite.path to the order file"
-    lines = strictjson.objects(path, TaskFileError, "an order", missing=remedy, unreadable=remedy, parse_float=Decimal)
+def _lines(path: Path) -> Iterator[tuple[int, TaskLine]]:
+    remedy = "set suite.path to the task file"
+    lines = strictjson.objects(path, TaskFileError, "a task", missing=remedy, unreadable=remedy, parse_float=Decimal)
     for number, where, data in lines:
-        yield number, check(data, OrderLine, where, error=TaskFileError)
+        yield number, check(data, TaskLine, where, error=TaskFileError)
 
 
-def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
+def _task(line: TaskLine, folder: Path, keep: KeepImage) -> Task:
     notes = []
     references = []
-    for relative in order.reference_images:
+    for relative in line.reference_images:
         path = safe_join(folder, relative)
         if path.exists():
             references.append(keep(load_image(path)))
@@ -111,8 +111,8 @@ def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
     unscored = None
     by_role: dict[str, str] = {}
     for role, file, is_what in (
-        ("mask", order.mask_image, "mask {}, which marks what the order asks to edit"),
-        ("source", order.source_image, "source image {}, which the order asks to edit"),
+        ("mask", line.mask_image, "mask {}, which marks what the order asks to edit"),
+        ("source", line.source_image, "source image {}, which the order asks to edit"),
     ):
         if file is None:
             continue
@@ -122,17 +122,17 @@ def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
         else:
             unscored = f"The {is_what.format(file)}, is not there."
     return Task(
-        task_id=order.task_id,
-        category=order.category,
-        price_micro_usd=micro_usd(order.price_usd),
-        title=order.title,
-        brief=order.brief,
-        deliverables=tuple(order.deliverables),
-        evaluation_points=tuple(order.evaluation_points or ()),
+        task_id=line.task_id,
+        category=line.category,
+        price_micro_usd=micro_usd(line.price_usd),
+        title=line.title,
+        brief=line.brief,
+        deliverables=tuple(line.deliverables),
+        evaluation_points=tuple(line.evaluation_points or ()),
         source_sha256=by_role.get("source"),
         mask_sha256=by_role.get("mask"),
         reference_sha256=tuple(references),
-        rules=tuple(rules.model_dump(exclude_defaults=True) for rules in order.rules),
+        rules=tuple(rules.model_dump(exclude_defaults=True) for rules in line.rules),
         notes=tuple(notes),
         unscored=unscored,
     )

@@ -6,11 +6,11 @@ from PIL import Image
 
 from local_bench.core.errors import ImageError, TaskFileError, UserError
 from local_bench.core.images import pixel_digest
-from local_bench.suites.orders import read_orders
 from local_bench.suites.registry import suite
+from local_bench.suites.task_files import read_task_file
 
-ORDER = {"task_id": "digital-1", "category": "Digital", "price_usd": 69.44, "title": "Icon", "brief": "An icon."}
-ORDER |= {"deliverables": ["An icon"], "evaluation_points": ["It is an icon"]}
+TASK = {"task_id": "digital-1", "category": "Digital", "price_usd": 69.44, "title": "Icon", "brief": "An icon."}
+TASK |= {"deliverables": ["An icon"], "evaluation_points": ["It is an icon"]}
 
 
 def write(path, *lines):
@@ -21,71 +21,71 @@ def write(path, *lines):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({**ORDER, "price_usd": "69"}, "price_usd"),
-        ({**ORDER, "price_usd": -1}, "0 or more"),
-        ({**ORDER, "price_usd": True}, "price_usd"),
-        ({**ORDER, "prize_usd": 1}, "there is no key 'prize_usd'; did you mean 'price_usd'?"),
-        ({**ORDER, "task_id": "../etc"}, "task id"),
-        ({**ORDER, "task_id": "a/b"}, "task id"),
-        ({**ORDER, "deliverables": []}, "deliverables"),
-        ({**ORDER, "deliverables": "one"}, "deliverables"),
-        ({**ORDER, "title": None}, "title"),
-        ({k: v for k, v in ORDER.items() if k != "brief"}, "'brief' is missing"),
-        (ORDER, "first on line 1"),
-        ("[1]", "an order is a JSON object"),
+        ({**TASK, "price_usd": "69"}, "price_usd"),
+        ({**TASK, "price_usd": -1}, "0 or more"),
+        ({**TASK, "price_usd": True}, "price_usd"),
+        ({**TASK, "prize_usd": 1}, "there is no key 'prize_usd'; did you mean 'price_usd'?"),
+        ({**TASK, "task_id": "../etc"}, "task id"),
+        ({**TASK, "task_id": "a/b"}, "task id"),
+        ({**TASK, "deliverables": []}, "deliverables"),
+        ({**TASK, "deliverables": "one"}, "deliverables"),
+        ({**TASK, "title": None}, "title"),
+        ({k: v for k, v in TASK.items() if k != "brief"}, "'brief' is missing"),
+        (TASK, "first on line 1"),
+        ("[1]", "a task is a JSON object"),
         ("{", "not one JSON object"),
         ('{"price_usd": NaN}', "NaN is not a JSON number"),
         ('{"title": "a", "title": "b"}', "is duplicated"),
-        ({**ORDER, "task_id": "x", "source_image": "../../etc/passwd"}, "leads out"),
-        ({**ORDER, "task_id": "x", "reference_images": ["/etc/passwd"]}, "not a relative path"),
+        ({**TASK, "task_id": "x", "source_image": "../../etc/passwd"}, "leads out"),
+        ({**TASK, "task_id": "x", "reference_images": ["/etc/passwd"]}, "not a relative path"),
     ],
 )
 def test_a_bad_line_names_file_line_and_reason(tmp_path, line, message):
-    path = write(tmp_path / "tasks.jsonl", ORDER, line)
+    path = write(tmp_path / "tasks.jsonl", TASK, line)
     with pytest.raises(UserError) as caught:
-        read_orders(path, pixel_digest)
+        read_task_file(path, pixel_digest)
     assert f"{path}, line 2: " in str(caught.value)
     assert message in str(caught.value)
 
 
 def test_an_empty_or_missing_file_is_an_error(tmp_path):
-    with pytest.raises(TaskFileError, match="contains no orders"):
-        read_orders(write(tmp_path / "empty.jsonl"), pixel_digest)
+    with pytest.raises(TaskFileError, match="contains no tasks"):
+        read_task_file(write(tmp_path / "empty.jsonl"), pixel_digest)
     with pytest.raises(TaskFileError, match="does not exist"):
-        read_orders(tmp_path / "nowhere.jsonl", pixel_digest)
+        read_task_file(tmp_path / "nowhere.jsonl", pixel_digest)
 
 
 def test_images_are_named_by_their_pixels_and_missing_ones_noted(tmp_path):
     Image.new("RGB", (8, 8), "red").save(tmp_path / "red.png")
-    order = {**ORDER, "source_image": "red.png", "reference_images": ["gone.png"]}
-    (task,) = read_orders(write(tmp_path / "t.jsonl", order), pixel_digest)
+    line = {**TASK, "source_image": "red.png", "reference_images": ["gone.png"]}
+    (task,) = read_task_file(write(tmp_path / "t.jsonl", line), pixel_digest)
     assert task.source_sha256 == pixel_digest(Image.new("RGB", (8, 8), "red"))
     assert task.notes == ("The reference image gone.png is not there; the order goes on without it.",)
     assert task.unscored is None
 
 
-def test_a_missing_source_makes_the_order_unscored_and_a_damaged_one_is_refused(tmp_path):
-    order = {**ORDER, "source_image": "photo.png"}
-    (task,) = read_orders(write(tmp_path / "t.jsonl", order), pixel_digest)
+def test_a_missing_source_makes_the_task_unscored_and_a_damaged_one_is_refused(tmp_path):
+    line = {**TASK, "source_image": "photo.png"}
+    (task,) = read_task_file(write(tmp_path / "t.jsonl", line), pixel_digest)
     assert "photo.png" in str(task.unscored)
     (tmp_path / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\nrubbish")
     with pytest.raises(ImageError, match=r"line 1: .*photo.png"):
-        read_orders(tmp_path / "t.jsonl", pixel_digest)
+        read_task_file(tmp_path / "t.jsonl", pixel_digest)
 
 
 def test_a_mask_is_read_and_needs_its_source(tmp_path):
     for name, colour in (("photo", "red"), ("mask", "white")):
         Image.new("RGB", (8, 8), colour).save(tmp_path / f"{name}.png")
-    order = {**ORDER, "source_image": "photo.png", "mask_image": "mask.png"}
-    [task] = read_orders(write(tmp_path / "t.jsonl", order), pixel_digest)
+    line = {**TASK, "source_image": "photo.png", "mask_image": "mask.png"}
+    [task] = read_task_file(write(tmp_path / "t.jsonl", line), pixel_digest)
     assert task.mask_sha256 == pixel_digest(Image.new("RGB", (8, 8), "white"))
-    [without_mask] = read_orders(write(tmp_path / "t.jsonl", {**order, "mask_image": "gone.png"}), pixel_digest)
+    [without_mask] = read_task_file(write(tmp_path / "t.jsonl", {**line, "mask_image": "gone.png"}), pixel_digest)
     assert without_mask.unscored == "The mask gone.png, which marks what the order asks to edit, is not there."
     with pytest.raises(TaskFileError, match="mask_image marks a part of source_image, which is missing"):
-        read_orders(write(tmp_path / "t.jsonl", {**ORDER, "mask_image": "mask.png"}), pixel_digest)
+        read_task_file(write(tmp_path / "t.jsonl", {**TASK, "mask_image": "mask.png"}), pixel_digest)
 
 
-def test_the_three_published_orders(shared):
+def test_the_three_published_tasks(shared):
     tasks = suite("servimage").tasks(str(shared / "data/servimage-cases/tasks.jsonl"), pixel_digest)
     assert [t.task_id for t in tasks] == ["digital-009", "portrait-001", "product-015"]
     assert sum(t.price_micro_usd for t in tasks) == 347_220_000
