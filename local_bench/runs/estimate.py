@@ -18,7 +18,7 @@ from local_bench.runs.judge_factory import transport_of
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.prices import Price, price_of
 from local_bench.runs.progress import Progress, Quiet
-from local_bench.suites.questions_from import borrowed_questions
+from local_bench.suites.questions_from import all_questions
 
 if TYPE_CHECKING:
     from local_bench.generators.memory import MemoryPlan
@@ -292,11 +292,8 @@ def n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str], prog
 
     def count(task: Task, numbers: tuple[int, ...]) -> tuple[int, int]:
         shown = dict.fromkeys(numbers, "")
-        questions, others = (
-            entry.questions(task, shown, order_swap),
-            borrowed_questions(entry, questions_from, task, shown),
-        )
-        sizes = [len(DEFAULT_SET.fitted(question).images) for _, question in (*questions, *others)]
+        questions = all_questions(entry, questions_from, task, shown, order_swap)
+        sizes = [len(DEFAULT_SET.fitted(question).images) for _, question in questions]
         return len(sizes), sum(sizes)
 
     progress.begin("count questions", len(alike))

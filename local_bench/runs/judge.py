@@ -25,7 +25,7 @@ from local_bench.runs.robustness import check_questions, run_judge_checks
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import score, sets
 from local_bench.runs.store import VerdictRow
-from local_bench.suites.questions_from import borrowed_questions
+from local_bench.suites.questions_from import all_questions
 from local_bench.suites.registry import suite
 
 
@@ -123,9 +123,10 @@ def judge_requests(
     entry = suite(run.config.suite.name)
     for (task_id, _, _), images in sets(run.store).items():
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
-        questions = entry.questions(tasks[task_id], shown, run.config.order_swap)
-        every = [*questions, *borrowed_questions(entry, run.config.suite.questions_from, tasks[task_id], shown)]
-        for key, question in sorted(every, key=lambda keyed: spec.rubrics.shares_requests(keyed[1])):
+        settings = run.config.suite.questions_from, tasks[task_id], shown, run.config.order_swap
+        for key, question in sorted(
+            all_questions(entry, *settings), key=lambda keyed: spec.rubrics.shares_requests(keyed[1])
+        ):
             fitted = spec.rubrics.fitted(question)
             yield JudgeRequest(images[key[0]][0], fitted, spec.question_id(fitted, numerics))
 

@@ -32,7 +32,7 @@ from local_bench.runs.scoring import Part, computed_scores, parts
 from local_bench.runs.stages import run_stages
 from local_bench.runs.store import CandidateRow, VerdictRow
 from local_bench.runs.store.contents import KINDS, contents, recorded
-from local_bench.suites.questions_from import borrowed_questions
+from local_bench.suites.questions_from import all_questions
 from local_bench.suites.registry import suite
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -269,9 +269,8 @@ def _question_ids(
     entry, ids = suite(run.config.suite.name), {}
     for (task_id, _, _), images in part.images.items():
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
-        questions = entry.questions(part.tasks[task_id], shown, run.config.order_swap)
-        others = borrowed_questions(entry, run.config.suite.questions_from, part.tasks[task_id], shown)
-        for key, question in (*questions, *others):
+        settings = run.config.suite.questions_from, part.tasks[task_id], shown, run.config.order_swap
+        for key, question in all_questions(entry, *settings):
             work_id = images[key[0]][0]
             ids[work_id, question.rubric, question.point, question.repeat] = spec.question_id(question, numerics)
     return ids

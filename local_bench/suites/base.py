@@ -59,6 +59,8 @@ class Suite(ABC):
     pass_fail: ClassVar[Sequence[str]] = ()
     """Scores that are one judge's pass/fail decision: a panel decides them by majority, independent of
     `panel_word`."""
+    lent: ClassVar[Mapping[str, str]] = {}
+    """Its scores of an image of another suite (`suite.questions_from`) -> their names there; empty: it has none."""
     metrics_by_task: ClassVar[frozenset[str]] = frozenset()
     """Metrics that are computed only for tasks that list them."""
     of_tasks: ClassVar[Sequence[tuple[str, str]]] = ()
@@ -147,6 +149,20 @@ class Suite(ABC):
         """As `scores`, where only `images` of the task's deliverables were made. For suites in which an image's scores
         depend on the others of its set."""
         return self.scores(task, verdicts)
+
+    def borrowing(self, task: Task) -> Task | None:
+        """Another suite's task, with one image, in the form that `questions` and `lent_scores` expect; None if
+        they do not apply to such a task."""
+        return task
+
+    def lent_scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> list[Score]:
+        """The scores that `lent` names, among others, of the one image of a task from `borrowing`."""
+        return self.scores(task, verdicts)[1]
+
+    def derived_scores(self, results: RunResults, lent: bool) -> Iterator[tuple[str, Score]]:
+        """(work id, score) of existing images: scores that follow from several scores of an image, for runs with
+        `suite.questions_from`. `lent`: the images are another suite's, and the scores have the names in `lent`."""
+        yield from ()
 
     def enrichment_question(self, task: Task) -> Question | None:
         """The question with which `local-bench extract` generates a task's missing data; None if nothing is missing."""

@@ -119,6 +119,7 @@ def finished(lab):
     assert run(lab, "init", "lab-signs").stdout.startswith("lab-signs.yaml: ")
     signs = yaml.safe_load((lab / "lab-signs.yaml").read_text())
     signs |= {"models": [{"card": "tiny-flux"}], "metrics": []} | judged
+    signs["suite"]["questions_from"] = ["lab-shapes"]
     (lab / "lab-signs.yaml").write_text(yaml.safe_dump(signs))
     run(lab, "shapes.yaml", "lab-signs.yaml", program=("-c", RUN_ALL))
     return lab
@@ -165,13 +166,15 @@ def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(finished):
     assert "sharpness" in done.stdout
 
 
-def test_a_benchmark_of_files_alone_runs(finished):
+def test_a_benchmark_of_files_alone_runs_and_borrows_a_package_s_questions(finished, monkeypatch):
+    monkeypatch.syspath_prepend(str(finished / "site"))
+    monkeypatch.chdir(finished)
     with local_bench.load_run(finished / "runs/lab-signs") as loaded:
         scores, decisions = loaded.scores(), loaded.decisions()
     assert len(decisions) == 2
-    assert sorted(scores["name"]) == ["colour", "colour", "word", "word"]
+    assert sorted(scores["name"]) == ["colour", "colour", "drawn_shape", "drawn_shape", "word", "word"]
     assert scores["value"].isin([0, 1]).all()
-    both = scores.groupby("work_id")["value"].min()
+    both = scores[scores["name"] != "drawn_shape"].groupby("work_id")["value"].min()
     assert {row.work_id: row.accepted for row in decisions.itertuples()} == {w: v == 1 for w, v in both.items()}
 
 

@@ -8,15 +8,14 @@ import pytest
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.suites.questions_from import (
-    BENCHMARKS,
-    borrowed_questions,
+    all_questions,
     borrowed_scores,
     check_borrowed,
     derived_scores,
     pass_fail,
     scale_of,
 )
-from local_bench.suites.registry import suite
+from local_bench.suites.registry import all_suites, suite
 from local_bench.suites.run_results import ImageResult, RunResults
 
 ALL = ["ice-bench", "hype-edit-1", "idea-bench"]
@@ -25,8 +24,13 @@ EDIT = Task("edit", "Product", 0, "T", "Make <SOURCE> red.", ("front", "back"), 
 TEXT_ONLY = Task("words", "Product", 0, "T", "A boot.", ("boot",), ("It is a boot",))
 
 
-def questions_of(names, task, images):
-    return list(borrowed_questions(suite("studio"), names, task, images))
+def questions_of(names, task, images, own="studio"):
+    """Those of the benchmarks in `names`."""
+    entry = suite(own)
+    every = list(all_questions(entry, names, task, images))
+    own = list(entry.questions(task, images))
+    assert every[: len(own)] == own
+    return every[len(own) :]
 
 
 def test_an_edit_has_all_questions():
@@ -69,7 +73,7 @@ def test_scores_are_each_benchmarks_own_of_each_image():
 
 
 def test_servimages_questions_of_another_benchmarks_task():
-    found = questions_of(["servimage"], EDIT, {1: "a" * 64})
+    found = questions_of(["servimage"], EDIT, {1: "a" * 64}, own="ice-bench")
     assert {key[1] for key, _ in found} == {"veq_technical", "veq_aesthetic", "veq_text", "cns_edit"}
     names = {score.name for score in borrowed_scores(["servimage"], EDIT, {})[1]}
     assert names == {"servimage_veq", "servimage_cns"}
@@ -104,7 +108,8 @@ def test_every_images_prompt_and_every_benchmarks_scores_are_its_own():
     prompts = {d.index: d.prompt for d in suite("studio").deliverables(EDIT)}
     assert {key[0]: dict(q.slots)["caption"] for key, q in found} == prompts
     assert len(set(prompts.values())) == 2
-    names = [name for other in BENCHMARKS.values() for name in other.names.values()]
+    names = [name for entry in all_suites() for name in entry.lent.values()]
+    assert len(names) == 6
     assert len(names) == len(set(names))
 
 
@@ -114,7 +119,7 @@ def test_every_images_prompt_and_every_benchmarks_scores_are_its_own():
         (
             "servimage",
             ["ice"],
-            "unknown benchmark 'ice': available are servimage, idea-bench, hype-edit-1, ice-bench, vqa",
+            "unknown benchmark 'ice': available are servimage, hype-edit-1, idea-bench, ice-bench, vqa",
         ),
         ("servimage", ["servimage"], "servimage already includes the questions of servimage"),
         ("printshop", ["servimage"], "printshop already includes the questions of servimage"),
@@ -125,6 +130,32 @@ def test_every_images_prompt_and_every_benchmarks_scores_are_its_own():
 def test_questions_that_cannot_be_borrowed_are_an_error(own, names, message):
     with pytest.raises(ConfigError, match=message):
         check_borrowed(own, names)
+
+
+DESCRIBED = """
+title: Ours
+licence: ours
+source: ours
+tasks: ours.jsonl
+rubrics: {RUBRIC: [FIELD]}
+thresholds: {FIELD: 1}
+"""
+
+
+def test_a_benchmark_of_files_borrows_all_but_what_it_asks_itself(tmp_path, monkeypatch):
+    """Also ServImage's questions; two suites that ask with one rubric would overwrite each other's answers."""
+    monkeypatch.setenv("LOCAL_BENCH_CONFIG_DIRS", str(tmp_path))
+    (tmp_path / "suites").mkdir()
+    for name, rubric, field in (("ours", "cns_edit", "preserved"), ("edits", "hype_edit", "changes_made")):
+        text = DESCRIBED.replace("RUBRIC", rubric).replace("FIELD", field)
+        (tmp_path / "suites" / f"{name}.yaml").write_text(text)
+    for name in ALL:
+        check_borrowed("ours", [name])
+    check_borrowed("edits", ["servimage"])
+    assert {key[1] for key, _ in questions_of(["servimage"], EDIT, {1: "a" * 64}, "edits")} >= {"veq_text", "cns_edit"}
+    for own, other in (("ours", "servimage"), ("edits", "hype-edit-1")):
+        with pytest.raises(ConfigError, match=f"{other} asks with the rubric '[a-z_]+', as another suite of this run"):
+            questions_of([other], EDIT, {1: "a" * 64}, own)
 
 
 RAW = {"aes_v2.5": 5.0, "musiq_koniq": 60.0, "clip_cap": 0.3, "clip_src": 0.8, "l1_raw": 0.1}

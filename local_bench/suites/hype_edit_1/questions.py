@@ -11,6 +11,7 @@ from math import prod, sqrt
 
 from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
+from local_bench.suites.base import QuestionKey as Key
 
 PASS = "pass"  # noqa: S105
 RATING = "rating"
@@ -19,12 +20,11 @@ PASSED = "passed"
 """The field of the authors' prompt, which has one verdict for both parts."""
 SCORES = (PASS, RATING, *PARTS)
 THRESHOLDS = {PASS: 1.0}
+LENT = {PASS: "hype_pass", RATING: "hype_rating"}
 PASS_FAIL = (PASS,)
 """Scores that are one judge's pass/fail decision: a panel decides them by majority, independent of `panel_word`."""
 ATTEMPTS = 10
 _ALL_ELSE = "Everything that the instruction does not ask to change."
-Key = tuple[int, str, int, int]
-"""(deliverable, rubric, point, repeat)"""
 
 
 def deliverables(task: Task) -> list[Deliverable]:

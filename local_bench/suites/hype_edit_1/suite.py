@@ -1,15 +1,15 @@
 """The suite `hype-edit-1`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import UserError
-from local_bench.core.types import Question, Task
+from local_bench.core.types import Task
 from local_bench.settle.hype import RETRY_CAP, expected_attempts_unbiased, pass_at_k_unbiased
 from local_bench.suites.api_prices import prices_of
-from local_bench.suites.base import ImageFile, ImageKey, QuestionKey, Suite
+from local_bench.suites.base import ImageFile, ImageKey, Suite
 from local_bench.suites.hype_edit_1 import export, questions, tasks
 from local_bench.suites.hype_edit_1 import published as numbers
 from local_bench.suites.hype_edit_1.results import read_attempt_scores, read_judgements, read_raters
@@ -32,6 +32,7 @@ class HypeEdit1(Suite):
     top_score = 1
     thresholds = questions.THRESHOLDS
     pass_fail = questions.PASS_FAIL
+    lent = questions.LENT
     of_tasks = (("dataset", "text"),)
     unsupported = "skip"
     layout = "hype-edit-1"
@@ -51,11 +52,10 @@ class HypeEdit1(Suite):
     fitted = staticmethod(questions.fitted)
     scores = staticmethod(questions.scores)
     enrichment_question = staticmethod(questions.enrichment_question)
+    questions = staticmethod(questions.questions)
 
-    def questions(
-        self, task: Task, images: Mapping[int, str], order_swap: bool = False
-    ) -> Iterator[tuple[QuestionKey, Question]]:
-        return questions.questions(task, images)
+    def borrowing(self, task: Task) -> Task | None:
+        return task if task.source_sha256 is not None else None
 
     def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
         """Unbiased pass@4 and expected attempts; an attempt without a verdict counts as not passed."""

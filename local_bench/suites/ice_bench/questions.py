@@ -14,11 +14,13 @@ from math import sqrt
 
 from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
+from local_bench.suites.base import QuestionKey as Key
 from local_bench.suites.ice_bench.tasks import METRICS_OF
 
 VLLM_QA = "vllmqa"
 SCORES = (VLLM_QA,)
 THRESHOLDS = {VLLM_QA: 0.5}
+LENT = {VLLM_QA: "ice_vllmqa"}
 METRICS = frozenset(name for names in METRICS_OF.values() for name in names)
 _CONDITION = {
     "Pose-guided Generation": "pose",
@@ -29,8 +31,6 @@ _CONDITION = {
 }
 """The controllable tasks (23 to 27), whose source is a control image, with its kind."""
 _MARK = re.compile(r"<(SOURCE|REF_([1-9]))>")
-Key = tuple[int, str, int, int]
-"""(deliverable, rubric, point, repeat)"""
 
 
 def deliverables(task: Task, mask_apart: bool = False) -> list[Deliverable]:

@@ -1,13 +1,14 @@
 """The suite `ice-bench`."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.types import Question, Task
+from local_bench.core.types import Score, Task
 from local_bench.settle.ice import LIMITS, TASKS
-from local_bench.suites.base import ImageKey, QuestionKey, Suite
+from local_bench.suites.base import ImageKey, Suite
 from local_bench.suites.ice_bench import export, questions, tasks
 from local_bench.suites.ice_bench import published as numbers
 from local_bench.suites.ice_bench.results import find_images, read_eval_result
@@ -27,6 +28,7 @@ class IceBench(Suite):
     scores_of_judge = questions.SCORES
     top_score = 1
     thresholds = questions.THRESHOLDS
+    lent = questions.LENT
     metrics_by_task = questions.METRICS
     categories = TASKS
     unsupported = "skip"
@@ -42,11 +44,18 @@ class IceBench(Suite):
     deliverables = staticmethod(questions.deliverables)
     fitted = staticmethod(questions.fitted)
     scores = staticmethod(questions.scores)
+    questions = staticmethod(questions.questions)
 
-    def questions(
-        self, task: Task, images: Mapping[int, str], order_swap: bool = False
-    ) -> Iterator[tuple[QuestionKey, Question]]:
-        return questions.questions(task, images)
+    def borrowing(self, task: Task) -> Task | None:
+        return None if task.source_sha256 is None else replace(task, metrics=(questions.VLLM_QA,))
+
+    def derived_scores(self, results: RunResults, lent: bool) -> Iterator[tuple[str, Score]]:
+        """`ice_composite`: eqs. 1 to 10, in [0, 1]."""
+        names = self.lent if lent else {}
+        for image in results.images:
+            if image.pixels_sha256 is not None:
+                theirs = {name: image.scores[ours] for name, ours in names.items() if ours in image.scores}
+                yield image.work_id, numbers.image_score(image.task, image.scores | theirs)
 
     def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
         """The overall score, whose items are weighted as its mean over the 31 tasks."""

@@ -13,16 +13,17 @@ from typing import Any
 
 from local_bench.core.types import UNSUPPORTED, Collage, Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
+from local_bench.suites.base import QuestionKey as Key
 from local_bench.suites.idea_bench.results import QUESTIONS, REPEATS
 from local_bench.suites.idea_bench.tasks import FOR_PEOPLE
 
 RUBRIC = "idea_question"
+MET = "met"
+LENT = {MET: "idea_met"}
 SCORES = tuple(f"question_{k}" for k in range(1, QUESTIONS + 1))
 THRESHOLDS = dict.fromkeys(SCORES, 0.5)
 """Accepted if most repeats of each of the six questions are answered yes; the published score is hierarchical
 (settle/idea)."""
-Key = tuple[int, str, int, int]
-"""(deliverable, rubric, point, repeat)"""
 
 
 def deliverables(task: Task) -> list[Deliverable]:
@@ -99,6 +100,18 @@ def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]
         else:
             by_question.append(Score(name, None, f"{REPEATS - len(answered)} of {REPEATS} askings have no answer"))
     return dict.fromkeys(_numbers(task), by_question)
+
+
+def lent_scores(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
+    """The fraction of points that the image meets, each the mean over its repeats, in [0, 1]."""
+    values = []
+    for k in range(len(task.evaluation_points)):
+        repeats = [verdicts.get((1, RUBRIC, k, repeat)) for repeat in range(REPEATS)]
+        answered = [value for v in repeats if v is not None and (value := v.value("met")) is not None]
+        if len(answered) < len(repeats):
+            return [Score(MET, None, f"{len(repeats) - len(answered)} askings of point {k + 1} have no answer")]
+        values.append(fmean(answered))
+    return [Score(MET, fmean(values))]
 
 
 def _of_case(task: Task, verdicts: Mapping[Key, Verdict], point: int, repeat: int) -> Verdict | None:

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from local_bench.core.errors import ResultFileError
-from local_bench.core.types import Question, Task, Verdict
-from local_bench.suites.base import ImageFile, ImageKey, QuestionKey, Suite
+from local_bench.core.types import Score, Task, Verdict
+from local_bench.suites.base import ImageFile, ImageKey, Suite
 from local_bench.suites.idea_bench import export, questions, tasks
 from local_bench.suites.idea_bench import published as numbers
 from local_bench.suites.idea_bench.results import REPEATS, read_results
@@ -30,6 +30,7 @@ class IdeaBench(Suite):
     scores_of_judge = questions.SCORES
     top_score = 1
     thresholds = questions.THRESHOLDS
+    lent = questions.LENT
     of_tasks = (("uid", "text"), ("case_id", "text"), ("sheets", "array"))
     unsupported = "skip"
     people_decide_images = False
@@ -44,12 +45,19 @@ class IdeaBench(Suite):
     fitted = staticmethod(questions.fitted)
     scores = staticmethod(questions.scores)
     enrichment_question = staticmethod(questions.enrichment_question)
+    lent_scores = staticmethod(questions.lent_scores)
     points_for_people = staticmethod(questions.points_for_people)
+    questions = staticmethod(questions.questions)
 
-    def questions(
-        self, task: Task, images: Mapping[int, str], order_swap: bool = False
-    ) -> Iterator[tuple[QuestionKey, Question]]:
-        return questions.questions(task, images)
+    def borrowing(self, task: Task) -> Task | None:
+        sheet = {"given": task.input_images, "outputs": (1,), "card": False}
+        points = task.evaluation_points
+        return replace(task, own=task.own | {"sheets": [sheet] * len(points)}) if points else None
+
+    def derived_scores(self, results: RunResults, lent: bool) -> Iterator[tuple[str, Score]]:
+        """`idea_case`: the score of a case, in percent; only in its own runs, because its six questions have three
+        levels, which the points of other tasks do not have."""
+        yield from () if lent else export.case_scores(results).items()
 
     def scores_of_points(self, task: Task, met: Sequence[bool]) -> dict[str, float]:
         return {name: float(is_met) for name, is_met in zip(questions.SCORES, met, strict=True)}

@@ -17,6 +17,7 @@ from math import sqrt
 from statistics import fmean
 
 from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
+from local_bench.suites.base import QuestionKey as Key
 
 BRF = "brf"
 BRF_EXPECTED = "brf_expected"
@@ -28,12 +29,11 @@ VEQ_TEXT = "veq_text"
 CNS = "cns"
 CNS_EDIT = "cns_edit"
 CNS_SET = "cns_set"
+LENT = {VEQ: "servimage_veq", CNS: "servimage_cns"}
 SCORES = (BRF, BRF_EXPECTED, VEQ, CNS, VEQ_CLARITY, VEQ_REALISM, VEQ_AESTHETIC, VEQ_TEXT, CNS_EDIT, CNS_SET)
 
 _IMAGE_RUBRICS = ("veq_technical", "veq_aesthetic", "veq_text")
 Slots = tuple[tuple[str, str], ...]
-Key = tuple[int, str, int, int]
-"""(deliverable, rubric, point, repeat)"""
 
 
 def deliverables(task: Task) -> list[Deliverable]:

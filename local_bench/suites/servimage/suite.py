@@ -56,6 +56,7 @@ class ServImage(DesignTasks):
     title = "ServImage: paid design orders in three categories"
     licence = "see the benchmark's authors"
     source = "Ji et al., ServImage; FengxianJi/ServImage"
+    lent = questions.LENT
     score_options = ("tasks", "scores", "costs", "api_prices", "sensitivity", "require_success")
     files = "its ServImage_Bench folder, one of its JSON files, or a task file with one object per line"
 
@@ -63,6 +64,9 @@ class ServImage(DesignTasks):
     deliverables = staticmethod(tasks.deliverables)
     enrichment_question = staticmethod(tasks.enrichment_question)
     rules_question = staticmethod(tasks.rules_question)
+
+    def borrowing(self, task: Task) -> Task | None:
+        return replace(task, evaluation_points=())  # other benchmarks' points are questions of another form
 
     def score(self, files: Sequence[Path], options: ScoreOptions) -> Published:
         if options.tasks is None:
