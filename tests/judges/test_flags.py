@@ -137,6 +137,7 @@ def test_the_child_is_offline_without_telemetry_and_its_own_worker_on_one_device
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setenv("LAB", "ours")
     monkeypatch.delenv("VLLM_ENABLE_V1_MULTIPROCESSING", raising=False)
+    monkeypatch.delenv("TORCH_COMPILE_DISABLE", raising=False)
     before = dict(os.environ)
     variables = environment(engine)
     assert dict(os.environ) == before
@@ -145,6 +146,7 @@ def test_the_child_is_offline_without_telemetry_and_its_own_worker_on_one_device
     assert variables["LAB"] == "ours"
     assert "VLLM_API_KEY" not in variables
     assert variables.get("VLLM_ENABLE_V1_MULTIPROCESSING") == ("0" if engine.gpus == 1 else None)
+    assert variables.get("TORCH_COMPILE_DISABLE") == ("1" if engine.gpu is None else None)
 
 
 def test_missing_vllm_is_an_error_with_a_remedy(monkeypatch):

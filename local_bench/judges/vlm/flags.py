@@ -163,6 +163,9 @@ def environment(engine: Engine) -> dict[str, str]:
         ours |= {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
         # Runs the worker in the engine's process: one process less to start, and no polling of a queue between them.
         ours |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+        # In eager mode one function is still compiled, the count of greater log probabilities: ten seconds of a C++
+        # compiler before the first answer, for equal integers.
+        ours |= {"TORCH_COMPILE_DISABLE": "1"}
     else:
         # FlashInfer's sampler is compiled with nvcc at the first sampling step; vLLM's own needs no compiler.
         ours["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
