@@ -111,10 +111,10 @@ def score_means(rng: np.random.Generator, n_tasks: int, mean: float) -> Found:
     return {"mean score": (mean_interval(sums, images, (0, 5)), 5 * (6 * mean + 0.01) / 6.02)}
 
 
-def differing(rng: np.random.Generator, n_tasks: int, better: float) -> Found:
+def differing(rng: np.random.Generator, n_tasks: int, better: float, than: float = 0.4) -> Found:
     """The difference in share of two models, of which one is better on every order by the same chance."""
     price = orders(rng, n_tasks, 0.4).price
-    return _difference(rng, price, np.full(n_tasks, 0.4 + better), np.full(n_tasks, 0.4), better)
+    return _difference(rng, price, np.full(n_tasks, than + better), np.full(n_tasks, than), better)
 
 
 PIVOT = 1000.0
@@ -307,6 +307,8 @@ def worlds() -> Iterator[tuple[str, int, World]]:
         yield f"judge wrong in {error}, acceptance {accepted}", n, partial(agreements, error=error, accepted=accepted)
     for n, better in product((12, 48, 90), (0.0, 0.15)):
         yield f"two models, {better} apart", n, partial(differing, better=better)
+    for n, (first, second) in product((12, 48, 90), ((0.98, 0.95), (0.98, 0.9), (0.95, 0.05), (0.05, 0.02))):
+        yield f"two models, accepted {first} and {second}", n, partial(differing, better=first - second, than=second)
     yield from (("equal shares, one model better at expensive orders", n, crossing) for n in (12, 48, 90))
     for n, kind in product((50, 100), HYPE):
         yield f"pass rates {kind}", n, partial(hype, kind=kind)

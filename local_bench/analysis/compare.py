@@ -244,7 +244,7 @@ def _statistics(
     with np.errstate(invalid="ignore"):
         ends = [unit * side.sum(axis=0) / np.where(total == 0, np.nan, total) for side in (sure, possible)]
     bounds = [(float(low), float(high)) for low, high in zip(*ends, strict=True)]
-    return Statistics(models, sure, below, bounds, unit, widest)
+    return Statistics(models, sure, below, bounds, unit, widest, best=possible)
 
 
 def _compared(figure: _Figure, difference: Difference) -> FigureComparison:

@@ -11,17 +11,21 @@ Flips assume that a task's difference is symmetric, which it is not where one mo
 cheap tasks. p is therefore the larger of two, the other that of the jackknife's t with Kish's n - 1 degrees of freedom
 (`settle.intervals`), and the interval reaches from the lower of two lower ends to the higher of two upper ones: 0 is
 outside the 95 % interval exactly where p < 0.05.
+
+Both see only the differences that occurred, of which there are few between two models that are nearly always, or nearly
+never, accepted. On a bounded scale the interval therefore also contains the one of Newcombe (1998, method 10; Zou and
+Donner 2008), from the two models' own intervals, but for what is beyond 0 where p < 0.05.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import ceil
+from math import ceil, sqrt
 
 import numpy as np
 from scipy.special import ndtri, stdtr
 
-from local_bench.settle.intervals import LEVEL, Floats, exact_sum, kish, ratio_and_error, student
+from local_bench.settle.intervals import LEVEL, Floats, exact_sum, kish, ratio_and_error, share_interval, student
 
 FLIPS = 99_999
 """Enough for the smallest p-value of 100 models, 1e-5, to be significant among all pairs."""
@@ -87,6 +91,10 @@ class Statistics:
     """The largest possible difference of the ratios; None if there is none."""
     alike: Sequence[Hashable] | None = None
     """A key of each model that is the same for models with the same images and decisions."""
+    best: Floats | None = None
+    """(tasks, models): the numerator with everything unscored accepted, where `above` counts it as rejected. The
+    interval then contains those of both extremes (all for `a` and none for `b`, and the reverse), and p is the largest
+    of the three, or 1 where the extremes are on both sides of 0."""
 
 
 def differences(statistics: Sequence[Statistics], *, level: float = LEVEL, seed: int = 0) -> list[list[Difference]]:
@@ -101,10 +109,10 @@ def differences(statistics: Sequence[Statistics], *, level: float = LEVEL, seed:
             by_size.setdefault(len(statistic.above), []).append(i)
     for members in by_size.values():
         for some in _batches([(i, len(statistics[i].models)) for i in members]):
-            tables = [side for i in some for side in (statistics[i].above, statistics[i].below)]
-            flipped, exact = _flipped(tables, seed)
+            sides = [_sides(statistics[i]) for i in some]
+            flipped, exact = _flipped([side for both in sides for side in both], seed)
             for k, i in enumerate(some):
-                compared = _compared(statistics[i], (flipped[2 * k], flipped[2 * k + 1]), exact, level)
+                compared = _compared(statistics[i], sides[k], (flipped[2 * k], flipped[2 * k + 1]), exact, level)
                 alike = statistics[i].alike
                 compared_by_statistic[i] = adjusted(compared, None if alike is None else list(combinations(alike, 2)))
     return compared_by_statistic
@@ -135,27 +143,43 @@ def adjusted(pairs: Sequence[Difference], alike: Sequence[tuple[Hashable, Hashab
     ]
 
 
-def _compared(table: Statistics, heads: tuple[Floats, Floats], exact: bool, level: float) -> list[Difference]:
-    over, under = (np.array([exact_sum(column) for column in side.T]) for side in (table.above, table.below))
-    results = []
+def _sides(table: Statistics) -> tuple[Floats, Floats]:
+    """Numerators and denominators, (tasks, models); with unscored ones (tasks, 2 * models), the second half at best."""
+    if table.best is None or not (table.best != table.above).any():
+        return table.above, table.below
+    return np.hstack([table.above, table.best]), np.hstack([table.below, table.below])
+
+
+def _compared(
+    table: Statistics, sides: tuple[Floats, Floats], heads: tuple[Floats, Floats], exact: bool, level: float
+) -> list[Difference]:
+    over, under = (np.array([exact_sum(column) for column in side.T]) for side in sides)
+    own, widest = _own_errors(sides, table.widest, level), np.inf if table.widest is None else table.widest
+
+    def tested(i: int, j: int) -> tuple[float, float, tuple[float, float]]:
+        """Difference, p and interval of two columns of `sides`."""
+        scale = (over[i] + over[j]) / (under[i] + under[j]), under[i], under[j]
+        contribution, weight = _linear(*sides, i, j, *scale)
+        by_flips = _by_flips(*_linear(*heads, i, j, *scale), contribution, exact, level)
+        by_t = _by_t(contribution, weight, level)
+        ends = _widened((min(by_flips[1], by_t[1]), max(by_flips[2], by_t[2])), own[i], own[j])
+        return float(over[i] / under[i] - over[j] / under[j]), max(by_flips[0], by_t[0]), ends
+
+    results, best = [], len(over) - len(table.models)  # 0 where nothing is unscored
     for i, j in combinations(range(len(table.models)), 2):
         differ = (table.above[:, i] != table.above[:, j]) | (table.below[:, i] != table.below[:, j])
         at_least = at_most = estimate = p = low = high = detectable = None
         if table.bounds is not None:
             at_least, at_most = table.bounds[i][0] - table.bounds[j][1], table.bounds[i][1] - table.bounds[j][0]
         if under[i] and under[j]:
-            estimate = table.unit * float(over[i] / under[i] - over[j] / under[j])
-            scale = (over[i] + over[j]) / (under[i] + under[j]), under[i], under[j]
-            by_flips = _by_flips(
-                *_linear(*heads, i, j, *scale), _linear(table.above, table.below, i, j, *scale)[0], exact, level
-            )
-            by_t = _by_t(*_linear(table.above, table.below, i, j, *scale), level)
-            p = max(by_flips[0], by_t[0])
-            ends = min(by_flips[1], by_t[1]), max(by_flips[2], by_t[2])
-            widest = np.inf if table.widest is None else table.widest
+            results_of = [tested(i, j), *([tested(i, best + j), tested(best + i, j)] if best else [])]
+            estimate = table.unit * results_of[0][0]
+            is_one_sided = len({np.sign(difference) for difference, _, _ in results_of}) == 1
+            p = max(p for _, p, _ in results_of) if is_one_sided else 1.0
+            ends = min(ends[0] for _, _, ends in results_of), max(ends[1] for _, _, ends in results_of)
             low, high = (float(np.clip(end, -widest, widest)) * table.unit for end in ends)
             low, high = (None if np.isinf(end) else end for end in (low, high))
-            if not differ.any():
+            if not differ.any() and ends == results_of[0][2]:
                 low = high = None  # equal outcomes do not say that there is no difference
             if low is not None and high is not None:
                 detectable = (high - low) / 2 * float(1 + ndtri(_POWER) / ndtri((1 + level) / 2))
@@ -164,6 +188,48 @@ def _compared(table: Statistics, heads: tuple[Floats, Floats], exact: bool, leve
         ends_of = estimate, low, high, p, None, None
         results.append(Difference(table.models[i], table.models[j], *ends_of, *n, detectable, at_least, at_most))
     return results
+
+
+@dataclass(frozen=True)
+class _OwnError:
+    """One model's ratio, how far its own interval reaches below and above it, and each task's contribution to it."""
+
+    ratio: float
+    below: float
+    above: float
+    contribution: Floats
+
+
+def _own_errors(sides: tuple[Floats, Floats], top: float | None, level: float) -> list[_OwnError | None]:
+    """None for a model without an interval, and where the values are not on a scale from 0 to `top`."""
+    errors = list[_OwnError | None]()
+    for a, b in zip(*(side.T for side in sides), strict=True):
+        is_bounded = top is not None and bool(((a >= 0) & (a <= top * b * (1 + 1e-9))).all())
+        ends = share_interval(a / top, b, level) if top is not None and is_bounded else None
+        if ends is None or top is None:
+            errors.append(None)
+            continue
+        ratio = exact_sum(a) / exact_sum(b)
+        error = max(0.0, ratio - top * ends[0]), max(0.0, top * ends[1] - ratio)
+        errors.append(_OwnError(ratio, *error, a - ratio * b))
+    return errors
+
+
+def _widened(ends: tuple[float, float], a: _OwnError | None, b: _OwnError | None) -> tuple[float, float]:
+    """The interval of a - b with Newcombe's, which has no part on the other side of 0 than all of `ends`."""
+    if a is None or b is None:
+        return ends
+    spread = sqrt(exact_sum(a.contribution**2) * exact_sum(b.contribution**2))
+    r = exact_sum(a.contribution * b.contribution) / spread if spread else 0.0
+
+    def reach(x: float, y: float) -> float:
+        return sqrt(max(0.0, x * x + y * y - 2 * r * (x * y)))
+
+    low, high = a.ratio - b.ratio - reach(a.below, b.above), a.ratio - b.ratio + reach(a.above, b.below)
+    return (
+        ends[0] if ends[0] > 0 >= low else min(ends[0], low),
+        ends[1] if ends[1] < 0 <= high else max(ends[1], high),
+    )
 
 
 def _linear(

@@ -49,7 +49,7 @@ def compared(figure, models, sure, possible, below, n, n_unscored, unit=1.0, wid
     with np.errstate(invalid="ignore"):
         ends = [unit * side.sum(axis=0) / np.where(total == 0, np.nan, total) for side in (sure, possible)]
     bounds = [(float(low), float(high)) for low, high in zip(*ends, strict=True)]
-    ((difference,),) = differences([Statistics(models, sure, below, bounds, unit, widest)])
+    ((difference,),) = differences([Statistics(models, sure, below, bounds, unit, widest, best=possible)])
     known = [None if np.isnan(low) else low for low, _ in bounds]
     return FigureComparison(figure, known[0], known[1], difference, n, n_unscored)
 

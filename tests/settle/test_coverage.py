@@ -18,6 +18,7 @@ WORLDS = {
     "scores near the top": (48, partial(bench.score_means, mean=0.9)),
     "good judge": (48, partial(bench.agreements, error=0.05, accepted=0.9)),
     "two models": (48, partial(bench.differing, better=0.15)),
+    "two unlike models": (48, partial(bench.differing, better=0.9, than=0.05)),
     "hard edits": (50, partial(bench.hype, kind="94 % zeros")),
     "easy edits": (50, partial(bench.hype, kind="Beta(5, 2)")),
     "mini subset of IDEA-Bench": (16, partial(bench.idea, mean=0.15)),
@@ -28,8 +29,7 @@ WORLDS = {
 def test_every_interval_covers_its_truth(world):
     n_tasks, draw = WORLDS[world]
     rows = {
-        row["interval"]: row
-        for row in bench.measured(world, n_tasks, draw, 100 if world == "two models" else REPLICATES)
+        row["interval"]: row for row in bench.measured(world, n_tasks, draw, 100 if "models" in world else REPLICATES)
     }
     for name, row in rows.items():
         if name == "percentile bootstrap":

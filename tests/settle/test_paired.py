@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from local_bench.settle import paired
+from local_bench.settle.intervals import share_interval
 from local_bench.settle.paired import EXACT_UP_TO, Statistics, adjusted_bh, adjusted_holm, differences
 
 
@@ -60,6 +62,18 @@ def test_few_tasks_have_an_exact_test():
     assert (found.low, found.high) == (-1, 1), "four tasks reject nothing"
 
 
+def newcombe(a, b, price):
+    """Method 10 of Newcombe (1998), with the correlation of the models' residuals and their closed intervals."""
+    p, q = a.sum() / price.sum(), b.sum() / price.sum()
+    (low_a, high_a), (low_b, high_b) = share_interval(a, price), share_interval(b, price)
+    r = np.corrcoef(a - p * price, b - q * price)[0, 1]
+
+    def reach(x, y):
+        return np.sqrt(x**2 - 2 * r * x * y + y**2)
+
+    return p - q - reach(p - low_a, high_b - q), p - q + reach(high_a - p, q - low_b)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_interval_has_the_differences_that_neither_test_rejects(seed):
     rng = np.random.default_rng(seed)
@@ -68,10 +82,50 @@ def test_the_interval_has_the_differences_that_neither_test_rejects(seed):
     found, p = priced(a, b, price), p_of(a - b, price)
     assert found.estimate == pytest.approx((a - b).sum() / price.sum())
     assert found.p == pytest.approx(p(0))
-    for end, outwards in ((found.low, -1), (found.high, 1)):
+    for end, by_own, outwards in zip((found.low, found.high), newcombe(a, b, price), (-1, 1), strict=True):
         if abs(end) < 1:
-            assert p(end + outwards * 1e-7) < 0.05 <= p(end - outwards * 1e-7)
+            assert p(end + outwards * 1e-7) < 0.05
+            assert end == pytest.approx(by_own) or p(end - outwards * 1e-7) >= 0.05
+            assert (by_own - end) * outwards <= 1e-12 or (end > 0) != (by_own > 0)
     assert (found.low > 0 or found.high < 0) == (found.p < 0.05)
+
+
+def test_models_that_are_accepted_always_and_never_have_an_interval():
+    """No task's difference varies, and a point would be the interval: 12 tasks leave (0.78, 1) and (0, 0.22) open."""
+    price = np.arange(1.0, 13)
+    found = priced(price, 0 * price, price)
+    low, _ = share_interval(price, price)
+    assert (found.low, found.high) == (pytest.approx(1 - np.hypot(1 - low, 1 - low)), 1)
+    assert found.low < 0.75
+    assert found.p < 0.001
+
+
+@pytest.mark.parametrize("rates", [(0.98, 0.95), (0.95, 0.05)])
+def test_the_interval_covers_differences_of_models_near_the_ends_of_the_scale(rates, monkeypatch):
+    monkeypatch.setattr(paired, "FLIPS", 999)
+    rng, covered = np.random.default_rng(3), []
+    for _ in range(150):
+        price = np.exp(rng.normal(0, 1, 30))
+        a, b = (price * (rng.random(30) < rate) for rate in rates)
+        found = priced(a, b, price)
+        if found.low is not None:
+            covered.append(found.low - 1e-9 <= rates[0] - rates[1] <= found.high + 1e-9)
+    assert np.mean(covered) >= 0.95
+
+
+def test_undecided_images_are_neither_rejected_nor_accepted():
+    """b earns as much as a if what is undecided of it is accepted; c earns less even then."""
+    sure = np.array([[1, 0, 0]] * 9 + [[1, 1, 0]] * 9, float)
+    best = np.array([[1, 1, 0]] * 9 + [[1, 1, 0]] * 8 + [[1, 1, 1]], float)
+    as_rejected, undecided = compared("abc", sure), compared("abc", sure, best=best)
+    assert [pair.estimate for pair in undecided] == [pair.estimate for pair in as_rejected]
+    assert as_rejected[0].p < 0.01
+    assert undecided[0].p == 1, "0 without undecided images, and with all of them accepted"
+    assert undecided[0].low <= 0 < as_rejected[0].low
+    (extreme,) = compared("ac", np.stack([sure[:, 0], best[:, 2]], axis=1))
+    assert undecided[1].p == max(as_rejected[1].p, extreme.p) < 0.001
+    assert (undecided[1].low, undecided[1].high) == (extreme.low, as_rejected[1].high)
+    assert undecided[1].p_holm < 0.01
 
 
 def test_many_tasks_are_sampled_and_agree_with_the_exact_test():

@@ -26,8 +26,8 @@ def significance(runs: Sequence[RunDir], groups: Sequence[int]) -> list[dict[str
     `a` and `b` are [run, model]; `difference`, `low`, `high` are a - b with the 95 % interval of this pair alone, in US
     dollars of revenue (first attempts), or fractions of images accepted (all attempts) where the tasks have no price;
     `p` and `p_holm` are the p-values without and with correction, in which models with the same images are one;
-    `detectable` is the difference that would have been found with a power of 80 %. Unscored images earn nothing and
-    count as not accepted.
+    `detectable` is the difference that would have been found with a power of 80 %. In `difference` unscored images earn
+    nothing and count as not accepted; p-values and interval hold whatever is decided on them.
     """
     differing = []
     for group in dict.fromkeys(groups):
@@ -44,24 +44,27 @@ def _pairs_of(runs: Sequence[RunDir], members: Sequence[int]) -> list[dict[str, 
     return _pairs({(i, model): by_task for i in members for model, by_task in _by_task(runs[i]).items()}, images)
 
 
-def _by_task(run: RunDir) -> dict[str, dict[str, tuple[int, int, int, int]]]:
-    """Model -> task -> (revenue and price in micro-USD, of first attempts; accepted and requested images, of all)."""
+def _by_task(run: RunDir) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Model -> task -> (revenue, price, and revenue with all unscored images accepted, in micro-USD, of first attempts;
+    images accepted, requested, and accepted with all unscored ones, of all attempts)."""
     rows = attempts(run.store)
     first, accepted = rows["attempt"] == 1, rows["accepted"].fillna(0) == 1
+    at_best = accepted | rows["accepted"].isna()
     part = pd.Series(parts_micro_usd(rows), index=rows.index).where(first, 0)
     sums = (
-        rows.assign(earned=part.where(accepted, 0), payable=part, passed=accepted.astype(int), n=1)
-        .groupby(["model", "task_id"])[["earned", "payable", "passed", "n"]]
+        rows.assign(earned=part.where(accepted, 0), payable=part, earnable=part.where(at_best, 0))
+        .assign(passed=accepted.astype(int), n=1, passable=at_best.astype(int))
+        .groupby(["model", "task_id"])[["earned", "payable", "earnable", "passed", "n", "passable"]]
         .sum()
     )
-    by_model: dict[str, dict[str, tuple[int, int, int, int]]] = defaultdict(dict)
-    for (model, task_id), (earned, payable, passed, n) in sums.iterrows():
-        by_model[model][task_id] = int(earned), int(payable), int(passed), int(n)
+    by_model: dict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    for (model, task_id), of_task in sums.iterrows():
+        by_model[model][task_id] = tuple(map(int, of_task))
     return by_model
 
 
 def _pairs(
-    models: Mapping[Model, Mapping[str, tuple[int, int, int, int]]], images: Mapping[Model, str] | None = None
+    models: Mapping[Model, Mapping[str, tuple[int, ...]]], images: Mapping[Model, str] | None = None
 ) -> list[dict[str, Any]]:
     """`images`: a digest of each model's images."""
     names = list(models)
@@ -70,13 +73,14 @@ def _pairs(
         return []
     sums = np.array([[models[name][task_id] for name in names] for task_id in tasks], dtype=np.float64)
     money = bool(sums[..., 1].any())
-    above, below = (sums[..., 0], sums[..., 1]) if money else (sums[..., 2], sums[..., 3])
+    above, below, best = np.moveaxis(sums[..., :3] if money else sums[..., 3:], 2, 0)
     (pairs,) = differences(
         [
             Statistics(
                 [str(i) for i in range(len(names))],
                 above,
                 below,
+                best=best,
                 unit=float(below[:, 0].sum()) / MICRO if money else 1.0,
                 alike=None if images is None else [images.get(name, str(name)) for name in names],
             )
