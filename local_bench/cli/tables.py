@@ -84,9 +84,13 @@ def earnings(accounts: Accounting, truth: GroundTruthCheck | None) -> list[str]:
         line += f" of {usd(s.total.value_micro_usd)}"
         if s.total.open_micro_usd:
             line += f", and up to {usd(s.total.bounds_micro_usd[1])} if its unscored images were accepted"
-        if s.model in true:
-            row = true[s.model]
+        row = true.get(s.model)
+        if row is not None and row.true_micro_usd is None:
+            line += "; no image has a ground truth"
+        elif row is not None and row.true_micro_usd is not None:
             line += f"; by ground truth {_with_interval(row.true_micro_usd, row.true_interval_micro_usd)}"
+            if row.n_unknown:
+                line += f" of the {usd(row.value_micro_usd)} of the images that have one"
         lines.append(line)
     return lines
 
@@ -212,7 +216,7 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
 def _truth_json(row: RevenueAudit) -> dict[str, Any]:
     low, high = row.true_interval_micro_usd or (None, None)
     return {
-        "revenue_usd": usd_number(row.true_micro_usd),
+        "revenue_usd": _money(row.true_micro_usd),
         "revenue_low_usd": _money(low),
         "revenue_high_usd": _money(high),
         "judged_usd": usd_number(row.judged_micro_usd),

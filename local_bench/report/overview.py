@@ -18,12 +18,12 @@ def overview(money: Accounting, pairs: Sequence[dict[str, Any]], common: Sequenc
     ranked = _ranked(money.settlements)
     if not ranked or not ranked[0].total.n + ranked[0].total.n_unscored:
         return []
-    lines = [_first(ranked[0])]
+    lines = [_first(ranked)]
     if len(ranked) > 1 and (ranked[0].total.revenue_micro_usd or ranked[0].total.n_accepted):
-        lines.append(_differences(ranked, pairs))
+        lines += _differences(ranked, pairs)
     if common:
         n_tasks = count(common[0].total.n_tasks, "task")
-        lines.append(f"On the {n_tasks} that all models support with all input images: {_first(_ranked(common)[0])}")
+        lines.append(f"On the {n_tasks} that all models support with all input images: {_first(_ranked(common))}")
     lines.append(_certainty(ranked))
     if held_ns := sum(row.held_ns for row in money.costs):
         cost = "" if money.price is None else f", which cost {cost_text(money.price, money.cost_micro_usd)}"
@@ -35,15 +35,29 @@ def _ranked(settlements: Sequence[Settlement]) -> list[Settlement]:
     return sorted(settlements, key=lambda s: (-s.total.revenue_micro_usd, -s.total.n_accepted, s.model))
 
 
-def _first(best: Settlement) -> str:
-    total = best.total
+def _tied(ranked: Sequence[Settlement]) -> list[str]:
+    """The models with the best result."""
+    best = ranked[0].total
+    by_money = bool(best.value_micro_usd)
+    return [
+        s.model
+        for s in ranked
+        if s.total.revenue_micro_usd == best.revenue_micro_usd and (by_money or s.total.n_accepted == best.n_accepted)
+    ]
+
+
+def _first(ranked: Sequence[Settlement]) -> str:
+    best, tied = ranked[0], _tied(ranked)
+    total, names, has, equally = best.total, best.model, "has", ""
+    if len(tied) > 1:
+        names, has, equally = f"{', '.join(tied[:-1])} and {tied[-1]}", "have", ", equally"
     images = total.n + total.n_unscored
     if not total.value_micro_usd and not total.n_accepted:
         return f"No image was accepted: each model has {count(images, 'image')}."
     if not total.value_micro_usd:
         ends = interval(total.deliverable_acceptance_low, total.deliverable_acceptance_high)
         return (
-            f"{best.model} has the most images accepted: {total.n_accepted:,} of {images:,} "
+            f"{names} {has} the most images accepted{equally}: {total.n_accepted:,} of {images:,} "
             f"({percent(total.n_accepted / images)}; 95 % interval {ends})."
         )
     if not total.n:
@@ -52,27 +66,37 @@ def _first(best: Settlement) -> str:
         return f"No model earned anything of the {usd(total.value_micro_usd)} that the tasks are worth."
     ends_usd = total.revenue_interval_micro_usd
     between = "" if ends_usd is None else f"; 95 % interval {usd(ends_usd[0])} to {usd(ends_usd[1])}"
-    cost = "" if best.cost_micro_usd is None else f" Its images cost {amount(best.cost_micro_usd)} to generate."
+    cost = (
+        ""
+        if best.cost_micro_usd is None or len(tied) > 1
+        else f" Its images cost {amount(best.cost_micro_usd)} to generate."
+    )
     return (
-        f"{best.model} earned the most: {usd(total.revenue_micro_usd)} of {usd(total.value_micro_usd)} "
+        f"{names} earned the most{equally}: {usd(total.revenue_micro_usd)} of {usd(total.value_micro_usd)} "
         f"({percent(total.share)}{between}).{cost}"
     )
 
 
-def _differences(ranked: Sequence[Settlement], pairs: Sequence[dict[str, Any]]) -> str:
-    best = ranked[0].model
-    p = {}
-    for pair in pairs:
-        if best in (pair["a"][1], pair["b"][1]):
-            p[pair["b"][1] if pair["a"][1] == best else pair["a"][1]] = pair["p_holm"]
-    not_sure = [s.model for s in ranked[1:] if (p.get(s.model) is None or p[s.model] >= ALPHA)]
+def _differences(ranked: Sequence[Settlement], pairs: Sequence[dict[str, Any]]) -> list[str]:
+    """Whether the lead of the best models over the others is significant; empty if there are no others."""
+    tied = _tied(ranked)
+    p = {frozenset((pair["a"][1], pair["b"][1])): pair["p_holm"] for pair in pairs}
+    others = [s.model for s in ranked if s.model not in tied]
+    if not others:
+        return []
+
+    def is_sure(other: str) -> bool:
+        of_pairs = [p.get(frozenset((best, other))) for best in tied]
+        return all(value is not None and value < ALPHA for value in of_pairs)
+
+    not_sure = [other for other in others if not is_sure(other)]
     test = "(paired test over tasks, corrected for all pairs of models)"
-    n = len(ranked) - 1
+    n, its = len(others), "Its" if len(tied) == 1 else "Their"
     if not not_sure:
-        return f"Its lead over {'the other model' if n == 1 else f'all {n} other models'} is significant {test}."
-    others = ", ".join(not_sure[:5]) + (f" and {len(not_sure) - 5} more" if len(not_sure) > 5 else "")
-    over = f"is significant over {n - len(not_sure)} of {n} other models, but not over {others}"
-    return f"Its lead {over if len(not_sure) < n else f'over {others} is not significant'} {test}."
+        return [f"{its} lead over {'the other model' if n == 1 else f'all {n} other models'} is significant {test}."]
+    named = ", ".join(not_sure[:5]) + (f" and {len(not_sure) - 5} more" if len(not_sure) > 5 else "")
+    over = f"is significant over {n - len(not_sure)} of {n} other models, but not over {named}"
+    return [f"{its} lead {over if len(not_sure) < n else f'over {named} is not significant'} {test}."]
 
 
 def _certainty(ranked: Sequence[Settlement]) -> str:

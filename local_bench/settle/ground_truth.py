@@ -108,9 +108,12 @@ class RevenueAudit:
     n: int
     """Deliverables with ground truth."""
     n_unknown: int
+    value_micro_usd: int
+    """Price of the deliverables with ground truth, of which all amounts are."""
     judged_micro_usd: int
     faultless_micro_usd: int
-    true_micro_usd: int
+    true_micro_usd: int | None
+    """None without a deliverable with ground truth."""
     true_interval_micro_usd: tuple[int, int] | None
     """95 % interval for tasks like these; None for fewer than two."""
     too_much_micro_usd: int
@@ -160,9 +163,10 @@ def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
         model=model,
         n=len(labelled),
         n_unknown=len(mine) - len(labelled),
+        value_micro_usd=_sum(labelled, lambda _: True),
         judged_micro_usd=_sum(labelled, lambda each: each.judged is True),
         faultless_micro_usd=_sum(labelled, lambda each: each.faultless is True),
-        true_micro_usd=_sum(labelled, lambda each: each.right is True),
+        true_micro_usd=_sum(labelled, lambda each: each.right is True) if labelled else None,
         true_interval_micro_usd=amounts(share_interval(of_tasks(right), values), total),
         too_much_micro_usd=_sum(labelled, lambda each: each.judged is True and not each.right),
         too_little_micro_usd=_sum(labelled, lambda each: each.judged is not True and each.right is True),

@@ -65,6 +65,20 @@ def test_differences_in_either_order_of_the_pair(p, beginning):
     assert sentences[2] == "All 6 requested images were decided."
 
 
+def test_models_with_the_same_result_are_first_together():
+    money = accounts({"c": [True, True, False], "b": [False] * 3, "a": [True, True, False]}, costs={"a": 1, "c": 2})
+    sentences = overview(money, [pair("a", "c", 1.0), pair("a", "b", 0.01), pair("b", "c", 0.2)], money.settlements)
+    assert sentences[0].startswith("a and c earned the most, equally: $20.00 of $30.00 (66.7 %; 95 % interval $")
+    assert "cost" not in sentences[0]
+    assert sentences[1].startswith("Their lead over b is not significant (")
+    assert "all input images: a and c earned the most, equally" in sentences[2]
+    both = accounts({"a": [True, False], "b": [True, False]}, price=0)
+    assert overview(both, [pair("a", "b", 1.0)])[0].startswith(
+        "a and b have the most images accepted, equally: 1 of 2 ("
+    )
+    assert overview(both, [pair("a", "b", 1.0)])[1] == "All 4 requested images were decided.", "no lead"
+
+
 def test_tasks_without_a_price_and_models_that_earn_nothing():
     assert overview(accounts({"a": [True, False]}, price=0), [])[0].startswith(
         "a has the most images accepted: 1 of 2 (50.0 %; 95 % interval "

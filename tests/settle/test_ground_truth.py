@@ -1,7 +1,10 @@
 """Judged and true money, by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from local_bench.cli.tables import earnings
 from local_bench.settle.ground_truth import ALL, JudgedAnswer, JudgedDeliverable, answer_accuracy, audit_revenue
 
 DOLLAR = 1_000_000
@@ -66,3 +69,19 @@ def test_graded_answers_have_an_order():
     assert rows[0].same.value == 0
     assert rows[0].mean_difference == 1
     assert (rows[0].n_yes_for_no, rows[0].n_no_for_yes) == (None, None)
+
+
+def test_what_has_no_ground_truth_is_not_worth_nothing():
+    """A model of which an image is missing, and one without any: the amounts are of the others, or unknown."""
+    some, none = audit_revenue([*ROWS, paid("f", 320, None, None, None, model="nothing")])
+    assert (some.n, some.n_unknown, some.value_micro_usd) == (5, 1, (10 + 20 + 40 + 80 + 160) * DOLLAR)
+    assert (none.true_micro_usd, none.true_interval_micro_usd, none.value_micro_usd) == (None, None, 0)
+    low, high = (end / DOLLAR for end in some.true_interval_micro_usd)
+    total = SimpleNamespace(
+        revenue_micro_usd=DOLLAR, revenue_interval_micro_usd=None, value_micro_usd=630 * DOLLAR, open_micro_usd=0
+    )
+    accounts = SimpleNamespace(settlements=[SimpleNamespace(model=name, total=total) for name in ("m", "nothing")])
+    assert [line.partition("; ")[2] for line in earnings(accounts, SimpleNamespace(money=[some, none]))] == [
+        f"by ground truth $210.00 (95 %: ${low:.2f} to ${high:.2f}) of the $310.00 of the images that have one",
+        "no image has a ground truth",
+    ]
