@@ -30,8 +30,11 @@ def found(tmp_path_factory):
 
 def test_tables_have_the_numbers_of_the_summary(found, tmp_path):
     made = tables(found)
-    assert set(made) == {"leaderboard", "scores", "categories", "significance"}
-    rows = {row[0]: row for row in made["leaderboard"].rows}
+    names = ("leaderboard", "scores", "categories", "significance")
+    assert set(made) == {f"{name}{end}" for name in names for end in ("", "_2")}, "the two runs have other tasks"
+    assert all(note.startswith("not comparable: ") for note in (table.notes[-1] for table in made.values()))
+    assert {row[-1] for name in ("leaderboard", "leaderboard_2") for row in made[name].rows} <= {"a", "b", "ab"}
+    rows = {row[0]: row for name in ("leaderboard", "leaderboard_2") for row in made[name].rows}
     for one in found.models:
         total = one.settlement.total
         row = rows[f"{one.settlement.model} ({found.names[one.run]})"]
@@ -49,13 +52,11 @@ def test_tables_have_the_numbers_of_the_summary(found, tmp_path):
 
 
 def test_the_best_and_second_best_of_comparable_models_are_marked(found):
-    table = tables(found)["leaderboard"]
-    marks = {key: mark for key, mark in table.marks.items() if key[1] == 1}
-    groups = {}
-    for i, row in enumerate(table.rows):
-        groups.setdefault(re.search(r"\((.)\)", row[0])[1], []).append((row[1], i))
-    for of in groups.values():  # two models each: one best, one second
-        (_, best), (_, second) = sorted(of, reverse=True)
+    for name in ("leaderboard", "leaderboard_2"):
+        table = tables(found)[name]
+        marks = {key: mark for key, mark in table.marks.items() if key[1] == 1}
+        assert len({re.search(r"\((.)\)", row[0])[1] for row in table.rows}) == 1, "of one run"
+        (_, best), (_, second) = sorted(((row[1], i) for i, row in enumerate(table.rows)), reverse=True)
         assert marks[best, 1] == "best"
         assert marks[second, 1] == "second"
 
@@ -72,9 +73,10 @@ def test_marks_and_special_characters_in_latex_and_markdown():
 
 def test_figures_have_the_numbers_of_the_summary_and_are_the_same_each_time(found, tmp_path):
     made = figures(found)
-    assert "revenue" in made
-    (bars,) = made["revenue"].panels
-    by_name = dict(zip(bars.labels, bars.series[0].values, strict=True))
+    by_name = {}
+    for name in ("revenue", "revenue_2"):
+        (bars,) = made[name].panels
+        by_name |= dict(zip(bars.labels, bars.series[0].values, strict=True))
     for one in found.models:
         assert by_name[one.label] == usd_number(one.settlement.total.revenue_micro_usd)
     first = {path.name: path.read_bytes() for path in write_figures(made, tmp_path / "x")}

@@ -5,7 +5,7 @@ two significant digits of the half-width.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,17 +47,28 @@ def write_figures(figures: Mapping[str, Figure], folder: Path, suffixes: Sequenc
 
 
 def tables(summary: Summary) -> dict[str, Table]:
-    """The tables by file name; those without rows or columns are left out."""
-    by_name = {"leaderboard": leaderboard(summary), "scores": scores(summary), "categories": categories(summary)}
-    by_name["significance"] = _significance(summary)
+    """The tables by file name, of comparable runs each: `leaderboard`, and `leaderboard_2` of other runs. Those without
+    rows or columns are left out."""
+    by_name, notes = dict[str, Table](), [f"not comparable: {difference}" for difference in summary.differences]
+    for end, group in _groups(summary):
+        for name, make in _TABLES.items():
+            table = make(group)
+            by_name[f"{name}{end}"] = replace(table, notes=(*table.notes, *notes))
     return {name: table for name, table in by_name.items() if table.rows and len(table.columns) > 1}
 
 
 def figures(summary: Summary) -> dict[str, Figure]:
-    """The figures by file name."""
+    """The figures by file name, of comparable runs each."""
+    return {f"{name}{end}": figure for end, group in _groups(summary) for name, figure in _figures(group).items()}
+
+
+def _groups(summary: Summary) -> list[tuple[str, Summary]]:
+    """The end of the names of files, and the models of comparable runs."""
+    return [(f"_{i + 1}" if i else "", summary.of_group(group)) for i, group in enumerate(summary.groups)]
+
+
+def _figures(summary: Summary) -> dict[str, Figure]:
     models = summary.models
-    if not models:
-        return {}
     rows = [{"model": model.label} | total_row(model.settlement.total) for model in models]
     names = tuple(model.label for model in models)
     plots = {}
@@ -95,10 +106,8 @@ def figures(summary: Summary) -> dict[str, Figure]:
         values = tuple(tuple(x if isinstance(x, float) else None for x in row[1:]) for row in shares.rows)
         grid = Grid("", names, tuple(column.name for column in shares.columns[1:]), values)
         plots["categories"] = Figure(shares, (grid,))
-    for group in summary.groups:
-        matrix = _matrix(summary.of_group(group))
-        if matrix is not None:
-            plots[f"significance_{group + 1}" if group else "significance"] = matrix
+    if (matrix := _matrix(summary)) is not None:
+        plots["significance"] = matrix
     return plots
 
 
@@ -116,22 +125,16 @@ def leaderboard(summary: Summary, page: bool = False) -> Table:
         | {"without_inputs": model.without_inputs if blind else None}
         for model in summary.models
     ]
-    notes = [] if page else [f"not comparable: {difference}" for difference in summary.differences]
-    if same:
-        notes.append(
-            "models of comparable runs with a common letter do not differ significantly, which does not mean equal "
-            f"({_TEST})"
-        )
+    notes = [f"models with a common letter do not differ significantly, which does not mean equal ({_TEST})"]
     table = (settlement_table if page else paper_table)("Leaderboard", rows)
-    return _marked(replace(table, notes=tuple(notes)), summary)
+    return _marked(replace(table, notes=tuple(notes if same else ())))
 
 
 def common(summary: Summary) -> Table:
     """The leaderboard of the tasks that all models support with all input images."""
-    models = [model for model in summary.models if model.common]
-    rows = [{"model": model.label} | total_row(model.common.total) for model in models if model.common]
+    rows = [{"model": model.label} | total_row(model.common.total) for model in summary.models if model.common]
     table = settlement_table("Tasks that all models support", rows)
-    return _marked(table, replace(summary, models=models))
+    return _marked(table)
 
 
 def _significance(summary: Summary) -> Table:
@@ -223,7 +226,7 @@ def scores(summary: Summary, decimals: Mapping[str, int] | None = None) -> Table
             row.append(model.scores[name].mean if name in model.scores else None)
             row += model.intervals.get(name, (None, None)) if decimals is not None else ()
         rows.append(tuple(row))
-    return _marked(Table("Scores (means)" if decimals is None else "Scores", tuple(columns), tuple(rows)), summary)
+    return _marked(Table("Scores (means)" if decimals is None else "Scores", tuple(columns), tuple(rows)))
 
 
 def categories(summary: Summary) -> Table:
@@ -235,14 +238,17 @@ def categories(summary: Summary) -> Table:
     columns = (_MODEL, *(Column(name, name, percent, higher_is_better=True) for name in names))
     rows = [(model.label, *map(cell, map(model.settlement.by_category.get, names))) for model in summary.models]
     title = f"{'Share of the value' if summary.priced else 'Fraction of images accepted'}, by category"
-    return _marked(Table(title, columns, tuple(rows)), summary)
+    return _marked(Table(title, columns, tuple(rows)))
 
 
-def _marked(table: Table, summary: Summary) -> Table:
-    """The best and second best value among the models of comparable runs."""
-    groups = tuple((*row, model.group) for row, model in zip(table.rows, summary.models, strict=True))
-    within = replace(table, columns=(*table.columns, Column("comparable", "")), rows=groups)
-    return replace(table, marks=ranked(replace(within, ranked_within=within.keys[-1]), ("best", "second")).marks)
+_TABLES: Mapping[str, Callable[[Summary], Table]] = {
+    "leaderboard": leaderboard, "scores": scores, "categories": categories, "significance": _significance,
+}  # fmt: skip
+
+
+def _marked(table: Table) -> Table:
+    """The best and second best value."""
+    return replace(table, marks=ranked(table, ("best", "second")).marks)
 
 
 def digits(half_widths: Sequence[float]) -> int:
