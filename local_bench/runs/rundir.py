@@ -131,6 +131,15 @@ class RunDir:
         """Write run.yaml. For a run that has a plan this is done once the new plan has been accepted."""
         write_atomic(self.path / "run.yaml", dump_config(self.config).encode())
 
+    def replaced_settings(self) -> list[str]:
+        """The stored settings of the settlement that `write_config` replaces (`settle --save`), one sentence each."""
+        old, new = _comparable(load_config(self.path / "run.yaml")), _comparable(self.config)
+        return [
+            f"{'.'.join(map(str, key))} was {_short(old.get(key))} in the run, and is now {_short(new.get(key))}"
+            for key in sorted({*old, *new}, key=str)
+            if key[0] in ("acceptance", "settlement") and old.get(key) != new.get(key)
+        ]
+
     def write_json(self, name: str, value: Any) -> None:
         write_atomic(
             self.path / name, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -118,6 +118,9 @@ def _plan_and_run(
         for task in plan.tasks:
             if task.unscored:
                 progress.note(f"{task.task_id}: {task.unscored}")
+    if set(stages) & ON_DEVICE:  # else `settle --save` is asked to store others
+        for sentence in run.replaced_settings():
+            progress.note(sentence)
     run.write_config()
     if set(stages) & ON_DEVICE:
         _run_device_stages(run, plan, stages, progress, rejudge)

@@ -151,6 +151,10 @@ def test_what_if_changes_nothing_unless_saved(earlier_run, capsys):
     assert contents(earlier_run) == before
     assert settled("--set", "acceptance.brf=5", "--save")[1]["models"] == strict
     assert contents(earlier_run) != before
+    assert main(["measure", str(earlier_run), "--set", "acceptance.brf=4"]) == 0
+    assert "acceptance.brf was 5.0 in the run, and is now 4.0\n" in capsys.readouterr().err, (
+        "a saved setting is replaced"
+    )
 
 
 def test_ls_lists_runs_and_their_faults(earlier_run, tmp_path, capsys, monkeypatch):
