@@ -35,7 +35,7 @@ COLUMNS = (
     Column("without_inputs", "without inputs", ",.0f", about="Generated without all of their task's input images."),
     Column("refused", "refused by rules", about="Images, and tasks, that only a hard rule refuses."),
     Column("cost_usd", "cost", small_usd, unit="$", about="Of the devices held to generate the images."),
-    Column("profit_usd", "profit", ",.2f", unit="$"),
+    Column("profit_usd", "profit", ",.2f", unit="$", about="Revenue of the first attempts minus the cost of all."),
     Column("group", "group", about="Models with a common letter do not differ significantly."),
 )
 PAPER = ("model", "revenue_usd", "low", "high", "share", "tasks", "images", "unscored", "cost_usd", "group")

@@ -140,6 +140,7 @@ class Settlement:
 
     @property
     def profit_micro_usd(self) -> int | None:
+        """Revenue, of the first attempts, minus the cost, of all."""
         return None if self.cost_micro_usd is None else self.total.revenue_micro_usd - self.cost_micro_usd
 
 
