@@ -91,7 +91,7 @@ def _pairs(
             "a": list(names[int(pair.a)]),
             "b": list(names[int(pair.b)]),
             "unit": "usd" if money else "fraction",
-            "difference": pair.estimate,
+            "difference": pair.estimate if pair.estimate is None or not money else round(pair.estimate, 6),
             "low": pair.low,
             "high": pair.high,
             "p": pair.p,
