@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from local_bench.settle.table import Ints, Mask, OutcomeTable
+from local_bench.settle.table import Ints, OutcomeTable
 
 
 @dataclass(frozen=True)
@@ -34,26 +34,16 @@ def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[
         None if model not in usd_per_image else usd_per_image[model] * int(table.made[m].sum())
         for m, model in enumerate(table.models)
     ]
-    return savings_from_costs(table, costs)
+    done, at_best = _done_usd(table, table.accepted), _done_usd(table, table.at_best)
+    return [
+        _saved(table.tasks.value_usd, cost, low, high) for cost, low, high in zip(costs, done, at_best, strict=True)
+    ]
 
 
-def savings_from_costs(
-    table: OutcomeTable, costs_usd: list[Fraction | None], mask: Mask | None = None
-) -> list[ClientSavings]:
-    """Savings from the total cost of each model (for example from its GPU time), over the tasks in a (T,) mask."""
-    tasks = table.tasks
-    mask = np.ones(len(tasks.task_ids), dtype=np.bool_) if mask is None else mask
-    budget = tasks.value_of(mask)
-    done = _done_usd(table, table.accepted, mask)
-    at_best = _done_usd(table, table.at_best, mask)
-    return [_saved(budget, cost, low, high) for cost, low, high in zip(costs_usd, done, at_best, strict=True)]
-
-
-def _done_usd(table: OutcomeTable, accepted: Ints, mask: Mask) -> list[Fraction]:
+def _done_usd(table: OutcomeTable, accepted: Ints) -> list[Fraction]:
     """sum_t Price(t) Success(t) for every model."""
-    tasks = table.tasks
-    success = (accepted == tasks.deliverables)[:, mask].astype(np.int64)
-    return [Fraction(int(s), tasks.units_per_usd) for s in success @ tasks.price[mask]]
+    success = (accepted == table.tasks.deliverables).astype(np.int64)
+    return [Fraction(int(s), table.tasks.units_per_usd) for s in success @ table.tasks.price]
 
 
 def contribution_ratio(contribution: Fraction, savings: Fraction) -> Fraction | None:
