@@ -41,7 +41,8 @@ class FigureComparison:
     n: int
     """Number of images or tasks."""
     n_unscored: int
-    """Number of images or tasks that are undecided in one or both runs."""
+    """Number of images or tasks that are undecided in one or both runs; for a score, of images that lack a value in one
+    or both, such as those that were not made."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class _Side:
     decision: Ints
     """(N,)"""
     scores: Mapping[str, Floats]
-    """By name: (N,), NaN if unscored, infinite where the score does not apply."""
+    """By name: (N,), NaN if unscored, infinite where the score does not apply or, negative, is absent."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,13 @@ def compare(a: RunDir, b: RunDir, *, every_pair: bool = False, level: float = LE
     UserError if the runs share no task, or if a task of the same id differs between them.
     """
     shared, only_a, only_b = _shared_tasks(a, b)
-    names = [name for name in _score_names(a) if name in set(_score_names(b))]
+    names_b = {name for _, name in b.store.score_names()}
+    names = [name for _, name in a.store.score_names() if name in names_b]
     first = _sides(a, shared, names)
     itself = a.path.resolve() == b.path.resolve()
     second = first if itself else _sides(b, shared, names)
+    if sides := [*first.values(), *second.values()]:
+        _mark_missing(sides, names)
     same = [(model, model) for model in first if model in second]
     pairs = [(x, y) for x in first for y in second] if every_pair or not same else same
     if every_pair and itself:
@@ -153,12 +157,21 @@ def _sides(run: RunDir, shared: Sequence[str], names: Sequence[str]) -> dict[str
 
 
 def _number(cell: float | str | None) -> float:
-    """NaN if it is unscored, infinite where the score does not apply or is absent."""
-    return cell if isinstance(cell, float) else np.nan if cell == UNSCORED else np.inf
+    """NaN if it is unscored, infinite where the score does not apply, minus infinity if it is absent."""
+    return cell if isinstance(cell, float) else np.nan if cell == UNSCORED else -np.inf if cell is None else np.inf
 
 
-def _score_names(run: RunDir) -> list[str]:
-    return [name for _, name in run.store.score_names()]
+def _mark_missing(sides: Sequence[_Side], names: Sequence[str]) -> None:
+    """Absent scores, such as those of images that were not made, are unscored (NaN) where the score applies: to another
+    image of the deliverable, or to every image that has scores."""
+    place = np.concatenate([side.image for side in sides]) // _MAX_ATTEMPTS
+    ends = np.cumsum([len(side.image) for side in sides])
+    scores = np.array([np.concatenate([side.scores[name] for side in sides]) for name in names])
+    have, applies = ~np.isneginf(scores).all(axis=0), ~np.isinf(scores)
+    for name, values, known in zip(names, scores, applies, strict=True):
+        missing = np.isneginf(values) & (known[have].all() | np.isin(place, place[known]))
+        for side, here in zip(sides, np.split(missing, ends[:-1]), strict=True):
+            side.scores[name][here] = np.nan
 
 
 def _figures(
@@ -181,12 +194,8 @@ def _figures(
         paid, payable = (sums(part * which, first) for which in (yes, ~no))
         total = float(prices[:, 0].sum())
         below = prices if total else np.ones_like(prices)
-        yield _Figure(
-            REVENUE,
-            _statistics(models, paid, payable, below, total or 1.0),
-            int(first.sum()),
-            int(is_open[first].sum()),
-        )
+        revenue = _statistics(models, paid, payable, below, total or 1.0)
+        yield _Figure(REVENUE, revenue, int(first.sum()), int(is_open[first].sum()))
         size = sums(np.ones((1, 2)), first)
         complete, completable = ((sums(which, first) == size).astype(np.float64) for which in (yes, ~no))
         n_open = int((complete != completable).any(axis=1).sum())
@@ -259,10 +268,8 @@ def _adjusted(
 ) -> list[FigureComparison]:
     """Add p-values adjusted for all pairs of this statistic; models with the same images (a digest each) are one."""
     keys = [(images[0][row.difference.a], images[1][row.difference.b]) for row in rows]
-    return [
-        replace(row, difference=difference)
-        for row, difference in zip(rows, adjusted([row.difference for row in rows], keys), strict=True)
-    ]
+    changed = adjusted([row.difference for row in rows], keys)
+    return [replace(row, difference=difference) for row, difference in zip(rows, changed, strict=True)]
 
 
 def _notes(a: RunDir, b: RunDir, only_a: int, only_b: int) -> Iterator[str]:

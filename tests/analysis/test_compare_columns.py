@@ -31,6 +31,11 @@ def sides_by_row(run):
         for name, score in by_candidate.get(row.work_id, {}).items():
             if score.applies:
                 scores.setdefault((row.model, name), {})[key] = score.value
+    for row in run.store.candidates():  # a missing score that applies to another image of the deliverable is unscored
+        for name in {name for _, name in scores} - set(by_candidate.get(row.work_id, {})):
+            others = [key for (_, other), of in scores.items() if other == name for key in of]
+            if any(key[:2] == (row.task_id, row.deliverable) for key in others):
+                scores.setdefault((row.model, name), {})[row.task_id, row.deliverable, row.attempt] = None
     return by_model, scores
 
 

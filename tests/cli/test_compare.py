@@ -10,15 +10,17 @@ from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir
 from tests.report.conftest import GAMMA, Writer, order
 
-YES, NO, OPEN = True, False, None
+YES, NO, OPEN, ABSENT = True, False, None, "absent"
 ORDERS = {"t1": (35_000_000, 1), "t2": (100_000_000, 2), "t3": (10_000_000, 1)}
 
 
 @pytest.fixture
 def make(tmp_path):
-    """A run of models -> order -> decisions; an image's brf is 4, 2, or unscored, as it is decided."""
+    """A run of models -> order -> decisions; an image's brf is 4, 2, or unscored, as it is decided. An image that is
+    ABSENT was not made and has no scores; `cns` has the values of others by model and order, "n/a" if it does not
+    apply."""
 
-    def run(name, decisions_of, prices=None, judge=GAMMA, **config):
+    def run(name, decisions_of, prices=None, judge=GAMMA, cns=None, **config):
         path = tmp_path / name
         models = [ModelConfig(card=model) for model in decisions_of]
         settings = RunConfig(name=name, models=models, judge=JudgeConfig(card="gamma"), metrics=[], **config)
@@ -34,10 +36,15 @@ def make(tmp_path):
             for model, of in decisions_of.items():
                 for task_id, decisions in of.items():
                     for i, decision in enumerate(decisions, 1):
+                        if decision is ABSENT:
+                            to.candidate(orders[task_id], i, model, "unscored", "no file")
+                            continue
                         work_id = to.candidate(orders[task_id], i, model)
                         to.decision(work_id, decision, "cut off" if decision is None else None)
                         value = None if decision is None else 4.0 if decision else 2.0
                         to.score(work_id, "brf", value, "cut off" if decision is None else None)
+                        if cns and task_id in cns:
+                            to.score(work_id, "cns", None if cns[task_id] == "n/a" else cns[task_id])
         return path
 
     return run
@@ -72,6 +79,45 @@ def test_every_figure_by_hand(cli, make):
     brf = rows["brf"]
     assert (brf["a_value"], brf["b_value"], brf["n"], brf["n_unscored"]) == (4, pytest.approx(8 / 3), 3, 1)
     assert (brf["at_least"], brf["at_most"]) == (3 - 3, 4.25 - 3)
+
+
+def scores_of(a, b, **how):
+    return {row.figure: row for row in compared(a, b, **how).rows[3:]}
+
+
+def test_images_that_were_not_made_are_unscored_where_a_score_applies(make):
+    """brf applies to every image, cns to those of t2 alone."""
+    of_order = {"t1": "n/a", "t2": 1.0}
+    whole = {"t1": [YES], "t2": [YES, NO]}
+    a = make("a", {"m": {"t1": [ABSENT], "t2": [YES, ABSENT]}}, cns=of_order)
+    b = make("b", {"m": whole}, cns=of_order)
+    found = scores_of(a, b)
+    brf, cns = found["brf"], found["cns"]
+    assert (brf.a, brf.b, brf.n, brf.n_unscored) == (4, 4, 1, 2)
+    assert brf.difference.estimate == 0
+    ends = (brf.difference.at_least, brf.difference.at_most)
+    assert ends == pytest.approx(((0 + 4 + 0) / 3 - (4 + 4 + 2) / 3, (5 + 4 + 5) / 3 - (4 + 4 + 2) / 3))
+    assert (cns.a, cns.b, cns.n, cns.n_unscored) == (1, 1, 1, 1), "it does not apply to t1"
+    assert (cns.difference.at_least, cns.difference.at_most) == ((1 + 0) / 2 - 1, (1 + 5) / 2 - 1)
+    mirrored = scores_of(b, a)["brf"].difference
+    assert (mirrored.at_least, mirrored.at_most) == (-ends[1], -ends[0])
+
+
+def test_images_that_neither_model_made_are_unscored_for_a_score_that_always_applies(make):
+    of_order = {"t1": "n/a", "t2": 1.0}
+    a, b = (make(name, {"m": {"t1": [YES], "t2": [YES, YES], "t3": [ABSENT]}}, cns=of_order) for name in "ab")
+    found = scores_of(a, b)
+    brf, cns = found["brf"], found["cns"]
+    assert (brf.n, brf.n_unscored, brf.difference.at_least, brf.difference.at_most) == (3, 1, -1.25, 1.25)
+    assert (cns.n, cns.n_unscored, cns.difference.at_least) == (2, 0, 0), "nothing says that it applies to t3"
+
+
+def test_a_model_that_made_no_image_has_bounds_alone(make):
+    whole = {"t1": [YES], "t2": [YES, NO]}
+    a = make("a", {"m": whole, "none": {"t1": [ABSENT], "t2": [ABSENT, ABSENT]}})
+    brf = scores_of(a, a, every_pair=True)["brf"]
+    assert (brf.a, brf.b, brf.difference.estimate, brf.n, brf.n_unscored) == (None, None, None, 0, 3)
+    assert (brf.difference.at_least, brf.difference.at_most) == pytest.approx((10 / 3 - 5, 10 / 3))
 
 
 def test_a_run_does_not_differ_from_itself(cli, make):
