@@ -14,8 +14,11 @@ from local_bench.report.render import latex, markdown
 from local_bench.report.site.paper import _front, digits, figures, tables, write_figures, write_tables
 from local_bench.report.site.summary import accounts_of, summary
 from local_bench.report.text import small_usd
+from local_bench.runs.config import ModelConfig, RunConfig
+from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir
 from tests.annotation.conftest import make_shop
+from tests.report.conftest import GAMMA, Writer, order
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +62,33 @@ def test_the_best_and_second_best_of_comparable_models_are_marked(found):
         (_, best), (_, second) = sorted(((row[1], i) for i, row in enumerate(table.rows)), reverse=True)
         assert marks[best, 1] == "best"
         assert marks[second, 1] == "second"
+
+
+def test_equal_scores_have_equal_means_and_one_rank_in_any_order(tmp_path):
+    """0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ in their last digit; the mean of both is 0.2."""
+    values = {"rising": (0.1, 0.2, 0.3), "falling": (0.3, 0.2, 0.1), "worse": (0.1, 0.1, 0.1)}
+    config = RunConfig(
+        name="r", models=[ModelConfig(card=name) for name in values], judge=JudgeConfig(card="gamma"), metrics=[]
+    )
+    tasks = [order(f"t{i}", "Digital", 1_000_000, 1) for i in range(3)]
+    with RunDir.begin(tmp_path / "run", config) as run:
+        with run.store.transaction():
+            to = Writer(run)
+            to.judges({GAMMA: "gamma"})
+            for position, task in enumerate(tasks):
+                to.task(task, position)
+            for model, of_model in values.items():
+                for task, value in zip(tasks, of_model, strict=True):
+                    work_id = to.candidate(task, 1, model)
+                    to.decision(work_id, True)
+                    to.score(work_id, "brf", value, spread=value)
+        assert {(row.model, row.mean, row.spread) for row in run.store.score_summaries()} == {
+            *(("rising", 0.2, 0.2), ("falling", 0.2, 0.2), ("worse", 0.1, 0.1))
+        }
+        table = tables(summary([run], accounts_of([run])))["scores"]
+    column = table.keys.index("brf")
+    marks = {row[0]: table.marks.get((i, column)) for i, row in enumerate(table.rows)}
+    assert marks == {"rising": "best", "falling": "best", "worse": "second"}
 
 
 def test_marks_and_special_characters_in_latex_and_markdown():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
+from statistics import mean
 from typing import Any, TypeVar
 
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
@@ -43,6 +44,15 @@ _CHECKED_BYTES = 256_000_000
 _CHUNK = 500
 """Rows that are fetched at a time."""
 T = TypeVar("T")
+
+
+class _Mean(list[float]):
+    """SQL's avg(), rounded once, so that it does not depend on the order of the rows."""
+
+    step = list.append
+
+    def finalize(self) -> Any:
+        return mean(known) if (known := [value for value in self if value is not None]) else None
 
 
 class Database:
@@ -91,6 +101,7 @@ class Database:
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA synchronous = FULL")
+        db.create_aggregate("exact_avg", 1, _Mean)
         limit(db)
         return db
 
@@ -243,8 +254,7 @@ class Database:
             if "full" in text or "disk I/O" in text or "readonly" in text or "unable to open" in text:
                 raise StorageError(
                     f"cannot write {self.path}: {text}; free disk space or fix its permissions and run the same "
-                    "command again; "
-                    "committed results are kept"
+                    "command again; committed results are kept"
                 ) from e
             if "locked" in text or "locking" in text:
                 raise LedgerError(f"{self.path} is locked by another process: wait for it to end") from e

@@ -429,20 +429,17 @@ class Store:
 
     def score_summaries(self) -> list[ScoreSummary]:
         """One summary per score and model, by name and model."""
-        query = """SELECT s.kind, s.name, c.model, avg(s.value), avg(s.spread), count(s.value), sum(NOT s.applies),
-               sum(s.applies AND s.value IS NULL)
+        query = """SELECT s.kind, s.name, c.model, exact_avg(s.value), exact_avg(s.spread), count(s.value),
+               sum(NOT s.applies), sum(s.applies AND s.value IS NULL)
                FROM scores s JOIN candidates c USING (work_id) GROUP BY s.name, c.model ORDER BY s.name, c.model"""
         return self.once("score summaries", lambda: [ScoreSummary(*row) for row in self.rows(query)])
 
     def unscored_scores(self, limit: int) -> list[Reason]:
         """Why scores have no value, by `name, model`; the most frequent reasons first."""
-        rows = self.rows(
-            """SELECT s.name || ', ' || c.model, coalesce(s.unscored, 'no reason given'), count(*)
+        query = """SELECT s.name || ', ' || c.model, coalesce(s.unscored, 'no reason given'), count(*)
                FROM scores s JOIN candidates c USING (work_id) WHERE s.value IS NULL AND s.applies
-               GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT ?""",
-            limit,
-        )
-        return [Reason(*row) for row in rows]
+               GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT ?"""
+        return [Reason(*row) for row in self.rows(query, limit)]
 
     def enter_scores(self, kind: Kind, scores: Iterable[tuple[str, Score]], replace_all: bool = False) -> None:
         """Store (work id, score) pairs in one transaction. They replace earlier scores of the same names, or with
