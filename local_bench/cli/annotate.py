@@ -242,14 +242,17 @@ def ranking(run_dir: Path, as_json: bool) -> int:
     """Rank RUN's models by annotators' comparisons (protocol pairwise)."""
     from local_bench.annotation.exchange import preferences
     from local_bench.runs.rundir import RunDir
+    from local_bench.settle.pairwise import notes
 
     with RunDir.open(run_dir) as run:
         ranked = preferences(run)
+    said = notes(ranked)
     columns = (
         *(Column("model", "model"), Column("wins", "won"), Column("ties", "tied"), Column("losses", "lost")),
         *(Column("win_rate", "win rate", ".3f"), *interval("", ".2f"), Column("strength", "Bradley-Terry", "+z.2f")),
     )
-    return _show({"models": [asdict(preference) for preference in ranked]} if as_json else printed(columns, ranked))
+    rows = {"models": [asdict(preference) for preference in ranked], "notes": said}
+    return _show(rows if as_json else printed(columns, ranked, said))
 
 
 @annotate.command(epilog=examples("local-bench annotate link runs/studio r01 --base http://10.0.0.5:8000"))

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse.csgraph import connected_components
 
-from local_bench.settle.intervals import rate_interval
+from local_bench.settle.intervals import Floats, rate_interval
 
 _PRIOR = 0.1
 """Each compared pair of models gets this many additional ties, so that a model that never won has a finite strength."""
@@ -41,12 +42,15 @@ class RankedModel:
     low: float
     """95 % interval of the win rate over tasks, in which a tie counts as half a win; 0 to 1 for one task."""
     high: float
-    strength: float
-    """Natural logarithm of the Bradley-Terry strength; the mean over the models is 0."""
+    strength: float | None
+    """Natural logarithm of the Bradley-Terry strength; the mean over the models is 0. None if there are several groups:
+    the likelihood says nothing about the distance of two groups."""
+    group: int
+    """From 0; the same for models that comparisons connect, directly or through others."""
 
 
 def rank(comparisons: Sequence[Comparison]) -> list[RankedModel]:
-    """The compared models, the strongest first."""
+    """The compared models, the strongest first; without strengths by win rate."""
     models = sorted({name for row in comparisons for name in (row.first, row.second)})
     if not models:
         return []
@@ -61,31 +65,33 @@ def rank(comparisons: Sequence[Comparison]) -> list[RankedModel]:
         wins[j, i] += 1 - comparison.won
         counts[i, round(2 - 2 * comparison.won)] += 1
         counts[j, round(2 * comparison.won)] += 1
-        by_task[0, [i, j], tasks[comparison.task_id]] += comparison.won, 1 - comparison.won
-        by_task[1, [i, j], tasks[comparison.task_id]] += 1
-    strengths = _strengths(wins)
+        by_task[:, [i, j], tasks[comparison.task_id]] += [[comparison.won, 1 - comparison.won], [1.0, 1.0]]
+    n_groups, groups = connected_components(wins + wins.T, directed=False)
+    strengths = _strengths(wins) if n_groups == 1 else [None] * len(models)
     ranked = []
     for name, i in index.items():
         n, won = int(counts[i].sum()), float(wins[i].sum())
         low, high = rate_interval(*by_task[:, i]) or (0.0, 1.0)
         won_n, tied, lost = map(int, counts[i])
-        ranked.append(RankedModel(name, won_n, tied, lost, won / n, low, high, float(strengths[i])))
-    return sorted(ranked, key=lambda model: (-model.strength, model.model))
+        ranked.append(RankedModel(name, won_n, tied, lost, won / n, low, high, strengths[i], int(groups[i])))
+    return sorted(ranked, key=lambda m: (-(m.win_rate if m.strength is None else m.strength), m.model))
 
 
-def _strengths(
-    wins: "np.ndarray[tuple[int, int], np.dtype[np.float64]]",
-) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Logarithms of the strengths, with mean 0."""
-    compared = (wins + wins.T) > 0
-    wins = wins + _PRIOR / 2 * compared
-    n = wins + wins.T
-    total = wins.sum(axis=1)
-    strength = np.ones(len(wins))
+def notes(ranked: Sequence[RankedModel]) -> list[str]:
+    """Why the models have no strengths; empty if they have."""
+    groups = [", ".join(m.model for m in ranked if m.group == group) for group in sorted({m.group for m in ranked})]
+    why = f"no Bradley-Terry strengths: these groups of models were never compared with each other: {'; '.join(groups)}"
+    return [why] if len(groups) > 1 else []
+
+
+def _strengths(wins: Floats) -> list[float]:
+    """Logarithms of the strengths of connected models, with mean 0."""
+    wins = wins + _PRIOR / 2 * (wins + wins.T > 0)
+    n, strength = wins + wins.T, np.ones(len(wins))
     for _ in range(_STEPS):
-        new = total / (n / (strength[:, None] + strength[None, :])).sum(axis=1)
+        new = wins.sum(axis=1) / (n / (strength[:, None] + strength[None, :])).sum(axis=1)
         new /= np.exp(np.log(new).mean())
         if np.abs(np.log(new / strength)).max() < 1e-10:
             break
         strength = new
-    return np.log(new)  # type: ignore[no-any-return]
+    return list(map(float, np.log(new)))

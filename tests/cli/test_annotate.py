@@ -217,6 +217,7 @@ def test_pairs_rank_the_models(shop, capsys):
     assert first.strength > 2
     assert first.strength == pytest.approx(-second.strength)
     assert run(capsys, "annotate", "ranking", shop.path).splitlines()[2].startswith(better)
+    assert run(capsys, "annotate", "ranking", shop.path, "--json")["notes"] == []
 
 
 def test_forgetting_and_links(shop, tmp_path, capsys):
