@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from local_bench.settle.intervals import Floats, rate_interval
 
 Bools = NDArray[np.bool_]
-BINS = 10
+EDGES: Floats = np.arange(11) / 10  # of the bins of probabilities; 0.3, 0.6 and 0.7 of np.linspace are above decimals
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def ece(bins: tuple[Bin, ...]) -> float:
 def ece_if_calibrated(probabilities: Floats, n_draws: int = 1000, seed: int = 0) -> float:
     """Mean expected calibration error of decisions that are drawn from the probabilities (images,)."""
     p = np.sort(probabilities)
-    starts = np.searchsorted(p, np.linspace(0, 1, BINS + 1)[:-1])
+    starts = np.searchsorted(p, EDGES[:-1])
     starts = np.unique(starts[starts < len(p)])  # the first image of each bin that has one
     rng = np.random.default_rng(seed)
     sums = [np.abs(np.add.reduceat((rng.random(len(p)) < p) - p, starts)).sum() for _ in range(n_draws)]
@@ -104,7 +104,7 @@ def ece_if_calibrated(probabilities: Floats, n_draws: int = 1000, seed: int = 0)
 def quality(probabilities: Floats, accepted: Bools, tasks: NDArray[np.intp]) -> Quality:
     """Compute all statistics. Asserts at least one image."""
     assert len(accepted)
-    bins = by_bin(probabilities, accepted, np.linspace(0, 1, BINS + 1))
+    bins = by_bin(probabilities, accepted, EDGES)
     return Quality(
         n=len(accepted),
         n_tasks=len(np.unique(tasks)),

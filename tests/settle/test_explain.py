@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from local_bench.core.types import Score
-from local_bench.settle.discrimination import auc, brier, by_bin, ece, quality
+from local_bench.settle.discrimination import auc, brier, by_bin, ece, ece_if_calibrated, quality
 from local_bench.settle.explain import acceptance_by_score, auc_interval, composite, explained
 from local_bench.settle.failures import cohens_d, failures, hedges_g
 from local_bench.settle.predictors.features import feature_table
@@ -35,6 +35,26 @@ def test_brier_and_calibration_by_hand():
     assert ece(bins) == pytest.approx((2 * 0.4 + 2 * 0.2 + 0) / 5)
     found = quality(p, accepted, np.array([0, 0, 1, 1, 2]))
     assert (found.n, found.n_tasks, found.accuracy, found.base_rate) == (5, 3, 0.8, 0.8)
+
+
+def test_the_edges_of_the_ten_bins_are_decimals():
+    """0.0, 0.1, … 1.0 are each the lower end of their bin; the last bin has 0.9 and 1.0."""
+    p = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+    found = quality(p, np.ones(11, dtype=bool), np.arange(11))
+    assert [b.low for b in found.bins] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    assert [b.high for b in found.bins] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    assert [b.n for b in found.bins] == [1] * 9 + [2]
+    assert [b.mean for b in found.bins[:9]] == p[:9].tolist()
+
+
+def test_probabilities_at_an_edge_are_calibrated_apart_from_the_bin_below():
+    """0.25 is too low by 0.25 (half are accepted), 0.3 too high by 0.3 (none is): together they would be too high by
+    0.0250 only."""
+    found = quality(np.array([0.25, 0.25, 0.3, 0.3]), np.array([True, False, False, False]), np.arange(4))
+    assert found.ece == pytest.approx((2 * 0.25 + 2 * 0.3) / 4)
+    one = ece_if_calibrated(np.array([0.25, 0.3]), n_draws=20_000)
+    # |y - p| of each of two bins has the mean 2 p (1 - p)
+    assert one == pytest.approx((2 * 0.25 * 0.75 + 2 * 0.3 * 0.7) / 2, abs=0.005)
 
 
 def test_every_score_and_the_composite_are_compared_with_labels():

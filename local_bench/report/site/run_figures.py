@@ -21,14 +21,13 @@ from local_bench.runs.prices import price_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.break_even import curve
-from local_bench.settle.discrimination import by_bin
+from local_bench.settle.discrimination import EDGES, by_bin
 from local_bench.settle.explain import COMPOSITE
 from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED, Outcomes, count_attempts
 from local_bench.settle.intervals import mean_interval
 from local_bench.suites.questions_from import scale_of
 from local_bench.suites.registry import suite
 
-BINS = 10
 MAX_PANELS = 4
 """Scores of one figure: those that decide first."""
 MAX_BARS = 240
@@ -96,7 +95,7 @@ def _acceptance_by_score(run: RunDir, outcomes: Sequence[OutcomeRow], decided: M
         _, task = np.unique(of_task, return_inverse=True)
         bins = [
             group
-            for group in by_bin(np.array(numbers), np.array(labels), np.linspace(low, high, BINS + 1), task)
+            for group in by_bin(np.array(numbers), np.array(labels), np.interp(EDGES, (0, 1), (low, high)), task)
             if group.mean is not None and group.rate is not None
         ]
         line = Line(
