@@ -56,9 +56,10 @@ def check_ground_truth(run: RunDir) -> GroundTruthCheck | None:
             if i in truths:
                 faultless[images[i][0]] = scores
     models = {row.work_id: (row.model, row.task_id) for row in run.store.candidates() if row.work_id in of_work}
+    scale = None if entry.top_score is None else (0.0, entry.top_score)
     return GroundTruthCheck(
         of_work,
-        answer_accuracy(_judged_answers(run, models, of_work)),
+        answer_accuracy(_judged_answers(run, models, of_work), scale),
         audit_revenue(_judged_deliverables(run, of_work, faultless)),
     )
 

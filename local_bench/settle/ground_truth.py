@@ -47,30 +47,35 @@ class AnswerAccuracy:
     mean_difference: float | None
     """Mean of answer - ground truth, in rubric points; above 0 the judge is too lenient. None without a pair."""
     interval: tuple[float, float] | None
-    """95 % interval of the mean difference over tasks; None for fewer than two, and where all are equal."""
+    """95 % interval of the mean difference over tasks; None for fewer than two."""
 
 
-def answer_accuracy(answers: Iterable[JudgedAnswer]) -> list[AnswerAccuracy]:
-    """For every judge and rubric one row over all models, then one per model, in order of first appearance."""
+def answer_accuracy(answers: Iterable[JudgedAnswer], scale: tuple[float, float] | None = None) -> list[AnswerAccuracy]:
+    """For every judge and rubric one row over all models, then one per model, in order of first appearance. `scale` has
+    the ends of answers that are not all 0 or 1."""
     groups: dict[tuple[str, str], dict[str, list[JudgedAnswer]]] = defaultdict(lambda: defaultdict(list))
     for answer in answers:
         groups[answer.judge, answer.rubric][ALL].append(answer)
         groups[answer.judge, answer.rubric][answer.model].append(answer)
-    return [_true(*key, model, mine) for key, models in groups.items() for model, mine in models.items()]
+    rows = []
+    for models in groups.values():
+        binary = {x for answer in models[ALL] for x in (answer.given, answer.true)} <= {0, 1, None}
+        rows += [_true(model, mine, (0.0, 1.0) if binary else scale) for model, mine in models.items()]
+    return rows
 
 
-def _true(judge: str, rubric: str, model: str, answers: Sequence[JudgedAnswer]) -> AnswerAccuracy:
+def _true(model: str, answers: Sequence[JudgedAnswer], scale: tuple[float, float] | None) -> AnswerAccuracy:
     answered, true = [a.given for a in answers], [a.true for a in answers]
     pairs = [(g, t) for g, t in zip(answered, true, strict=True) if g is not None and t is not None]
     differences: dict[str, list[float]] = defaultdict(list)
     for answer in answers:
         if answer.given is not None and answer.true is not None:
             differences[answer.task_id].append(answer.given - answer.true)
-    mean, ends = mean_difference(differences)
+    mean, ends = mean_difference(differences, scale)
     binary = {t for _, t in pairs} <= {0, 1} and {g for g, _ in pairs} <= {0, 1}
     return AnswerAccuracy(
-        judge=judge,
-        rubric=rubric,
+        judge=answers[0].judge,
+        rubric=answers[0].rubric,
         model=model,
         same=agreement_rate(answered, true, [a.task_id for a in answers]),
         n_yes_for_no=sum(g > t for g, t in pairs) if binary else None,

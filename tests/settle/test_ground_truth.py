@@ -52,7 +52,7 @@ def test_answers_are_counted_by_model_and_over_all():
         JudgedAnswer("j", "brf", "n", "t", None, 1),
         JudgedAnswer("j", "brf", "n", "t", 0, None),
     ]
-    rows = {row.model: row for row in answer_accuracy(answers)}
+    rows = {row.model: row for row in answer_accuracy(answers, (0, 5))}
     assert list(rows) == [ALL, "m", "n"]
     assert (rows[ALL].same.n, rows[ALL].same.n_unscored) == (3, 2)
     assert rows[ALL].same.value == pytest.approx(1 / 3)
@@ -63,7 +63,7 @@ def test_answers_are_counted_by_model_and_over_all():
 
 def test_graded_answers_have_an_order():
     rows = answer_accuracy(
-        [JudgedAnswer("j", "cns", "m", "t", given, true) for given, true in ((5, 4), (3, 2), (2, 1), (4, 3))]
+        [JudgedAnswer("j", "cns", "m", "t", given, true) for given, true in ((5, 4), (3, 2), (2, 1), (4, 3))], (0, 5)
     )
     assert rows[0].rho.value == pytest.approx(1)
     assert rows[0].same.value == 0
@@ -85,3 +85,34 @@ def test_what_has_no_ground_truth_is_not_worth_nothing():
         f"by ground truth $210.00 (95 %: ${low:.2f} to ${high:.2f}) of the $310.00 of the images that have one",
         "no image has a ground truth",
     ]
+
+
+def wilson(p, n, t):
+    """(p + t^2 / 2n -+ t sqrt(p (1 - p) / n + t^2 / 4n^2)) / (1 + t^2 / n)"""
+    middle, half = p + t * t / (2 * n), t * (p * (1 - p) / n + t * t / (4 * n * n)) ** 0.5
+    return (middle - half) / (1 + t * t / n), (middle + half) / (1 + t * t / n)
+
+
+def biased(rubric, pairs):
+    """The interval of a judge's answers to one point of each task."""
+    answers = [JudgedAnswer("j", rubric, "m", str(i), *pair) for i, pair in enumerate(pairs)]
+    return answer_accuracy(answers, (0, 5))[0]
+
+
+def test_the_bias_of_a_judge_is_on_its_scale():
+    """Two tasks, differences 1 and 0 on a scale from -1 to 1: shares of 1 and 1 / 2, with the mean 3 / 4 and the
+    standard error 1 / 4, so that n = (3 / 16) / (1 / 16) = 3, and t of one degree of freedom is 12.706."""
+    met = biased("brf", [(1, 0), (1, 1)])
+    low, high = wilson(3 / 4, 3, 12.7062)
+    assert (met.mean_difference, met.interval) == (0.5, pytest.approx((2 * low - 1, 2 * high - 1), rel=1e-4))
+    assert met.interval[1] < 1
+    points = biased("cns", [(5, 1), (5, 5)])  # 4 and 0 of at most 5: shares of 0.9 and 0.5, mean 0.7, error 0.2
+    low, high = wilson(0.7, 0.7 * 0.3 / 0.2**2, 12.7062)
+    assert (points.mean_difference, points.interval) == (2, pytest.approx((10 * low - 5, 10 * high - 5), rel=1e-4))
+
+
+def test_a_judge_that_always_errs_alike_has_an_interval_that_ends_at_what_is_possible():
+    """Ten tasks without the point, which the judge always finds met: 10 of 10, t of nine degrees of freedom 2.2622."""
+    always = biased("brf", [(1, 0)] * 10)
+    low, _ = wilson(1, 10, 2.2622)
+    assert (always.mean_difference, always.interval) == (1, pytest.approx((2 * low - 1, 1), rel=1e-4))
