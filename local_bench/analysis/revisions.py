@@ -17,7 +17,7 @@ import numpy as np
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import usd_per_image
 from local_bench.analysis.settlement import accounting
-from local_bench.analysis.workflows import Workflow, workflow_results
+from local_bench.analysis.workflows import Workflow, outcome_of, workflow_results
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
@@ -29,7 +29,7 @@ from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import VerdictsByWork, sets, verdicts_of
 from local_bench.runs.store import CandidateRow
-from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED
+from local_bench.settle.hype import MISSING
 from local_bench.settle.workflows import revised_once
 
 TASKS, MANIFEST, IMAGES = "tasks.jsonl", "revisions.json", "images"
@@ -142,7 +142,7 @@ def revised_workflows(run: RunDir, folder: Path, revised: RunDir) -> list[Workfl
     path = folder / MANIFEST
     revisions = _read(path, run)
     money, second = accounting(run.store, run.config.settlement), accounting(revised.store, revised.config.settlement)
-    unrevised = workflow_results(run.store, money, always=True)
+    workflows = workflow_results(run.store, money, always=True)
     costs, costs_after = usd_per_image(run.store, money), usd_per_image(revised.store, second)
     after: dict[tuple[str, str], dict[tuple[str, int], int]] = defaultdict(dict)
     for row in revised.store.outcomes(attempt=1):
@@ -151,24 +151,19 @@ def revised_workflows(run: RunDir, folder: Path, revised: RunDir) -> list[Workfl
         if entry is None:
             raise UserError(f"{path} has no revision {task_id!r} of {revised.path}: give a run of its tasks")
         key = entry["task_id"], entry["deliverable"]
-        after[entry["model"], row.candidate.model][key] = _outcome(row.accepted)
-    workflows = list(unrevised)
+        after[entry["model"], row.candidate.model][key] = outcome_of(row)
     for (model, editor), outcomes in sorted(after.items()):
         rows = [row for row in run.store.outcomes(attempt=1) if row.candidate.model == model]
         keys = [(row.candidate.task_id, row.candidate.deliverable) for row in rows]
-        first = np.array([_outcome(row.accepted) for row in rows], dtype=np.int8)
+        first = np.array([outcome_of(row) for row in rows], dtype=np.int8)
         then = np.array([outcomes.get(key, MISSING) for key in keys], dtype=np.int8)
         pays = np.array([row.part_micro_usd for row in rows], dtype=np.int64)
         result = revised_once(first, then, editor)
         usd, usd_after = costs.get(model), costs_after.get(editor)
-        n_revised = result.n_images - len(first)
-        cost = None if usd is None or usd_after is None else usd * len(first) + usd_after * n_revised
+        n = int((first != MISSING).sum())
+        cost = None if usd is None or usd_after is None else usd * n + usd_after * (result.n_images - n)
         workflows.append(Workflow(model, result, int(pays[result.passed].sum()), cost))
     return workflows
-
-
-def _outcome(accepted: int | None) -> int:
-    return UNSCORED if accepted is None else PASS if accepted else FAIL
 
 
 def _read(path: Path, run: RunDir) -> Mapping[str, dict[str, Any]]:
@@ -192,9 +187,7 @@ def _run_id(run: RunDir) -> str:
 
 
 def _answered(verdicts: Sequence[VerdictsByWork], work_id: str, key: tuple[str, int, int]) -> list[Verdict]:
-    return [
-        verdict for by_work in verdicts if (verdict := by_work.get(work_id, {}).get(key)) is not None and verdict.answer
-    ]
+    return [v for by_work in verdicts if (v := by_work.get(work_id, {}).get(key)) is not None and v.answer]
 
 
 def _share(verdicts: Sequence[VerdictsByWork], work_id: str, key: tuple[str, int, int], name: str) -> float | None:

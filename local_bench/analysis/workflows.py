@@ -48,8 +48,8 @@ def workflow_results(store: Store, money: Accounting, always: bool = False) -> l
         results = [single_shot(outcomes)]
         if attempts > 1:
             few = min(RETRY_CAP, attempts)
-            results.append(retry_until_pass(outcomes, few))
-            results += [best_of(outcomes, summed, n) for n in sorted({few, attempts})]
+            picks = [best_of(outcomes, summed, n) for n in sorted({few, attempts})]
+            results += [retry_until_pass(outcomes, few), *picks]
         usd = costs.get(model)
         workflows += [
             Workflow(model, w, int(pays[w.passed].sum()), None if usd is None else usd * w.n_images) for w in results
@@ -57,20 +57,24 @@ def workflow_results(store: Store, money: Accounting, always: bool = False) -> l
     return workflows
 
 
+def outcome_of(row: OutcomeRow) -> int:
+    decided = UNSCORED if row.accepted is None else PASS if row.accepted else FAIL
+    return decided if row.candidate.state == "done" else MISSING
+
+
 def _tables(
     rows: Sequence[OutcomeRow], attempts: int, scores: Mapping[Attempt, Decimal]
 ) -> tuple[Outcomes, NDArray[np.float64], NDArray[np.int64]]:
     """Per deliverable of one model: outcomes and summed scores of all attempts, and the revenue of a passing one."""
     keys = dict.fromkeys((row.candidate.task_id, row.candidate.deliverable) for row in rows)
-    indices = {key: n for n, key in enumerate(keys)}
+    indices = dict(zip(keys, range(len(keys)), strict=True))
     outcomes: Outcomes = np.full((len(indices), attempts), MISSING, dtype=np.int8)
     summed = np.full((len(indices), attempts), np.nan)
     pays = np.zeros(len(indices), dtype=np.int64)
     for row in rows:
         candidate = row.candidate
         index = indices[candidate.task_id, candidate.deliverable], candidate.attempt - 1
-        outcomes[index] = UNSCORED if row.accepted is None else PASS if row.accepted else FAIL
-        score = scores.get(candidate.key)
-        summed[index] = np.nan if score is None else float(score)
+        outcomes[index] = outcome_of(row)
+        summed[index] = float(scores.get(candidate.key, np.nan))
         pays[index[0]] = row.part_micro_usd
     return outcomes, summed, pays

@@ -2,8 +2,8 @@
 images by an editing model.
 
 The first three use the same recorded attempts (HYPE-EDIT-1, sec. 7 proposes the second). Every submitted image has one
-human review: one for a shot or a pick, one per attempt with retries, one per revision. An open outcome counts as not
-passed, and as passed in `_high` (invariant 5).
+human review: one for a shot or a pick, one per attempt with retries, one per revision. An image that was not made costs
+nothing and has no review. An open outcome counts as not passed, and as passed in `_high` (invariant 5).
 """
 
 from dataclasses import dataclass, field
@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_bench.settle.hype import FAIL, MISSING, PASS, RETRY_CAP, Outcomes
+from local_bench.settle.table import Mask
 
 
 @dataclass(frozen=True)
 class WorkflowResult:
-    """Result of one workflow over T tasks."""
+    """Result of one workflow over T tasks; its images are those that were made."""
 
     way: str
     n_tasks: int
@@ -26,7 +27,7 @@ class WorkflowResult:
     n_passed_high: int
     n_images: int
     n_reviews: int
-    passed: NDArray[np.bool_] = field(repr=False, compare=False)
+    passed: Mask = field(repr=False, compare=False)
     """(T,)."""
 
     @property
@@ -45,7 +46,8 @@ class WorkflowResult:
 def single_shot(outcomes: Outcomes) -> WorkflowResult:
     """First attempt of each task, one review each."""
     first = outcomes[:, 0]
-    return _worked("single shot", first == PASS, first != FAIL, len(first), len(first))
+    n = int((first != MISSING).sum())
+    return _worked("single shot", first == PASS, first != FAIL, n, n)
 
 
 def best_of(outcomes: Outcomes, scores: NDArray[np.float64], n: int) -> WorkflowResult:
@@ -54,14 +56,14 @@ def best_of(outcomes: Outcomes, scores: NDArray[np.float64], n: int) -> Workflow
     `scores` is (T, K), NaN for unscored. An unscored attempt is not selected; if all are unscored the outcome is open:
     it passes in `_high` unless all n fail.
     """
-    first_n, first_scores = outcomes[:, :n], scores[:, :n]
-    scored = ~np.isnan(first_scores)
-    pick: NDArray[Any] = np.where(scored, first_scores, -np.inf).argmax(axis=1)
+    first_n, scored = outcomes[:, :n], ~np.isnan(scores[:, :n])
+    pick: NDArray[Any] = np.where(scored, scores[:, :n], -np.inf).argmax(axis=1)
     picked = first_n[np.arange(len(first_n)), pick]
     judged = scored.any(axis=1)
     passed = judged & (picked == PASS)
     high = np.where(judged, picked != FAIL, (first_n != FAIL).any(axis=1))
-    return _worked(f"best of {first_n.shape[1]}", passed, high, first_n.size, len(first_n))
+    made = first_n != MISSING
+    return _worked(f"best of {first_n.shape[1]}", passed, high, int(made.sum()), int(made.any(axis=1).sum()))
 
 
 def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> WorkflowResult:
@@ -70,7 +72,7 @@ def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> WorkflowResult
     ever = passes.any(axis=1)
     tries = np.where(ever, passes.argmax(axis=1) + 1, passes.shape[1])
     high = (outcomes[:, :cap] != FAIL).any(axis=1)
-    n = int(tries.sum())
+    n = int((outcomes != MISSING)[np.arange(outcomes.shape[1]) < tries[:, None]].sum())
     return _worked(f"up to {passes.shape[1]} tries", ever, high, n, n)
 
 
@@ -81,11 +83,9 @@ def revised_once(first: NDArray[np.int8], then: NDArray[np.int8], editor: str) -
     done = failed & (then != MISSING)
     passed = (first == PASS) | (done & (then == PASS))
     high = ~failed | (done & (then != FAIL)) | (failed & ~done)
-    n = len(first) + int(done.sum())
+    n = int((first != MISSING).sum() + done.sum())
     return _worked(f"revised once by {editor}", passed, high, n, n)
 
 
-def _worked(
-    way: str, passed: NDArray[np.bool_], high: NDArray[np.bool_], n_images: int, n_reviews: int
-) -> WorkflowResult:
+def _worked(way: str, passed: Mask, high: Mask, n_images: int, n_reviews: int) -> WorkflowResult:
     return WorkflowResult(way, len(passed), int(passed.sum()), int(high.sum()), n_images, n_reviews, passed)

@@ -95,7 +95,11 @@ def test_a_revision_is_a_workflow_of_both_runs(runs):
                 or (row["accepted"] == 0 and after.get((row["task_id"], row["deliverable"])) == 1)
             ]
             assert way.result.n_passed == len(passed)
-            assert way.result.n_images == way.result.n_reviews == len(mine) + sum(r["accepted"] == 0 for r in mine)
+            made = sum(row["state"] == "done" for row in mine) + sum(
+                row["model"] == editor and row["state"] == "done" and manifest[row["task_id"]]["model"] == model
+                for row in second
+            )
+            assert way.result.n_images == way.result.n_reviews == made
             assert way.revenue_micro_usd == sum(
                 split(row["price_micro_usd"], len(per_order[model, row["task_id"]]))[row["deliverable"] - 1]
                 for row in passed

@@ -3,7 +3,7 @@ from fractions import Fraction as F
 import numpy as np
 
 from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED, count_attempts, pass_at_k_unbiased
-from local_bench.settle.workflows import best_of, retry_until_pass, single_shot
+from local_bench.settle.workflows import best_of, retry_until_pass, revised_once, single_shot
 
 NAN = float("nan")
 
@@ -24,6 +24,20 @@ def test_open_attempts_pass_in_the_upper_bound_only():
     unjudged = best_of(table("PF", "FF"), np.full((2, 2), NAN), 2)
     assert (unjudged.n_passed, unjudged.n_passed_high) == (0, 1), "nothing was picked, so nothing is known"
     assert best_of(table("PF"), np.array([[NAN, 1.0]]), 2).n_passed == 0, "an attempt without a score is not picked"
+
+
+def test_images_that_were_not_made_have_no_cost_and_no_review():
+    outcomes = table(" P", "FF", "P ", "  ", "? ")
+    shot, tries = single_shot(outcomes), retry_until_pass(outcomes)
+    assert (shot.n_images, shot.n_reviews) == (3, 3)
+    assert (tries.n_images, tries.n_reviews) == (1 + 2 + 1 + 0 + 1,) * 2
+    pick = best_of(outcomes, np.array([[NAN, 1], [1, 2], [1, NAN], [NAN, NAN], [1, NAN]]), 2)
+    assert (pick.n_images, pick.n_reviews) == (1 + 2 + 1 + 0 + 1, 4)
+    assert [way.n_passed for way in (shot, tries, pick)] == [1, 2, 2]
+    assert [way.n_passed_high for way in (shot, tries, pick)] == [4, 4, 4], "missing ones may have passed"
+    revised = revised_once(table("F", "F", " ", "P")[:, 0], table("P", " ", " ", " ")[:, 0], "e")
+    assert (revised.n_images, revised.n_reviews, revised.n_passed) == (3 + 1, 3 + 1, 2)
+    assert shot.cost_usd(F("0.1"), F("0.5")) == F("1.8")
 
 
 def test_too_few_attempts_have_no_unbiased_estimate():
