@@ -8,6 +8,7 @@ import click
 from local_bench.cli.options import JSON, PATH, examples, runs_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.report.render import aligned
+from local_bench.report.text import p_value
 
 if TYPE_CHECKING:
     from local_bench.analysis.compare import Comparison, FigureComparison
@@ -59,7 +60,7 @@ def _row(row: "FigureComparison") -> list[str]:
     return [
         *(d.a, d.b, row.figure, _formatted(row, row.a), _formatted(row, row.b), _formatted(row, d.estimate, sign=True)),
         _interval(row, d.low, d.high),
-        *("-" if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}" for p in (d.p, d.p_holm)),
+        *("-" if p is None else p_value(p) for p in (d.p, d.p_holm)),
         _formatted(row, d.detectable),
         f"{d.n_differ} of {d.n_tasks} differ" + ", too few" * d.too_few_differ,
         str(row.n_unscored),

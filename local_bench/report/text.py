@@ -40,6 +40,10 @@ def percent(fraction: float | None) -> str:
     return NOT_APPLICABLE if fraction is None else f"{100 * fraction:z.1f} %"
 
 
+def p_value(p: float) -> str:
+    return "< 0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
 def interval(low: float, high: float) -> str:
     """The ends of an interval of a proportion: `40.1 % to 78.9 %`."""
     return f"{percent(low)} to {percent(high)}"

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -89,6 +90,15 @@ def test_equal_scores_have_equal_means_and_one_rank_in_any_order(tmp_path):
     column = table.keys.index("brf")
     marks = {row[0]: table.marks.get((i, column)) for i, row in enumerate(table.rows)}
     assert marks == {"rising": "best", "falling": "best", "worse": "second"}
+
+
+def test_small_p_values_are_not_printed_as_zero(found, tmp_path):
+    pair = dict(found.significance[0]) | {"p": 0.00004, "p_holm": 0.00012}
+    made = {"significance": tables(replace(found, significance=[pair]))["significance"]}
+    texts = {path.suffix: path.read_text() for path in write_tables(made, tmp_path)}
+    assert "| \\< 0.0001 | 0.0001 |" in texts[".md"]
+    assert r"& \textless{} 0.0001 & 0.0001 &" in texts[".tex"]
+    assert ",4e-05,0.00012," in texts[".csv"]
 
 
 def test_marks_and_special_characters_in_latex_and_markdown():

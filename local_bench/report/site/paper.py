@@ -18,7 +18,7 @@ from local_bench.report.render import csv_text, latex, markdown, ranked
 from local_bench.report.settlement import model_row, paper_table, settlement_table, total_row
 from local_bench.report.site.significance import ALPHA, letters
 from local_bench.report.site.summary import Summary
-from local_bench.report.text import percent
+from local_bench.report.text import p_value, percent
 from local_bench.settle.settlement import Total
 
 FORMATS = {"csv": csv_text, "tex": latex, "md": markdown}
@@ -147,8 +147,7 @@ def _significance(summary: Summary) -> Table:
         Column("difference", f"difference in {'revenue ($)' if money else 'fraction of images accepted'}", form),
         Column("low", "low", form, "95 %"),
         Column("high", "high", form, "95 %"),
-        Column("p", "p", ".4f"),
-        Column("p_holm", "p, Holm", ".4f"),
+        *(Column("p", "p", p_value), Column("p_holm", "p, Holm", p_value)),
         Column("detectable", "detectable", form),
         Column("n_tasks", "tasks", ".0f"),
         Column("n_differ", "of them differ", ".0f"),
@@ -183,7 +182,7 @@ def _matrix(summary: Summary) -> Figure | None:
         return None
     values = tuple(tuple(_shade(signed.get((x, y))) for y in keys) for x in keys)
     texts = tuple(tuple(_p_text(signed.get((x, y))) for y in keys) for x in keys)
-    columns = (_MODEL, *(Column(f"m{i}", name, ".4f") for i, name in enumerate(names)))
+    columns = (_MODEL, *(Column(f"m{i}", name, p_value) for i, name in enumerate(names)))
     rows = tuple(
         (name, *(signed[x, y][1] if (x, y) in signed else None for y in keys))
         for name, x in zip(names, keys, strict=True)
