@@ -194,14 +194,14 @@ def _figures(
         paid, payable = (sums(part * which, first) for which in (yes, ~no))
         total = float(prices[:, 0].sum())
         below = prices if total else np.ones_like(prices)
-        revenue = _statistics(models, paid, payable, below, total or 1.0)
+        revenue = Statistics(models, paid, below, total or 1.0, best=payable)
         yield _Figure(REVENUE, revenue, int(first.sum()), int(is_open[first].sum()))
         size = sums(np.ones((1, 2)), first)
         complete, completable = ((sums(which, first) == size).astype(np.float64) for which in (yes, ~no))
         n_open = int((complete != completable).any(axis=1).sum())
-        yield _Figure(TASKS, _statistics(models, complete, completable, np.ones_like(complete)), n_tasks, n_open)
+        yield _Figure(TASKS, Statistics(models, complete, np.ones_like(complete), best=completable), n_tasks, n_open)
     requested = sums(np.ones((1, 2)))
-    yield _Figure(IMAGES, _statistics(models, sums(yes), sums(~no), requested), len(of_x), int(is_open.sum()))
+    yield _Figure(IMAGES, Statistics(models, sums(yes), requested, best=sums(~no)), len(of_x), int(is_open.sum()))
     for name in names:
         values = np.stack([x.scores[name][of_x], y.scores[name][of_y]], axis=1)
         applies = np.asarray(~np.isinf(values).any(axis=1))
@@ -211,7 +211,7 @@ def _figures(
         counts, scored = sums(np.ones((1, 2)), both), sums(np.where(both[:, None], values, 0.0), both)
         scale = scales.get(name)
         bounds: tuple[float | None, float | None] = (None, None)
-        statistics = _statistics(models, scored, scored, counts, widest=None if scale is None else scale[1] - scale[0])
+        statistics = Statistics(models, scored, counts, widest=None if scale is None else scale[1] - scale[0])
         if scale is not None:
             worst, best = (np.where(np.isnan(values), end, values)[applies].mean(axis=0) for end in scale)
             bounds = float(worst[0] - best[1]), float(best[0] - worst[1])
@@ -241,26 +241,17 @@ def _paired_by_task(models: tuple[str, str], x: _Own, y: _Own) -> Iterator[_Figu
             weights = np.array([[of_first.weight, of_first.weight] for of_first, _ in both])
             above = weights * np.array([[of_first.value, other.value] for of_first, other in both])
             n_open = len(first.keys() ^ second.keys())
-            statistics = _statistics(models, above, above, weights, widest=both[0][0].widest)
+            statistics = Statistics(models, above, weights, widest=both[0][0].widest)
             yield _Figure(figure, statistics, len(both), n_open, (None, None))
-
-
-def _statistics(
-    models: tuple[str, str], sure: Floats, possible: Floats, below: Floats, unit: float = 1.0,
-    widest: float | None = 1.0,
-) -> Statistics:  # fmt: skip
-    total = below.sum(axis=0)
-    with np.errstate(invalid="ignore"):
-        ends = [unit * side.sum(axis=0) / np.where(total == 0, np.nan, total) for side in (sure, possible)]
-    bounds = [(float(low), float(high)) for low, high in zip(*ends, strict=True)]
-    return Statistics(models, sure, below, bounds, unit, widest, best=possible)
 
 
 def _compared(figure: _Figure, difference: Difference) -> FigureComparison:
     if figure.bounds is not None:
         difference = replace(difference, at_least=figure.bounds[0], at_most=figure.bounds[1])
-    lows = [None if np.isnan(low) else low for low, _ in figure.statistics.bounds or ()]
-    return FigureComparison(figure.name, lows[0], lows[1], difference, figure.n, figure.n_unscored)
+    table = figure.statistics
+    over, under = table.above.sum(axis=0), table.below.sum(axis=0)
+    a, b = (float(table.unit * x / n) if n else None for x, n in zip(over, under, strict=True))
+    return FigureComparison(figure.name, a, b, difference, figure.n, figure.n_unscored)
 
 
 def _adjusted(

@@ -65,7 +65,7 @@ class Difference:
     """The difference that a run like this finds significant with a power of 80 %: about 0.71 of the interval's width;
     None where no difference is."""
     at_least: float | None = None
-    """Difference with everything unscored decided against `a` and for `b`; None without `bounds`."""
+    """Difference with everything unscored decided against `a` and for `b`; None without `Statistics.best`."""
     at_most: float | None = None
 
     @property
@@ -83,8 +83,6 @@ class Statistics:
     """(tasks, models): the numerator of each task, such as its revenue."""
     below: Floats
     """(tasks, models): the denominator, such as its price or the number of its images."""
-    bounds: Sequence[tuple[float, float]] | None = None
-    """Each model's value with everything unscored at its worst and at its best."""
     unit: float = 1.0
     """Factor of all results: the total price gives revenue."""
     widest: float | None = 1.0
@@ -165,15 +163,18 @@ def _compared(
         ends = _widened((min(by_flips[1], by_t[1]), max(by_flips[2], by_t[2])), own[i], own[j])
         return float(over[i] / under[i] - over[j] / under[j]), max(by_flips[0], by_t[0]), ends
 
+    def value(i: int) -> float:
+        return float(table.unit * over[i] / under[i])
+
     results, best = [], len(over) - len(table.models)  # 0 where nothing is unscored
     for i, j in combinations(range(len(table.models)), 2):
         differ = (table.above[:, i] != table.above[:, j]) | (table.below[:, i] != table.below[:, j])
         at_least = at_most = estimate = p = low = high = detectable = None
-        if table.bounds is not None:
-            at_least, at_most = table.bounds[i][0] - table.bounds[j][1], table.bounds[i][1] - table.bounds[j][0]
         if under[i] and under[j]:
             results_of = [tested(i, j), *([tested(i, best + j), tested(best + i, j)] if best else [])]
             estimate = table.unit * results_of[0][0]
+            if table.best is not None:
+                at_least, at_most = value(i) - value(best + j), value(best + i) - value(j)
             is_one_sided = len({np.sign(difference) for difference, _, _ in results_of}) == 1
             p = max(p for _, p, _ in results_of) if is_one_sided else 1.0
             ends = min(ends[0] for _, _, ends in results_of), max(ends[1] for _, _, ends in results_of)

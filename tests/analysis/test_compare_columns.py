@@ -53,9 +53,11 @@ def compared(figure, models, sure, possible, below, n, n_unscored, unit=1.0, wid
     total = below.sum(axis=0)
     with np.errstate(invalid="ignore"):
         ends = [unit * side.sum(axis=0) / np.where(total == 0, np.nan, total) for side in (sure, possible)]
-    bounds = [(float(low), float(high)) for low, high in zip(*ends, strict=True)]
-    ((difference,),) = differences([Statistics(models, sure, below, bounds, unit, widest, best=possible)])
-    known = [None if np.isnan(low) else low for low, _ in bounds]
+    ((difference,),) = differences([Statistics(models, sure, below, unit, widest, best=possible)])
+    at_least, at_most = ends[0][0] - ends[1][1], ends[1][0] - ends[0][1]
+    if not np.isnan(at_least):
+        assert (difference.at_least, difference.at_most) == pytest.approx((at_least, at_most))
+    known = [None if np.isnan(low) else float(low) for low in ends[0]]
     return FigureComparison(figure, known[0], known[1], difference, n, n_unscored)
 
 

@@ -179,12 +179,14 @@ def test_pairing_detects_differences_hidden_by_separate_intervals():
 def test_all_pairs_in_order_with_sums_of_money():
     revenue = np.array([[10.0, 10, 0], [20, 0, 0], [5, 5, 5], [40, 0, 0]]) * 1_000_000
     price = np.repeat([[10e6], [20e6], [5e6], [40e6]], 3, axis=1)
-    bounds = [(75e6, 75e6), (15e6, 35e6), (5e6, 5e6)]
-    found = compared(["x", "y", "z"], revenue, price, bounds=bounds, unit=75e6)
+    best = revenue.copy()
+    best[1, 1] = 20e6  # undecided: y earns 15 to 35
+    found = compared(["x", "y", "z"], revenue, price, best=best, unit=75e6)
     assert [(d.a, d.b) for d in found] == [("x", "y"), ("x", "z"), ("y", "z")]
     assert [d.estimate for d in found] == pytest.approx([60e6, 70e6, 10e6])
     assert [d.n_differ for d in found] == [2, 3, 1]
-    assert [d.p for d in found] == [0.5, 0.25, 1]
+    assert [d.p for d in found] == [1, 0.25, 1], "x and y would differ on one task, z on two"
+    assert [d.p for d in compared(["x", "y", "z"], revenue, price, unit=75e6)] == [0.5, 0.25, 1]
     assert [d.p_holm for d in found] == [1, 0.75, 1]
     assert all(-75e6 <= d.low <= d.high <= 75e6 for d in found)
     assert (found[0].at_least, found[0].at_most) == (40e6, 60e6)

@@ -110,7 +110,7 @@ def write_site(
     except MissingExtra as e:
         note(f"figures are not drawn: {e}")
         drawn = {}
-    shown = {name: figure for name, figure in drawn.items() if name not in IN_TABLES}
+    shown = {name: figure for name, figure in drawn.items() if name.rstrip("_0123456789") not in IN_TABLES}
     overview = _overview(results, runs, accounts)
     _write_data(
         out,

@@ -5,7 +5,7 @@ two significant digits of the half-width.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,21 +50,27 @@ def tables(summary: Summary) -> dict[str, Table]:
     """The tables by file name, of comparable runs each: `leaderboard`, and `leaderboard_2` of other runs. Those without
     rows or columns are left out."""
     by_name, notes = dict[str, Table](), [f"not comparable: {difference}" for difference in summary.differences]
-    for end, group in _groups(summary):
+    for end, runs, group in _groups(summary):
         for name, make in _TABLES.items():
             table = make(group)
-            by_name[f"{name}{end}"] = replace(table, notes=(*table.notes, *notes))
+            by_name[f"{name}{end}"] = replace(table, title=table.title + runs, notes=(*table.notes, *notes))
     return {name: table for name, table in by_name.items() if table.rows and len(table.columns) > 1}
 
 
 def figures(summary: Summary) -> dict[str, Figure]:
     """The figures by file name, of comparable runs each."""
-    return {f"{name}{end}": figure for end, group in _groups(summary) for name, figure in _figures(group).items()}
+    return {
+        f"{name}{end}": replace(figure, data=replace(figure.data, title=figure.data.title + runs))
+        for end, runs, group in _groups(summary)
+        for name, figure in _figures(group).items()
+    }
 
 
-def _groups(summary: Summary) -> list[tuple[str, Summary]]:
-    """The end of the names of files, and the models of comparable runs."""
-    return [(f"_{i + 1}" if i else "", summary.of_group(group)) for i, group in enumerate(summary.groups)]
+def _groups(summary: Summary) -> Iterator[tuple[str, str, Summary]]:
+    """The ends of the names of files and of titles, and the models of comparable runs."""
+    for i, group in enumerate(map(summary.of_group, summary.groups)):
+        runs = ", ".join(dict.fromkeys(summary.names[model.run] for model in group.models))
+        yield f"_{i + 1}" if i else "", f": {runs}" if len(summary.groups) > 1 else "", group
 
 
 def _figures(summary: Summary) -> dict[str, Figure]:

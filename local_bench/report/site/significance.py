@@ -14,6 +14,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.settle.paired import Statistics, differences
 from local_bench.settle.table import parts_micro_usd
 
+_SHOWN = ("low", "high", "p", "p_holm", "n_tasks", "n_differ", "too_few_differ", "detectable")
 ALPHA = 0.05
 """Family-wise error rate below which a difference is called significant."""
 Model = tuple[int, str]
@@ -92,15 +93,8 @@ def _pairs(
             "b": list(names[int(pair.b)]),
             "unit": "usd" if money else "fraction",
             "difference": pair.estimate if pair.estimate is None or not money else round(pair.estimate, 6),
-            "low": pair.low,
-            "high": pair.high,
-            "p": pair.p,
-            "p_holm": pair.p_holm,
-            "n_tasks": pair.n_tasks,
-            "n_differ": pair.n_differ,
-            "too_few_differ": pair.too_few_differ,
-            "detectable": pair.detectable,
         }
+        | {name: getattr(pair, name) for name in _SHOWN}
         for pair in pairs
     ]
 
