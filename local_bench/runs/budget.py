@@ -52,12 +52,14 @@ class Devices:
 def budget(
     config: RunConfig, models: Sequence[Mapping[str, Any]], n_questions: int, n_question_images: int, devices: Devices
 ) -> dict[str, Any]:
-    """`models` are the plan's entries; questions and their images are those of one judge. None for unknown values.
+    """`models` are the plan's entries, of which those without images are not loaded; questions and their images are
+    those of one judge. None for unknown values.
 
     All nodes load all weights and all GPUs compile for all batch sizes; generation, metrics and judging are divided
     among all GPUs. `wall_hours`, `gpu_hours` and `cost_usd` are at the low ends of the ranges, `_high` at the high
     ends.
     """
+    models = [model for model in models if model.get("n_images") != 0]
     loading = sum(_load_s(model) for model in models)
     denoising = [model.get("gpu_hours") for model in models if model.get("load") != "imported"]
     is_known = None not in denoising and devices.gpu is not None

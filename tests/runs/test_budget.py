@@ -106,6 +106,14 @@ def test_unknown_times_are_none_and_an_external_judge_takes_no_device_time():
     assert unknown["wall_hours"] is unknown["cost_usd"] is cpu["wall_hours"] is cpu["judge_gpu_hours"] is None
 
 
+def test_a_model_without_images_is_not_loaded_and_takes_no_time():
+    config = RunConfig(name="b", models=[{"card": "tiny-flux"}], judge={"card": "qwen3-vl-8b"})
+    none = MODEL | {"model": "b", "n_images": 0, "gpu_hours": None, "host_gb": 90.0}
+    alone, both = (budget(config, models, 9, 9, Devices(H100, 1, 1, PRICE)) for models in ([MODEL], [MODEL, none]))
+    assert alone == both
+    assert alone["cost_usd"] is not None
+
+
 CONFIG = "name: t\nsuite: {name: studio}\nmodels: [{card: tiny-flux}]\njudge: {card: tiny-qwen3-vl}\n"
 
 
