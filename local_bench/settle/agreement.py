@@ -97,9 +97,9 @@ def cohen_kappa(
 ) -> Agreement:
     """Cohen's kappa (1960) of two raters' decisions: (p_o - p_e) / (1 - p_e), at most 1.
 
-    With `tasks` (the task of each unit) its interval is that of the rate p_o at the observed p_e. Undefined for fewer
-    than two units and where both raters gave one and the same decision throughout. Where only one of them did, it is 0
-    however often they agree: report it together with the rate.
+    With `tasks` (the task of each unit) its interval is that of the rate p_o at the observed p_e, and not below -1,
+    which is the least that kappa can be. Undefined for fewer than two units and where both raters gave one and the same
+    decision throughout. Where only one of them did, it is 0 however often they agree: report it together with the rate.
     """
     pairs = _pairs(a, b)
     n, n_excluded = len(pairs), len(a) - len(pairs)
@@ -111,7 +111,7 @@ def cohen_kappa(
         return Agreement(None, n, n_excluded, ALL_ALIKE)
     rate = agreement_rate(a, b, range(len(a)) if tasks is None else tasks)
     kappa, low, high = (
-        None if p is None else (p - by_chance) / (1 - by_chance) for p in (rate.value, rate.low, rate.high)
+        None if p is None else max(-1.0, (p - by_chance) / (1 - by_chance)) for p in (rate.value, rate.low, rate.high)
     )
     return Agreement(kappa, n, n_excluded, low=None if tasks is None else low, high=None if tasks is None else high)
 

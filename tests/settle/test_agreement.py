@@ -161,6 +161,12 @@ def test_retest_counts_questions_that_never_change():
     assert found.mean_abs_difference is None
 
 
+def test_the_interval_of_kappa_has_no_value_below_the_least_that_is_possible():
+    """The rate's lower end at a high agreement by chance alone would give -4.9."""
+    found = cohen_kappa([1] * 19 + [0], [1] * 18 + [0, 1], [0] * 10 + [1] * 10)
+    assert -1 == found.low <= found.value <= found.high <= 1
+
+
 def test_the_interval_of_kappa_is_that_of_the_rate_over_tasks():
     draw = random.Random(5)
     first = [draw.random() < 0.5 for _ in range(60)]
