@@ -42,10 +42,12 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
         unseen = unseen_inputs(run)
         priced = any(s.total.value_micro_usd for s in accounts.settlements)
         decided = run.config.judges or any(s.total.n for s in accounts.settlements)
-        if not priced:
-            parts += ["", official_text(run), ""]
-        elif decided:
-            parts += ["", settlement_text(accounts, hard_rule_stats(run), unseen), ""]
+        numbers = None if priced else official_text(run)
+        if decided and numbers is None:
+            numbers = settlement_text(accounts, hard_rule_stats(run), unseen)
+        elif not priced:
+            numbers = numbers or "the benchmark defines no official number for this run"
+        parts += ["", numbers, ""] if numbers else []
         parts += [f"report: {report}"] if report else []
         parts += earnings(accounts, check_ground_truth(run)) if priced and decided else []
         cautions = warnings(run, accounts.settlements)
@@ -65,14 +67,14 @@ def unscored_sentence(items: UnscoredItems) -> str:
     return f"{items.n_unscored:,} of {items.n:,} {items.what} have no value: {reasons}{more}"
 
 
-def official_text(run: RunDir) -> str:
-    """The benchmark's official numbers, per model or for all models."""
+def official_text(run: RunDir) -> str | None:
+    """The benchmark's official numbers, per model or for all models; None if it defines none."""
     results = official(run)
     tables = [
         "\n\n".join(([] if label == "all" else [label]) + [columns_text(table) for table in result.tables])
         for label, result in results.items()
     ]
-    return "\n\n".join(tables) or "the benchmark defines no official number for this run"
+    return "\n\n".join(tables) or None
 
 
 def earnings(accounts: Accounting, truth: GroundTruthCheck | None) -> list[str]:
@@ -139,7 +141,7 @@ def _retest_json(row: RepeatabilityRow) -> dict[str, Any]:
 
 
 _WIDE = ("value_usd", "share_low", "share_high", "images_low", "images_high", "open_usd")
-"""Columns for which a terminal has no room: the revenue's interval and bounds say the same."""
+"""Columns for which a terminal has no room where tasks have prices: the revenue's interval and bounds say the same."""
 
 
 def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unseen: UnseenInputs) -> str:
@@ -162,14 +164,15 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unsee
         if s.model in rules:
             row["refused"] = f"{rules[s.model].n_decided} in {rules[s.model].n_tasks_decided}"
         rows.append(row)
+    wide = _WIDE if any(s.total.value_micro_usd for s in accounts.settlements) else ()
     notes = ["95 %: for tasks like these and the same decisions", f"cost: {cost}"]
     if unseen.n_images:
         notes.append("without inputs: images generated without all of their task's input images (suite.unsupported)")
     if unseen.common:
         n = unseen.common[0].total.n_tasks
         notes += ["", f"on the {n} tasks that all models support with all input images:"]
-        notes.append(columns_text(settlement_table("", [model_row(s) for s in unseen.common], _WIDE)))
-    return "\n".join([columns_text(settlement_table("", rows, _WIDE)), *notes])
+        notes.append(columns_text(settlement_table("", [model_row(s) for s in unseen.common], wide)))
+    return "\n".join([columns_text(settlement_table("", rows, wide)), *notes])
 
 
 def outcome_json(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> dict[str, Any]:

@@ -8,13 +8,16 @@ import pytest
 
 from local_bench.analysis.sampling import NO_PROBABILITIES, labelling, write_questions
 from local_bench.analysis.settlement import accounting
+from local_bench.cli import tables
 from local_bench.cli.labels import BOUNDS_NOTE, NEEDS_ALL, LabelOptions
+from local_bench.cli.tables import outcome_json, outcome_text
 from local_bench.core.money import usd, usd_number
 from local_bench.core.types import Score
 from local_bench.runs.acceptance import decide
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import Outcome
 from local_bench.settle.acceptance import likely
 from tests.report.conftest import GAMMA, Writer, order
 
@@ -185,6 +188,21 @@ def _planned(run, out, people):
     with RunDir.open(run) as open_run:
         LabelOptions(people, 0.4, out).output(open_run)
     return out
+
+
+def test_without_prices_the_settlement_is_in_tasks_and_images(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "official", lambda run: {})  # a suite without official numbers
+    with RunDir.open(shutil.copytree(run, tmp_path / "run")) as open_run:
+        open_run.store.write("UPDATE tasks SET price_micro_usd = 0")
+        decide(open_run)
+        text = outcome_text(open_run, Outcome(open_run.path, N, N - 1, 1, 0, 0, 0), None, settled=True)
+        values = outcome_json(open_run, Outcome(open_run.path, N, N - 1, 1, 0, 0, 0), None, settled=True)
+    accepted = f"{values['models'][MODEL]['n_accepted']} / {N}"
+    row = next(line for line in text.splitlines() if line.startswith(MODEL) and accepted in line)
+    assert row.count(accepted) == 2, "tasks and images"
+    assert "images accepted" in text
+    for words in ("revenue", "$0.00", "no official number"):
+        assert words not in text
 
 
 def test_plans_are_seeded(run):
