@@ -22,16 +22,14 @@ class PeopleSettlement:
     """One model, settled twice. Where the benchmark counts all attempts (HYPE-EDIT-1), each is a deliverable."""
 
     people: Settlement
-    """By the annotators' consensus; images without one are unscored. If there are any, its revenue is a lower bound,
-    and its interval has no meaning."""
+    """By the annotators' consensus; images without one are unscored. If there are any, or images that were not made,
+    its revenue is a lower bound, and its interval has no meaning."""
     run: Settlement
     """By the run's decisions."""
-    not_annotated: Mapping[str, int]
-    """Category -> images without a consensus, only categories with any; missing images do not count."""
-
-    @property
-    def n_not_annotated(self) -> int:
-        return sum(self.not_annotated.values())
+    not_annotated: Counter[str]
+    """Category -> images without a consensus."""
+    not_made: Counter[str]
+    """Category -> requested images that do not exist, on which nobody can decide."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,12 @@ def settled_by_people(run: RunDir, people: Path) -> list[PeopleSettlement]:
     they cannot be read."""
     decided, lines = decided_by_people(run, people), _lines(run, counted_attempt(run.config))
     by_people, by_run = _settled(run, lines, decided)
-    not_annotated: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in lines[lines["made"] & ~lines["work_id"].isin(decided)].itertuples():
-        not_annotated[row.model][row.category] += 1
-    return [PeopleSettlement(s, by_run[s.model], not_annotated[s.model]) for s in by_people]
+    undecided: dict[tuple[str, bool], Counter[str]] = defaultdict(Counter)
+    for row in lines[~(lines["made"] & lines["work_id"].isin(decided))].itertuples():
+        undecided[row.model, row.made][row.category] += 1
+    return [
+        PeopleSettlement(s, by_run[s.model], *(undecided[s.model, made] for made in (True, False))) for s in by_people
+    ]
 
 
 def settled_by_predictions(run: RunDir, predictions: Sequence[PredictionLine]) -> list[PredictedSettlement]:

@@ -140,7 +140,8 @@ def _labelled(
     probabilities = _inclusion(_column(human.probabilities.get(w) if human else None for w in ids), sampled)
     estimates, plan = None, None
     if not np.isnan(labels).all():
-        estimates = _estimates(tasks, judge, labels, np.array(pays, dtype=np.float64), sampled, probabilities)
+        not_made = np.array([row.part_micro_usd for row in rows if not row.candidate.image], dtype=np.float64)
+        estimates = _estimates(tasks, judge, labels, np.array(pays, np.float64), sampled, probabilities, not_made)
     if width is not None and ids and sum(pays):
         n_labelled = int((~np.isnan(labels)).sum())
         reached = None if estimates is None else estimates.revenue.width
@@ -172,13 +173,16 @@ def _estimates(
     pays: Floats,
     sampled: NDArray[np.bool_],
     probabilities: Floats,
+    not_made: Floats,
 ) -> Estimates:
+    """`not_made` has the prices of the images that do not exist; in the bounds they are open."""
+    by_price = (pays, float(not_made.sum())) if pays.any() else (None, float(len(not_made)))
     revenue, images, revenue_at_large, images_at_large = (
         prediction_powered(
             tasks, judge, labels, weights=weights, probabilities=probabilities, selected=sampled, over=over
-        )
+        ).with_open(more)
         for over in ("these orders", "orders like these")
-        for weights in (pays if pays.any() else None, None)
+        for weights, more in (by_price, (None, float(len(not_made))))
     )
     return Estimates(revenue, images, revenue_at_large, images_at_large)
 

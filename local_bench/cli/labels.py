@@ -116,29 +116,29 @@ class LabelOptions:
 
 
 BOUNDS_NOTE = (
-    "no revenue by people of models with images that are not annotated: estimates are below; bounds: these images all "
-    "rejected, all accepted"
+    "no revenue by people of models with images that are not annotated or not made: estimates of the made images are "
+    "below; bounds: these images all rejected, all accepted"
 )
 NEEDS_ALL = (
-    *("revenue_usd", "revenue_low_usd", "revenue_high_usd", "profit_usd", "share", "task_acceptance"),
-    *("deliverable_acceptance", "as_printed"),
+    *("revenue_usd", "revenue_low_usd", "revenue_high_usd", "revenue_ci95_low_usd", "revenue_ci95_high_usd"),
+    *("profit_usd", "share", "task_acceptance", "deliverable_acceptance", "as_printed"),
 )
-"""Keys of a settlement that have no value while images are not annotated."""
+"""Keys of a settlement that have no value while images are not annotated or not made."""
 
 
 def people_text(settled: "Sequence[PeopleSettlement]") -> str:
     """The settlement by the annotators' decisions and that of the run."""
     paid = any(of_model.people.total.value_micro_usd for of_model in settled)
-    sampled = any(of_model.n_not_annotated for of_model in settled)
+    sampled = any(of_model.not_annotated or of_model.not_made for of_model in settled)
     rows = []
     for of_model in settled:
-        mine, run = of_model.people.total, of_model.run.total
+        mine, run, n, n_not_made = of_model.people.total, of_model.run.total, *_undecided(of_model)
         row: dict[str, Any] = {"model": of_model.people.model, "accepted": f"{mine.n_accepted} of {mine.n}"}
-        row |= {"by_run": f"{run.n_accepted} of {run.n}", "n_not_annotated": of_model.n_not_annotated}
+        row |= {"by_run": f"{run.n_accepted} of {run.n}", "n_not_annotated": n, "n_not_made": n_not_made or None}
         if paid:
             row |= {"run_revenue": run.revenue_micro_usd}
             row |= _ends("bound", mine.bounds_micro_usd if sampled else None)
-            if not of_model.n_not_annotated:
+            if not n + n_not_made:
                 row |= {"revenue": mine.revenue_micro_usd} | _ends("ci", mine.revenue_interval_micro_usd)
         rows.append(row)
     return printed(_PEOPLE, rows, [BOUNDS_NOTE] if sampled and paid else [])
@@ -148,8 +148,14 @@ _PEOPLE = (
     *(Column("model", "model"), Column("revenue", "revenue by people", usd), *interval("", usd, "ci_low", "ci_high")),
     *(Column("bound_low", "low", usd, "bounds", below=True), Column("bound_high", "high", usd, "bounds", below=True)),
     *(Column("run_revenue", "by the run", usd), Column("accepted", "accepted by people")),
-    *(Column("by_run", "by the run"), Column("n_not_annotated", "not annotated")),
+    *(Column("by_run", "by the run"), Column("n_not_annotated", "not annotated"), Column("n_not_made", "not made")),
 )
+
+
+def _undecided(settled: "PeopleSettlement", category: str | None = None) -> tuple[int, int]:
+    """How many images, of a category or of all, are not annotated, and how many are not made."""
+    n, n_not_made = settled.not_annotated, settled.not_made
+    return (n.total(), n_not_made.total()) if category is None else (n[category], n_not_made[category])
 
 
 def _ends(name: str, ends: tuple[Any, Any] | None) -> dict[str, Any]:
@@ -162,10 +168,10 @@ def people_json(settled: "PeopleSettlement") -> dict[str, Any]:
     from local_bench.cli.tables import settlement_json
 
     values = settlement_json(settled.people)
-    counted = [(numbers, settled.not_annotated.get(category, 0)) for category, numbers in values["by_category"].items()]
-    for numbers, n in [(values, settled.n_not_annotated), *counted]:
-        numbers["n_not_annotated"] = n
-        numbers.update({name: None for name in NEEDS_ALL if n and name in numbers})
+    for category, numbers in [(None, values), *values["by_category"].items()]:
+        n, n_not_made = _undecided(settled, category)
+        numbers |= {"n_not_annotated": n, "n_not_made": n_not_made}
+        numbers.update({name: None for name in NEEDS_ALL if n + n_not_made and name in numbers})
     return values
 
 
@@ -175,7 +181,7 @@ def labels_text(labels: "Labels") -> str:
     estimated = [m for m in labels.models if m.estimates is not None]
     if estimated:
         paid = any(m.value_micro_usd for m in estimated)
-        notes = ["estimates of these images by the judge and the annotations; 95 %: of the choice of annotated images"]
+        notes = ["estimates of the made images by judge and annotations; 95 %: of the choice of annotated images"]
         notes += [
             f"{m.model} has no interval: {m.estimates.revenue.undefined}"
             for m in estimated

@@ -10,7 +10,7 @@ judge that is no better than a guess (as Agresti and Coull 1998); the degrees of
 `benchmarks/coverage.md` has the coverage.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -71,7 +71,7 @@ class PpiEstimate:
     at_most: float
     """Estimate with all unanswered images accepted."""
     bound_low: float
-    """The mean over these images if everything without an annotation is rejected: certain, not a confidence limit."""
+    """The mean if everything without an annotation is rejected: certain, not a confidence limit."""
     bound_high: float
     """The same with everything accepted."""
     undefined: str | None = None
@@ -84,6 +84,11 @@ class PpiEstimate:
     def of_weight(self, value: float | None) -> float | None:
         """`estimate`, `low` or another of these values as a sum, in the unit of the weights."""
         return None if value is None else value * self.weight
+
+    def with_open(self, weight: float) -> "PpiEstimate":
+        """With images of this weight in the bounds that nobody can annotate because they do not exist."""
+        low, high, total = self.bound_low * self.weight, self.bound_high * self.weight, self.weight + weight
+        return replace(self, bound_low=low / total, bound_high=(high + weight) / total)
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,12 @@ def test_without_all_annotations_there_is_no_revenue_by_people(run, tmp_path):
         rows = open_run.store.rows("SELECT task_id, price_micro_usd FROM tasks")
         decide(open_run)
         price = {row["task_id"]: row["price_micro_usd"] for row in rows}
-        for n in (30, N - 1):
+        for n, made in ((30, N - 1), (N - 1, N - 1), (N - 1, N)):
+            if made == N:  # the order whose image was not made is none of this model's
+                open_run.store.write("DELETE FROM decisions")
+                open_run.store.write("DELETE FROM candidates WHERE state = 'unscored'")
+                decide(open_run)
+                del price[f"o{N - 1}"]
             people = labels_of(run, tmp_path / f"{n}.jsonl", n)
             text, values = LabelOptions(people, None, None).output(open_run)
             found, of_category = values["people"][MODEL], values["people"][MODEL]["by_category"]["Digital"]
@@ -150,16 +155,19 @@ def test_without_all_annotations_there_is_no_revenue_by_people(run, tmp_path):
             unknown = sum(of for t, of in price.items() if t not in dict(decisions[:n]))  # with the one not made
             bounds = [found["revenue_bound_low_usd"], found["revenue_bound_high_usd"]]
             assert bounds == [usd_number(accepted), usd_number(accepted + unknown)]
-            assert (found["n_unscored"], found["n_not_annotated"]) == (N - n, N - 1 - n)
+            undecided = [found[name] for name in ("n_unscored", "n_not_annotated", "n_not_made")]
+            assert undecided == [len(price) - n, N - 1 - n, N - made]
+            share, value = values["labels"][MODEL]["estimates"]["revenue_share"], sum(price.values()) / 1e6
+            assert [share["bound_low"] * value, share["bound_high"] * value] == pytest.approx(bounds)
             for of in (found, of_category):
-                if n == 30:
+                if made < N:
                     assert {of[name] for name in NEEDS_ALL if name in of} == {None}
                 else:
                     assert of["revenue_low_usd"] < of["revenue_usd"] == usd_number(accepted) < of["revenue_high_usd"]
-            assert (BOUNDS_NOTE in text) == (n == 30)
+            assert (BOUNDS_NOTE in text) == ("not made" in text) == (made < N)
             shown = text.split("estimated revenue")[0]
-            assert (f"{usd(accepted)} to {usd(accepted + unknown)}" in shown) == (n == 30)
-            assert (f" {usd(accepted)}  " in shown) == (n > 30)
+            assert (f"{usd(accepted)} to {usd(accepted + unknown)}" in shown) == (made < N)
+            assert (f" {usd(accepted)}  " in shown) == (made == N)
 
 
 def test_no_further_round_once_the_interval_is_narrow_enough(run, tmp_path):
