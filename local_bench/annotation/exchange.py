@@ -26,7 +26,7 @@ from local_bench.annotation.queue import Queue
 from local_bench.annotation.ratings import PEOPLE, decision, rows_by_image, stored_lines
 from local_bench.annotation.session import InvalidAnswer, Session, no_image
 from local_bench.annotation.summary import numbers
-from local_bench.annotation.work import AnnotationWork, ImageKey, annotation_work, image_lines, png_of
+from local_bench.annotation.work import AnnotationWork, annotation_work, image_lines, png_of
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
@@ -235,13 +235,17 @@ class Imported:
     """Those that differ from the annotator's stored answer, which is kept."""
     n_unrated: int
     """Lines without a value for every question of the protocol."""
+    n_later: int = 0
+    """Lines about later attempts, of a protocol that shows the first alone."""
 
     def __str__(self) -> str:
         n = self.n_stored + self.n_before + self.n_different
         sentence = f"{self.n_stored} new of {n} answers; {self.n_before} were there already"
         if self.n_different:
             sentence += f"; {self.n_different} differ from the annotator's stored answer, which is kept"
-        return sentence + (f"; {self.n_unrated} lines lack a rating and were left out" if self.n_unrated else "")
+        sentence += f"; {self.n_unrated} lines lack a rating and were left out" if self.n_unrated else ""
+        later = f"; {self.n_later} lines are about later attempts, which the protocol does not show, and were left out"
+        return sentence + (later if self.n_later else "")
 
 
 _Rated = tuple[str, str, str, int, int]
@@ -257,28 +261,41 @@ def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
     before, stored = _stored_setting(run.path / FILE, protocol)  # what was sampled or has known answers stays so
     items = {item.item_id: item for item in work.items} | stored
     begun = {"seed": run.config.seed, "repeats": protocol.repeats, "runs": 1, "items": sorted(items)}
+    pixels = {row.key: row.image for row in run.store.candidates() if row.image}
+    n_of_set = Counter(key[:2] + key[3:] for key in pixels)
+    ratings: dict[_Rated, dict[int, dict[str, Any]]] = defaultdict(dict)
+    n_unrated = n_later = 0
+    for where, key, data in image_lines(path, "an annotation", pixels):
+        model, task_id, deliverable, attempt = key
+        of_set = protocol.shows == "set"
+        compared = work.tasks[task_id].source is not None or (of_set and n_of_set[model, task_id, attempt] > 1)
+        fields = protocol.fields_of((), compared)
+        values = {field.name: _option(data.get(field.name), field, protocol, where) for field in fields}
+        if protocol.attempts == "first" and attempt > 1:
+            n_later += 1
+            continue
+        if None in values.values():
+            n_unrated += 1
+            continue
+        rater = data.get("rater", PEOPLE)
+        if not isinstance(rater, str) or not rater:
+            raise UserError(f"{where}: the rater is {short(rater)}: give a name in quotes")
+        of_item = ratings[rater, model, task_id, attempt, 0 if of_set else deliverable]
+        if of_item.setdefault(deliverable, values) is not values:
+            raise UserError(f"{where}: {rater!r} rates this image on an earlier line too: remove one")
+    wanted = []
+    for (rater, model, task_id, attempt, _), of_image in ratings.items():
+        images = tuple(ItemImage(i, pixels[model, task_id, i, attempt]) for i in sorted(of_image))
+        item = items.get(Item(protocol.id, task_id, images).item_id)
+        if item is None:
+            raise UserError(
+                f"{path}: {rater} rates only some of the images of {task_id!r} by {model}, and protocol "
+                f"{protocol.id} rates them together: complete the file, or import with a protocol for images"
+            )
+        wanted.append((rater, item, Answer({str(i): of_image[i] for i in of_image})))
     session = _opened([run], protocol, replace(work, items=list(items.values())), before or begun)
     with session.database:
-        pixels = {row.key: row.image for row in run.store.candidates() if row.image}
-        n_of_set = Counter(key[:2] + key[3:] for key in pixels)
-        ratings: dict[_Rated, dict[int, dict[str, Any]]] = defaultdict(dict)
-        n_unrated = 0
-        for where, key, data in image_lines(path, "an annotation", pixels):
-            model, task_id, deliverable, attempt = key
-            of_set = protocol.shows == "set"
-            compared = session.tasks[task_id].source is not None or (of_set and n_of_set[model, task_id, attempt] > 1)
-            fields = protocol.fields_of((), compared)
-            values = {field.name: _option(data.get(field.name), field, protocol, where) for field in fields}
-            if None in values.values():
-                n_unrated += 1
-                continue
-            rater = data.get("rater", PEOPLE)
-            if not isinstance(rater, str) or not rater:
-                raise UserError(f"{where}: the rater is {short(rater)}: give a name in quotes")
-            of_item = ratings[rater, model, task_id, attempt, 0 if of_set else deliverable]
-            if of_item.setdefault(deliverable, values) is not values:
-                raise UserError(f"{where}: {rater!r} rates this image on an earlier line too: remove one")
-        return replace(_store(session, pixels, ratings, path), n_unrated=n_unrated)
+        return replace(_store(session, wanted, path), n_unrated=n_unrated, n_later=n_later)
 
 
 def _option(value: Any, field: AnswerField, protocol: Protocol, where: str) -> Any:
@@ -297,19 +314,7 @@ def _option(value: Any, field: AnswerField, protocol: Protocol, where: str) -> A
     return matching[0]
 
 
-def _store(
-    session: Session, pixels: Mapping[ImageKey, str], ratings: Mapping[_Rated, Mapping[int, Any]], path: Path
-) -> Imported:
-    wanted = []
-    for (rater, model, task_id, attempt, _), values in ratings.items():
-        images = tuple(ItemImage(i, pixels[model, task_id, i, attempt]) for i in sorted(values))
-        item = session.queue.by_id.get(Item(session.protocol.id, task_id, images).item_id)
-        if item is None:
-            raise UserError(
-                f"{path}: {rater} rates only some of the images of {task_id!r} by {model}, and protocol "
-                f"{session.protocol.id} rates them together: complete the file, or import with a protocol for images"
-            )
-        wanted.append((rater, item, Answer({str(i): of_image for i, of_image in values.items()})))
+def _store(session: Session, wanted: Sequence[tuple[str, Item, Answer]], path: Path) -> Imported:
     stored_values = {(a.annotator, a.item_id): a.given.values for a in session.database.answers() if a.kind == "answer"}
     n = Counter[str]()
     for rater in sorted({rater for rater, _, _ in wanted}):

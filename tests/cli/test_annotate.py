@@ -490,7 +490,7 @@ def test_an_import_says_what_was_new(shop, tmp_path, capsys):
         "kept; 1 lines lack a rating and were left out\n"
     )
     counts = run(capsys, "annotate", "import", shop.path, path, "--protocol", "accept", "--json")
-    assert counts == {"n_stored": 0, "n_before": n - 2, "n_different": 1, "n_unrated": 1}
+    assert counts == {"n_stored": 0, "n_before": n - 2, "n_different": 1, "n_unrated": 1, "n_later": 0}
     of_run, of_file = (people_of(file, shop.path).raters["r1"][OVERALL] for file in (shop.path, write(path, first)))
     assert of_run == of_file
 
@@ -525,5 +525,16 @@ def test_lines_that_no_annotator_wrote_are_refused(shop, tmp_path, capsys):
     scored |= {field.name: 4 for field in protocol.fields} | {protocol.fields[0].name: 4.5}
     said = imported(shop, capsys, path, [scored], "scores", status=2)
     assert f"line 1: {protocol.fields[0].name} is 4.5, but protocol scores has " in said
-    with AnnotationDatabase(shop.path / FILE) as database:
-        assert not database.answers()
+    assert not (shop.path / FILE).exists()
+
+
+def test_an_import_leaves_out_the_attempts_that_the_protocol_does_not_show(tmp_path, capsys):
+    """A complete file also has the second attempts; a task has several images."""
+    two = make_shop(tmp_path / "two", 4, attempts=2)
+    lines = labels(two, "r1")
+    first = [line for line in lines if line["attempt"] == 1]
+    assert imported(two, capsys, tmp_path / "in.jsonl", lines) == (
+        f"8 new of 8 answers; 0 were there already; {len(lines) - len(first)} lines are about later attempts, which "
+        "the protocol does not show, and were left out\n"
+    )
+    assert len(people_of(two.path).raters["r1"][OVERALL]) == len(first) > 8
