@@ -111,10 +111,11 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labels:
     models = [
         _labelled(model, rows, guesses, human, width, run.config.seed) for model, rows in sorted(by_model.items())
     ]
-    unused = len(
-        set(human.probabilities if human else ()) - {work_id for model in models for work_id in model.work_ids}
-    )
-    if unused:
+    used = {work_id for model in models for work_id in model.work_ids}
+    if width is not None and not any(model.plan for model in models):
+        why = "its tasks are worth nothing" if used else "it has no images"
+        raise UserError(f"{run.path} has no revenue share that --plan-labels could plan annotations for: {why}")
+    if unused := len(set(human.probabilities if human else ()) - used):
         notes.append(f"{unused} annotations are about later attempts or missing images and are not used")
     return Labels(models, notes)
 

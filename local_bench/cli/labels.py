@@ -277,11 +277,7 @@ def _estimate_json(estimate: "PpiEstimate") -> dict[str, Any]:
 
 def payment_text(payment: "Payment") -> str:
     """Tables: association of scores with payment, reasons for rejection, quality of predictors."""
-    parts = [
-        printed(_SCORES, payment.explained),
-        printed(_BINS, payment.by_composite),
-        _failures_text(payment),
-    ]
+    parts = [printed(_SCORES, payment.explained), printed(_BINS, payment.by_composite), _failures_text(payment)]
     if not payment.predictors:
         return "\n\n".join([*parts, f"no predictor: {payment.not_fitted}"])
     quality = [vars(f.quality) | {"name": name} for name, f in payment.predictors.items()]

@@ -11,6 +11,7 @@ from local_bench.analysis.settlement import accounting
 from local_bench.cli import tables
 from local_bench.cli.labels import BOUNDS_NOTE, NEEDS_ALL, LabelOptions
 from local_bench.cli.tables import outcome_json, outcome_text
+from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
 from local_bench.core.types import Score
 from local_bench.runs.acceptance import decide
@@ -211,6 +212,15 @@ def test_without_prices_the_settlement_is_in_tasks_and_images(run, tmp_path, mon
     assert "images accepted" in text
     for words in ("revenue", "$0.00", "no official number"):
         assert words not in text
+
+
+def test_without_prices_there_is_nothing_to_plan(run, tmp_path):
+    out = tmp_path / "ask.jsonl"
+    with RunDir.open(shutil.copytree(run, tmp_path / "run")) as open_run:
+        open_run.store.write("UPDATE tasks SET price_micro_usd = 0")
+        with pytest.raises(UserError, match="could plan annotations for: its tasks are worth nothing"):
+            LabelOptions(None, 0.2, out).output(open_run)
+    assert not out.exists()
 
 
 def test_plans_are_seeded(run):
