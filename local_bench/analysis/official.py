@@ -167,6 +167,6 @@ def export_people(run: RunDir, name: str, out: Path) -> list[Path]:
 def _check_own(run: RunDir, name: str) -> None:
     layout = format_of(run)
     if name != layout:
-        raise UserError(
-            f"{run.path} is a run of {run.config.suite.name}, whose layout is {layout}: give --format {layout}"
-        )
+        use = f"whose layout is {layout}: give --format {layout}"
+        without = f"a suite without a file layout: use the tables in {run.path / 'exports'}"
+        raise UserError(f"{run.path} is a run of {run.config.suite.name}, {use if layout else without}")

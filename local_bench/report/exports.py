@@ -168,11 +168,11 @@ def _titles(run: RunDir, task_ids: Sequence[str], titles: dict[str, str]) -> lis
 
 def _settlement(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:
     imported = {m.label for m in run.config.models if m.imported is not None}
-    unseen = unseen_inputs(run)
+    unseen, n_made = unseen_inputs(run), run.store.n_candidates(made=True)
     common = {s.model: s for s in unseen.common}
     for s in sorted(money.settlements, key=lambda s: s.model):
-        no_cost = "the cost of its images is not stated" if s.model in imported else _no_cost(money)
-        reason = None if s.cost_micro_usd is not None else no_cost
+        without = "the cost of its images is not stated" if s.model in n_made else "no image of it was imported"
+        reason = None if s.cost_micro_usd is not None else without if s.model in imported else _no_cost(money)
         costs = {"cost_micro_usd": s.cost_micro_usd, "profit_micro_usd": s.profit_micro_usd, "cost_unscored": reason}
         n = unseen.n_images.get(s.model, 0)
         yield _total(s, s.total) | {"scope": "run", "category": "all", "n_without_inputs": n} | costs

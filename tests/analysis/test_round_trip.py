@@ -192,6 +192,15 @@ def test_a_layout_of_another_suite_is_refused(runs, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_a_run_of_a_suite_without_a_layout_has_its_tables(runs, capsys, monkeypatch):
+    path = runs["ice-bench"][0]
+    monkeypatch.setattr("local_bench.analysis.official.format_of", lambda run: None)
+    assert main(["export", str(path), "--format", "servimage"]) == 2
+    said = capsys.readouterr().err
+    assert f"a suite without a file layout: use the tables in {path}/exports" in said
+    assert "None" not in said
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_exports_are_the_frames_of_load_run(runs, name, tmp_path):
     path = shutil.copytree(runs[name][0], tmp_path / "run")

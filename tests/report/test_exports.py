@@ -169,3 +169,7 @@ def test_absent_counters_and_prices_are_null_and_not_zero(make_run):
     rows = {r["model"]: r["cost_unscored"] for r in parquet(path, "settlement") if r["scope"] == "run"}
     assert rows["some-api"] == "the cost of its images is not stated"
     assert rows["alpha"] == "the price table has no row for the device"
+    change(path, "UPDATE candidates SET state = 'unscored', pixels_sha256 = NULL WHERE model = 'some-api'")
+    export(path)
+    rows = {r["model"]: r["cost_unscored"] for r in parquet(path, "settlement") if r["scope"] == "run"}
+    assert rows["some-api"] == "no image of it was imported"
