@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
-from local_bench.cli.output import say, show, show_json
+from local_bench.cli.output import quoted, say, show, show_json
 from local_bench.core.table import Column
 from local_bench.report.render import aligned, interval, printed
 
@@ -143,7 +143,7 @@ def serve(
             say(f"local-bench: {n} items, protocol {chosen.id}, on {address.base}{listens}; Ctrl-C stops the server")
 
         run_server(session, bound, address, ready)
-    say(f"local-bench: stopped; `local-bench annotate status {run_dirs[0]}` shows the state")
+    say(f"local-bench: stopped; `local-bench annotate status {quoted(run_dirs[0])}` shows the state")
     return 0
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from local_bench.cli.options import JSON, PATH, RUN, examples
-from local_bench.cli.output import say, say_faults, show, show_json
+from local_bench.cli.output import quoted, say, say_faults, show, show_json
 
 
 @click.command("export", epilog=examples("local-bench export runs/ice --format ice-bench --out ice-results"))
@@ -41,7 +41,7 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
         written = {option: out / file for option, file in benchmark.exported_options.items() if (out / file).exists()}
         if "tasks" not in written and "tasks" in scored_with and suite_path and Path(suite_path).is_dir():
             written["tasks"] = Path(suite_path)
-        options = "".join(f" --{option} {shlex.quote(str(path))}" for option, path in written.items())
+        options = "".join(f" --{option} {quoted(path)}" for option, path in written.items())
         groups = [[path] for path in files] if benchmark.scores_one_file else [files]
         show("\n".join(f"local-bench score {name} {shlex.join(map(str, group))}{options}" for group in groups))
     return say_faults(faults)
@@ -90,7 +90,7 @@ def import_files(
     else:
         what = f"{n} annotations in {labels}, {n_new} of them new"
         show(f"{what}; skipped {n_skipped} entries without a verdict")
-        show(f"local-bench agreement {run_dir} --people {labels}")
+        show(f"local-bench agreement {quoted(run_dir)} --people {quoted(labels)}")
     return 0
 
 

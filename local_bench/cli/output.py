@@ -1,6 +1,7 @@
 """Output: results on stdout, progress and messages on stderr, without control characters from data."""
 
 import json
+import shlex
 import sys
 import threading
 import time
@@ -38,6 +39,11 @@ def show(text: str) -> None:
 def show_json(value: Any) -> None:
     """Print a result as JSON to stdout. ValueError for NaN and infinities."""
     click.echo(escaped_json(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)))
+
+
+def quoted(path: object) -> str:
+    """As a shell takes it, for a command that is printed."""
+    return shlex.quote(str(path))
 
 
 def say_faults(faults: "Sequence[ImageFault]") -> int:

@@ -19,7 +19,7 @@ from local_bench.cli.options import (
     examples,
     runs_completed,
 )
-from local_bench.cli.output import progress, say, show, show_json
+from local_bench.cli.output import progress, quoted, say, show, show_json
 from local_bench.core.money import usd, usd_number
 from local_bench.core.table import Column
 from local_bench.report.render import interval, printed
@@ -148,7 +148,8 @@ def train(
     if as_json:
         show_json({"written": str(out)} | card_json(card))
     else:
-        show(f"{card_text(card)}\nwritten to {out}: evaluate it with `local-bench predictor evaluate {out} RUN…`")
+        use = f"evaluate it with `local-bench predictor evaluate {quoted(out)} RUN…`"
+        show(f"{card_text(card)}\nwritten to {out}: {use}")
     return 0
 
 

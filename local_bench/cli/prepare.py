@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from local_bench.cli.options import CONFIG, JSON, PATH, examples, overrides, suites_completed
-from local_bench.cli.output import progress, say, show, show_json
+from local_bench.cli.output import progress, quoted, say, show, show_json
 
 _TEMPLATE = """\
 # {title}
@@ -55,7 +55,8 @@ def init(suite_name: str, path: Path | None, out: Path | None, as_json: bool) ->
     if as_json:
         show_json({"config": str(target)})
     else:
-        show(f"{target}: `local-bench plan {target}` estimates it, `local-bench run {target}` runs it")
+        file = quoted(target)
+        show(f"{target}: `local-bench plan {file}` estimates it, `local-bench run {file}` runs it")
     return 0
 
 
@@ -83,10 +84,10 @@ def extract(config: Path, out: Path, rules: bool, settings: tuple[str, ...], as_
     if as_json:
         show_json({"written": str(out), "n": result.n, "n_there": result.n_existing, "refused": result.refused})
     else:
-        show(
-            f"{result.n} tasks added to {out}, which already had {result.n_existing}: run with --set "
-            f"suite.written={out}"
-        )
+        use = f"run with --set suite.written={quoted(out)}"
+        if not result.n + result.n_existing:
+            use = "it adds nothing to a run"
+        show(f"{result.n} tasks added to {out}, which already had {result.n_existing}: {use}")
     for task_id, reason in list(result.refused.items())[:20]:
         say(f"{task_id}: {reason}")
     return 1 if result.refused else 0

@@ -26,12 +26,8 @@ class _ReproduceCommand(click.Command):
             kinds = {
                 kind: [str(entry.number) for entry in available if entry.kind == kind] for kind in ("table", "figure")
             }
-            rows.append(
-                (
-                    contents[0].paper,
-                    "; ".join(f"{kind}s {', '.join(numbers)}" for kind, numbers in kinds.items() if numbers),
-                )
-            )
+            listed = "; ".join(f"{kind}s {', '.join(numbers)}" for kind, numbers in kinds.items() if numbers)
+            rows.append((contents[0].paper, listed))
         with formatter.section("Examples"):
             formatter.write_text("local-bench reproduce servimage")
             formatter.write_text("local-bench reproduce servimage table-2 runs/a runs/b --format latex")

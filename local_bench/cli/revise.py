@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
-from local_bench.cli.output import show, show_json
+from local_bench.cli.output import quoted, show, show_json
 from local_bench.core.money import usd_number
 from local_bench.report.render import columns_text
 
@@ -36,7 +36,8 @@ def write(run_dir: Path, out: Path, models: tuple[str, ...], as_json: bool) -> i
     else:
         show(
             f"{result.n} refused images written as tasks to {result.tasks}; {result.n_accepted} accepted, "
-            f"{result.n_open} without image or decision: run with --set suite.path={result.tasks}"
+            f"{result.n_open} without image or decision: `local-bench run CONFIG --set suite.name=servimage "
+            f"--set suite.path={quoted(result.tasks)}` revises them with the models of CONFIG"
         )
     return 0
 

@@ -361,24 +361,14 @@ _PLAN_WORK = (
 )
 _PLAN_MEMORY = (
     *(Column("model", "model"), *(Column(phase, phase, ".1f", unit="GB") for phase in ("encode", "denoise", "decode"))),
-    *(
-        Column("all_resident_gb", "all loaded", ".1f", unit="GB"),
-        Column("streamed", "streamed"),
-        Column("fits", "fits"),
-    ),
-    *(
-        Column("cost_usd", "cost", ",.2f", unit="$"),
-        Column("wh_per_image", "Wh/image", ".3g"),
-        Column("wh", "Wh", ".3g"),
-    ),
+    *(Column("all_resident_gb", "all loaded", ".1f", unit="GB"), Column("streamed", "streamed")),
+    *(Column("fits", "fits"), Column("cost_usd", "cost", ",.2f", unit="$")),
+    *(Column("wh_per_image", "Wh/image", ".3g"), Column("wh", "Wh", ".3g")),
 )
 _PLAN_TIMED = (
     *(Column("model", "measured"), Column("device", "on"), Column("random_weights", "random weights")),
-    *(
-        Column("batch_size", "batch"),
-        Column("step_s", "s/step", ".3g"),
-        Column("decode_s_per_image", "s decode", ".3g"),
-    ),
+    *(Column("batch_size", "batch"), Column("step_s", "s/step", ".3g")),
+    Column("decode_s_per_image", "s decode", ".3g"),
     *(Column("s_per_image", "s/image", ".3g"), Column("gpu_hours", "GPU-hours", ".3g")),
     Column("cost_usd", "cost", ",.4f", unit="$"),
 )

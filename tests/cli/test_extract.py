@@ -50,6 +50,15 @@ def test_a_suite_without_missing_content_is_refused(tmp_path, capsys):
         assert "need no enrichment" in capsys.readouterr().err
 
 
+def test_a_file_that_adds_nothing_is_not_recommended(tmp_path, capsys):
+    write_orders(tmp_path / "tasks.jsonl", [order("one")])
+    config = {"name": "x", "suite": {"name": "servimage", "path": str(tmp_path / "tasks.jsonl")}}
+    config |= {"models": [{"card": "tiny-flux"}], "judge": {"card": "tiny-qwen3-vl", "transport": "local"}}
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    assert main(["extract", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "w.jsonl")]) == 0
+    assert capsys.readouterr().out.endswith("already had 0: it adds nothing to a run\n")
+
+
 @pytest.mark.slow
 def test_points_and_hard_rules_go_into_one_file(tmp_path, capsys):
     fields = {"brief": "A PNG of 64 x 64 pixels.", "evaluation_points": []}

@@ -176,6 +176,21 @@ def test_it_works_as_it_is_printed(lab, capsys, line):
     assert fault(words, capsys) is None
 
 
+def test_a_path_with_a_space_is_quoted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(EARLIER_RUN, "a run")
+    (tmp_path / "c.yaml").write_text("name: c\nmodels: [{card: tiny-flux}]\njudge: {card: tiny-qwen3-vl}\n")
+    assert main(["init", "studio", "--out", "my config.yaml"]) == 0
+    assert main(["revise", "write", "a run", "--out", "new tasks"]) == 0
+    commands = [line.replace("CONFIG", "c.yaml") for line in COMMAND.findall(capsys.readouterr().out)]
+    assert [shlex.split(line)[:2] for line in commands] == [
+        ["plan", "my config.yaml"],
+        ["run", "my config.yaml"],
+        ["run", "c.yaml"],
+    ]
+    assert main(["plan", *shlex.split(commands[2])[1:], "--json"]) == 0, "the tasks of the revisions are planned"
+
+
 @pytest.mark.parametrize(
     "line",
     [
