@@ -154,7 +154,7 @@ def _with_shortcuts(ctx: click.Context, param: click.Parameter, settings: tuple[
         if given.get(key, value).strip() != value:
             option = f"--{key.rpartition('.')[2]} {value}"
             raise UserError(f"{option} and --set {key}={given[key]} contradict each other: leave one out")
-    return (*shortcuts, *settings)
+    return (*settings, *shortcuts)  # a setting of a whole section does not remove what a shortcut sets
 
 
 _SHORTCUTS = "local_bench.settings"

@@ -71,11 +71,12 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     progress = run.store.progress()
     for row in progress:
         if row.n_planned:
-            sentences.append(f"{row.model}: {row.n_planned:,} of {count(row.n, 'image')} have not been generated yet.")
+            left = f"{row.n_planned:,} of {count(row.n, 'image')} {'has' if row.n == 1 else 'have'}"
+            sentences.append(f"{row.model}: {left} not been generated yet.")
         if row.n_undecided:
+            verbs = "has no decision yet and counts" if row.n_first == 1 else "have no decision yet and count"
             sentences.append(
-                f"{row.model}: {row.n_undecided:,} of {count(row.n_first, 'deliverable')} have no decision yet "
-                "and count as unscored."
+                f"{row.model}: {row.n_undecided:,} of {count(row.n_first, 'deliverable')} {verbs} as unscored."
             )
     planned = {row.model for row in progress}
     sentences += [f"{model}: no images are planned yet." for model in model_order(run) if model not in planned]

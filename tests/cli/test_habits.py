@@ -127,6 +127,8 @@ def test_shortcuts_are_settings_and_no_set_contradicts_them(tmp_path, capsys):
         assert main([*base, f"--{option}", value, "--set", f"{key}={other}"]) == 2
         contradiction = f"--{option} {value} and --set {key}={other} contradict each other: leave one out\n"
         assert capsys.readouterr().err.endswith(contradiction)
+    assert main([*base, "--limit", "3", "--set", "suite={name: studio}"]) == 0
+    assert json.loads(capsys.readouterr().out)["n_tasks"] == 3
     assert main([*base, "--limit", "0"]) == 2
 
 

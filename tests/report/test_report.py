@@ -12,6 +12,7 @@ from local_bench.core.table import DASH
 from local_bench.report import text
 from local_bench.report.sections import sections
 from local_bench.report.site.build import write_report
+from local_bench.report.view import warnings
 from local_bench.runs.rundir import RunDir
 
 from .conftest import Writer, write_run
@@ -120,6 +121,20 @@ def test_unfinished_work_is_a_warning_and_costs_without_a_price_are_not_zero(mak
     assert not {"cost", "profit"} & set(written.headings["Leaderboard"])
 
 
+def test_warnings_of_one_image_are_in_the_singular(make_run):
+    path = make_run()
+    change(
+        path,
+        *(f"DELETE FROM {table}" for table in ("decisions", "scores", "verdicts")),
+        "DELETE FROM candidates WHERE task_id = 't2'",
+        "UPDATE candidates SET state = 'planned', pixels_sha256 = NULL, identity = NULL",
+    )
+    with RunDir.open(path) as run:
+        sentences = warnings(run, accounting(run.store, run.config.settlement).settlements)
+    assert "alpha: 1 of 1 image has not been generated yet." in sentences
+    assert "alpha: 1 of 1 deliverable has no decision yet and counts as unscored." in sentences
+
+
 def test_a_run_that_has_just_begun_has_a_report(make_run):
     written = report(
         change(
@@ -130,6 +145,7 @@ def test_a_run_that_has_just_begun_has_a_report(make_run):
         )
     )
     assert "alpha: 3 of 3 images have not been generated yet." in written.warnings
+    assert "alpha: 3 of 3 deliverables have no decision yet and count as unscored." in written.warnings
     rows = written.rows("Leaderboard", "tasks accepted", "images accepted", "unscored")
     assert rows == [["0 / 2", "0 / 3 0.0 % to 98.9 %", "3 $135.00"]] * 2
     assert ["alpha", "0", "3"] in written.rows(MEANS, "model", "images", "missing")
