@@ -53,6 +53,7 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
     FOLDER was written by `revise write`; REVISED_RUN is a run of its tasks. Reports the number of images and human
     reviews, the revenue and the cost of images, including revisions."""
     from local_bench.analysis.revisions import revised_workflows
+    from local_bench.report.sections import workflow_table
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run, RunDir.open(revised_dir) as revised:
@@ -74,7 +75,5 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
         ]
         show_json({"ways": workflow_results})
         return 0
-    from local_bench.report.sections import workflow_table
-
     show(columns_text(workflow_table(workflows)))
     return 0
