@@ -149,12 +149,7 @@ def _models(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) 
 
 
 def _with_shortcuts(ctx: click.Context, param: click.Parameter, settings: tuple[str, ...]) -> tuple[str, ...]:
-    shortcuts, given = ctx.meta.get(_SHORTCUTS, ()), dict(setting.partition("=")[::2] for setting in settings)
-    for key, value in (shortcut.split("=", 1) for shortcut in shortcuts):
-        if given.get(key, value).strip() != value:
-            option = f"--{key.rpartition('.')[2]} {value}"
-            raise UserError(f"{option} and --set {key}={given[key]} contradict each other: leave one out")
-    return (*settings, *shortcuts)  # a setting of a whole section does not remove what a shortcut sets
+    return (*ctx.meta.get(_SHORTCUTS, ()), *settings)
 
 
 _SHORTCUTS = "local_bench.settings"
