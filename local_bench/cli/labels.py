@@ -121,9 +121,10 @@ BOUNDS_NOTE = (
 )
 NEEDS_ALL = (
     *("revenue_usd", "revenue_low_usd", "revenue_high_usd", "revenue_ci95_low_usd", "revenue_ci95_high_usd"),
-    *("profit_usd", "share", "task_acceptance", "deliverable_acceptance", "as_printed"),
+    *("profit_usd", "share", "task_acceptance", "as_printed", "deliverable_acceptance"),
 )
-"""Keys of a settlement that have no value while images are not annotated or not made."""
+"""Keys of a settlement that have no value while images are not annotated; and, but for the last, which is a share of
+the requested images, while images are not made."""
 
 
 def people_text(settled: "Sequence[PeopleSettlement]") -> str:
@@ -171,7 +172,8 @@ def people_json(settled: "PeopleSettlement") -> dict[str, Any]:
     for category, numbers in [(None, values), *values["by_category"].items()]:
         n, n_not_made = _undecided(settled, category)
         numbers |= {"n_not_annotated": n, "n_not_made": n_not_made}
-        numbers.update({name: None for name in NEEDS_ALL if n + n_not_made and name in numbers})
+        without = NEEDS_ALL if n else NEEDS_ALL[:-1] if n_not_made else ()
+        numbers.update({name: None for name in without if name in numbers})
     return values
 
 
