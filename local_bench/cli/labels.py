@@ -119,12 +119,10 @@ BOUNDS_NOTE = (
     "no revenue by people of models with images that are not annotated or not made: estimates of the made images are "
     "below; bounds: these images all rejected, all accepted"
 )
-NEEDS_ALL = (
-    *("revenue_usd", "revenue_low_usd", "revenue_high_usd", "revenue_ci95_low_usd", "revenue_ci95_high_usd"),
-    *("profit_usd", "share", "task_acceptance", "as_printed", "deliverable_acceptance"),
-)
-"""Keys of a settlement that have no value while images are not annotated; and, but for the last, which is a share of
-the requested images, while images are not made."""
+INTERVAL = ("revenue_low_usd", "revenue_high_usd", "revenue_ci95_low_usd", "revenue_ci95_high_usd")
+"""Keys of a settlement that have no value while images are not annotated or not made."""
+NEEDS_ALL = (*INTERVAL, "revenue_usd", "profit_usd", "share", "task_acceptance", "deliverable_acceptance", "as_printed")
+"""Keys of a settlement that have no value while images are not annotated."""
 
 
 def people_text(settled: "Sequence[PeopleSettlement]") -> str:
@@ -165,14 +163,14 @@ def _ends(name: str, ends: tuple[Any, Any] | None) -> dict[str, Any]:
 
 
 def people_json(settled: "PeopleSettlement") -> dict[str, Any]:
-    """The settlement by the annotators; null where a value requires that all images are annotated."""
+    """The settlement by the annotators; null where a value requires that all images are made or annotated."""
     from local_bench.cli.tables import settlement_json
 
     values = settlement_json(settled.people)
     for category, numbers in [(None, values), *values["by_category"].items()]:
         n, n_not_made = _undecided(settled, category)
         numbers |= {"n_not_annotated": n, "n_not_made": n_not_made}
-        without = NEEDS_ALL if n else NEEDS_ALL[:-1] if n_not_made else ()
+        without = NEEDS_ALL if n else INTERVAL if n_not_made else ()
         numbers.update({name: None for name in without if name in numbers})
     return values
 

@@ -9,7 +9,7 @@ import pytest
 from local_bench.analysis.sampling import NO_PROBABILITIES, labelling, write_questions
 from local_bench.analysis.settlement import accounting
 from local_bench.cli import tables
-from local_bench.cli.labels import BOUNDS_NOTE, NEEDS_ALL, LabelOptions
+from local_bench.cli.labels import BOUNDS_NOTE, INTERVAL, NEEDS_ALL, LabelOptions
 from local_bench.cli.tables import outcome_json, outcome_text
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
@@ -162,8 +162,8 @@ def test_without_all_annotations_there_is_no_revenue_by_people(run, tmp_path):
             assert [share["bound_low"] * value, share["bound_high"] * value] == pytest.approx(bounds)
             for of in (found, of_category):
                 if made < N:
-                    without = NEEDS_ALL if n < N - 1 else NEEDS_ALL[:-1]  # a share of the requested images is left
-                    assert {of[name] for name in without if name in of} == {None}
+                    assert {of[name] for name in (NEEDS_ALL if n == 30 else INTERVAL) if name in of} == {None}
+                    assert of["revenue_usd"] == (None if n == 30 else usd_number(accepted))
                 else:
                     assert of["revenue_low_usd"] < of["revenue_usd"] == usd_number(accepted) < of["revenue_high_usd"]
             assert (BOUNDS_NOTE in text) == ("not made" in text) == (made < N)
