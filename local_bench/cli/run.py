@@ -2,13 +2,12 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
 
 from local_bench.cli.options import ALLOW_REMOTE, CONFIG, JSON, PATH, TARGET, examples, overrides, targets_completed
-from local_bench.cli.output import progress, say, say_faults, show, show_json, waiting
+from local_bench.cli.output import progress, quoted, say, say_faults, show, show_json, waiting
 from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
@@ -367,7 +366,7 @@ def _run(
             written = report if stages is None else None
             show(outcome_text(finished, outcome, written, settled=report is not None) + text)
         if report and stages is not None:
-            say(f"local-bench: `local-bench report {quote(str(run_dir))}` writes the report and the exports")
+            say(f"local-bench: `local-bench report {quoted(run_dir)}` writes the report and the exports")
         status = say_faults(finished.image_store.all_faults)
     for items in outcome.unscored:
         if items.n_unscored > REPORTED_SHARE * items.n:

@@ -118,7 +118,7 @@ def _plan_and_run(
         for task in plan.tasks:
             if task.unscored:
                 progress.note(f"{task.task_id}: {task.unscored}")
-    if set(stages) & ON_DEVICE:  # else `settle --save` is asked to store others
+    if set(stages) & ON_DEVICE:  # without them, `settle --save` stores what its options say
         for sentence in run.replaced_settings():
             progress.note(sentence)
     run.write_config()

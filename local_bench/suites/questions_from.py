@@ -14,7 +14,7 @@ from local_bench.suites.base import QuestionKey, Suite
 from local_bench.suites.registry import all_suites, suite, suite_names
 from local_bench.suites.run_results import RunResults
 
-VQA_SCORE = {"vqa_score": "vqa_score"}
+LENT = {"vqa_score": "vqa_score"}
 
 
 class _VqaScore(Suite):
@@ -23,7 +23,7 @@ class _VqaScore(Suite):
     name = "vqa-score"
     scores_of_judge = ("vqa_score",)
     top_score = 1
-    lent = VQA_SCORE
+    lent = LENT
 
     def deliverables(self, task: Task) -> list[Deliverable]:
         return []  # it has no tasks of its own
@@ -49,10 +49,10 @@ _VQASCORE = _VqaScore()
 def check_borrowed(suite_name: str, names: Sequence[str]) -> None:
     """ConfigError for an unknown or duplicate benchmark, or one whose questions the suite asks itself."""
     for i, name in enumerate(names):
-        if _lender(name) is None:
+        if name not in (*suite_names(), _VQASCORE.name) or not _lender(name).lent:
             lenders = [*(entry.name for entry in all_suites() if entry.lent), _VQASCORE.name]
             raise ConfigError(f"suite.questions_from: unknown benchmark {name!r}: available are {', '.join(lenders)}")
-        if suite(suite_name).questions == _lenders([name])[0].questions:
+        if suite(suite_name).questions == _lender(name).questions:
             raise ConfigError(f"suite.questions_from: {suite_name} already includes the questions of {name}: remove it")
         if name in names[:i]:
             raise ConfigError(f"suite.questions_from: duplicate {name!r}: keep one")
@@ -63,24 +63,24 @@ def all_questions(
 ) -> Iterator[tuple[QuestionKey, Question]]:
     """The suite's questions about the images (deliverable -> pixel digest) of its task, then the other benchmarks'.
     ConfigError if two of them ask about an image with the same rubric, whose answers could not be told apart."""
-    asked = set()
+    keys = set()
     for key, question in entry.questions(task, images, order_swap):
-        asked.add(key)
+        keys.add(key)
         yield key, question
     prompts = {}
     if _VQASCORE.name in names and task.caption is None:
         prompts = {d.index: d.prompt for d in entry.deliverables(task)}
-    for other in _lenders(names):
+    for other in map(_lender, names):
         for i, sha in sorted(images.items()):
             fitted = other.borrowing(replace(_alone(task, i), caption=prompts.get(i, task.caption)))
             for (_, rubric, point, repeat), question in () if fitted is None else other.questions(fitted, {1: sha}):
                 key = (i, rubric, point, repeat)
-                if key in asked:
+                if key in keys:
                     raise ConfigError(
                         f"suite.questions_from: {other.name} asks with the rubric {rubric!r}, as another suite of this "
                         f"run does, so that their answers could not be told apart: remove {other.name}"
                     )
-                asked.add(key)
+                keys.add(key)
                 yield key, question
 
 
@@ -89,7 +89,7 @@ def borrowed_scores(
 ) -> dict[int, list[Score]]:
     """Deliverable -> scores of the other benchmarks; not applicable if one has no questions about the task."""
     by_deliverable: dict[int, list[Score]] = {i: [] for i in range(1, len(task.deliverables) + 1)}
-    for other in _lenders(names):
+    for other in map(_lender, names):
         for i, scores in by_deliverable.items():
             fitted = other.borrowing(_alone(task, i))
             if fitted is None:
@@ -105,7 +105,7 @@ def derived_scores(suite_name: str, names: Sequence[str], results: RunResults) -
     """(work id, score) of every image: what a benchmark, the suite's own included, computes from several scores of one
     image; nothing without other benchmarks. These scores follow from stored ones and are not stored."""
     by_image: dict[str, list[Score]] = {image.work_id: [] for image in results.images}
-    for other in (*_lenders(names), suite(suite_name)) if names else ():
+    for other in (*map(_lender, names), suite(suite_name)) if names else ():
         for work_id, score in other.derived_scores(results, other.name != suite_name):
             by_image[work_id].append(score)
     yield from ((work_id, score) for work_id, scores in by_image.items() for score in scores)
@@ -113,7 +113,7 @@ def derived_scores(suite_name: str, names: Sequence[str], results: RunResults) -
 
 def pass_fail(names: Sequence[str]) -> tuple[str, ...]:
     """The scores of the other benchmarks on which a panel votes."""
-    return tuple(other.lent[score] for other in _lenders(names) for score in other.pass_fail if score in other.lent)
+    return tuple(other.lent[score] for other in map(_lender, names) for score in other.pass_fail if score in other.lent)
 
 
 def scale_of(suite_name: str, score: str) -> tuple[float, float] | None:
@@ -126,15 +126,8 @@ def scale_of(suite_name: str, score: str) -> tuple[float, float] | None:
     return None if top is None else (0.0, top)
 
 
-def _lender(name: str) -> Suite | None:
-    """The benchmark of that name that lends its questions; None if there is none."""
-    if name == _VQASCORE.name:
-        return _VQASCORE
-    return entry if name in suite_names() and (entry := suite(name)).lent else None
-
-
-def _lenders(names: Sequence[str]) -> list[Suite]:
-    return [entry for name in names if (entry := _lender(name)) is not None]
+def _lender(name: str) -> Suite:
+    return _VQASCORE if name == _VQASCORE.name else suite(name)
 
 
 def _alone(task: Task, number: int) -> Task:
