@@ -120,7 +120,8 @@ def compare(a: RunDir, b: RunDir, *, every_pair: bool = False, level: float = LE
         by_figure.setdefault(compared_figure.name, []).append(_compared(compared_figure, difference))
     images = (a.store.outcomes_by_model(), b.store.outcomes_by_model())
     rows = [row for figure in by_figure.values() for row in _adjusted(figure, images)]
-    return Comparison(rows, len(shared), only_a, only_b, [*_notes(a, b, only_a, only_b)])
+    notes = [*_notes(a, b, only_a, only_b), *([] if rows else ["the runs have no decision and no common score"])]
+    return Comparison(rows, len(shared), only_a, only_b, notes)
 
 
 def _shared_tasks(a: RunDir, b: RunDir) -> tuple[list[str], int, int]:
@@ -189,7 +190,8 @@ def _figures(
         return task_sums(tasks[rows], np.broadcast_to(which, (len(tasks), 2))[rows], n_tasks)
 
     part, is_open = x.part[of_x].astype(np.float64)[:, None], (~yes & ~no).any(axis=1)
-    if first.any():
+    decided = bool((yes | no).any())
+    if decided and first.any():
         prices = sums(part, first)
         paid, payable = (sums(part * which, first) for which in (yes, ~no))
         total = float(prices[:, 0].sum())
@@ -200,8 +202,9 @@ def _figures(
         complete, completable = ((sums(which, first) == size).astype(np.float64) for which in (yes, ~no))
         n_open = int((complete != completable).any(axis=1).sum())
         yield _Figure(TASKS, Statistics(models, complete, np.ones_like(complete), best=completable), n_tasks, n_open)
-    requested = sums(np.ones((1, 2)))
-    yield _Figure(IMAGES, Statistics(models, sums(yes), requested, best=sums(~no)), len(of_x), int(is_open.sum()))
+    if decided:
+        accepted = Statistics(models, sums(yes), sums(np.ones((1, 2))), best=sums(~no))
+        yield _Figure(IMAGES, accepted, len(of_x), int(is_open.sum()))
     for name in names:
         values = np.stack([x.scores[name][of_x], y.scores[name][of_y]], axis=1)
         applies = np.asarray(~np.isinf(values).any(axis=1))

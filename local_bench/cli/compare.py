@@ -81,7 +81,7 @@ def _formatted(row: "FigureComparison", value: float | None, sign: bool = False)
     if row.figure == REVENUE:
         return ("+" if sign and value > 0 else "") + usd(round(value))
     plus = "+" if sign else ""
-    return f"{100 * value:{plus}.1f} %" if row.figure in (TASKS, IMAGES) else f"{value:{plus}.3f}"
+    return f"{100 * value:{plus}z.1f} %" if row.figure in (TASKS, IMAGES) else f"{value:{plus}z.3f}"
 
 
 def comparison_json(comparison: "Comparison") -> dict[str, Any]:

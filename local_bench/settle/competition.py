@@ -38,84 +38,76 @@ class Competition:
     placed: dict[str, Ranking]
     """By model, in table order."""
     n_open: int
-    """Tasks whose winner an open image or a missing score could change."""
+    """Tasks that an open image or a missing score could give to other models."""
 
 
 def compete(table: OutcomeTable, require_success: bool = False) -> Competition:
     """Settle every task among all models of the table."""
     tasks = table.tasks
     here = table.made > 0
-    wins, undecided = _winners(table, here)
+    wins = _winners(table, here)
     paid = wins.sum(axis=0) > 0
     if require_success:
         paid &= np.where(here, table.accepted, -1).max(axis=0, initial=-1) == tasks.deliverables
     wins &= paid
     shares = wins.sum(axis=0)
-    revenue = _shared(tasks, wins, shares, np.ones(len(paid), dtype=np.bool_))
-    low, high, n_open = _ends(table, wins, shares, undecided, require_success)
+    revenue = [_revenue(tasks, np.where(won, shares, 0)) for won in wins]
+    low, high = (_end(table, here, require_success, at_best) for at_best in (False, True))
     placed = {
         model: Ranking(
             revenue_usd=revenue[m],
-            revenue_low_usd=low[m],
-            revenue_high_usd=high[m],
+            revenue_low_usd=_revenue(tasks, low[m]),
+            revenue_high_usd=_revenue(tasks, high[m]),
             rank=1 + sum(other > revenue[m] for other in revenue),
             n_won=int((wins[m] & (shares == 1)).sum()),
             n_shared=int((wins[m] & (shares > 1)).sum()),
         )
         for m, model in enumerate(table.models)
     }
-    return Competition(placed, n_open)
+    return Competition(placed, int((low != high).any(axis=0).sum()))
 
 
-def _winners(table: OutcomeTable, here: Mask) -> tuple[Mask, Mask]:
-    """((M, T) winners, alone or tied; (T,) tasks whose tie a missing score leaves undecided)."""
+def _winners(table: OutcomeTable, here: Mask) -> Mask:
+    """(M, T) winners, alone or tied."""
     most = np.where(here, table.accepted, -1).max(axis=0, initial=-1)
     leads: Mask = here & (table.accepted == most)
-    nobody = np.zeros(leads.shape[1], dtype=np.bool_)
     if table.score is None or table.rated is None:
-        return leads, nobody
+        return leads
     unrated = leads & (table.rated < table.made)
     rated = leads & ~unrated
     best = np.where(rated, table.score, -1).max(axis=0, initial=-1)
     wins: Mask = unrated | (rated & (table.score == best))
-    return wins, unrated.any(axis=0) & (leads.sum(axis=0) > 1)
+    return wins
 
 
-def _shared(tasks: Tasks, wins: Mask, shares: Ints, mask: Mask) -> list[Fraction]:
-    """Share of each row in the prices of the tasks in `mask`."""
-    totals = [Fraction(0)] * len(wins)
-    for k in np.unique(shares[mask & (shares > 0)]):
-        those = mask & (shares == k)
-        sums = wins[:, those].astype(np.int64) @ tasks.price[those]
-        totals = [t + Fraction(int(s), int(k) * tasks.units_per_usd) for t, s in zip(totals, sums, strict=True)]
-    return totals
+def _revenue(tasks: Tasks, shares: Ints) -> Fraction:
+    """Sum of the prices of T tasks, each divided by its `shares`; 0 is no share."""
+    sums = ((int(k), int(tasks.price[shares == k].sum())) for k in np.unique(shares[shares > 0]))
+    return sum((Fraction(total, k * tasks.units_per_usd) for k, total in sums), Fraction(0))
 
 
-def _ends(
-    table: OutcomeTable, wins: Mask, shares: Ints, undecided: Mask, require_success: bool
-) -> tuple[list[Fraction], list[Fraction], int]:
-    """(lower ends, upper ends, number of tasks without a certain winner)."""
-    tasks = table.tasks
-    is_open = undecided | (table.at_best > table.accepted).any(axis=0)
-    worst, best = table.accepted[:, is_open], table.at_best[:, is_open]
-    surely = (worst > _rivals(best)) & (table.made[:, is_open] > 0)
-    perhaps = best >= _rivals(worst)
-    if require_success:
-        surely &= worst == tasks.deliverables[is_open]
-        perhaps &= best == tasks.deliverables[is_open]
-    settled = _shared(tasks, wins, shares, ~is_open)
+def _end(table: OutcomeTable, here: Mask, require_success: bool, at_best: bool) -> Ints:
+    """(M, T) number of models that share the price, 0 where the model gets nothing, with everything open decided for
+    the model of the row and against the others (`at_best`), or the reverse.
 
-    def ends(open_wins: Mask) -> list[Fraction]:
-        sums = open_wins.astype(np.int64) @ tasks.price[is_open]
-        return [s + Fraction(int(o), tasks.units_per_usd) for s, o in zip(settled, sums, strict=True)]
-
-    unsettled = (perhaps.sum(axis=0) > 0) & (surely.sum(axis=0) == 0)
-    return ends(surely), ends(perhaps), int(unsettled.sum())
-
-
-def _rivals(counts: Ints) -> Ints:
-    """(M, T) highest count among the other models; -1 without other models."""
-    if len(counts) < 2:
-        return np.full_like(counts, -1)
-    top = np.sort(counts, axis=0)[-2:]
-    return np.where((counts == top[1]) & ((counts == top[1]).sum(axis=0) == 1), top[0], top[1])
+    Among models with equal counts, one whose images do not all have scores is above all others, or below.
+    """
+    rank, top = np.zeros_like(table.accepted), 0
+    if table.score is not None and table.rated is not None:
+        values, ranks = np.unique(table.score, return_inverse=True)
+        rank, top = 1 + ranks.reshape(rank.shape), len(values) + 1
+        unknown = table.rated < table.tasks.deliverables
+        low, high = np.where(unknown, 0, rank), np.where(unknown, top, rank)
+    else:
+        low = high = rank
+    worst = np.where(here, table.accepted, -1) * (top + 1) + low
+    best = table.at_best * (top + 1) + high
+    own, others = (best, worst) if at_best else (worst, best)
+    shares = np.zeros_like(table.accepted)
+    for m in range(len(own)):
+        rivals = np.delete(others, m, axis=0)
+        first = rivals.max(axis=0, initial=-1)
+        equal = 1 + (rivals == first).sum(axis=0)
+        shares[m] = np.where(own[m] > first, 1, np.where(own[m] == first, equal, 0))
+    least = table.tasks.deliverables if require_success else 0
+    return np.where(own // (top + 1) >= least, shares, 0)

@@ -120,6 +120,16 @@ def test_a_model_that_made_no_image_has_bounds_alone(make):
     assert (brf.difference.at_least, brf.difference.at_most) == pytest.approx((10 / 3 - 5, 10 / 3))
 
 
+def test_runs_without_a_decision_are_compared_by_their_scores_alone(make):
+    """No revenue between two models of which nothing is decided."""
+    a, b = (make(f"a{t1}", {"m": {"t1": [OPEN], "t3": [OPEN]}}, cns={"t1": t1, "t3": 3.0}) for t1 in (3.0, 4.0))
+    result = compared(a, b)
+    assert [(row.figure, row.a, row.b) for row in result.rows] == [("brf", None, None), ("cns", 3.0, 3.5)]
+    a, b = (make(name, {"m": {"t1": [ABSENT]}}) for name in ("c", "d"))
+    result = compared(a, b)
+    assert (result.rows, result.notes[-1]) == ([], "the runs have no decision and no common score")
+
+
 def test_a_run_does_not_differ_from_itself(cli, make):
     a = make("a", {"m": {"t1": [YES], "t2": [YES, NO]}})
     ended = cli("compare", a, a)
