@@ -29,7 +29,7 @@ from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import VerdictsByWork, sets, verdicts_of
 from local_bench.runs.store import CandidateRow
-from local_bench.settle.hype import MISSING
+from local_bench.settle.attempts import MISSING
 from local_bench.settle.workflows import revised_once
 
 TASKS, MANIFEST, IMAGES = "tasks.jsonl", "revisions.json", "images"

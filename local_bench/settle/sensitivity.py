@@ -7,7 +7,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from local_bench.settle.hype import Reliability, review_usd
+from local_bench.settle.attempts import Reliability, review_usd
 from local_bench.settle.settlement import earnings
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Ints, Mask, Tasks, outcome_table
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.settle.hype import FAIL, MISSING, PASS, RETRY_CAP, Outcomes
+from local_bench.settle.attempts import FAIL, MISSING, PASS, RETRY_CAP, Outcomes
 from local_bench.settle.table import Mask
 
 

@@ -13,7 +13,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import score, sets
 from local_bench.runs.stages import run_stages
 from local_bench.runs.store.contents import start_recording
-from local_bench.settle.ice import range_of
+from local_bench.suites.ice_bench.scoring import range_of
 from local_bench.suites.registry import suite
 from tests.suites.benchmarks.layouts import write_image
 

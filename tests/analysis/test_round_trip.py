@@ -21,8 +21,8 @@ from local_bench.core.images import load_image, pixel_digest
 from local_bench.core.money import MICRO
 from local_bench.report.render import columns_text, with_unit
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.ice import composite, needed
 from local_bench.suites.hype_edit_1.results import read_judgements
+from local_bench.suites.ice_bench.scoring import composite, needed
 from local_bench.suites.idea_bench.results import HEADER
 from tests.analysis.simulated import LAYOUTS, config, draw, judged
 from tests.report.exported import assert_exports_are_those_of_load_run

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from local_bench.settle.ice import composite, item_scores, needed
-from local_bench.settle.idea import NO, UNSCORED, YES, interval, subtask
 from local_bench.settle.intervals import stratified_interval
+from local_bench.suites.ice_bench.scoring import composite, item_scores, needed
+from local_bench.suites.idea_bench.scoring import NO, UNSCORED, YES, interval, subtask
 
 RNG = np.random.default_rng(0)
 TASKS = [(w, RNG.normal(3, s, n).tolist()) for w, s, n in ((0.5, 1, 4), (0.3, 2, 9), (0.2, 0.5, 2))]

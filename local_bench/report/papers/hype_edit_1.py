@@ -12,7 +12,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.papers.inputs import Request, once
-from local_bench.settle.hype import FAIL, Ends, Outcomes, count_attempts
+from local_bench.settle.attempts import FAIL, Ends, Outcomes, count_attempts
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.hype_edit_1.export import judgements
 from local_bench.suites.hype_edit_1.published import PROTOCOL_ATTEMPTS, UNBIASED, Review, model_json, outcomes

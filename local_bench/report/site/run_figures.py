@@ -20,10 +20,10 @@ from local_bench.report.view import model_order, thresholds
 from local_bench.runs.prices import price_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
+from local_bench.settle.attempts import FAIL, MISSING, PASS, UNSCORED, Outcomes, count_attempts
 from local_bench.settle.break_even import curve
 from local_bench.settle.discrimination import EDGES, by_bin
 from local_bench.settle.explain import COMPOSITE
-from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED, Outcomes, count_attempts
 from local_bench.settle.intervals import mean_interval
 from local_bench.suites.questions_from import scale_of
 from local_bench.suites.registry import suite

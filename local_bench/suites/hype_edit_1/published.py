@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from local_bench.core.errors import UserError
 from local_bench.core.table import Column, table_of
-from local_bench.settle.hype import (
+from local_bench.settle.attempts import (
     FAIL,
     MISSING,
     PASS,

@@ -7,7 +7,7 @@ from typing import Any
 
 from local_bench.core.errors import UserError
 from local_bench.core.types import Task
-from local_bench.settle.hype import RETRY_CAP, expected_attempts_unbiased, pass_at_k_unbiased
+from local_bench.settle.attempts import RETRY_CAP, expected_attempts_unbiased, pass_at_k_unbiased
 from local_bench.suites.api_prices import prices_of
 from local_bench.suites.base import ImageFile, ImageKey, Suite
 from local_bench.suites.hype_edit_1 import export, questions, tasks

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from local_bench.core.paths import safe_join
-from local_bench.settle.ice import needed
 from local_bench.suites.ice_bench import published as numbers
 from local_bench.suites.ice_bench.results import SEPARATOR, Item
+from local_bench.suites.ice_bench.scoring import needed
 from local_bench.suites.published import Published
 from local_bench.suites.run_results import ImageResult, RunResults, write_text
 

@@ -6,9 +6,9 @@ from math import fsum
 
 from local_bench.core.table import Column, table_of
 from local_bench.core.types import Score, Task
-from local_bench.settle.ice import TASKS, composite, dimensions, item_scores, needed, overall, range_of
 from local_bench.settle.intervals import stratified_interval
 from local_bench.suites.ice_bench.results import Item
+from local_bench.suites.ice_bench.scoring import TASKS, composite, dimensions, item_scores, needed, overall, range_of
 from local_bench.suites.published import Published, listed
 
 COMPOSITE = "ice_composite"

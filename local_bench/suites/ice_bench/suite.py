@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core.types import Score, Task
-from local_bench.settle.ice import LIMITS, TASKS
 from local_bench.suites.base import ImageKey, Suite
 from local_bench.suites.ice_bench import export, questions, tasks
 from local_bench.suites.ice_bench import published as numbers
 from local_bench.suites.ice_bench.results import find_images, read_eval_result
+from local_bench.suites.ice_bench.scoring import LIMITS, TASKS
 from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 from local_bench.suites.task_files import KeepImage, Refuse

@@ -14,10 +14,10 @@ from local_bench.core.errors import RunImageError
 from local_bench.core.images import count_card, stitched
 from local_bench.core.table import guarded
 from local_bench.core.types import Collage, Score, Verdict
-from local_bench.settle.idea import subtask
 from local_bench.suites.idea_bench import published as numbers
 from local_bench.suites.idea_bench.questions import RUBRIC
 from local_bench.suites.idea_bench.results import HEADER, QUESTIONS, REPEATS, Row
+from local_bench.suites.idea_bench.scoring import subtask
 from local_bench.suites.published import Published
 from local_bench.suites.run_results import FORMATS, ImageResult, RunResults, write_bytes, write_text
 

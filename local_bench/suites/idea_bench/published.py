@@ -6,7 +6,8 @@ from fractions import Fraction
 import numpy as np
 
 from local_bench.core.table import Column, table_of
-from local_bench.settle.idea import (
+from local_bench.suites.idea_bench.results import CATEGORY_OF, QUESTIONS, REPEATS, ROWS, Row
+from local_bench.suites.idea_bench.scoring import (
     CATEGORIES,
     MISSING,
     UNSCORED,
@@ -16,7 +17,6 @@ from local_bench.settle.idea import (
     overall,
     subtask,
 )
-from local_bench.suites.idea_bench.results import CATEGORY_OF, QUESTIONS, REPEATS, ROWS, Row
 from local_bench.suites.published import Published, listed, number
 
 

@@ -23,7 +23,7 @@ LENT = {MET: "idea_met"}
 SCORES = tuple(f"question_{k}" for k in range(1, QUESTIONS + 1))
 THRESHOLDS = dict.fromkeys(SCORES, 0.5)
 """Accepted if most repeats of each of the six questions are answered yes; the published score is hierarchical
-(settle/idea)."""
+(`scoring`)."""
 
 
 def deliverables(task: Task) -> list[Deliverable]:

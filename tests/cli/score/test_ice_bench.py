@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from local_bench.settle.ice import TASKS, needed
+from local_bench.suites.ice_bench.scoring import TASKS, needed
 from tests.cli.score import slow
 
 EXACT = 1e-9

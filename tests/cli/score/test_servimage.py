@@ -138,9 +138,9 @@ def test_open_images_are_counted_and_bounded_from_both_sides(score, tmp_path):
     assert acceptance == pytest.approx((1 / 6, 5 / 6))
     assert result["n_competition_open"] == 3
     won = result["competition"]
-    assert won["a"]["revenue_low_usd"] == 0
-    assert won["a"]["revenue_high_usd"] == 160.5
-    assert won["b"]["revenue_low_usd"] == 0
+    assert won["a"]["revenue_low_usd"] == 100 / 2  # t1 at least shared
+    assert won["a"]["revenue_high_usd"] == 100 + 50.5 / 2 + 10  # t2 at most shared
+    assert won["b"]["revenue_low_usd"] == 50.5 / 2
     assert won["b"]["revenue_usd"] == 100 / 2 + 50.5
     assert "2 images have no decision" in stderr
     assert "4 images have no row" in stderr

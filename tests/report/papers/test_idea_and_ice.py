@@ -15,7 +15,7 @@ from local_bench.analysis.official import export
 from local_bench.cli.main import main
 from local_bench.report.papers.ice_bench import NUMBERED
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.ice import TASKS
+from local_bench.suites.ice_bench.scoring import TASKS
 from local_bench.suites.idea_bench.results import read_results
 from tests.annotation.conftest import answer_all
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from local_bench.settle.hype import (
+from local_bench.settle.attempts import (
     FAIL,
     MISSING,
     PASS,
