@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
@@ -198,7 +199,7 @@ class _StoredScore(Strict):
 class _ScoresLine(Strict):
     image: str
     file: str
-    """`_stamp` of the image."""
+    """`_stamp`"""
     scores: dict[str, _StoredScore]
 
 
@@ -209,7 +210,7 @@ class _ScoresFile:
         self._path, self._subjects, self._head = path, subjects, {"metrics": json.loads(json.dumps(metrics))}
 
     def read(self) -> Iterator[tuple[str, Score]]:
-        """Scores of earlier sessions for images that have not changed. UserError if the file has other content."""
+        """Scores of earlier sessions for images that have not changed, nor what belongs to them. UserError if the file has other content."""
         with storage_errors(self._path):
             empty = not self._path.exists() or not self._path.stat().st_size
         if empty:
@@ -229,7 +230,7 @@ class _ScoresFile:
                 os.truncate(self._path, len(whole))
         for line in lines:
             subject = self._subjects.get(line.image)
-            if subject and line.file == _stamp(subject.image.path):
+            if subject and line.file == _stamp(subject):
                 for name, score in line.scores.items():
                     yield subject.key, Score(name, score.value, score.unscored)
 
@@ -246,7 +247,7 @@ class _ScoresFile:
             scores.setdefault(key, {})[score.name] = {"value": score.value, "unscored": score.unscored}
         self._write(
             [
-                {"image": key, "file": _stamp(self._subjects[key].image.path), "scores": of_image}
+                {"image": key, "file": _stamp(self._subjects[key]), "scores": of_image}
                 for key, of_image in scores.items()
             ]
         )
@@ -257,10 +258,18 @@ class _ScoresFile:
             append(self._path, text.encode())
 
 
-def _stamp(path: Path) -> str:
-    """A fingerprint of a file: size and modification time."""
-    try:
-        stat = path.stat()
-    except OSError as e:
-        raise LocalBenchError(f"{path} was removed while it was measured: restore it and run the command again") from e
-    return f"{stat.st_size}:{stat.st_mtime_ns}"
+def _stamp(subject: Subject) -> str:
+    """A fingerprint of an image and of what is measured with it: sizes and modification times, and the caption's hash."""
+    kinds = [name for name in ("source", "mask") if getattr(subject, name)] + ["reference"] * len(subject.references)
+    stamps = []
+    for kind, file in zip(["", *kinds], subject.images, strict=True):
+        try:
+            stat = file.path.stat()
+        except OSError as e:
+            raise LocalBenchError(
+                f"{file.path} was removed while it was measured: restore it and run the command again"
+            ) from e
+        stamps.append(f"{kind} {stat.st_size}:{stat.st_mtime_ns}".lstrip())
+    if subject.caption:
+        stamps.append(f"caption {sha256(subject.caption.encode()).hexdigest()}")
+    return ", ".join(stamps)

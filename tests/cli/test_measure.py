@@ -134,6 +134,27 @@ def test_scores_for_which_memory_ran_out_are_computed_again(lab, monkeypatch, ca
     assert found[1]["value"] is not None
 
 
+def test_scores_are_computed_again_where_what_belongs_to_the_image_is_another(lab, capsys):
+    def measured(metrics, *paired):
+        assert main(["measure", "made", "--metrics", metrics, *paired, "--out", f"{metrics}.jsonl", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["images"]["a.png"][metrics]["value"]
+
+    drawing().save("made/a.png")
+    drawing().save("sources/a.jpg")
+    paired = "--sources", "sources", "--masks", "masks"
+    same, of_source = measured("ssim", *paired), measured("l1_raw", "--sources", "sources")
+    noise(6).save("sources/a.png")
+    other = measured("l1_raw", "--sources", "sources")
+    assert other != of_source
+    assert measured("ssim", *paired) != same
+    Image.linear_gradient("L").resize((160, 128)).save("masks/a.webp")
+    assert measured("l1_raw", "--sources", "sources", "--masks", "masks") not in (of_source, other)
+    (lab / "one.json").write_text('{"a.png": "a fox"}')
+    (lab / "two.json").write_text('{"a.png": "a wall of bricks and a blue door"}')
+    first, second = (measured("clip_cap:tiny-clip", "--captions", f"{name}.json") for name in ("one", "two"))
+    assert first != second
+
+
 def test_the_text_table_and_a_metric_without_weights(lab, capsys):
     assert main(["measure", "made", "--metrics", "colorfulness,dino_ref"]) == 0
     captured = capsys.readouterr()
