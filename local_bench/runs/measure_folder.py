@@ -210,7 +210,7 @@ class _ScoresFile:
         self._path, self._subjects, self._head = path, subjects, {"metrics": json.loads(json.dumps(metrics))}
 
     def read(self) -> Iterator[tuple[str, Score]]:
-        """Scores of earlier sessions for images that have not changed, nor what belongs to them. UserError if the file has other content."""
+        """Scores of earlier sessions for what has not changed. UserError if the file has other content."""
         with storage_errors(self._path):
             empty = not self._path.exists() or not self._path.stat().st_size
         if empty:
@@ -259,7 +259,7 @@ class _ScoresFile:
 
 
 def _stamp(subject: Subject) -> str:
-    """A fingerprint of an image and of what is measured with it: sizes and modification times, and the caption's hash."""
+    """A fingerprint of an image and what belongs to it: sizes and modification times, and the caption's hash."""
     kinds = [name for name in ("source", "mask") if getattr(subject, name)] + ["reference"] * len(subject.references)
     stamps = []
     for kind, file in zip(["", *kinds], subject.images, strict=True):

@@ -151,6 +151,15 @@ def test_pass_at_k_is_that_of_the_decisions(run, made):
         assert gaps.series[0].values[gaps.labels.index(model)] == pytest.approx(expected[2] - first)
 
 
+def test_pass_at_k_ends_at_the_model_s_own_attempts(run):
+    few = [row for row in run.store.outcomes() if row.candidate.model != MODELS[0] or row.candidate.attempt == 1]
+    money = accounting(run.store, run.config.settlement)
+    curves, _ = run_figures(run, money, few)["pass_at_k"].panels
+    first = [row.accepted for row in few if row.candidate.model == MODELS[0]]
+    assert [(line.xs, line.name) for line in curves.lines] == [((1.0,), MODELS[0]), ((1.0, 2.0, 3.0), MODELS[1])]
+    assert curves.lines[0].ys == pytest.approx([np.mean(first)])
+
+
 def test_significance_is_the_paired_test_with_groups(run):
     found = summary([run], accounts_of([run]))
     (pair,) = found.significance

@@ -15,8 +15,15 @@ from local_bench.report.papers.inputs import Request, once
 from local_bench.settle.attempts import FAIL, Ends, Outcomes, count_attempts
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.hype_edit_1.export import judgements
-from local_bench.suites.hype_edit_1.published import PROTOCOL_ATTEMPTS, UNBIASED, Review, model_json, outcomes
-from local_bench.suites.hype_edit_1.results import Judgement, Judgements, read_file, read_raters
+from local_bench.suites.hype_edit_1.published import (
+    PROTOCOL_ATTEMPTS,
+    UNBIASED,
+    Review,
+    differing_attempts,
+    model_json,
+    outcomes,
+)
+from local_bench.suites.hype_edit_1.results import Judgement, Judgements, attempts_by_model, read_file, read_raters
 
 MODEL = Column("model", "Model")
 
@@ -57,14 +64,15 @@ class Gathered:
     """Task -> its types; of runs only."""
     usd: dict[str, Fraction]
     """What an attempt cost, by model."""
-    attempts: int
+    attempts: dict[str, int]
+    """Per task, by model."""
 
     def table(self, model: str, task_ids: Iterable[str]) -> Outcomes:
         """One model's verdicts on these tasks (tasks, attempts)."""
         ids = list(task_ids)
         kept = set(ids)
         rows = [row for row in self.rows if row.model == model and row.task_id in kept]
-        return outcomes(rows, ids, self.attempts)
+        return outcomes(rows, ids, self.attempts[model])
 
 
 def gathered(request: Request) -> Gathered:
@@ -103,7 +111,7 @@ def gathered(request: Request) -> Gathered:
         {task_id: verdicts.dataset for verdicts in every for task_id in verdicts.task_ids},
         types,
         usd_of,
-        max((verdicts.attempts for verdicts in every), default=0),
+        attempts_by_model(rows),
     )
 
 
@@ -212,8 +220,9 @@ def _notes(data: Gathered, ids: Iterable[str], with_ends: bool) -> tuple[str, ..
         notes.append(f"{left} attempts have no verdict and count as not passed")
     if unpriced:
         notes.append(f"there is no cost for {', '.join(unpriced)}: its effective cost is empty")
-    if data.attempts != PROTOCOL_ATTEMPTS:
-        notes.append(f"the attempts go up to {data.attempts}, the protocol's to {PROTOCOL_ATTEMPTS}")
+    if (most := max(data.attempts.values(), default=0)) != PROTOCOL_ATTEMPTS:
+        notes.append(f"the attempts go up to {most}, the protocol's to {PROTOCOL_ATTEMPTS}")
+    notes += differing_attempts(data.attempts)
     if with_ends:
         notes.append("low and high: 95 %, for tasks like these, of the unbiased estimate; a cost may be open above")
     return tuple(notes)

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from local_bench.report.view import model_order, thresholds
 from local_bench.runs.prices import price_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
-from local_bench.settle.attempts import FAIL, MISSING, PASS, UNSCORED, Outcomes, count_attempts
+from local_bench.settle.attempts import FAIL, MISSING, PASS, UNSCORED, AttemptCounts, Outcomes, count_attempts
 from local_bench.settle.break_even import curve
 from local_bench.settle.discrimination import EDGES, by_bin
 from local_bench.settle.explain import COMPOSITE
@@ -214,22 +213,8 @@ def _pass_at_k(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure | None:
     if attempts < 2:
         return None
     models = model_order(run)
-    counted = {model: count_attempts(table) for model, table in _attempts(outcomes, attempts).items()}
-    ks = range(1, attempts + 1)
-    lines = tuple(
-        Line(
-            model,
-            tuple(map(float, ks)),
-            tuple(float(counted[model].shown.pass_at_unbiased(k) or 0) for k in ks),
-            tuple(
-                _ends(counted[model].shown.pass_at_unbiased(k), counted[model].at_best.pass_at_unbiased(k)) for k in ks
-            )
-            if counted[model].n_unscored
-            else (),
-        )
-        for model in models
-        if model in counted
-    )
+    counted = {model: count_attempts(table) for model, table in _attempts(outcomes).items()}
+    lines = tuple(_line(model, counted[model]) for model in models if model in counted)
     shown_models = [model for model in models if model in counted]
     gaps = [counted[model].shown.hype_gap for model in shown_models]
     series = Series("hype gap", tuple(None if gap is None else float(gap) for gap in gaps))
@@ -240,11 +225,14 @@ def _pass_at_k(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure | None:
     return _figure("Success with retries", panels, 2)
 
 
-def _ends(low: Any, high: Any) -> tuple[float, float]:
-    return float(low or 0), float(high or 0)
+def _line(model: str, counted: AttemptCounts) -> Line:
+    ks = range(1, counted.shown.attempts + 1)
+    shown, best = ([float(rates.pass_at_unbiased(k) or 0) for k in ks] for rates in (counted.shown, counted.at_best))
+    is_open = counted.n_unscored or counted.n_missing
+    return Line(model, tuple(map(float, ks)), tuple(shown), tuple(zip(shown, best, strict=True)) if is_open else ())
 
 
-def _attempts(outcomes: Sequence[OutcomeRow], attempts: int) -> dict[str, Outcomes]:
+def _attempts(outcomes: Sequence[OutcomeRow]) -> dict[str, Outcomes]:
     """Model -> (tasks, attempts) PASS, FAIL, UNSCORED or MISSING."""
     images: dict[str, dict[str, dict[int, list[bool | None]]]] = defaultdict(lambda: defaultdict(dict))
     for row in outcomes:
@@ -252,7 +240,7 @@ def _attempts(outcomes: Sequence[OutcomeRow], attempts: int) -> dict[str, Outcom
         images[candidate.model][candidate.task_id].setdefault(candidate.attempt, []).append(row.accepted)
     tables = {}
     for model, tasks in images.items():
-        table = np.full((len(tasks), attempts), MISSING, dtype=np.int8)
+        table = np.full((len(tasks), max(map(max, tasks.values()))), MISSING, dtype=np.int8)
         for t, by_attempt in enumerate(tasks.values()):
             for attempt, accepted in by_attempt.items():
                 passed = FAIL if False in accepted else UNSCORED if None in accepted else PASS

@@ -1,6 +1,6 @@
 """HYPE-EDIT-1's result columns from its judgements, workflows with retries, and sensitivity to the assumptions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -29,7 +29,7 @@ from local_bench.settle.attempts import (
 )
 from local_bench.settle.sensitivity import effective_costs, flips
 from local_bench.settle.workflows import WorkflowResult, best_of, retry_until_pass, single_shot
-from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judgements
+from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judgements, attempts_by_model
 from local_bench.suites.published import (
     Published,
     ScoreOptions,
@@ -98,9 +98,9 @@ def published(
         rows_of.setdefault(row.model, []).append(row)
     present = [name for name in judgements.models if name in rows_of]
     absent = [name for name in judgements.models if name not in rows_of]
-    attempts = judgements.attempts
+    attempts = attempts_by_model(judgements.rows)
     usd = {name: Fraction(amount) for name, amount in (costs or {}).items()}
-    tables = {name: outcomes(rows_of[name], judgements.task_ids, attempts) for name in present}
+    tables = {name: outcomes(rows_of[name], judgements.task_ids, attempts[name]) for name in present}
     counted = {name: count_attempts(table) for name, table in tables.items()}
     judged = {(row.model, row.task_id, row.attempt) for row in judgements.rows}
     matched = None if ratings is None else [r for r in ratings if (r.model, r.task_id, r.attempt) in judged]
@@ -110,10 +110,15 @@ def published(
         | {"workflows": [_worked_json(w, usd.get(name), review) for w in workflows[name]]}
         for name in present
     }
-    data = {"suite": "hype-edit-1", "models": models, "absent_models": absent, "n_attempts_a_task": attempts}
+    data = {
+        "suite": "hype-edit-1",
+        "models": models,
+        "absent_models": absent,
+        "n_attempts_a_task": max(attempts.values(), default=0),
+    }
     shown = [
-        by_model("model", present, models.values(), *_columns(attempts)),
-        by_model("unbiased, for tasks like these", present, models.values(), *_interval_columns(attempts)),
+        by_model("model", present, models.values(), *_columns(attempts.values())),
+        by_model("unbiased, for tasks like these", present, models.values(), *_interval_columns(attempts.values())),
         table_of("workflows", _WORKFLOWS, [_worked_row(m, w) for m, of in models.items() for w in of["workflows"]]),
     ]
     if sensitivity:
@@ -222,17 +227,18 @@ def _cost_unbiased(reliability: Reliability, usd: Fraction | None, review: Revie
     return None if usd is None else reliability.effective_cost_usd_unbiased(usd + review.usd, review.retry_cap)
 
 
-def _columns(attempts: int) -> list[Column]:
+def _columns(attempts: Collection[int]) -> list[Column]:
     """Of the published figures, by the keys of `model_json`."""
+    every = min(attempts) if len(set(attempts)) == 1 else "any"
     return [
         *(Column("pass_rate", "pass rate", percent), Column("pass_at_4", "pass@4", percent)),
-        *(Column("pass_at_4_unbiased", "unbiased", percent), Column("pass_at_any", f"pass@{attempts}", percent)),
+        *(Column("pass_at_4_unbiased", "unbiased", percent), Column("pass_at_any", f"pass@{every}", percent)),
         *(Column("expected_attempts", "attempts", ".2f"), dollars("effective_cost_usd", "per success")),
         Column("hype_gap", "hype gap", percent),
     ]
 
 
-def _interval_columns(attempts: int) -> list[Column]:
+def _interval_columns(attempts: Collection[int]) -> list[Column]:
     """Of the unbiased figures and their intervals."""
     columns = []
     for column in _columns(attempts):
@@ -265,15 +271,24 @@ def _worked_json(w: WorkflowResult, usd: Fraction | None, review: Review) -> dic
     }
 
 
+def differing_attempts(by_model: Mapping[str, int]) -> list[str]:
+    """A note where models have different numbers of attempts."""
+    if len(set(by_model.values())) < 2:
+        return []
+    counts = ", ".join(f"{model} {n}" for model, n in by_model.items())
+    return [f"attempts per task: {counts}; a model's rates are over its own, so pass@k for all of them and gaps differ"]
+
+
 def _worked_row(model: str, worked: Mapping[str, Any]) -> dict[str, Any]:
     passed, at_best = (f"{worked[key]}/{worked['n_tasks']}" for key in ("n_passed", "n_passed_high"))
     return {**worked, "model": model, "passed": passed, "at_best": at_best}
 
 
 def _notes(
-    models: Mapping[str, Any], absent: Sequence[str], costs: Mapping[str, Decimal] | None, attempts: int
+    models: Mapping[str, Any], absent: Sequence[str], costs: Mapping[str, Decimal] | None, by_model: Mapping[str, int]
 ) -> list[str]:
-    notes = []
+    notes = differing_attempts(by_model)
+    attempts = max(by_model.values(), default=0)
     if attempts != PROTOCOL_ATTEMPTS:
         over = f"rates, pass_at_any and hype_gap are over {attempts}"
         if attempts < PROTOCOL_ATTEMPTS:

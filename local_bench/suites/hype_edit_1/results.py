@@ -5,7 +5,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,13 @@ class Judgements:
     task_ids: tuple[str, ...]
     rows: tuple[Judgement, ...]
 
-    @property
-    def attempts(self) -> int:
-        """The highest attempt with an entry."""
-        return max((row.attempt for row in self.rows), default=0)
+
+def attempts_by_model(rows: Iterable[Judgement]) -> dict[str, int]:
+    """The highest attempt with an entry: models may have been asked for different numbers."""
+    attempts: dict[str, int] = {}
+    for row in rows:
+        attempts[row.model] = max(row.attempt, attempts.get(row.model, 0))
+    return attempts
 
 
 def read_judgements(paths: Sequence[Path]) -> Judgements:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from local_bench.cli.main import main
 from local_bench.core.table import DASH
 from tests.cli.score import slow
 
@@ -96,6 +97,27 @@ def test_open_attempts_are_counted_and_bounded(score, tmp_path):
     assert (a["hype_gap_low"], a["hype_gap"], a["hype_gap_high"]) == (0, 0, 0.5)
     assert a["effective_cost_low_usd"] < a["effective_cost_usd"]
     assert "2 attempts have no verdict" in stderr
+
+
+def test_a_model_s_rates_are_over_its_own_attempts(score, tmp_path, capsys):
+    """b was asked for two attempts, and c lacks the first of two: that one is missing, those never asked for are not."""
+    verdicts = tried("a", t1="PFFF", t2="FFFF") | tried("b", t1="FP", t2="PP") | tried("c", t1=" P", t2="FF")
+    files = write(tmp_path, verdicts, {"a": "1", "b": "1", "c": "1"})
+    _, result, stderr = score("hype-edit-1", *files)
+    a, b, c = result["models"].values()
+    assert [(m["pass_rate"], m["pass_at_any"], m["n"], m["n_missing"]) for m in (a, b, c)] == [
+        (1 / 8, 1 / 2, 8, 0),
+        (3 / 4, 1, 4, 0),
+        (1 / 4, 1 / 2, 3, 1),
+    ]
+    assert (b["hype_gap"], b["pass_at_4"]) == (1 / 2, (1 - 0.5**4 + 1) / 2)
+    assert b["workflows"][1]["way"] == "up to 2 tries"
+    assert "attempts per task: a 4, b 2, c 2" in stderr
+    assert "pass@any" in score("hype-edit-1", *files, as_json=False)[1]
+    assert main(["reproduce", "hype-edit-1", "table-4", str(files[0]), "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert [row["pass_rate"] for row in table["rows"]] == pytest.approx([12.5, 75, 25])
+    assert any("attempts per task: a 4, b 2, c 2" in note for note in table["notes"])
 
 
 def test_models_without_a_judgement_or_a_cost_are_reported(score, tmp_path):
