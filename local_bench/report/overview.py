@@ -52,6 +52,11 @@ def _first(ranked: Sequence[Settlement]) -> str:
     if len(tied) > 1:
         names, has, equally = f"{', '.join(tied[:-1])} and {tied[-1]}", "have", ", equally"
     images = total.n + total.n_unscored
+    if not any(s.total.n for s in ranked):
+        worth = f"the {usd(total.value_micro_usd)} that the tasks are worth"
+        return (
+            f"Nothing was decided of {worth if total.value_micro_usd else count(images, 'image') + ' of each model'}."
+        )
     if not total.value_micro_usd and not total.n_accepted:
         return f"No image was accepted: each model has {count(images, 'image')}."
     if not total.value_micro_usd:
@@ -60,8 +65,6 @@ def _first(ranked: Sequence[Settlement]) -> str:
             f"{names} {has} the most images accepted{equally}: {total.n_accepted:,} of {images:,} "
             f"({percent(total.n_accepted / images)}; 95 % interval {ends})."
         )
-    if not total.n:
-        return f"Nothing was decided of the {usd(total.value_micro_usd)} that the tasks are worth."
     if not total.revenue_micro_usd:
         return f"No model earned anything of the {usd(total.value_micro_usd)} that the tasks are worth."
     ends_usd = total.revenue_interval_micro_usd

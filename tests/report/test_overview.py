@@ -89,4 +89,8 @@ def test_tasks_without_a_price_and_models_that_earn_nothing():
         "All 2 requested images were decided.",  # no lead
     ]
     assert overview(accounts(nothing, price=0), [])[0] == "No image was accepted: each model has 1 image."
+    refused = accounts({"a": [None, None], "b": [False, False]})  # a, first by name, was not decided
+    assert overview(refused, [])[0] == "No model earned anything of the $20.00 that the tasks are worth."
+    for price, beginning in ((10_000_000, "of the $10.00 that the tasks are worth."), (0, "of 1 image of each model.")):
+        assert overview(accounts({"a": [None]}, price), [])[0] == f"Nothing was decided {beginning}"
     assert overview(accounts({}), []) == []

@@ -18,8 +18,11 @@ from local_bench.report.site.paper import figures, tables
 from local_bench.report.site.run_figures import numbered, run_figures
 from local_bench.report.site.significance import letters
 from local_bench.report.site.summary import accounts_of, summary
+from local_bench.runs.config import ModelConfig, RunConfig
+from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir
 from tests.annotation.conftest import MODELS, answer_all, make_shop
+from tests.report.conftest import Writer, order
 
 HOUR = 3_600_000_000_000
 PHASES = ("load", "denoise", "decode")
@@ -179,6 +182,29 @@ def test_significance_is_the_paired_test_with_groups(run):
     groups = {row[0]: row[-1] for row in table.rows}
     assert len(set(groups.values())) == (1 if pair["p_holm"] >= 0.05 else 2)
     assert "Holm" in table.notes[-1]
+
+
+def test_images_are_compared_as_they_are_ranked(tmp_path):
+    """Without prices: by first attempts. All second attempts of the better model are refused, all of the other pass."""
+    models = [ModelConfig(card=model) for model in MODELS]
+    config = RunConfig(name="free", models=models, judge=JudgeConfig(card="gamma"), metrics=[])
+    with RunDir.begin(tmp_path / "free", config) as run, run.store.transaction():
+        to = Writer(run)
+        for i in range(16):
+            to.task(task := order(f"t{i:02d}", "Digital", 0, 1), i)
+            for better, model in enumerate(MODELS):
+                for attempt in (2, 1):
+                    work_id = to.candidate(task, 1, model, work_too={"attempt": attempt})
+                    to.write("UPDATE candidates SET attempt = ? WHERE work_id = ?", attempt, work_id)
+                    to.decision(work_id, bool(better) if attempt == 1 else not better)
+    with RunDir.open(tmp_path / "free") as run:
+        accounts = accounts_of([run])
+        found = summary([run], accounts)
+        (pair,) = found.significance
+        assert (pair["a"][1], pair["difference"]) == (MODELS[1], 1)
+        lead, sure = found.sentences(accounts)[:2]
+    assert lead.startswith(f"{MODELS[1]} has the most images accepted: 16 of 16 (")
+    assert "is significant" in sure
 
 
 def test_letters_of_groups_without_significant_difference():

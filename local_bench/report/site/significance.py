@@ -25,7 +25,7 @@ def significance(runs: Sequence[RunDir], groups: Sequence[int]) -> list[dict[str
     """One entry per pair of models in each group of comparable runs, over the tasks of both.
 
     `a` and `b` are [run, model]; `difference`, `low`, `high` are a - b with the 95 % interval of this pair alone, in US
-    dollars of revenue (first attempts), or fractions of images accepted (all attempts) where the tasks have no price;
+    dollars of revenue, or fractions of images accepted where the tasks have no price, of first attempts as ranked;
     `p` and `p_holm` are the p-values without and with correction, in which models with the same images are one;
     `detectable` is the difference that would have been found with a power of 80 %. In `difference` unscored images earn
     nothing and count as not accepted; p-values and interval hold whatever is decided on them.
@@ -46,12 +46,12 @@ def _pairs_of(runs: Sequence[RunDir], members: Sequence[int]) -> list[dict[str, 
 
 
 def _by_task(run: RunDir) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Model -> task -> (revenue, price, and revenue with all unscored images accepted, in micro-USD, of first attempts;
-    images accepted, requested, and accepted with all unscored ones, of all attempts)."""
-    rows = attempts(run.store)
-    first, accepted = rows["attempt"] == 1, rows["accepted"].fillna(0) == 1
+    """Model -> task -> (revenue, price, and revenue with all unscored images accepted, in micro-USD; images accepted,
+    requested, and accepted with all unscored ones), of first attempts."""
+    rows = attempts(run.store).query("attempt == 1")
+    accepted = rows["accepted"].fillna(0) == 1
     at_best = accepted | rows["accepted"].isna()
-    part = pd.Series(parts_micro_usd(rows), index=rows.index).where(first, 0)
+    part = pd.Series(parts_micro_usd(rows), index=rows.index)
     sums = (
         rows.assign(earned=part.where(accepted, 0), payable=part, earnable=part.where(at_best, 0))
         .assign(passed=accepted.astype(int), n=1, passable=at_best.astype(int))

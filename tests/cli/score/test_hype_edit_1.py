@@ -100,7 +100,7 @@ def test_open_attempts_are_counted_and_bounded(score, tmp_path):
 
 
 def test_a_model_s_rates_are_over_its_own_attempts(score, tmp_path, capsys):
-    """b was asked for two attempts, and c lacks the first of two: that one is missing, those never asked for are not."""
+    """b was asked for two attempts, and c lacks the first of two: only that one is missing."""
     verdicts = tried("a", t1="PFFF", t2="FFFF") | tried("b", t1="FP", t2="PP") | tried("c", t1=" P", t2="FF")
     files = write(tmp_path, verdicts, {"a": "1", "b": "1", "c": "1"})
     _, result, stderr = score("hype-edit-1", *files)
