@@ -84,11 +84,16 @@ class IdeaBench(Suite):
         tasks = {image.task.task_id: (image.task.category, image.task.own["uid"]) for image in results.images}
         cases, scores = Counter(tasks.values()), export.case_scores(results)
         of_category = Counter(category for category, _ in cases)
-        for (model, task_id), work_id in {(i.model, i.task.task_id): i.work_id for i in results.images}.items():
-            category_and_uid = tasks[task_id]
-            if work_id in scores and (value := scores[work_id].value) is not None:
-                weight = 1 / cases[category_and_uid] / of_category[category_and_uid[0]]
-                yield TaskFigure("overall score", model, task_id, value, weight, 100)
+        of_first = {
+            (i.model, i.task.task_id): scores.get(i.work_id)
+            for i in results.images
+            if i.attempt == 1 and i.pixels_sha256
+        }
+        for (model, task_id), score in of_first.items():
+            if score is not None and score.value is not None:
+                category, uid = tasks[task_id]
+                weight = 1 / cases[category, uid] / of_category[category]
+                yield TaskFigure("overall score", model, task_id, score.value, weight, 100)
 
     published = staticmethod(export.published)
     write_results = staticmethod(export.write)
