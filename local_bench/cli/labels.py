@@ -12,7 +12,6 @@ from local_bench.cli.predictor import (
     expected_cells,
     expected_json,
     settled_text,
-    used_tasks_note,
 )
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
@@ -97,13 +96,13 @@ class LabelOptions:
         if self.predictor is None:
             return "", {}
         from local_bench.analysis.people_settlement import settled_by_predictions
-        from local_bench.analysis.predictors.predictions import n_used_tasks, predicted_by
+        from local_bench.analysis.predictors.predictions import n_used_tasks, predicted_by, used_tasks_note
 
         card, lines = predicted_by(self.predictor, run, self.other_judge)
         settled = settled_by_predictions(run, lines)
         n_used, n_tasks = n_used_tasks(card, run)
-        if n_used:
-            say(used_tasks_note(n_used, n_tasks))
+        for note in used_tasks_note(n_used, n_tasks):
+            say(f"local-bench: {note}")
         models = {of_model.predicted.model: of_model for of_model in settled}
         values = {
             "kind": card.kind,

@@ -241,7 +241,7 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
     """Predict payment for every image of RUN.
 
     `settle RUN --predictor DIR` turns the predictions into revenue."""
-    from local_bench.analysis.predictors.predictions import n_used_tasks, predicted_by
+    from local_bench.analysis.predictors.predictions import n_used_tasks, predicted_by, used_tasks_note
     from local_bench.runs.prediction_file import check_new_file, write_predictions
     from local_bench.runs.rundir import RunDir
 
@@ -252,8 +252,8 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
         n_used, n_tasks = n_used_tasks(card, run)
     if out is not None:
         write_predictions(lines, out)
-    if n_used:
-        say(used_tasks_note(n_used, n_tasks))
+    for note in used_tasks_note(n_used, n_tasks):
+        say(f"local-bench: {note}")
     if as_json:
         rows = [line.model_dump(mode="json", exclude={"question_id"}) for line in lines]
         show_json({"n_tasks": n_tasks, "n_tasks_used_in_training": n_used, "predictions": rows})
@@ -468,13 +468,6 @@ def predictions_text(lines: Sequence["PredictionLine"]) -> str:
         *(Column("mean", "mean probability", ".3f"), Column("none", "no prediction")),
     )
     return printed(columns, rows)
-
-
-def used_tasks_note(n_used: int, n_tasks: int) -> str:
-    return (
-        f"local-bench: {n_used} of the run's {n_tasks} tasks trained or calibrated the predictor: its predictions for "
-        "them are better than for new tasks"
-    )
 
 
 _SETTLED = (

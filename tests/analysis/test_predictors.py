@@ -189,6 +189,10 @@ def test_partial_annotations_are_trained_on(runs, tmp_path):
     with RunDir.open(a) as run:
         card = train([run], [few], "logistic")
         assert sum(card.trained_on.n_images.values()) == 60
+        labelled = {json.loads(line)["task_id"] for line in lines[:60]}
+        used, n = n_used_tasks(card, run)
+        assert used <= len(labelled) < n, "a task without a label trains nothing"
+        assert report(card, [run], [a_file]).n > 320 - 2 * len(labelled)
         assert card.trained_on.calibrated_on == "training, out of fold"
         few.write_text(lines[0])
         with pytest.raises(UserError, match="annotate more images"):

@@ -75,3 +75,12 @@ def n_used_tasks(card: Card, run: RunDir) -> tuple[int, int]:
     """How many of the run's tasks trained or calibrated the predictor, and how many it has."""
     tasks = [task_digest(task) for task in run.store.tasks()]
     return sum(task in card.used_tasks for task in tasks), len(tasks)
+
+
+def used_tasks_note(n_used: int, n_tasks: int) -> list[str]:
+    """A note on `n_used_tasks`, if there are any."""
+    note = (
+        f"{n_used} of the run's {n_tasks} tasks trained or calibrated the predictor: its predictions for them are "
+        "better than for new tasks"
+    )
+    return [note] if n_used else []

@@ -75,6 +75,7 @@ def train_on(
         usable = decided[validation.known & ~np.isnan(decided)] == 1
         calibrated = "validation" if n_of_rarer_class(usable) >= LEAST_VALIDATION else "training, out of fold"
     labelled = ~np.isnan(images.accepted)
+    tasks = np.array(images.tasks)
     return Card(
         kind=kind,
         predictor=dumps(fitted),
@@ -86,12 +87,7 @@ def train_on(
             runs=list(names),
             manifest_sha256=images.manifest_sha256,
             n_images={split: int((labelled & images.mask(split)).sum()) for split in SPLITS},
-            tasks={
-                split: sorted(
-                    {task for task, assigned in zip(images.tasks, images.splits, strict=True) if assigned == split}
-                )
-                for split in SPLITS
-            },
+            tasks={split: sorted(set(tasks[labelled & images.mask(split)].tolist())) for split in SPLITS},
             calibrated_on=calibrated,
         ),
         seed=seed,

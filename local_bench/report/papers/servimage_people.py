@@ -8,7 +8,7 @@ from local_bench.analysis.agreement import Pair, agreement
 from local_bench.analysis.official import image_results, run_results
 from local_bench.analysis.payment import explained_alike, payment, predicted, rejected
 from local_bench.analysis.people_settlement import settled_by_predictions
-from local_bench.analysis.predictors.predictions import predicted_by
+from local_bench.analysis.predictors.predictions import n_used_tasks, predicted_by, used_tasks_note
 from local_bench.annotation.protocol import OVERALL
 from local_bench.annotation.ratings import PEOPLE
 from local_bench.core.errors import UserError
@@ -61,7 +61,7 @@ def table_9(request: Request) -> Table:
         accepted = {line.work_id: line.accepted for line in lines}
         expected = {settled.predicted.model: settled.expected for settled in settled_by_predictions(request.run, lines)}
         kind = f"{card.kind}, trained on {', '.join(card.trained_on.runs)}"
-        differences = trained_otherwise(card, request.runs)
+        differences = [*trained_otherwise(card, request.runs), *used_tasks_note(*n_used_tasks(card, request.run))]
     else:
         accepted = predicted(request.run, _people(request))
         kind = "logistic regression on the scores that decide, for each task fitted to the labels of the others"

@@ -45,6 +45,9 @@ def test_table_4_and_figure_4_have_every_predictor_and_baseline(given, reproduce
 def test_table_9_by_a_predictor_of_another_run(given, reproduce):
     folder, run, labels = given
     found = reproduce("servimage", "table-9", run, "--predictor", folder / "logistic")
+    assert not any("calibrated the predictor" in note for note in found["notes"])
+    of_training = reproduce("servimage", "table-9", folder / "a", "--predictor", folder / "logistic")
+    assert any("of the run's 120 tasks trained or calibrated the predictor" in note for note in of_training["notes"])
     assert len(found["rows"]) == 2
     assert any("trained on a" in note for note in found["notes"])
     assert sum("expected revenue of" in note for note in found["notes"]) == 2
