@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
+from local_bench.analysis.comparability import JUDGED, comparable
 from local_bench.analysis.official import run_results
 from local_bench.analysis.settlement import attempts
 from local_bench.core.errors import UserError
@@ -272,7 +273,13 @@ def _notes(a: RunDir, b: RunDir, only_a: int, only_b: int) -> Iterator[str]:
             f"the runs' tasks differ: {only_a} are only in {a.path} and {only_b} only in {b.path}; only shared "
             "tasks are compared"
         )
-    if a.store.json_meta("judges") != b.store.json_meta("judges"):
-        yield "the runs were judged by different judges, which may cause differences"
-    if a.config.acceptance != b.config.acceptance:
-        yield "the runs use different acceptance thresholds, which may cause differences in revenue and acceptance"
+    for condition, sentence in zip(JUDGED, _DIFFER, strict=True):
+        if comparable([a, b], [condition])[1]:
+            yield f"the runs {sentence}"
+
+
+_DIFFER = (
+    "were judged by different judges, which may cause differences",
+    "were judged with different rubrics, which may cause differences",
+    "use different acceptance thresholds, which may cause differences in revenue and acceptance",
+)

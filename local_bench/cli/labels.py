@@ -284,6 +284,7 @@ def payment_text(payment: "Payment") -> str:
     revenue = [
         {"model": model, "n": revenue_of.n, "realised": revenue_of.realised_micro_usd, "predictor": name}
         | expected_cells(payment.expected[name][model])
+        | {"n_unscored": payment.expected[name][model].n_unscored}
         for model, revenue_of in payment.realised.items()
         for name in payment.predictors
     ]
@@ -309,7 +310,7 @@ _QUALITY = (
 _REVENUE = (
     *(Column("model", "model"), Column("n", "annotated"), Column("realised", "revenue of these", usd)),
     *(Column("predictor", "predictor"), Column("expected", "expected revenue of all", usd)),
-    *interval("", usd, "expected_low", "expected_high"),
+    *(*interval("", usd, "expected_low", "expected_high"), Column("n_unscored", "no prediction")),
 )
 
 

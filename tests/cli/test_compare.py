@@ -191,6 +191,12 @@ def test_other_judges_and_thresholds_are_reported(make):
     assert "different judges" in compared(a, make("b", decisions, judge="0" * 64)).notes[0]
     lenient = make("c", decisions, acceptance=AcceptanceConfig(brf=1.0))
     assert "different acceptance thresholds" in compared(a, lenient).notes[0]
+    assert compared(a, make("d", decisions, acceptance=AcceptanceConfig(brf=3.0))).notes == [], "the default, written"
+    for path, rubric in ((a, "brf"), (make("e", decisions), "brf, other words")):
+        with RunDir.open(path) as run, run.store.transaction():
+            (row,) = run.store.outcomes()
+            Writer(run).verdict(row.candidate.work_id, rubric, 0, {"met": 1})
+    assert "different rubrics" in compared(a, path).notes[0]
 
 
 @pytest.mark.parametrize(
