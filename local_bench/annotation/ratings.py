@@ -104,14 +104,15 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
     `probability` (of being sampled for annotation; optional), `adjudication` (optional), and any of the suite's score
     names: true or false (accepted), a number on the score's scale, or null (not rated); or `overall`, a decision (true
     or 1, false or 0, null). Numbers become decisions by the config's threshold. The consensus of several raters is the
-    majority of their decisions (none for a tie) and the mean of their numbers; where they disagree on a decision, an
-    adjudication decides. If `overall` is not given, it is derived from the scores that apply, as acceptance is.
+    majority of their decisions (none for a tie) and the mean of their numbers; where they disagree on a decision, or
+    one has none, an adjudication decides. If `overall` is not given, it is derived from the scores that apply, as acceptance is.
     UserError names the file, the line and the reason.
     """
     thresholds = thresholds_of(run.config)
     work_ids = {row.key: row.work_id for row in run.store.candidates()}
     raters: dict[str, Opinion] = {}
     adjudicated: Opinion = defaultdict(dict)
+    undecided: dict[str, set[str]] = defaultdict(set)
     first: dict[tuple[str, str], int] = {}
     probabilities: dict[str, float | None] = {}
     for number, line, scores in _lines(path, run):
@@ -131,9 +132,11 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
                 raise UserError(f"{where}: {name} has no threshold for a decision: give a number or null")
             if value is not None:
                 opinion[name][work_id] = _rating(value, thresholds.get(name))
+            elif not line.adjudication:
+                undecided[name].add(work_id)
     if not first:
         raise UserError(f"{path} has no annotations of this run's images: give a file with one JSON object per line")
-    consensus, tied = _consensus(list(raters.values()), adjudicated)
+    consensus, tied = _consensus(list(raters.values()), adjudicated, undecided)
     if not consensus:
         raise UserError(f"{path} has no ratings: give scores that are not null")
     for opinion in raters.values():
@@ -157,26 +160,30 @@ def _rating(value: bool | float, threshold: float | None) -> Rating:
     return Rating(None if threshold is None else value >= threshold, value)
 
 
-def _consensus(opinions: list[Opinion], adjudicated: Opinion) -> tuple[Opinion, dict[str, tuple[str, ...]]]:
-    """The consensus, and the images of each dimension that are tied in it."""
+def _consensus(
+    opinions: list[Opinion], adjudicated: Opinion, undecided: Mapping[str, set[str]]
+) -> tuple[Opinion, dict[str, tuple[str, ...]]]:
+    """The consensus, and the images of each dimension that are tied in it. `undecided`: dimension -> images that a
+    rater saw and could not decide, which is to disagree with those who did."""
     consensus: Opinion = defaultdict(dict)
     tied: dict[str, tuple[str, ...]] = {}
     everyone = [*opinions, adjudicated]
     for name in {name for opinion in everyone for name in opinion}:
-        undecided = []
+        without = []
+        disputed = undecided.get(name, set()) | undecided.get(OVERALL, set())
         for work_id in dict.fromkeys(work_id for opinion in everyone for work_id in opinion.get(name, ())):
             ratings = [opinion[name][work_id] for opinion in opinions if work_id in opinion.get(name, ())]
             votes = Counter(r.decision for r in ratings if r.decision is not None)
             numbers = [r.number for r in ratings if r.number is not None]
             decision = None if votes[True] == votes[False] else votes[True] > votes[False]
             rating = Rating(decision, fmean(numbers) if numbers else None)
-            if len(votes) != 1:
+            if len(votes) != 1 or work_id in disputed:
                 rating = adjudicated.get(name, {}).get(work_id, rating)
             consensus[name][work_id] = rating
             if votes and rating.decision is None:
-                undecided.append(work_id)
-        if undecided:
-            tied[name] = tuple(sorted(undecided))
+                without.append(work_id)
+        if without:
+            tied[name] = tuple(sorted(without))
     return consensus, tied
 
 

@@ -228,6 +228,12 @@ def test_the_keyboard_alone_completes_a_session(tmp_path):
             await page.wait_for_function("before => document.querySelector(`[data-left$='${before}']`)", arg=first[0])
             assert await page.input_value("textarea") == "z, a and r are letters here"
             assert await page.is_checked("[name=reason]")
+            for _ in range(15):  # held
+                await page.keyboard.down("a")
+                await page.wait_for_timeout(40)
+            await page.keyboard.up("a")
+            assert (await page.inner_text("#counts")).startswith("1 answered" if len(first) == 1 else "0 answered")
+            assert len(await page.query_selector_all("input:checked[name^=f]")) == (0 if len(first) == 1 else 1)
             await answer_all(page, lambda sha: shop.right[sha], ("a", "r"))
             assert page.faults == []
 

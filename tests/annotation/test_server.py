@@ -2,9 +2,10 @@
 
 import json
 import re
+import sqlite3
 import threading
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from html import escape
 from itertools import product
 
@@ -318,6 +319,27 @@ def test_the_image_that_is_judged_is_named_among_those_of_its_task(shop_run):
             named |= {which} if bold else set()
             assert ann.answer(found[0]).status_code == 200
     assert {"Image 1 of 2", "Image 2 of 2"} <= named
+
+
+def test_images_of_a_set_have_their_own_numbers_where_some_are_not_shown(tmp_path):
+    """The first image of every set was not made."""
+    shop = make_shop(tmp_path / "run", 24, models=MODELS[:1])
+    with closing(sqlite3.connect(shop.path / "ledger.sqlite")) as ledger, ledger:
+        ledger.execute(
+            "UPDATE candidates SET state = 'unscored', unscored = 'no memory', pixels_sha256 = NULL, identity = NULL "
+            "WHERE deliverable = 1 AND task_id IN (SELECT task_id FROM candidates WHERE deliverable = 3)"
+        )
+    seen = 0
+    with live_server(shop.path, "accept", PEOPLE) as live, Client(live, "ann") as ann:
+        while found := ann.queue()["items"]:
+            numbers = [image.deliverable for image in live.session.queue.by_id[found[0]["item_id"]].images]
+            if len(numbers) > 1:
+                n = len(live.session.tasks[live.session.queue.by_id[found[0]["item_id"]].task_id].deliverables)
+                shown = re.findall(r"<span>Image (\d) of (\d)</span>", found[0]["html"])
+                assert shown == [(str(number), str(n)) for number in numbers]
+                seen += numbers[0] == 2
+            assert ann.answer(found[0]).status_code == 200
+    assert seen
 
 
 def test_every_response_has_the_security_headers(ann):

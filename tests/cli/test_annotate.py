@@ -110,6 +110,25 @@ def test_two_raters_and_an_adjudicator_settle_the_tables(shop, tmp_path, capsys)
     assert {model: scored[model]["revenue_usd"] for model in MODELS} == revenue
 
 
+def test_an_adjudication_decides_where_one_of_two_cannot_tell(shop, tmp_path):
+    """As a person who disagrees; a stale adjudication of what both accept decides nothing."""
+    (key, _), (other, _) = list(shop.images.items())[:2]
+    lines = [
+        dict(zip(("model", "task_id", "deliverable", "attempt"), image, strict=True)) | line
+        for image, second in ((key, None), (other, True))
+        for line in (
+            {"rater": "r1", "overall": True},
+            {"rater": "r2", "overall": second},
+            {"rater": "r3", "overall": False, "adjudication": True},
+        )
+    ]
+    overall = people_of(write(tmp_path / "lines.jsonl", lines), shop.path).consensus[OVERALL]
+    assert sorted(rating.decision for rating in overall.values()) == [False, True]
+    with RunDir.open(shop.path) as opened:
+        (work_id,) = [row.work_id for row in opened.store.candidates() if row.key == key]
+    assert overall[work_id].decision is False
+
+
 def test_annotations_are_bound_to_the_pixels(shop, tmp_path, capsys):
     """A copy of the run with one image replaced keeps all annotations but those of that image."""
     imported(shop, capsys, tmp_path / "in.jsonl", labels(shop, "r1"))

@@ -312,12 +312,16 @@ viewer.chosen = (index) => answers.selectImage(index);
 /* ---- keyboard */
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey && event.key === "Enter" && event.target.tagName === "TEXTAREA") { event.preventDefault(); answers.submit(); return; }
+  if (event.ctrlKey && event.key === "Enter" && event.target.tagName === "TEXTAREA") { event.preventDefault(); if (!event.repeat) answers.submit(); return; }
   if (event.altKey || event.ctrlKey || event.metaKey || main.inert) return;
   const typing = event.target.matches("textarea, select, input[type=range]");
   if (event.key === "Escape" && event.target.matches("textarea")) { main.focus(); return; }
   if (typing || document.querySelector("dialog[open]")) return;
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  if (event.repeat) { // a held key answers one image
+    if (key === "Enter" || (main.querySelector("article") && viewer.key(event))) event.preventDefault();
+    return;
+  }
   if (key === "?") { open("legend"); event.preventDefault(); return; }
   if (key === "g") { open("guidelines"); event.preventDefault(); return; }
   if (key === "z") { undo(); event.preventDefault(); return; }
