@@ -105,8 +105,8 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
     names: true or false (accepted), a number on the score's scale, or null (not rated); or `overall`, a decision (true
     or 1, false or 0, null). Numbers become decisions by the config's threshold. The consensus of several raters is the
     majority of their decisions (none for a tie) and the mean of their numbers; where they disagree on a decision, or
-    one has none, an adjudication decides. If `overall` is not given, it is derived from the scores that apply, as acceptance is.
-    UserError names the file, the line and the reason.
+    one has none, an adjudication decides. If `overall` is not given, it is derived from the scores that apply, as
+    acceptance is. UserError names the file, the line and the reason.
     """
     thresholds = thresholds_of(run.config)
     work_ids = {row.key: row.work_id for row in run.store.candidates()}

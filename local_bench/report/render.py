@@ -127,34 +127,39 @@ def _heading(column: Column) -> str:
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned columns; those with numbers only are right-aligned. Cells are wrapped if stdout is a terminal that is too
     narrow; otherwise every row is one line."""
+    from rich.cells import cell_len, set_cell_size
+
     cells = [[clean(c).replace("\n", " ") for c in row] for row in [header, *rows]]
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        if sum(max(map(len, column)) + 2 for column in zip(*cells, strict=True)) > width:
-            return _wrapped(cells, width)
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    widths = [max(cell_len(row[i]) for row in cells) for i in range(len(header))]
+    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) > (width := shutil.get_terminal_size().columns):
+        return _wrapped(cells, widths, width)
     figures = [all(_FIGURE.match(row[i]) for row in cells[1:]) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        aligned = (c.rjust(w) if f else c.ljust(w) for c, w, f in zip(row, widths, figures, strict=True))
+        aligned = (c.rjust(w) if f else set_cell_size(c, w) for c, w, f in zip(row, widths, figures, strict=True))
         return "  ".join(aligned).rstrip()
 
     return "\n".join([line(cells[0]), "  ".join("-" * w for w in widths), *map(line, cells[1:])])
 
 
-def _wrapped(cells: Sequence[Sequence[str]], width: int) -> str:
+def _wrapped(cells: Sequence[Sequence[str]], full: Sequence[int], width: int) -> str:
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console, JustifyMethod
     from rich.table import Table
     from rich.text import Text
 
     header, *rows = cells
-    words = [max((len(word) for row in cells for word in row[i].split()), default=1) for i in range(len(header))]
-    whole = sum(words) + 2 * (len(words) - 1) <= width  # words are broken only if not all fit
+    widths = [max((cell_len(word) for row in cells for word in row[i].split()), default=1) for i in range(len(header))]
+    room = width - sum(widths) - len(widths) - 1  # a space between columns and at both ends
+    whole = room >= 0  # words are broken only if not all fit
+    for _ in range(room):
+        widest = max(range(len(widths)), key=lambda i: full[i] - widths[i])
+        widths[widest] = min(widths[widest] + 1, full[widest])
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for i, name in enumerate(header):
         justify: JustifyMethod = "right" if all(_FIGURE.match(row[i]) for row in rows) else "left"
-        drawn.add_column(Text(name), justify=justify, overflow="fold", min_width=words[i] if whole else None)
+        drawn.add_column(Text(name), justify=justify, overflow="fold", width=widths[i] if whole else None)
     for row in rows:
         drawn.add_row(*map(Text, row))
     console = Console(width=width, color_system=None)

@@ -5,12 +5,14 @@ import re
 import shlex
 import shutil
 import time
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
 import click
 import pytest
 from click.shell_completion import ShellComplete
+from rich.cells import cell_len
 
 from local_bench.cli import output
 from local_bench.cli.main import cli, main
@@ -204,6 +206,19 @@ def test_names_are_completed(earlier_run, monkeypatch):
     assert completed("suites show hype") == ["hype-edit-1"]
     monkeypatch.setenv("LOCAL_BENCH_RUNS", str(earlier_run.parent))
     assert completed(f"digest {earlier_run.parent}/k") == [str(earlier_run)]
+
+
+def test_no_character_is_lost_at_any_width(monkeypatch):
+    header = ["model", "value", "revenue", "95 %", "images accepted", "95 %", "generation cost", "profit", "unscored"]
+    row = ["$940.00", "$742.95 to $1,016.00", "140 of 280", "43.1 % to 57.0 %", "$0.000912", "$939.99", "58"]
+    rows = [[f"mini-flux-early {name}", "$1,016.00", *row] for name in ("", "图像 生成模型")]
+    characters = Counter(re.sub("[- ]", "", "".join("".join(line) for line in [header, *rows])))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for width in range(40, 180):
+        monkeypatch.setenv("COLUMNS", str(width))
+        text = aligned(header, rows)
+        assert Counter(re.sub("[─\\s-]", "", text)) == characters, width
+        assert max(map(cell_len, text.splitlines())) <= width
 
 
 def test_a_table_is_wrapped_in_a_narrow_terminal(monkeypatch):
