@@ -19,11 +19,11 @@ from local_bench.suites.hype_edit_1.published import (
     PROTOCOL_ATTEMPTS,
     UNBIASED,
     Review,
-    differing_attempts,
+    differing,
     model_json,
     outcomes,
 )
-from local_bench.suites.hype_edit_1.results import Judgement, Judgements, attempts_by_model, read_file, read_raters
+from local_bench.suites.hype_edit_1.results import Judgements, joined, read_file, read_raters
 
 MODEL = Column("model", "Model")
 
@@ -56,23 +56,23 @@ FIGURES = (
 class Gathered:
     """All sources as one table."""
 
-    rows: tuple[Judgement, ...]
+    judgements: Judgements
     models: tuple[str, ...]
+    requested: dict[str, tuple[tuple[str, ...], int]]
+    """Tasks, and attempts per task, of each model."""
     split: dict[str, str]
     """Task -> `public` or `private`: the data set's name."""
     types: dict[str, list[str]]
     """Task -> its types; of runs only."""
     usd: dict[str, Fraction]
     """What an attempt cost, by model."""
-    attempts: dict[str, int]
-    """Per task, by model."""
 
     def table(self, model: str, task_ids: Iterable[str]) -> Outcomes:
-        """One model's verdicts on these tasks (tasks, attempts)."""
-        ids = list(task_ids)
-        kept = set(ids)
-        rows = [row for row in self.rows if row.model == model and row.task_id in kept]
-        return outcomes(rows, ids, self.attempts[model])
+        """One model's verdicts on those of these tasks that it was asked for (tasks, attempts)."""
+        own, attempts = self.requested[model]
+        kept = set(task_ids) & set(own)
+        rows = [row for row in self.judgements.rows if row.model == model and row.task_id in kept]
+        return outcomes(rows, [task_id for task_id in own if task_id in kept], attempts)
 
 
 def gathered(request: Request) -> Gathered:
@@ -103,15 +103,16 @@ def gathered(request: Request) -> Gathered:
     every = [verdicts for _, verdicts in sources]
     stated = request.costs_of([model for verdicts in every for model in verdicts.models], {})
     usd_of |= {model: Fraction(usd) for model, usd in stated.items()}
-    rows = tuple(row for verdicts in every for row in verdicts.rows)
-    judged = {row.model for row in rows}
+    union = joined(every, [row for verdicts in every for row in verdicts.rows])
+    judged = {row.model for row in union.rows}
+    models = tuple(model for model in union.models if model in judged)
     return Gathered(
-        rows,
-        tuple(dict.fromkeys(model for verdicts in every for model in verdicts.models if model in judged)),
+        union,
+        models,
+        {model: union.requested(model) for model in models},
         {task_id: verdicts.dataset for verdicts in every for task_id in verdicts.task_ids},
         types,
         usd_of,
-        attempts_by_model(rows),
     )
 
 
@@ -173,7 +174,8 @@ def table_4(request: Request) -> Table:
         for kind in kinds:
             ids = [task_id for task_id in data.split if kind is None or kind in data.types[task_id]]
             cells = _cells(data, model, ids, figures, options.intervals)
-            rows.append((model, *((kind, len(ids)) if kind is not None else ()), *cells))
+            n_tasks = len(data.table(model, ids))
+            rows.append((model, *((kind, n_tasks) if kind is not None else ()), *cells))
     title = f"HYPE-EDIT-1, table 4: reliability and effective cost{' by type of task' if options.by_type else ''}"
     within = "type" if options.by_type else None
     return Table(title, tuple(columns), tuple(rows), _notes(data, data.split, options.intervals), ranked_within=within)
@@ -220,9 +222,9 @@ def _notes(data: Gathered, ids: Iterable[str], with_ends: bool) -> tuple[str, ..
         notes.append(f"{left} attempts have no verdict and count as not passed")
     if unpriced:
         notes.append(f"there is no cost for {', '.join(unpriced)}: its effective cost is empty")
-    if (most := max(data.attempts.values(), default=0)) != PROTOCOL_ATTEMPTS:
+    if (most := max((k for _, k in data.requested.values()), default=0)) != PROTOCOL_ATTEMPTS:
         notes.append(f"the attempts go up to {most}, the protocol's to {PROTOCOL_ATTEMPTS}")
-    notes += differing_attempts(data.attempts)
+    notes += differing(data.requested)
     if with_ends:
         notes.append("low and high: 95 %, for tasks like these, of the unbiased estimate; a cost may be open above")
     return tuple(notes)

@@ -1,6 +1,6 @@
 """HYPE-EDIT-1's result columns from its judgements, workflows with retries, and sensitivity to the assumptions."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -29,7 +29,7 @@ from local_bench.settle.attempts import (
 )
 from local_bench.settle.sensitivity import effective_costs, flips
 from local_bench.settle.workflows import WorkflowResult, best_of, retry_until_pass, single_shot
-from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judgements, attempts_by_model
+from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judgements
 from local_bench.suites.published import (
     Published,
     ScoreOptions,
@@ -46,6 +46,8 @@ PROTOCOL_ATTEMPTS = 10
 GRID_SECONDS = (5, 10, 20, 40, 80)
 GRID_USD_PER_HOUR = (10, 25, 50, 100)
 GRID_CAPS = (1, 2, 4, 8)
+Requested = Mapping[str, tuple[tuple[str, ...], int]]
+"""Model -> the tasks, and the number of attempts per task, that it was asked for."""
 UNBIASED = {name: f"{name}_unbiased" for name in ("pass_at_4", "expected_attempts", "effective_cost_usd")}
 """Figure that the paper estimates with bias -> the key of the unbiased estimate, to which the interval belongs."""
 
@@ -98,13 +100,14 @@ def published(
         rows_of.setdefault(row.model, []).append(row)
     present = [name for name in judgements.models if name in rows_of]
     absent = [name for name in judgements.models if name not in rows_of]
-    attempts = attempts_by_model(judgements.rows)
+    requested = {name: judgements.requested(name) for name in present}
+    attempts = [k for _, k in requested.values()]
     usd = {name: Fraction(amount) for name, amount in (costs or {}).items()}
-    tables = {name: outcomes(rows_of[name], judgements.task_ids, attempts[name]) for name in present}
+    tables = {name: outcomes(rows_of[name], *requested[name]) for name in present}
     counted = {name: count_attempts(table) for name, table in tables.items()}
     judged = {(row.model, row.task_id, row.attempt) for row in judgements.rows}
     matched = None if ratings is None else [r for r in ratings if (r.model, r.task_id, r.attempt) in judged]
-    workflows = {name: _workflows(name, tables[name], judgements, review, matched) for name in present}
+    workflows = {name: _workflows(name, tables[name], requested[name][0], review, matched) for name in present}
     models = {
         name: model_json(counted[name], usd.get(name), review)
         | {"workflows": [_worked_json(w, usd.get(name), review) for w in workflows[name]]}
@@ -114,11 +117,11 @@ def published(
         "suite": "hype-edit-1",
         "models": models,
         "absent_models": absent,
-        "n_attempts_a_task": max(attempts.values(), default=0),
+        "n_attempts_a_task": max(attempts, default=0),
     }
     shown = [
-        by_model("model", present, models.values(), *_columns(attempts.values())),
-        by_model("unbiased, for tasks like these", present, models.values(), *_interval_columns(attempts.values())),
+        by_model("model", present, models.values(), *_columns(attempts)),
+        by_model("unbiased, for tasks like these", present, models.values(), *_interval_columns(attempts)),
         table_of("workflows", _WORKFLOWS, [_worked_row(m, w) for m, of in models.items() for w in of["workflows"]]),
     ]
     if sensitivity:
@@ -137,7 +140,7 @@ def published(
         rank_changes = flips(base, grid, lower_is_better=True)
         data["sensitivity"] = grid_json(grid, rank_changes, "effective_cost_usd")
         shown += grid_tables(grid, rank_changes)
-    notes = _notes(models, absent, costs, attempts)
+    notes = _notes(models, absent, costs, requested)
     if unmatched := len(ratings or ()) - len(matched or ()):
         notes.append(f"{unmatched} scores belong to no attempt in the judgements and are ignored")
     return Published(data, [table for table in shown if table.rows], notes)
@@ -163,12 +166,12 @@ def outcomes(rows: Sequence[Judgement], task_ids: Sequence[str], attempts: int) 
 
 
 def _workflows(
-    model: str, table: Outcomes, judgements: Judgements, review: Review, ratings: Sequence[AttemptScore] | None
+    model: str, table: Outcomes, task_ids: Sequence[str], review: Review, ratings: Sequence[AttemptScore] | None
 ) -> list[WorkflowResult]:
     workflows = [single_shot(table), retry_until_pass(table, review.retry_cap)]
     if ratings is not None:
         scores: NDArray[np.float64] = np.full(table.shape, np.nan)
-        index = {task_id: t for t, task_id in enumerate(judgements.task_ids)}
+        index = {task_id: t for t, task_id in enumerate(task_ids)}
         for row in ratings:
             if row.model == model and row.score is not None:
                 scores[index[row.task_id], row.attempt - 1] = row.score
@@ -227,9 +230,9 @@ def _cost_unbiased(reliability: Reliability, usd: Fraction | None, review: Revie
     return None if usd is None else reliability.effective_cost_usd_unbiased(usd + review.usd, review.retry_cap)
 
 
-def _columns(attempts: Collection[int]) -> list[Column]:
+def _columns(attempts: Sequence[int]) -> list[Column]:
     """Of the published figures, by the keys of `model_json`."""
-    every = min(attempts) if len(set(attempts)) == 1 else "any"
+    every = attempts[0] if len(set(attempts)) == 1 else "any"
     return [
         *(Column("pass_rate", "pass rate", percent), Column("pass_at_4", "pass@4", percent)),
         *(Column("pass_at_4_unbiased", "unbiased", percent), Column("pass_at_any", f"pass@{every}", percent)),
@@ -238,7 +241,7 @@ def _columns(attempts: Collection[int]) -> list[Column]:
     ]
 
 
-def _interval_columns(attempts: Collection[int]) -> list[Column]:
+def _interval_columns(attempts: Sequence[int]) -> list[Column]:
     """Of the unbiased figures and their intervals."""
     columns = []
     for column in _columns(attempts):
@@ -271,12 +274,15 @@ def _worked_json(w: WorkflowResult, usd: Fraction | None, review: Review) -> dic
     }
 
 
-def differing_attempts(by_model: Mapping[str, int]) -> list[str]:
-    """A note where models have different numbers of attempts."""
-    if len(set(by_model.values())) < 2:
+def differing(requested: Requested) -> list[str]:
+    """A note where models have different tasks or numbers of attempts."""
+    if len({(frozenset(tasks), k) for tasks, k in requested.values()}) < 2:
         return []
-    counts = ", ".join(f"{model} {n}" for model, n in by_model.items())
-    return [f"attempts per task: {counts}; a model's rates are over its own, so pass@k for all of them and gaps differ"]
+    counts = ", ".join(f"{model} {len(tasks)} x {k}" for model, (tasks, k) in requested.items())
+    return [
+        f"models have different tasks or attempts (tasks x attempts: {counts}): each model's figures are over its own, "
+        "and pass_at_any and hype_gap grow with the attempts"
+    ]
 
 
 def _worked_row(model: str, worked: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,10 +291,10 @@ def _worked_row(model: str, worked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _notes(
-    models: Mapping[str, Any], absent: Sequence[str], costs: Mapping[str, Decimal] | None, by_model: Mapping[str, int]
+    models: Mapping[str, Any], absent: Sequence[str], costs: Mapping[str, Decimal] | None, requested: Requested
 ) -> list[str]:
-    notes = differing_attempts(by_model)
-    attempts = max(by_model.values(), default=0)
+    notes = differing(requested)
+    attempts = max((k for _, k in requested.values()), default=0)
     if attempts != PROTOCOL_ATTEMPTS:
         over = f"rates, pass_at_any and hype_gap are over {attempts}"
         if attempts < PROTOCOL_ATTEMPTS:

@@ -5,7 +5,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,15 @@ class Judgements:
     """Model names in the file's order of aliases, including those without a judgement."""
     task_ids: tuple[str, ...]
     rows: tuple[Judgement, ...]
+    parts: tuple["Judgements", ...] = ()
+    """The files or runs of which this is the union."""
 
-
-def attempts_by_model(rows: Iterable[Judgement]) -> dict[str, int]:
-    """The highest attempt with an entry: models may have been asked for different numbers."""
-    attempts: dict[str, int] = {}
-    for row in rows:
-        attempts[row.model] = max(row.attempt, attempts.get(row.model, 0))
-    return attempts
+    def requested(self, model: str) -> tuple[tuple[str, ...], int]:
+        """The tasks of the files that have the model, and its highest attempt with an entry: others were not asked of
+        it."""
+        files = [part for part in self.parts if model in part.models] or [self]
+        tasks = dict.fromkeys(task_id for file in files for task_id in file.task_ids)
+        return tuple(tasks), max((row.attempt for row in self.rows if row.model == model), default=0)
 
 
 def read_judgements(paths: Sequence[Path]) -> Judgements:
@@ -56,7 +57,7 @@ def read_judgements(paths: Sequence[Path]) -> Judgements:
     """
     parts = [read_file(path) for path in paths]
     _each_once(paths, parts)
-    return _joined(parts, [row for part in parts for row in part.rows])
+    return joined(parts, [row for part in parts for row in part.rows])
 
 
 def read_raters(paths: Sequence[Path]) -> tuple[Judgements, list[Judgement]]:
@@ -77,7 +78,7 @@ def read_raters(paths: Sequence[Path]) -> tuple[Judgements, list[Judgement]]:
             "raters of the same images, or omit --raters"
         )
     rows = [Judgement(*key, _majority(file_votes)) for key, file_votes in votes.items()]
-    return _joined(parts, rows), [row for row in rows if row.passed is None]
+    return joined(parts, rows), [row for row in rows if row.passed is None]
 
 
 def _majority(votes: Sequence[bool | None]) -> bool | None:
@@ -101,12 +102,14 @@ def _each_once(paths: Sequence[Path], parts: Sequence[Judgements]) -> None:
             rows[key] = path
 
 
-def _joined(parts: Sequence[Judgements], rows: Sequence[Judgement]) -> Judgements:
+def joined(parts: Sequence[Judgements], rows: Sequence[Judgement]) -> Judgements:
+    """The union of several files or runs with these rows."""
     return Judgements(
         "+".join(dict.fromkeys(part.dataset for part in parts if part.dataset)),
         tuple(dict.fromkeys(name for part in parts for name in part.models)),
         tuple(dict.fromkeys(task_id for part in parts for task_id in part.task_ids)),
         tuple(rows),
+        tuple(parts),
     )
 
 

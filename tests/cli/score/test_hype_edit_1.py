@@ -112,12 +112,12 @@ def test_a_model_s_rates_are_over_its_own_attempts(score, tmp_path, capsys):
     ]
     assert (b["hype_gap"], b["pass_at_4"]) == (1 / 2, (1 - 0.5**4 + 1) / 2)
     assert b["workflows"][1]["way"] == "up to 2 tries"
-    assert "attempts per task: a 4, b 2, c 2" in stderr
+    assert "tasks x attempts: a 2 x 4, b 2 x 2, c 2 x 2)" in stderr
     assert "pass@any" in score("hype-edit-1", *files, as_json=False)[1]
     assert main(["reproduce", "hype-edit-1", "table-4", str(files[0]), "--json"]) == 0
     table = json.loads(capsys.readouterr().out)
     assert [row["pass_rate"] for row in table["rows"]] == pytest.approx([12.5, 75, 25])
-    assert any("attempts per task: a 4, b 2, c 2" in note for note in table["notes"])
+    assert any("tasks x attempts: a 2 x 4, b 2 x 2, c 2 x 2)" in note for note in table["notes"])
 
 
 def test_models_without_a_judgement_or_a_cost_are_reported(score, tmp_path):
@@ -247,6 +247,16 @@ def test_several_files_give_one_table(score, tmp_path):
     _, result, _ = score("hype-edit-1", *files)
     assert result == score("hype-edit-1", *write(tmp_path / "whole", public | private))[1]
     assert result["models"]["b"]["pass_at_10"] == 0.5
+    files += write(
+        tmp_path / "more", tried("c", t1="P" * 10, t3="F" * 10)
+    )  # c is in no other file, a and b not in this
+    _, result, stderr = score("hype-edit-1", *files)
+    shown = {name: (model["n_tasks"], model["pass_rate"]) for name, model in result["models"].items()}
+    assert shown == {"a": (2, 0.1), "b": (2, 0.5), "c": (2, 0.5)}
+    assert "(tasks x attempts: a 2 x 10, b 2 x 10, c 2 x 10)" in stderr  # not the same two
+    _, result, stderr = score("hype-edit-1", files[0], files[2])
+    assert result["models"]["a"]["n_tasks"] == 1
+    assert "(tasks x attempts: a 1 x 10, b 1 x 10, c 2 x 10)" in stderr
     status, _, stderr = score("hype-edit-1", *files, files[0])
     assert (status, "attempt 1 of 't1' by 'a' is judged in" in stderr) == (2, True)
 
