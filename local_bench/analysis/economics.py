@@ -159,9 +159,9 @@ def _against(
     apis: Mapping[str, Decimal],
     usd_per_kwh: Fraction,
 ) -> list[BreakEven]:
-    hour = None if money.price is None else Fraction(money.price.micro_usd_per_hour, MICRO)
     rows = []
     for model, local in timed.items():
+        hour = money.usd_per_hour(model)
         for api, usd in apis.items():
             price = Fraction(usd)
             rows.append(

@@ -63,7 +63,12 @@ def over_prices(run: RunDir, money: Accounting) -> Sweep | None:
         return None
     hour = Fraction(money.price.micro_usd_per_hour, MICRO)
     generation = generation_stats(run.store, money, [s.model for s in money.settlements])
-    held = {stats.model: Fraction(stats.held_ns, _NS_PER_S) for stats in generation if not stats.imported}
+    held = {  # as hours of the average price
+        stats.model: Fraction(stats.held_ns, _NS_PER_S)
+        * ((money.usd_per_hour(stats.model) or hour) / hour if hour else 1)
+        for stats in generation
+        if not stats.imported
+    }
     revenue = {s.model: Fraction(s.total.revenue_micro_usd, MICRO) for s in money.settlements}
     points = profits(revenue, held, [times * hour for times in TIMES])
     return Sweep(points, flips(points[TIMES.index(Fraction(1))].values, points, lower_is_better=False))

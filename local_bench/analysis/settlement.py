@@ -1,13 +1,16 @@
 """Reads the inputs of `settle` from a run's store: outcomes, device time and prices."""
 
+from collections import defaultdict
 from dataclasses import dataclass
+from fractions import Fraction
 
 import pandas as pd
 
+from local_bench.core.money import MICRO, NS_PER_HOUR
 from local_bench.runs.config import RunConfig, SettlementConfig
-from local_bench.runs.prices import Price, price_of
+from local_bench.runs.prices import Price, average, price_of
 from local_bench.runs.store import Store
-from local_bench.settle.costs import HeldTime, PhaseCost, generation_costs, phase_costs
+from local_bench.settle.costs import HeldTime, PhaseCost, generation_costs, merged, phase_costs
 from local_bench.settle.settlement import Settlement, settle
 from local_bench.suites.registry import suite
 
@@ -31,11 +34,6 @@ def deliverables(store: Store) -> pd.DataFrame:
     return rows[rows["attempt"] == 1]
 
 
-def held(store: Store) -> list[HeldTime]:
-    """All meter rows, in order."""
-    return [HeldTime(r.phase, r.model, r.t1_ns - r.t0_ns, r.n_items, r.energy_mj) for r in store.meter()]
-
-
 @dataclass(frozen=True)
 class Accounting:
     """Revenue and cost of a run."""
@@ -44,16 +42,33 @@ class Accounting:
     costs: list[PhaseCost]
     """By phase and model; `cost_micro_usd` is 0 without a price."""
     price: Price | None
+    """Of the device, or the average of several devices by their time; None if one has none."""
 
     @property
     def cost_micro_usd(self) -> int | None:
         return None if self.price is None else sum(row.cost_micro_usd for row in self.costs)
 
+    def usd_per_hour(self, model: str) -> Fraction | None:
+        """The price of a device-hour of this model's own time."""
+        if self.price is None or not self.price.parts:
+            return None if self.price is None else Fraction(self.price.micro_usd_per_hour, MICRO)
+        rows = [row for row in self.costs if row.model == model and row.held_ns]
+        held_ns = sum(row.held_ns for row in rows)
+        return Fraction(sum(row.cost_micro_usd for row in rows) * NS_PER_HOUR, held_ns * MICRO) if rows else None
+
 
 def accounting(store: Store, config: SettlementConfig) -> Accounting:
     """Settle the stored results. ConfigError if the price table has no matching row."""
-    sessions = store.sessions()
-    price = price_of(config, sessions[0].device if sessions else "")
-    costs = phase_costs(held(store), price.micro_usd_per_hour if price else 0)
+    device_of = {session.session: session.device for session in store.sessions()}
+    first = next(iter(device_of.values()), "")
+    by_device: dict[str, list[HeldTime]] = defaultdict(list)
+    for row in store.meter():
+        time = HeldTime(row.phase, row.model, row.t1_ns - row.t0_ns, row.n_items, row.energy_mj)
+        by_device[device_of[row.session] if config.usd_per_hour is None else first].append(time)
+    held: dict[Price | None, list[HeldTime]] = defaultdict(list)
+    for device, times in (by_device or {first: []}).items():
+        held[price_of(config, device)] += times
+    price = average({of: sum(time.held_ns for time in times) for of, times in held.items()})
+    costs = merged(phase_costs(times, of.micro_usd_per_hour if price and of else 0) for of, times in held.items())
     by_model: dict[str, int | None] = {**generation_costs(costs)} if price else {}
     return Accounting(settle(deliverables(store), by_model | store.imported_costs()), costs, price)

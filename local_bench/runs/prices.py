@@ -1,12 +1,14 @@
 """Prices of GPU-hours, from the table `configs/prices.yaml` or from the config."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from pydantic import Field
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.money import micro_usd
+from local_bench.core.money import micro_usd, usd
 from local_bench.core.paths import config_files
 from local_bench.core.yamlfile import ExactAmount, Strict, load_yaml
 from local_bench.models.gpus import best_match
@@ -43,6 +45,25 @@ class Price:
     micro_usd_per_hour: int
     source: str
     date: str
+    parts: tuple["Price", ...] = ()
+    """If it is the average of several."""
+
+
+def average(held_ns: Mapping[Price | None, int]) -> Price | None:
+    """The price of an hour of devices that were held for these times; None if one of them has none."""
+    prices = [price for price in held_ns if price is not None]
+    if len(prices) < 2 or len(prices) < len(held_ns):
+        return prices[0] if len(prices) == len(held_ns) else None
+    micro = sum(price.micro_usd_per_hour * held_ns[price] for price in prices)
+    each = [f"{p.gpu} at {usd(p.micro_usd_per_hour)} ({p.source}, {p.date})" for p in prices]
+    return Price(
+        " and ".join(price.gpu for price in prices),
+        prices[0].level,
+        round(Fraction(micro, sum(held_ns.values()) or 1)),
+        f"the average by time of {' and '.join(each)}",
+        "",
+        tuple(prices),
+    )
 
 
 def price_of(config: SettlementConfig, device_name: str) -> Price | None:

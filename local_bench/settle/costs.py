@@ -43,6 +43,23 @@ def phase_costs(held: Iterable[HeldTime], micro_usd_per_hour: int) -> list[Phase
     ]
 
 
+def merged(parts: Iterable[Sequence[PhaseCost]]) -> list[PhaseCost]:
+    """The costs of several devices by (phase, model), in order of first appearance."""
+    groups: dict[tuple[str, str | None], list[PhaseCost]] = defaultdict(list)
+    for row in (row for part in parts for row in part):
+        groups[row.phase, row.model].append(row)
+    return [
+        PhaseCost(
+            *key,
+            sum(row.held_ns for row in rows),
+            sum(row.n_items for row in rows),
+            energy_mj(rows),
+            sum(row.cost_micro_usd for row in rows),
+        )
+        for key, rows in groups.items()
+    ]
+
+
 def energy_mj(rows: Sequence[HeldTime | PhaseCost]) -> int | None:
     """Sum of the energy counters; None if one of the rows has none."""
     measured = [row.energy_mj for row in rows if row.energy_mj is not None]

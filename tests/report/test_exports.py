@@ -9,10 +9,12 @@ import pytest
 
 from local_bench.analysis.loading import load_run
 from local_bench.analysis.settlement import accounting
+from local_bench.core.money import MICRO, NS_PER_HOUR
 from local_bench.report.exports import write_exports
+from local_bench.runs.prices import price_of
 from local_bench.runs.rundir import RunDir
 
-from .conftest import FORMULA, write_run
+from .conftest import FORMULA, Writer, write_run
 from .exported import assert_exports_are_those_of_load_run
 from .written import change
 
@@ -99,6 +101,32 @@ def test_settlement_and_costs_equal_the_accounting(plain):
     assert sum(r["cost_micro_usd"] for r in costs) == money.cost_micro_usd
     assert [r["model"] for r in costs] == ["alpha", "alpha", "beta", None, None]
     assert next(r["cost_usd"] for r in csv_rows(plain, "costs")) == "0.001000"
+
+
+def test_every_device_has_its_own_price(make_run):
+    """An hour each: alpha on a CPU, beta on an H100 and its judge on another device."""
+    path = make_run(price=None)
+    with RunDir.open(path) as run, run.store.transaction():
+        to = Writer(run)
+        before = {row.model: row.cost_micro_usd for row in accounting(run.store, run.config.settlement).costs}
+        to.meter([("denoise", "alpha", NS_PER_HOUR, 1, None)], "cpu")
+        to.meter([("denoise", "beta", NS_PER_HOUR, 1, None)], "NVIDIA H100 80GB HBM3")
+        settings = run.config.settlement
+        cpu, h100 = (price_of(settings, name).micro_usd_per_hour for name in ("cpu", "NVIDIA H100 80GB HBM3"))
+        money = accounting(run.store, settings)
+        cost = {s.model: s.cost_micro_usd for s in money.settlements}
+        assert cost["beta"] - h100 == pytest.approx(before["beta"], abs=cpu / 10)
+        assert cost["alpha"] < h100 / 10
+        assert money.cost_micro_usd == sum(row.cost_micro_usd for row in money.costs) > cpu + h100
+        assert money.price.gpu == "cpu and h100"
+        assert cpu < money.price.micro_usd_per_hour < h100
+        assert float(money.usd_per_hour("alpha")) == pytest.approx(cpu / MICRO, rel=1e-3)
+        assert float(money.usd_per_hour("beta")) == pytest.approx(h100 / MICRO, rel=0.01)
+        own = settings.model_copy(update={"usd_per_hour": "2"})
+        assert accounting(run.store, own).price.micro_usd_per_hour == 2 * MICRO
+        to.meter([("judge", None, NS_PER_HOUR, 1, None)], "an unknown device")
+        unknown = accounting(run.store, settings)
+        assert (unknown.price, unknown.cost_micro_usd) == (None, None)
 
 
 def test_no_cell_of_a_csv_is_a_formula(plain):

@@ -16,6 +16,7 @@ from local_bench.core.money import MICRO, NS_PER_HOUR
 from local_bench.core.table import Column, Table
 from local_bench.report.panels import Bars, Figure, Line, Lines, Panel, Series
 from local_bench.report.view import model_order, thresholds
+from local_bench.runs.config import SettlementConfig
 from local_bench.runs.prices import price_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
@@ -169,9 +170,10 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
     if economics is None or money.price is None:
         return None
     kwh = Fraction(run.config.settlement.usd_per_kwh or 0)
-    hour, ends = Fraction(money.price.micro_usd_per_hour, MICRO), _price_range(run)
+    ends = [] if money.price.parts else _price_range(run.config.settlement, money.price.gpu)
     lines = []
     for model, local in economics.timed.items():
+        hour = money.usd_per_hour(model) or Fraction(0)
         points = curve(local, Fraction(0), hour, kwh)
         bands = [curve(local, Fraction(0), end, kwh) for end in ends]
         lines.append(
@@ -188,16 +190,14 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
     return _figure(f"Cost per image by size of the job, and API prices{band}", [panel] if lines else [], 1)
 
 
-def _price_range(run: RunDir) -> list[Fraction]:
+def _price_range(config: SettlementConfig, gpu: str) -> list[Fraction]:
     """The lowest and the highest price per device-hour; empty unless the table has both."""
-    sessions, prices = run.store.sessions(), []
-    if run.config.settlement.usd_per_hour is not None:
-        return []
+    prices = list[Fraction]()
+    if config.usd_per_hour is not None:
+        return prices
     for level in ("low", "high"):
         try:
-            price = price_of(
-                run.config.settlement.model_copy(update={"price": level}), sessions[0].device if sessions else ""
-            )
+            price = price_of(config.model_copy(update={"price": level, "gpu": gpu}), "")
         except ConfigError:
             return []
         if price is None:
