@@ -1,6 +1,6 @@
 """Imports images generated elsewhere (closed APIs, other tools, human designers) as candidates, without torch."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -44,9 +44,12 @@ class ManifestLine(Strict):
     cost_usd: Annotated[Decimal | int, AfterValidator(_amount)] | None = None
 
 
-def find_images(source: Path, wanted: Iterable[Key]) -> tuple[dict[Key, Found], list[Path]]:
+def find_images(
+    source: Path, wanted: Iterable[Key], left_out: Collection[str] = ()
+) -> tuple[dict[Key, Found], list[Path]]:
     """Find the images of the requested candidates at `source` (a folder or a manifest); missing ones are left out.
-    Second, the folder's files that are not used.
+    Second, the folder's files that are not used. `left_out`: other tasks that a manifest may have, such as those of
+    other shards.
 
     Raises ConfigError if `source` does not exist, two files match one candidate, or a task's images are numbered from
     0; TaskFileError for a faulty line of a manifest.
@@ -54,7 +57,7 @@ def find_images(source: Path, wanted: Iterable[Key]) -> tuple[dict[Key, Found], 
     if is_dir(source):
         return _in_folder(source, list(wanted))
     if is_file(source):
-        return _in_manifest(source, set(wanted)), []
+        return _in_manifest(source, set(wanted), left_out), []
     raise ConfigError(f"imported.images: {source} is neither a folder nor a manifest: put the images there")
 
 
@@ -90,7 +93,7 @@ def _names(key: Key) -> list[str]:
     return names
 
 
-def _in_manifest(manifest: Path, wanted: set[Key]) -> dict[Key, Found]:
+def _in_manifest(manifest: Path, wanted: set[Key], left_out: Collection[str]) -> dict[Key, Found]:
     files: dict[Key, Found] = {}
     first: dict[Key, int] = {}
     text = read_text(manifest, TaskFileError, missing="put the manifest there", unreadable="give a JSON Lines manifest")
@@ -103,6 +106,8 @@ def _in_manifest(manifest: Path, wanted: set[Key]) -> dict[Key, Found]:
         if key in first:
             raise TaskFileError(f"{where}: line {first[key]} is for the same image: keep one")
         first[key] = number
+        if line.task_id in left_out:
+            continue
         if key not in wanted:
             raise TaskFileError(
                 f"{where}: the run has no image {line.deliverable} of {line.task_id!r}, attempt {line.attempt}: "

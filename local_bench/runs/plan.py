@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -143,13 +143,15 @@ def make_plan(
     check_borrowed(settings.name, settings.questions_from)
     keep = _keeper(run_dir and run_dir / INPUTS, sizes)
     refused: list[str] = []
-    every = entry.tasks(settings.path, keep, settings.part, settings.written, refused.append)[: settings.limit]
+    of_suite = entry.tasks(settings.path, keep, settings.part, settings.written, refused.append)
+    every = of_suite[: settings.limit]
     positions = [
         i
         for i, task in enumerate(every)
         if in_shard(task.task_id, settings.shard) and (only is None or task.task_id in only)
     ]
     tasks = [every[i] for i in positions]
+    left_out = {task.task_id for task in of_suite} - {task.task_id for task in tasks}
     models = [_model(m, files) for m in config.models]
     notes: list[str] = [*([f"{count_of(refused)}:"] if refused else []), *refused]
     notes += [f"{task.task_id}: {' '.join(task.notes)}" for task in tasks if task.notes]
@@ -158,7 +160,7 @@ def make_plan(
     for model in models:
         shown = _counted(tasks, progress)
         if model.card is None:
-            planned += _imported(model, entry, shown, _keeper(run_dir and run_dir / IMAGES, {}), notes)
+            planned += _imported(model, entry, shown, left_out, _keeper(run_dir and run_dir / IMAGES, {}), notes)
         else:
             fits = list(_fits(entry, shown, model.card.takes, settings.unsupported or entry.unsupported))
             planned += _generated(model, model.card, fits, sizes, config.seed, settings.sizes_from_rules)
@@ -457,14 +459,19 @@ def _model_notes(model: ModelPlan, fits: Sequence[_Fit], mode: Unsupported) -> l
 
 
 def _imported(
-    model: ModelPlan, entry: Suite, tasks: Iterable[Task], keep: Callable[[Image.Image], str], notes: list[str]
+    model: ModelPlan,
+    entry: Suite,
+    tasks: Iterable[Task],
+    left_out: Collection[str],
+    keep: Callable[[Image.Image], str],
+    notes: list[str],
 ) -> Iterator[Planned]:
     source = model.config.imported
     assert source is not None
     attempts = range(1, model.config.attempts + 1)
     requested = [(task, d, attempt) for task in tasks for d in entry.deliverables(task) for attempt in attempts]
     keys = [(t.task_id, d.index, attempt) for t, d, attempt in requested]
-    images, left = find_images(Path(source.images), keys)
+    images, left = find_images(Path(source.images), keys, left_out)
     if left:
         notes.append(f"{model.label}: {unused(Path(source.images), left)}.")
     usual = None if source.cost_usd_per_image is None else nearest_micro_usd(source.cost_usd_per_image)

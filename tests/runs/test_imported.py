@@ -11,6 +11,7 @@ from local_bench.core.errors import ConfigError, ImageError, UserError
 from local_bench.core.files import unused
 from local_bench.generators.imported import find_images
 from local_bench.runs.config import RunConfig
+from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
 from tests.orders import order, write_orders
@@ -115,6 +116,23 @@ def test_a_manifest_lists_files_and_costs(folder):
     (folder / "made/list.jsonl").write_text("\n".join((*lines, second)))
     _, accounts, _ = run(folder, "made/list.jsonl")
     assert accounts.settlements[0].cost_micro_usd == 40_000 + 27_542
+
+
+def test_a_manifest_may_have_the_tasks_that_a_limit_or_a_shard_leaves_out(folder):
+    image(folder / "made/a.png")
+    lines = [f'{{"task_id": "{task}", "file": "a.png"}}\n' for task in ORDERS]
+    (folder / "made/list.jsonl").write_text("".join(lines))
+    model = {"card": "imported", "name": "some-api", "imported": {"images": "made/list.jsonl"}}
+    seen = []
+    for part in ({"limit": 1}, {"shard": "1/2"}, {"shard": "2/2"}):
+        suite = {"name": "servimage", "path": "tasks.jsonl"} | part
+        plan = make_plan(RunConfig(name="t", suite=suite, models=[model], metrics=[]))
+        seen.append([candidate.deliverable.task_id for candidate in plan.scheduled("some-api")])
+    assert seen[0] == ["mug"]
+    assert sorted(seen[1] + seen[2]) == sorted(ORDERS)
+    (folder / "made/list.jsonl").write_text("".join(lines) + '{"task_id": "cup", "file": "a.png"}\n')
+    with pytest.raises(UserError, match="the run has no image 1 of 'cup'"):
+        make_plan(RunConfig(name="t", suite=suite | {"limit": 1}, models=[model], metrics=[]))
 
 
 @pytest.mark.parametrize(

@@ -223,15 +223,15 @@ def table_8(request: Request) -> Table:
 def figure_2(request: Request) -> Figure:
     """Prices of tasks by category, on a logarithmic axis, with their medians."""
     tasks = gathered(request).tasks
-    prices = {
-        category_name(c): sorted(float(t.price_usd) for t in tasks if t.category == c) for c in _categories(tasks)
-    }
+    prices = [
+        (category_name(c), sorted(float(t.price_usd) for t in tasks if t.category == c)) for c in _categories(tasks)
+    ]
     columns = (
         Column("category", "Category"),
         Column("tasks", "#Tasks", ","),
         *(Column(f"{key}_usd", f"{key.capitalize()} ($)", ",.2f") for key in ("least", "median", "mean", "greatest")),
     )
-    rows = tuple((name, len(usd), usd[0], median(usd), sum(usd) / len(usd), usd[-1]) for name, usd in prices.items())
+    rows = tuple((name, len(usd), usd[0], median(usd), sum(usd) / len(usd), usd[-1]) for name, usd in prices)
     title = "ServImage, figure 2: distribution of prices, medians dashed"
-    panels = tuple(Histogram(name, tuple(usd), "price of a task, US dollars") for name, usd in prices.items())
+    panels = tuple(Histogram(name, tuple(usd), "price of a task, US dollars") for name, usd in prices)
     return Figure(Table(title, columns, rows), panels)

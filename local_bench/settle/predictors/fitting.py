@@ -241,7 +241,7 @@ def _platt(odds: Floats, accepted: Bools) -> Platt:
     target = np.where(accepted, (n_paid + 1) / (n_paid + 2), 1 / (n_not + 2))
 
     def loss(line: Floats) -> tuple[float, Floats]:
-        z = line[0] * odds + line[1]
+        z = np.clip(line[0] * odds + line[1], -1e9, 1e9)
         residual = 1 / (1 + np.exp(-np.clip(z, -700, 700))) - target
         return float(np.sum(np.logaddexp(0, z) - target * z)), np.array([residual @ odds, residual.sum()])
 
