@@ -33,6 +33,8 @@ class PredictionLine(Strict):
     """The predictor, or the judge with its protocol and its question."""
     question_id: str | None = None
     """Identity of the judge's question; null for predictors."""
+    used_in_training: bool = False
+    """Whether the image's task trained or calibrated the predictor."""
 
 
 def columns_of(row: CandidateRow) -> dict[str, Any]:

@@ -147,6 +147,17 @@ def test_a_file_of_predictions_adds_a_row(card, opened, tmp_path):
     assert by_name["somebody"].evaluation.n == found.n - by_name["somebody"].evaluation.n_unpredicted
     with pytest.raises(UserError, match="two files"):
         report(card, [b], [b_file], 2 * [read_predictions(tmp_path / "q.jsonl")])
+    with pytest.raises(UserError, match="the predictor is"):
+        report(card, [b], [b_file], [other])
+    of_b = train([b], [b_file], "rule", seed=1)
+    write_predictions(predictions(of_b, b), tmp_path / "b.jsonl")
+    leaking = read_predictions(tmp_path / "b.jsonl")
+    found = report(card, [b], [b_file], [leaking])
+    (row,) = [row for row in found.rows if row.name == "predictor (rule)"]
+    held_out = {task.task_id for task in b.store.tasks() if task_digest(task) not in of_b.used_tasks}
+    assert 0 < row.evaluation.n <= 2 * len(held_out)
+    assert row.evaluation.n == found.n - row.evaluation.n_unpredicted
+    assert f"{row.evaluation.n_unpredicted} predictions of 'predictor (rule)' are left out" in found.notes[-1]
 
 
 def test_training_is_deterministic_and_the_card_loads(runs, opened, tmp_path):

@@ -39,7 +39,7 @@ class Report:
     n_left_out: int
     """Annotated images left out because their tasks trained or calibrated the predictor."""
     notes: tuple[str, ...] = ()
-    """On the annotations."""
+    """On the annotations and the predictions."""
 
 
 def report(
@@ -74,14 +74,20 @@ def report(
     by_name = {MAJORITY: np.full(len(accepted), card.majority)}
     by_name |= {RUN_RULE: values(card.rule)} if card.rule else {}
     by_name |= {TUNED_RULE: tuned}
+    own = {f"predictor ({card.kind})": values(card.predictor)} if card.kind != "rule" else {}
+    notes = list(images.notes)
     for other in others:
-        if other.name in by_name:
-            raise UserError(f"two files have predictions of {other.name!r}: give one of them")
-        predicted = [line.probability if (line := other.by_work_id.get(key)) else None for key in keys]
+        if other.name in by_name | own:
+            what = "the predictor is" if other.name in own else "two files have predictions of"
+            raise UserError(f"{what} {other.name!r}: give one of them")
+        lines = [other.by_work_id.get(key) for key in keys]
+        predicted = [None if line is None or line.used_in_training else line.probability for line in lines]
+        if n_used := sum(line is not None and line.used_in_training for line in lines):
+            notes.append(f"{n_used} predictions of {other.name!r} are left out, because their tasks trained it")
         by_name[other.name] = np.array([np.nan if p is None else p for p in predicted], dtype=np.float64)
         if np.isnan(by_name[other.name]).all():
             raise UserError(f"the predictions of {other.name!r} have none of the evaluated images: make them again")
-    by_name |= {f"predictor ({card.kind})": values(card.predictor)} if card.kind != "rule" else {}
+    by_name |= own
     rows = [
         Compared(
             name,
@@ -92,4 +98,4 @@ def report(
         )
         for name, probabilities in by_name.items()
     ]
-    return Report(rows, len(used), int((decided & ~unseen).sum()), images.notes)
+    return Report(rows, len(used), int((decided & ~unseen).sum()), tuple(notes))

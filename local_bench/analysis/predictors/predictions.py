@@ -52,6 +52,7 @@ def predictions(
     features = features_of(with_image, [scores.get(key, {}) for key in keys], card.inputs.scores)
     probabilities, decided = outputs(card.predictor, features, keys, log_odds)
     index = {key: i for i, key in enumerate(keys)}
+    used = {task.task_id for task in run.store.tasks() if task_digest(task) in card.used_tasks}
     lines = []
     for row in rows:
         i = index.get(row.candidate.work_id)
@@ -61,7 +62,8 @@ def predictions(
             predicted = {"probability": float(probabilities.values[i]), "accepted": bool(decided.accepted[i])}
         else:
             predicted = {"unscored": decided.unscored.get(i) or probabilities.unscored[i]}
-        lines.append(PredictionLine(**columns_of(row.candidate), **predicted, source=f"predictor ({card.kind})"))
+        predicted |= {"source": f"predictor ({card.kind})", "used_in_training": row.candidate.task_id in used}
+        lines.append(PredictionLine(**columns_of(row.candidate), **predicted))
     return lines
 
 

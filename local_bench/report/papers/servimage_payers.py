@@ -43,6 +43,7 @@ def _rows(request: Request) -> tuple[dict[str, Compared], list[str]]:
         notes += trained_otherwise(card, request.runs)
         if card is cards[0]:
             notes.append(f"{evaluated.n} images are evaluated; {evaluated.n_left_out} others trained the predictors")
+            notes += evaluated.notes
     return compared, notes
 
 
