@@ -19,6 +19,7 @@ from local_bench.judges.vlm.enrichment import deliverables, lines
 from local_bench.runs.config import RunConfig
 from local_bench.runs.judge import SaveInterval, judge_answers
 from local_bench.runs.judge_factory import judge_spec
+from local_bench.runs.plan import in_shard
 from local_bench.runs.progress import Progress
 from local_bench.suites.base import Suite
 from local_bench.suites.enrichment import FIELDS, read_written
@@ -60,7 +61,8 @@ def write_enrichment(
         return sha256
 
     settings = config.suite
-    tasks = entry.tasks(settings.path, keep, settings.part, settings.written, progress.note)[: settings.limit]
+    every = entry.tasks(settings.path, keep, settings.part, settings.written, progress.note)[: settings.limit]
+    tasks = [task for task in every if in_shard(task.task_id, settings.shard)]
     existing = read_written(out) if out.exists() else {}
     questions: dict[str, Question] = {}
     n_images: dict[str, int] = {}

@@ -26,8 +26,12 @@ def test_every_task_is_extracted_once(name, field, tmp_path, capsys):
     }
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     out = tmp_path / "written.jsonl"
-    status = main(["extract", str(tmp_path / "run.yaml"), "--out", str(out), "--json"])
-    output = json.loads(capsys.readouterr().out)
+    parts, status = [], False
+    for shard in ("1/2", "2/2"):
+        command = ["extract", str(tmp_path / "run.yaml"), "--out", str(out), "--shard", shard, "--json"]
+        status |= bool(main(command))
+        parts.append(json.loads(capsys.readouterr().out))
+    output = {"n": sum(part["n"] for part in parts), "refused": parts[0]["refused"] | parts[1]["refused"]}
     tasks = suite(name).tasks(str(path), pixel_digest)
     lacking = [task.task_id for task in tasks if suite(name).enrichment_question(task)]
     assert output["n"] + len(output["refused"]) == len(lacking) > 0

@@ -22,8 +22,8 @@ MET = "met"
 LENT = {MET: "idea_met"}
 SCORES = tuple(f"question_{k}" for k in range(1, QUESTIONS + 1))
 THRESHOLDS = dict.fromkeys(SCORES, 0.5)
-"""Accepted if most repeats of each of the six questions are answered yes; the published score is hierarchical
-(`scoring`)."""
+"""Accepted if at least half of the repeats of each of the six questions are answered yes; the published score is
+hierarchical (`scoring`)."""
 
 
 def deliverables(task: Task) -> list[Deliverable]:
