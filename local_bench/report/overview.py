@@ -5,16 +5,19 @@ from typing import Any
 
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.money import usd
+from local_bench.report.site.significance import ALPHA
 from local_bench.report.text import amount, count, duration, interval, percent
 from local_bench.report.view import cost_text
 from local_bench.settle.settlement import Settlement
 
-ALPHA = 0.05
+Pairs = Sequence[dict[str, Any]]
 
 
-def overview(money: Accounting, pairs: Sequence[dict[str, Any]], common: Sequence[Settlement] = ()) -> list[str]:
+def overview(
+    money: Accounting, pairs: Pairs, common: Sequence[Settlement] = (), noun: str = "image", n_runs: int = 1
+) -> list[str]:
     """The sentences, most important first; `pairs` are the paired differences of `significance`, `common` the results
-    on the tasks that all models support. Empty before the run is settled."""
+    on the tasks that all models support, `noun` what is decided. Empty before the run is settled."""
     ranked = _ranked(money.settlements)
     if not ranked or not ranked[0].total.n + ranked[0].total.n_unscored:
         return []
@@ -24,10 +27,11 @@ def overview(money: Accounting, pairs: Sequence[dict[str, Any]], common: Sequenc
     if common:
         n_tasks = count(common[0].total.n_tasks, "task")
         lines.append(f"On the {n_tasks} that all models support with all input images: {_first(_ranked(common))}")
-    lines.append(_certainty(ranked))
+    lines.append(_certainty(ranked, noun))
     if held_ns := sum(row.held_ns for row in money.costs):
         cost = "" if money.price is None else f", which cost {cost_text(money.price, money.cost_micro_usd)}"
-        lines.append(f"The run held its devices for {duration(held_ns)}{cost}.")
+        runs = "The run held its" if n_runs == 1 else f"The {n_runs} runs held their"
+        lines.append(f"{runs} devices for {duration(held_ns)}{cost}.")
     return lines
 
 
@@ -54,9 +58,8 @@ def _first(ranked: Sequence[Settlement]) -> str:
     images = total.n + total.n_unscored
     if not any(s.total.n for s in ranked):
         worth = f"the {usd(total.value_micro_usd)} that the tasks are worth"
-        return (
-            f"Nothing was decided of {worth if total.value_micro_usd else count(images, 'image') + ' of each model'}."
-        )
+        each = f"{count(images, 'image')} of each model"
+        return f"Nothing was decided of {worth if total.value_micro_usd else each}."
     if not total.value_micro_usd and not total.n_accepted:
         return f"No image was accepted: each model has {count(images, 'image')}."
     if not total.value_micro_usd:
@@ -69,30 +72,28 @@ def _first(ranked: Sequence[Settlement]) -> str:
         return f"No model earned anything of the {usd(total.value_micro_usd)} that the tasks are worth."
     ends_usd = total.revenue_interval_micro_usd
     between = "" if ends_usd is None else f"; 95 % interval {usd(ends_usd[0])} to {usd(ends_usd[1])}"
-    cost = (
-        ""
-        if best.cost_micro_usd is None or len(tied) > 1
-        else f" Its images cost {amount(best.cost_micro_usd)} to generate."
-    )
+    cost = ""
+    if best.cost_micro_usd is not None and len(tied) == 1:
+        cost = f" Its images cost {amount(best.cost_micro_usd)} to generate."
     return (
         f"{names} earned the most{equally}: {usd(total.revenue_micro_usd)} of {usd(total.value_micro_usd)} "
         f"({percent(total.share)}{between}).{cost}"
     )
 
 
-def _differences(ranked: Sequence[Settlement], pairs: Sequence[dict[str, Any]]) -> list[str]:
+def _differences(ranked: Sequence[Settlement], pairs: Pairs) -> list[str]:
     """Whether the lead of the best models over the others is significant; empty if there are no others."""
     tied = _tied(ranked)
-    p = {frozenset((pair["a"][1], pair["b"][1])): pair["p_holm"] for pair in pairs}
+    sure = {  # (better, worse): on the tasks of both, the model that earned less can be the better one
+        (pair[a][1], pair[b][1])
+        for pair in pairs
+        for a, b, sign in (("a", "b", 1), ("b", "a", -1))
+        if pair["p_holm"] is not None and pair["p_holm"] < ALPHA and sign * (pair["difference"] or 0) > 0
+    }
     others = [s.model for s in ranked if s.model not in tied]
     if not others:
         return []
-
-    def is_sure(other: str) -> bool:
-        of_pairs = [p.get(frozenset((best, other))) for best in tied]
-        return all(value is not None and value < ALPHA for value in of_pairs)
-
-    not_sure = [other for other in others if not is_sure(other)]
+    not_sure = [other for other in others if not all((best, other) in sure for best in tied)]
     test = "(paired test over tasks, corrected for all pairs of models)"
     n, its = len(others), "Its" if len(tied) == 1 else "Their"
     if not not_sure:
@@ -102,14 +103,14 @@ def _differences(ranked: Sequence[Settlement], pairs: Sequence[dict[str, Any]]) 
     return [f"{its} lead {over if len(not_sure) < n else f'over {named} is not significant'} {test}."]
 
 
-def _certainty(ranked: Sequence[Settlement]) -> str:
+def _certainty(ranked: Sequence[Settlement], noun: str) -> str:
     unscored = sum(s.total.n_unscored for s in ranked)
     if not unscored:
-        return f"All {sum(s.total.n for s in ranked):,} requested images were decided."
+        return f"All {sum(s.total.n for s in ranked):,} requested {noun}s were decided."
     worst = min(ranked, key=lambda s: s.total.coverage)
     open_ = max(s.total.open_micro_usd for s in ranked)
     could = f", and could add up to {usd(open_)} to a model's revenue" if open_ else ""
     return (
-        f"{count(unscored, 'image')} could not be decided{could}; the least coverage is that of {worst.model}, "
-        f"{percent(worst.total.coverage)} of {'the value' if worst.total.value_micro_usd else 'its images'}."
+        f"{count(unscored, noun)} could not be decided{could}; the least coverage is that of {worst.model}, "
+        f"{percent(worst.total.coverage)} of {'the value' if worst.total.value_micro_usd else f'its {noun}s'}."
     )

@@ -1,10 +1,16 @@
 """The sentences at the top of the page."""
 
+import shutil
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.types import Decision
 from local_bench.report.overview import overview
+from local_bench.report.site.summary import accounts_of, summary
+from local_bench.runs.rundir import RunDir
 from local_bench.settle.costs import HeldTime, phase_costs
 from local_bench.settle.settlement import settle
 from tests.lines import Line, frame
@@ -21,8 +27,8 @@ def accounts(accepted, price=10_000_000, costs=None, hour=0):
     return Accounting(settle(frame(lines), costs or {}), device_costs, None)
 
 
-def pair(a, b, p):
-    return {"a": [0, a], "b": [0, b], "p_holm": p}
+def pair(a, b, p, difference=1.0):
+    return {"a": [0, a], "b": [0, b], "p_holm": p, "difference": difference}
 
 
 def test_the_best_model_with_its_interval_and_cost():
@@ -59,10 +65,32 @@ def test_tasks_without_a_price_are_counted_in_images():
 )
 def test_differences_in_either_order_of_the_pair(p, beginning):
     money = accounts({"b": [True, False], "a": [True, True], "c": [False, False]})
-    pairs = [pair("b", "a", p["b"]), pair("a", "c", p["c"]), pair("b", "c", 0.001)]
+    pairs = [pair("b", "a", p["b"], -1.0), pair("a", "c", p["c"]), pair("b", "c", 0.001)]
     sentences = overview(money, pairs)
     assert sentences[1].startswith(beginning)
     assert sentences[2] == "All 6 requested images were decided."
+
+
+@pytest.mark.parametrize("tested", [pair("a", "b", 0.001, -1.0), pair("b", "a", 0.001), pair("a", "b", 0.001, None)])
+def test_a_lead_is_not_significant_where_the_other_model_is_the_better_one_on_the_tasks_of_both(tested):
+    money = accounts({"a": [True, True], "b": [True, False]})
+    assert overview(money, [tested])[1].startswith("Its lead over b is not significant (")
+
+
+def test_attempts_and_runs_are_counted(make_run, tmp_path):
+    path = make_run(gap=False)
+    with closing(sqlite3.connect(path / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE candidates SET model = 'alpha', attempt = 2 WHERE model = 'beta'")
+    with RunDir.open(path) as one, RunDir.open(shutil.copytree(path, tmp_path / "other")) as two:
+        for runs, decided, held in (
+            ([one], "All 3", "The run held its devices for 1 min 20 s, which cost $0.040001."),
+            ([one, two], "All 6", "The 2 runs held their devices for 2 min 40 s, which cost $0.080002."),
+        ):
+            money = accounts_of(runs)
+            assert summary(runs, money).sentences(money)[-2:] == [
+                f"{decided} requested first attempts were decided.",
+                held,
+            ]
 
 
 def test_models_with_the_same_result_are_first_together():

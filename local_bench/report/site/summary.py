@@ -29,6 +29,8 @@ class Model:
     """The results on the tasks that all models of the run support."""
     without_inputs: int
     """Images generated without all of their task's input images."""
+    n_images: int
+    """Requested, of all attempts; the settlement is of the first ones."""
     scores: dict[str, ScoreSummary]
     intervals: dict[str, tuple[float, float]]
     """Score -> 95 % interval of its mean over tasks."""
@@ -67,15 +69,15 @@ class Summary:
     def sentences(self, accounts: Sequence[Accounting]) -> list[str]:
         """The results of comparable runs in a few sentences (`overview`)."""
         labels = {model.key: model.label for model in self.models}
-        pairs = [
-            pair | {end: [pair[end][0], labels[pair[end][0], pair[end][1]]] for end in ("a", "b")}
-            for pair in self.significance
-        ]
+        pairs = [p | {end: [p[end][0], labels[tuple(p[end])]] for end in ("a", "b")} for p in self.significance]
         money = [accounts[run] for run in dict.fromkeys(model.run for model in self.models)]
         settlements = [replace(model.settlement, model=model.label) for model in self.models]
         common = [replace(model.common, model=model.label) for model in self.models if model.common]
         costs = [row for account in money for row in account.costs]
-        return overview(Accounting(settlements, costs, money[0].price if len(money) == 1 else None), pairs, common)
+        prices = [account.price for account in money if account.costs]
+        several = any(m.n_images > m.settlement.total.n + m.settlement.total.n_unscored for m in self.models)
+        together = Accounting(settlements, costs, prices[0] if all(prices) and prices else None)
+        return overview(together, pairs, common, "first attempt" if several else "image", len(money))
 
 
 def accounts_of(runs: Sequence[RunDir]) -> list[Accounting]:
@@ -96,7 +98,7 @@ def summary(runs: Sequence[RunDir], accounts: Sequence[Accounting]) -> Summary:
 
 
 def _models(index: int, run: RunDir, money: Accounting, group: int, several: bool) -> list[Model]:
-    unseen, intervals = unseen_inputs(run), score_intervals(run)
+    unseen, intervals, n_images = unseen_inputs(run), score_intervals(run), run.store.n_candidates()
     stored = {(row.model, row.name): row for row in run.store.score_summaries()}
     common = {settlement.model: settlement for settlement in unseen.common}
     names = score_names(run)
@@ -108,6 +110,7 @@ def _models(index: int, run: RunDir, money: Accounting, group: int, several: boo
             settlement,
             common.get(settlement.model),
             unseen.n_images.get(settlement.model, 0),
+            n_images[settlement.model],
             {name: stored[settlement.model, name] for name in names if (settlement.model, name) in stored},
             {name: intervals[name, settlement.model] for name in names if (name, settlement.model) in intervals},
         )
