@@ -115,13 +115,13 @@ class LabelOptions:
 
 
 BOUNDS_NOTE = (
-    "no revenue by people of models with images that are not annotated or not made: estimates of the made images are "
-    "below; bounds: these images all rejected, all accepted"
+    "no revenue by people of models with images that are not made or have no decision by people (not annotated, cannot "
+    "tell, an even vote): estimates of the made images are below; bounds: these images all rejected, all accepted"
 )
 INTERVAL = ("revenue_low_usd", "revenue_high_usd", "revenue_ci95_low_usd", "revenue_ci95_high_usd")
-"""Keys of a settlement that have no value while images are not annotated or not made."""
+"""Keys of a settlement that have no value while images have no decision by people or are not made."""
 NEEDS_ALL = (*INTERVAL, "revenue_usd", "profit_usd", "share", "task_acceptance", "deliverable_acceptance", "as_printed")
-"""Keys of a settlement that have no value while images are not annotated."""
+"""Keys of a settlement that have no value while images have no decision by people."""
 
 
 def people_text(settled: "Sequence[PeopleSettlement]") -> str:
@@ -146,12 +146,16 @@ _PEOPLE = (
     *(Column("model", "model"), Column("revenue", "revenue by people", usd), *interval("", usd, "ci_low", "ci_high")),
     *(Column("bound_low", "low", usd, "bounds", below=True), Column("bound_high", "high", usd, "bounds", below=True)),
     *(Column("run_revenue", "by the run", usd), Column("accepted", "accepted by people")),
-    *(Column("by_run", "by the run"), Column("n_not_annotated", "not annotated"), Column("n_not_made", "not made")),
+    *(
+        Column("by_run", "by the run"),
+        Column("n_not_annotated", "no decision by people"),
+        Column("n_not_made", "not made"),
+    ),
 )
 
 
 def _undecided(settled: "PeopleSettlement", category: str | None = None) -> tuple[int, int]:
-    """How many images, of a category or of all, are not annotated, and how many are not made."""
+    """How many images, of a category or of all, have no decision by people, and how many are not made."""
     n, n_not_made = settled.not_annotated, settled.not_made
     return (n.total(), n_not_made.total()) if category is None else (n[category], n_not_made[category])
 
@@ -162,7 +166,7 @@ def _ends(name: str, ends: tuple[Any, Any] | None) -> dict[str, Any]:
 
 
 def people_json(settled: "PeopleSettlement") -> dict[str, Any]:
-    """The settlement by the annotators; null where a value requires that all images are made or annotated."""
+    """The settlement by the annotators; null where a value requires that all images are made or decided."""
     from local_bench.cli.tables import settlement_json
 
     values = settlement_json(settled.people)
@@ -203,7 +207,7 @@ _ESTIMATES = (
     *(*_IMAGES, Column("n_labelled", "annotated"), Column("decided", "revenue by the judge", usd)),
     *(Column("revenue", "estimated revenue", usd), *interval("", usd, "revenue_low", "revenue_high")),
     *(Column("accepted", "accepted by the judge", percent), Column("estimate", "estimated acceptance", percent)),
-    *(*interval("", percent), Column("power", "power", ".2f"), Column("n_unanswered", "unanswered")),
+    *(*interval("", percent), Column("power", "power", ".2f"), Column("n_unanswered", "no decision")),
 )
 _PLANS = (
     *(*_IMAGES, Column("n_known", "annotated"), Column("n_labels", "to annotate")),

@@ -172,6 +172,19 @@ def test_without_all_annotations_there_is_no_revenue_by_people(run, tmp_path):
             assert (f" {usd(accepted)}  " in shown) == (made == N)
 
 
+def test_images_with_an_even_vote_are_annotated_and_have_no_decision(run, tmp_path):
+    people = labels_of(run, tmp_path / "people.jsonl", N)
+    votes = [line(task_id="o000", overall=yes, rater=rater) for rater, yes in (("r1", True), ("r2", False))]
+    people.write_text("".join(votes) + people.read_text().partition("\n")[2])
+    with RunDir.open(run) as open_run:
+        text, values = LabelOptions(people, None, None).output(open_run)
+    assert values["people"][MODEL]["n_not_annotated"] == 1
+    heading, _, row = text.strip().splitlines()[:3]
+    assert heading.endswith("no decision by people  not made")
+    assert row.split()[-2:] == ["1", "1"]
+    assert "unanswered" not in text
+
+
 def test_no_further_round_once_the_interval_is_narrow_enough(run, tmp_path):
     """The file keeps the probabilities, without which its next estimate would be wrong; also of an open answer."""
     labels = filled(_planned(run, tmp_path / "ask.jsonl", None), truth(run))
