@@ -38,6 +38,9 @@ def test_the_one_file_has_everything_in_it(run, browser, tmp_path):
     shown = "[...document.images].every((one) => one.loading === 'lazy' || one.complete)"
     visit.page.wait_for_function(shown)
     assert visit.page.locator(".card img").evaluate_all("all => all.every((one) => one.naturalWidth > 0)")
+    figure = visit.go().locator(".figures figure").first
+    assert not figure.locator("a").count()  # a browser refuses to open an address of data
+    figure.click()
     visit.close(file.as_uri())
 
 

@@ -129,10 +129,15 @@ def test_every_page_and_link_and_filter(shop, shop_site, browser):
         page.select_option(f"[name={name}]", value)
         assert n_visible() == n
         page.select_option(f"[name={name}]", "")
-    page.select_option("[name=score]", "brf")
-    page.fill("[name=max]", "2")
-    assert n_visible() == n_rejected
-    page.fill("[name=max]", "")
+    page.fill("[name=max]", "2")  # without a chosen score: of the first one, which is then chosen
+    assert (n_visible(), page.input_value("[name=score]")) == (n_rejected, "brf")
+    page.select_option("[name=score]", "")
+    assert (n_visible(), page.input_value("[name=max]")) == (len(of_model), "")
+    page.select_option("[name=sort]", "down")
+    shown = page.eval_on_selector_all(".card", "all => all.map(one => Number(/brf: (.*)/.exec(one.textContent)[1]))")
+    assert shown == sorted(shown, reverse=True)
+    page.select_option("[name=score]", "")
+    assert page.input_value("[name=sort]") == "plan"
     page.fill("[name=q]", tasks["print-02"].title)
     titled = {task_id for task_id, task in tasks.items() if task.title == tasks["print-02"].title}
     assert n_visible() == sum(row.candidate.task_id in titled for row in of_model)

@@ -4,6 +4,7 @@ import io
 import re
 import sqlite3
 from contextlib import closing
+from fractions import Fraction
 
 import pytest
 from PIL import Image
@@ -150,10 +151,9 @@ def test_headings_sort_by_click_and_by_keyboard(visit, where):
             for direction, values in seen.items():
                 known = [value for value in values if value != DASH]
                 assert values[: len(known)] == known  # without a value: last in both directions
-                try:
-                    numbers = [
-                        float(re.match(r"[$-]*[\d.,]+", value)[0].replace("$", "").replace(",", "")) for value in known
-                    ]
+                try:  # a/b is a rate
+                    texts = [re.match(r"[$-]*[\d.]+( / [1-9]\d*)?", value.replace(",", "")) for value in known]
+                    numbers = [float(Fraction(text[0].replace("$", "").replace(" ", ""))) for text in texts]
                 except TypeError:
                     numbers = list(map(str.lower, known))
                 assert numbers == sorted(numbers, reverse=direction == "descending")

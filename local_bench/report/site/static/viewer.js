@@ -49,7 +49,7 @@ const isDigest = (sha) => /^[0-9a-f]{64}$/.test(sha || "");
 
 const ROWS = 200;
 const textOf = (cell) => (cell instanceof Element ? cell.dataset.sort ?? cell.textContent : String(cell ?? "–")).trim() || "–";
-const numberOf = (text) => (/^[-$]*[\d.]/.test(text) ? Number.parseFloat(text.replace(/[$,]/g, "")) : NaN);
+const numberOf = (text) => { const [n, of] = /^[-$]*[\d.]/.test(text) ? text.replace(/[$,]/g, "").split(" / ").map(Number.parseFloat) : [NaN]; return of ? n / of : n; }; // `19 / 22` is a rate
 
 /* A table of rows of texts, numbers and elements (their data-sort, if any, is what they are sorted by). Headings sort it,
    columns without any value are left out, columns of numbers are aligned right, rows after the first ROWS come on demand. */
@@ -89,7 +89,7 @@ function written(data, heading = "h3") {
   const cell = (value, i) => {
     if (typeof value === "string") return value;
     const text = value.h ? h("a", { href: value.h }, value.t) : value.t;
-    return h(i ? "td" : "th", { scope: i ? null : "row", "data-sort": value.k }, h("span", { class: value.m }, text), value.b && bar(value.b), value.s && h("span", { class: "sub" }, value.s));
+    return h(i ? "td" : "th", { scope: i ? null : "row", "data-sort": value.k ?? value.t }, h("span", { class: value.m }, text), value.b && bar(value.b), value.s && h("span", { class: "sub" }, value.s));
   };
   const heads = data.columns.map(([name, about, below]) => h("span", { title: about || null }, name, below && h("span", { class: "sub" }, below)));
   return [h(heading, {}, data.title), table(heads, data.rows.map((row) => row.map(cell)), data.title), data.notes.map((note) => h("p", { class: "muted" }, note))];
@@ -109,7 +109,8 @@ function figure(one) {
   const address = file(one.file, `figures/${one.file}`), shown = h("img", { src: address, alt: `Figure: ${one.title}`, loading: "lazy" });
   shown.style.minWidth = `${one.width_px}px`;
   shown.style.width = `${1.25 * one.width_px}px`;
-  return h("figure", { class: one.width_px > 600 ? "wide" : null }, h("a", { href: address, class: "scroll" }, shown));
+  const around = window.INLINE ? h("div", { tabindex: 0, class: "scroll" }, shown) : h("a", { href: address, class: "scroll" }, shown); // no link to data:, which browsers do not open
+  return h("figure", { class: one.width_px > 600 ? "wide" : null }, around);
 }
 
 const paragraphs = (sentences, name = null) => sentences.map((sentence) => h("p", { class: name }, sentence));
@@ -165,7 +166,7 @@ function notes(row) {
 
 /* ---- gallery */
 
-const PAGE = 48;
+const PAGE = 48, SIGN = { up: 1, down: -1 }; // of orders by score
 const FILTERS = { model: "", category: "", decision: "", disagree: "", score: "", min: "", max: "", sort: "plan", q: "" };
 
 async function gallery(s, r, query) {
@@ -191,7 +192,10 @@ async function gallery(s, r, query) {
     shown = Math.min(found.length, shown + PAGE);
     more.hidden = shown >= found.length;
   };
-  const apply = () => {
+  const { score: name, min, max, sort } = form.elements;
+  const apply = (event) => {
+    if (event?.target === name && !name.value) { min.value = max.value = ""; if (sort.value in SIGN) sort.value = "plan"; }
+    else if (!name.value && (min.value || max.value || sort.value in SIGN)) name.value = run.scores[0] ?? "";
     Object.assign(chosen, Object.fromEntries(new FormData(form)));
     found = filtered(run, tasks, rows, chosen);
     count.textContent = `${plural(found.length, "image")} of ${rows.length.toLocaleString("en-US")}`;
@@ -217,19 +221,15 @@ function filtered(run, tasks, rows, want) {
     if (want.category && tasks.category[task] !== want.category) return false;
     if (want.decision && { accepted: word !== 1, rejected: word !== 0, unscored: !made || word !== null, missing: made }[want.decision]) return false;
     if (want.disagree && (at(row, want.disagree) === null || word === null || at(row, want.disagree) === word)) return false;
-    if (want.score && (min !== null || max !== null)) {
-      const value = score(row, want.score);
-      if (value === null || (min !== null && value < min) || (max !== null && value > max)) return false;
-    }
+    const value = score(row, want.score);
+    if ((min !== null || max !== null) && (value === null || (min !== null && value < min) || (max !== null && value > max))) return false;
     return words.every((one) => run.search[task].includes(one));
   });
   const badness = (row) => (at(row, "state") !== 1 ? 0 : at(row, "decision") === null ? 1 : at(row, "decision") === 0 ? 2 : 3);
   found.sort((a, b) => ["task", "deliverable", "model", "attempt"].reduce((order, name) => order || at(a, name) - at(b, name), 0));
   if (want.sort === "failures") found.sort((a, b) => badness(a) - badness(b));
-  if (want.sort === "up" || want.sort === "down") {
-    const name = want.score || run.scores[0], sign = want.sort === "up" ? 1 : -1;
-    found.sort((a, b) => (score(a, name) === null) - (score(b, name) === null) || sign * (score(a, name) - score(b, name)));
-  }
+  const sign = SIGN[want.sort], of = (row) => score(row, want.score);
+  if (sign) found.sort((a, b) => (of(a) === null) - (of(b) === null) || sign * (of(a) - of(b)));
   return found;
 }
 
