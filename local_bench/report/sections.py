@@ -77,7 +77,7 @@ def _some(*tables: Table) -> list[Table]:
 
 
 def _settlement(run: RunDir, money: Accounting, priced: bool) -> Content:
-    rule = " and ".join(f"{name} at least {threshold:.2f}" for name, threshold in thresholds(run).items())
+    rule = " and ".join(f"{name} at least {threshold:g}" for name, threshold in thresholds(run).items())
     accepted = f"A deliverable is accepted when every score that applies to it reaches its threshold ({rule})"
     stats = hard_rule_stats(run)
     if stats and run.config.acceptance.rules:
@@ -103,11 +103,8 @@ def _settlement(run: RunDir, money: Accounting, priced: bool) -> Content:
     rules = table_of(
         "Effect of the hard rules on first attempts",
         (
-            _MODEL,
-            Column("n", "images with rules", ","),
-            Column("n_missed", "break a rule", ","),
-            Column("n_unscored", "not checkable", ","),
-            Column("n_decided", "refused by rules alone", ","),
+            *(_MODEL, Column("n", "images with rules", ","), Column("n_missed", "break a rule", ",")),
+            *(Column("n_unscored", "not checkable", ","), Column("n_decided", "refused by rules alone", ",")),
             Column("n_tasks_decided", "tasks lost by that", ","),
         ),
         [{"model": model, **vars(counts)} for model, counts in stats.items()],
@@ -254,7 +251,7 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
         _sweep(
             "Profit at other prices of a device-hour",
             over_prices(run, money),
-            usd_fraction,
+            lambda price: usd_fraction(price, exact=True),
             "Revenue less the cost of all that was held for the model: a quarter to four times the run's own price.",
         )
     )

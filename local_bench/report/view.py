@@ -61,11 +61,12 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
         for models, n in run.store.shared_images().items()
     ]
     least = run.config.settlement.coverage_min
+    required = max(percent(least), f"{100 * least:g} %", key=len)  # not rounded
     for s in settlements:
         if decided and s.total.coverage < least:
             what = "tasks' value could be settled" if s.total.value_micro_usd else "images could be decided"
             sentences.append(
-                f"{s.model}: {percent(s.total.coverage)} of the {what}, less than the required {percent(least)} "
+                f"{s.model}: {percent(s.total.coverage)} of the {what}, less than the required {required} "
                 "(settlement.coverage_min)."
             )
     progress = run.store.progress()
@@ -99,7 +100,7 @@ def price_sentence(price: Price | None) -> str:
             "The price table has no row for the device of this run, so what its time cost is not stated; "
             "settlement.usd_per_hour in the config sets a price."
         )
-    hour = f"{amount(price.micro_usd_per_hour)} for an hour of {price.gpu}"
+    hour = f"{amount(price.micro_usd_per_hour, exact=True)} for an hour of {price.gpu}"
     level = "the lab's own price" if price.level == "own" else f"the {price.level} price of the table"
     as_of = f", as of {price.date}" if price.date else ""
     return f"Time is priced at {hour} ({level}; source: {price.source}{as_of})."

@@ -121,6 +121,16 @@ def test_unfinished_work_is_a_warning_and_costs_without_a_price_are_not_zero(mak
     assert not {"cost", "profit"} & set(written.headings["Leaderboard"])
 
 
+def test_what_was_configured_is_not_rounded(make_run):
+    path = make_run(price="1.2345", coverage_min=0.6875)
+    (path / "run.yaml").write_text((path / "run.yaml").read_text().replace("brf: 3.0", "brf: 4.125"))
+    written = report(path)
+    assert "(brf at least 4.125 and " in written.text
+    assert "Time is priced at $1.234500 for an hour of " in written.text
+    assert "$1.234500" in written.headings["Profit at other prices of a device-hour"]
+    assert "could be settled, less than the required 68.75 % (settlement" in written.text
+
+
 def test_warnings_of_one_image_are_in_the_singular(make_run):
     path = make_run()
     change(

@@ -148,15 +148,12 @@ def _significance(summary: Summary) -> Table:
     money = any(pair["unit"] == "usd" for pair in pairs)
     form = ".2f" if money else ".3f"
     columns = (
-        Column("a", "model"),
-        Column("b", "other model"),
+        *(Column("a", "model"), Column("b", "other model")),
         Column("difference", f"difference in {'revenue ($)' if money else 'fraction of images accepted'}", form),
-        Column("low", "low", form, "95 %"),
-        Column("high", "high", form, "95 %"),
+        *(Column("low", "low", form, "95 %"), Column("high", "high", form, "95 %")),
         *(Column("p", "p", p_value), Column("p_holm", "p, Holm", p_value)),
         Column("detectable", "detectable", form),
-        Column("n_tasks", "tasks", ".0f"),
-        Column("n_differ", "of them differ", ".0f"),
+        *(Column("n_tasks", "tasks", ".0f"), Column("n_differ", "of them differ", ".0f")),
     )
     rows = tuple(
         (
