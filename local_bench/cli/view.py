@@ -51,7 +51,7 @@ def _serve(paths: list[Path], out: Path, token: str, bound: socket.socket) -> No
     writing."""
     import uvicorn
 
-    from local_bench.report.site.mark import complete, is_of, state
+    from local_bench.report.site.mark import complete, files, is_of, state
     from local_bench.report.site.server import Writing, create_app
 
     watched: list[LiveRun] = []
@@ -67,14 +67,14 @@ def _serve(paths: list[Path], out: Path, token: str, bound: socket.socket) -> No
         from local_bench.report.site.live import LiveRun
 
         watched[:] = watched or map(LiveRun, paths)
+        for live in watched:
+            live.shown = [*files(live.path)]
         if not unchanged:
             from local_bench.report.site.build import write_site
             from local_bench.runs.rundir import RunDir
 
             with ExitStack() as stack:
                 runs = [stack.enter_context(RunDir.open(path)) for path in paths]
-                for live, run in zip(watched, runs, strict=True):
-                    live.shown = run.store.counts()
                 write_site(runs, out, runs[0].config.engine.io_workers, note, ready)
             complete(out, now)
         n_written += 1

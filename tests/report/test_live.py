@@ -28,7 +28,7 @@ from local_bench.report.site.mark import MARK
 from local_bench.report.site.server import Writing, create_app
 from local_bench.runs.progress import FILE, Late, Quiet, Recorded
 from local_bench.runs.rundir import RunDir, in_progress, take_lock
-from tests.annotation.conftest import make_shop
+from tests.annotation.conftest import answer_all, make_shop
 
 
 @pytest.fixture
@@ -119,11 +119,30 @@ def test_the_state_has_phases_counts_and_images(shop):
     assert state["phases"] == [{"phase": "p", "n": 5, "total": 20, "seconds": 10.0, "seconds_left": 30}]
     assert (state["counts"]["done"], state["running"], state["changed"]) == (len(shop.images), False, False)
     assert {recent["image"] for recent in state["recent"]} <= set(shop.right)
-    watched.shown = watched.shown._replace(done=0)
-    assert watched.state()["changed"]
     for damaged in ("", "[]", "{", '{"phases": [{"phase": "x"}]}', '{"phases": 5, "updated_utc": ""}'):
         (shop.path / "logs" / FILE).write_text(damaged)
         assert watched.state()["phases"] == []
+
+
+def test_new_decisions_scores_and_annotations_are_newer_results(shop):
+    watched = LiveRun(shop.path)
+
+    def settle(*options):
+        assert main(["settle", str(shop.path), "--set", "acceptance.brf=3", *options]) == 0
+
+    def measure():
+        with RunDir.begin(shop.path, RunDir.open(shop.path).config) as run:
+            run.store.write("UPDATE scores SET value = value / 2")
+
+    def annotate():
+        answer_all(shop.path, "accept", {"a": "annotator"}, lambda *_: True)
+
+    for act, changes in (settle, False), (lambda: settle("--save"), True), (measure, True), (annotate, True):
+        assert not watched.state()["changed"]
+        assert not watched.state()["changed"]  # the first look has changed nothing
+        act()
+        assert watched.state()["changed"] == changes, act
+        watched.shown = None
 
 
 def test_gpu_figures(monkeypatch):
@@ -274,7 +293,7 @@ def test_the_page_shows_the_progress_and_takes_new_results(shop, tmp_path, brows
     lock, again = take_lock(shop.path), []
     with RunDir.open(shop.path) as run:
         site = write_site([run], tmp_path / "site", ready=lambda: None)
-        watched = LiveRun(shop.path, run.store.counts()._replace(done=1))
+    watched = LiveRun(shop.path, ["an earlier state"])
     with listening_socket("127.0.0.1", 0) as bound:
         writing = Writing(lambda note, ready: (again.append(1), ready()))
         app = create_app(site.index.parent, "secret", [watched], writing)

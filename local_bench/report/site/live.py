@@ -11,9 +11,9 @@ import pynvml
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.files import text_name
+from local_bench.report.site.mark import files
 from local_bench.runs.progress import FILE
 from local_bench.runs.rundir import LOGS, RunDir, in_progress
-from local_bench.runs.store import Counts
 
 RECENT = 12
 MAX_PHASES = 50
@@ -24,8 +24,8 @@ class LiveRun:
     """One run that is watched. It is opened for each poll, so any thread may read it."""
 
     path: Path
-    shown: Counts | None = None
-    """The counts of the current site."""
+    shown: list[Any] | None = None
+    """The run's files (`files`) of which the current site is."""
     _n_done: int = 0
     _files: dict[str, Path] = field(default_factory=dict)
     """Pixel digest -> file of the images that are known."""
@@ -36,6 +36,8 @@ class LiveRun:
         `counts`, the `recent` images, and `changed`: whether the site shows an older state."""
         progress: dict[str, Any] = {"name": text_name(self.path.resolve().name), "running": in_progress(self.path)}
         progress["phases"], progress["updated_utc"] = _phases(self.path)
+        now = [*files(self.path)]
+        self.shown = self.shown or now
         try:
             with RunDir.open(self.path) as run:
                 counts = run.store.counts()
@@ -44,8 +46,7 @@ class LiveRun:
                     self._n_done = counts.done
         except LocalBenchError as e:  # the other process is writing
             return progress | {"busy": str(e), "recent": self._recent}
-        self.shown = self.shown or counts
-        return progress | {"counts": counts._asdict(), "recent": self._recent, "changed": counts != self.shown}
+        return progress | {"counts": counts._asdict(), "recent": self._recent, "changed": now != self.shown}
 
     def image(self, pixels_sha256: str) -> Path | None:
         """The file of a known image."""

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import local_bench
@@ -23,16 +24,17 @@ def state(runs: Sequence[Path]) -> str:
     """A digest of everything that decides the site of these runs: names, sizes and times of change of their files
     (results, settings, annotations), of the config folders, and of this package."""
     folders = [*runs, *user_config_dirs(), configs_dir(), Path(local_bench.__file__).parent]
-    return digest([[str(folder.resolve()), *_files(folder)] for folder in folders])
+    return digest([[str(folder.resolve()), *files(folder)] for folder in folders])
 
 
-def _files(folder: Path) -> Iterator[list[str | int]]:
+def files(folder: Path) -> Iterator[list[str | int]]:
     for where, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders).difference(_LEFT_OUT))
         for name in sorted(set(files).difference(_LEFT_OUT)):
-            if not name.endswith("-shm"):  # SQLite's, of every reader
+            with suppress(FileNotFoundError):  # a temporary file
                 status = os.stat(os.path.join(where, name), follow_symlinks=False)
-                yield [os.path.relpath(where, folder), name, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+                if not name.endswith(("-shm", "-journal")):  # SQLite's, of every reader, and while it writes
+                    yield [os.path.relpath(where, folder), name, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def is_of(out: Path, state: str) -> bool:
