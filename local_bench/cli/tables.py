@@ -13,7 +13,7 @@ from local_bench.analysis.hard_rules import HardRuleStats, hard_rule_stats
 from local_bench.analysis.official import official
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.analysis.unseen_inputs import UnseenInputs, unseen_inputs
-from local_bench.core.money import usd, usd_fine, usd_number
+from local_bench.core.money import usd, usd_exact, usd_fine, usd_number
 from local_bench.core.table import Column
 from local_bench.core.types import Task
 from local_bench.report.judging import judges, repeatability_table
@@ -152,7 +152,7 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unsee
         cost = "no price for this device: set settlement.usd_per_hour"
     else:
         source = f"{price.source}, {price.date}" if price.date else price.source
-        cost = f"{price.gpu} at {usd(price.micro_usd_per_hour)} per hour ({source})"
+        cost = f"{price.gpu} at {usd_exact(price.micro_usd_per_hour)} per hour ({source})"
         cost += f"; total device cost of the run: {usd_fine(accounts.cost_micro_usd)}"
     rows = []
     for s in accounts.settlements:

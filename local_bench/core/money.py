@@ -50,6 +50,11 @@ def usd_fine(micro: int) -> str:
     return f"{'-' if micro < 0 else ''}${abs(micro) // MICRO:,}.{abs(micro) % MICRO:06d}"
 
 
+def usd_exact(micro: int) -> str:
+    """Format a price as configured: with cents, or six decimals where it has a fraction of a cent."""
+    return usd_fine(micro) if micro % (MICRO // 100) else usd(micro)
+
+
 def usd_number(micro: int) -> float:
     """US dollars as the nearest float."""
     return float(Decimal(micro) / MICRO)

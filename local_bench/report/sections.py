@@ -16,7 +16,7 @@ from local_bench.analysis.settlement import Accounting
 from local_bench.analysis.workflows import Workflow, workflow_results
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
-from local_bench.core.money import usd, usd_fine
+from local_bench.core.money import MICRO, usd, usd_exact, usd_fine
 from local_bench.core.table import Cell, Column, Table, table_of
 from local_bench.models.gpus import gpu_of
 from local_bench.report.judging import judging_tables
@@ -251,7 +251,7 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
         _sweep(
             "Profit at other prices of a device-hour",
             over_prices(run, money),
-            lambda price: usd_fraction(price, exact=True),
+            lambda price: usd_exact(round(price * MICRO)),
             "Revenue less the cost of all that was held for the model: a quarter to four times the run's own price.",
         )
     )

@@ -49,14 +49,14 @@ def interval(low: float, high: float) -> str:
     return f"{percent(low)} to {percent(high)}"
 
 
-def amount(micro: int, exact: bool = False) -> str:
-    """An amount of any size: with micro-dollars below one dollar, or to be `exact`; else with cents."""
-    return usd_fine(micro) if 0 < abs(micro) < MICRO or (exact and micro % 10_000) else usd(micro)
+def amount(micro: int) -> str:
+    """An amount of any size: with micro-dollars below one dollar, else with cents."""
+    return usd_fine(micro) if 0 < abs(micro) < MICRO else usd(micro)
 
 
-def usd_fraction(dollars: float, exact: bool = False) -> str:
+def usd_fraction(dollars: float) -> str:
     """`amount` of US dollars."""
-    return amount(round(dollars * MICRO), exact)
+    return amount(round(dollars * MICRO))
 
 
 def small_usd(dollars: float) -> str:

@@ -1,10 +1,10 @@
 """What is said of a run in sentences: what to read with care, and what its time cost; and the order of its models."""
 
 from local_bench.analysis.unseen_inputs import unseen_inputs
-from local_bench.core.money import usd_fine
+from local_bench.core.money import usd_exact, usd_fine
 from local_bench.models.cards import cards
 from local_bench.report.judging import judge_warnings
-from local_bench.report.text import amount, count, percent
+from local_bench.report.text import count, percent
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.image_store import faults_sentence
 from local_bench.runs.prices import Price
@@ -100,7 +100,7 @@ def price_sentence(price: Price | None) -> str:
             "The price table has no row for the device of this run, so what its time cost is not stated; "
             "settlement.usd_per_hour in the config sets a price."
         )
-    hour = f"{amount(price.micro_usd_per_hour, exact=True)} for an hour of {price.gpu}"
+    hour = f"{usd_exact(price.micro_usd_per_hour)} for an hour of {price.gpu}"
     level = "the lab's own price" if price.level == "own" else f"the {price.level} price of the table"
     as_of = f", as of {price.date}" if price.date else ""
     return f"Time is priced at {hour} ({level}; source: {price.source}{as_of})."

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.money import micro_usd, usd
+from local_bench.core.money import micro_usd, usd_exact
 from local_bench.core.paths import config_files
 from local_bench.core.yamlfile import ExactAmount, Strict, load_yaml
 from local_bench.models.gpus import best_match
@@ -55,7 +55,7 @@ def average(held_ns: Mapping[Price | None, int]) -> Price | None:
     if len(prices) < 2 or len(prices) < len(held_ns):
         return prices[0] if len(prices) == len(held_ns) else None
     micro = sum(price.micro_usd_per_hour * held_ns[price] for price in prices)
-    each = [f"{p.gpu} at {usd(p.micro_usd_per_hour)} ({p.source}, {p.date})" for p in prices]
+    each = [f"{p.gpu} at {usd_exact(p.micro_usd_per_hour)} ({p.source}, {p.date})" for p in prices]
     return Price(
         " and ".join(price.gpu for price in prices),
         prices[0].level,
