@@ -175,8 +175,8 @@ def _run_device_stages(
             judge(run, executor, progress)
             if rejudge:
                 repeat_judging(run, executor, progress, rejudge)
-            run.store.backup()
         write_provenance(run, plan, executor.judge_devices if "judge" in stages else None)
+        run.store.backup()
         status = "done"
     except KeyboardInterrupt:
         status = "interrupted"

@@ -134,6 +134,18 @@ def test_recover_restores_the_backup_and_retains_the_damaged_ledger(finished_run
     assert main(["measure", str(run_dir)]) == 0
 
 
+def test_the_backup_of_one_session_has_its_provenance(finished_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(finished_run)
+    path = tmp_path / "run"
+    assert main(["run", "run.yaml", "--run-dir", str(path), "--set", "judge=null"]) == 0
+    with RunDir.open(path) as run:
+        before = run.store.json_meta("provenance")
+    empty(path / "ledger.sqlite")
+    recover(path)
+    with RunDir.open(path) as run:
+        assert run.store.json_meta("provenance") == before is not None
+
+
 def test_results_missing_from_the_backup_are_computed_again(finished_run, run_dir):
     with sqlite3.connect(run_dir / "ledger.backup.sqlite") as db:
         db.execute("DELETE FROM scores WHERE name = 'entropy'")
