@@ -107,7 +107,11 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
         write_atomic(folder / _file(sha), png_bytes(run.image_store.load(sha)))
     for sha in sorted(inputs - rejected):
         write_atomic(folder / _file(sha), png_bytes(run.image_store.load_input(sha)))
-    about = {"run": run.config.name, "run_id": _run_id(run), "revisions": manifest}
+    about = {
+        "run": run.config.name,
+        "run_id": digest(sorted(row.work_id for row in run.store.candidates())),
+        "revisions": manifest,
+    }
     write_atomic(folder / MANIFEST, json.dumps(about, indent=1, ensure_ascii=False).encode())
     write_atomic(folder / TASKS, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
     return written
@@ -140,18 +144,18 @@ def revised_workflows(run: RunDir, folder: Path, revised: RunDir) -> list[Workfl
     run of the tasks that `write_revisions` wrote to `folder`. Revisions without a decision or image are open.
     UserError if the folder does not belong to these two runs."""
     path = folder / MANIFEST
-    revisions = _read(path, run)
+    revised_by = _read(path, run, {task.task_id: task.source_sha256 for task in revised.store.tasks()})
     money, second = accounting(run.store, run.config.settlement), accounting(revised.store, revised.config.settlement)
     workflows = workflow_results(run.store, money, always=True)
     costs, costs_after = usd_per_image(run.store, money), usd_per_image(revised.store, second)
     after: dict[tuple[str, str], dict[tuple[str, int], int]] = defaultdict(dict)
     for row in revised.store.outcomes(attempt=1):
-        task_id = row.candidate.task_id
-        entry = revisions.get(task_id)
-        if entry is None:
-            raise UserError(f"{path} has no revision {task_id!r} of {revised.path}: give a run of its tasks")
-        key = entry["task_id"], entry["deliverable"]
-        after[entry["model"], row.candidate.model][key] = outcome_of(row)
+        image = revised_by.get(row.candidate.task_id)
+        if image is None:
+            raise UserError(
+                f"{path} has no revision {row.candidate.task_id!r} of {revised.path}: give a run of its tasks"
+            )
+        after[image.model, row.candidate.model][image.task_id, image.deliverable] = outcome_of(row)
     for (model, editor), outcomes in sorted(after.items()):
         rows = [row for row in run.store.outcomes(attempt=1) if row.candidate.model == model]
         keys = [(row.candidate.task_id, row.candidate.deliverable) for row in rows]
@@ -166,24 +170,18 @@ def revised_workflows(run: RunDir, folder: Path, revised: RunDir) -> list[Workfl
     return workflows
 
 
-def _read(path: Path, run: RunDir) -> Mapping[str, dict[str, Any]]:
+def _read(path: Path, run: RunDir, sources: Mapping[str, str | None]) -> dict[str, CandidateRow]:
+    """Task id -> the image of `run` that it revises. The run may have grown since; UserError if it does not have an
+    image, or has another one than a task's source in `sources`."""
     about = strictjson.read(path, UserError, missing="give a folder written by `revise write`")
     try:
-        revisions = about["revisions"]
-        entries = {
-            name: (str(entry["model"]), str(entry["task_id"]), int(entry["deliverable"]))
-            for name, entry in revisions.items()
-        }
-    except (ValueError, KeyError, TypeError, AttributeError):
+        work_ids = {name: str(entry["work_id"]) for name, entry in about["revisions"].items()}
+    except (KeyError, TypeError, AttributeError):
         raise UserError(f"{path} was not written by `local-bench revise write`: give its folder") from None
-    if about.get("run_id") != _run_id(run):
+    made = {row.work_id: row for row in run.store.candidates() if row.image}
+    if any(w not in made or sources.get(name, made[w].image) != made[w].image for name, w in work_ids.items()):
         raise UserError(f"{path} revises images of another run than {run.path}: give that run, or its folder")
-    return {name: {"model": m, "task_id": t, "deliverable": d} for name, (m, t, d) in entries.items()}
-
-
-def _run_id(run: RunDir) -> str:
-    """A digest of the run's candidates, independent of its judges."""
-    return digest(sorted(row.work_id for row in run.store.candidates()))
+    return {name: made[work_id] for name, work_id in work_ids.items()}
 
 
 def _answered(verdicts: Sequence[VerdictsByWork], work_id: str, key: tuple[str, int, int]) -> list[Verdict]:

@@ -1,6 +1,7 @@
 """Refused images revised by an editing model: the orders that are written, and both runs settled as one."""
 
 import json
+import shutil
 
 import pytest
 
@@ -10,7 +11,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.core.money import split
 from local_bench.core.types import Task, Verdict
-from local_bench.runs.rundir import RunDir
+from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.stages import run_stages
 from local_bench.suites.registry import suite
 from tests.analysis.simulated import config, draw, judged
@@ -133,6 +134,25 @@ def test_the_commands_report_revisions_and_refuse_other_runs(runs, capsys, tmp_p
     assert "of another run" in settle("again", "revisions", "again", status=2)
     assert "has no revision" in settle("run", "revisions", "run", status=2)
     assert not (tmp_path / "p").exists()
+
+
+def test_the_run_may_have_grown_and_its_images_must_be_the_sources(runs, tmp_path):
+    folder, _ = runs
+    path = shutil.copytree(folder / "run", tmp_path / "run")
+    made = {name: folder / name for name in ("one", "two", "x")}
+    run_stages(config("servimage", folder / "data", made, 1), path, ("generate",))
+
+    def ways():
+        with RunDir.open(path) as run, RunDir.open(folder / "again") as again:
+            return {(way.model, way.result.way): way for way in revised_workflows(run, folder / "revisions", again)}
+
+    with RunDir.open(folder / "run") as run, RunDir.open(folder / "again") as again:
+        before = {(way.model, way.result.way): way for way in revised_workflows(run, folder / "revisions", again)}
+    assert before.items() < ways().items()
+    with RunDir.begin(path, read_run_config(path)) as run:
+        run.store.write("UPDATE candidates SET pixels_sha256 = ? WHERE state = 'done'", "0" * 64)
+    with pytest.raises(UserError, match="revises images of another run than"):
+        ways()
 
 
 def verdict(**answer):
