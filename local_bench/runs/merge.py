@@ -5,11 +5,13 @@ The result does not depend on the order of the parts, and merging it again with 
 
 import json
 import os
+import shlex
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ from local_bench.core.errors import ConfigError, LocalBenchError, UserError
 from local_bench.core.identity import canonical_json, digest
 from local_bench.core.storage import storage_errors
 from local_bench.core.types import Task
-from local_bench.runs.config import RunConfig, parse_shard
+from local_bench.runs.config import RunConfig, SettlementConfig, parse_shard
 from local_bench.runs.contents import record_contents, root
 from local_bench.runs.image_store import IMAGES, INPUTS
+from local_bench.runs.plan import in_shard
 from local_bench.runs.robustness import combined_repeats
 from local_bench.runs.rundir import RunDir, first_config_difference
 from local_bench.runs.store import CandidateRow, MeterRow, SessionRow, plain
@@ -28,6 +31,8 @@ from local_bench.runs.verify import verify
 
 _SAME = ("numerics", "metric", "served")
 """Kinds of values in `meta` that all parts must agree on."""
+_MISSING = "missing_shards"
+"""The key in `meta` of a run merged with `partial`: by model, the shards that it lacks."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,9 @@ def merge(
     """Merge the runs in `parts` into `out`; a run that is already at `out` is one more part. `merge_annotations` writes
     the annotations of the parts' folders to a folder: they are not a part of the run's store.
 
-    UserError if the parts cannot be merged: other tasks, plans, numerics, metrics or judges, other bytes of an image, a
-    missing shard (unless `partial`), or a part that `verify` finds fault with. Nothing is written then.
+    UserError if the parts cannot be merged: other tasks, plans, numerics, metrics, judges or acceptance rules, other
+    bytes of an image, a missing shard (unless `partial`), or a part that `verify` finds fault with. Nothing is written
+    then.
     """
     paths = sorted({path.resolve() for path in parts} | ({out.resolve()} if (out / "run.yaml").exists() else set()))
     if len(paths) < 2 and not (len(paths) == 1 and paths[0] != out.resolve()):
@@ -71,7 +77,7 @@ def merge(
         config, missing = _merged_config(runs, partial)
         tasks = _tasks(runs)
         candidates = _candidates(runs, config, tasks)
-        metas = _metas(runs)
+        metas = _metas(runs) | ({_MISSING: json.dumps(missing, sort_keys=True)} if missing else {})
         scratch = out.with_name(f".{out.name}.merging")
         with storage_errors(out):
             shutil.rmtree(scratch, ignore_errors=True)
@@ -82,7 +88,7 @@ def merge(
             _put(scratch, out)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    return Merged(out, len(runs), len(tasks), len(candidates), missing)
+    return Merged(out, len(runs), len(tasks), len(candidates), tuple(dict.fromkeys(chain(*missing.values()))))
 
 
 def _refuse_faulty(run: RunDir) -> None:
@@ -98,8 +104,8 @@ def _refuse_faulty(run: RunDir) -> None:
 # ---- what the parts must have in common
 
 
-def _merged_config(runs: Sequence[RunDir], partial: bool) -> tuple[RunConfig, tuple[str, ...]]:
-    """The config of the whole, and the shards that no part has."""
+def _merged_config(runs: Sequence[RunDir], partial: bool) -> tuple[RunConfig, dict[str, list[str]]]:
+    """The config of the whole, and by model the shards that no part has."""
     first, models = runs[0].config, {model.label: model for run in runs for model in run.config.models}
     for run in runs[1:]:
         of_run = {model.label: model for model in run.config.models}
@@ -114,17 +120,72 @@ def _merged_config(runs: Sequence[RunDir], partial: bool) -> tuple[RunConfig, tu
             raise ConfigError(f"{runs[0].path} and {run.path} are runs with different configs ({difference}): {_RERUN}")
     lists = {tuple(model.label for model in run.config.models) for run in runs}
     labels = next(iter(lists)) if len(lists) == 1 else tuple(sorted(models))
-    shards = [run.config.suite.shard for run in runs]
-    missing: tuple[str, ...] = ()
-    if all(shards):  # a part that is a whole run has all tasks
-        (n_shards, *others) = {parse_shard(str(shard))[1] for shard in shards}
-        if others:
-            raise UserError(f"the parts are shards of different numbers ({', '.join(map(str, shards))}): {_RERUN}")
-        missing = tuple(f"{i}/{n_shards}" for i in range(1, n_shards + 1) if f"{i}/{n_shards}" not in shards)
-        if missing and not partial:
-            raise UserError(f"shard {', '.join(missing)} is missing: add its run directory, or merge with --partial")
-    whole = _whole(first).model_copy(update={"models": [models[label] for label in labels]})
-    return whole, missing
+    update = {"models": [models[label] for label in labels], "settlement": _settlement(runs)}
+    return _whole(first).model_copy(update=update), _missing(runs, labels, partial)
+
+
+def _settlement(runs: Sequence[RunDir]) -> SettlementConfig:
+    """The settlement of the whole, with all parts' prices at APIs. ConfigError if two parts follow different rules:
+    their decisions, costs or scores cannot be mixed."""
+    rule: dict[str, Any] = {}
+    for run in runs:
+        own = _rule(run.config)
+        differ = [key for key, value in own.items() if rule.setdefault(key, value) != value]
+        if differ:
+            key, part = differ[0], shlex.quote(str(run.path))
+            saved = [name for name in differ if name.startswith(("acceptance.", "settlement."))]
+            settings = " ".join(f"--set {shlex.quote(f'{k}={canonical_json(rule[k])}')}" for k in saved or [key])
+            advice = f"`local-bench settle {part} {settings} --save` makes them equal" if saved else _RERUN
+            if key == "panel_word":
+                advice = f"`local-bench judge {part} {settings}` and then `local-bench settle {part}` make them equal"
+            here, there = canonical_json(own[key]), canonical_json(rule[key])
+            raise ConfigError(f"{run.path}: {key} is {here}, and {there} in another part: {advice}")
+    prices = {label: usd for run in runs for label, usd in run.config.settlement.api_usd_per_image.items()}
+    return runs[0].config.settlement.model_copy(update={"api_usd_per_image": prices})
+
+
+def _rule(config: RunConfig) -> dict[str, Any]:
+    """The settings that decisions, costs and the judges' scores follow from, by key."""
+    sections = config.model_dump(include={"acceptance", "settlement"})
+    rule = {f"{section}.{key}": value for section, inner in sections.items() for key, value in inner.items()}
+    prices = rule.pop("settlement.api_usd_per_image")  # by model, and parts may have different models
+    rule |= {f"settlement.api_usd_per_image.{label}": usd for label, usd in prices.items()}
+    judges = {"panel_word": config.panel_word, "panel": [judge.label for judge in config.panel]}
+    return rule | judges | {"suite.questions_from": config.suite.questions_from}
+
+
+def _missing(runs: Sequence[RunDir], labels: Sequence[str], partial: bool) -> dict[str, list[str]]:
+    """By model, the shards that no part has. UserError if there are any, unless `partial`."""
+    missing: dict[str, list[str]] = {}
+    for label in labels:
+        shards = [_shards(run, label) for run in runs if label in {model.label for model in run.config.models}]
+        if all(shards):  # a part that is a whole run has all tasks
+            present = set().union(*shards)
+            (n_shards, *others) = {parse_shard(shard)[1] for shard in present}
+            if others:
+                raise UserError(f"the parts are shards of different numbers ({', '.join(sorted(present))}): {_RERUN}")
+            missing[label] = [shard for shard in _all_shards(n_shards) if shard not in present]
+    missing = {label: shards for label, shards in missing.items() if shards}
+    if missing and not partial:
+        of_all = list(missing) == list(labels) and len({tuple(shards) for shards in missing.values()}) == 1
+        names = {", ".join(shards) + ("" if of_all else f" of {label}"): 0 for label, shards in missing.items()}
+        raise UserError(f"shard {'; '.join(names)} is missing: add its run directory, or merge with --partial")
+    return missing
+
+
+def _shards(run: RunDir, label: str) -> set[str]:
+    """The shards of a model's tasks that a run has; empty if it has all tasks."""
+    if run.config.suite.shard:
+        return {run.config.suite.shard}
+    noted = (run.store.json_meta(_MISSING) or {}).get(label) or ["1/1"]
+    every = set(_all_shards(int(noted[0].partition("/")[2])))
+    tasks = {row.task_id for row in run.store.candidates(label)}
+    added = any(in_shard(task_id, shard) for shard in every & set(noted) for task_id in tasks)  # since it was noted
+    return set() if added else every - set(noted)
+
+
+def _all_shards(n: int) -> list[str]:
+    return [f"{i}/{n}" for i in range(1, n + 1)]
 
 
 _RERUN = "merge runs that were made with the same config"

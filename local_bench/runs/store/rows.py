@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, NotRequired
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 
-from pydantic import PositiveInt, TypeAdapter
+from pydantic import Field, PositiveInt, TypeAdapter
 from typing_extensions import TypedDict
 
 from local_bench.core import strictjson
@@ -298,14 +298,18 @@ class _Placement(TypedDict):
     compile: bool
 
 
+_Shard = Annotated[str, Field(pattern="^[1-9][0-9]{0,4}/[1-9][0-9]{0,4}$")]
+
+
 FORMS: dict[str, TypeAdapter[Any]] = {
     "judges": TypeAdapter(dict[str, str]),
     "batches": TypeAdapter(dict[str, PositiveInt]),
     "canary": TypeAdapter(_Checks),
     "metric": TypeAdapter(_Metric),
+    "missing_shards": TypeAdapter(dict[str, list[_Shard]]),
     "placement": TypeAdapter(_Placement),
     "provenance": TypeAdapter(_Provenance),
 }
 """The forms of JSON objects in `meta`, by the part of their key before its colon; further keys are allowed: names of
-judges, batch sizes chosen for a model by kind of image, results of the checks of a judge, a metric's identity, where a
-model's weights are and whether it is compiled, the provenance."""
+judges, batch sizes chosen for a model by kind of image, results of the checks of a judge, a metric's identity, the
+shards that a merged run lacks by model, where a model's weights are and whether it is compiled, the provenance."""
