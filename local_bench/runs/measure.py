@@ -12,19 +12,18 @@ from local_bench.core.errors import LedgerError, WeightsError
 from local_bench.core.events import PhaseStarted, ScoresComputed, TimeCharged
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import image_path
-from local_bench.core.item_errors import FAILED, FirstFailures, is_failure
+from local_bench.core.item_errors import FirstFailures, is_failure
 from local_bench.core.packages import versions
 from local_bench.core.process import quiet_transformers
 from local_bench.core.types import Score
 from local_bench.generators import numerics
-from local_bench.judges.metrics.base import NO_MEMORY, ImageFile, NetworkMetric, Subject
+from local_bench.judges.metrics.base import NO_WEIGHTS, RETRIED, ImageFile, NetworkMetric, Subject
 from local_bench.judges.metrics.evaluator import (
     Evaluator,
     Wanted,
     cut_captions,
     cut_sentence,
 )
-from local_bench.judges.metrics.extractor import FAULTY
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
 from local_bench.models.weights import resolve, resolve_parts, weights_digest
 from local_bench.runs.config import EngineConfig
@@ -37,8 +36,6 @@ from local_bench.runs.store.rows import ScoreRow
 from local_bench.runs.work import Event, MetricWorkOrder, in_one_bar, show
 from local_bench.suites.registry import suite
 
-NO_WEIGHTS = "the weights of this metric are not on this machine"
-"""Reason of a score whose metric's weights are missing; it is computed once they are present."""
 _GENERATION_KEYS = ("attention", "compiled", "vae", "dtype")
 """Keys of the numerics signature that concern only image generation."""
 _First = FirstFailures[tuple[str, Score]]
@@ -123,11 +120,7 @@ def _known(first: _First, row: tuple[str, Score]) -> list[tuple[str, Score]]:
 def _wanted(every: list[Wanted], stored: list[ScoreRow]) -> list[Wanted]:
     """Images with missing scores. Scores that are unscored because of missing weights, too little memory, a faulty
     image or an exception are computed again."""
-    existing = {
-        (work_id, score.name)
-        for work_id, _, score in stored
-        if score.unscored not in (NO_WEIGHTS, NO_MEMORY) and not (score.unscored or "").startswith((FAULTY, FAILED))
-    }
+    existing = {(work_id, score.name) for work_id, _, score in stored if not (score.unscored or "").startswith(RETRIED)}
     return _only(every, lambda work_id, name: (work_id, name) not in existing)
 
 

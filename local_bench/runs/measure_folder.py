@@ -17,11 +17,11 @@ from local_bench.core.files import IMAGE_SUFFIXES, plain_name, read_bytes, read_
 from local_bench.core.storage import append, storage_errors
 from local_bench.core.types import Score
 from local_bench.core.yamlfile import Strict, check
-from local_bench.judges.metrics.base import NO_MEMORY, ImageFile, Subject
+from local_bench.judges.metrics.base import NO_MEMORY, NO_WEIGHTS, ImageFile, Subject
 from local_bench.judges.metrics.evaluator import Wanted, cut_captions, cut_sentence
 from local_bench.judges.metrics.registry import make_metric
 from local_bench.runs.config import EngineConfig
-from local_bench.runs.measure import NO_WEIGHTS, identity_of, is_available, measure_share
+from local_bench.runs.measure import identity_of, is_available, measure_share
 from local_bench.runs.progress import Progress
 from local_bench.runs.work import MetricWorkOrder, show
 

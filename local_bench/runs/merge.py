@@ -3,36 +3,43 @@
 The result does not depend on the order of the parts, and merging it again with any of them changes nothing.
 """
 
+import heapq
 import json
 import os
 import shlex
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from local_bench.core.errors import ConfigError, LocalBenchError, UserError
 from local_bench.core.identity import canonical_json, digest
+from local_bench.core.item_errors import is_failure
 from local_bench.core.storage import storage_errors
 from local_bench.core.types import Task
+from local_bench.judges.metrics.base import RETRIED
+from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig, SettlementConfig, parse_shard
 from local_bench.runs.contents import record_contents, root
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.plan import in_shard
 from local_bench.runs.robustness import combined_repeats
 from local_bench.runs.rundir import RunDir, first_config_difference
-from local_bench.runs.store import CandidateRow, MeterRow, SessionRow, plain
-from local_bench.runs.store.rows import Kind
+from local_bench.runs.scoring import computed_scores, sets
+from local_bench.runs.scoring import parts as parts_of
+from local_bench.runs.store import CandidateRow, MeterRow, RepeatRow, ScoreRow, SessionRow, Store, VerdictRow
 from local_bench.runs.verify import verify
 
 _SAME = ("numerics", "metric", "served")
 """Kinds of values in `meta` that all parts must agree on."""
 _MISSING = "missing_shards"
 """The key in `meta` of a run merged with `partial`: by model, the shards that it lacks."""
+Row = TypeVar("Row", VerdictRow, RepeatRow, ScoreRow)
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,8 @@ def merge(
     the annotations of the parts' folders to a folder: they are not a part of the run's store.
 
     UserError if the parts cannot be merged: other tasks, plans, numerics, metrics, judges or acceptance rules, other
-    bytes of an image, a missing shard (unless `partial`), or a part that `verify` finds fault with. Nothing is written
-    then.
+    bytes of an image, another answer or score, a missing shard (unless `partial`), or a part that `verify` finds fault
+    with. Nothing is written then.
     """
     paths = sorted({path.resolve() for path in parts} | ({out.resolve()} if (out / "run.yaml").exists() else set()))
     if len(paths) < 2 and not (len(paths) == 1 and paths[0] != out.resolve()):
@@ -214,24 +221,31 @@ def _tasks(runs: Sequence[RunDir]) -> dict[str, tuple[int, Task]]:
 
 def _candidates(runs: Sequence[RunDir], config: RunConfig, tasks: Mapping[str, tuple[int, Task]]) -> list[CandidateRow]:
     """All candidates in the order of the whole's plan, each in its most advanced state."""
-    by_id: dict[str, CandidateRow] = {}
-    by_key: dict[tuple[str, str, int, int], str] = {}
+    by_key: dict[tuple[str, str, int, int], CandidateRow] = {}
     for run in runs:
         for row in run.store.candidates():
-            name = f"image {row.deliverable} of {row.task_id!r} by {row.model}, attempt {row.attempt},"
-            if by_key.setdefault(row.key, row.work_id) != row.work_id:
-                raise UserError(f"{run.path}: {name} was planned differently in another part: {_RERUN}")
-            other = by_id.get(row.work_id)
-            if other is None or other.state == "planned":
-                by_id[row.work_id] = row
-            elif row.state != "planned" and _result(other) != _result(row):
+            behind, ahead = sorted((by_key.get(row.key, row), row), key=_state)
+            found = behind.state == "unscored" and ahead.image and "imported" in ahead.work["model"]
+            if behind.work_id != ahead.work_id and not found:
+                raise UserError(f"{run.path}: {_name(row)} was planned differently in another part: {_RERUN}")
+            if behind.work_id == ahead.work_id and _state(behind)[0] == 2 and _result(behind) != _result(ahead):
                 raise UserError(
-                    f"{run.path}: {name} has other bytes than in another part: generation is not reproducible between "
-                    "the machines, so the runs cannot be merged"
+                    f"{run.path}: {_name(row)} has other bytes than in another part: generation is not reproducible "
+                    "between the machines, so the runs cannot be merged"
                 )
+            by_key[row.key] = ahead
     order = {model.label: i for i, model in enumerate(config.models)}
-    rows = sorted(by_id.values(), key=lambda r: (order[r.model], tasks[r.task_id][0], r.deliverable, r.attempt))
+    rows = sorted(by_key.values(), key=lambda r: (order[r.model], tasks[r.task_id][0], r.deliverable, r.attempt))
     return [replace(row, position=i) for i, row in enumerate(rows)]
+
+
+def _name(row: CandidateRow) -> str:
+    return f"image {row.deliverable} of {row.task_id!r} by {row.model}, attempt {row.attempt},"
+
+
+def _state(row: CandidateRow) -> tuple[int, bool, str]:
+    """How advanced a candidate is: planned, failed (the next session generates it again), unscored, with an image."""
+    return 0 if row.state == "planned" else 1 if is_failure(row.unscored) else 2, row.image is not None, repr(row)
 
 
 def _result(row: CandidateRow) -> tuple[Any, ...]:
@@ -247,7 +261,7 @@ def _metas(runs: Sequence[RunDir]) -> dict[str, str]:
                 text = canonical_json(value)
                 if metas.setdefault(f"{kind}:{name}", text) != text:
                     raise UserError(f"{run.path}: the {kind} of {name} differ from those of another part: {_RERUN}")
-        for kind, combine in (("batches", _smallest), ("operations", _union), ("canary", _checks)):
+        for kind, combine in _COMBINED.items():
             for name, value in run.store.notes(kind).items():
                 key = f"{kind}:{name}"
                 metas[key] = json.dumps(
@@ -256,8 +270,36 @@ def _metas(runs: Sequence[RunDir]) -> dict[str, str]:
     judges = {canonical_json(labels) for run in runs if (labels := run.store.json_meta("judges"))}
     if len(judges) > 1:
         raise UserError(f"the parts were judged by different judges: {_RERUN}")
-    if judges and all(run.store.meta("judges") for run in runs):
-        metas["judges"] = str(runs[0].store.meta("judges"))
+    numerics: dict[str, Any] = {}
+    for run in runs:
+        provenance = run.store.json_meta("provenance") or {}
+        for entry in filter(None, (provenance.get("judge"), *provenance.get("panel", []))):
+            if numerics.setdefault(entry["judge_id"], entry["numerics"]) != entry["numerics"]:
+                raise UserError(
+                    f"{run.path}: the judge {entry['name']} has other numerics than in another part: {_RERUN}"
+                )
+    return metas | _captions_cut(runs)
+
+
+def _captions_cut(runs: Sequence[RunDir]) -> dict[str, str]:
+    """How many captions each metric cut, added over parts that share no image."""
+    metas: dict[str, str] = {}
+    for name in sorted({name for run in runs for name in run.store.notes("captions_cut")}):
+        measured = (run.store.frame("scores", ["work_id"], "name = ? AND value IS NOT NULL", name) for run in runs)
+        noted = (run.store.json_meta(f"captions_cut:{name}") for run in runs)
+        parts = [(set(frame["work_id"]), cut) for frame, cut in zip(measured, noted, strict=True)]
+        parts.sort(key=lambda part: (part[1] is not None, -len(part[0])))
+        for part in list(parts):  # a merged run gives way to all of its parts, else they give way to it
+            if part[0] <= set().union(*(other[0] for other in parts if other is not part)):
+                parts.remove(part)
+        total, counted = Counter[str](), set[str]()
+        for ids, cut in parts:
+            if not ids & counted:
+                counted |= ids
+                total.update(cut or {"n": len(ids)})  # it is noted only where captions were cut
+        if total["n_cut"]:
+            limit = max(cut["max_tokens"] for _, cut in parts if cut)
+            metas[f"captions_cut:{name}"] = json.dumps({**total, "max_tokens": limit}, sort_keys=True)
     return metas
 
 
@@ -278,6 +320,15 @@ def _checks(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     return a | b | {"repeats": combined_repeats(first, second)}
 
 
+def _larger(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    return max(a, b, key=lambda value: (len(value.get("offload", ())), value.get("n", 0), canonical_json(value)))
+
+
+_COMBINED = {"batches": _smallest, "operations": _union, "canary": _checks, "pace": _larger, "placement": _larger}
+"""Kinds of values in `meta` that differ between parts, and what the whole has: of a judge's pace, that of the part with
+the most answers; of placements, which differ in streaming alone, the one that streams."""
+
+
 # ---- writing the whole
 
 
@@ -296,13 +347,7 @@ def _write(
         for run in runs:
             note(f"adding {run.path}")
             _copy_images(run, whole)
-            store.enter_verdicts(run.store.verdicts(counted=False))
-            store.enter_repeats(run.store.repeats(counted=False))
-            kinds: tuple[Kind, ...] = ("metric", "judge")
-            for kind in kinds:
-                store.enter_scores(kind, ((row.work_id, row.score) for row in run.store.scores(kind)))
-        for run in runs:
-            store.enter_decisions(plain(run.store.frame("decisions")).itertuples(index=False, name=None))
+        _add_results(whole, runs)
         for session, rows in _sessions(runs):
             store.add_session(session, rows)
         with store.transaction():
@@ -312,6 +357,80 @@ def _write(
             store.set_meta("provenance", json.dumps(provenance, sort_keys=True))
         whole.write_json("provenance.json", provenance)
         record_contents(whole)
+
+
+def _add_results(whole: RunDir, runs: Sequence[RunDir]) -> None:
+    """Add the judges' answers and the metrics' scores. The judges' scores and the decisions are computed from what was
+    taken, which no single part may have."""
+    store, made = whole.store, sets(whole.store)
+    # A question may show all images of a set: a part with fewer of them has answers to other questions.
+    asked = [
+        {work_id for key, images in sets(run.store).items() if images == made[key] for work_id, _ in images.values()}
+        for run in runs
+    ]
+    planned = [{work_id for images in made.values() for work_id, _ in images.values()}] * len(runs)
+    store.enter_verdicts(_best(runs, asked, lambda part: part.each_verdict(counted=False), _VERDICT))
+    store.enter_repeats(_best(runs, asked, lambda part: part.repeats(counted=False), _REPEAT))
+    metrics = _best(runs, planned, lambda part: part.each_score("metric"), _SCORE)
+    store.enter_scores("metric", ((row.work_id, row.score) for row in metrics))
+    for run, ids in zip(runs, asked, strict=True):
+        of_judges = (row for row in run.store.each_score("judge") if row.work_id in ids)
+        store.enter_scores("judge", ((row.work_id, row.score) for row in of_judges))
+    labels = next((labels for run in runs if (labels := run.store.json_meta("judges"))), None)
+    if labels:
+        judged = [ids for run, ids in zip(runs, asked, strict=True) if run.store.meta("judges")]
+        if {work_id for *_, work_id, image in store.images() if image} <= set().union(*judged):
+            store.enter_judges(labels)
+        scored = {row.work_id for row in store.each_score("judge")}
+        computed = (pair for part in parts_of(store) for pair in computed_scores(whole, part, list(labels)))
+        store.enter_scores("judge", (pair for pair in computed if pair[0] in scored), replace_all=True)
+    if any(len(run.store.frame("decisions", ["work_id"])) for run in runs):
+        decide(whole)
+
+
+_VERDICT = attrgetter("work_id", "judge", "rubric", "point", "repeat")
+_REPEAT = attrgetter("judge", "work_id", "rubric", "point", "repeat", "round")
+_SCORE = attrgetter("work_id", "score.name")
+"""The keys of rows, in the order in which the store reads them."""
+
+
+def _best(
+    runs: Sequence[RunDir], ids: Sequence[set[str]], read: Callable[[Store], Iterable[Row]], key: Callable[[Row], Any]
+) -> Iterator[Row]:
+    """Of the parts' rows on the candidates `ids` of each, one for every key: a result, else a final reason for none,
+    else one that the next session replaces. UserError for two different results."""
+
+    def of(run: RunDir, ids: set[str]) -> Iterator[tuple[Any, Row, RunDir]]:
+        return ((key(row), row, run) for row in read(run.store) if row.work_id in ids)
+
+    first = itemgetter(0)
+    for _, same in groupby(heapq.merge(*map(of, runs, ids), key=first), first):
+        found = list(same)
+        *others, (_, best, run) = sorted(found, key=lambda one: _rank(one[1])) if len(found) > 1 else found
+        for _, row, other in others:
+            if _value(row) not in (None, _value(best)):
+                image = _name(run.store.candidate(best.work_id))
+                what = best.score.name if isinstance(best, ScoreRow) else f"the answer {best.rubric}/{best.point}"
+                raise UserError(
+                    f"{run.path}: {what} of {image} differs from that in {other.path}: it is not reproducible between "
+                    "the machines, so leave one of the two out"
+                )
+        yield best
+
+
+def _value(row: VerdictRow | RepeatRow | ScoreRow) -> Any:
+    """A score or an answer; None if there is none."""
+    if isinstance(row, ScoreRow):
+        return row.score if row.score.unscored is None else None
+    return None if row.answer_json is None else (row.answer_json, row.labels_json)
+
+
+def _rank(row: VerdictRow | RepeatRow | ScoreRow) -> tuple[bool, bool, str]:
+    if isinstance(row, ScoreRow):
+        replaced = (row.score.unscored or "").startswith(RETRIED)
+    else:
+        replaced = not row.question_id or is_failure(row.unscored)
+    return _value(row) is not None, not replaced, repr(row)
 
 
 def _copy_images(run: RunDir, whole: RunDir) -> None:
@@ -352,12 +471,10 @@ def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]
 
 
 def _provenance(runs: Sequence[RunDir]) -> dict[str, Any]:
-    stored = [provenance for run in runs if (provenance := run.store.json_meta("provenance"))]
     merged: dict[str, Any] = {}
-    for provenance in stored:
-        merged = provenance | merged
-    models = {label: model for provenance in stored for label, model in provenance.get("models", {}).items()}
-    return merged | ({"models": models} if models else {}) | {"sessions": len(_sessions(runs))}
+    for run in sorted(runs, key=lambda run: bool(run.config.suite.shard)):  # first a merged run, which has it of all
+        merged = _union(run.store.json_meta("provenance") or {}, merged)
+    return merged | {"sessions": len(_sessions(runs))}
 
 
 def _put(scratch: Path, out: Path) -> None:

@@ -19,6 +19,7 @@ from PIL import Image
 
 from local_bench.core.identity import digest
 from local_bench.core.images import MAX_PIXELS, load_image, load_mask, load_verified, pixel_digest
+from local_bench.core.item_errors import FAILED
 from local_bench.models.cards import ModelCard
 from local_bench.models.weights import weights_digest
 
@@ -36,7 +37,13 @@ ABSENT: dict[Need, str] = {
 _ROUNDING = 1e-6
 """Rounding error of float32, relative for values above 1: a cosine of 1.0000001 is 1."""
 NO_MEMORY = "there is not enough memory for a picture of this size"
-"""Reason of a score for which memory ran out; it is computed again by the next session."""
+"""Reason of a score for which memory ran out."""
+NO_WEIGHTS = "the weights of this metric are not on this machine"
+"""Reason of a score whose metric's weights are missing."""
+FAULTY = "a picture of the run is "
+"""Prefix of the reason if an image of the run is missing, damaged or altered."""
+RETRIED = (NO_WEIGHTS, NO_MEMORY, FAULTY, FAILED)
+"""Prefixes of the reasons of scores that the next session computes again."""
 
 
 class Unscorable(Exception):

@@ -26,7 +26,7 @@ from local_bench.core.errors import ImageError, LocalBenchError, RunImageError
 from local_bench.core.identity import canonical_json, digest
 from local_bench.core.item_errors import failure, is_out_of_memory
 from local_bench.core.paths import cache_dir
-from local_bench.judges.metrics.base import NO_MEMORY, Array, FeatureInput, ImageFile, Network, Unscorable
+from local_bench.judges.metrics.base import FAULTY, NO_MEMORY, Array, FeatureInput, ImageFile, Network, Unscorable
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -136,8 +136,6 @@ def _checksum(key: str, shape: str, data: bytes) -> str:
 Found = Mapping[FeatureInput, "Array | Unscorable"]
 A = TypeVar("A")
 _PROBE_SIDE = 64
-FAULTY = "a picture of the run is "
-"""Prefix of the reason if an image of the run is missing, damaged or altered."""
 
 
 @dataclass(frozen=True)

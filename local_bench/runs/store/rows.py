@@ -301,15 +301,24 @@ class _Placement(TypedDict):
 _Shard = Annotated[str, Field(pattern="^[1-9][0-9]{0,4}/[1-9][0-9]{0,4}$")]
 
 
+class _Cut(TypedDict):
+    max_tokens: int
+    n: int
+    n_cut: int
+
+
 FORMS: dict[str, TypeAdapter[Any]] = {
     "judges": TypeAdapter(dict[str, str]),
     "batches": TypeAdapter(dict[str, PositiveInt]),
     "canary": TypeAdapter(_Checks),
+    "captions_cut": TypeAdapter(_Cut),
     "metric": TypeAdapter(_Metric),
     "missing_shards": TypeAdapter(dict[str, list[_Shard]]),
+    "pace": TypeAdapter(dict[str, float]),
     "placement": TypeAdapter(_Placement),
     "provenance": TypeAdapter(_Provenance),
 }
 """The forms of JSON objects in `meta`, by the part of their key before its colon; further keys are allowed: names of
-judges, batch sizes chosen for a model by kind of image, results of the checks of a judge, a metric's identity, the
-shards that a merged run lacks by model, where a model's weights are and whether it is compiled, the provenance."""
+judges, batch sizes chosen for a model by kind of image, results of the checks of a judge, captions that a metric cut,
+a metric's identity, the shards that a merged run lacks by model, a judge's pace, where a model's weights are and
+whether it is compiled, the provenance."""
