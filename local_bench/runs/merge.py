@@ -141,10 +141,12 @@ def _settlement(runs: Sequence[RunDir]) -> SettlementConfig:
         if differ:
             key, part = differ[0], shlex.quote(str(run.path))
             saved = [name for name in differ if name.startswith(("acceptance.", "settlement."))]
-            settings = " ".join(f"--set {shlex.quote(f'{k}={canonical_json(rule[k])}')}" for k in saved or [key])
-            advice = f"`local-bench settle {part} {settings} --save` makes them equal" if saved else _RERUN
+            settings = " --set ".join(shlex.quote(f"{k}={canonical_json(rule[k])}") for k in saved or [key])
+            advice = f"`local-bench settle {part} --set {settings} --save` makes them equal" if saved else _RERUN
             if key == "panel_word":
-                advice = f"`local-bench judge {part} {settings}` and then `local-bench settle {part}` make them equal"
+                advice = (
+                    f"`local-bench judge {part} --set {settings}` and then `local-bench settle {part}` make them equal"
+                )
             here, there = canonical_json(own[key]), canonical_json(rule[key])
             raise ConfigError(f"{run.path}: {key} is {here}, and {there} in another part: {advice}")
     prices = {label: usd for run in runs for label, usd in run.config.settlement.api_usd_per_image.items()}

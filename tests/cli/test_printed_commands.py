@@ -35,7 +35,8 @@ VALUES = {
 """What a placeholder stands for, after an option or in a command if it has another meaning there."""
 BLANKS = {
     "plan": ["my.yaml"], "run": ["my.yaml"],
-    "judge": [RUN], "annotate": [RUN], "annotate status": [RUN], "annotate export": [RUN], "settle": [RUN],
+    "judge": [RUN, "panel_word=mean"], "annotate": [RUN], "annotate status": [RUN], "annotate export": [RUN],
+    "settle": [RUN, "acceptance.brf=4"],
     "verify": [RUN], "report": [RUN], "recover": [RUN], "agreement": [RUN, "labels.jsonl"], "reproduce": ["servimage"],
     "score": ["servimage", "annotations.jsonl", ""], "predictor evaluate": ["payers/a"],
     "models fetch": ["flux1-schnell", 40 * "a"], "models add": ["lab/model"], "suites fetch": ["servimage", "new"],
