@@ -1,6 +1,7 @@
 """Whether the models of several runs can be in one table: the same tasks, judges, rubrics and acceptance rule."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.core.identity import canonical_json, digest
@@ -45,11 +46,16 @@ def _conditions(run: RunDir) -> dict[str, str]:
     tasks = {task.task_id: task.content for task in run.store.tasks()}
     prices = {task_id: content.pop("price_micro_usd") for task_id, content in tasks.items()}
     rubrics = sorted({(row.rubric, row.rubric_sha256) for row in run.store.rubric_versions()})
+    judges: list[Any] = sorted(judge_labels(run))
+    if judges:  # how a panel's scores are combined, and whether sets are shown in two orders
+        judges += [run.config.panel_word] if len(judges) > 1 else []
+        swaps = run.config.order_swap and any(len(task["deliverables"]) > 1 for task in tasks.values())
+        judges += ["order_swap"] if swaps else []
     values = (
         run.config.suite.name,
         digest(sorted(tasks.items())),
         digest(sorted(prices.items())),
-        canonical_json(sorted(judge_labels(run))),
+        canonical_json(judges),
         digest(rubrics),
         canonical_json([dict(thresholds_of(run.config)), run.config.acceptance.rules]),
     )

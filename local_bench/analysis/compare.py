@@ -279,7 +279,7 @@ def _notes(a: RunDir, b: RunDir, only_a: int, only_b: int) -> Iterator[str]:
 
 
 _DIFFER = (
-    "were judged by different judges, which may cause differences",
+    "were judged by different judges, or their answers were combined differently, which may cause differences",
     "were judged with different rubrics, which may cause differences",
     "use different acceptance thresholds, which may cause differences in revenue and acceptance",
 )

@@ -48,7 +48,8 @@ def comparison_text(comparison: "Comparison") -> str:
     return "\n".join(
         [
             aligned([*header, "unscored", "if unscored"], [_row(row) for row in comparison.rows]),
-            f"{comparison.n_tasks} common tasks; 95 % and p: sign flips and t over tasks, each comparison alone; "
+            f"{comparison.n_tasks} common tasks; all quantities are of what both models have, also a benchmark's own; "
+            "95 % and p: sign flips and t over tasks, each comparison alone; "
             "p (Holm): corrected for the pairs of a quantity, not for several quantities; detectable: with a power of "
             "80 % on tasks like these; a difference that is not significant does not mean equal",
         ]

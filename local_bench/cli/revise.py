@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
-from local_bench.cli.output import quoted, show, show_json
+from local_bench.cli.output import quoted, say, show, show_json
 from local_bench.core.money import usd_number
 from local_bench.report.render import columns_text
 
@@ -52,12 +52,16 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
 
     FOLDER was written by `revise write`; REVISED_RUN is a run of its tasks. Reports the number of images and human
     reviews, the revenue and the cost of images, including revisions."""
+    from local_bench.analysis.comparability import JUDGED, comparable
     from local_bench.analysis.revisions import revised_workflows
     from local_bench.report.sections import workflow_table
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run, RunDir.open(revised_dir) as revised:
         workflows = revised_workflows(run, folder, revised)
+        _, notes = comparable([run, revised], [JUDGED[0], JUDGED[2]])
+    for note in notes:
+        say(f"local-bench: {note}: revisions pass by another measure than first attempts")
     if as_json:
         workflow_results = [
             {
@@ -73,7 +77,7 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
             }
             for way in workflows
         ]
-        show_json({"ways": workflow_results})
+        show_json({"ways": workflow_results, "notes": notes})
         return 0
     show(columns_text(workflow_table(workflows)))
     return 0

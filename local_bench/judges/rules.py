@@ -175,7 +175,7 @@ def _has_shape(header: _Header, shape: str) -> bool:
 
 
 def _near(header: _Header, aspect: float) -> bool:
-    return abs(header.width / header.height / aspect - 1) <= ASPECT_TOLERANCE
+    return abs(header.width / header.height / aspect - 1) <= ASPECT_TOLERANCE + 1e-9  # 1010 x 1000 is 1 % off 1:1
 
 
 def _size_mm(header: _Header, specs: VisualSpecs) -> _Finding:

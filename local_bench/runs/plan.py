@@ -32,6 +32,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.runs.store.rows import State
 from local_bench.suites.base import Suite
+from local_bench.suites.from_files import FilesSuite
 from local_bench.suites.questions_from import check_borrowed
 from local_bench.suites.registry import suite
 
@@ -217,7 +218,7 @@ def check_config(config: RunConfig, *, files: bool = True) -> None:
     """Checks that need no torch: unknown names, missing files. Raises UserError, of all faults if there are several."""
     checks: list[Callable[[], object]] = [
         *(partial(metric_card, name) for name in config.metrics),  # missing weights only leave its scores unscored
-        partial(_check_suite, config.suite.name),
+        partial(_check_suite, config),
         *(partial(_check_model, model, files) for model in config.models),
         *(partial(_check_judge, judge, files) for judge in config.judges),
     ]
@@ -255,12 +256,22 @@ def refuse_no_judge_key(config: RunConfig) -> None:
     raise ConfigError(sentence)
 
 
-def _check_suite(name: str) -> None:
-    for rubric, fields in suite(name).rubrics.items():
-        fields_of_rubric = {criterion.field for criterion in DEFAULT_SET[rubric].criteria}
-        absent = next((field for field in fields if field not in fields_of_rubric), None)
+def _check_suite(config: RunConfig) -> None:
+    name, entry = config.suite.name, suite(config.suite.name)
+    by_mean = config.panel_word == "mean" or not config.panel
+    has_expectations = isinstance(entry, FilesSuite) and by_mean and any(j.protocol == "logit" for j in config.judges)
+    for rubric, fields in entry.rubrics.items():
+        labels_of = {criterion.field: criterion.labels for criterion in DEFAULT_SET[rubric].criteria}
+        absent = next((field for field in fields if field not in labels_of), None)
         if absent is not None:
             raise ConfigError(f"suite {name}: the rubric {rubric!r} has no field {absent!r} under `answer`: correct it")
+        for score in fields if has_expectations else ():
+            least = (entry.thresholds or {}).get(score, 0)
+            if least >= max(map(float, labels_of[score])):
+                raise ConfigError(
+                    f"suite {name}: with `protocol: logit` the score {score} is an expectation, which never reaches "
+                    f"its threshold {least:g}, the highest label: lower the threshold, or use `protocol: json`"
+                )
 
 
 def _check_model(model: ModelConfig, files: bool) -> None:

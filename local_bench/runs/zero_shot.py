@@ -9,6 +9,7 @@ from pathlib import Path
 
 from local_bench.core.environment import isolate
 from local_bench.core.errors import UserError
+from local_bench.core.item_errors import is_failure
 from local_bench.core.money import usd
 from local_bench.core.types import Question, Score, Task
 from local_bench.runs.acceptance import thresholds_of
@@ -130,4 +131,4 @@ def _existing(out: Path, ids: Mapping[str, str]) -> dict[str, PredictionLine]:
         raise UserError(
             f"{out} has predictions of another judge, question, machine or run: give a new file, or remove it"
         )
-    return existing
+    return {work_id: line for work_id, line in existing.items() if not is_failure(line.unscored)}

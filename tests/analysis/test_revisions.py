@@ -11,6 +11,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.core.money import split
 from local_bench.core.types import Task, Verdict
+from local_bench.runs.config import AcceptanceConfig
 from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.stages import run_stages
 from local_bench.suites.registry import suite
@@ -126,6 +127,12 @@ def test_the_commands_report_revisions_and_refuse_other_runs(runs, capsys, tmp_p
     assert "revised once by x" in settle("run", "revisions", "again")
     ways = settle("run", "revisions", "again", more=["--json"])["ways"]
     assert {way["model"] for way in ways} == {"one", "two"}
+    lenient = shutil.copytree(folder / "again", tmp_path / "lenient")
+    with RunDir.open(lenient) as run:
+        text = run.config.model_copy(update={"acceptance": AcceptanceConfig(brf=0.5)}).model_dump_json()
+    (lenient / "run.yaml").write_text(text)
+    assert main(["revise", "settle", *(str(folder / name) for name in ("run", "revisions")), str(lenient)]) == 0
+    assert "differ in the acceptance rule: revisions pass by another measure" in capsys.readouterr().err
     write = ("write", folder / "run", "--out")
     assert set(revise(*write, tmp_path / "o", "--model", "one", "--json")["by_model"]) == {"one"}
     assert "exists and is not empty" in revise(*write, folder / "revisions", status=2)

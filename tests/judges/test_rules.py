@@ -93,6 +93,8 @@ def test_sides_and_the_file_s_length_are_exact(tmp_path):
         ((1080, 1920), "9:16", True),
         ((100, 101), "square", True),
         ((100, 102), "square", False),
+        *((size, "1:1", True) for size in ((1010, 1000), (990, 1000), (1000, 1010))),
+        *((size, "1:1", False) for size in ((1011, 1000), (989, 1000))),
         ((100, 101), "portrait", True),
         ((100, 101), "landscape", False),
         ((100, 100), "portrait", False),

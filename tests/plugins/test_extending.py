@@ -187,6 +187,12 @@ def test_a_benchmark_of_files_alone_runs_and_borrows_a_package_s_questions(finis
         ("lab_sign: [", "lab_signs: [", "unknown rubric 'lab_signs'"),
         ("title:", "titel:", "there is no key 'titel'; did you mean 'title'?"),
         ("lab-signs.jsonl", "lab-sign.jsonl", "lab-sign.jsonl does not exist"),
+        (
+            "title:",
+            "# by expectations\ntitle:",
+            "the score word is an expectation, which never reaches its threshold 1",
+        ),
+        ("thresholds: {word: 1, colour: 1} ", "thresholds: {word: 0.9, colour: 0.9} ", None),
     ],
 )
 def test_a_mistake_in_the_file_of_a_benchmark_is_an_error_before_the_run(lab, cli, tmp_path, old, new, sentence):
@@ -197,10 +203,13 @@ def test_a_mistake_in_the_file_of_a_benchmark_is_an_error_before_the_run(lab, cl
     text = described.read_text()
     assert old in text
     described.write_text(text.replace(old, new))
-    (tmp_path / "x.yaml").write_text("name: x\nsuite: {name: lab-signs}\nmodels: [{card: tiny-flux}]\njudge: null\n")
-    refused = cli("plan", "x.yaml")
-    assert refused.returncode == 2
-    assert sentence in refused.stderr
+    by_logit = "{card: tiny-qwen3-vl, transport: local, protocol: logit}"
+    judge = by_logit if sentence is None or "expectation" in sentence else "null"
+    config = f"name: x\nsuite: {{name: lab-signs}}\nmodels: [{{card: tiny-flux}}]\njudge: {judge}\n"
+    (tmp_path / "x.yaml").write_text(config)
+    planned = cli("plan", "x.yaml")
+    assert planned.returncode == (2 if sentence else 0), planned.stderr
+    assert (sentence or "") in planned.stderr
 
 
 def test_points_and_inputs_of_a_benchmark_of_files(tmp_path, monkeypatch):

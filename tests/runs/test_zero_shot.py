@@ -5,6 +5,7 @@ import json
 import pytest
 
 from local_bench.cli.main import main
+from local_bench.core.item_errors import FAILED
 from local_bench.core.types import Score
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.runs.prediction_file import read_predictions, write_predictions
@@ -60,6 +61,13 @@ def test_a_file_is_continued_and_answers_to_another_question_are_refused(run, tm
     capsys.readouterr()
     assert zero_shot(path, out, "--protocol", "logit") == 0
     assert json.loads(capsys.readouterr().out)["n_there"] == 2
+    assert out.read_bytes() == complete
+    failed = lines[1].model_copy(
+        update={"probability": None, "accepted": None, "unscored": f"{FAILED}judging (no memory)"}
+    )
+    write_predictions([lines[0], failed], out)
+    assert zero_shot(path, out, "--protocol", "logit") == 0
+    assert json.loads(capsys.readouterr().out)["n_there"] == 1
     assert out.read_bytes() == complete
     for other in (("--protocol", "json"), ("--protocol", "logit", "--with-scores")):
         assert zero_shot(path, out, *other) == 2
