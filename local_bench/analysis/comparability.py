@@ -14,7 +14,7 @@ JUDGED = ("the judges", "the rubrics", "the acceptance rule")
 
 def comparable(runs: Sequence[RunDir], conditions: Collection[str] = TASKS + JUDGED) -> tuple[list[int], list[str]]:
     """(group of each run, sentences about what differs): runs with equal conditions are in one group."""
-    keys = [{name: value for name, value in _conditions(run).items() if name in conditions} for run in runs]
+    keys = [{name: value for name, value in conditions_of(run).items() if name in conditions} for run in runs]
     groups: list[int] = []
     differences = []
     for i, key in enumerate(keys):
@@ -42,7 +42,8 @@ def rubric_sets(run: RunDir) -> dict[str, tuple[str, str]]:
     }
 
 
-def _conditions(run: RunDir) -> dict[str, str]:
+def conditions_of(run: RunDir) -> dict[str, str]:
+    """What must be equal for two runs to be in one table, by name."""
     tasks = {task.task_id: task.content for task in run.store.tasks()}
     prices = {task_id: content.pop("price_micro_usd") for task_id, content in tasks.items()}
     rubrics = sorted({(row.rubric, row.rubric_sha256) for row in run.store.rubric_versions()})

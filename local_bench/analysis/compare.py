@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
-from local_bench.analysis.comparability import JUDGED, comparable
+from local_bench.analysis.comparability import JUDGED, conditions_of
 from local_bench.analysis.official import run_results
 from local_bench.analysis.settlement import attempts
 from local_bench.core.errors import UserError
@@ -273,8 +273,9 @@ def _notes(a: RunDir, b: RunDir, only_a: int, only_b: int) -> Iterator[str]:
             f"the runs' tasks differ: {only_a} are only in {a.path} and {only_b} only in {b.path}; only shared "
             "tasks are compared"
         )
+    first, second = conditions_of(a), conditions_of(b)
     for condition, sentence in zip(JUDGED, _DIFFER, strict=True):
-        if comparable([a, b], [condition])[1]:
+        if first[condition] != second[condition]:
             yield f"the runs {sentence}"
 
 

@@ -195,6 +195,17 @@ def test_no_serious_fault_of_accessibility(shop_site, browser, width, scheme):
     visit.close(checked=False)  # axe reads the style sheets in its own way
 
 
+def test_runs_whose_answers_are_combined_differently_are_not_comparable(tmp_path):
+    a, b = (make_shop(tmp_path / name, 5, models=MODELS[:1]) for name in "ab")
+    with RunDir.open(a.path) as x, RunDir.open(b.path) as y:
+        for run in (x, y):
+            run.store.set_meta("judges", '{"1": "one", "2": "two"}')
+        assert comparable([x, y], ["the judges"])[0] == [0, 0]
+        for other in ({"panel_word": "majority"}, {"order_swap": True}):
+            y.config = x.config.model_copy(update=other)
+            assert comparable([x, y], ["the judges"]) == ([0, 1], ["b and a differ in the judges"])
+
+
 def test_only_comparable_runs_are_compared(tmp_path, browser):
     a = make_shop(tmp_path / "a", 5, models=MODELS[:1])
     b = make_shop(tmp_path / "b", 5, models=MODELS[1:], seed=6)
@@ -202,12 +213,6 @@ def test_only_comparable_runs_are_compared(tmp_path, browser):
     with RunDir.open(a.path) as x, RunDir.open(b.path) as y, RunDir.open(c.path) as z:
         assert comparable([x, y]) == ([0, 0], [])
         assert comparable([x, y, z]) == ([0, 0, 1], ["c and a differ in the tasks"])
-        x.store.set_meta("judges", '{"1": "one", "2": "two"}')
-        y.store.set_meta("judges", '{"1": "one", "2": "two"}')
-        assert comparable([x, y], ["the judges"])[0] == [0, 0]
-        for other in ({"panel_word": "majority"}, {"order_swap": True}):
-            y.config = x.config.model_copy(update=other)
-            assert comparable([x, y], ["the judges"]) == ([0, 1], ["b and a differ in the judges"])
     site = site_of(tmp_path, a.path, b.path, c.path)
     visit = Visit(browser, site.index)
     text = visit.go().inner_text("main")
