@@ -50,10 +50,10 @@ class Devices:
 
 
 def budget(
-    config: RunConfig, models: Sequence[Mapping[str, Any]], n_questions: int, n_question_images: int, devices: Devices
+    config: RunConfig, models: Sequence[Mapping[str, Any]], questions: tuple[int, Sequence[float]], devices: Devices
 ) -> dict[str, Any]:
-    """`models` are the plan's entries, of which those without images are not loaded; questions and their images are
-    those of one judge. None for unknown values.
+    """`models` are the plan's entries, of which those without images are not loaded; `questions` are the number of
+    questions per judge and, by judge, the tokens of their images. None for unknown values.
 
     All nodes load all weights and all GPUs compile for all batch sizes; generation, metrics and judging are divided
     among all GPUs. `wall_hours`, `gpu_hours` and `cost_usd` are at the low ends of the ranges, `_high` at the high
@@ -63,7 +63,8 @@ def budget(
     loading = sum(_load_s(model) for model in models)
     denoising = [model.get("gpu_hours") for model in models if model.get("load") != "imported"]
     is_known = None not in denoising and devices.gpu is not None
-    judging = [_judge_s(judge, n_questions, n_question_images, devices.gpu) for judge in config.judges]
+    n, by_judge = questions
+    judging = [_judge_s(judge, n, tokens, devices.gpu) for judge, tokens in zip(config.judges, by_judge, strict=True)]
     starts = [JUDGE_START_S + _judge_gb(judge) / READ_GB_PER_S for judge in config.judges if judge.base_url is None]
     judge_s = None if None in judging else sum(s for s in judging if s is not None)
     n_compiled = sum(model.get("n_compiled", 0) for model in models)
@@ -102,8 +103,9 @@ def budget(
         "basis": (
             f"modelled: weights read at {READ_GB_PER_S:g} GB/s on each node; {COMPILE_S[0]:g} to {COMPILE_S[1]:g} s of "
             "compilation per model and batch size on each GPU (published for FLUX.1-dev on an H100); judges started in "
-            f"{JUDGE_START_S:g} s; a question is {TEXT_TOKENS} tokens of text, its images, and {ANSWER_TOKENS} "
-            f"generated tokens; a metric's network {TOKENS} tokens per image at the GPU's rate to a tenth of it. "
+            f"{JUDGE_START_S:g} s; a question is {TEXT_TOKENS} tokens of text, its images at the judge's limits of "
+            f"pixels, and {ANSWER_TOKENS} generated tokens; a metric's network {TOKENS} tokens per image at the GPU's "
+            "rate to a tenth of it. "
             "Measured on one CPU core: reading images, and metrics without a network (configs/metric_times.json)"
         ),
     }
@@ -132,17 +134,16 @@ def _judge_gb(judge: JudgeConfig) -> float:
     return 2 * described.parameters_b if described.parameters_b else described.vram_gb
 
 
-def _judge_s(judge: JudgeConfig, n: int, n_images: int, gpu: Gpu | None) -> float | None:
-    """GPU-seconds of `n` questions with `n_images` images in all; 0 for an external server, None if unknown."""
+def _judge_s(judge: JudgeConfig, n: int, image_tokens: float, gpu: Gpu | None) -> float | None:
+    """GPU-seconds of `n` questions with `image_tokens` in all; 0 for an external server, None if unknown."""
     if judge.base_url is not None:
         return 0.0
     described = card(judge.card, "judge")
     parameters_b = described.active_parameters_b or described.parameters_b
     if gpu is None or not parameters_b:
         return None
-    image_tokens = described.tokens_of_image(judge.max_pixels or described.judge_max_pixels)
     answer_tokens = ANSWER_TOKENS + (described.thinking.budget_tokens if described.thinking else 0)
-    tokens = n * (TEXT_TOKENS + DECODE_FACTOR * answer_tokens) + n_images * image_tokens
+    tokens = n * (TEXT_TOKENS + DECODE_FACTOR * answer_tokens) + image_tokens
     return tokens * 2 * parameters_b * 1e9 / (gpu.tflops(compiled=False) * 1e12)
 
 

@@ -3,17 +3,16 @@ loaded."""
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from local_bench.core.money import NS_PER_HOUR, held_cost, usd_number
-from local_bench.core.types import Task
-from local_bench.judges.vlm.rubrics import DEFAULT_SET
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import Gpu, gpu, gpu_of, gpus
 from local_bench.runs.budget import Devices, budget
 from local_bench.runs.config import RunConfig
+from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.judge_factory import transport_of
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.prices import Price, price_of
@@ -61,7 +60,7 @@ def estimate(
     for m in plan.models:
         models.append(_model(m, plan, config, target))
         progress.advance()
-    n_judge_questions, n_question_images = n_questions(plan, config.order_swap, config.suite.questions_from, progress)
+    questions = n_questions(plan, config.order_swap, config.suite.questions_from, progress, config.judges)
     devices = Devices(target.gpu, gpus_per_node or config.engine.workers or 1, nodes, target.price)
     return {
         "suite": plan.suite.name,
@@ -76,10 +75,10 @@ def estimate(
             "protocol": config.judge.protocol,
             "transport": transport_of(config.judge),
             "panel": [judge.card for judge in config.panel],
-            "n_questions": n_judge_questions * len(config.judges),
+            "n_questions": questions[0] * len(config.judges),
             "vram_gb": card(config.judge.card, "judge").vram_gb,
         },
-        "budget": budget(config, models, n_judge_questions, n_question_images, devices),
+        "budget": budget(config, models, questions, devices),
         "disk_gb": _disk_gb(plan, config),
         "device": target.name,
         "gpu": target.gpu.name if target.gpu else None,
@@ -278,10 +277,15 @@ def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
     return encode + (counted.picture_flop + counted.decode_flop) / eager + counted.steps * passes * one_pass / size
 
 
-def n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str], progress: Progress) -> tuple[int, int]:
-    """Numbers of questions per judge, and of images in them, if all planned images are generated."""
+def n_questions(
+    plan: RunPlan, order_swap: bool, questions_from: list[str], progress: Progress, judges: Sequence[JudgeConfig] = ()
+) -> tuple[int, list[float]]:
+    """Number of questions per judge, and for each of `judges` the most tokens of the images in them, if all planned
+    images are generated."""
     entry = plan.suite
     tasks = {t.task_id: t for t in plan.tasks if not t.unscored}
+    described = [card(judge.card, "judge") for judge in judges]
+    specs = [judge.spec(of, "", of.dtype) for judge, of in zip(judges, described, strict=True)]
     images: dict[tuple[str, str, int], list[int]] = {}
     for planned in plan.planned:
         candidate = planned.candidate
@@ -289,16 +293,14 @@ def n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str], prog
             key = (candidate.model, candidate.deliverable.task_id, candidate.attempt)
             images.setdefault(key, []).append(candidate.deliverable.index)
     alike = Counter((task_id, tuple(sorted(numbers))) for (_, task_id, _), numbers in images.items())
-
-    def count(task: Task, numbers: tuple[int, ...]) -> tuple[int, int]:
-        shown = dict.fromkeys(numbers, "")
-        questions = all_questions(entry, questions_from, task, shown, order_swap)
-        sizes = [len(DEFAULT_SET.fitted(question).images) for _, question in questions]
-        return len(sizes), sum(sizes)
-
+    total, tokens = 0, [0.0] * len(specs)
     progress.begin("count questions", len(alike))
-    counts = []
     for (task_id, numbers), n in alike.items():
-        counts.append((n, count(tasks[task_id], numbers)))
+        keyed = all_questions(entry, questions_from, tasks[task_id], dict.fromkeys(numbers, ""), order_swap)
+        for _, question in keyed:
+            total += n
+            for i, (of, spec) in enumerate(zip(described, specs, strict=True)):
+                shown = spec.requests(question)[0].shown
+                tokens[i] += n * sum(of.tokens_of_image(image.max_pixels) for image in shown)
         progress.advance()
-    return sum(n * questions for n, (questions, _) in counts), sum(n * images for n, (_, images) in counts)
+    return total, tokens

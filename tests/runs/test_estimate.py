@@ -6,6 +6,9 @@ import pytest
 
 from local_bench.cli.main import main
 from local_bench.core.yamlfile import check
+from local_bench.models import gpus
+from local_bench.models.cards import card
+from local_bench.runs.budget import ANSWER_TOKENS, DECODE_FACTOR, TEXT_TOKENS
 from local_bench.runs.config import RunConfig
 from local_bench.runs.estimate import estimate
 from local_bench.runs.plan import make_plan
@@ -101,3 +104,27 @@ def test_questions_are_counted_for_the_images_that_are_planned(tmp_path):
     plan, m = planned({"card": "tiny-flux", "attempts": 2}, **sections)
     assert m["n_images"] == 2  # one of three cases is text to one image
     assert plan["judge"]["n_questions"] == 2 * 6 * 3  # attempts, questions, repeats
+
+
+@pytest.mark.parametrize(
+    ("suite", "judge", "tokens"),
+    [
+        ("hype-edit-1", {}, 4 * 1024),  # the sources of two edits, and the results
+        ("hype-edit-1", {"max_pixels": 2**22}, 4 * 4096),
+        ("hype-edit-1", {"source_max_pixels": 2**22}, 4 * 4096),
+        ("ice-bench", {"max_pixels": 2**22}, 2 * 1024),  # the rubric's own limit
+        ("ice-bench", {"source_max_pixels": 2**22}, 2 * 4096),
+    ],
+)
+def test_images_have_the_tokens_of_the_pixels_that_the_judge_gets(tmp_path, suite, judge, tokens):
+    layout = {"hype-edit-1": layouts.hype, "ice-bench": layouts.ice}[suite]
+    config = {
+        "name": "t",
+        "suite": {"name": suite, "path": str(layout(tmp_path))},
+        "judge": {"card": "qwen3-vl-8b"} | judge,
+    }
+    config = check(config | {"models": [{"card": "tiny-flux-kontext"}]}, RunConfig, "here")
+    plan = estimate(config, make_plan(config, files=False), "h100")
+    texts = plan["judge"]["n_questions"] * (TEXT_TOKENS + DECODE_FACTOR * ANSWER_TOKENS)
+    flop = 3600 * plan["budget"]["judge_gpu_hours"] * gpus.gpu("h100").tflops(compiled=False) * 1e12
+    assert flop / (2e9 * card("qwen3-vl-8b", "judge").parameters_b) - texts == pytest.approx(tokens)
