@@ -290,7 +290,6 @@ def _keys(rules: Mapping[str, Any]) -> Iterator[str]:
 def plan_text(plan: dict[str, Any]) -> str:
     """The plan as text."""
     generated = [m for m in plan["models"] if m["load"] != "imported"]
-    judge = plan["judge"]
     tasks = f"{plan['n_tasks']} tasks worth ${plan['value_usd']:,.2f}, {plan['n_deliverables']} images requested"
     parts = [f"{plan['suite']}: {tasks}, {plan['n_tasks_unscored']} tasks cannot be run"]
     parts.append(
@@ -311,9 +310,12 @@ def plan_text(plan: dict[str, Any]) -> str:
         elif m["refused"]:
             parts.append(f"{m['model']}: refused: {m['refused']}")
         parts += [f"{m['model']}: {note}" for note in m["sentences"]]
-    if judge:
-        parts.append(f"judge: {judge['card']}, {judge['n_questions']} questions, {judge['vram_gb']:g} GB")
-    else:
+    for judge in plan["judges"]:
+        n = judge["tensor_parallel_size"]
+        memory = f"{judge['vram_gb']:g} GB{f' on {n} GPUs of 80 GB' if n > 1 else ''}" if n else "on an external server"
+        parts.append(f"judge: {judge['name']}, {judge['n_questions']} questions, {memory}")
+        parts += [f"{judge['name']}: {note}" for note in judge["sentences"]]
+    if not plan["judges"]:
         parts.append("judge: none; images get no scores of a judge and no decisions")
     disk = plan["disk_gb"]
     if generated:

@@ -78,6 +78,7 @@ def estimate(
             "n_questions": questions[0] * len(config.judges),
             "vram_gb": card(config.judge.card, "judge").vram_gb,
         },
+        "judges": [_judge(judge, questions[0], target, devices.gpus_per_node) for judge in config.judges],
         "budget": budget(config, models, questions, devices),
         "disk_gb": _disk_gb(plan, config),
         "device": target.name,
@@ -275,6 +276,29 @@ def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
     one_pass = max(size * at_once * counted.forward_flop / denoising, transfer_s.get("denoise", 0.0))
     encode = max(counted.encode_flop / eager, transfer_s.get("encode", 0.0))
     return encode + (counted.picture_flop + counted.decode_flop) / eager + counted.steps * passes * one_pass / size
+
+
+def _judge(judge: JudgeConfig, n: int, target: Target, gpus_per_node: int) -> dict[str, Any]:
+    """One judge with its memory in all and the GPUs of a replica, both None for an external server."""
+    described, own, sentences = card(judge.card, "judge"), judge.base_url is None, []
+    wanted, capacity = described.tensor_parallel_size, target.capacity_gb
+    each_gb = described.vram_gb / min(wanted, gpus_per_node)
+    if own and capacity is not None and each_gb >= capacity:
+        more = f"with --gpus {wanted}" if described.vram_gb / wanted < capacity else "for larger GPUs (--gpu)"
+        sentences.append(
+            f"it needs {wanted} GPU{'s' * (wanted > 1)} of 80 GB on a node, and the plan has {gpus_per_node} "
+            f"{target.name}, where it takes {each_gb:.3g} GB of each: plan {more}, or choose a smaller judge"
+        )
+    return {
+        "name": judge.label,
+        "card": judge.card,
+        "protocol": judge.protocol,
+        "transport": transport_of(judge),
+        "n_questions": n,
+        "vram_gb": described.vram_gb if own else None,
+        "tensor_parallel_size": wanted if own else None,
+        "sentences": sentences,
+    }
 
 
 def n_questions(

@@ -128,3 +128,33 @@ def test_images_have_the_tokens_of_the_pixels_that_the_judge_gets(tmp_path, suit
     texts = plan["judge"]["n_questions"] * (TEXT_TOKENS + DECODE_FACTOR * ANSWER_TOKENS)
     flop = 3600 * plan["budget"]["judge_gpu_hours"] * gpus.gpu("h100").tflops(compiled=False) * 1e12
     assert flop / (2e9 * card("qwen3-vl-8b", "judge").parameters_b) - texts == pytest.approx(tokens)
+
+
+def test_a_panel_has_a_line_per_judge_and_says_which_judge_does_not_fit(tmp_path, capsys):
+    cards = ("qwen3-vl-8b", "qwen25-vl-72b")
+    server = {"card": "qwen3-vl-8b", "name": "far", "base_url": "http://127.0.0.1:1/v1"}
+    config = {"name": "c", "models": [KLEIN], "judge": {"card": cards[0]}, "panel": [{"card": cards[1]}, server]}
+    (tmp_path / "c.yaml").write_text(json.dumps(config))
+
+    def shown(*arguments):
+        assert main(["plan", str(tmp_path / "c.yaml"), *arguments]) == 0
+        return capsys.readouterr().out
+
+    text, plan = shown("--gpu", "h100"), json.loads(shown("--gpu", "h100", "--json"))
+    n = plan["judge"]["n_questions"] // 3
+    lines = [f"qwen3-vl-8b, {n} questions, 22 GB", f"qwen25-vl-72b, {n} questions, 163 GB on 4 GPUs of 80 GB"]
+    for line in (*lines, f"far, {n} questions, on an external server"):
+        assert f"\njudge: {line}\n" in text
+    small = (
+        "qwen25-vl-72b: it needs 4 GPUs of 80 GB on a node, and the plan has 1 NVIDIA H100 80 GB, where it takes 163 GB"
+    )
+    assert f"{small} of each: plan with --gpus 4, or choose a smaller judge" in text
+    keys = ("name", "n_questions", "vram_gb", "tensor_parallel_size")
+    expected = [("qwen3-vl-8b", n, 22, 1), ("qwen25-vl-72b", n, 163, 4), ("far", n, None, None)]
+    assert [tuple(judge[key] for key in keys) for judge in plan["judges"]] == expected
+    assert [len(judge["sentences"]) for judge in plan["judges"]] == [0, 1, 0]
+    assert "needs" not in shown("--gpu", "h100", "--gpus", "4") + shown("--gpu", "h200", "--gpus", "2")
+    assert "takes 40.8 GB of each: plan for larger GPUs" in shown("--gpu", "4090", "--gpus", "4")
+    alone = [shown("--gpu", "h100", "--json", "--set", f"judge.card={name}", "--set", "panel=[]") for name in cards]
+    alone = [json.loads(text)["budget"]["judge_gpu_hours"] for text in alone]
+    assert plan["budget"]["judge_gpu_hours"] == pytest.approx(sum(alone))
