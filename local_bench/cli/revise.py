@@ -78,6 +78,6 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
             for way in workflows
         ]
         show_json({"ways": workflow_results, "notes": notes})
-        return 0
-    show(columns_text(workflow_table(workflows)))
+    else:
+        show(columns_text(workflow_table(workflows)))
     return 0
