@@ -17,7 +17,7 @@ from local_bench.runs.progress import Forwarding, Progress, Quiet
 from local_bench.runs.rundir import RunDir
 
 TEXT_TOKENS = 500
-"""Tokens of a question besides its images."""
+"""Tokens of a question besides its image."""
 HOST_FLOP = 1e9
 """Nominal operations of a metric without a network, per image."""
 
@@ -36,12 +36,12 @@ def weights_of_phases(run: RunDir, plan: RunPlan, stages: tuple[str, ...]) -> di
     if "measure" in stages:
         weights["measure"] = n_images * sum(map(_metric_flop, run.config.metrics))
     if "judge" in stages:
-        config = run.config
-        n, tokens = n_questions(plan, config.order_swap, config.suite.questions_from, Quiet(), config.judges)
-        for judge, image_tokens in zip(config.judges, tokens, strict=True):
+        n, _ = n_questions(plan, run.config.order_swap, run.config.suite.questions_from, Quiet())
+        for judge in run.config.judges:
             described = card(judge.card, "judge")
+            tokens = described.tokens_of_image(described.judge_max_pixels) + TEXT_TOKENS
             parameters_b = described.active_parameters_b or described.parameters_b
-            weights[f"{judge.label}: judge"] = 2e9 * parameters_b * (n * TEXT_TOKENS + image_tokens)
+            weights[f"{judge.label}: judge"] = n * 2e9 * parameters_b * tokens
     return {name: flop for name, flop in weights.items() if flop}
 
 
