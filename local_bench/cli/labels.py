@@ -100,7 +100,7 @@ class LabelOptions:
 
         card, lines = predicted_by(self.predictor, run, self.other_judge)
         settled = settled_by_predictions(run, lines)
-        n_used, n_tasks = n_used_tasks(card, run)
+        n_used, n_tasks = n_used_tasks(lines)
         for note in used_tasks_note(n_used, n_tasks):
             say(f"local-bench: {note}")
         models = {of_model.predicted.model: of_model for of_model in settled}

@@ -248,8 +248,8 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
     if out is not None:
         check_new_file(out)
     with RunDir.open(run_dir) as run:
-        card, lines = predicted_by(folder, run, other_judge)
-        n_used, n_tasks = n_used_tasks(card, run)
+        _, lines = predicted_by(folder, run, other_judge)
+    n_used, n_tasks = n_used_tasks(lines)
     if out is not None:
         write_predictions(lines, out)
     for note in used_tasks_note(n_used, n_tasks):

@@ -366,21 +366,21 @@ def _add_results(whole: RunDir, runs: Sequence[RunDir]) -> None:
     taken, which no single part may have."""
     store, made = whole.store, sets(whole.store)
     # A question may show all images of a set: a part with fewer of them has answers to other questions.
-    asked = [
+    whole_sets = [
         {work_id for key, images in sets(run.store).items() if images == made[key] for work_id, _ in images.values()}
         for run in runs
     ]
     planned = [{work_id for images in made.values() for work_id, _ in images.values()}] * len(runs)
-    store.enter_verdicts(_best(runs, asked, lambda part: part.each_verdict(counted=False), _VERDICT))
-    store.enter_repeats(_best(runs, asked, lambda part: part.repeats(counted=False), _REPEAT))
+    store.enter_verdicts(_best(runs, whole_sets, lambda part: part.each_verdict(counted=False), _VERDICT))
+    store.enter_repeats(_best(runs, whole_sets, lambda part: part.repeats(counted=False), _REPEAT))
     metrics = _best(runs, planned, lambda part: part.each_score("metric"), _SCORE)
     store.enter_scores("metric", ((row.work_id, row.score) for row in metrics))
-    for run, ids in zip(runs, asked, strict=True):
+    for run, ids in zip(runs, whole_sets, strict=True):
         of_judges = (row for row in run.store.each_score("judge") if row.work_id in ids)
         store.enter_scores("judge", ((row.work_id, row.score) for row in of_judges))
     labels = next((labels for run in runs if (labels := run.store.json_meta("judges"))), None)
     if labels:
-        judged = [ids for run, ids in zip(runs, asked, strict=True) if run.store.meta("judges")]
+        judged = [ids for run, ids in zip(runs, whole_sets, strict=True) if run.store.meta("judges")]
         if {work_id for *_, work_id, image in store.images() if image} <= set().union(*judged):
             store.enter_judges(labels)
         scored = {row.work_id for row in store.each_score("judge")}

@@ -187,7 +187,7 @@ def test_models_that_deliver_nothing_are_settled(card, opened):
     expected = sum(price[line.task_id] * line.probability for line in delivered)
     assert settled["tiny-sd35"].expected.expected_micro_usd == pytest.approx(expected, abs=1)
     assert all(line.accepted == (line.probability >= 0.5) for line in delivered)
-    used, n = n_used_tasks(card, b)
+    used, n = n_used_tasks(lines)
     assert 0 < used < 40 < n == 100
 
 
@@ -201,7 +201,7 @@ def test_partial_annotations_are_trained_on(runs, tmp_path):
         card = train([run], [few], "logistic")
         assert sum(card.trained_on.n_images.values()) == 60
         labelled = {json.loads(line)["task_id"] for line in lines[:60]}
-        used, n = n_used_tasks(card, run)
+        used, n = n_used_tasks(predictions(card, run))
         assert used <= len(labelled) < n, "a task without a label trains nothing"
         assert report(card, [run], [a_file]).n > 320 - 2 * len(labelled)
         assert card.trained_on.calibrated_on == "training, out of fold"

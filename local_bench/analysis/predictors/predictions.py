@@ -73,10 +73,10 @@ def predicted_by(folder: Path, run: RunDir, other_judge: bool = False) -> tuple[
     return card, predictions(card, run, other_judge, model_log_odds(card.kind, [run], folder))
 
 
-def n_used_tasks(card: Card, run: RunDir) -> tuple[int, int]:
-    """How many of the run's tasks trained or calibrated the predictor, and how many it has."""
-    tasks = [task_digest(task) for task in run.store.tasks()]
-    return sum(task in card.used_tasks for task in tasks), len(tasks)
+def n_used_tasks(lines: Sequence[PredictionLine]) -> tuple[int, int]:
+    """How many of a run's tasks trained or calibrated the predictor, and how many it has."""
+    used = {line.task_id: line.used_in_training for line in lines}
+    return sum(used.values()), len(used)
 
 
 def used_tasks_note(n_used: int, n_tasks: int) -> list[str]:

@@ -68,7 +68,7 @@ class Gathered:
     """What an attempt cost, by model."""
 
     def table(self, model: str, task_ids: Iterable[str]) -> Outcomes:
-        """One model's verdicts on those of these tasks that it was asked for (tasks, attempts)."""
+        """One model's verdicts on those of these tasks that were requested of it (tasks, attempts)."""
         own, attempts = self.requested[model]
         kept = set(task_ids) & set(own)
         rows = [row for row in self.judgements.rows if row.model == model and row.task_id in kept]

@@ -61,7 +61,7 @@ def table_9(request: Request) -> Table:
         accepted = {line.work_id: line.accepted for line in lines}
         expected = {settled.predicted.model: settled.expected for settled in settled_by_predictions(request.run, lines)}
         kind = f"{card.kind}, trained on {', '.join(card.trained_on.runs)}"
-        differences = [*trained_otherwise(card, request.runs), *used_tasks_note(*n_used_tasks(card, request.run))]
+        differences = [*trained_otherwise(card, request.runs), *used_tasks_note(*n_used_tasks(lines))]
     else:
         accepted = predicted(request.run, _people(request))
         kind = "logistic regression on the scores that decide, for each task fitted to the labels of the others"

@@ -47,7 +47,7 @@ GRID_SECONDS = (5, 10, 20, 40, 80)
 GRID_USD_PER_HOUR = (10, 25, 50, 100)
 GRID_CAPS = (1, 2, 4, 8)
 Requested = Mapping[str, tuple[tuple[str, ...], int]]
-"""Model -> the tasks, and the number of attempts per task, that it was asked for."""
+"""Model -> the tasks, and the number of attempts per task, that were requested of it."""
 UNBIASED = {name: f"{name}_unbiased" for name in ("pass_at_4", "expected_attempts", "effective_cost_usd")}
 """Figure that the paper estimates with bias -> the key of the unbiased estimate, to which the interval belongs."""
 

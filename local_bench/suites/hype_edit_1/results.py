@@ -43,8 +43,8 @@ class Judgements:
     """The files or runs of which this is the union."""
 
     def requested(self, model: str) -> tuple[tuple[str, ...], int]:
-        """The tasks of the files that have the model, and its highest attempt with an entry: others were not asked of
-        it."""
+        """The tasks of the files that have the model, and its highest attempt with an entry: others were not
+        requested of it."""
         files = [part for part in self.parts if model in part.models] or [self]
         tasks = dict.fromkeys(task_id for file in files for task_id in file.task_ids)
         return tuple(tasks), max((row.attempt for row in self.rows if row.model == model), default=0)
