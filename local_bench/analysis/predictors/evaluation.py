@@ -78,8 +78,9 @@ def report(
     notes = list(images.notes)
     for other in others:
         if other.name in by_name | own:
-            what = "the predictor is" if other.name in own else "two files have predictions of"
-            raise UserError(f"{what} {other.name!r}: give one of them")
+            twice = f"two files have predictions of {other.name!r}: give one of them"
+            same = f"the predictor is {other.name!r} too: leave out the file of predictions with its name"
+            raise UserError(same if other.name in own else twice)
         lines = [other.by_work_id.get(key) for key in keys]
         predicted = [None if line is None or line.used_in_training else line.probability for line in lines]
         if n_used := sum(line is not None and line.used_in_training for line in lines):
