@@ -6,14 +6,16 @@
 `LLM.chat` over all of them, in a separate process (the upper bound). `embedded` and `served`: the package's transports.
 `one by one`: the server, one request at a time (every fourth image only). The configurations alternate; rates are
 computed from the sums. Then the prefill cost of the first and of further criteria, from the engine's counters. Seconds
-depend on the machine; the ratios are the result. On a GPU, `--card qwen3-vl-8b --load random` serves the real
-architecture with seeded random weights.
+depend on the machine; the ratios are the result. The answers of the two transports, which are two processes, are
+compared. On a GPU, `--card qwen3-vl-8b --load random` serves an architecture of full size with vLLM's dummy weights and
+the tokenizer of a tiny model, so that nothing is fetched.
 """
 
 import argparse
 import json
 import multiprocessing
 import platform
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +32,7 @@ from PIL import Image
 from local_bench.core.images import pixel_digest
 from local_bench.core.packages import versions
 from local_bench.core.process import quiet_libraries
-from local_bench.core.types import Question, Task
+from local_bench.core.types import Question, Task, Verdict
 from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.vlm.chat_api import Composer
 from local_bench.judges.vlm.child import Child
@@ -43,6 +45,7 @@ from local_bench.judges.vlm.server import ManagedServer
 from local_bench.judges.vlm.transport import Transport, answers
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
+from local_bench.runs.device import JudgeDevice
 from local_bench.suites.servimage import questions as servimage
 
 N_IMAGES = 128
@@ -50,6 +53,40 @@ POINTS = ("It is night", "There is a boot", "The ground is white", "Two greens a
 PREFILL_SIDES = (128, 512)
 ONE_BY_ONE = 4
 """Every fourth image only."""
+ENGINES = 3
+"""They share the GPU."""
+TOKENIZER = "tiny-qwen3-vl"
+FULL_SIZE: dict[str, dict[str, dict[str, Any]]] = {
+    "qwen3-vl-8b": {
+        "text_config": {
+            "hidden_size": 4096,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 36,
+            "head_dim": 128,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 151936,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 262144,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 5e6,
+                "mrope_interleaved": True,
+                "mrope_section": [24, 20, 20],
+            },
+        },
+        "vision_config": {
+            "depth": 27,
+            "hidden_size": 1152,
+            "intermediate_size": 4304,
+            "num_heads": 16,
+            "out_hidden_size": 4096,
+            "num_position_embeddings": 2304,
+            "deepstack_visual_indexes": [8, 16, 24],
+        },
+    }
+}
+"""By card: what its config.json has in place of the tiny model's."""
 
 
 class Images:
@@ -134,22 +171,25 @@ def ceiling(engine: Engine) -> Iterator[Callable[[list[dict[str, Any]]], float]]
 
 def timed(
     transport: Transport, spec: JudgeSpec, questions: list[tuple[Any, Question]], at_once: int | None = None
-) -> float:
+) -> tuple[float, dict[Any, Verdict]]:
     begun = time.perf_counter()
     found = dict(answers(transport, spec, questions, at_once))
     seconds = time.perf_counter() - begun
     assert len(found) == len(questions)
     assert all(verdict.answer for verdict in found.values())
-    return seconds
+    return seconds, found
 
 
 def compare(spec: JudgeSpec, engine: Engine, images: Images, repeats: int) -> dict[str, Any]:
     composer = Composer(images.by_digest.__getitem__, spec.patch)
     seconds = dict.fromkeys(("chat", "embedded", "served", "one by one"), 0.0)
     n = dict.fromkeys(seconds, 0)
+    changed = {"served": 0, "one by one": 0}
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        begun = time.perf_counter()
         embedded = stack.enter_context(Embedded(engine, Child(logs / "embedded.log"), composer, 600, 600))
+        start_s = time.perf_counter() - begun
         server = ManagedServer(engine, Child(logs / "served.log"), 600)
         served = stack.enter_context(Client(server, composer, None, 600))
         bare = stack.enter_context(ceiling(engine))
@@ -163,23 +203,31 @@ def compare(spec: JudgeSpec, engine: Engine, images: Images, repeats: int) -> di
         bare(bodies(warm))
         for _ in range(repeats):
             questions, few = images.questions(), images.questions(N_IMAGES // ONE_BY_ONE)
-            configurations: dict[str, Callable[[], float]] = {
-                "chat": lambda questions=questions: bare(bodies(questions)),
-                "embedded": lambda questions=questions: timed(embedded, spec, questions),
-                "served": lambda questions=questions: timed(served, spec, questions),
-                "one by one": lambda few=few: timed(served, spec, few, 1),
-            }
-            for name, run in configurations.items():
-                seconds[name] += run()
-                n[name] += len(few if name == "one by one" else questions)
+            seconds["chat"] += bare(bodies(questions))
+            n["chat"] += len(questions)
+            found: dict[str, dict[Any, Verdict]] = {}
+            for name, transport, asked, at_once in (
+                ("embedded", embedded, questions, None),
+                ("served", served, questions, None),
+                ("embedded few", embedded, few, None),
+                ("one by one", served, few, 1),
+            ):
+                spent, found[name] = timed(transport, spec, asked, at_once)
+                if name in seconds:
+                    seconds[name] += spent
+                    n[name] += len(asked)
+            for name, other in (("served", "embedded"), ("one by one", "embedded few")):
+                changed[name] += sum(found[name][key] != verdict for key, verdict in found[other].items())
         cost = {f"{side}x{side}": prefill(embedded, spec, images, side) for side in PREFILL_SIDES}
     rates = {name: round(n[name] / seconds[name], 1) for name in seconds}
     return {
+        "embedded_start_s": round(start_s, 1),
         "requests_per_s": rates,
         "embedded_of_chat": round(rates["embedded"] / rates["chat"], 3),
         "served_of_chat": round(rates["served"] / rates["chat"], 3),
         "embedded_of_one_by_one": round(rates["embedded"] / rates["one by one"], 2),
         "served_of_one_by_one": round(rates["served"] / rates["one by one"], 2),
+        "changed_answers": changed,
         "prefill": cost,
     }
 
@@ -214,19 +262,21 @@ def judge_of(
     dtype = described.dtype if gpu is not None else "float32"
     most = max(side * side, described.judge_max_pixels)
     spec = JudgeSpec(described.name, "bench", dtype, most, described.patch, 0, protocol, rubrics=rubrics_of(described))
-    return spec, Engine(weights, dtype, 4096, 2, gpu=gpu)
+    engine = Engine(weights, dtype, 4096, 2, gpu=gpu)
+    if gpu is not None:
+        attention = JudgeDevice(device_name(torch.device("cuda", gpu)), gpu).attention(weights, dtype)
+        engine = replace(engine, attention=attention, memory_share=0.9 / ENGINES)
+    return spec, engine
 
 
-def random_weights(described: ModelCard, folder: Path) -> Path:
-    """The card's architecture, from its config and tokenizer in the cache, with seeded random weights."""
-    from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
-
-    source = resolve(described)
-    torch.manual_seed(0)
-    with torch.device("cuda"):
-        model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(source), dtype=torch.bfloat16)
-    model.save_pretrained(folder)
-    AutoProcessor.from_pretrained(source).save_pretrained(folder)
+def full_size(described: ModelCard, folder: Path) -> Path:
+    """The config of the card's architecture, without weights, and the tokenizer of a tiny model of its family."""
+    tiny = resolve(card(TOKENIZER, "judge"))
+    shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+    config = json.loads((tiny / "config.json").read_text()) | {"dtype": "bfloat16", "tie_word_embeddings": False}
+    for part, sizes in FULL_SIZE[described.name].items():
+        config[part] |= sizes
+    (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 
@@ -243,15 +293,18 @@ def main() -> None:
     gpu = 0 if torch.cuda.is_available() else None
     described = card(given.card, "judge")
     result: dict[str, Any] = {
-        "command": f"scripts/bench_judge.py --repeats {given.repeats} --card {given.card} --side {given.side}",
+        "command": f"scripts/bench_judge.py --repeats {given.repeats} --card {given.card} --load {given.load} "
+        f"--side {given.side}",
         "machine": f"{platform.machine()}, {device_name(torch.device('cpu' if gpu is None else 'cuda:0'))}",
         "packages": versions(),
         "questions": N_IMAGES * len(POINTS),
     }
     with tempfile.TemporaryDirectory() as folder:
-        weights = random_weights(described, Path(folder)) if given.load == "random" else resolve(described)
+        random = given.load == "random"
+        weights = full_size(described, Path(folder)) if random else resolve(described)
         for protocol in ("json", "logit"):
             spec, engine = judge_of(described, given.side, protocol, weights, gpu)
+            engine = replace(engine, extra_args=("--load-format", "dummy") if random else ())
             result[protocol] = compare(spec, engine, Images(given.side), given.repeats)
             print(json.dumps({protocol: result[protocol]}, indent=2), flush=True)
     if given.out:

@@ -174,7 +174,7 @@ def environment(engine: Engine) -> dict[str, str]:
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(visible[i] if visible != [""] else str(i) for i in mine)
         if engine.gpus == 1:
             ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        if not engine.attention.batch_invariant:
-            ours["TORCHINDUCTOR_DETERMINISTIC"] = "1"  # reductions of compiled code are not chosen by timing
+        # vLLM compiles the language model, also in its batch-invariant mode: reductions are not chosen by timing.
+        ours["TORCHINDUCTOR_DETERMINISTIC"] = "1"
     ours["VLLM_BATCH_INVARIANT"] = str(int(engine.attention.batch_invariant))
     return {**os.environ, **ours}
