@@ -308,7 +308,7 @@ def card(name: str, role: str) -> ModelCard:
 def _custom(path: Path) -> ModelCard:
     """Load a custom card. It cannot run code or reuse the name of a built-in card.
 
-    With `extends: NAME` it inherits the fields it does not set from the card NAME; `parts` are merged.
+    With `extends: NAME` it inherits from the card NAME what it does not set; mappings other than `source` key by key.
     """
     data, lines = _custom_fields(path, ())
     return _checked(path, check(data, ModelCard, str(path), lines))
@@ -342,8 +342,10 @@ def _custom_fields(path: Path, extended_by: tuple[Path, ...]) -> tuple[Any, dict
     base = read_yaml(shipped)[0] if files[0] == shipped else _custom_fields(files[0], (*extended_by, path))[0]
     if not isinstance(base, dict):
         raise ConfigError(f"{path}: extends: {files[0]} is no card: correct it")
-    parts = {**(base.get("parts") or {}), **(data.get("parts") or {})}
-    return base | data | ({"parts": parts} if parts else {}), lines
+    for key in base.keys() & data.keys() - {"source"}:
+        if isinstance(base[key], dict) and isinstance(data[key], dict):
+            data[key] = base[key] | data[key]
+    return base | data, lines
 
 
 def _load(path: Path) -> ModelCard:

@@ -5,11 +5,12 @@ import json
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from local_bench.core import strictjson
-from local_bench.core.errors import WeightsError
+from local_bench.core.errors import StorageError, WeightsError
 from local_bench.core.files import open_regular
 from local_bench.core.paths import cache_dir
 from local_bench.core.storage import write_atomic
@@ -44,7 +45,8 @@ def file_digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
         if settled and _stamp(before) == _stamp(after):
             current[name] = [_stamp(after), digests[name]]
     if current != cached:
-        write_atomic(cache_file, json.dumps(current).encode())
+        with suppress(StorageError):  # a cache that others share, or a full disk: only the next call takes longer
+            write_atomic(cache_file, json.dumps(current).encode())
     return digests
 
 

@@ -32,6 +32,15 @@ def test_the_digest_covers_the_loaded_files_only(pipeline):
     assert weights_digest(pipeline) != before
 
 
+def test_digests_need_no_cache_that_can_be_written(pipeline, tmp_path, monkeypatch):
+    time.sleep(0.1)
+    before = weights_digest(pipeline)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "weights").write_text("where the folder would be")
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))
+    assert weights_digest(pipeline) == before
+
+
 @pytest.mark.parametrize("later_ns", [1_000_000, 0])
 def test_a_change_of_the_same_length_is_detected_even_with_a_restored_time(pipeline, monkeypatch, later_ns):
     weights = pipeline / "transformer" / "model.safetensors"

@@ -294,6 +294,20 @@ def test_an_invalid_card_is_an_error(tmp_path, monkeypatch, text, sentence):
         card("x", "generator")
 
 
+def test_a_card_keeps_the_settings_that_it_does_not_name(tmp_path, monkeypatch):
+    from local_bench.models.cards import card
+
+    (tmp_path / "local-bench/models").mkdir(parents=True)
+    changed = "sampler: {num_inference_steps: 20, max_sequence_length: null}\ntakes: {pictures: 1}\n"
+    (tmp_path / "local-bench/models/x.yaml").write_text(CARD.format(name="x", extends="flux1-dev") + changed)
+    monkeypatch.chdir(tmp_path)
+    x, base = card("x", "generator"), card("flux1-dev", "generator")
+    new = {"num_inference_steps": 20, "max_sequence_length": None}
+    assert x.sampler == base.sampler.model_copy(update=new)
+    assert x.takes == base.takes.model_copy(update={"pictures": 1})
+    assert base.sampler.guidance_scale == 3.5
+
+
 def test_incompatible_adapters_are_an_error(lab, tmp_path):
     from diffusers import FluxPipeline
     from safetensors.torch import load_file, save_file

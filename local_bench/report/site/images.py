@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from local_bench.core.errors import ImageError
 from local_bench.core.images import load_verified
 from local_bench.core.paths import is_safe_id
+from local_bench.core.storage import atomic_file
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.rundir import RunDir
 
@@ -95,6 +96,5 @@ def _write(job: tuple[str, str, str, bool]) -> bool:
 
 
 def _save(image: "Image.Image", target: Path) -> None:
-    scratch = target.with_suffix(f".{os.getpid()}.writing")
-    image.save(scratch, "WEBP", quality=QUALITY, method=2)
-    os.replace(scratch, target)
+    with atomic_file(target, durable=False) as file:
+        image.save(file, "WEBP", quality=QUALITY, method=2)
