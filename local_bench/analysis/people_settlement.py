@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from local_bench.analysis.payment import decided_by_people
+from local_bench.analysis.predictors.predictions import NO_IMAGE
 from local_bench.analysis.settlement import accounting, attempts, counted_attempt
 from local_bench.runs.prediction_file import PredictionLine
 from local_bench.runs.rundir import RunDir
@@ -63,12 +64,12 @@ def settled_by_predictions(run: RunDir, predictions: Sequence[PredictionLine]) -
     by_prediction, by_run = _settled(run, lines, accepted)
     expected: dict[str, ExpectedRevenue] = {}
     for model in by_run:
-        with_image = lines[lines["made"] & (lines["model"] == model).to_numpy(bool)]
-        of_images = [predicted[work_id] for work_id in with_image["work_id"]]
-        values = np.array([np.nan if p.probability is None else p.probability for p in of_images], np.float64)
-        unscored = {i: p.unscored or "" for i, p in enumerate(of_images) if p.probability is None}
-        tasks = pd.factorize(with_image["task_id"], sort=True)[0]
-        expected[model] = Probabilities(values, unscored).expected_revenue(parts_micro_usd(with_image), tasks)
+        of_model = lines[(lines["model"] == model).to_numpy(bool)]
+        of_images = [predicted.get(work_id) for work_id in of_model["work_id"]]  # None: no image was made
+        values = np.array([np.nan if p is None or p.probability is None else p.probability for p in of_images])
+        unscored = dict.fromkeys(np.flatnonzero(np.isnan(values)).tolist(), NO_IMAGE)
+        tasks = pd.factorize(of_model["task_id"], sort=True)[0]
+        expected[model] = Probabilities(values, unscored).expected_revenue(parts_micro_usd(of_model), tasks)
     return [PredictedSettlement(s, expected[s.model], by_run[s.model]) for s in by_prediction]
 
 

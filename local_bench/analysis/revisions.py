@@ -57,7 +57,8 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
     and `folder`/revisions.json with the image that each task revises.
 
     A task has one deliverable: its source is the rejected image, its references are the original task's input images,
-    its brief lists what the judges found wrong, and its points, rules and share of the price are the original task's.
+    its brief lists what the judges found wrong, its points are the original task's without those that only other images
+    of the set meet, and its rules and share of the price are the original task's.
     UserError for a folder that is not empty, an unknown model, or a run without decisions or evaluation points.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -95,7 +96,8 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
             of_image = scores.get(candidate.work_id, {})
             why = reasons(task, candidate.work_id, of_set, verdicts) or [_lowest_score(run, of_image)]
             name = _name(candidate, manifest)
-            lines.append(_task(name, task, candidate.deliverable, sha256, why))
+            own = [point for point, _ in _own_points(task, candidate.work_id, of_set, verdicts)]
+            lines.append(_task(name, task, candidate.deliverable, sha256, why, own))
             manifest[name] = {key: getattr(candidate, key) for key in ("model", "task_id", "deliverable", "work_id")}
             rejected.add(sha256)
             inputs |= set(task.input_images)
@@ -120,12 +122,7 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
 def reasons(task: Task, work_id: str, of_set: Sequence[str], verdicts: Sequence[VerdictsByWork]) -> list[str]:
     """Reasons of a rejection, one sentence each, by the majority of the judges in `verdicts`: points met neither by the
     image nor by another image of its set (`of_set`, work ids), unwanted changes of an edit, low ratings."""
-    sentences = []
-    for k, point in enumerate(task.evaluation_points):
-        met = [_share(verdicts, work, ("brf", k, 0), "met") for work in of_set]
-        of_image = _share(verdicts, work_id, ("brf", k, 0), "met")
-        if of_image is not None and of_image <= 0.5 and all(share is None or share <= 0.5 for share in met):
-            sentences.append(f"Not met: {point}")
+    sentences = [f"Not met: {point}" for point, met in _own_points(task, work_id, of_set, verdicts) if met is False]
     for verdict in _answered(verdicts, work_id, ("cns_edit", 0, 0)):
         evidence = (verdict.answer or {}).get("evidence")
         if isinstance(evidence, str) and evidence.strip() and (verdict.answer or {}).get("score", 5) <= LOW:
@@ -137,6 +134,21 @@ def reasons(task: Task, work_id: str, of_set: Sequence[str], verdicts: Sequence[
             if marks and sum(marks) / len(marks) <= LOW:
                 sentences.append(f"Its {name} is rated {sum(marks) / len(marks):g} of 5")
     return sentences
+
+
+def _own_points(
+    task: Task, work_id: str, of_set: Sequence[str], verdicts: Sequence[VerdictsByWork]
+) -> list[tuple[str, bool | None]]:
+    """The points that a revision of the image has to meet, and whether the image meets them (None: not judged): all but
+    those that only other images of its set (`of_set`, work ids) meet."""
+    points = []
+    for k, point in enumerate(task.evaluation_points):
+        met = {work: _share(verdicts, work, ("brf", k, 0), "met") for work in (*of_set, work_id)}
+        of_image = met.pop(work_id)
+        own = None if of_image is None else of_image > 0.5
+        if own or not any(share is not None and share > 0.5 for share in met.values()):
+            points.append((point, own))
+    return points
 
 
 def revised_workflows(run: RunDir, folder: Path, revised: RunDir) -> list[Workflow]:
@@ -218,7 +230,9 @@ def _file(sha: str) -> str:
     return f"{IMAGES}/{sha}.png"
 
 
-def _task(name: str, task: Task, deliverable: int, sha256: str, why: Sequence[str]) -> dict[str, Any]:
+def _task(
+    name: str, task: Task, deliverable: int, sha256: str, why: Sequence[str], points: Sequence[str]
+) -> dict[str, Any]:
     listed = "\n".join(f"- {reason}" for reason in why)
     references = list(task.input_images)
     line = {
@@ -230,7 +244,7 @@ def _task(name: str, task: Task, deliverable: int, sha256: str, why: Sequence[st
             :20_000
         ],
         "deliverables": [task.deliverables[deliverable - 1]],
-        "evaluation_points": list(task.evaluation_points),
+        "evaluation_points": list(points or task.evaluation_points),
         "source_image": _file(sha256),
         "reference_images": [_file(sha) for sha in references],
     }

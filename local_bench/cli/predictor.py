@@ -484,7 +484,9 @@ _SETTLED = (
 
 def settled_text(settled: Sequence["PredictedSettlement"]) -> str:
     """Revenue by predicted decisions and expected revenue, apart, with the run's own."""
-    return printed(_SETTLED, settled, [EXPECTED_NOTE])
+    bounds = [Column(f"predicted.total.bounds_micro_usd.{end}", end, usd, "bounds", below=True) for end in "01"]
+    is_open = any(of_model.predicted.total.open_micro_usd for of_model in settled)
+    return printed((*_SETTLED[:4], *(bounds if is_open else ()), *_SETTLED[4:]), settled, [EXPECTED_NOTE])
 
 
 def expected_cells(expected: "ExpectedRevenue") -> dict[str, int | None]:

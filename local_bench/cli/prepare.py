@@ -84,10 +84,8 @@ def extract(config: Path, out: Path, rules: bool, settings: tuple[str, ...], as_
     if as_json:
         show_json({"written": str(out), "n": result.n, "n_there": result.n_existing, "refused": result.refused})
     else:
-        use = f"run with --set suite.written={quoted(out)}"
-        if not result.n + result.n_existing:
-            use = "it adds nothing to a run"
-        show(f"{result.n} tasks added to {out}, which already had {result.n_existing}: {use}")
+        use = f"run with --set suite.written={quoted(out)}" if out.stat().st_size else "it adds nothing to a run"
+        show(f"{result.n} tasks added to {out}, which already had {result.n_existing} of these: {use}")
     for task_id, reason in list(result.refused.items())[:20]:
         say(f"{task_id}: {reason}")
     return 1 if result.refused else 0

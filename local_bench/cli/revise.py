@@ -54,14 +54,21 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
     reviews, the revenue and the cost of images, including revisions."""
     from local_bench.analysis.comparability import JUDGED, comparable
     from local_bench.analysis.revisions import revised_workflows
+    from local_bench.analysis.unseen_inputs import unseen_inputs
     from local_bench.report.sections import workflow_table
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run, RunDir.open(revised_dir) as revised:
         workflows = revised_workflows(run, folder, revised)
-        _, notes = comparable([run, revised], [JUDGED[0], JUDGED[2]])
+        _, differences = comparable([run, revised], [JUDGED[0], JUDGED[2]])
+        blind, n_made = unseen_inputs(revised).n_images, revised.store.n_candidates(made=True)
+    notes = [f"{note}: revisions pass by another measure than first attempts" for note in differences]
+    notes += [
+        f"{model} made {n} of {n_made[model]} revisions without all of their input images (refused image, references)"
+        for model, n in blind.items()
+    ]
     for note in notes:
-        say(f"local-bench: {note}: revisions pass by another measure than first attempts")
+        say(f"local-bench: {note}")
     if as_json:
         workflow_results = [
             {

@@ -54,6 +54,14 @@ def _where(error: OSError, path: Path) -> str:
     return f"{name}: "
 
 
+def check_output(file: Path) -> None:
+    """Make the folder of a file that is written later. Raises as `write_atomic`, also if `file` is a folder."""
+    with storage_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+
+
 def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
     """Write `data` to `path`; a crash at any point leaves either the old or the new file. Without `durable` the file
     is not synced, and may be empty after a power failure. Raises StorageError."""

@@ -13,7 +13,7 @@ from PIL import Image
 from local_bench.core.environment import isolate
 from local_bench.core.errors import ConfigError
 from local_bench.core.images import pixel_digest
-from local_bench.core.storage import write_atomic
+from local_bench.core.storage import check_output, write_atomic
 from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.enrichment import deliverables, lines
 from local_bench.runs.config import RunConfig
@@ -49,6 +49,7 @@ def write_enrichment(
     Lines already in `out` are kept. A task whose answer cannot be used is left out, with the reason. ConfigError for a
     suite that needs no enrichment; ServerError if the judge is unavailable.
     """
+    check_output(out)
     entry = suite(config.suite.name)
     question_of = getattr(entry, what)
     if getattr(type(entry), what) is getattr(Suite, what):

@@ -11,6 +11,7 @@ from local_bench.core.environment import isolate
 from local_bench.core.errors import UserError
 from local_bench.core.item_errors import is_failure
 from local_bench.core.money import usd
+from local_bench.core.storage import check_output
 from local_bench.core.types import Question, Score, Task
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.judge import SaveInterval, judge_answers
@@ -53,6 +54,7 @@ def judge_payment(
     """Send the question about every image of `run` to the judge and write its answers to `out`; answers that `out` has
     are kept. Returns the lines of the file, in the plan's order, and how many it already had. UserError if `out` has
     other predictions; ServerError if the judge is unavailable."""
+    check_output(out)
     isolate()
     from local_bench.generators.numerics import set_determinism
     from local_bench.runs.executors.local import local_judge_devices

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.revisions import reasons, revised_workflows, write_revisions
 from local_bench.cli.main import main
 from local_bench.core.errors import UserError
@@ -13,6 +14,7 @@ from local_bench.core.money import split
 from local_bench.core.types import Task, Verdict
 from local_bench.runs.config import AcceptanceConfig
 from local_bench.runs.rundir import RunDir, read_run_config
+from local_bench.runs.scoring import verdicts_of
 from local_bench.runs.stages import run_stages
 from local_bench.suites.registry import suite
 from tests.analysis.simulated import config, draw, judged
@@ -51,7 +53,16 @@ def decisions(path):
 
 def test_every_rejected_image_is_the_source_of_an_order(runs):
     folder, written = runs
-    refused = [row for row in decisions(folder / "run") if row["accepted"] == 0]
+    rows, fewer = decisions(folder / "run"), 0
+    refused = [row for row in rows if row["accepted"] == 0]
+    with RunDir.open(folder / "run") as run:
+        (judge_id,) = judge_labels(run)
+        met = {
+            (work_id, key[1]): verdict.answer["met"]
+            for work_id, of_image in verdicts_of(run.store, judge_id).items()
+            for key, verdict in of_image.items()
+            if key[0] == "brf" and verdict.answer
+        }
     lines = [json.loads(line) for line in written.tasks.read_text().splitlines()]
     assert len(lines) == written.n == len(refused) > 0
     manifest = json.loads((folder / "revisions" / "revisions.json").read_text())["revisions"]
@@ -60,7 +71,15 @@ def test_every_rejected_image_is_the_source_of_an_order(runs):
         task = first[row["task_id"]]
         assert manifest[line["task_id"]]["work_id"] == row["work_id"]
         assert pixel_digest(load_image(folder / "revisions" / line["source_image"])) == row["pixels_sha256"]
-        assert line["evaluation_points"] == list(task.evaluation_points)
+        of_set = [other for other in rows if (other["model"], other["task_id"]) == (row["model"], row["task_id"])]
+        elsewhere = {k for k in range(len(task.evaluation_points)) for w in of_set if met.get((w["work_id"], k))}
+        kept = [
+            point
+            for k, point in enumerate(task.evaluation_points)
+            if met.get((row["work_id"], k)) or k not in elsewhere
+        ]
+        assert line["evaluation_points"] == (kept or list(task.evaluation_points))
+        fewer += len(kept) < len(task.evaluation_points)
         assert line["deliverables"] == [task.deliverables[row["deliverable"] - 1]]
         share = split(task.price_micro_usd, len(task.deliverables))[row["deliverable"] - 1]
         assert line["price_usd"] == pytest.approx(share / 1e6)
@@ -68,6 +87,7 @@ def test_every_rejected_image_is_the_source_of_an_order(runs):
         assert [pixel_digest(load_image(folder / "revisions" / name)) for name in line["reference_images"]] == others
         assert task.brief in line["brief"]
         assert "\n- " in line["brief"]
+    assert fewer  # points that only other images of a set meet are theirs
     assert suite("servimage").tasks(str(written.tasks), pixel_digest)
 
 

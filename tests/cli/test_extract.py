@@ -59,8 +59,16 @@ def test_a_file_that_adds_nothing_is_not_recommended(tmp_path, capsys):
     config = {"name": "x", "suite": {"name": "servimage", "path": str(tmp_path / "tasks.jsonl")}}
     config |= {"models": [{"card": "tiny-flux"}], "judge": {"card": "tiny-qwen3-vl", "transport": "local"}}
     (tmp_path / "run.yaml").write_text(json.dumps(config))
-    assert main(["extract", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "w.jsonl")]) == 0
-    assert capsys.readouterr().out.endswith("already had 0: it adds nothing to a run\n")
+    out = tmp_path / "w.jsonl"
+    extract = ["extract", str(tmp_path / "run.yaml"), "--out"]
+    assert main([*extract, str(out)]) == 0
+    assert capsys.readouterr().out.endswith("already had 0 of these: it adds nothing to a run\n")
+    out.write_text(json.dumps({"task_id": "one", "rules": [{}], "judge": "somebody"}) + "\n")
+    assert main([*extract, str(out)]) == 0  # no points are missing, and a run uses the rules
+    assert f"run with --set suite.written={out}" in capsys.readouterr().out
+    for place in (tmp_path, out / "x.jsonl"):  # a folder; below a file
+        assert main([*extract, str(place)]) == 2
+        assert f"cannot write {place}: " in capsys.readouterr().err
 
 
 @pytest.mark.slow

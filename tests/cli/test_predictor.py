@@ -81,8 +81,11 @@ def test_every_kind_from_one_run_to_the_revenue_of_another(kind, run, first, sec
     expected = by["expected_revenue"]["tiny-flux"]
     assert expected["expected_usd"] != by["models"]["tiny-flux"]["revenue_usd"]
     assert expected["ci95_low_usd"] < expected["expected_usd"] < expected["ci95_high_usd"]
+    silent, open_usd = by["expected_revenue"]["tiny-sd3"], by["models"]["tiny-sd3"]["revenue_bound_high_usd"]
+    assert (silent["n"], silent["n_unscored"], silent["expected_usd"]) == (0, 70, 0)  # no image was made
+    assert silent["at_most_expected_usd"] == open_usd > 0
     status, text, _ = run("settle", b, "--predictor", out)
-    assert (status, "expected revenue" in text) == (0, True)
+    assert (status, "expected revenue" in text, "bounds" in text) == (0, True, True)
 
 
 def test_annotations_with_unequal_probabilities_are_noted(run, first, tmp_path):

@@ -68,7 +68,7 @@ class RunDetails:
             "id": [task.task_id for task in self.tasks],
             "category": [task.category for task in self.tasks],
             "title": [task.title for task in self.tasks],
-            "brief": [task.brief[:300] for task in self.tasks],
+            "text": [" ".join((task.brief, *task.deliverables, *task.evaluation_points)) for task in self.tasks],
             "price_usd": [usd_number(task.price_micro_usd) for task in self.tasks],
             "n": [len(task.deliverables) for task in self.tasks],
         }

@@ -141,7 +141,7 @@ async function runData(s, r) {
   const [tasks, ...chunks] = await Promise.all([load(`${r}-tasks`), ...Array.from({ length: run.candidate_files }, (_, i) => load(`${r}-candidates-${i}`))]);
   if (!run.rows) {
     run.rows = chunks.flatMap((chunk) => chunk.id.map((id, i) => ({ chunk, i, id })));
-    run.search = tasks.id.map((id, t) => `${id} ${tasks.title[t]} ${tasks.brief[t]} ${tasks.category[t]}`.toLowerCase());
+    run.search = tasks.id.map((id, t) => `${id} ${tasks.title[t]} ${tasks.text[t]} ${tasks.category[t]}`.toLowerCase());
   }
   return { run, tasks, rows: run.rows };
 }
