@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import groupby
 from typing import Any, Literal
 
 DASH = "\N{EN DASH}"
@@ -65,13 +66,14 @@ class Table:
 def table_of(title: str, columns: Sequence[Column], rows: Iterable[Any], notes: Sequence[str] = ()) -> Table:
     """The table of `rows` by the columns' keys: of a mapping its keys; of any other object attributes and indices with
     dots between them (`rate.interval.0`), without a value after None. A column is left out if it and what is below it
-    have no value in any row."""
+    have no value in any row; an interval has both ends or none."""
     cells = [[_value(row, column.key) for column in columns] for row in rows]
+    intervals = groupby(range(len(columns)), lambda i: columns[i].group if columns[i].below else i)
     used: list[int] = []
-    for i in reversed(range(len(columns))):
-        has_values = any(row[i] is not None for row in cells)
-        if has_values or (used and columns[used[0]].below and not columns[i].below):
-            used.insert(0, i)
+    for ends in reversed([list(ends) for _, ends in intervals]):
+        has_values = any(row[i] is not None for row in cells for i in ends)
+        if has_values or (used and columns[used[0]].below and not columns[ends[0]].below):
+            used = [*ends, *used]
     kept = tuple(columns[i] for i in used)
     return Table(title, kept, tuple(tuple(row[i] for i in used) for row in cells), tuple(notes))
 

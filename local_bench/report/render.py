@@ -95,10 +95,10 @@ def with_unit(cell: Cell, column: Column) -> str:
 
 
 def _joined(cells: Sequence[tuple[Cell, Column]]) -> str:
-    """`low to high`, or `from low`; empty without a value."""
+    """`low to high`, `from low` or `up to high`; empty without a value."""
     texts = [with_unit(cell, column) for cell, column in cells if cell not in (None, "")]
-    open_above = len(cells) == 2 and len(texts) == 1 and cells[1][0] is None
-    return f"from {texts[0]}" if open_above else " to ".join(texts)
+    is_open = len(cells) == 2 and len(texts) == 1 and None in (cells[0][0], cells[1][0])
+    return f"{'from' if cells[1][0] is None else 'up to'} {texts[0]}" if is_open else " to ".join(texts)
 
 
 def text(table: Table) -> str:

@@ -4,11 +4,15 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
+from types import SimpleNamespace
 
-from local_bench.core.table import Column, Table
+import pytest
+
+from local_bench.core.table import Column, Table, table_of
 from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.papers.draw import canvas_of, draw
-from local_bench.report.render import FORMATS, latex, markdown, ranked
+from local_bench.report.render import FORMATS, columns_text, interval, latex, markdown, page_table, ranked
 
 HOSTILE = "=a & b_c $x$ 100% \\input{/etc/passwd} <script>#~^\u202e\n--><svg"
 TABLE = Table(
@@ -17,6 +21,25 @@ TABLE = Table(
     ((HOSTILE, 0.25, None, True), ("b", -1.5, 3, False)),
     ("a note\nof two lines",),
 )
+
+
+@pytest.mark.parametrize(("low", "high", "joined"), [(0.28, None, "from $0.28"), (None, 0.28, "up to $0.28")])
+def test_an_interval_that_is_open_in_every_row_is_open_in_every_format(low, high, joined):
+    columns = (
+        Column("m", "M"),
+        Column("x", "X"),
+        *(replace(end, unit="$") for end in interval("ends", ".2f", "0", "1")),
+    )
+    table = table_of(
+        "T", columns, [SimpleNamespace(m="a", x=1, ends=(low, high)), SimpleNamespace(m="b", x=2, ends=None)]
+    )
+    assert columns_text(table).splitlines()[2].split(maxsplit=2) == ["a", "1", joined]
+    assert page_table(table)["rows"][0][1]["s"] == joined
+    cells = ["a", "1", *("\N{EN DASH}" if end is None else "0.28" for end in (low, high))]
+    assert f"| {' | '.join(cells)} |" in markdown(table)
+    assert rf"{' & '.join(cells)} \\".replace("\N{EN DASH}", "--") in latex(table)
+    assert FORMATS["csv"](table).splitlines()[1] == ",".join(cells).replace("\N{EN DASH}", "")
+    assert set(json.loads(FORMATS["json"](table))["rows"][0]) == {"m", "x", "ends.0", "ends.1"}
 
 
 def test_json_keeps_every_column_where_two_have_one_key():
