@@ -50,6 +50,27 @@ def test_a_module_with_one_importer_in_its_package_is_large_or_has_a_reason():
     }
 
 
+def test_no_two_columns_of_a_table_have_one_heading():
+    """The ends of intervals excepted, which belong to the column before."""
+    twice = set()
+    for path in (path for path in SOURCES if {"report", "suites"} & set(path.parts)):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Tuple | ast.List):
+                heads = Counter(filter(None, map(_heading, ast.walk(node))))
+                twice |= {(path.name, *head) for head, n in heads.items() if n > 1}
+    # of the counts and the fractions a table has either (`settlement_table`, `paper_table`)
+    assert twice == {("settlement.py", "", f"'{what} accepted'") for what in ("tasks", "images")}
+
+
+def _heading(node):
+    """(group, name) of a column's declaration."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("Column", "dollars", "_usd"):
+        return None
+    more = {one.arg: ast.unparse(one.value) for one in node.keywords}
+    _, name, *rest = map(ast.unparse, node.args) if len(node.args) > 1 else ("", more.get("name", ""))
+    return None if "below" in more else (more.get("group", rest[1] if len(rest) > 1 else ""), name)
+
+
 def test_the_store_is_no_chain_of_classes():
     classes = [
         node

@@ -233,9 +233,10 @@ def _cost_unbiased(reliability: Reliability, usd: Fraction | None, review: Revie
 def _columns(attempts: Sequence[int]) -> list[Column]:
     """Of the published figures, by the keys of `model_json`."""
     every = attempts[0] if len(set(attempts)) == 1 else "any"
+    of_every = "any of 4" if every == 4 else f"pass@{every}"  # pass@4 is the plug-in estimate
     return [
         *(Column("pass_rate", "pass rate", percent), Column("pass_at_4", "pass@4", percent)),
-        *(Column("pass_at_4_unbiased", "unbiased", percent), Column("pass_at_any", f"pass@{every}", percent)),
+        *(Column("pass_at_4_unbiased", "unbiased", percent), Column("pass_at_any", of_every, percent)),
         *(Column("expected_attempts", "attempts", ".2f"), dollars("effective_cost_usd", "per success")),
         Column("hype_gap", "hype gap", percent),
     ]

@@ -120,6 +120,15 @@ def test_a_model_s_rates_are_over_its_own_attempts(score, tmp_path, capsys):
     assert any("tasks x attempts: a 2 x 4, b 2 x 2, c 2 x 2)" in note for note in table["notes"])
 
 
+@pytest.mark.parametrize("attempts", [2, 4, 10])
+def test_no_two_figures_have_one_heading(score, tmp_path, attempts):
+    files = write(tmp_path, tried("a", t1="P" * attempts, t2="F" * attempts), {"a": "1"})
+    figures, ends = (part.splitlines()[0] for part in score("hype-edit-1", *files, as_json=False)[1].split("\n\n")[:2])
+    for line in (figures, ends):
+        names = [name for name in re.split(r"  +", line) if name != "95 %"]
+        assert len(names) == len(set(names)), names
+
+
 def test_models_without_a_judgement_or_a_cost_are_reported(score, tmp_path):
     arguments = write(tmp_path, tried("a", t1="P" * 10), {"z": "1"}, models=["a", "b"])
     _, result, stderr = score("hype-edit-1", *arguments)
