@@ -1,5 +1,6 @@
 """`export` and `import`: images and results in the benchmarks' file layouts."""
 
+import math
 import shlex
 from pathlib import Path
 
@@ -95,6 +96,8 @@ def import_files(
 
 
 def _import_images(name: str, folder: Path, as_json: bool) -> int:
+    import yaml
+
     from local_bench.analysis.import_images import write_manifests
 
     manifests = write_manifests(name, folder)
@@ -106,5 +109,7 @@ def _import_images(name: str, folder: Path, as_json: bool) -> int:
     else:
         show("models:")
         for m in manifests:
-            show(f"  - {{card: imported, name: {m.method}, attempts: {m.attempts}, imported: {{images: {m.path}}}}}")
+            model = {"card": "imported", "name": m.method, "attempts": m.attempts, "imported": {"images": str(m.path)}}
+            line = yaml.safe_dump(model, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf)
+            show(f"  - {line.strip()}")
     return 0

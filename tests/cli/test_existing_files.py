@@ -1,6 +1,7 @@
 """No command destroys a file that it did not write, and a path that cannot be written to is one sentence."""
 
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from local_bench.cli.main import main
+from local_bench.runs.config import load_config
 from local_bench.suites.servimage.suite import ServImage
 from tests.orders import order, write_orders
 
@@ -89,6 +91,20 @@ def test_import_never_replaces_labels_but_can_be_repeated(run_dir, tmp_path, cap
     assert main([*arguments, f"run/../{source.name}"]) == 2
     assert "is one of the input files" in capsys.readouterr().err
     assert source.read_bytes() == read
+
+
+def test_the_models_that_import_prints_can_be_loaded(run_dir, tmp_path, capsys):
+    """Names that are no text in YAML, a folder with its special characters."""
+    folder, names = Path("a, b: #c}"), ["007", "1e3", "2024-05-01", "null", "theirs", "true"]
+    for name in names:
+        shutil.copytree("images/t0", folder / name / "t0")
+    assert main(["import", "servimage", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "name: theirs, attempts: 1, imported: {" in printed
+    Path("run.yaml").write_text(re.sub("(?ms)^models:.*?(?=^metrics)", lambda _: printed, CONFIG))
+    models = load_config(Path("run.yaml")).models
+    assert [model.name for model in models] == names
+    assert all(Path(model.imported.images) == folder / f"{model.name}.manifest.jsonl" for model in models)
 
 
 def test_import_never_replaces_a_manifest_that_somebody_edited(run_dir, tmp_path, capsys):

@@ -176,6 +176,8 @@ def subtasks(request: Request, category: str) -> Table:
         for row in rows:
             by_uid.setdefault(row.task_id, []).append(row)
         names |= {uid: uid_rows[0].task_name for uid, uid_rows in by_uid.items() if category_of(uid_rows) == category}
+    if not names and category in {task.category for run in request.runs for task in run.store.tasks()}:
+        raise UserError(f"no model has an image for the tasks of {category}: give a run with a model that supports any")
     if not names:
         raise UserError(
             f"nothing given has a task of {category}: give a run with such tasks, or with result files the dataset "

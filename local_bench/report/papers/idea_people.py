@@ -30,6 +30,8 @@ class Labels:
     """(model, case, question) with as many annotators for yes as for no."""
     not_made: set[tuple[str, Case]] = field(default_factory=set)
     """(model, case) without any image, for which the model failed: it scores 0 (sec. 3.3.1)."""
+    combined: set[tuple[str, Case, int]] = field(default_factory=set)
+    """(model, case, question) that an annotator answered with a fraction: repeats of a result file combined."""
     by_judges_questions: set[Case] = field(default_factory=set)
     """Mini cases without questions for people."""
 
@@ -47,6 +49,8 @@ class Labels:
             f"people: {len(self.raters)} annotators; {labelled} of {len(shown)} questions have a label, {tied} are "
             f"tied and {len(shown) - labelled - tied} have none; a score that depends on these is missing"
         ]
+        if n := sum((m, case, row.question) in self.combined for m, case, row in shown):
+            notes.append(f"people: {n} labels are fractions (combined repeats); each counts as one yes or no")
         if absent := len({(m, case) for m, case, _ in rows} & self.not_made):
             notes.append(f"people: {absent} cases have no image and score 0")
         if cases & self.by_judges_questions:
@@ -74,6 +78,8 @@ def labels_of(request: Request) -> Labels:
         ratings = {w: {name: by_id[w].decision for name, by_id in consensus.items() if w in by_id} for w in images}
         for k, name in enumerate(SCORES, 1):
             result.tied |= {(*cases[work_id], k) for work_id in labels.tied.get(name, ()) if work_id in cases}
+            rated = [by_id for opinion in labels.raters.values() for by_id in opinion.get(name, {}).items()]
+            result.combined |= {(*cases[w], k) for w, r in rated if w in cases and r.number not in (None, 0, 1)}
         for model, rows in results_by_model(suite("idea-bench").annotated(results, ratings)).items():
             result.answers[model] = [
                 replace(row, scores=NO) if (model, (row.task_id, row.case_id)) in failed else row for row in rows

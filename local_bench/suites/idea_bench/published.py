@@ -117,11 +117,11 @@ def _notes(unscored: int, missing: int, n_rows: int) -> list[str]:
 
 
 def average_notes(unsupported: Sequence[str], outside: Sequence[str]) -> list[str]:
-    """What the averages do not contain: categories without tasks (`without_tasks`), and tasks of unknown category
+    """What the averages do not contain: categories without answers (`without_tasks`), and tasks of unknown category
     (`without_category`)."""
     notes = []
     if unsupported and not outside:
-        notes.append(f"no tasks of {listed(unsupported)}: these categories count as 0 in the overall score")
+        notes.append(f"no answers for tasks of {listed(unsupported)}: these categories count as 0 in the overall score")
     if outside:
         notes.append(
             f"the category of these tasks is unknown, so they are in no average and there is no overall score: "

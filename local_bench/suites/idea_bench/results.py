@@ -61,8 +61,8 @@ def read_results(path: Path) -> list[Row]:
             columns = _columns(next(lines, []), path)
             for fields in lines:
                 where = f"{path}, line {lines.line_num}"
-                if not fields:
-                    continue
+                if not any(field.strip() for field in fields):
+                    continue  # spreadsheets write `,,,` for an empty row
                 row = _row(fields, columns, where)
                 key = (row.task_id, row.case_id, row.question)
                 if key in first:

@@ -143,6 +143,15 @@ def test_a_complete_file_of_306_rows_has_no_messages(score, tmp_path):
     assert (status, result["overall"], result["n_cases"], stderr) == (0, 100, 51, "")
 
 
+def test_empty_rows_of_a_spreadsheet_are_skipped(score, tmp_path):
+    path = write(tmp_path, case("0024", "0001", *["111111"] * 3))
+    expected = score("idea-bench", path)
+    for row in ("," * (len(HEADER) - 1), " ,"):
+        path.write_text(f"{path.read_text()}{row}\n")
+    assert expected[0] == 0
+    assert score("idea-bench", path) == expected
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

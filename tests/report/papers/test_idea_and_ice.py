@@ -66,6 +66,17 @@ def test_idea_tables_3_to_7_have_the_subtasks_of_their_category(runs, reproduce,
     assert "nothing given has a task of Is2I" in reproduce("idea-bench", "table-5", runs["idea-bench"][0], status=2)
 
 
+def test_a_category_that_no_model_supports_is_not_absent(runs, reproduce, tmp_path):
+    run = shutil.copytree(runs["idea-bench"][0], tmp_path / "run")
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
+        changed = "state = 'unscored', pixels_sha256 = NULL, unscored = 'not supported: x'"
+        db.execute(f"UPDATE candidates SET {changed} WHERE task_id = 'pair_0001'")
+    said = reproduce("idea-bench", "table-6", run, status=2)
+    assert "no model has an image for the tasks of T2Is" in said
+    notes = reproduce("idea-bench", "table-2", run)["notes"]
+    assert any(note.startswith("one: no answers for tasks of Is2I, T2Is, I(s)2Is") for note in notes), notes
+
+
 def test_idea_table_1_is_of_the_runs_tasks(runs, reproduce):
     (row,) = reproduce("idea-bench", "table-1", runs["idea-bench"][0])["rows"]
     assert (row["tasks"], row["cases"], row["length"], row["judge"]) == (3, 3, 2, "dice")  # "Draw plain."

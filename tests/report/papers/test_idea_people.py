@@ -146,10 +146,20 @@ def test_an_unlabelled_case_is_missing_and_one_without_images_scores_0(run, repr
         )
     table = reproduce("idea-bench", "table-2", run, "--people", file)
     one, two = table["rows"]
+    assert not any("fraction" in note for note in table["notes"])
     assert people_note(table).startswith("people: 1 annotators; 12 of 30 questions have a label, 0 are tied and 18 ")
     assert "people: 1 cases have no image and score 0" in table["notes"]
     assert [one[c] for c in ("T2I", "I2I", "T2Is", "average")] == [50, None, None, None]
     assert [two[c] for c in ("T2I", "I2I", "T2Is", "average")] == [100, None, 0, None]
+
+
+def test_fractions_of_repeats_are_counted_in_a_note(run, reproduce, tmp_path):
+    """As `import --labels` writes them: each decides its question for all repeats."""
+    line = {"model": "one", "task_id": "plain_0001", "deliverable": 1}
+    (tmp_path / "labels.jsonl").write_text(json.dumps(line | {f"question_{k}": k / 6 for k in range(1, 7)}))
+    table = reproduce("idea-bench", "table-3", run, "--people", tmp_path / "labels.jsonl")
+    assert table["rows"][0]["0024"] == 0  # below 0.5: no
+    assert any("5 labels are fractions" in note for note in table["notes"])
 
 
 def test_people_of_several_runs_and_what_is_no_label(runs, reproduce):
