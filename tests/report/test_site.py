@@ -218,12 +218,18 @@ def test_only_comparable_runs_are_compared(tmp_path, browser):
     text = visit.go().inner_text("main")
     assert "Not comparable: c and a differ in the tasks." in text
     assert "Comparable runs: a, b" in text
-    assert len(visit.page.query_selector_all("[aria-label=Leaderboard]")) == 2
+    assert len(visit.page.query_selector_all("[aria-label^=Leaderboard]")) == 2
     widths = visit.page.eval_on_selector_all(
         "main table", "all => all.map(one => [...one.rows].map(row => row.cells.length))"
     )
     assert len(widths) >= 4
     assert all(len(set(one)) == 1 for one in widths), widths  # every table has a heading for every column
+    visit.close()
+
+
+def test_the_task_list_says_that_it_counts_first_attempts(tmp_path, browser):
+    visit = Visit(browser, site_of(tmp_path, make_shop(tmp_path / "a", 2, attempts=2).path).index)
+    assert "first attempts accepted" in visit.go("tasks/0").inner_text("thead")
     visit.close()
 
 

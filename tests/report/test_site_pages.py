@@ -11,7 +11,7 @@ from PIL import Image
 
 from local_bench.core.table import DASH
 from local_bench.report.papers.draw import SMALL
-from tests.annotation.conftest import MODELS, make_shop
+from tests.annotation.conftest import MODELS, answer_all, make_shop
 from tests.report.conftest import write_run
 from tests.report.test_site import Visit, site_of
 
@@ -30,6 +30,7 @@ def site(tmp_path_factory):
     has no accepted image."""
     folder = tmp_path_factory.mktemp("site")
     shop = make_shop(folder / "shop", 8)
+    answer_all(shop.path, "scores", {"a": "annotator"}, lambda *_: 4)
     with closing(sqlite3.connect(shop.path / "ledger.sqlite")) as db, db:
         db.execute("UPDATE candidates SET work = json_set(work, '$.pictures', json('[]')) WHERE model = ?", (BLIND,))
     other = write_run(folder / "run", gap=False, on_gpus=True)
@@ -54,6 +55,35 @@ def test_all_pages_at_all_widths(visit):
             assert "cannot be shown" not in page.inner_text("main")
             if not where:
                 _check_figures(page, width)
+
+
+def test_a_printed_page_has_headings_and_images_and_nothing_is_cut(visit):
+    """A4, portrait, with margins of 10 mm."""
+    visit.page.set_viewport_size({"width": 718, "height": 1047})
+    visit.page.emulate_media(media="print", color_scheme="dark")
+    for where in PAGES:
+        page = visit.go(where)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 718, where
+        wide = page.locator(".scroll").evaluate_all(
+            "all => all.filter((one) => getComputedStyle(one).overflowX !== 'visible').length"
+        )
+        heads = page.locator("thead th").evaluate_all("all => all.map((one) => one.innerText)")
+        images = page.locator("main img").evaluate_all("all => all.map((one) => one.getBoundingClientRect().width)")
+        assert (wide, all(heads), all(images), bool(heads or images)) == (0, True, True, True), where
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(27, 27, 27)"  # of light pages
+
+
+def test_images_regions_and_annotators_are_told_apart(visit):
+    for where in PAGES:
+        labels = (
+            visit.go(where)
+            .locator("main [role=region], main section")
+            .evaluate_all("all => all.map((one) => one.getAttribute('aria-label'))")
+        )
+        assert len(labels) == len(set(labels)), (where, labels)
+    cards = visit.go("gallery/1").locator(".card").all_inner_texts()
+    assert len(cards) == len(set(cards)) > 3, cards
+    assert "1 annotator" in visit.go("task/0/print-03").locator("summary").all_inner_texts()
 
 
 def _check_figures(page, width):
@@ -102,7 +132,7 @@ def _names(cells):
 def test_every_group_has_its_own_columns(visit):
     page = visit.go()
     tables = {
-        name: page.locator(f"[aria-label={name}] table").evaluate_all(CELLS) for name in ("Leaderboard", "Scores")
+        name: page.locator(f"[aria-label^={name}] table").evaluate_all(CELLS) for name in ("Leaderboard", "Scores")
     }
     for found in tables.values():
         for rows in found:
@@ -117,10 +147,10 @@ def test_every_group_has_its_own_columns(visit):
 
 def test_images_without_inputs_are_counted_and_the_other_tasks_compared(visit):
     page = visit.go()
-    rows = page.locator("[aria-label=Leaderboard] table").first.evaluate_all(CELLS)[0]
+    rows = page.locator("[aria-label^=Leaderboard] table").first.evaluate_all(CELLS)[0]
     at = _names(rows[0]).index("without inputs")
     assert {_names(row)[0]: row[at] for row in rows[1:]} == {model: "2" if model == BLIND else "0" for model in MODELS}
-    common = page.locator("[aria-label='Tasks that all models support'] table").evaluate_all(CELLS)[0]
+    common = page.locator("[aria-label^='Tasks that all models support'] table").evaluate_all(CELLS)[0]
     assert {_names(row)[0] for row in common[1:]} == set(MODELS)
     assert all(row[_names(common[0]).index("tasks accepted")].endswith(" / 6") for row in common[1:])
     assert f"{BLIND} 2 of" in page.inner_text(".warnings")

@@ -84,15 +84,15 @@ function table(header, rows, caption, sortable = rows.length > 1) {
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, h("table", {}, h("thead", {}, h("tr", {}, heads)), body), more);
 }
 
-/* A table as `report.render` writes it, below its title: cells are texts, or have small print, a bar, a mark, an address. */
-function written(data, heading = "h3") {
+/* A table as `report.render` writes it, below its title: cells are texts, or have small print, a bar, a mark, an address; `of` completes its label. */
+function written(data, heading = "h3", of = "") {
   const cell = (value, i) => {
     if (typeof value === "string") return value;
     const text = value.h ? h("a", { href: value.h }, value.t) : value.t;
     return h(i ? "td" : "th", { scope: i ? null : "row", "data-sort": value.k ?? value.t }, h("span", { class: value.m }, text), value.b && bar(value.b), value.s && h("span", { class: "sub" }, value.s));
   };
   const heads = data.columns.map(([name, about, below]) => h("span", { title: about || null }, name, below && h("span", { class: "sub" }, below)));
-  return [h(heading, {}, data.title), table(heads, data.rows.map((row) => row.map(cell)), data.title), data.notes.map((note) => h("p", { class: "muted" }, note))];
+  return [h(heading, {}, data.title), table(heads, data.rows.map((row) => row.map(cell)), `${data.title}${of}`), data.notes.map((note) => h("p", { class: "muted" }, note))];
 }
 
 /* ---- overview */
@@ -118,7 +118,7 @@ const paragraphs = (sentences, name = null) => sentences.map((sentence) => h("p"
 function overview(s) {
   show(h("h2", {}, "Overview"),
     s.warnings.length ? h("section", { class: "warnings", "aria-label": "Read with care" }, h("h3", {}, "Read these numbers with care"), h("ul", {}, s.warnings.map((one) => h("li", {}, one)))) : null,
-    s.overview.map((group) => [h("h3", {}, group.title), paragraphs(group.sentences, "lead"), group.tables.map((one) => written(one, "h4"))]),
+    s.overview.map((group) => [h("h3", {}, group.title), paragraphs(group.sentences, "lead"), group.tables.map((one) => written(one, "h4", s.overview.length > 1 ? `, ${group.title}` : ""))]),
     h("p", { class: "muted" }, "A click on a heading sorts the table. Bold: best; underlined: second best. Small: 95 % intervals for tasks like these and the same decisions, without the judge's errors. Unscored images earn nothing and count as not accepted."),
     s.figures.length ? [h("h3", {}, "Figures"), h("div", { class: "figures" }, s.figures.map(figure)),
       h("p", { class: "muted" }, "`local-bench report RUN --figures` writes all figures as SVG, PDF and PNG, with their numbers and the tables, to RUN/exports/; `report RUN… --out FOLDER` to the site's folder.")] : null,
@@ -238,7 +238,7 @@ function card(r, run, tasks, row, name) {
   const where = path("task", r, tasks.id[task], row.id);
   const text = `${model}, ${tasks.id[task]}, image ${at(row, "deliverable")}, attempt ${at(row, "attempt")}`;
   return h("article", { class: "card" }, h("a", { class: "shot", href: where }, isDigest(sha) && at(row, "state") === 1 ? h("img", { src: thumb(sha), alt: text, loading: "lazy" }) : "no image"),
-    h("b", {}, model), h("span", {}, `${tasks.id[task]} · ${tasks.title[task]}`, at(row, "attempt") > 1 ? ` · attempt ${at(row, "attempt")}` : ""), decision(row), notes(row), name ? h("span", {}, `${name}: ${fixed(score(row, name), run.decimals[name])}`) : null);
+    h("b", {}, model), h("span", {}, `${tasks.id[task]} · ${tasks.title[task]}`, tasks.n[task] > 1 && ` · image ${at(row, "deliverable")}`, at(row, "attempt") > 1 ? ` · attempt ${at(row, "attempt")}` : ""), decision(row), notes(row), name ? h("span", {}, `${name}: ${fixed(score(row, name), run.decimals[name])}`) : null);
 }
 
 /* ---- one task */
@@ -256,7 +256,7 @@ async function taskPage(s, r, id, target) {
   const given = [["source", of.source], ["mask", of.mask], ...of.references.map((sha, i) => [`reference ${i + 1}`, sha])].filter(([, sha]) => isDigest(sha));
   const all = given.map(([name, sha]) => ({ run, name, sha, about: "input image" }));
   for (const row of [...own].sort((a, b) => at(a, "deliverable") - at(b, "deliverable") || at(a, "model") - at(b, "model") || at(a, "attempt") - at(b, "attempt")))
-    if (at(row, "state") === 1 && isDigest(at(row, "image"))) all.push({ run, name: `${label(run, row)}${of.deliverables.length > 1 ? `, image ${at(row, "deliverable")}` : ""}`, sha: at(row, "image"), deliverable: at(row, "deliverable"), row, of: byId.get(row.id) });
+    if (at(row, "state") === 1 && isDigest(at(row, "image"))) all.push({ run, name: label(run, row, of), sha: at(row, "image"), deliverable: at(row, "deliverable"), row, of: byId.get(row.id) });
   const step = (by, word) => { const other = tasks.id[index + by]; return other === undefined ? null : h("a", { href: path("task", r, other) }, word); };
   show(h("p", {}, step(-1, "← previous task"), " ", step(1, "next task →")), h("h2", {}, `${id}: ${of.title}`), h("p", {}, `${of.category}${of.price_usd ? ` · ${usd(of.price_usd)}` : ""} · ${plural(of.deliverables.length, "image")}`),
     h("p", { class: "brief" }, of.brief), of.notes.length ? h("ul", {}, of.notes.map((one) => h("li", {}, one))) : null, of.unscored ? h("p", { class: "open" }, of.unscored) : null,
@@ -267,7 +267,7 @@ async function taskPage(s, r, id, target) {
   if (target) { const element = document.getElementById(`c-${target}`); if (element) { element.scrollIntoView({ block: "center" }); element.classList.add("chosen"); element.focus({ preventScroll: true }); } }
 }
 
-const label = (run, row) => `${run.models[at(row, "model")]}${at(row, "attempt") > 1 ? `, attempt ${at(row, "attempt")}` : ""}`;
+const label = (run, row, task) => `${run.models[at(row, "model")]}${at(row, "attempt") > 1 ? `, attempt ${at(row, "attempt")}` : ""}${task.deliverables.length > 1 ? `, image ${at(row, "deliverable")}` : ""}`;
 
 function frame(sha, name, task, onclick) {
   return h("button", { class: "frame", type: "button", "aria-label": `${name}: full resolution`, onclick }, h("img", { src: task.previews.includes(sha) ? preview(sha) : thumb(sha), alt: name, loading: "lazy" }));
@@ -305,14 +305,14 @@ large.addEventListener("close", () => clearInterval(viewer.timer));
 large.addEventListener("keydown", (event) => { if (!event.altKey && !event.ctrlKey && !event.metaKey && !event.target.matches("select, input") && viewer.key(event)) event.preventDefault(); });
 
 function candidate(run, row, of, rubrics, task, all) {
-  const sha = at(row, "image"), name = label(run, row);
+  const sha = at(row, "image"), name = label(run, row, task);
   const scores = run.scores.filter((one) => score(row, one) !== null || of.score_reasons[one]);
   return h("section", { class: "candidate card", id: `c-${row.id}`, tabindex: -1, "aria-label": name },
     at(row, "state") === 1 && isDigest(sha) ? frame(sha, name, task, () => enlarge(all, all.findIndex((one) => one.row === row))) : h("p", { class: "open" }, of.unscored || "not generated yet"),
     h("b", {}, name), why(row, of), notes(row), of.match ? h("span", {}, `ground truth: ${of.match} of what was ordered`) : null, of.inputs ? h("span", {}, of.inputs) : null,
     scores.length ? h("span", {}, scores.map((one) => `${one} ${score(row, one) === null ? "–" : `${fixed(score(row, one), run.decimals[one])}${of.score_reasons[one] ? ` ${of.score_reasons[one]}` : ""}`}`).join(" · ")) : null,
     scores.some((one) => score(row, one) === null && of.score_reasons[one] && of.score_reasons[one] !== "not applicable") ? h("ul", {}, scores.filter((one) => score(row, one) === null && of.score_reasons[one] && of.score_reasons[one] !== "not applicable").map((one) => h("li", {}, `${one}: ${of.score_reasons[one]}`))) : null,
-    of.people.length ? h("details", {}, h("summary", {}, plural(of.people.length, "annotation")), h("ul", {}, of.people.map(([who, what, value]) => h("li", {}, `${who}: ${what} ${value === true ? "accepted" : value === false ? "not accepted" : value}`)))) : null,
+    of.people.length ? h("details", {}, h("summary", {}, plural(new Set(of.people.map(([who]) => who)).size, "annotator")), h("ul", {}, of.people.map(([who, what, value]) => h("li", {}, `${who}: ${what} ${value === true ? "accepted" : value === false ? "not accepted" : value}`)))) : null,
     h("details", {}, h("summary", {}, "Prompt and seed"), h("pre", {}, of.prompt), h("p", {}, `seed ${of.seed}`)),
     of.verdicts.length ? h("details", {}, h("summary", {}, plural(of.verdicts.length, "verdict")), of.verdicts.map((one) => verdict(one, rubrics, task))) : null);
 }
@@ -345,7 +345,7 @@ async function taskList(s, r) {
   const { run, tasks, rows } = await runData(s, r);
   const found = tasks.id.map(() => [0, 0]);
   for (const row of rows) if (at(row, "attempt") === 1) { const of = found[at(row, "task")]; of[0] += at(row, "decision") === 1; of[1] += 1; }
-  show(h("h2", {}, `Tasks${s.runs.length > 1 ? `: ${run.name}` : ""}`), table(["task", "title", "category", "price", "images accepted, all models"],
+  show(h("h2", {}, `Tasks${s.runs.length > 1 ? `: ${run.name}` : ""}`), table(["task", "title", "category", "price", `${rows.some((row) => at(row, "attempt") > 1) ? "first attempts" : "images"} accepted, all models`],
     tasks.id.map((id, i) => [h("a", { href: path("task", r, id) }, id), tasks.title[i], tasks.category[i], tasks.price_usd[i] ? usd(tasks.price_usd[i]) : null, found[i].join(" / ")]), "Tasks"));
 }
 
