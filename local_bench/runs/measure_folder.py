@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +15,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.events import ScoresComputed
 from local_bench.core.files import IMAGE_SUFFIXES, plain_name, read_bytes, read_text, text_name, unused, visible_files
+from local_bench.core.messages import short
 from local_bench.core.storage import append, storage_errors
 from local_bench.core.types import Score
 from local_bench.core.yamlfile import Strict, check
@@ -35,9 +37,10 @@ class PairedFiles:
     sources: Path | None = None
     masks: Path | None = None
     references: Path | None = None
-    """`NAME`, `NAME_1`, `NAME_2` …, in this order."""
+    """`NAME`, `NAME_1`, `NAME_2` …, in this order, less those whose name an image of the folder has itself."""
     captions: Path | None = None
-    """A JSON object of image -> caption, or JSON Lines with `image` and `caption`."""
+    """A JSON object of image -> caption, or JSON Lines with `image` and `caption`. An image is given by its path in
+    the folder, or by its name if no other image has that name."""
 
 
 @dataclass
@@ -98,40 +101,50 @@ def measure_images(
 
 
 def _subjects(folder: Path, paired: PairedFiles, other: Sequence[Path | None], progress: Progress) -> Iterator[Subject]:
-    """The images below `folder` with what belongs to them; files that are not used, but for `other`, are noted."""
-    for path in (folder, paired.sources, paired.masks, paired.references):
-        if path is not None and not path.is_dir():
+    """The images below `folder`, but for those in its paired folders, with what belongs to them; files and captions
+    that are not used, but for `other`, are noted."""
+    folders = [path for path in (folder, paired.sources, paired.masks, paired.references) if path is not None]
+    for path in folders:
+        if not path.is_dir():
             raise UserError(f"{path} is not a folder: give one with images in it")
-    every = visible_files(folder)
+    root, *others_of = (path.resolve() for path in folders)
+    inner = [folder / path.relative_to(root) for path in others_of if root in path.parents]
+    every = [path for path in visible_files(folder) if not any(map(path.is_relative_to, inner))]
     images = [path for path in every if path.suffix.lower() in IMAGE_SUFFIXES]
     if not images:
         raise UserError(f"{folder} has no {', '.join(sorted(IMAGE_SUFFIXES))} files: give a folder with images in it")
     captions = _captions(paired.captions) if paired.captions else {}
+    names = [plain_name(image.relative_to(folder).as_posix()) for image in images]
+    bare_names = Counter(name.rpartition("/")[2] for name in names)
     sources, masks = _Companions(paired.sources), _Companions(paired.masks, is_mask=True)
-    references = _Companions(paired.references)
+    references = _Companions(paired.references, {name.rpartition(".")[0] for name in names})
     others = {path.resolve() for path in other if path is not None}
     left = [p for p in every if p.suffix.lower() not in IMAGE_SUFFIXES and p.resolve() not in others]
     if left:
         progress.note(unused(folder, left))
-    for image in images:
-        name = image.relative_to(folder)
+    for image, plain in zip(images, names, strict=True):
+        name, bare = image.relative_to(folder), plain.rpartition("/")[2]
+        in_file = bare if plain not in captions and bare_names[bare] == 1 else plain
         yield Subject(
             key=text_name(name.as_posix()),
             image=ImageFile(image),
             source=sources.find(name),
             mask=masks.find(name),
             references=tuple(references.numbered(name)),
-            caption=captions.get(plain_name(name.as_posix()), captions.get(plain_name(name.name))),
+            caption=captions.pop(in_file, None),
         )
     for companions in (sources, masks, references):
         companions.note_unused(progress)
+    if captions:
+        first = ", ".join(map(short, list(captions)[:5]))
+        progress.note(f"{paired.captions} has captions without an image in {folder} ({len(captions):,}): {first}")
 
 
 class _Companions:
     """The files of a folder that belong to images, by name in any of Unicode's forms."""
 
-    def __init__(self, folder: Path | None, is_mask: bool = False) -> None:
-        self._folder, self._is_mask = folder, is_mask
+    def __init__(self, folder: Path | None, images: Collection[str] = (), is_mask: bool = False) -> None:
+        self._folder, self._images, self._is_mask = folder, images, is_mask
         files = visible_files(folder) if folder is not None else []
         self._files = {plain_name(path.relative_to(folder or path).as_posix()): path for path in files}
         self._used: set[Path] = set()
@@ -139,15 +152,16 @@ class _Companions:
     def find(self, name: Path, more: str = "") -> ImageFile | None:
         """The image with the same name: the one with the same suffix, else with another."""
         suffixes = dict.fromkeys((name.suffix, *IMAGE_SUFFIXES, *(suffix.upper() for suffix in IMAGE_SUFFIXES)))
-        names = (plain_name(name.with_name(f"{name.stem}{more}{suffix}").as_posix()) for suffix in suffixes)
+        stem = plain_name(name.with_name(f"{name.stem}{more}").as_posix())
+        names = (f"{stem}{suffix}" for suffix in suffixes)
         path = next((self._files[candidate] for candidate in names if candidate in self._files), None)
-        if path is None:
+        if path is None or (more and stem in self._images):
             return None
         self._used.add(path)
         return ImageFile(path, is_mask=self._is_mask)
 
     def numbered(self, name: Path) -> Iterator[ImageFile]:
-        """`NAME`, if there is one, `NAME_1`, `NAME_2` …"""
+        """`NAME`, if there is one, `NAME_1`, `NAME_2` … up to one that is an image's own."""
         first = self.find(name)
         if first:
             yield first
@@ -163,7 +177,7 @@ class _Companions:
 
 
 def _captions(path: Path) -> dict[str, str]:
-    """Captions by image. UserError if the file has neither form."""
+    """Captions by image. UserError if the file has neither form, or two captions of an image."""
     text = read_text(path, UserError, missing="give a file with captions", unreadable="give one that can be read")
     try:
         whole = strictjson.loads(text)
@@ -176,10 +190,14 @@ def _captions(path: Path) -> dict[str, str]:
             path, UserError, "a caption", missing="give a file with captions", unreadable="give one that can be read"
         )
         rows = [(where, line.get("image"), line.get("caption")) for _, where, line in lines]
+    captions: dict[str, str] = {}
     for where, image, caption in rows:
         if not isinstance(image, str) or not isinstance(caption, str):
             raise UserError(f'{where}: a caption is {{"image": "…", "caption": "…"}} with two strings: correct it')
-    return {plain_name(image): caption for _, image, caption in rows if caption.strip()}
+        if plain_name(image) in captions:
+            raise UserError(f"{where}: {short(image)} already has a caption: keep one")
+        captions[plain_name(image)] = caption
+    return {image: caption for image, caption in captions.items() if caption.strip()}
 
 
 MAX_OUT_BYTES = 2_000_000_000

@@ -107,6 +107,34 @@ def test_files_that_belong_to_no_image_are_named(lab, capsys):
     assert ".thumb" not in captured.out + captured.err
 
 
+def test_a_reference_or_caption_of_another_image_is_not_used(lab, capsys):
+    noise(7).save(lab / "made/a_1.png")
+    noise(8).save(lab / "made/deep/a.png")
+    (lab / "references/a.png").unlink()
+    captions = {"a.png": "a house", "b.webp": "a blurred house", "zebra.png": "a zebra"}
+    (lab / "captions.json").write_text(json.dumps(captions))
+    command = ["measure", "made", "--metrics", "clip_ref:tiny-clip,clip_cap:tiny-clip", "--json"]
+    assert main([*command, "--references", "references", "--captions", "captions.json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)["images"]
+    scored = {
+        name.partition(":")[0]: {key for key, scores in found.items() if scores[name]["value"] is not None}
+        for name in command[3].split(",")
+    }
+    assert scored == {"clip_ref": {"a_1.png"}, "clip_cap": {"a.png", "deep/b.webp"}}
+    assert "captions.json has captions without an image in made (1): 'zebra.png'" in captured.err
+
+
+def test_paired_folders_within_the_folder_are_not_measured(lab, capsys):
+    for command in (["measure", "."], ["measure", str(lab)]):
+        paired = ["--sources", "sources", "--masks", "masks", "--references", "references"]
+        assert main([*command, "--metrics", "l1_raw", *paired, "--json"]) == 0
+        assert {*json.loads(capsys.readouterr().out)["images"]} == {"made/a.png", "made/deep/b.webp", "made/c.PNG"}
+    assert main(["measure", "sources", "--metrics", "l1_raw", "--sources", "sources", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["images"].values()
+    assert [scores["l1_raw"]["value"] for scores in found] == [0, 0]
+
+
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_companion_files_are_found_in_any_form_of_unicode(lab, capsys, form):
     drawing().save("made/" + unicodedata.normalize(form, "é.png"))
@@ -178,6 +206,7 @@ def test_the_text_table_and_a_metric_without_weights(lab, capsys):
         ("made --metrics pyiqa:fid", "fid"),
         ("made --metrics ssim --sources nowhere", "nowhere is not a folder"),
         ("made --metrics ssim --captions bad.jsonl", "bad.jsonl, line 1"),
+        ("made --metrics ssim --captions twice.jsonl", "twice.jsonl, line 2: 'a.png' already has a caption"),
         ("made --metrics ssim --run-dir x", "--run-dir applies to a config"),
         ("made --sources sources", "name the metrics with --metrics"),
         ("made --metrics ssim --set seed=1", "only engine.KEY=VALUE"),
@@ -187,6 +216,7 @@ def test_the_text_table_and_a_metric_without_weights(lab, capsys):
 )
 def test_wrong_input_is_an_error(lab, capsys, arguments, message):
     (lab / "bad.jsonl").write_text('{"image": "a.png", "words": "x"}\n{}\n')
+    (lab / "twice.jsonl").write_text('{"image": "a.png", "caption": "x"}\n' * 2)
     (lab / "other.jsonl").write_text('{"metrics": {}}\n')
     assert main(["measure", *arguments.split()]) == 2
     out, err = capsys.readouterr()
