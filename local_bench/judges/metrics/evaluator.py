@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 from typing import Any, TypeVar
 
 from local_bench.core.errors import ImageError
@@ -169,13 +170,16 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
     if reason is not None:
         return Score(name, None, reason)
     try:
-        number = value()
+        given: object = value()
+        number = float(given) if isinstance(given, Real) else None
     except Unscorable as e:
         return Score(name, None, str(e))
     except ImageError as e:
         return Score(name, None, unreadable(e, subject.images))
     except Exception as e:  # noqa: BLE001  # raised again if it is not of this image
         return Score(name, None, failure("measuring", e))
+    if number is None:
+        return Score(name, None, f"the metric gave no number, but {type(given).__name__}")
     if not -MAX_SCORE <= number <= MAX_SCORE:  # NaN is no number between them either
         return Score(name, None, f"the metric gave no finite number of at most {MAX_SCORE:g}")
     within = metric.spec.within(number)

@@ -123,12 +123,15 @@ def check_metrics(names: Sequence[str]) -> None:
 
 
 def make_metric(name: str) -> Metric:
-    """The metric of that name. Does not load weights; `Network.open` does. Errors as `check_metric`."""
+    """The metric of that name. Does not load weights; `Network.open` does. Errors as `check_metric`, and ConfigError if
+    a plugin's metric has another name in its spec."""
     described = metric_card(name)
     where = f"{_PACKAGE}pyiqa_metric:make" if name.startswith(PYIQA) else _known()[name.partition(":")[0]].make
     make = load_object(where, f"metrics: {name!r}")
     weights = [Weights(described, resolve(described), resolve_parts(described))] if described else []
     metric: Metric = make(name, *weights)
+    if metric.spec.name != name:
+        raise ConfigError(f"metrics: {name!r}: the metric's spec has the name {metric.spec.name!r}: give it {name!r}")
     return metric
 
 

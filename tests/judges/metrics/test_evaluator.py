@@ -257,6 +257,15 @@ def test_a_value_outside_the_metrics_range_is_unscored(tmp_path, value, lowest, 
         assert all(end in score.unscored for end in ends)
 
 
+@pytest.mark.parametrize(("value", "kept"), [(None, None), ("0.5", None), (np.float32(0.5), 0.5), (1, 1.0)])
+def test_a_value_that_is_no_number_is_unscored(tmp_path, value, kept):
+    _, steps = run({"constant": Constant(value, None, None)}, [Subject("s", make_image(tmp_path, 0))])
+    (score,) = scores_of(steps).values()
+    assert (score.value, type(score.value)) == (kept, type(kept))
+    if kept is None:
+        assert score.unscored == f"the metric gave no number, but {type(value).__name__}"
+
+
 def test_every_metric_that_states_a_range_gives_its_exact_ends(tmp_path):
     """Metrics of pixels at the ends of their ranges: equal, black and white, and flat images."""
     names = ("psnr", "ssim", "l1_raw", "entropy", "pyiqa:entropy", "pyiqa:ssim", "pyiqa:nlpd", "pyiqa:gmsd")

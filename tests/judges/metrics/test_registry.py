@@ -21,6 +21,10 @@ def make(name):
     return Brightness(name)
 
 
+def brightness(_):
+    return Brightness("brightness")
+
+
 class Brightness(HostMetric):
     def __init__(self, name):
         self.spec = MetricSpec(name, True, "RGB8 / 255, float64", "a lab of our own")
@@ -38,6 +42,7 @@ def plugins(tmp_path, monkeypatch):
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-brightness\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(
         "[local_bench.metrics]\nbrightness = lab_brightness:make\nssim = lab_brightness:make\nbroken = no_such:make\n"
+        "glow = lab_brightness:brightness\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
@@ -50,6 +55,8 @@ def test_a_metric_can_be_added_without_changing_others(plugins, tmp_path):
     assert make_metric("ssim").spec.needs == ("source",)  # ours keeps its name
     with pytest.raises(ConfigError, match="'broken' cannot be loaded from no_such:make"):
         make_metric("broken")
+    with pytest.raises(ConfigError, match="'glow': the metric's spec has the name 'brightness': give it 'glow'"):
+        make_metric("glow")
 
 
 def test_a_metric_is_named_with_its_model():
