@@ -45,31 +45,36 @@ class ManifestLine(Strict):
 
 
 def find_images(
-    source: Path, wanted: Iterable[Key], left_out: Collection[str] = ()
+    source: Path, wanted: Iterable[Key], left_out: Iterable[Key] = ()
 ) -> tuple[dict[Key, Found], list[Path]]:
     """Find the images of the requested candidates at `source` (a folder or a manifest); missing ones are left out.
-    Second, the folder's files that are not used. `left_out`: other tasks that a manifest may have, such as those of
-    other shards.
+    Second, the folder's files that are not used. `left_out`: candidates of other tasks that the source may have, such
+    as those of other shards.
 
-    Raises ConfigError if `source` does not exist, two files match one candidate, or a task's images are numbered from
-    0; TaskFileError for a faulty line of a manifest.
+    Raises ConfigError if `source` does not exist, two files match one candidate or one file two, or a task's images are
+    numbered from 0; TaskFileError for a faulty line of a manifest.
     """
     if is_dir(source):
-        return _in_folder(source, list(wanted))
+        return _in_folder(source, list(wanted), left_out)
     if is_file(source):
-        return _in_manifest(source, set(wanted), left_out), []
+        return _in_manifest(source, set(wanted), {task for task, _, _ in left_out}), []
     raise ConfigError(f"imported.images: {source} is neither a folder nor a manifest: put the images there")
 
 
-def _in_folder(folder: Path, wanted: list[Key]) -> tuple[dict[Key, Found], list[Path]]:
+def _in_folder(folder: Path, wanted: list[Key], left_out: Iterable[Key]) -> tuple[dict[Key, Found], list[Path]]:
     files: dict[str, list[Path]] = {}
     every = visible_files(folder)
     for path in every:
         if path.suffix.lower() in IMAGE_SUFFIXES:
             files.setdefault(plain_name(path.relative_to(folder).with_suffix("").as_posix()), []).append(path)
-    by_key = {}
+    by_key, owners = {}, dict[Path, Key]()
+    matching = {key: [path for name in _names(key) for path in files.get(name, [])] for key in (*wanted, *left_out)}
+    for key, path in ((key, path) for key, matches in matching.items() for path in matches):
+        if (other := owners.setdefault(path, key)) != key:
+            both = " or ".join(f"image {k[1]}, attempt {k[2]} of {k[0]!r}" for k in (other, key))
+            raise ConfigError(f"imported.images: {path} could be {both}: name it TASK/N.png, or give a manifest")
     for key in wanted:
-        matches = [path for name in _names(key) for path in files.get(name, [])]
+        matches = matching[key]
         if len(matches) > 1:
             both = " and ".join(str(path.relative_to(folder)) for path in matches[:2])
             raise ConfigError(f"imported.images: in {folder}, {both} match the same image: keep one")

@@ -70,8 +70,8 @@ class ImportedConfig(Strict):
     """Images generated outside local-bench: by an API, another lab, or people."""
 
     images: PathText
-    """A folder (`TASK/N.png`, or `TASK_N.png`, N from 1, with `_ATTEMPT` after it where there are several), or a JSON
-    Lines manifest of `task_id`, `deliverable`, `attempt`, `file`, `cost_usd`."""
+    """A folder (`TASK/N.png`, or `TASK_N.png` if that is no image of another task, N from 1, with `_ATTEMPT` after it
+    where there are several), or a JSON Lines manifest of `task_id`, `deliverable`, `attempt`, `file`, `cost_usd`."""
     cost_usd_per_image: Amount | None = None
     """The cost of one image, in USD; values in the manifest take precedence."""
 

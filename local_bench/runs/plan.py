@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -152,7 +152,8 @@ def make_plan(
         if in_shard(task.task_id, settings.shard) and (only is None or task.task_id in only)
     ]
     tasks = [every[i] for i in positions]
-    left_out = {task.task_id for task in of_suite} - {task.task_id for task in tasks}
+    in_plan = {task.task_id for task in tasks}
+    left_out = [task for task in of_suite if task.task_id not in in_plan]
     models = [_model(m, files) for m in config.models]
     notes: list[str] = [*([f"{count_of(refused)}:"] if refused else []), *refused]
     notes += [f"{task.task_id}: {' '.join(task.notes)}" for task in tasks if task.notes]
@@ -473,7 +474,7 @@ def _imported(
     model: ModelPlan,
     entry: Suite,
     tasks: Iterable[Task],
-    left_out: Collection[str],
+    left_out: Sequence[Task],
     keep: Callable[[Image.Image], str],
     notes: list[str],
 ) -> Iterator[Planned]:
@@ -482,7 +483,8 @@ def _imported(
     attempts = range(1, model.config.attempts + 1)
     requested = [(task, d, attempt) for task in tasks for d in entry.deliverables(task) for attempt in attempts]
     keys = [(t.task_id, d.index, attempt) for t, d, attempt in requested]
-    images, left = find_images(Path(source.images), keys, left_out)
+    others = ((t.task_id, d.index, attempt) for t in left_out for d in entry.deliverables(t) for attempt in attempts)
+    images, left = find_images(Path(source.images), keys, others)
     if left:
         notes.append(f"{model.label}: {unused(Path(source.images), left)}.")
     usual = None if source.cost_usd_per_image is None else nearest_micro_usd(source.cost_usd_per_image)

@@ -92,6 +92,22 @@ def test_images_numbered_from_0_are_refused(folder):
         assert set(find_images(folder / name[:4], [("mug_0", 1, 1)])[0]) == also
 
 
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+def test_a_file_that_could_be_an_image_of_two_tasks_is_refused(folder, left_out):
+    """Tasks `logo` and `logo_1`; also if one of them is of another shard."""
+    logo, logo_1 = [("logo", 1, attempt) for attempt in (1, 2)], [("logo_1", n, 1) for n in (1, 2)]
+    wanted, others = [(logo + logo_1, []), (logo, logo_1), (logo_1, logo)][left_out]
+    for name in ("logo_1.png", "logo_1_2.png"):
+        image(folder / "flat" / name)
+        with pytest.raises(
+            ConfigError, match=r"logo_1\.png could be image 1, attempt 1 of 'logo(_1)?' or image 1, att"
+        ):
+            find_images(folder / "flat", wanted, others)
+    for name in ("logo/1_1", "logo/1_2", "logo_1/1", "logo_1/2"):
+        image(folder / f"nested/{name}.png")
+    assert set(find_images(folder / "nested", wanted, others)[0]) == set(wanted)
+
+
 def test_names_are_equal_in_all_of_unicode_s_forms(folder):
     for written, wanted in (("NFC", "NFD"), ("NFD", "NFC")):
         image(folder / written / unicodedata.normalize(written, "café/1.png"))
