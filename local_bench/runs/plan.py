@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from PIL import Image
 
@@ -165,7 +165,7 @@ def make_plan(
             planned += _imported(model, entry, shown, left_out, _keeper(run_dir and run_dir / IMAGES, {}), notes)
         else:
             fits = list(_fits(entry, shown, model.card.takes, settings.unsupported or entry.unsupported))
-            planned += _generated(model, model.card, fits, sizes, config.seed, settings.sizes_from_rules)
+            planned += _generated(model, model.card, fits, sizes, config)
             notes += _model_notes(model, fits, settings.unsupported or entry.unsupported)
         if model.config.attempts != entry.attempts and entry.attempts > 1:
             attempts = model.config.attempts
@@ -363,6 +363,10 @@ class _Fit:
     reason: str | None
 
 
+_PREFIX = dict.fromkeys(get_args(Unsupported), UNSUPPORTED) | {"unscored": "not supported, but counted: "}
+"""Of the reason for a task that a model does not support, by `suite.unsupported`."""
+
+
 def _fits(entry: Suite, tasks: Iterable[Task], takes: Takes, unsupported: Unsupported) -> Iterator[_Fit]:
     for task in tasks:
         fitted = entry.fitted(task, takes)
@@ -378,8 +382,8 @@ def _fits(entry: Suite, tasks: Iterable[Task], takes: Takes, unsupported: Unsupp
             )
         if reason is None:
             deliverables = [replace(d, prompt=without_control_tokens(d.prompt)) for d in deliverables]
-        elif unsupported == "unscored":
-            reason = reason.removeprefix(UNSUPPORTED)
+        else:
+            reason = f"{_PREFIX[unsupported]}{reason.removeprefix(UNSUPPORTED)}"
         yield _Fit(task, deliverables, reason)
 
 
@@ -388,10 +392,10 @@ def _generated(
     described: ModelCard,
     fits: Sequence[_Fit],
     sizes: dict[str, tuple[int, int]],
-    seed: int,
-    by_rules: bool,
+    config: RunConfig,
 ) -> Iterator[Planned]:
-    takes = described.takes
+    takes, settings = described.takes, config.suite
+    not_supported = _PREFIX[settings.unsupported or suite(settings.name).unsupported]
     made_by = model.made_by
     wanted = (
         (fit.task, fit.reason, deliverable, attempt)
@@ -403,7 +407,7 @@ def _generated(
         seen = deliverable.input_images[: takes.pictures]
         sampler = model.sampler  # shared by all candidates of the usual size
         area = sampler["height"] * sampler["width"]
-        specs = _specs(task, deliverable.index) if by_rules else None
+        specs = _specs(task, deliverable.index) if settings.sizes_from_rules else None
         if specs and (ruled := size_by_rules(specs, area, takes.size_multiple)):
             sampler = sampler | dict(zip(("height", "width"), ruled, strict=True))
         elif takes.size_from_picture and seen:
@@ -418,17 +422,17 @@ def _generated(
             "model": made_by,
             "sampler": sampler,
             "attempt": attempt,
-            "run_seed": seed,
+            "run_seed": config.seed,
         }
         if takes.mask:
             work["mask"] = deliverable.mask
         unscored = task.unscored or reason
         if unscored is None and takes.mask and (deliverable.mask is None or not seen):
-            unscored = f"{UNSUPPORTED}the model fills the masked part of a picture, and this order gives no mask"
+            unscored = f"{not_supported}the model fills the masked part of a picture, and this order gives no mask"
         if unscored is None and not seen and not takes.text_alone:
-            unscored = f"{model.label} works on a picture, and this order gives none."
+            unscored = f"{not_supported}{model.label} works on a picture, and this order gives none."
         if unscored is None and (misfit := next(filter(None, (_misfit(takes, *sizes[sha]) for sha in seen)), None)):
-            unscored = f"{model.label} takes pictures {misfit}."
+            unscored = f"{not_supported}{model.label} takes pictures {misfit}."
         yield Planned(Candidate(model.label, deliverable, attempt, work), unscored)
 
 

@@ -1,10 +1,12 @@
 """The content of a plan: models, tasks, order and sizes; identities; images that are left out and the reasons."""
 
 import json
+import sqlite3
 
 import pytest
 from PIL import Image
 
+from local_bench.analysis.official import run_results
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.identity import seed_of
 from local_bench.core.paths import configs_dir
@@ -12,6 +14,8 @@ from local_bench.models.cards import card, cards
 from local_bench.runs.config import RunConfig, load_config
 from local_bench.runs.estimate import estimate
 from local_bench.runs.plan import make_plan
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.stages import run_stages
 from tests.orders import order, write_orders
 from tests.suites.benchmarks import layouts
 
@@ -92,7 +96,9 @@ def test_unsupported_images_are_planned_as_unscored_with_the_reason(folder):
     planned = plan(folder, {"card": "tiny-pix2pix"}, FLUX).planned
     reasons = {(p.candidate.model, p.candidate.deliverable.task_id): p.unscored for p in planned}
     assert reasons["tiny-pix2pix", "edit"] is None
-    assert reasons["tiny-pix2pix", "text"] == "tiny-pix2pix works on a picture, and this order gives none."
+    assert (
+        reasons["tiny-pix2pix", "text"] == "not supported: tiny-pix2pix works on a picture, and this order gives none."
+    )
     assert "missing.png" in reasons["tiny-flux", "missing"] == reasons["tiny-pix2pix", "missing"]
 
 
@@ -134,7 +140,11 @@ MORE_IMAGES = "the task has 1 input image, and the model takes none"
     [
         (None, None, TEXT_ONLY),
         ("text_only", None, TEXT_ONLY),
-        ("unscored", MORE_IMAGES, "tiny-flux does not support 1 of 3 tasks, which stay unscored."),
+        (
+            "unscored",
+            f"not supported, but counted: {MORE_IMAGES}",
+            "tiny-flux does not support 1 of 3 tasks, which stay unscored.",
+        ),
         ("skip", f"not supported: {MORE_IMAGES}", "tiny-flux does not support 1 of 3 tasks, which it skips."),
     ],
 )
@@ -145,6 +155,29 @@ def test_a_task_with_more_input_images_than_the_model_takes_is_as_the_config_say
     assert reasons["tiny-flux-kontext", "edit"] is None
     assert [p.candidate.work_id for p in planned.planned] == ids(folder, FLUX, KONTEXT)
     assert [sentence for sentence in planned.notes if sentence.startswith("tiny-flux ")] == [note]
+
+
+@pytest.mark.parametrize("mode", ["text_only", "skip", "unscored"])
+def test_the_tasks_that_a_model_does_not_support_are_known_from_the_run(folder, mode):
+    """It lacks an image, takes fewer, or none of this shape. The benchmark's own numbers count them if `unscored`."""
+    Image.new("RGB", (1010, 10)).save(folder / "thin.png")
+    tasks = [order("edit", source_image="wide.png"), order("text"), order("thin", source_image="thin.png")]
+    write_orders(folder / "tasks.jsonl", tasks)
+    suite = {"name": "servimage", "path": str(folder / "tasks.jsonl"), "unsupported": mode}
+    models = [{"card": "tiny-flux"}, {"card": "tiny-pix2pix"}]
+    run_stages(RunConfig(name="x", suite=suite, models=models, metrics=[]), folder / "run", ("settle",))
+    expected = {("tiny-pix2pix", "text"), ("tiny-pix2pix", "thin")}
+    expected |= set() if mode == "text_only" else {("tiny-flux", "edit"), ("tiny-flux", "thin")}
+    with RunDir.open(folder / "run") as run:
+        assert run.store.unsupported() == expected
+        counted = {image.supported for image in run_results(run).images if image.unscored}
+    assert counted == {mode == "unscored"}
+    with sqlite3.connect(folder / "run/ledger.sqlite") as db:  # earlier releases left the prefix out
+        db.execute(
+            "UPDATE candidates SET unscored = replace(replace(unscored, ', but counted', ''), 'not supported: ', '')"
+        )
+    with RunDir.open(folder / "run") as run:
+        assert run.store.unsupported() == expected
 
 
 TARGETS = {"tall": (3584, 4800), "wide": (5504, 3072)}  # of two tasks of HYPE-EDIT-1's public split

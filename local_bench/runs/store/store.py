@@ -591,9 +591,11 @@ class Store:
         return [(model, task_id, work) for model, task_id, work, _ in rows]
 
     def unsupported(self) -> set[tuple[str, str]]:
-        """(model, task id) of the tasks that a model does not support."""
-        query = "SELECT DISTINCT model, task_id FROM candidates WHERE state = 'unscored' AND instr(unscored, ?) = 1"
-        return {(model, task_id) for model, task_id in self.rows(query, UNSUPPORTED)}
+        """(model, task id) of the tasks that a model does not support. Earlier releases left out the prefix."""
+        query = """SELECT DISTINCT model, task_id FROM candidates WHERE state = 'unscored' AND (instr(unscored, ?) = 1
+          OR unscored LIKE '%, and % gives no%' OR unscored LIKE '%, and one of this order''s is %'
+          OR unscored LIKE '%the model takes %')"""
+        return {(model, task_id) for model, task_id in self.rows(query, UNSUPPORTED.removesuffix(": "))}
 
     def models(self) -> list[str]:
         """Names of the models of the plan, sorted."""
