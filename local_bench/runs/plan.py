@@ -19,6 +19,7 @@ from local_bench.core.money import nearest_micro_usd
 from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task, Unsupported
 from local_bench.generators.imported import find_images
 from local_bench.judges.metrics.registry import metric_card
+from local_bench.judges.rules import RULES
 from local_bench.judges.vlm.plugin import BUILT_IN, plugin
 from local_bench.judges.vlm.rubrics import DEFAULT_SET
 from local_bench.judges.vlm.server import claim_port
@@ -33,6 +34,8 @@ from local_bench.runs.store import CandidateRow
 from local_bench.runs.store.rows import State
 from local_bench.suites.base import Suite
 from local_bench.suites.from_files import FilesSuite
+from local_bench.suites.ice_bench.published import COMPOSITE
+from local_bench.suites.idea_bench.export import CASE
 from local_bench.suites.questions_from import check_borrowed
 from local_bench.suites.registry import suite
 
@@ -141,7 +144,6 @@ def make_plan(
     entry = suite(config.suite.name)
     sizes: dict[str, tuple[int, int]] = {}
     settings = config.suite
-    check_borrowed(settings.name, settings.questions_from)
     keep = _keeper(run_dir and run_dir / INPUTS, sizes)
     refused: list[str] = []
     of_suite = entry.tasks(settings.path, keep, settings.part, settings.written, refused.append)
@@ -220,6 +222,7 @@ def check_config(config: RunConfig, *, files: bool = True) -> None:
     checks: list[Callable[[], object]] = [
         *(partial(metric_card, name) for name in config.metrics),  # missing weights only leave its scores unscored
         partial(_check_suite, config),
+        partial(_check_scores, config),
         *(partial(_check_model, model, files) for model in config.models),
         *(partial(_check_judge, judge, files) for judge in config.judges),
     ]
@@ -273,6 +276,29 @@ def _check_suite(config: RunConfig) -> None:
                     f"suite {name}: with `protocol: logit` the score {score} is an expectation, which never reaches "
                     f"its threshold {least:g}, the highest label: lower the threshold, or use `protocol: json`"
                 )
+
+
+_DERIVED = {RULES: "the score of the hard rules", CASE: "IDEA-Bench's score", COMPOSITE: "ICE-Bench's score"}
+
+
+def _check_scores(config: RunConfig) -> None:
+    """ConfigError if two scores of an image have one name, of which the run would keep the one that came last."""
+    settings = config.suite
+    borrowed = check_borrowed(settings.name, settings.questions_from)
+    named = [
+        *_DERIVED.items(),
+        *((name, f"a judge's score of {settings.name}") for name in suite(settings.name).scores_of_judge),
+        *((name, "a judge's score of suite.questions_from") for name in borrowed),
+        *((name, "a metric") for name in dict.fromkeys(config.metrics)),
+    ]
+    first: dict[str, str] = {}
+    for name, what in named:
+        if name in first:
+            raise ConfigError(
+                f"metrics, suite: {name!r} is {first[name]} and {what}, and an image has one score of a name: rename "
+                "the field in the suite's rubrics or the plug-in metric, or remove the metric"
+            )
+        first[name] = what
 
 
 def _check_model(model: ModelConfig, files: bool) -> None:

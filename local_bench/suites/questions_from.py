@@ -46,8 +46,9 @@ class _VqaScore(Suite):
 _VQASCORE = _VqaScore()
 
 
-def check_borrowed(suite_name: str, names: Sequence[str]) -> None:
-    """ConfigError for an unknown or duplicate benchmark, or one whose questions the suite asks itself."""
+def check_borrowed(suite_name: str, names: Sequence[str]) -> list[str]:
+    """The names of the other benchmarks' scores. ConfigError for an unknown or duplicate benchmark, or one whose
+    questions the suite asks itself."""
     for i, name in enumerate(names):
         if name not in (*suite_names(), _VQASCORE.name) or not _lender(name).lent:
             lenders = [*(entry.name for entry in all_suites() if entry.lent), _VQASCORE.name]
@@ -56,6 +57,7 @@ def check_borrowed(suite_name: str, names: Sequence[str]) -> None:
             raise ConfigError(f"suite.questions_from: {suite_name} already includes the questions of {name}: remove it")
         if name in names[:i]:
             raise ConfigError(f"suite.questions_from: duplicate {name!r}: keep one")
+    return [ours for name in names for ours in _lender(name).lent.values()]
 
 
 def all_questions(

@@ -7,6 +7,10 @@ import pytest
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Score, Task, Verdict
+from local_bench.judges.metrics.registry import metric_names
+from local_bench.runs.config import RunConfig
+from local_bench.runs.plan import check_config
+from local_bench.runs.stages import run_stages
 from local_bench.suites.questions_from import (
     all_questions,
     borrowed_scores,
@@ -156,6 +160,42 @@ def test_a_benchmark_of_files_borrows_all_but_what_it_asks_itself(tmp_path, monk
     for own, other in (("ours", "servimage"), ("edits", "hype-edit-1")):
         with pytest.raises(ConfigError, match=f"{other} asks with the rubric '[a-z_]+', as another suite of this run"):
             questions_of([other], EDIT, {1: "a" * 64}, own)
+
+
+@pytest.mark.parametrize(
+    ("suite", "metrics", "message"),
+    [
+        ({"name": "ours"}, ["piqe", "entropy"], "'entropy' is a judge's score of ours and a metric"),
+        ({"name": "ruled"}, [], "'rules' is the score of the hard rules and a judge's score of ruled"),
+        ({"name": "whole"}, [], "'ice_composite' is ICE-Bench's score and a judge's score of whole"),
+        (
+            {"name": "lent", "questions_from": ["ice-bench"]},
+            [],
+            "score of lent and a judge's score of suite.questions_f",
+        ),
+        ({"name": "servimage"}, ["brf"], "'brf' is a judge's score of servimage and a metric"),
+        ({"name": "studio", "questions_from": ["hype-edit-1"]}, ["hype_pass"], "score of suite.questions_from and a m"),
+    ],
+)
+def test_two_scores_of_one_name_are_refused_before_a_run(tmp_path, monkeypatch, suite, metrics, message):
+    """One would overwrite the other; also where a metric is added to a run."""
+    monkeypatch.setenv("LOCAL_BENCH_CONFIG_DIRS", str(tmp_path))
+    (tmp_path / "suites").mkdir()
+    for name, field in {"ours": "entropy", "ruled": "rules", "whole": "ice_composite", "lent": "ice_vllmqa"}.items():
+        (tmp_path / f"suites/{name}.yaml").write_text(DESCRIBED.replace("RUBRIC", "cns_edit").replace("FIELD", field))
+    config = RunConfig(name="x", suite=suite, models=[{"card": "tiny-flux"}], metrics=metrics)
+    for stages in (("generate",), ("measure",)):
+        with pytest.raises(ConfigError, match=f"{message}.*: rename the field in the suite's rubrics or the plug-in"):
+            run_stages(config, tmp_path / "run", stages)
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_benchmark_may_have_every_metric_and_all_other_questions():
+    for entry in all_suites():
+        others = [lender.name for lender in all_suites() if lender.lent and lender.questions != entry.questions]
+        asked = {"name": entry.name, "questions_from": [*others, "vqa-score"]}
+        model = {"card": "tiny-flux"}
+        check_config(RunConfig(name="x", suite=asked, models=[model], metrics=metric_names()), files=False)
 
 
 RAW = {"aes_v2.5": 5.0, "musiq_koniq": 60.0, "clip_cap": 0.3, "clip_src": 0.8, "l1_raw": 0.1}
