@@ -9,11 +9,12 @@ import math
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from PIL import ExifTags, Image, UnidentifiedImageError
+from typing_extensions import TypedDict
 
 from local_bench.core.errors import ImageError
 from local_bench.core.files import open_regular
@@ -59,6 +60,18 @@ class RuleOutcome:
     """What the file has, and what is required."""
 
 
+class FileFacts(TypedDict):
+    """What the hard rules need to know of a file besides its width and height."""
+
+    type: FileType | None
+    bytes: int
+    dpi: float | None
+
+
+OF_FILE = ("file_type", "max_bytes", "min_dpi")
+"""The rules that a copy with the same pixels does not decide."""
+
+
 @dataclass(frozen=True)
 class _Header:
     width: int
@@ -71,8 +84,17 @@ class _Header:
 _Finding = tuple[bool | None, str]
 
 
-def check_rules(path: Path, rules: HardRules) -> list[RuleOutcome]:
-    """Check every rule of the task on the file at `path`; empty if there are none.
+def file_facts(path: Path) -> FileFacts:
+    """The type of the content, not of the name, the size and the resolution. ImageError if there is no such file."""
+    with open_regular(path, ImageError, missing="put the image there") as file:
+        size, kind = os.fstat(file.fileno()).st_size, _kind(file.read(4096))
+    header = _header(path)
+    return FileFacts(type=kind, bytes=size, dpi=None if isinstance(header, str) else header.dpi)
+
+
+def check_rules(path: Path, rules: HardRules, delivered: FileFacts | None = None) -> list[RuleOutcome]:
+    """Check every rule of the task on the file at `path`; empty if there are none. `delivered`: the facts of the file
+    that was delivered, if the one at `path` is a copy of its pixels.
 
     The type is that of the content, not of the name. Width and height are those after EXIF orientation. Tolerances:
     `width_px`, `height_px`, their minima and `max_bytes` are exact; `aspect_ratio` 1 %; `min_dpi` half a dot per inch,
@@ -82,22 +104,20 @@ def check_rules(path: Path, rules: HardRules) -> list[RuleOutcome]:
     or WebP, has a damaged header, or has more pixels than are safe to open.
     """
     try:
-        with open_regular(path, ImageError, missing="put the image there") as file:
-            size = os.fstat(file.fileno()).st_size
-            kind = _kind(file.read(4096))
+        facts = delivered or file_facts(path)
     except ImageError as e:
         fault = f"the file cannot be read ({e})"
         return [RuleOutcome(rule, None, fault) for rule in _names(rules)]
     outcomes = []
     if rules.file_type:
-        outcomes.append(RuleOutcome("file_type", *_type(kind, rules.file_type)))
+        outcomes.append(RuleOutcome("file_type", *_type(facts["type"], rules.file_type)))
     required = list(_pixel_rules(rules.visual_specs))
     if required:
         header = _header(path)
         for rule, finding in required:
-            met, sentence = (None, header) if isinstance(header, str) else finding(header)
+            met, sentence = (None, header) if isinstance(header, str) else finding(replace(header, dpi=facts["dpi"]))
             outcomes.append(RuleOutcome(rule, met, sentence))
-    most = rules.file_size.max_bytes
+    size, most = facts["bytes"], rules.file_size.max_bytes
     if most is not None:
         outcomes.append(
             RuleOutcome("max_bytes", size <= most, f"the file has {size:,} bytes; at most {most:,} required")

@@ -326,7 +326,8 @@ def _larger(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     return max(a, b, key=lambda value: (len(value.get("offload", ())), value.get("n", 0), canonical_json(value)))
 
 
-_COMBINED = {"batches": _smallest, "operations": _union, "canary": _checks, "pace": _larger, "placement": _larger}
+_COMBINED = {"batches": _smallest, "canary": _checks, **dict.fromkeys(("operations", "delivered"), _union)}
+_COMBINED |= dict.fromkeys(("pace", "placement"), _larger)
 """Kinds of values in `meta` that differ between parts, and what the whole has: of a judge's pace, that of the part with
 the most answers; of placements, which differ in streaming alone, the one that streams."""
 

@@ -19,7 +19,7 @@ from local_bench.core.money import nearest_micro_usd
 from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task, Unsupported
 from local_bench.generators.imported import find_images
 from local_bench.judges.metrics.registry import metric_card
-from local_bench.judges.rules import RULES
+from local_bench.judges.rules import RULES, FileFacts, file_facts
 from local_bench.judges.vlm.plugin import BUILT_IN, plugin
 from local_bench.judges.vlm.rubrics import DEFAULT_SET
 from local_bench.judges.vlm.server import claim_port
@@ -100,6 +100,8 @@ class Planned:
     """Pixel digest of an imported image."""
     cost_micro_usd: int | None = None
     """Cost of an imported image."""
+    delivered: FileFacts | None = None
+    """The file of an imported image of a task with hard rules."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +181,20 @@ def make_plan(
     split = sum(d.prompt != without_control_tokens(d.prompt) for task in tasks for d in entry.deliverables(task))
     if split and any(model.card for model in models):
         notes.append(f"{split} prompts contain control tokens of language models, which are split by a space.")
+    if any(model.card for model in models):
+        notes += _never_met([HardRules.model_validate(rules) for task in tasks for rules in task.rules])
     _refuse_duplicates([p.candidate for p in planned])
     return RunPlan(entry, tasks, models, planned, notes, tuple(positions), tuple(refused))
+
+
+def _never_met(rules: Sequence[HardRules]) -> list[str]:
+    """A note with the rules that no generated image meets."""
+    found = {
+        "file_type (cannot be met)": sum(bool(r.file_type) and "PNG" not in r.file_type for r in rules),
+        "min_dpi (stays undetermined)": sum(r.visual_specs.min_dpi is not None for r in rules),
+    }
+    counts = ", ".join(f"{name} {n}" for name, n in found.items() if n)
+    return [f"Generated images are PNG files without a resolution; images with such a rule: {counts}."] * bool(counts)
 
 
 def _counted(tasks: Sequence[Task], progress: Progress) -> Iterator[Task]:
@@ -531,7 +545,8 @@ def _imported(
         unscored = task.unscored or (None if pixels else f"No picture by {model.label} was imported for this.")
         cost = None if pixels is None or image is None else image.cost_micro_usd
         cost_micro_usd = usual if cost is None and pixels else cost
-        yield Planned(Candidate(model.label, deliverable, attempt, work), unscored, pixels, cost_micro_usd)
+        delivered = file_facts(image.path) if image and pixels and task.rules else None
+        yield Planned(Candidate(model.label, deliverable, attempt, work), unscored, pixels, cost_micro_usd, delivered)
 
 
 def _refuse_duplicates(candidates: list[Candidate]) -> None:
@@ -559,6 +574,7 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
     """
     if not run.store.planned:
         run.store.add_plan(plan.positions, plan.tasks, (_row(i, planned) for i, planned in enumerate(plan.planned)))
+        _enter_delivered(run, plan)
         return []
     rows = [_row(i, planned) for i, planned in enumerate(plan.planned)]
     stored = run.store.candidates()
@@ -567,11 +583,20 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
     stored_ids = {row.work_id for row in stored}
     if [row.work_id for row in stored] != [row.work_id for row in rows]:
         run.store.extend_plan(plan.positions, plan.tasks, rows)
+    _enter_delivered(run, plan)
     added = Counter(row.model for row in rows if row.work_id not in stored_ids)
     return [
         f"{model}: {n:,} candidates are added to the run's {len(stored_ids):,}{_takes(run, model, n)}"
         for model, n in added.items()
     ]
+
+
+def _enter_delivered(run: RunDir, plan: RunPlan) -> None:
+    """Store the facts of the imported files, of which the run keeps the pixels alone."""
+    for model in plan.models:
+        of_model = (planned for planned in plan.planned if planned.candidate.model == model.label)
+        if facts := {planned.candidate.work_id: planned.delivered for planned in of_model if planned.delivered}:
+            run.store.set_meta(f"delivered:{model.label}", canonical_json(facts))
 
 
 def _takes(run: RunDir, model: str, n: int) -> str:

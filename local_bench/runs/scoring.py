@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import pstdev
 
 from local_bench.core import strictjson
 from local_bench.core.hardrules import HardRules
 from local_bench.core.types import Score, Task, Verdict
-from local_bench.judges.rules import RULES, check_rules, rules_score
+from local_bench.judges.rules import OF_FILE, RULES, check_rules, rules_score
 from local_bench.judges.vlm.rubrics import has_probabilities, read_stored, wording_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import RepeatRow, Store, VerdictRow
@@ -116,24 +116,31 @@ def scores_of(
     return scored
 
 
+_UNKNOWN = "the imported file is not known, as an earlier release did not note it: run `local-bench generate` again"
+
+
 def _rules(run: RunDir, part: Part) -> list[tuple[str, Score]]:
-    """Scores of the tasks' hard rules, checked by code on the image files; unscored if a file is faulty."""
+    """Scores of the tasks' hard rules, checked by code on the image files, or what is known of the imported ones;
+    unscored if a file is faulty."""
     images_with_rules = [
-        (work_id, sha, part.tasks[task_id].rules[i - 1])
-        for (task_id, _, _), images in part.images.items()
+        (work_id, sha, model, HardRules.model_validate(part.tasks[task_id].rules[i - 1]))
+        for (task_id, model, _), images in part.images.items()
         if part.tasks[task_id].rules
         for i, (work_id, sha) in images.items()
         if sha
     ]
     if not images_with_rules:
         return []
-    faulty = run.image_store.faulty((sha for _, sha, _ in images_with_rules), run.config.engine.io_workers)
-    return [
-        (work_id, Score(RULES, None, faulty[sha].sentence))
-        if sha in faulty
-        else (work_id, rules_score(check_rules(run.image(sha), HardRules.model_validate(rules))))
-        for work_id, sha, rules in images_with_rules
-    ]
+    imported = {m.label: run.store.json_meta(f"delivered:{m.label}") or {} for m in run.config.models if m.imported}
+    faulty = run.image_store.faulty((sha for _, sha, *_ in images_with_rules), run.config.engine.io_workers)
+    scores = []
+    for work_id, sha, model, rules in images_with_rules:
+        delivered = imported.get(model, {}).get(work_id)
+        outcomes = check_rules(run.image(sha), rules, delivered)
+        if model in imported and delivered is None:  # by an earlier release
+            outcomes = [replace(o, met=None, sentence=_UNKNOWN) if o.rule in OF_FILE else o for o in outcomes]
+        scores.append((work_id, Score(RULES, None, faulty[sha].sentence) if sha in faulty else rules_score(outcomes)))
+    return scores
 
 
 def score(run: RunDir, judge_ids: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """An order's hard rules end to end: the size of the image, the decision, and the decisions by rules alone."""
 
 import json
+import sqlite3
 
 import pytest
 from PIL import Image
@@ -15,7 +16,7 @@ from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import _rules, parts
 from local_bench.runs.stages import run_stages
-from tests.orders import order, write_orders
+from tests.orders import noise, order, write_orders
 
 SQUARE, EXACT, PRINT = {"aspect_ratio": "square"}, {"width_px": 128, "height_px": 64}, {"aspect_ratio": "1:1.4"}
 ORDERS = {
@@ -86,6 +87,51 @@ def test_rules_decide_acceptance_if_configured(orders):
     assert counted["theirs"] == HardRuleStats(n=3, n_missed=1, n_unscored=1, n_decided=1, n_tasks_decided=1)
     assert swept is not None
     assert [point.values["theirs"] for point in swept.points] == [pytest.approx(25.0)] * len(swept.points)
+
+
+BY_FILE = {  # the rules, the imported file's suffix, and the share of them that it meets; its copy is a PNG
+    "jpg": ({"file_type": ["JPG"]}, "jpg", 1.0),
+    "no_png": ({"file_type": ["PNG"], "visual_specs": {"width_px": 64}}, "jpg", 0.5),
+    "bytes": ({"file_size": {"max_bytes": 8000}}, "jpg", 1.0),
+    "dpi": ({"visual_specs": {"min_dpi": 300}}, "png", 1.0),
+    "width": ({"visual_specs": {"width_px": 64}}, "webp", 1.0),
+}
+
+
+def test_hard_rules_are_checked_on_the_imported_file(tmp_path):
+    """Also after a merge; a run of an earlier release knows only the copy's width and height."""
+    write_orders(tmp_path / "tasks.jsonl", [order(task_id, rules=[rules]) for task_id, (rules, *_) in BY_FILE.items()])
+    for task_id, (_, suffix, _) in BY_FILE.items():
+        noise(path := tmp_path / f"made/{task_id}.{suffix}", 1, (64, 64))
+        if suffix == "png":
+            Image.open(path).save(path, dpi=(300, 300))
+    model = {"card": "imported", "name": "theirs", "imported": {"images": str(tmp_path / "made")}}
+    for i in (1, 2):
+        run_stages(config(tmp_path, model, shard=f"{i}/2"), tmp_path / f"part-{i}", ("generate",))
+    assert main(["merge", *(str(tmp_path / name) for name in ("run", "part-1", "part-2"))]) == 0
+
+    def scores():
+        with RunDir.open(tmp_path / "run") as run:
+            tasks = {row.work_id: row.task_id for row in run.store.candidates()}
+            return {tasks[work_id]: score for part in parts(run.store) for work_id, score in _rules(run, part)}
+
+    assert {task_id: score.value for task_id, score in scores().items()} == {
+        name: x for name, (*_, x) in BY_FILE.items()
+    }
+    with sqlite3.connect(tmp_path / "run/ledger.sqlite") as db:
+        db.execute("DELETE FROM meta WHERE key = 'delivered:theirs'")
+    assert {name: score.value for name, score in scores().items()} == dict.fromkeys(BY_FILE, None) | {"width": 1.0}
+    assert scores()["dpi"].unscored.startswith("min_dpi: the imported file is not known")
+
+
+def test_rules_that_no_generated_image_meets_are_named_before_the_run(tmp_path):
+    rules = [rules for rules, *_ in BY_FILE.values()] + [{"file_type": ["PNG", "JPG"]}]
+    write_orders(tmp_path / "tasks.jsonl", [order("one", map(str, rules), rules=rules)])
+    counts = "file_type (cannot be met) 1, min_dpi (stays undetermined) 1"
+    notes = make_plan(config(tmp_path, {"card": "tiny-flux"}), files=False).notes
+    assert [note for note in notes if "PNG" in note] == [
+        f"Generated images are PNG files without a resolution; images with such a rule: {counts}."
+    ]
 
 
 def test_an_image_rejected_by_scores_is_not_counted_as_decided_by_rules(orders):

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 from local_bench.core import strictjson
 from local_bench.core.money import part_of
 from local_bench.core.types import Decision, Score
+from local_bench.judges.rules import FileFacts
 
 State = Literal["planned", "done", "unscored"]
 Kind = Literal["metric", "judge"]
@@ -312,6 +313,7 @@ FORMS: dict[str, TypeAdapter[Any]] = {
     "batches": TypeAdapter(dict[str, PositiveInt]),
     "canary": TypeAdapter(_Checks),
     "captions_cut": TypeAdapter(_Cut),
+    "delivered": TypeAdapter(dict[str, FileFacts]),
     "metric": TypeAdapter(_Metric),
     "missing_shards": TypeAdapter(dict[str, list[_Shard]]),
     "pace": TypeAdapter(dict[str, float]),
@@ -320,5 +322,5 @@ FORMS: dict[str, TypeAdapter[Any]] = {
 }
 """The forms of JSON objects in `meta`, by the part of their key before its colon; further keys are allowed: names of
 judges, batch sizes chosen for a model by kind of image, results of the checks of a judge, captions that a metric cut,
-a metric's identity, the shards that a merged run lacks by model, a judge's pace, where a model's weights are and
-whether it is compiled, the provenance."""
+the files of a model's imported images by work id, a metric's identity, the shards that a merged run lacks by model, a
+judge's pace, where a model's weights are and whether it is compiled, the provenance."""
