@@ -115,13 +115,14 @@ def test_hard_rules_are_checked_on_the_imported_file(tmp_path):
             tasks = {row.work_id: row.task_id for row in run.store.candidates()}
             return {tasks[work_id]: score for part in parts(run.store) for work_id, score in _rules(run, part)}
 
-    assert {task_id: score.value for task_id, score in scores().items()} == {
-        name: x for name, (*_, x) in BY_FILE.items()
-    }
+    by_file = scores()
+    assert {name: score.value for name, score in by_file.items()} == {name: x for name, (*_, x) in BY_FILE.items()}
     with sqlite3.connect(tmp_path / "run/ledger.sqlite") as db:
         db.execute("DELETE FROM meta WHERE key = 'delivered:theirs'")
     assert {name: score.value for name, score in scores().items()} == dict.fromkeys(BY_FILE, None) | {"width": 1.0}
     assert scores()["dpi"].unscored.startswith("min_dpi: the imported file is not known")
+    run_stages(config(tmp_path, model), tmp_path / "run", ("generate",))
+    assert scores() == by_file
 
 
 def test_rules_that_no_generated_image_meets_are_named_before_the_run(tmp_path):
