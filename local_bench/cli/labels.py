@@ -147,7 +147,7 @@ _PEOPLE = (
     *(Column("bound_low", "low", usd, "bounds", below=True), Column("bound_high", "high", usd, "bounds", below=True)),
     *(Column("run_revenue", "by the run", usd), Column("accepted", "accepted by people")),
     *(
-        Column("by_run", "by the run"),
+        Column("by_run", "accepted by the run"),
         Column("n_not_annotated", "no decision by people"),
         Column("n_not_made", "not made"),
     ),
