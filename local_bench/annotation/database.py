@@ -10,7 +10,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,7 +76,7 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("PRAGMA foreign_keys = ON")
             self._db.execute("PRAGMA secure_delete = ON")
-            with self._transaction():
+            with self.transaction():
                 if not self._rows("SELECT 1 FROM sqlite_master LIMIT 1"):
                     for statement in _SCHEMA:
                         self._db.execute(statement)
@@ -123,7 +123,7 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
 
     def forget(self, name: str) -> int:
         """Remove an annotator and all their answers from the file; return the number of answers removed."""
-        with self._transaction():
+        with self.transaction():
             n = self._db.execute("DELETE FROM answers WHERE annotator = ?", (name,)).rowcount
             self._db.execute("DELETE FROM annotators WHERE name = ?", (name,))
         with self._errors():
@@ -136,7 +136,7 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
 
     def add_items(self, items: Iterable[Item]) -> None:
         """Add items; the sampling probabilities and known answer of an existing item are replaced."""
-        with self._transaction():
+        with self.transaction():
             self._db.executemany(
                 """INSERT INTO items VALUES (?, ?, ?)
                    ON CONFLICT (item_id) DO UPDATE SET content = excluded.content""",
@@ -163,7 +163,7 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
         """Store an answer durably; return False if this request was stored before, also if it was withdrawn since.
 
         Raises AlreadyAnswered if another request has answered the item."""
-        with self._transaction():
+        with self.transaction():
             if self._rows("SELECT 1 FROM answers WHERE request_id = ?", request_id):
                 return False
             try:
@@ -189,7 +189,7 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
     def withdraw(self, annotator: str, protocol: str, number: int) -> StoredAnswer | None:
         """Withdraw the answer with this number and return it; None if it is not the annotator's latest by this
         protocol."""
-        with self._transaction():
+        with self.transaction():
             if number != self.latest(annotator, protocol):
                 return None
             self._db.execute("UPDATE answers SET withdrawn_utc = ? WHERE number = ?", (_now(), number))
@@ -230,19 +230,20 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
         with self._lock, self._errors():
             self._db.execute("ATTACH ? AS other", (str(other),))
             try:
-                with self._transaction():
+                with self.transaction():
                     for statement in _ABSORB:
                         self._db.execute(statement)
             finally:
                 self._db.execute("DETACH other")
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._lock, self._errors(), transaction(self._db):
+    def transaction(self) -> Iterator[None]:
+        """Commit all writes of the block, or none of them; those of a block inside it belong to it."""
+        with self._lock, self._errors(), nullcontext() if self._db.in_transaction else transaction(self._db):
             yield
 
     def _write(self, statement: str, *values: Any) -> None:
-        with self._transaction():
+        with self.transaction():
             self._db.execute(statement, values)
 
     def _rows(self, query: str, *values: Any) -> list[Any]:

@@ -18,15 +18,23 @@ from local_bench.annotation.database import (
     SERVED_PROTOCOL,
     SESSION_META,
     AnnotationDatabase,
+    Role,
     same_questions,
 )
-from local_bench.annotation.items import Answer, Item, ItemImage, StoredAnswer
-from local_bench.annotation.protocol import PREFERRED, AnswerField, Protocol, load_protocol, protocol_files
+from local_bench.annotation.items import Answer, Item, ItemImage, Kind, StoredAnswer
+from local_bench.annotation.protocol import OVERALL, PREFERRED, AnswerField, Protocol, load_protocol, protocol_files
 from local_bench.annotation.queue import Queue
-from local_bench.annotation.ratings import PEOPLE, decision, rows_by_image, stored_lines
-from local_bench.annotation.session import InvalidAnswer, Session, no_image
+from local_bench.annotation.ratings import (
+    AnnotationLine,
+    decision,
+    image_lines,
+    rows_by_image,
+    scores_of,
+    stored_lines,
+)
+from local_bench.annotation.session import Session, no_image
 from local_bench.annotation.summary import numbers
-from local_bench.annotation.work import AnnotationWork, annotation_work, image_lines, png_of
+from local_bench.annotation.work import AnnotationWork, ImageKey, annotation_work, png_of
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
@@ -73,13 +81,17 @@ def open_session(
 def _opened(runs: Sequence[RunDir], protocol: Protocol, work: AnnotationWork, setting: Mapping[str, Any]) -> Session:
     with ExitStack() as on_failure:
         database = on_failure.enter_context(AnnotationDatabase(runs[0].path / FILE, create=True))
-        _keep_protocol(database, protocol)
-        database.add_items(work.items)
-        database.set_meta(SESSION_META + protocol.id, json.dumps(setting))
+        _begin(database, protocol, work.items, setting)
         queue = Queue(protocol, work.items, setting["seed"], setting["repeats"])
         session = Session(protocol, queue, database, work.tasks, partial(png_of, runs), work.n_missing)
         on_failure.pop_all()
     return session
+
+
+def _begin(database: AnnotationDatabase, protocol: Protocol, items: Sequence[Item], setting: Mapping[str, Any]) -> None:
+    _keep_protocol(database, protocol)
+    database.add_items(items)
+    database.set_meta(SESSION_META + protocol.id, json.dumps(setting))
 
 
 def _stored_setting(path: Path, protocol: Protocol) -> tuple[dict[str, Any], dict[str, Item]]:
@@ -248,54 +260,164 @@ class Imported:
         return sentence + (later if self.n_later else "")
 
 
-_Rated = tuple[str, str, str, int, int]
-"""Rater, model, task, attempt and deliverable (0 for a set): what an answer is about."""
+_Rated = tuple[str, Kind, str, str, int, int, bool]
+"""Rater, kind, model, task, attempt, deliverable (0 for a set) and whether it has a probability: what is answered."""
 
 
 def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
-    """Store the annotations of a JSON Lines file (as for `--people`) as answers by `protocol`; those that were stored
-    before stay as they are. UserError for a line that does not fit; then nothing is stored."""
+    """Store the annotations of a JSON Lines file (as for `--people`) as answers by `protocol`: adjudications, `overall:
+    null` ("cannot tell") and sampling probabilities too. Stored answers and the roles of annotators stay as they are.
+    UserError for a line that does not fit or that could not be kept; then nothing is stored."""
     if protocol.points or protocol.shows == "pair":
         raise UserError(f"protocol {protocol.id} has no answers about single images: import with another protocol")
-    work = annotation_work([run], protocol)
-    before, stored = _stored_setting(run.path / FILE, protocol)  # what was sampled or has known answers stays so
-    items = {item.item_id: item for item in work.items} | stored
-    begun = {"seed": run.config.seed, "repeats": protocol.repeats, "runs": 1, "items": sorted(items)}
-    pixels = {row.key: row.image for row in run.store.candidates() if row.image}
-    n_of_set = Counter(key[:2] + key[3:] for key in pixels)
-    ratings: dict[_Rated, dict[int, dict[str, Any]]] = defaultdict(dict)
-    n_unrated = n_later = 0
-    for where, key, data in image_lines(path, "an annotation", pixels):
-        model, task_id, deliverable, attempt = key
-        of_set = protocol.shows == "set"
-        compared = work.tasks[task_id].source is not None or (of_set and n_of_set[model, task_id, attempt] > 1)
-        fields = protocol.fields_of((), compared)
-        values = {field.name: _option(data.get(field.name), field, protocol, where) for field in fields}
-        if protocol.attempts == "first" and attempt > 1:
-            n_later += 1
-            continue
+    return _Import(run, protocol, path).store()
+
+
+class _Import:
+    """The answers of a file, all of which are checked when it is made."""
+
+    def __init__(self, run: RunDir, protocol: Protocol, path: Path) -> None:
+        self._run, self._protocol, self._path = run, protocol, path
+        self._work = annotation_work([run], protocol)
+        self._before, self._stored = _stored_setting(run.path / FILE, protocol)  # what was sampled stays so
+        self._whole = {item.item_id for item in self._work.items} | self._stored.keys()
+        self._read_stored()
+        self._pixels = {row.key: row.image for row in run.store.candidates() if row.image}
+        self._n_of_set = Counter(key[:2] + key[3:] for key in self._pixels)
+        self._seen: set[tuple[str, Kind, ImageKey]] = set()
+        self._probabilities: dict[ImageKey, float | None] = {}
+        self._equal: dict[int, bool] = {}
+        """Number of each stored answer that the file has -> whether it is the same there."""
+        self._rated: dict[_Rated, dict[int, tuple[Mapping[str, Any], AnnotationLine]]] = defaultdict(dict)
+        self._n_unrated = self._n_later = 0
+        names = [field.name for field in protocol.fields]
+        for _, where, line, scores in image_lines(path, run, self._pixels, names):
+            self._read(where, line, scores)
+        self._new: dict[str, Item] = {}
+        self._wanted: dict[tuple[str, Kind, str], Answer] = {}
+        for about, of_image in self._rated.items():
+            self._want(about, of_image)
+
+    def _read_stored(self) -> None:
+        path, self._roles = self._run.path / FILE, dict[str, Role]()
+        answers: list[tuple[StoredAnswer, Item]] = []
+        if path.is_file():
+            with AnnotationDatabase(path) as database:
+                self._roles = {annotator.name: annotator.role for annotator in database.annotators()}
+                answers = [(a, self._stored[a.item_id]) for a in database.answers() if a.item_id in self._stored]
+        answers.sort(key=lambda each: bool(each[1].sampled))  # of two about an image, the one with its probability
+        self._given = {(a.annotator, a.kind, item.task_id, image): a for a, item in answers for image in item.images}
+        self._adjudicators = {(key[2:]): key[0] for key in self._given if key[1] == "adjudication"}
+
+    def _read(self, where: str, line: AnnotationLine, scores: Mapping[str, Any]) -> None:
+        model, task_id, deliverable, attempt = line.image
+        of_set = self._protocol.shows == "set"
+        n_of_set = self._n_of_set[model, task_id, attempt] if of_set else 1
+        values = self._values(where, scores, self._work.tasks[task_id].source is not None or n_of_set > 1)
+        if self._protocol.attempts == "first" and attempt > 1:
+            self._n_later += 1
+            return
+        if values is None:
+            self._n_unrated += 1
+            return
+        kind: Kind = "adjudication" if line.adjudication else "answer"
+        image = ItemImage(deliverable, str(self._pixels[line.image]))
+        if line.adjudication and (other := self._adjudicators.setdefault((task_id, image), line.rater)) != line.rater:
+            raise UserError(f"{where}: {other!r} adjudicates this image too: remove one of the adjudications")
+        if (line.rater, kind, line.image) in self._seen:
+            raise UserError(f"{where}: {line.rater!r} rates this image on an earlier line too: remove one")
+        self._seen.add((line.rater, kind, line.image))
+        if self._probabilities.setdefault(line.image, line.probability) != line.probability:
+            raise UserError(f"{where}: its probability differs from an earlier line: give one probability per image")
+        if stored := self._given.get((line.rater, kind, task_id, image)):
+            same = stored.given.values.get(str(deliverable), {}) == values
+            self._equal[stored.number] = same and self._equal.get(stored.number, True)
+            _check_probability(where, self._stored[stored.item_id], line)
+            return
+        about = (line.rater, kind, model, task_id, attempt, 0 if of_set else deliverable, line.probability is not None)
+        self._rated[about][deliverable] = values, line
+
+    def _values(self, where: str, scores: Mapping[str, Any], compared: bool) -> dict[str, Any] | None:
+        """The answers to the protocol's questions; none for `overall: null` alone; None if some are missing. UserError
+        for a value that the protocol's answers would not have."""
+        fields = self._protocol.fields_of((), compared)
+        values = {field.name: _option(scores.get(field.name), field, self._protocol, where) for field in fields}
+        if OVERALL in scores and all(value is None for value in scores.values()):
+            return {}
         if None in values.values():
-            n_unrated += 1
-            continue
-        rater = data.get("rater", PEOPLE)
-        if not isinstance(rater, str) or not rater:
-            raise UserError(f"{where}: the rater is {short(rater)}: give a name in quotes")
-        of_item = ratings[rater, model, task_id, attempt, 0 if of_set else deliverable]
-        if of_item.setdefault(deliverable, values) is not values:
-            raise UserError(f"{where}: {rater!r} rates this image on an earlier line too: remove one")
-    wanted = []
-    for (rater, model, task_id, attempt, _), of_image in ratings.items():
-        images = tuple(ItemImage(i, pixels[model, task_id, i, attempt]) for i in sorted(of_image))
-        item = items.get(Item(protocol.id, task_id, images).item_id)
-        if item is None:
+            return None
+        kept = scores_of(values, self._protocol, self._run) | values
+        lost = next((name for name, value in scores.items() if value is not None and kept.get(name) != value), None)
+        if lost is not None:
+            raise UserError(
+                f"{where}: {lost} is {short(scores[lost])}, which answers by protocol {self._protocol.id} do not have: "
+                "remove it, or import with a protocol that has this question"
+            )
+        return values
+
+    def _want(self, about: _Rated, of_image: Mapping[int, tuple[Mapping[str, Any], AnnotationLine]]) -> None:
+        rater, kind, model, task_id, attempt, _, sampled = about
+        protocol, path = self._protocol, self._path
+        images = tuple(ItemImage(i, str(self._pixels[model, task_id, i, attempt])) for i in sorted(of_image))
+        item = Item(protocol.id, task_id, images)
+        if not (item.item_id in self._whole or (sampled and not protocol.whole_set)) or (
+            len({bool(values) for values, _ in of_image.values()}) > 1
+        ):
             raise UserError(
                 f"{path}: {rater} rates only some of the images of {task_id!r} by {model}, and protocol "
                 f"{protocol.id} rates them together: complete the file, or import with a protocol for images"
             )
-        wanted.append((rater, item, Answer({str(i): of_image[i] for i in of_image})))
-    session = _opened([run], protocol, replace(work, items=list(items.values())), before or begun)
-    with session.database:
-        return replace(_store(session, wanted, path), n_unrated=n_unrated, n_later=n_later)
+        if item.item_id in self._stored:
+            for _, line in of_image.values():
+                _check_probability(f"{path}: {rater}, {task_id!r}", self._stored[item.item_id], line)
+        else:
+            drawn = [(model, i, line.probability) for i, (_, line) in of_image.items() if line.probability is not None]
+            all_drawn = dict.fromkeys((*self._new.get(item.item_id, item).sampled, *drawn))
+            self._new[item.item_id] = replace(item, sampled=tuple(all_drawn))
+        role = self._roles.get(rater, "annotator")
+        if role == "lead" or (role == "adjudicator" and kind == "answer"):
+            raise UserError(f"{path}: {rater!r} is the run's {role} and gives no such answers: use another name in it")
+        answer = Answer({str(i): values for i, (values, _) in of_image.items()})
+        if not all(answer.values.values()):
+            answer = Answer({}, protocol.cannot_tell[-1].id, note="imported without a reason")
+        if self._wanted.setdefault((rater, kind, item.item_id), answer) != answer:
+            raise UserError(
+                f"{path}: {rater!r} rates equal images of {task_id!r} differently: correct one of the lines"
+            )
+
+    def store(self) -> Imported:
+        """Store what is new, in one transaction."""
+        n_again, new, before = 0, self._new, self._before
+        if self._wanted:
+            if not before and None in self._probabilities.values():  # no sample: all images are to be annotated
+                new = {item.item_id: item for item in self._work.items} | new
+            begun: dict[str, Any] = {
+                "seed": self._run.config.seed,
+                "repeats": self._protocol.repeats,
+                "runs": 1,
+                "items": [],
+            } | before
+            shown = {*begun["items"], *(item_id for item_id, item in new.items() if item.sampled or not before)}
+            answering = {rater for rater, kind, _ in self._wanted if kind == "answer"}
+            with AnnotationDatabase(self._run.path / FILE, create=True) as database, database.transaction():
+                _begin(database, self._protocol, list(new.values()), begun | {"items": sorted(shown)})
+                for rater in {rater for rater, _, _ in self._wanted} - self._roles.keys():
+                    database.add_annotator(rater, "annotator" if rater in answering else "adjudicator", "")
+                for (rater, kind, item_id), answer in self._wanted.items():
+                    request = digest({"import": answer.content, "rater": rater, "item": item_id, "kind": kind})
+                    n_again += not database.save(request, rater, item_id, kind, answer, None)  # it was withdrawn
+        n_same = sum(self._equal.values())
+        n_different = len(self._equal) - n_same
+        return Imported(len(self._wanted) - n_again, n_same + n_again, n_different, self._n_unrated, self._n_later)
+
+
+def _check_probability(where: str, item: Item, line: AnnotationLine) -> None:
+    stored = {(model, deliverable): p for model, deliverable, p in item.sampled}.get((line.model, line.deliverable))
+    if line.probability not in (None, stored):
+        raise UserError(
+            f"{where}: the probability is {line.probability}, but the run's annotation by protocol {item.protocol} has "
+            f"{'none' if stored is None else stored}: import the file into a run without that annotation"
+        )
 
 
 def _option(value: Any, field: AnswerField, protocol: Protocol, where: str) -> Any:
@@ -312,27 +434,6 @@ def _option(value: Any, field: AnswerField, protocol: Protocol, where: str) -> A
         listed = ", ".join(json.dumps(option, ensure_ascii=False) for option in options)
         raise UserError(f"{where}: {field.name} is {short(value)}, but protocol {protocol.id} has {listed}: correct it")
     return matching[0]
-
-
-def _store(session: Session, wanted: Sequence[tuple[str, Item, Answer]], path: Path) -> Imported:
-    stored_values = {(a.annotator, a.item_id): a.given.values for a in session.database.answers() if a.kind == "answer"}
-    n = Counter[str]()
-    for rater in sorted({rater for rater, _, _ in wanted}):
-        session.database.add_annotator(rater, "annotator", "")
-        session.queue.add(rater, "annotator")
-    people = {annotator.name: annotator for annotator in session.database.annotators()}
-    for rater, item, answer in wanted:
-        before = stored_values.get((rater, item.item_id))
-        if before is not None:
-            n["before" if before == answer.values else "different"] += 1
-            continue
-        request = digest({"import": answer.content, "rater": rater, "item": item.item_id})
-        try:
-            stored = session.answer(people[rater], request, item.item_id, "answer", answer, None)
-        except InvalidAnswer as e:
-            raise UserError(f"{path}: {rater}, {item.task_id!r}: {e}") from None
-        n["stored" if stored else "before"] += 1  # the annotator may have withdrawn it since
-    return Imported(n["stored"], n["before"], n["different"], 0)
 
 
 # ---- preferences

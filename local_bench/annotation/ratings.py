@@ -8,13 +8,14 @@ belongs to the pixels of all images of the set.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
+from unicodedata import category
 
-from pydantic import Field, PlainValidator, create_model
+from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, create_model
 
 from local_bench.annotation.database import FILE, AnnotationDatabase
 from local_bench.annotation.items import Item, ItemImage, StoredAnswer
@@ -82,6 +83,15 @@ class Annotations:
         ]
 
 
+def _plain(name: str) -> str:
+    if any(category(character) == "Cc" for character in name):
+        raise ValueError("write the name without control characters")
+    return name
+
+
+_Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100), AfterValidator(_plain)]
+
+
 class AnnotationLine(Strict):
     """The image and rater of an annotation. Scores are further keys, under their names."""
 
@@ -89,11 +99,16 @@ class AnnotationLine(Strict):
     task_id: str
     deliverable: int = Field(ge=1)
     attempt: int = Field(1, ge=1)
-    rater: str = Field(PEOPLE, min_length=1, max_length=100)
+    rater: _Name = PEOPLE
     adjudication: bool = False
     """Whether the rater decided between others who disagreed; that decision is final, and not counted as a rater's."""
     probability: float | None = Field(None, ge=LEAST_PROBABILITY, le=1)
     """Probability with which the image was sampled for annotation (`settle --plan-labels`)."""
+
+    @property
+    def image(self) -> tuple[str, str, int, int]:
+        """The key of the candidate."""
+        return self.model, self.task_id, self.deliverable, self.attempt
 
 
 def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> Annotations:
@@ -115,11 +130,8 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
     undecided: dict[str, set[str]] = defaultdict(set)
     first: dict[tuple[str, str], int] = {}
     probabilities: dict[str, float | None] = {}
-    for number, line, scores in _lines(path, run):
-        where = f"{path}, line {number}"
-        work_id = work_ids.get((line.model, line.task_id, line.deliverable, line.attempt))
-        if work_id is None:
-            raise UserError(f"{where}: {_unknown(line, list(work_ids))}: correct or remove the line")
+    for number, where, line, scores in image_lines(path, run, work_ids):
+        work_id = work_ids[line.image]
         key = ("an adjudication" if line.adjudication else repr(line.rater), work_id)
         if key in first:
             raise UserError(f"{where}: {key[0]} already rates this image on line {first[key]}: remove one")
@@ -145,7 +157,7 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
     return Annotations(consensus, raters, probabilities, tied)
 
 
-def _unknown(line: AnnotationLine, keys: list[tuple[str, str, int, int]]) -> str:
+def _unknown(line: AnnotationLine, keys: Collection[tuple[str, str, int, int]]) -> str:
     models = dict.fromkeys(key[0] for key in keys)
     if line.model not in models:
         return f"the run has no model {line.model!r} (it has {', '.join(models)})"
@@ -219,16 +231,23 @@ def decision(value: Any) -> bool | None:
     raise ValueError("it is a decision: write true or 1 (accepted), false or 0 (rejected), or null")
 
 
-def _lines(path: Path, run: RunDir) -> Iterator[tuple[int, AnnotationLine, dict[str, bool | float | None]]]:
+def image_lines(
+    path: Path, run: RunDir, keys: Collection[tuple[str, str, int, int]], unchecked: Sequence[str] = ()
+) -> Iterator[tuple[int, str, AnnotationLine, dict[str, Any]]]:
+    """(number, where it is, the line, its scores) of every annotation in `path`; the values of the scores `unchecked`
+    are those in the file. UserError for an invalid line, and for an image that is not in `keys`."""
     names = [*dict.fromkeys((*thresholds_of(run.config), OVERALL, *suite(run.config.suite.name).scores_of_judge))]
     read = {name: decision if name == OVERALL else _value for name in names}
     scores: dict[str, Any] = {
         name: (Annotated[bool | float | None, PlainValidator(function)], None) for name, function in read.items()
     }
+    scores |= dict.fromkeys(unchecked, (Any, None))
     model: type[AnnotationLine] = create_model("Label", __base__=AnnotationLine, **scores)
     for number, where, data in _objects(path, run):
         line = check(data, model, where, error=UserError)
-        yield number, line, line.model_dump(include=set(names), exclude_unset=True)
+        if line.image not in keys:
+            raise UserError(f"{where}: {_unknown(line, keys)}: correct or remove the line")
+        yield number, where, line, line.model_dump(include=set(scores), exclude_unset=True)
 
 
 def _objects(path: Path, run: RunDir) -> Iterator[tuple[int, str, dict[str, Any]]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
+from unicodedata import category
 
 from pydantic import Field
 
@@ -124,7 +125,7 @@ def load_people(path: Path) -> dict[str, Role]:
 def add_people(database: AnnotationDatabase, people: Mapping[str, Role], language: str = "") -> dict[str, str]:
     """Add annotators; return name -> token for those who have no link yet. UserError for an invalid name."""
     for name, role in people.items():
-        if not name.strip() or len(name) > 40 or any(ord(c) < 32 for c in name) or name != name.strip():
+        if not name.strip() or len(name) > 40 or any(category(c) == "Cc" for c in name) or name != name.strip():
             raise UserError(f"{name!r} is not a valid annotator name: give a pseudonym of 1 to 40 characters")
         database.add_annotator(name, role, language)
     without_link = [person.name for person in database.annotators() if person.name in people and not person.has_link]

@@ -6,7 +6,7 @@ Images with equal pixels of the same task are one item, whichever model or attem
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from pydantic import Field
 
 from local_bench.annotation.items import Item, ItemImage, TaskView
 from local_bench.annotation.protocol import OVERALL, Protocol
+from local_bench.annotation.ratings import image_lines
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest, seed_of
@@ -69,7 +70,7 @@ def annotation_work(
         rows = [row for row in rows if row.attempt == 1]
     with_image = [row for row in rows if row.image]
     sample = _sample(questions, with_image) if isinstance(questions, Path) else _sampled(questions, with_image)
-    gold_answers = {} if gold is None else _gold(gold, protocol, with_image)
+    gold_answers = {} if gold is None else _gold(gold, protocol, runs[0], with_image)
     if protocol.points:
         without = next((row.task_id for row in with_image if not tasks[row.task_id].points), None)
         if without is not None:
@@ -191,30 +192,22 @@ def _sampled(items: Sequence[Item], with_image: Sequence[CandidateRow]) -> dict[
     return {key: p for key, p in probabilities.items() if p is not None} if of_image else None
 
 
-def _gold(path: Path, protocol: Protocol, with_image: Sequence[CandidateRow]) -> dict[ImageKey, dict[str, Any]]:
+def _gold(
+    path: Path, protocol: Protocol, run: RunDir, with_image: Sequence[CandidateRow]
+) -> dict[ImageKey, dict[str, Any]]:
     """Known answers by image: the protocol's fields, or `overall`."""
     if protocol.points or protocol.shows == "pair":
         raise UserError(f"protocol {protocol.id} has no answers about single images: leave --gold out")
-    names = {field.name for field in protocol.fields} | ({OVERALL} if protocol.overall != "none" else set())
+    asked = [field.name for field in protocol.fields]
+    names = {*asked} | ({OVERALL} if protocol.overall != "none" else set())
     answers: dict[ImageKey, dict[str, Any]] = {}
-    for where, key, data in image_lines(path, "an answer", {row.key for row in with_image}):
-        values = {name: value for name, value in data.items() if name in names}
+    for _, where, line, scores in image_lines(path, run, {row.key for row in with_image}, asked):
+        values = {name: value for name, value in scores.items() if name in names}
         bad = next((name for name, value in values.items() if not isinstance(value, bool | int | float)), None)
         if bad is not None or not values:
             raise UserError(f"{where}: give true, false or a number for one of {', '.join(sorted(names))}")
-        answers[key] = values
+        answers[line.image] = values
     return answers
-
-
-def image_lines(path: Path, what: str, keys: Container[ImageKey]) -> Iterator[tuple[str, ImageKey, dict[str, Any]]]:
-    """(where it is, the image, all data) of every line of a file about images with these keys. UserError for a line
-    about another one."""
-    lines = strictjson.objects(path, UserError, what, missing="check the path", unreadable="give a JSON Lines file")
-    for _, where, data in lines:
-        key: Any = (data.get("model"), data.get("task_id"), data.get("deliverable"), data.get("attempt", 1))
-        if not all(isinstance(part, str | int) for part in key) or key not in keys:
-            raise UserError(f"{where}: the run has no image with this model, task_id, deliverable and attempt")
-        yield where, key, data
 
 
 def png_of(runs: Sequence[RunDir], sha: str) -> bytes:

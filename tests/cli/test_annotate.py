@@ -154,6 +154,11 @@ def test_a_sample_is_annotated_with_its_probabilities(shop, tmp_path, capsys):
     assert {tuple(line[name] for name in names) for line in exported} == {
         tuple(line[name] for name in names) for line in wanted
     }
+    copy = shutil.copytree(shop.path, tmp_path / "copy", ignore=shutil.ignore_patterns(f"{FILE}*"))
+    run(capsys, "annotate", "import", copy, out, "--protocol", "accept")
+    assert lines_of(copy, tmp_path / "copy.jsonl", capsys) == sorted(out.read_text().splitlines())
+    (of_copy,), (status,) = run(capsys, "annotate", "status", copy, "--json")["protocols"], status_of(shop, capsys)
+    assert (of_copy["n_items"], of_copy["coverage"]) == (status["n_items"], status["coverage"])
     assert main(["settle", str(shop.path), "--people", str(shop.path)]) == 0
     text, err = capsys.readouterr()
     assert ("estimated revenue" in text, "sampling probabilities" in err) == (True, False)
@@ -259,6 +264,8 @@ def test_forgetting_and_links(shop, tmp_path, capsys):
 def test_known_answers_check_the_annotators(shop, tmp_path, capsys):
     """Everyone gets the questions with known answers."""
     lines = [{k: v for k, v in line.items() if k != "rater"} | {"overall": True} for line in labels(shop, "x")[:4]]
+    wrong = write(tmp_path / "wrong.jsonl", [lines[0] | {"deliverable": 1.0}])
+    assert "deliverable: input should be a valid integer, not 1.0" in refused(capsys, shop.path, "--gold", wrong)
     gold = write(tmp_path / "gold.jsonl", lines)
     answer_all(shop.path, "accept", dict.fromkeys("abc", "annotator"), lambda name, *_: name != "b", gold=gold)
     (status,) = status_of(shop, capsys)
@@ -503,7 +510,8 @@ def test_an_import_says_what_was_new(shop, tmp_path, capsys):
     path, n = tmp_path / "in.jsonl", len(first)
     assert imported(shop, capsys, path, first[: n // 2]) == f"{n // 2} new of {n // 2} answers; 0 were there already\n"
     assert imported(shop, capsys, path, first) == f"{n - n // 2} new of {n} answers; {n // 2} were there already\n"
-    changed = [first[0] | {"overall": not first[0]["overall"]}, first[1] | {"overall": None}, *first[2:]]
+    without = {name: value for name, value in first[1].items() if name != "overall"}
+    changed = [first[0] | {"overall": not first[0]["overall"]}, without, *first[2:]]
     assert imported(shop, capsys, path, changed) == (
         f"0 new of {n - 1} answers; {n - 2} were there already; 1 differ from the annotator's stored answer, which is "
         "kept; 1 lines lack a rating and were left out\n"
@@ -527,8 +535,14 @@ def test_a_decision_may_be_a_number(shop, tmp_path, capsys, accepted, rejected):
 def test_lines_that_no_annotator_wrote_are_refused(shop, tmp_path, capsys):
     (line, *_), path = labels(shop, "r1"), tmp_path / "in.jsonl"
     for change, sentence in (
-        ({"rater": 7}, "line 1: the rater is 7: give a name in quotes"),
-        ({"task_id": ["a"]}, "line 1: the run has no image with this model"),
+        ({"rater": 7}, "line 1: rater: input should be a valid string, not 7 (put it in quotes)"),
+        ({"rater": "r" * 101}, "line 1: rater: string should have at most 100 characters"),
+        ({"rater": "r\x851"}, "line 1: rater: write the name without control characters"),
+        ({"task_id": ["a"]}, "line 1: task_id: input should be a valid string"),
+        ({"task_id": "a"}, "line 1: the run has no task 'a': correct or remove the line"),
+        ({"deliverable": 1.0}, "line 1: deliverable: input should be a valid integer, not 1.0"),
+        ({"overal": True}, "line 1: there is no key 'overal'; did you mean 'overall'?"),
+        ({"brf": 3}, "line 1: brf is 3.0, which answers by protocol accept do not have: remove it, or import with"),
         ({}, "line 2: 'r1' rates this image on an earlier line too: remove one"),
     ):
         assert sentence in imported(shop, capsys, path, [line | change] * 2, status=2)
@@ -545,6 +559,61 @@ def test_lines_that_no_annotator_wrote_are_refused(shop, tmp_path, capsys):
     said = imported(shop, capsys, path, [scored], "scores", status=2)
     assert f"line 1: {protocol.fields[0].name} is 4.5, but protocol scores has " in said
     assert not (shop.path / FILE).exists()
+
+
+def lines_of(path, out, capsys):
+    """The run's annotations, sorted."""
+    run(capsys, "annotate", "export", path, "--out", out)
+    return sorted(out.read_text().splitlines())
+
+
+@pytest.fixture
+def answered(shop, tmp_path, capsys):
+    """By two annotators, one of whom cannot judge two sets, an adjudicator and a lead."""
+    unclear = [line | {"overall": None} for line in labels(shop, "r2") if line["task_id"] == "print-01"]
+    imported(shop, capsys, tmp_path / "unclear.jsonl", unclear)
+    roles = {"r1": "annotator", "r2": "annotator", "r3": "adjudicator", "boss": "lead"}
+    answer_all(shop.path, "accept", roles, lambda name, item, *_: name != "r2" or item.task_id != "print-04")
+    return shop
+
+
+def test_an_import_of_an_export_gives_the_same_annotations(answered, tmp_path, capsys):
+    """In the run itself nothing is new; a copy has the same decisions, agreement and state."""
+    path, out, names = answered.path, tmp_path / "out.jsonl", ("n_complete", "n_disputed", "n_adjudicated", "fields")
+    exported = lines_of(path, out, capsys)
+    assert sum('"adjudication": true' in line for line in exported) >= 2 <= sum("null" in line for line in exported)
+    before = (path / FILE).read_bytes(), status_of(answered, capsys)
+    assert run(capsys, "annotate", "import", path, out, "--protocol", "accept").startswith("0 new of 36 answers; 36 ")
+    assert ((path / FILE).read_bytes(), status_of(answered, capsys)) == before
+    copy = shutil.copytree(path, tmp_path / "copy", ignore=shutil.ignore_patterns(f"{FILE}*"))
+    assert run(capsys, "annotate", "import", copy, out, "--protocol", "accept").startswith("36 new of 36 answers; 0 ")
+    assert people_of(copy) == people_of(path)
+    assert lines_of(copy, tmp_path / "again.jsonl", capsys) == exported
+    (of_copy,), (status,) = run(capsys, "annotate", "status", copy, "--json")["protocols"], before[1]
+    assert [of_copy[name] for name in names] == [status[name] for name in names]
+    of_person = [(who["name"], who["role"], who["n_answers"], who["n_cannot_tell"]) for who in of_copy["annotators"]]
+    assert of_person == [("r1", "annotator", 16, 0), ("r2", "annotator", 16, 2), ("r3", "adjudicator", 4, 0)]
+
+
+def test_an_import_that_the_run_cannot_keep_changes_nothing(answered, tmp_path, capsys):
+    """Neither answers nor roles; whatever fails, and wherever in the file."""
+    path, stored = tmp_path / "in.jsonl", (answered.path / FILE).read_bytes()
+    new, several = labels(answered, "r9"), next(task for _, task, deliverable, _ in answered.images if deliverable > 1)
+    undecided = [line | {"overall": None} if line["deliverable"] == 2 else line for line in new]
+    for lines, sentence in (
+        ([*new, new[0] | {"rater": "boss"}], "'boss' is the run's lead and gives no such answers: use another name"),
+        ([*new, *labels(answered, "r3")], "'r3' is the run's adjudicator and gives no such answers"),
+        ([line | {"adjudication": True} for line in new], "'r3' adjudicates this image too: remove one"),
+        ([line | {"probability": 0.5} for line in new], "the probability is 0.5, but the run's annotation by protocol"),
+        (undecided, f"r9 rates only some of the images of {several!r}"),
+    ):
+        assert sentence in imported(answered, capsys, path, lines, status=2)
+        assert (answered.path / FILE).read_bytes() == stored
+    with AnnotationDatabase(answered.path / FILE) as database:
+        fifth = "BEFORE INSERT ON answers WHEN (SELECT count(*) FROM answers) = 40 BEGIN SELECT RAISE(ABORT, ''); END"
+        database._db.execute(f"CREATE TRIGGER fails {fifth}")
+        assert main(["annotate", "import", str(answered.path), str(write(path, new)), "--protocol", "accept"]) == 1
+        assert ("r9" in {annotator.name for annotator in database.annotators()}, len(database.answers())) == (False, 36)
 
 
 def test_an_import_leaves_out_the_attempts_that_the_protocol_does_not_show(tmp_path, capsys):
