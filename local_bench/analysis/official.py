@@ -8,7 +8,7 @@ from typing import Any
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import usd_per_image, with_own_digits
-from local_bench.analysis.payment import decided_by_people
+from local_bench.analysis.payment import annotated_by_people
 from local_bench.analysis.settlement import accounting
 from local_bench.annotation.exchange import annotation_lines
 from local_bench.annotation.protocol import OVERALL
@@ -142,22 +142,28 @@ def official(run: RunDir) -> dict[str, Published]:
 
 def export_people(run: RunDir, name: str, out: Path) -> list[Path]:
     """Write each annotator's result files in the layout `name` to `out/ANNOTATOR/`, adjudications to
-    `out/ANNOTATOR.adjudication/`, and the consensus (majority, or adjudicated) to `out/consensus/`; images are not
-    written. Return the files that `local-bench score` reads. UserError for another suite's layout or existing folders.
-    """
+    `out/ANNOTATOR.adjudication/`, and the consensus (majority, or adjudicated) about all images to `out/consensus/`;
+    images are not written. Return the files that `local-bench score` reads. UserError for another suite's layout or
+    existing folders."""
     _check_own(run, name)
     work_ids = {row.key: row.work_id for row in run.store.candidates()}
-    by_rater: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    by_folder: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     for line in annotation_lines(run):
-        rater = f"{line['rater']}.adjudication" if line.get("adjudication") else line["rater"]
-        by_rater[rater][work_ids[line["model"], line["task_id"], line["deliverable"], line["attempt"]]] = line
-    of_suite, results, files = suite(run.config.suite.name), replace(run_results(run), load=no_image), list[Path]()
-    if of_suite.people_decide_images:
-        decided = decided_by_people(run, run.path)
-        by_rater["consensus"] = {work_id: {OVERALL: accepted} for work_id, accepted in decided.items()}
-    for rater, ratings in sorted(by_rater.items()):
+        rater = line["rater"]
         safe = all(c.isalnum() or c in "-_." for c in rater) and not rater.startswith(".")
-        folder = out / (rater if safe else f"annotator-{digest(rater)[:8]}")
+        taken = rater == "consensus" or rater.endswith(".adjudication")
+        named = (rater if safe and not taken else f"annotator-{digest(rater)[:8]}") + (
+            ".adjudication" if line.get("adjudication") else ""
+        )
+        by_folder[named][work_ids[line["model"], line["task_id"], line["deliverable"], line["attempt"]]] = line
+    of_suite, results, files = suite(run.config.suite.name), replace(run_results(run), load=no_image), list[Path]()
+    consensus = annotated_by_people(run, run.path).consensus
+    by_folder["consensus"] = {
+        w: {OVERALL: None} | {name: ratings[w].decision for name, ratings in consensus.items() if w in ratings}
+        for w in work_ids.values()
+    }
+    for named, ratings in sorted(by_folder.items()):
+        folder = out / named
         if folder.exists():
             raise UserError(f"{folder} exists: give a new folder with --out")
         files += of_suite.write_results(of_suite.annotated(results, ratings), folder)

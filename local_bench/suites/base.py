@@ -71,8 +71,6 @@ class Suite(ABC):
     """Default of `suite.unsupported`: the benchmark's protocol."""
     numbers_are_settlement: ClassVar[bool] = False
     """Whether `published` is the settlement of its tasks."""
-    people_decide_images: ClassVar[bool] = True
-    """Whether annotators' decisions on images have a consensus; False if it is over the questions of a set."""
     layout: ClassVar[str | None] = None
     """Name of the layout in which results are exported; None for a suite without one."""
     score_options: ClassVar[Collection[str] | None] = None
@@ -187,11 +185,13 @@ class Suite(ABC):
         return {}
 
     def annotated(self, results: RunResults, ratings: Mapping[str, Mapping[str, Any]]) -> RunResults:
-        """The results with one annotator's decisions: `ratings` has scores and `overall` by work id."""
-        decided = {work_id: rating.get("overall") for work_id, rating in ratings.items()}
-        return replace(
-            results, images=[replace(image, accepted=decided.get(image.work_id)) for image in results.images]
-        )
+        """The results with one annotator's decisions, or the consensus: `ratings` has scores and `overall` by the work
+        ids of the images that were shown."""
+        images = [
+            replace(i, accepted=ratings.get(i.work_id, {}).get("overall"), shown=i.work_id in ratings)
+            for i in results.images
+        ]
+        return replace(results, images=images)
 
     # ground truth
 

@@ -38,6 +38,8 @@ class ImageResult:
     accepted: bool | None
     """None if undecided."""
     scores: dict[str, Score] = field(default_factory=dict)
+    shown: bool = True
+    """False if these are the results of an annotator who was not shown the image."""
 
     @property
     def supported(self) -> bool:

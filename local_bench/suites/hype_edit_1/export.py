@@ -1,8 +1,9 @@
 """Exports a run as HYPE-EDIT-1 results: outputs/DATASET/MODEL/TASK/001.webp (lossless) and judgements in schema 2.
 
 An undecided attempt has the verdict null, which the benchmark's page shows as not judged yet; an attempt at an
-unsupported task has no entry. `ratings.jsonl` has the judge's score of each attempt, used to select the best of
-several, and `costs.json` the cost per attempt. Times are not written, since no result depends on them.
+unsupported task, or that an annotator was not shown, has no entry. `ratings.jsonl` has the judge's score of each
+attempt, used to select the best of several, and `costs.json` the cost per attempt. Times are not written, since no
+result depends on them.
 """
 
 import json
@@ -45,7 +46,7 @@ def write(results: RunResults, out: Path) -> list[Path]:
     verdicts: dict[str, dict[str, dict[str, dict[str, str | None]]]] = {}
     for row in rows:
         of_task = verdicts.setdefault(row.task.task_id, {})
-        if not row.supported:
+        if not row.supported or not row.shown:
             continue
         name = f"{row.attempt:03d}.webp"
         of_task.setdefault(alias[row.model], {})[name] = {"verdict": WORDS[_passed(row)]}

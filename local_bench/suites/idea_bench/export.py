@@ -2,7 +2,8 @@
 answers each.
 
 The columns are the benchmark's own; `gemini_result` contains the answer of the run's judge, of several judges the
-majority's. A case without answers has rows without scores; a case that the model does not support has no rows.
+majority's. A case without answers has rows without scores; a case that the model does not support has no rows,
+and in an annotator's CSV none that was not shown.
 """
 
 import csv
@@ -88,7 +89,7 @@ def _cases(results: RunResults) -> dict[str, list[Case]]:
     rows = [row for row in results.images if row.attempt == 1]
     by_model: dict[str, dict[str, Case]] = {model: {} for model in results.models}
     for row in rows:
-        if row.supported:
+        if row.supported and row.shown:
             by_model[row.model].setdefault(row.task.task_id, []).append(row)
     return {model: list(cases.values()) for model, cases in by_model.items()}
 

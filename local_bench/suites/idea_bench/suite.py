@@ -33,7 +33,6 @@ class IdeaBench(Suite):
     lent = questions.LENT
     of_tasks = (("uid", "text"), ("case_id", "text"), ("sheets", "array"))
     unsupported = "skip"
-    people_decide_images = False
     layout = "idea-bench"
     paper = "local_bench.report.papers.contents:IDEA_BENCH"
     score_options = ("tasks",)
@@ -64,18 +63,21 @@ class IdeaBench(Suite):
 
     def annotated(self, results: RunResults, ratings: Mapping[str, Mapping[str, Any]]) -> RunResults:
         """An annotator's answer counts for all repeats of a question."""
+        undecided = Verdict(None, "undecided", "")
         verdicts = {
             work_id: {
-                (questions.RUBRIC, k, repeat): Verdict({"met": bool(rating[name])}, None, "")
-                for k, name in enumerate(questions.SCORES)
-                if rating.get(name) is not None
+                (questions.RUBRIC, k, repeat): undecided if met is None else Verdict({"met": bool(met)}, None, "")
+                for k, met in enumerate(map(rating.get, questions.SCORES))
                 for repeat in range(REPEATS)
             }
             for work_id, rating in ratings.items()
+            if rating
         }
         images = [
-            replace(image, task=replace(image.task, evaluation_points=self.points_for_people(image.task)))
-            for image in results.images
+            replace(
+                i, task=replace(i.task, evaluation_points=self.points_for_people(i.task)), shown=i.work_id in ratings
+            )
+            for i in results.images
         ]
         return replace(results, images=images, verdicts=verdicts)
 

@@ -1,6 +1,7 @@
 """Exports a run as ServImage annotations, one file per model, with the other files that `score servimage` reads.
 
-The decisions are the run's own: `true`, `false`, and null if undecided; an image that was not generated is omitted.
+The decisions are the run's own: `true`, `false`, and null if undecided; an image that was not generated, or
+that an annotator was not shown, is omitted.
 `tasks.jsonl` has the tasks' prices, `scores.jsonl` the judge's scores of every image for which all applicable scores
 exist, `costs.json` the cost per image.
 """
@@ -69,7 +70,7 @@ def write(results: RunResults, out: Path) -> list[Path]:
             task = row.task
             line = {"model": model, "task_id": task.task_id, "category": task.category, "annotations": {}}
             decisions = by_task.setdefault(task.task_id, line)["annotations"]
-            if row.pixels_sha256:
+            if row.pixels_sha256 and row.shown:
                 decisions[f"subtask_{row.deliverable}"] = row.accepted
                 results.write_image(row.pixels_sha256, out, f"images/{model}/{task.task_id}/{row.deliverable}.png")
         files.append(_write_lines(out, f"{model}_annotations.jsonl", list(by_task.values())))

@@ -8,6 +8,7 @@ from statistics import fmean
 import pytest
 
 from local_bench.analysis.official import export, official
+from local_bench.annotation.database import FILE, AnnotationDatabase
 from local_bench.cli.labels import LabelOptions
 from local_bench.cli.main import main
 from local_bench.core.identity import digest
@@ -188,6 +189,9 @@ def test_five_annotators_of_all_attempts_become_the_table(runs, reproduce, tmp_p
 
     raters = [f"r{i}" for i in range(5)]
     answer_all(path, "pass-fail", dict.fromkeys(raters, "annotator"), passed)
+    with AnnotationDatabase(path / FILE) as database:  # another person saw half of the first one's images
+        database.add_annotator("r5", "annotator", "")
+        database._write("UPDATE answers SET annotator = 'r5' WHERE annotator = 'r0' AND number % 2")
     with RunDir.open(path) as run:
         rows = [row for row in run.store.candidates() if row.image]
     majority = {}
@@ -199,7 +203,7 @@ def test_five_annotators_of_all_attempts_become_the_table(runs, reproduce, tmp_p
     assert {row["model"]: row["pass_rate"] for row in table} == pytest.approx(rates)
     out = tmp_path / "people"
     assert main(["annotate", "export", str(path), "--format", "hype-edit-1", "--out", str(out)]) == 0
-    files = [str(next((out / rater).rglob("judgements/*.json"))) for rater in raters]
+    files = [str(next((out / rater).rglob("judgements/*.json"))) for rater in [*raters, "r5"]]
     capsys.readouterr()
     assert main(["score", "hype-edit-1", *files, "--raters", "--json"]) == 0
     scored = json.loads(capsys.readouterr().out)["models"]

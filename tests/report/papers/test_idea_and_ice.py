@@ -216,16 +216,18 @@ def test_idea_questions_answered_by_people_become_its_results(runs, reproduce, t
     """Annotated here by `points`: each annotator's answers as the benchmark's CSV, scored as it scores them."""
     path = tmp_path / "run"
     shutil.copytree(runs["idea-bench"][0], path)
-    answer_all(path, "points", {"x": "annotator", "y": "annotator"}, lambda name, item, field, key: name == "x")
+    roles = dict.fromkeys(("x", "y", "consensus"), "annotator")  # the last one collides with the consensus' folder
+    answer_all(path, "points", roles, lambda name, item, field, key: name in ("x", "consensus"))
     with RunDir.open(path) as run:
         uids = {task.task_id: task.own["uid"] for task in run.store.tasks()}
         made = {(row.model, uids[row.task_id]) for row in run.store.candidates() if row.image}
     out = tmp_path / "people"
     assert main(["annotate", "export", str(path), "--format", "idea-bench", "--out", str(out)]) == 0
     capsys.readouterr()
+    assert [folder.name[:10] for folder in sorted(out.iterdir())] == ["annotator-", "consensus", "x", "y"]
     for file in out.rglob("*.csv"):
         assert main(["score", "idea-bench", str(file), "--json"]) == 0
         tasks = json.loads(capsys.readouterr().out)["tasks"]
-        yes = "x" in file.relative_to(out).parts
+        yes = "y" not in file.relative_to(out).parts
         assert tasks == {uid: 100 * (yes and (file.stem, uid) in made) for uid in tasks}
         assert reproduce("idea-bench", "table-8", path, "--people", file)["rows"]
