@@ -1,10 +1,14 @@
 """A run's results in its benchmark's file layout, and the benchmark's published statistics."""
 
+import json
 from collections import defaultdict
 from dataclasses import replace
 from decimal import Decimal
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import usd_per_image, with_own_digits
@@ -28,7 +32,8 @@ from local_bench.suites.registry import all_suites, suite
 from local_bench.suites.run_results import ImageResult, RunResults
 
 MARK = ".local-bench-export"
-"""The file that marks a folder with exports."""
+"""The file that marks a folder with exports, and lists their files by layout."""
+_MARKED = "Written by local-bench export; a later export of a layout replaces and removes its files listed here.\n"
 
 
 def run_results(run: RunDir) -> RunResults:
@@ -80,15 +85,31 @@ def format_of(run: RunDir) -> str | None:
 
 
 def export(run: RunDir, name: str, out: Path) -> list[Path]:
-    """Write the run in the layout `name` to `out`, and return the files that `local-bench score` reads.
+    """Write the run in the layout `name` to `out`, remove what only an earlier export in this layout wrote there, and
+    return the files that `local-bench score` reads.
 
     Missing, damaged or altered images are left out and recorded in `run.image_store`. UserError for an unknown layout,
     another suite's layout, or a folder with other files; StorageError if a write fails.
     """
     suite_of_layout(name)
     _check_own(run, name)
-    _claim(out, run.path)
-    return suite(run.config.suite.name).write_results(run_results(run), out)
+    earlier = _claim(out, run.path)
+    before = _files(out)
+    files = suite(run.config.suite.name).write_results(run_results(run), out)
+    written = {path: at for path, at in _files(out).items() if before.get(path) != at}
+    with storage_errors(out):
+        for path in (out / path for path in earlier.get(name, ()) if path in before and path not in written):
+            path.unlink()
+            for folder in takewhile(lambda of: of != out and not any(of.iterdir()), path.parents):
+                folder.rmdir()
+    write_atomic(out / MARK, (_MARKED + json.dumps(earlier | {name: list(written)}, indent=0)).encode())
+    return files
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Relative path -> what differs once the file has been replaced."""
+    found = {path.relative_to(folder).as_posix(): path.lstat() for path in folder.rglob("*") if not path.is_dir()}
+    return {path: (at.st_ino, at.st_mtime_ns) for path, at in sorted(found.items())}
 
 
 def export_notes(run: RunDir) -> list[str]:
@@ -96,20 +117,21 @@ def export_notes(run: RunDir) -> list[str]:
     return suite(run.config.suite.name).result_notes(run_results(run))
 
 
-def _claim(out: Path, run_dir: Path) -> None:
-    """Mark `out` as an export folder. UserError if it has files and is not marked, so that a data set with the same
-    file names is not overwritten; PathError if it is a file."""
-    if out.resolve().is_relative_to((run_dir / "exports").resolve()):
-        return
-    mark = out / MARK
+def _claim(out: Path, run_dir: Path) -> dict[str, list[str]]:
+    """Layout -> files of earlier exports to `out`. UserError if it has files and is not marked, so that a data set with
+    the same file names is not overwritten; PathError if it is a file."""
+    mark, own = out / MARK, out.resolve().is_relative_to((run_dir / "exports").resolve())
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        foreign = not mark.exists() and any(out.iterdir())
-    if foreign:
-        raise UserError(f"{out} has files that are not from an export: give a new or empty folder with --out")
-    write_atomic(
-        mark, b"Written by local-bench export; a later export replaces the files of its layout in this folder.\n"
-    )
+        if not own and not mark.exists() and any(out.iterdir()):
+            raise UserError(f"{out} has files that are not from an export: give a new or empty folder with --out")
+        if not mark.exists():
+            write_atomic(mark, _MARKED.encode())
+        text = mark.read_bytes().partition(b"\n")[2]
+    try:
+        return TypeAdapter(dict[str, list[str]]).validate_json(text or "{}")
+    except ValueError:
+        raise UserError(f"{mark} is damaged: give another folder with --out") from None
 
 
 def suite_of_layout(name: str) -> Suite:

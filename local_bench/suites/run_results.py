@@ -81,12 +81,10 @@ class RunResults:
         return list(dict.fromkeys(image.model for image in self.images))
 
     def write_costs(self, out: Path) -> None:
-        """Write costs.json for `score --costs` if a cost is known; else remove that of an earlier export."""
+        """Write costs.json for `score --costs` if a cost is known."""
         lines = [f"  {json.dumps(model, ensure_ascii=False)}: {usd:f}" for model, usd in self.usd_per_image.items()]
         if lines:
             write_text(out, "costs.json", "{\n" + ",\n".join(lines) + "\n}\n")
-        else:
-            safe_join(out, "costs.json").unlink(missing_ok=True)
 
     def write_image(self, pixels_sha256: str, out: Path, relative: str) -> Path | None:
         """Write a generated image in the format of the suffix of `relative`, as `write_bytes`; None if the run's own

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from local_bench.analysis.economics import economics
-from local_bench.analysis.official import export, official
+from local_bench.analysis.official import MARK, export, official
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import cli, main
 from local_bench.core.errors import LedgerError, UserError
@@ -257,3 +257,27 @@ def test_the_terminal_has_the_cost_of_an_image(name, runs, monkeypatch):
         shown = {model: of.tables[-1] for model, of in official(run).items()}
     assert columns_text(shown["one"]).split() == [*["generation", "cost", "per", "image"], ANY, ANY, "one", "$0.001250"]
     assert shown["two"].title != "generation"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_second_export_removes_what_only_the_first_one_wrote(runs, tmp_path, name):
+    """A model that the run does not have any more; what a person put into the folder stays."""
+    shutil.copytree(runs[name][0], tmp_path / "run")
+    out, own, fresh = tmp_path / "out", tmp_path / "run/exports/own", tmp_path / "fresh"
+    with RunDir.open(tmp_path / "run") as run:
+        for folder in (out, own):
+            export(run, name, folder)
+            (folder / "mine").mkdir()
+            (folder / "mine/one.txt").write_text("mine")
+        run.store.write("UPDATE candidates SET model = 'three' WHERE model = 'two'")
+        for folder in (out, own, fresh):
+            export(run, name, folder)
+        left = [{path.relative_to(folder) for path in folder.rglob("*")} for folder in (out, own, fresh)]
+        assert left[0] == left[1] == left[2] | {Path("mine"), Path("mine/one.txt")}
+        forged = (out / MARK).read_text().replace('": [', '": ["mine/../../fresh/' + MARK + '", "gone", ', 1)
+        (out / MARK).write_text(forged)
+        export(run, name, out)
+        assert (fresh / MARK).exists()
+        (out / MARK).write_text("Written by local-bench export.\n{")
+        with pytest.raises(UserError, match="is damaged: give another folder"):
+            export(run, name, out)

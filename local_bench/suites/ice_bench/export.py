@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from local_bench.core.paths import safe_join
 from local_bench.suites.ice_bench import published as numbers
 from local_bench.suites.ice_bench.results import SEPARATOR, Item
 from local_bench.suites.ice_bench.scoring import needed
@@ -97,8 +96,6 @@ def write(results: RunResults, out: Path) -> list[Path]:
         items = by_model[model].scored if model in by_model else []
         if items:
             files.append(write_text(out, f"{folder}/eval_result.txt", "".join(f"{_line(item)}\n" for item in items)))
-        else:
-            safe_join(out, f"{folder}/eval_result.txt").unlink(missing_ok=True)
     return files
 
 
