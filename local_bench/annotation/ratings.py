@@ -76,8 +76,8 @@ class Annotations:
         """One sentence per dimension with ties, with the first images."""
         names = {row.work_id: f"{row.model}/{row.task_id}/{row.deliverable}" for row in run.store.candidates()}
         return [
-            f"{len(ids)} images are tied in {name} (as many raters accept as reject) and have no decision: "
-            f"{', '.join(names[i] for i in ids[:5])}{', …' if len(ids) > 5 else ''}; "
+            f"{len(ids)} images are tied in {name} (as many raters accept, or reach the threshold, as do not) and have "
+            f"no decision: {', '.join(names[i] for i in ids[:5])}{', …' if len(ids) > 5 else ''}; "
             "add an annotation of another rater to decide them"
             for name, ids in sorted(self.tied.items())
         ]

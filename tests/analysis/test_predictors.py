@@ -179,7 +179,9 @@ def test_models_that_deliver_nothing_are_settled(card, opened):
     assert {line.unscored for line in silent} == {"there is no image"}
     settled = {one.predicted.model: one for one in settled_by_predictions(b, lines)}
     assert settled["tiny-pixart"].predicted.total.revenue_micro_usd == 0
-    assert settled["tiny-pixart"].expected.at_most_expected_micro_usd == 0
+    unmade = settled["tiny-pixart"]
+    assert unmade.expected.at_most_expected_micro_usd == unmade.predicted.total.bounds_micro_usd[1] > 0
+    assert (unmade.expected.expected_micro_usd, unmade.expected.n_unscored) == (0, len(silent))
     delivered = [line for line in lines if line.model == "tiny-sd35"]
     price = {t.task_id: t.price_micro_usd for t in b.store.tasks()}
     revenue = sum(price[line.task_id] for line in delivered if line.accepted)
