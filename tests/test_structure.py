@@ -123,6 +123,11 @@ def test_sql_is_in_the_store_alone():
     }
 
 
+def test_sql_has_no_numbered_placeholders():
+    """Python 3.12.0 to 3.12.3 warn of them."""
+    assert not [str(p) for p in SOURCES if any(SQL.search(s) and re.search(r"\?[0-9]", s) for s in strings(p))]
+
+
 def strings(path):
     tree = ast.parse(path.read_text())
     return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]

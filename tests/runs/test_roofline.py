@@ -93,7 +93,7 @@ def session(store, device, *rows, model="flux"):
 
 
 def change(store, factor):
-    store.write("UPDATE meter SET t1_ns = t0_ns + (t1_ns - t0_ns) * ?1 / 100", factor)
+    store.write("UPDATE meter SET t1_ns = t0_ns + (t1_ns - t0_ns) * ? / 100", factor)
 
 
 def test_a_run_is_compared_with_the_lower_bound_of_its_images(store):

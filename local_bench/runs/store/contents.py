@@ -62,7 +62,7 @@ def recorded(store: Store, kind: str | None = None) -> Contents | None:
     killed."""
     if store.meta(RECORDED) != "1":
         return None
-    rows = store.rows("SELECT kind, key, sha256 FROM contents WHERE kind = ?1 OR ?1 IS NULL", kind)
+    rows = store.rows("SELECT kind, key, sha256 FROM contents WHERE kind = coalesce(?, kind)", kind)
     return {(row["kind"], row["key"]): row["sha256"] for row in rows}
 
 

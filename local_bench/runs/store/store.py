@@ -263,7 +263,7 @@ class Store:
 
     def each_candidate(self, model: str | None = None) -> Iterator[CandidateRow]:
         """As `candidates`, read as needed."""
-        query = f"SELECT {_CANDIDATE} FROM candidates WHERE model = ?1 OR ?1 IS NULL ORDER BY position"
+        query = f"SELECT {_CANDIDATE} FROM candidates WHERE model = coalesce(?, model) ORDER BY position"
         return (CandidateRow(*row) for rows in self.db.chunks(query, model) for row in rows)
 
     def images(self, order: str = "position") -> Iterator[tuple[str, str, int, int, str, str | None]]:
@@ -284,7 +284,7 @@ class Store:
                 FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
                 JOIN (SELECT task_id, model, count(DISTINCT deliverable) AS deliverables FROM candidates
                       GROUP BY task_id, model) n USING (task_id, model)
-                WHERE c.attempt = ?1 OR ?1 IS NULL ORDER BY c.position""",
+                WHERE c.attempt = coalesce(?, c.attempt) ORDER BY c.position""",
             attempt,
         )
         n = len(fields(CandidateRow))
@@ -388,7 +388,7 @@ class Store:
 
     def each_score(self, kind: Kind | None = None) -> Iterator[ScoreRow]:
         """As `scores`, read as needed."""
-        query = f"SELECT {_SCORE} FROM scores WHERE kind = ?1 OR ?1 IS NULL ORDER BY work_id, name"
+        query = f"SELECT {_SCORE} FROM scores WHERE kind = coalesce(?, kind) ORDER BY work_id, name"
         return (self._typed(_score, *row) for rows in self.db.chunks(query, kind) for row in rows)
 
     def judge_scores(self, work_ids: Sequence[str]) -> dict[tuple[str, str], Score]:
