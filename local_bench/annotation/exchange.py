@@ -4,7 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -249,6 +249,8 @@ class Imported:
     """Lines without a value for every question of the protocol."""
     n_later: int = 0
     """Lines about later attempts, of a protocol that shows the first alone."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Score that the protocol does not ask for -> lines that have it."""
 
     def __str__(self) -> str:
         n = self.n_stored + self.n_before + self.n_different
@@ -290,6 +292,7 @@ class _Import:
         """Number of each stored answer that the file has -> whether it is the same there."""
         self._rated: dict[_Rated, dict[int, tuple[Mapping[str, Any], AnnotationLine]]] = defaultdict(dict)
         self._n_unrated = self._n_later = 0
+        self._left_out = Counter[str]()
         names = [field.name for field in protocol.fields]
         for _, where, line, scores in image_lines(path, run, self._pixels, names):
             self._read(where, line, scores)
@@ -330,6 +333,9 @@ class _Import:
         if self._probabilities.setdefault(line.image, line.probability) != line.probability:
             raise UserError(f"{where}: its probability differs from an earlier line: give one probability per image")
         if stored := self._given.get((line.rater, kind, task_id, image)):
+            if stored.given.values and not values:
+                self._n_unrated += 1
+                return
             same = stored.given.values.get(str(deliverable), {}) == values
             self._equal[stored.number] = same and self._equal.get(stored.number, True)
             _check_probability(where, self._stored[stored.item_id], line)
@@ -347,12 +353,14 @@ class _Import:
         if None in values.values():
             return None
         kept = scores_of(values, self._protocol, self._run) | values
-        lost = next((name for name, value in scores.items() if value is not None and kept.get(name) != value), None)
-        if lost is not None:
-            raise UserError(
-                f"{where}: {lost} is {short(scores[lost])}, which answers by protocol {self._protocol.id} do not have: "
-                "remove it, or import with a protocol that has this question"
-            )
+        for name, value in scores.items():
+            if value is not None and name not in kept:
+                self._left_out[name] += 1
+            elif value is not None and kept[name] != value:
+                raise UserError(
+                    f"{where}: {name} is {short(value)}, but the answers to protocol {self._protocol.id} in this line "
+                    f"give {short(kept[name])}: correct the line"
+                )
         return values
 
     def _want(self, about: _Rated, of_image: Mapping[int, tuple[Mapping[str, Any], AnnotationLine]]) -> None:
@@ -408,7 +416,8 @@ class _Import:
                     n_again += not database.save(request, rater, item_id, kind, answer, None)  # it was withdrawn
         n_same = sum(self._equal.values())
         n_different = len(self._equal) - n_same
-        return Imported(len(self._wanted) - n_again, n_same + n_again, n_different, self._n_unrated, self._n_later)
+        n_new, n_before = len(self._wanted) - n_again, n_same + n_again
+        return Imported(n_new, n_before, n_different, self._n_unrated, self._n_later, self._left_out)
 
 
 def _check_probability(where: str, item: Item, line: AnnotationLine) -> None:

@@ -510,14 +510,16 @@ def test_an_import_says_what_was_new(shop, tmp_path, capsys):
     path, n = tmp_path / "in.jsonl", len(first)
     assert imported(shop, capsys, path, first[: n // 2]) == f"{n // 2} new of {n // 2} answers; 0 were there already\n"
     assert imported(shop, capsys, path, first) == f"{n - n // 2} new of {n} answers; {n // 2} were there already\n"
-    without = {name: value for name, value in first[1].items() if name != "overall"}
-    changed = [first[0] | {"overall": not first[0]["overall"]}, without, *first[2:]]
+    changed = [first[0] | {"overall": not first[0]["overall"]}, first[1] | {"overall": None}, *first[2:]]
     assert imported(shop, capsys, path, changed) == (
         f"0 new of {n - 1} answers; {n - 2} were there already; 1 differ from the annotator's stored answer, which is "
         "kept; 1 lines lack a rating and were left out\n"
     )
     counts = run(capsys, "annotate", "import", shop.path, path, "--protocol", "accept", "--json")
     assert counts == {"n_stored": 0, "n_before": n - 2, "n_different": 1, "n_unrated": 1, "n_later": 0}
+    write(path, [line | {"brf": 3} for line in first[:2]])
+    assert main(["annotate", "import", str(shop.path), str(path), "--protocol", "accept"]) == 0
+    assert "brf of 2 lines is no answer by protocol accept and was left out" in capsys.readouterr().err
     of_run, of_file = (people_of(file, shop.path).raters["r1"][OVERALL] for file in (shop.path, write(path, first)))
     assert of_run == of_file
 
@@ -542,7 +544,6 @@ def test_lines_that_no_annotator_wrote_are_refused(shop, tmp_path, capsys):
         ({"task_id": "a"}, "line 1: the run has no task 'a': correct or remove the line"),
         ({"deliverable": 1.0}, "line 1: deliverable: input should be a valid integer, not 1.0"),
         ({"overal": True}, "line 1: there is no key 'overal'; did you mean 'overall'?"),
-        ({"brf": 3}, "line 1: brf is 3.0, which answers by protocol accept do not have: remove it, or import with"),
         ({}, "line 2: 'r1' rates this image on an earlier line too: remove one"),
     ):
         assert sentence in imported(shop, capsys, path, [line | change] * 2, status=2)

@@ -43,8 +43,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(EARLIER_RUN, path)
     upgraded(path)
     people = path.with_name("people.jsonl")
-    of_protocol = {name: value for name, value in ANNOTATION.items() if name not in ("brf", "veq")}
-    people.write_text(json.dumps(of_protocol) + "\n")
+    people.write_text(json.dumps(ANNOTATION) + "\n")
     assert main(["annotate", "import", str(path), str(people), "--protocol", "accept"]) == 0
     assert main(["settle", str(path)]) == 0
     shutil.copyfile(path / "ledger.sqlite", path / "ledger.backup.sqlite")

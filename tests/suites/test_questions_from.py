@@ -179,6 +179,7 @@ def test_a_benchmark_of_files_borrows_all_but_what_it_asks_itself(tmp_path, monk
 )
 def test_two_scores_of_one_name_are_refused_before_a_run(tmp_path, monkeypatch, suite, metrics, message):
     """One would overwrite the other; also where a metric is added to a run."""
+    pytest.importorskip("torch")
     monkeypatch.setenv("LOCAL_BENCH_CONFIG_DIRS", str(tmp_path))
     (tmp_path / "suites").mkdir()
     for name, field in {"ours": "entropy", "ruled": "rules", "whole": "ice_composite", "lent": "ice_vllmqa"}.items():
