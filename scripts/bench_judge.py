@@ -206,16 +206,16 @@ def compare(spec: JudgeSpec, engine: Engine, images: Images, repeats: int) -> di
             seconds["chat"] += bare(bodies(questions))
             n["chat"] += len(questions)
             found: dict[str, dict[Any, Verdict]] = {}
-            for name, transport, asked, at_once in (
+            for name, transport, batch, at_once in (
                 ("embedded", embedded, questions, None),
                 ("served", served, questions, None),
                 ("embedded few", embedded, few, None),
                 ("one by one", served, few, 1),
             ):
-                spent, found[name] = timed(transport, spec, asked, at_once)
+                spent, found[name] = timed(transport, spec, batch, at_once)
                 if name in seconds:
                     seconds[name] += spent
-                    n[name] += len(asked)
+                    n[name] += len(batch)
             for name, other in (("served", "embedded"), ("one by one", "embedded few")):
                 changed[name] += sum(found[name][key] != verdict for key, verdict in found[other].items())
         cost = {f"{side}x{side}": prefill(embedded, spec, images, side) for side in PREFILL_SIDES}

@@ -174,18 +174,17 @@ def export_people(run: RunDir, name: str, out: Path) -> list[Path]:
         rater = line["rater"]
         safe = all(c.isalnum() or c in "-_." for c in rater) and not rater.startswith(".")
         taken = rater == "consensus" or rater.endswith(".adjudication")
-        named = (rater if safe and not taken else f"annotator-{digest(rater)[:8]}") + (
-            ".adjudication" if line.get("adjudication") else ""
-        )
-        by_folder[named][work_ids[line["model"], line["task_id"], line["deliverable"], line["attempt"]]] = line
+        named = rater if safe and not taken else f"annotator-{digest(rater)[:8]}"
+        folder_name = f"{named}.adjudication" if line.get("adjudication") else named
+        by_folder[folder_name][work_ids[line["model"], line["task_id"], line["deliverable"], line["attempt"]]] = line
     of_suite, results, files = suite(run.config.suite.name), replace(run_results(run), load=no_image), list[Path]()
     consensus = annotated_by_people(run, run.path).consensus
     by_folder["consensus"] = {
         w: {OVERALL: None} | {name: ratings[w].decision for name, ratings in consensus.items() if w in ratings}
         for w in work_ids.values()
     }
-    for named, ratings in sorted(by_folder.items()):
-        folder = out / named
+    for folder_name, ratings in sorted(by_folder.items()):
+        folder = out / folder_name
         if folder.exists():
             raise UserError(f"{folder} exists: give a new folder with --out")
         files += of_suite.write_results(of_suite.annotated(results, ratings), folder)

@@ -198,10 +198,10 @@ def _gold(
     """Known answers by image: the protocol's fields, or `overall`."""
     if protocol.points or protocol.shows == "pair":
         raise UserError(f"protocol {protocol.id} has no answers about single images: leave --gold out")
-    asked = [field.name for field in protocol.fields]
-    names = {*asked} | ({OVERALL} if protocol.overall != "none" else set())
+    questions = [field.name for field in protocol.fields]
+    names = {*questions} | ({OVERALL} if protocol.overall != "none" else set())
     answers: dict[ImageKey, dict[str, Any]] = {}
-    for _, where, line, scores in image_lines(path, run, {row.key for row in with_image}, asked):
+    for _, where, line, scores in image_lines(path, run, {row.key for row in with_image}, questions):
         values = {name: value for name, value in scores.items() if name in names}
         bad = next((name for name, value in values.items() if not isinstance(value, bool | int | float)), None)
         if bad is not None or not values:

@@ -232,7 +232,7 @@ def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
         imported = import_answers(run, load_protocol(protocol), file)
     for name, n in imported.left_out.items():
         say(f"local-bench: {name} of {n} lines is no answer by protocol {protocol} and was left out")
-    return _show({name: n for name, n in asdict(imported).items() if name != "left_out"} if as_json else str(imported))
+    return _show({name: n for name, n in vars(imported).items() if name != "left_out"} if as_json else str(imported))
 
 
 @annotate.command(
