@@ -3,15 +3,13 @@
     .venv/bin/python scripts/bench_metrics.py [--tasks 16] [--models 4] [--repeats 2] [--side 512] [--out FILE]
     .venv/bin/python scripts/bench_metrics.py --batches clip_src:tiny-clip,dino_ref:tiny-dinov2
     .venv/bin/python scripts/bench_metrics.py --batches clip_src --random --tasks 8
-    .venv/bin/python scripts/bench_metrics.py --many 10000
 
 First: edit orders, each with a source, a mask, a reference and a caption, and a result of every model, measured by all
 that ICE-Bench's edit tasks ask for. `official`: images decoded once an item, then metric after metric, each encoding
 what it needs at batch 1. `apart`: our phase, but each metric by itself with nothing kept. `cold`: our phase. `again`:
 the same with what the first time kept. Networks are open before the clock starts, the ways alternate, rates are of
 sums.
-With --batches: images a second by batch size, for choosing. With --many: that many small images through the metrics
-without weights in a run that is killed twice: memory as it goes, and what is measured again (nothing).
+With --batches: images a second by batch size, for choosing.
 --random gives the CLIP metrics the real ViT-L/14 at 336 with random weights, made here. Seconds are of this machine on
 this day, ratios are the claim. `--device cuda:0` and metrics of real cards (`--metrics clip_cap,clip_src`) are the run
 on a GPU.
@@ -19,11 +17,8 @@ on a GPU.
 
 import argparse
 import json
-import multiprocessing
 import os
 import platform
-import resource
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -51,7 +46,6 @@ EDITS = (
     "dino_ref:tiny-dinov2,style_ref:tiny-csd,face_ref:tiny-faces,l1_raw,ssim"
 )
 """What ICE-Bench's edit tasks ask for between them (reference/ice_bench.json), and SSIM, with the small models."""
-HOST = ["l1_raw", "l1_aligned", "ssim", "psnr", "colorfulness", "l1_canny", "l1_colorize", "entropy", "piqe"]
 OF_CLIP = ("clip_cap", "clip_src", "clip_ref")
 BATCHES = (1, 2, 4, 8, 16)
 
@@ -199,76 +193,6 @@ def by_batch(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return rates
 
 
-def many(n: int, folder: Path) -> dict[str, Any]:
-    """`n` images through a run's metric phase, killed twice; memory in MiB as it goes."""
-    rng = np.random.default_rng(0)
-    for name in ("made", "sources"):
-        (folder / name).mkdir()
-    with (folder / "tasks.jsonl").open("w") as file:
-        for i in range(n):
-            for name in ("made", "sources"):
-                pixels = rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / name / f"t{i}.png", compress_level=1)
-            order = {"task_id": f"t{i}", "category": "Product", "price_usd": 1, "title": "t", "brief": "Make it blue."}
-            order |= {"deliverables": ["one"], "evaluation_points": ["blue"], "source_image": f"sources/t{i}.png"}
-            file.write(json.dumps(order) + "\n")
-    os.chdir(folder)
-    context = multiprocessing.get_context("spawn")
-    sessions = []
-    for stages, rows_before_death in ((("generate",), None), *(((("measure",)), at) for at in (n // 3, n // 3, None))):
-        ours_end, theirs = context.Pipe()
-        process = context.Process(target=session, args=(theirs, stages, rows_before_death))
-        process.start()
-        theirs.close()
-        seen = []
-        try:
-            while True:
-                seen.append(ours_end.recv())
-        except EOFError:
-            process.join()
-        if stages == ("measure",):
-            sessions.append({"exit": process.exitcode, "rows": seen[-1][0], "mib": [round(m) for _, m in seen]})
-    measured = sum(s["rows"] for s in sessions)
-    third = [s["mib"] for s in sessions]
-    return {
-        "images": n,
-        "metrics": HOST,
-        "rows": n * len(HOST),
-        "rows_measured_in_all_sessions": measured,
-        "sessions": [{k: v for k, v in s.items() if k != "mib"} for s in sessions],
-        "mib_after_a_tenth_and_at_the_end": [[m[len(m) // 10], m[-1]] for m in third],
-    }
-
-
-def session(end: Any, stages: tuple[str, ...], rows_before_death: int | None) -> None:
-    """One process of a run: tells how many rows are written and how much memory it holds; dies where it is told to."""
-    from local_bench.runs import measure
-    from local_bench.runs.config import RunConfig
-    from local_bench.runs.stages import run_stages
-
-    real, written = measure.write_scores, 0
-
-    def told(store: Any, kind: str, rows: list[Any]) -> None:
-        nonlocal written
-        real(store, kind, rows)
-        written += len(rows)
-        with open("/proc/self/statm") as file:
-            held = int(file.read().split()[1]) * resource.getpagesize() / 2**20
-        end.send((written, held))
-        if rows_before_death and written >= rows_before_death * len(HOST):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    measure.write_scores = told
-    config = RunConfig(
-        name="many",
-        suite={"name": "servimage", "path": "tasks.jsonl"},
-        models=[{"card": "imported", "name": "made", "imported": {"images": "made"}}],
-        metrics=HOST,
-        engine={"device": "cpu"},
-    )
-    run_stages(config, Path("run"), stages)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--metrics", default=EDITS)
@@ -279,17 +203,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--random", action="store_true", help="the real CLIP with random weights")
     parser.add_argument("--batches", metavar="METRICS", help="only: rates by batch size")
-    parser.add_argument("--many", type=int, metavar="N", help="only: N small images through a run")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     out = given.out and given.out.resolve()
     quiet_libraries()
     set_determinism(1)
     with tempfile.TemporaryDirectory() as folder:
-        if given.many:
-            key, found = "many", many(given.many, Path(folder))
-            os.chdir("/")
-        elif given.batches:
+        if given.batches:
             key, found = "batches", by_batch(given, Path(folder))
         else:
             key, found = "edits", race(given, Path(folder))

@@ -1,9 +1,7 @@
-"""Counts what the models of configs/models take and prints it as a table: operations, memory, times by GPU.
+"""Counts what the models of configs/models take: operations and memory of one image.
 
-    scripts/count_flops.py                     the table
-    scripts/count_flops.py --json FILE         … and writes it to FILE
-    scripts/count_flops.py --check             compares the cards' own figures with the counted ones (exit 1 if off)
-    scripts/count_flops.py --write             counts everything and writes configs/operations.json (some minutes)
+    scripts/count_flops.py             compares the cards' own figures with the counted ones (exit 1 if off)
+    scripts/count_flops.py --write     counts everything and writes configs/operations.json (some minutes)
 
 Nothing is loaded or fetched. Every module runs once on meta tensors (nothing is computed or allocated) at the real
 sizes of one image. `FlopCounterMode` counts matrix products, convolutions and attention; a multiply-add counts as two
@@ -21,7 +19,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,96 +38,31 @@ from local_bench.generators.operations import (
     BY_AREA,
     SHIPPED_IMAGES,
     Operations,
-    count,
     counts_key,
     usual_input_images,
 )
 from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard, cards
-from local_bench.models.gpus import gpus
 from local_bench.runs.gpu_check.models import MODELS, reduced_card
 
 SIDES = (1 / 2, 1)
 """The sizes at which a card is counted, as factors of its sides."""
 TOLERANCE = 0.03
-SPEEDS = ("h200", "a100-80", "a6000")
-ROWS: tuple[tuple[str, dict[str, Any], int], ...] = (
-    ("flux1-schnell", {}, 0),
-    ("flux1-dev", {}, 0),
-    ("flux1-kontext-dev", {}, 1),
-    ("flux1-depth-dev", {}, 1),
-    ("flux1-canny-dev", {}, 1),
-    ("flux1-dev-ip-adapter", {}, 1),
-    ("sd3-medium", {}, 0),
-    ("sd35-medium", {"num_inference_steps": 28}, 0),
-    ("sd35-medium", {}, 0),
-    ("sd35-large", {}, 0),
-    ("sd35-large-turbo", {}, 0),
-    ("qwen-image", {"height": 1024, "width": 1024}, 0),
-    ("qwen-image", {}, 0),
-    ("qwen-image-2512", {}, 0),
-    ("qwen-image-edit", {}, 1),
-    ("qwen-image-edit-2509", {}, 1),
-    ("qwen-image-edit-2509", {}, 2),
-    ("qwen-image-edit-2511", {}, 1),
-    ("flux2-dev", {}, 0),
-    ("flux2-dev", {}, 1),
-    ("flux2-klein-4b", {}, 0),
-    ("flux2-klein-9b", {}, 0),
-    ("pixart-sigma", {}, 0),
-    ("instruct-pix2pix", {}, 1),
-    ("magicbrush", {}, 1),
-    ("omnigen", {}, 0),
-    ("omnigen", {}, 1),
-)
-"""Card, what differs from its sampler, input images."""
 
 
 def main() -> int:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--json", type=Path, metavar="FILE")
-    asked.add_argument("--check", action="store_true")
-    asked.add_argument("--write", action="store_true")
-    arguments = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
     quiet_libraries()
-    known = {name: card for name, card in cards().items() if card.role == "generator"}
-    if arguments.write:
-        write_shipped([*known.values(), *(reduced_card(name, small=False)[0] for name in MODELS)])
+    known = [card for card in cards().values() if card.role == "generator"]
+    if options.write:
+        write_shipped([*known, *(reduced_card(name, small=False)[0] for name in MODELS)])
         return 0
-    if arguments.check:
-        wrong = [sentence for card in known.values() for sentence in differences(card)]
-        print("\n".join(wrong) or f"{len(known)} cards agree with what is counted")
-        return bool(wrong)
-    rows = [row(known[name], other, images) for name, other, images in ROWS]
-    show(rows)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
-    return 0
-
-
-def row(card: ModelCard, other: dict[str, Any], images: int) -> dict[str, Any]:
-    """One model at one setting."""
-    sampler = replace(Sampler(**card.sampler.model_dump()), **other)
-    counted, shape = count(card, sampler, images), sizes(card, sampler, images)
-    memory = plan_memory(card, sampler, batch_size=1, input_images=images)
-    return {
-        "model": card.name,
-        "size": f"{sampler.width}x{sampler.height}",
-        "pictures": images,
-        "text_tokens": shape.text,
-        "transformer_parameters_b": counted.transformer_parameters / 1e9,
-        "forward_tflop": counted.forward_flop / 1e12,
-        "steps": counted.steps,
-        "passes": counted.passes,
-        "encode_tflop": counted.encode_flop / 1e12,
-        "picture_tflop": counted.picture_flop / 1e12,
-        "decode_tflop": counted.decode_flop / 1e12,
-        "pflop_per_image": counted.pflop,
-        "floor_s": {name: counted.total_flop / gpus()[name].peak_tflops / 1e12 for name in SPEEDS},
-        "gb": {name: phase.total_gb for name, phase in memory.phases.items()},
-        "all_resident_gb": memory.all_resident_gb,
-    }
+    wrong = [sentence for card in known for sentence in differences(card)]
+    print("\n".join(wrong) or f"{len(known)} cards agree with what is counted")
+    return bool(wrong)
 
 
 def write_shipped(known: Iterable[ModelCard]) -> None:
@@ -161,27 +93,6 @@ def counts(card: ModelCard, input_images: int) -> dict[str, Any]:
         "areas": areas,
         "by_area": {name: [c[name] for c in counted] for name in BY_AREA},
     }
-
-
-def show(rows: list[dict[str, Any]]) -> None:
-    header = ("model", "size", "pict", "text", "params", "TF/fwd", "steps", "PFLOP", *(f"s {name}" for name in SPEEDS))
-    print("| " + " | ".join((*header, "encode GB", "denoise GB", "decode GB", "all GB")) + " |")
-    print("|---" * (len(header) + 4) + "|")
-    for r in rows:
-        cells = (
-            r["model"],
-            r["size"],
-            str(r["pictures"]),
-            str(r["text_tokens"]),
-            f"{r['transformer_parameters_b']:.2f}B",
-            f"{r['forward_tflop']:.1f}",
-            f"{r['steps']}x{r['passes']}",
-            f"{r['pflop_per_image']:.3g}",
-            *(f"{seconds:.3g}" for seconds in r["floor_s"].values()),
-            *(f"{gb:.1f}" for gb in r["gb"].values()),
-            f"{r['all_resident_gb']:.1f}",
-        )
-        print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def differences(card: ModelCard) -> Iterator[str]:

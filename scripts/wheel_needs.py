@@ -115,31 +115,15 @@ def read(package: Locked, python: str, pip: list[str]) -> dict[str, Any]:
         hashes = " ".join(f"--hash={one}" for one in package.hashes)
         pinned.write_text(f"{package.name}=={package.version} {hashes}\n")
         tag = f"cp{python.replace('.', '')}"
-        command = [
-            *pip,
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--require-hashes",
-            "--only-binary",
-            ":all:",
-            "--dest",
-            folder,
-        ]
-        command += [
-            "--python-version",
-            python,
-            "--implementation",
-            "cp",
-            "--abi",
-            tag,
-            "--abi",
-            "abi3",
-            "--abi",
-            "none",
-        ]
+        command = ["download", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
+        command += f"--python-version {python} --implementation cp --abi {tag} --abi abi3 --abi none".split()
         command += [part for platform in PLATFORMS for part in ("--platform", platform)]
-        done = subprocess.run([*command, "--requirement", str(pinned)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*pip, *command, "--dest", folder, "--requirement", str(pinned)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         wheels = list(Path(folder).glob("*.whl"))
         if not wheels:
             if "No matching distribution" in done.stderr:

@@ -11,7 +11,8 @@ from local_bench.generators.adding import add_card
 from local_bench.judges.vlm.adding import judge_fields
 from local_bench.models.cards import card
 from local_bench.runs.judge_config import JudgeConfig
-from scripts.judge_families import build
+
+from .small_families import build
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from local_bench.judges.vlm.chat_api import prepare
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.protocols import Shown
-from scripts.judge_families import build
 
+from .small_families import build
 from .test_local import chosen, make_image, written
 
 

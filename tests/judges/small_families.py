@@ -1,46 +1,15 @@
-"""Whether a small random model of each judge family answers through vLLM: `python -m scripts.judge_families [NAME …]`.
+"""A small random model of each family of the judges' cards."""
 
-Builds each model at toy width, starts it with the transport `embedded` on the CPU with the settings of a card of its
-family, and requests answers about two images by `json`, by `logit` and after a thought. Writes
-`benchmarks/judge_families.json`; ends with 1 if an answer is unscored (a thought may be cut off), if the image has no
-influence, or if the card's variables of the chat template do not change the prompt.
-"""
-
-import argparse
-import importlib.metadata
-import json
-import os
-import sys
-import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from local_bench.core.types import Question
-from local_bench.core.yamlfile import yaml_text
-from local_bench.judges.vlm.flags import vllm_version
-from local_bench.judges.vlm.transport import answers
-from local_bench.models.cards import Thinking
-from local_bench.runs.device import JudgeDevice
-from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import judge_spec, open_judge
-from local_bench.runs.progress import Quiet
 from local_bench.testing import vlm_models
 
-ROOT = Path(__file__).parents[1]
-IMAGES = {
-    name: Image.linear_gradient("L").rotate(turn).resize((96, 64)).convert("RGB")
-    for name, turn in (("a", 0), ("b", 180))
-}
-THOUGHT = Thinking(budget_tokens=200, end="e")
-"""A letter, because random models do not end their thoughts."""
 THINKING = (
     "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
 )
@@ -294,65 +263,3 @@ def build(name: str, folder: Path) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         BUILDERS[name](folder)
-
-
-def add_card(family: str, folder: Path) -> str:
-    """Write a card for the small model in `folder`/weights with the settings of its family's card; returns its name."""
-    own = {"source": {"folder": str(folder / "weights")}, "judge_max_pixels": 16384, "judge_min_pixels": 1}
-    own |= {"name": f"small-{family}", "title": family, "context": 32768, "vram_gb": 0.1, "tensor_parallel_size": 1}
-    path = folder / "local-bench" / "models" / f"small-{family}.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(yaml_text({"extends": CARDS[family], **own}))
-    return f"small-{family}"
-
-
-def questions() -> list[Question]:
-    """Two questions about each of two images."""
-    points = (("title", "T"), ("brief", "B"))
-    return [Question("brf", 0, (sha,), (*points, ("point", p)), ("delivered",)) for sha in IMAGES for p in ("P", "R")]
-
-
-def check(family: str, folder: Path) -> dict[str, Any]:
-    """What the judge in vLLM answers: the figures for `benchmarks/judge_families.json`."""
-    build(family, folder / "weights")
-    os.chdir(folder)
-    config = JudgeConfig(card=add_card(family, folder), transport="embedded")
-    cpu = JudgeDevice("cpu", None)
-    specs = {protocol: replace(judge_spec(config, cpu), protocol=protocol) for protocol in ("json", "logit")}
-    specs |= {f"{name} after a thought": replace(spec, thinking=THOUGHT) for name, spec in specs.items()}
-    begun = time.perf_counter()
-    found: dict[str, Any] = {}
-    with open_judge(config, specs["json"], [cpu], questions(), IMAGES.__getitem__, folder / "log", Quiet()) as judge:
-        found["start_s"] = round(time.perf_counter() - begun, 1)
-        for name, spec in specs.items():
-            verdicts = dict(answers(judge, spec, enumerate(questions())))
-            found[name] = {"answered": sum(v.unscored is None for v in verdicts.values()), "of": len(verdicts)}
-            found[name]["different"] = len({str(v.labels or v.raw) for v in verdicts.values()})
-        before = [judge.counters()["prompt_tokens"]]
-        for given in (specs["json"].chat_template_kwargs, ()):
-            list(answers(judge, replace(specs["json"], chat_template_kwargs=given), enumerate(questions())))
-            before.append(judge.counters()["prompt_tokens"])
-        found["template_turns_thoughts_off"] = before[1] - before[0] != before[2] - before[1]
-    off = bool(specs["json"].chat_template_kwargs) and family != "gemma4"  # Gemma 4 is off by default
-    complete = all(found[name]["answered"] == found[name]["of"] for name in ("json", "logit"))
-    found["passed"] = complete and found["logit"]["different"] > 2 and found["template_turns_thoughts_off"] is off
-    return found
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("families", nargs="*", metavar="NAME", help=f"of {', '.join(BUILDERS)}; default: all")
-    found = {}
-    for family in parser.parse_args().families or BUILDERS:
-        with tempfile.TemporaryDirectory() as folder:
-            found[family] = {"card": CARDS[family], **check(family, Path(folder))}
-            os.chdir(ROOT)
-        print(family, json.dumps(found[family]), flush=True)
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "xgrammar")}
-    text = json.dumps({"vllm": vllm_version(), **versions, "families": found}, indent=1)
-    (ROOT / "benchmarks" / "judge_families.json").write_text(text + "\n")
-    return int(not all(one["passed"] for one in found.values()))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
