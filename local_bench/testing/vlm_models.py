@@ -139,8 +139,7 @@ def _save(
 
 
 def _tokenizer() -> Qwen2Tokenizer:
-    """Byte-level BPE; its merges were learnt once, because training orders equal counts differently each time. Digits are
-    single tokens."""
+    """Byte-level BPE. The merges were learnt once: training orders equal counts differently."""
     lines = Path(__file__).with_name("tiny_merges.txt").read_text("utf-8").splitlines()
     merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
     pieces = [*byte_characters(), *(left + right for left, right in merges), *_SPECIAL]
