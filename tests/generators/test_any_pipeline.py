@@ -1,8 +1,11 @@
 """The family `diffusers`: bytes of the plain pipeline's call, independent of order; cards of `models add`."""
 
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +27,9 @@ from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
-from scripts import pipelines, tiny_pipelines
 from tests.fake_cuda import DEVICE, fake_cuda
+
+from . import pipelines, tiny_pipelines
 
 PIPELINES = (
     "ZImagePipeline",
@@ -39,7 +43,9 @@ PIPELINES = (
     "FluxControlImg2ImgPipeline",  # two images
     "OmniGenPipeline",  # samples input images with torch's global generator
 )
-"""Of `scripts/pipelines.py`, which runs all."""
+"""Of all, which LOCAL_BENCH_TEST_PIPELINES=1 runs."""
+EVERY = pipelines.pipelines() if os.environ.get("LOCAL_BENCH_TEST_PIPELINES") else ()
+ROOT = Path(__file__).resolve().parents[2]
 CARD = {
     "name": "x", "role": "generator", "family": "diffusers", "title": "x", "source": {"folder": "/x"}, "licence": "x",
     "parameters_b": 0, "vram_gb": 1,
@@ -72,6 +78,24 @@ def test_images_are_those_of_the_plain_call(name, table):
     before = random.getstate(), torch.get_rng_state()
     assert pipelines.plain(name, folder, described)
     assert random.getstate() == before[0]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_pipeline_of_diffusers_passes_or_has_a_reason(name, table, tmp_path):
+    """In a process of its own, which kills a child."""
+    if name in pipelines.NOT_RUN:
+        pytest.skip(pipelines.NOT_RUN[name])
+    command = [sys.executable, "-m", "tests.generators.pipelines", name]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout.splitlines()[-1])
+    failed = {check: why for check, why in row.items() if why is not True}
+    if failed and name in pipelines.NOT_ALL:
+        pytest.xfail(f"{pipelines.NOT_ALL[name]}: {failed}")
+    assert not failed
 
 
 def test_a_safety_checker_is_not_loaded(table):

@@ -1,56 +1,45 @@
-"""Runs the family `diffusers` over every text-to-image and editing pipeline of the installed diffusers.
-
-    python scripts/pipelines.py --out benchmarks/pipelines.json
-    python scripts/pipelines.py --only ZImagePipeline,SanaPipeline
+"""The family `diffusers` over every text-to-image and editing pipeline of the installed diffusers.
 
 For each pipeline class a small checkpoint with random weights (`tiny_pipelines.yaml`) is written and added with
-`models add`. Checks, each true or the first line of what went wrong:
+`models add`. `python -m tests.generators.pipelines NAME` prints a line of JSON with the checks of one, each true or the
+first line of what went wrong:
 
 plain     the image has the bytes of the plain call of the pipeline, and another seed gives other bytes
 order     a run of the added card in the order of the plan and one in reverse order have equal digests
 resume    a run that is killed after its first images and continued has the digest of the first run
 device    the pipeline runs on the tests' fake CUDA device, where a tensor left on the CPU is an error
-
-One process per pipeline. Exit 1 if a check fails without a reason in `NOT_RUN` or `NOT_ALL`.
 """
 
-import argparse
 import inspect
 import json
 import os
 import re
 import signal
 import sys
-import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import diffusers
+import numpy as np
+import torch
+import yaml
+from PIL import Image
 
-import diffusers  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import yaml  # noqa: E402
-from PIL import Image  # noqa: E402
+from local_bench.analysis.digest import digests
+from local_bench.cli.main import main as command_line
+from local_bench.core.process import quiet_libraries
+from local_bench.generators.adding import add_card
+from local_bench.generators.any_pipeline import AnyPipeline, arguments_of
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine
+from local_bench.generators.numerics import set_determinism
+from local_bench.generators.sampler import Sampler
+from local_bench.models.cards import ModelCard, card
+from local_bench.runs.rundir import RunDir
+from tests.fake_cuda import DEVICE, fake_cuda
+from tests.generators.tiny_pipelines import save, table
 
-from local_bench.analysis.digest import digests  # noqa: E402
-from local_bench.cli.main import main as command_line  # noqa: E402
-from local_bench.core.process import quiet_libraries  # noqa: E402
-from local_bench.generators.adding import add_card  # noqa: E402
-from local_bench.generators.any_pipeline import AnyPipeline, arguments_of  # noqa: E402
-from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine  # noqa: E402
-from local_bench.generators.numerics import set_determinism  # noqa: E402
-from local_bench.generators.sampler import Sampler  # noqa: E402
-from local_bench.models.cards import ModelCard, card  # noqa: E402
-from local_bench.runs.rundir import RunDir  # noqa: E402
-from scripts.tiny_pipelines import save, table  # noqa: E402
-from tests.fake_cuda import DEVICE, fake_cuda  # noqa: E402
-
-CHECKS = ("plain", "order", "resume", "device")
 _OTHER = re.compile(
     "ControlNet|PAG|Onnx|Adapter|SuperRes|Upscal|Prior|Decoder|Video|Audio|I2V|T2V|VACE|Animate|Framepack|Marigold|"
     "ShapE|Wan|LTX|SkyReels|Motif|Kandinsky6|LLaDA|LDM3D|Refiner|StableUnCLIP|AceStep|UnCLIP|DiffusionGemma|Lucy"
@@ -104,7 +93,7 @@ CALLS: dict[str, dict[str, Any]] = {
 SUITE = {
     "title": "Two briefs",
     "licence": "CC0",
-    "source": "scripts/pipelines.py",
+    "source": "tests/generators/pipelines.py",
     "tasks": "pipelines.jsonl",
     "rubrics": {"pipelines": ["good"]},
     "thresholds": {"good": 1},
@@ -112,7 +101,7 @@ SUITE = {
 RUBRIC = {
     "id": "pipelines",
     "version": 1,
-    "source": "scripts/pipelines.py",
+    "source": "tests/generators/pipelines.py",
     "slots": ["brief"],
     "pictures": {"image": "the image"},
     "layouts": [["image"]],
@@ -290,74 +279,8 @@ def row(name: str, components: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def in_child(name: str, components: Mapping[str, Any], limit_s: float, verbose: bool) -> dict[str, Any]:
-    """`row` in a process of its own."""
-    with tempfile.TemporaryDirectory(prefix="pipelines-") as temporary:
-        pid = os.fork()
-        if pid == 0:
-            os.setpgid(0, 0)
-            os.chdir(temporary)
-            if not verbose:
-                sink = os.open("log", os.O_WRONLY | os.O_CREAT)
-                os.dup2(sink, 1)
-                os.dup2(sink, 2)
-            try:
-                found = row(name, components)
-            except BaseException as e:  # noqa: BLE001 - the checkpoint or its card
-                found = dict.fromkeys(CHECKS, f"{type(e).__name__}: {str(e)[:300]}")
-            Path("row.json").write_text(json.dumps(found))
-            os._exit(0)
-        until = time.monotonic() + limit_s
-        while time.monotonic() < until:
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                break
-            time.sleep(0.05)
-        else:
-            os.killpg(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        written = Path(temporary, "row.json")
-        ended: dict[str, Any] = dict.fromkeys(CHECKS, f"no result in {limit_s:.0f} s")
-        return json.loads(written.read_text()) if written.exists() else ended
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="pipeline classes, separated by commas [default: all]")
-    parser.add_argument("--limit-s", type=float, default=400.0, help="seconds per pipeline")
-    parser.add_argument(
-        "--out", type=Path, help="write the results to this JSON file; with --only, those of others stay"
-    )
-    parser.add_argument("--verbose", action="store_true", help="show what the pipelines print")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
+if __name__ == "__main__":
     quiet_libraries()
     set_determinism(1)
-    components, known = table(), pipelines()
-    names = options.only.split(",") if options.only else list(known)
-    found: dict[str, dict[str, Any]] = {}
-    for name in names:
-        if name in NOT_RUN and not options.only:
-            found[name] = {"not_run": NOT_RUN[name]}
-        elif name not in components:
-            found[name] = {"not_run": "no small checkpoint"}
-        else:
-            found[name] = in_child(name, components[name], options.limit_s, options.verbose)
-            found[name] |= {"reason": NOT_ALL[name]} if name in NOT_ALL else {}
-        print(name, "passes" if passes(found[name]) else found[name], flush=True)
-    failed = [name for name, one in found.items() if not passes(one) and not {"not_run", "reason"} & one.keys()]
-    if options.out is not None:
-        before = json.loads(options.out.read_text())["results"] if options.only and options.out.exists() else {}
-        found = {name: one for name in known if (one := found.get(name, before.get(name)))}
-        head = {"diffusers": diffusers.__version__, "pipelines": len(known), "pass": sum(map(passes, found.values()))}
-        lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(one)}" for name, one in found.items())
-        options.out.write_text(json.dumps(head, indent=2)[:-2] + f',\n  "results": {{\n{lines}\n  }}\n}}\n')
-    print(f"{sum(map(passes, found.values()))} of {len(found)} pipelines pass")
-    return int(bool(failed))
-
-
-def passes(one: Mapping[str, Any]) -> bool:
-    return all(one.get(check) is True for check in CHECKS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    name = sys.argv[1]
+    print("\n" + json.dumps(row(name, table()[name])))
