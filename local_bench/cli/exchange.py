@@ -44,7 +44,9 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
             written["tasks"] = Path(suite_path)
         options = "".join(f" --{option} {quoted(path)}" for option, path in written.items())
         groups = [[path] for path in files] if benchmark.scores_one_file else [files]
-        show("\n".join(f"local-bench score {name} {shlex.join(map(str, group))}{options}" for group in groups))
+        show(
+            "\n".join(f"local-bench score {benchmark.name} {shlex.join(map(str, group))}{options}" for group in groups)
+        )
     return say_faults(faults)
 
 

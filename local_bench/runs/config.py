@@ -257,9 +257,9 @@ class RunConfig(Strict):
             twice = {label for label in labels if labels.count(label) > 1}
             if twice:
                 raise ValueError(f"two {what} are called {min(twice)!r}: give each its own `name`")
-        seen: dict[str, str] = {}
+        seen: dict[tuple[str | None, str], str] = {}
         for judge in self.judges:
-            same = seen.setdefault(judge.model_dump_json(exclude=_NOT_THE_JUDGE), judge.label)
+            same = seen.setdefault((judge.plugin, judge.model_dump_json(exclude=_NOT_THE_JUDGE)), judge.label)
             if same != judge.label:
                 raise ValueError(f"{same!r} and {judge.label!r} are the same judge under two names: remove one")
         return self

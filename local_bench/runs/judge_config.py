@@ -13,6 +13,7 @@ from local_bench.core.paths import is_safe_id
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.vlm.flags import check_extra_args
 from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.plugin import BUILT_IN
 from local_bench.judges.vlm.rubrics import HYPE_USABLE, RubricSet, Variant, rubrics_of
 from local_bench.models.cards import BackendName, ModelCard, OnOff, TemplateVariables, cards
 
@@ -154,6 +155,11 @@ class JudgeConfig(Strict):
         asks_more = self.hype_usable and variant != "miniature"  # the miniature's rubric includes it
         return RubricSet(variant, (HYPE_USABLE,) if asks_more else ())
 
+    @property
+    def plugin(self) -> str | None:
+        """The judge of an installed package; None for one by vLLM or transformers."""
+        return None if self.transport in BUILT_IN else self.transport
+
     def spec(self, described: ModelCard, weights_sha256: str, dtype: str) -> JudgeSpec:
         """The judge with these weights."""
         return JudgeSpec(
@@ -174,6 +180,7 @@ class JudgeConfig(Strict):
             else tuple(sorted(described.mm_processor_kwargs.items())),
             thinking=described.thinking,
             chat_template_kwargs=tuple(sorted((described.chat_template_kwargs | self.chat_template_kwargs).items())),
+            plugin=self.plugin,
         )
 
     @model_validator(mode="before")

@@ -1,5 +1,6 @@
 """Slurm scripts for a run: shards in an array job and their merge, or one job whose nodes share the run with Ray."""
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from local_bench.core.errors import ConfigError, LocalBenchError
-from local_bench.core.paths import config_files, is_safe_id
+from local_bench.core.paths import CONFIG_DIRS, config_files, is_safe_id
 from local_bench.core.storage import write_atomic
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.runs.config import RunConfig
@@ -174,6 +175,7 @@ def _body(settings: Cluster, gpus: int) -> list[str]:
     return [
         "set -uo pipefail",
         "export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1",
+        *([f"export {CONFIG_DIRS}={shlex.quote(folders)}"] if (folders := os.environ.get(CONFIG_DIRS)) else []),
         # srun is given them by option: 22.05 to 23.02 do not inherit them, and later ones end where a cluster's own
         # settings contradict the job's.
         f'cpus="${{SLURM_CPUS_PER_TASK:-{cpus}}}"',

@@ -36,6 +36,7 @@ OTHERWISE = {
     "mm_processor_kwargs": (),
     "thinking": Thinking(budget_tokens=8, end="</think>"),
     "served": (("id", "other"),),
+    "plugin": "brightness",
 }
 
 

@@ -176,6 +176,7 @@ def test_judging_an_untrusted_run_contacts_no_server(cli, tmp_path):
 
 OTHERS = ("rubrics: paper", "hype_usable: true", "source_max_pixels: 4096", "chat_template_kwargs: {a: true}")
 OTHERS += ("served_model: other", "base_url: 'http://mine/v1'", "protocol: logit", "max_pixels: 2048", "seed: 1")
+OTHERS += ("transport: brightness",)  # of a package
 
 
 @pytest.mark.parametrize("setting", [*OTHERS, "in_flight: 3", "transport: local", "canaries: false", "max_restarts: 1"])

@@ -244,6 +244,19 @@ def test_the_printed_commands_submit_scripts_in_any_folder(folder, slurm, capsys
     assert (folder / "submitted").read_text() == f"a 'b' $c/{RAY}\n"
 
 
+def test_a_script_finds_the_folders_of_config_dir(folder, monkeypatch):
+    """Also one that is submitted again by hand."""
+    monkeypatch.setenv("LOCAL_BENCH_CONFIG_DIRS", "")  # to which the option adds
+    Path("our 'own'").mkdir()
+    for extra, scripts in (((), (SHARDS, MERGE)), (("--ray",), (RAY,))):
+        command = ["slurm", "my.yaml", "--nodes", "2", "--run-dir", "out", *extra]
+        assert main(["--config-dir", "our 'own'", *command]) == 0
+        for script in scripts:
+            (line,) = (line for line in Path("out", script).read_text().splitlines() if "CONFIG_DIRS" in line)
+            said = subprocess.check_output(["bash", "-c", f"{line}\nprintenv LOCAL_BENCH_CONFIG_DIRS"], text=True)
+            assert str(folder / "our 'own'") in said
+
+
 def test_shards_are_not_merged_if_one_of_them_failed(folder, slurm, capsys):
     slurm("24.05", does='case "$*" in *" 2/3 "*) exit 1;; esac')
     assert slurm_command("--nodes", "3", "--submit") == 0

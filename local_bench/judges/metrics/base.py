@@ -255,10 +255,17 @@ class NetworkMetric(Metric):
 
 
 class LoadedSubject:
-    """A subject whose images are decoded at most once for all host metrics."""
+    """A subject whose images are decoded at most once for all host metrics. Each use gets a copy, which a metric may
+    change."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
+        self._decoded: dict[ImageFile, Image.Image] = {}
+
+    def _load(self, file: ImageFile) -> Image.Image:
+        if file not in self._decoded:
+            self._decoded[file] = file.load()
+        return self._decoded[file].copy()
 
     @property
     def caption(self) -> str:
@@ -269,26 +276,29 @@ class LoadedSubject:
     def has_source(self) -> bool:
         return self._subject.source is not None
 
-    @cached_property
+    @property
     def image(self) -> Image.Image:
-        return self._subject.image.load()
+        return self._load(self._subject.image)
 
-    @cached_property
+    @property
     def source(self) -> Image.Image:
         assert self._subject.source
-        return self._subject.source.load()
+        return self._load(self._subject.source)
 
-    @cached_property
+    @property
     def mask(self) -> Image.Image | None:
         """The mask in its own size with one channel, or None."""
-        return self._subject.mask.load().convert("L") if self._subject.mask else None
+        return self._load(self._subject.mask).convert("L") if self._subject.mask else None
 
-    @cached_property
+    @property
     def references(self) -> tuple[Image.Image, ...]:
-        return tuple(reference.load() for reference in self._subject.references)
+        return tuple(map(self._load, self._subject.references))
 
-    @cached_property
+    @property
     def image_as_source(self) -> Image.Image:
         """The image resized to the source's size (bicubic with antialiasing), as in ICE-Bench."""
-        size = self.source.size
-        return self.image if self.image.size == size else self.image.resize(size, Image.Resampling.BICUBIC)
+        return self._as_source.copy()
+
+    @cached_property
+    def _as_source(self) -> Image.Image:
+        return self.image.resize(self.source.size, Image.Resampling.BICUBIC)

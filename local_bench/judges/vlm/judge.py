@@ -44,6 +44,8 @@ class JudgeSpec:
     """How the model writes its thoughts before the answer; None: it does not."""
     served: Served = ()
     """What an external server said that it serves."""
+    plugin: str | None = None
+    """Name of the judge of an installed package; None for judges by vLLM and transformers."""
 
     @cached_property
     def judge_id(self) -> str:
@@ -66,7 +68,7 @@ class JudgeSpec:
 
     @property
     def _wording(self) -> dict[str, Any]:
-        """Settings of rubrics, images, chat template, thinking and server that older digests do not have."""
+        """Settings of rubrics, images, chat template, thinking, server and plug-in that older digests do not have."""
         named: dict[str, Any] = {} if self.rubrics.variant == "miniature" else {"rubrics": self.rubrics.variant}
         named |= {"options": self.rubrics.options} if self.rubrics.options else {}
         named |= {"chat_template_kwargs": dict(self.chat_template_kwargs)} if self.chat_template_kwargs else {}
@@ -74,6 +76,7 @@ class JudgeSpec:
             named["mm_processor_kwargs"] = dict(self.mm_processor_kwargs)
         named |= {"thinking": self.thinking.model_dump()} if self.thinking else {}
         named |= {"served": dict(self.served)} if self.served else {}
+        named |= {"plugin": self.plugin} if self.plugin else {}
         return named | ({"source_max_pixels": self.source_max_pixels} if self.source_max_pixels else {})
 
     def question_id(self, question: Question, numerics: dict[str, Any]) -> str:

@@ -187,7 +187,9 @@ def papers() -> list[str]:
     """The suites whose papers have tables or figures."""
     from local_bench.suites.registry import all_suites  # takes a second, and `--help` lists `SHIPPED` alone
 
-    return [entry.name for entry in all_suites() if entry.paper and entry.layout in (None, entry.name)]
+    names = {entry.name: entry.layout for entry in all_suites() if entry.paper}
+    # The paper of a layout that is another suite's is that suite's.
+    return [name for name, layout in names.items() if layout == name or layout not in names]
 
 
 def entries(paper: str) -> list[Entry]:

@@ -220,6 +220,23 @@ def test_host_metrics_run_first_and_every_requested_score_is_counted(tmp_path):
     assert len(scores_of(events)) == 70 + 35 + 35
 
 
+class Shrinks(HostMetric):
+    spec = MetricSpec("shrinks", True, "none", "a test", needs=("source",))
+
+    def measure(self, seen):
+        images = seen.image, seen.source, seen.image_as_source
+        for image in images:
+            image.thumbnail((8, 8))
+        return float(images[0].width)
+
+
+def test_a_metric_that_changes_its_image_changes_no_other_score(tmp_path):
+    others = {name: make_metric(name) for name in ("entropy", "l1_raw", "ssim")}
+    alone, _ = run(others, subjects(tmp_path, 2))
+    beside, _ = run({"shrinks": Shrinks()} | others, subjects(tmp_path, 2))
+    assert {key: score for key, score in beside.items() if key[1] != "shrinks"} == alone
+
+
 class Constant(HostMetric):
     def __init__(self, value, lowest, highest):
         self._value = value

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +29,13 @@ def test_every_table_and_figure_has_one_entry(paper):
     assert paper in papers()
     own = [(e.kind, e.number) for e in entries(paper)]
     assert own == [*(("table", n) for n in tables), *(("figure", n) for n in figures)]
+
+
+def test_a_suite_with_the_layout_of_another_has_no_paper_of_its_own(monkeypatch):
+    layouts = {"lab": "lab", "rounds": "their-files", "plain": None, "variant": "lab"}
+    suites = [SimpleNamespace(name=name, layout=layout, paper=True) for name, layout in layouts.items()]
+    monkeypatch.setattr("local_bench.suites.registry.all_suites", lambda: suites)
+    assert papers() == ["lab", "rounds", "plain"]
 
 
 def test_every_entry_has_a_builder_or_a_reason():
