@@ -4,6 +4,7 @@ Each check yields findings. What can be derived is computed again (work ids, see
 decisions); everything else is compared with the digests that were recorded at the end of the last command.
 """
 
+import shlex
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -84,8 +85,8 @@ def _record(run: RunDir) -> Faults:
     if recorded(run.store, "meta") is None:
         yield (
             "ledger.sqlite",
-            "has no record of its contents: its last command did not finish, or it is of an earlier release; run the "
-            "same command again",
+            "has no record of its contents: continue its last command, which did not finish, or, if it is a run of an "
+            f"earlier release, enter `local-bench settle {shlex.quote(str(run.path))}` once",
         )
         return
     for kind in KINDS:

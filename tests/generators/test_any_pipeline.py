@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,17 @@ def test_every_pipeline_of_diffusers_passes_or_has_a_reason(name, table, tmp_pat
     if failed and name in pipelines.NOT_ALL:
         pytest.xfail(f"{pipelines.NOT_ALL[name]}: {failed}")
     assert not failed
+
+
+@pytest.mark.parametrize("name", ["StableDiffusionImg2ImgPipeline", "StableDiffusionXLImg2ImgPipeline"])
+def test_a_pipeline_without_height_makes_the_planned_size(name, table):
+    """Its images are as large as the input image."""
+    folder, described = pipelines.add(name, table[name])
+    request = pipelines.request_of(name, described)
+    wide = replace(request, sampler=replace(request.sampler, height=48, width=80))
+    generator = AnyPipeline(described, folder, Machine(torch.device("cpu"), torch.float32, "native"))
+    generator.load_denoiser()
+    assert pipelines.pixels(generator, wide, 7).shape == (1, 48, 80, 3)
 
 
 def test_a_safety_checker_is_not_loaded(table):
