@@ -1,6 +1,8 @@
 """A run directory that an earlier release wrote (tests/data/earlier_run) opens, settles and continues with this one."""
 
 import json
+import re
+import shlex
 import shutil
 import sqlite3
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from local_bench.analysis.digest import digests
+from local_bench.cli.main import main
 from local_bench.core.errors import LedgerError
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
@@ -77,3 +80,12 @@ def test_a_row_that_no_release_writes_is_an_error(run_dir):
         db.execute("UPDATE scores SET unscored = 'both' WHERE value IS NOT NULL")
     with pytest.raises(LedgerError, match="damaged or forged"):
         RunDir.open(run_dir)
+
+
+def test_it_can_be_merged_after_the_command_that_the_refusal_names(tmp_path, capsys):
+    run = shutil.copytree(EARLIER_RUN, tmp_path / "earlier run")
+    merge = ["merge", str(tmp_path / "merged"), str(run)]
+    assert main(merge) == 2
+    named = re.search(r"enter `local-bench (.+?)` once", capsys.readouterr().err)
+    assert main(shlex.split(named[1])) == 0
+    assert main(merge) == 0
