@@ -130,10 +130,18 @@ def test_yaml_s_booleans_are_read(text, value):
     assert ModelCard(**card("mini-judge", "judge").model_dump() | data).batch_invariant == value
 
 
-def test_the_reason_of_a_failing_check_is_given(monkeypatch, tmp_path):
-    said = SimpleNamespace(stdout="", stderr="ValueError: no such model\n    For further information visit x\n")
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("ValueError: no such model", "fetch it again"),
+        ("ImportError: libcudart.so.13: cannot open shared object file", "repair the installation"),
+    ],
+)
+def test_the_reason_of_a_failing_check_is_given(monkeypatch, tmp_path, reason, advice):
+    said = SimpleNamespace(stdout="", stderr=f"{reason}\n    For further information visit x\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: said)
-    with pytest.raises(ServerError, match=r"vLLM cannot serve the judge in .* \(ValueError: no such model\): fetch it"):
+    module._facts_of_child.cache_clear()
+    with pytest.raises(ServerError, match=rf"vLLM cannot serve the judge in .* \({reason}\): {advice}"):
         on_gpu(tmp_path, "bfloat16", (8, 0))
 
 

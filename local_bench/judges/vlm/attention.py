@@ -143,7 +143,9 @@ def _facts_of_child(weights: Path, dtype: str, capability: Capability, backends:
     except (IndexError, ValueError, TypeError):
         said = [line.strip() for line in done.stderr.splitlines() if not line.lstrip().startswith("For further")]
         reason = next(filter(None, reversed(said)), "no output")[:300]
-    raise ServerError(f"vLLM cannot serve the judge in {weights} ({reason}): fetch it again, or choose another judge")
+    broken = "ImportError" in reason or "ModuleNotFoundError" in reason
+    do = "repair the installation (`scripts/setup`)" if broken else "fetch it again, or choose another judge"
+    raise ServerError(f"vLLM cannot serve the judge in {weights} ({reason}): {do}")
 
 
 def vllm_model(weights: Path, dtype: str) -> Any:
