@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,11 @@ class ModelLabels:
     def done(self) -> bool:
         """Whether no further round is needed."""
         return self.plan is not None and not self.plan.n_labels
+
+    @property
+    def all_seen(self) -> bool:
+        """Whether people saw every image."""
+        return bool(self.sampled.all())
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,9 @@ def _labelled(
             plan = LabelPlan(np.empty(0, dtype=np.intp), probabilities, reached, n_labelled)
         else:
             sampling_seed = seed_of(digest({"labels": model, "seed": seed, "known": n_labelled}))
-            plan = plan_labels(judge, width, weights=pays, labels=labels, seed=sampling_seed)
+            undecided = sampled & np.isnan(labels) & bool(n_labelled)  # without any label nobody has answered yet
+            plan = plan_labels(judge, width, weights=pays, labels=labels, undecided=undecided, seed=sampling_seed)
+            plan = plan if plan.n_labels or reached is None else replace(plan, width=reached)
     keys = tuple((row.candidate.task_id, row.candidate.deliverable) for row in images)
     accepted = [bool(row.accepted) for row in images]
     decided = sum(pay for pay, yes in zip(pays, accepted, strict=True) if yes)
@@ -193,9 +200,9 @@ def _column(values: Any) -> Floats:
 
 
 def write_questions(found: Labels, path: Path) -> int:
-    """Write one line per image to annotate and per annotated image, and of models without a further round also per
-    sampled one, which keep their probabilities; return the number of images to annotate. UserError if the file exists,
-    because it may contain annotations."""
+    """Write one line per image to annotate and per annotated image, and of models with an annotated image or without a
+    further round also per sampled one; return the number of images to annotate. UserError if the file exists, because
+    it may contain annotations."""
     refuse_existing(path)
     lines, n = [], 0
     for model in found.models:
@@ -205,7 +212,7 @@ def write_questions(found: Labels, path: Path) -> int:
         n += len(pending)
         for i, (task_id, deliverable) in enumerate(model.keys):
             labelled = not np.isnan(model.labels[i])
-            if labelled or i in pending or (model.done and model.sampled[i]):
+            if labelled or i in pending or (model.sampled[i] and (model.done or model.estimates)):
                 line = {
                     "model": model.model,
                     "task_id": task_id,

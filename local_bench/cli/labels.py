@@ -197,7 +197,8 @@ def labels_text(labels: "Labels") -> str:
             vars(plan) | {"model": m.model, "n": len(m.work_ids), "n_labels": plan.n_labels, "round": _round(plan)}
             for m, plan in planned
         ]
-        notes = [_ROUNDS[name] for name in dict.fromkeys(_round(plan) for _, plan in planned)]
+        names = ("seen" if m.all_seen and not plan.n_labels else _round(plan) for m, plan in planned)
+        notes = [_ROUNDS[name] for name in dict.fromkeys(names)]
         parts.append(printed(_PLANS, rows, notes))
     return "\n\n".join(parts) or "no image of this run is annotated"
 
@@ -219,6 +220,7 @@ _ROUNDS = {
     "next": "next round: the number of images is for a judge whose errors are like those found so far, and is then "
     "enough in 4 of 5 cases; repeat the command with --people FILE after it",
     "none": "no further round: the interval is at most as wide as requested",
+    "seen": "no further round: every image is annotated, or was left without a decision",
 }
 
 

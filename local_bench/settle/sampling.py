@@ -45,6 +45,7 @@ def plan_labels(
     *,
     weights: ArrayLike | None = None,
     labels: ArrayLike | None = None,
+    undecided: ArrayLike | None = None,
     level: float = LEVEL,
     assurance: float = ASSURANCE,
     seed: int = 0,
@@ -53,17 +54,19 @@ def plan_labels(
     images.
 
     `judge` (images,) are probabilities of acceptance, NaN for none; `weights` as for `prediction_powered`; `labels`
-    the existing annotations, NaN for none. They count as sampled with certainty. Without any, the sample is the
-    smallest for a variance of 1/4; with them, the smallest that reaches the width with probability `assurance` (Kupper
-    and Hafner 1989) if the judge's further errors are like those known. At most all images.
+    the existing annotations, NaN for none. They count as sampled with certainty, as do the `undecided` images (images,)
+    that people could not decide and that are not drawn again. Without labels, the sample is the smallest for a variance
+    of 1/4; with them, the smallest that reaches the width with probability `assurance` (Kupper and Hafner 1989) if the
+    judge's further errors are like those known. At most all other images.
     """
     assert 0 < width <= 1, width
     predictions = np.asarray(judge, dtype=np.float64)
     value = np.ones(len(predictions)) if weights is None else np.asarray(weights, dtype=np.float64)
     annotations = np.full(len(predictions), np.nan) if labels is None else np.asarray(labels, dtype=np.float64)
+    seen = np.zeros(len(predictions), bool) if undecided is None else np.asarray(undecided, bool)
     order = by_content(np.zeros(len(value)), value, predictions, annotations)[0]
-    predictions, value, annotations = predictions[order], value[order], annotations[order]
-    open_ = np.isnan(annotations)
+    predictions, value, annotations, seen = predictions[order], value[order], annotations[order], seen[order]
+    open_ = np.isnan(annotations) & ~seen
     expected, scale = label_variance(predictions, annotations)
     size = value * np.sqrt(expected) * open_
     variance = np.full(len(predictions), GUESS) if open_.all() else expected * max(1.0, scale)
@@ -93,7 +96,7 @@ def plan_labels(
     images = np.sort(order[systematic(chances, seed)])
     probabilities = np.empty(len(chances))
     probabilities[order] = np.where(open_, chances, 1.0)
-    return LabelPlan(images, probabilities, width_of(fewest) if fewest else 0.0, int((~open_).sum()))
+    return LabelPlan(images, probabilities, width_of(fewest) if fewest else 0.0, int((~np.isnan(annotations)).sum()))
 
 
 def label_variance(judge: Floats, labels: Floats) -> tuple[Floats, float]:

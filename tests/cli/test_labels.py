@@ -9,7 +9,7 @@ import pytest
 from local_bench.analysis.sampling import NO_PROBABILITIES, labelling, write_questions
 from local_bench.analysis.settlement import accounting
 from local_bench.cli import tables
-from local_bench.cli.labels import BOUNDS_NOTE, INTERVAL, NEEDS_ALL, LabelOptions
+from local_bench.cli.labels import BOUNDS_NOTE, INTERVAL, NEEDS_ALL, LabelOptions, labels_text
 from local_bench.cli.tables import outcome_json, outcome_text
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
@@ -256,6 +256,28 @@ def test_an_unanswered_label_is_counted_and_bounded(run, tmp_path):
     assert (images.n_labelled, images.n_unanswered) == (36, 4)
     assert images.at_least < images.estimate < images.at_most
     assert model.plan is None
+
+
+def test_rounds_end_where_people_cannot_decide(run, tmp_path):
+    """Undecided images keep their lines and are not planned again."""
+    people, undecided = None, set()
+    with RunDir.open(run) as open_run:
+        for k in range(9):
+            asked = tmp_path / f"{k}.jsonl"
+            if not write_questions(found := labelling(open_run, 1e-6, people), asked):
+                break
+            lines = [json.loads(text) for text in asked.read_text().splitlines()]
+            assert undecided <= {one["task_id"] for one in lines}
+            new = [one for one in lines if one["overall"] is None and one["task_id"] not in undecided]
+            undecided |= {one["task_id"] for one in new[::5]}
+            for one in new:
+                one["overall"] = None if one["task_id"] in undecided else one["task_id"] < "o2"
+            people = tmp_path / f"{k}-answered.jsonl"
+            people.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (model,) = found.models
+    assert model.estimates.images.n_unanswered == len(undecided) > 0
+    assert model.plan.width == model.estimates.revenue.width > 0
+    assert "every image is annotated, or was left without a decision" in labels_text(found)
 
 
 @pytest.mark.parametrize(

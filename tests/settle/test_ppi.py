@@ -306,6 +306,16 @@ def test_complete_labels_need_no_more():
     assert (plan.n_labels, plan.width, plan.n_known) == (0, 0, 4)
 
 
+def test_undecided_images_are_not_drawn_again():
+    labels = np.tile([1.0, 0.0, np.nan, np.nan], 30)
+    undecided = np.arange(120) % 4 == 2
+    plan = plan_labels(np.full(120, 0.6), 1e-9, labels=labels, undecided=undecided)
+    assert plan.images.tolist() == list(range(3, 120, 4))
+    assert set(plan.probabilities[undecided]) == {1.0}
+    assert plan.n_known == 60
+    assert not plan_labels(np.full(120, 0.6), 1e-9, labels=labels, undecided=np.isnan(labels)).n_labels
+
+
 def test_a_systematic_sample_has_its_stated_probabilities():
     """5,000 draws: an image's share has a standard error of at most 0.71 points."""
     size = np.array([1.0, 2, 3, 4, 10, 0, 40])

@@ -120,7 +120,8 @@ class Evaluator:
             for array in features:
                 if isinstance(array, Unscorable):
                     raise array
-            return metric.value([array for array in features if not isinstance(array, Unscorable)])
+            # Copies, which a metric may change: all metrics of the network share the arrays.
+            return metric.value([array.copy() for array in features if not isinstance(array, Unscorable)])
 
         rows = []
         for name in names:

@@ -239,7 +239,7 @@ class FeatureExtractor:
                 return _Fetched(feature_input.key, cached)
             if images is None:
                 images = self._load(feature_input.images)
-            self._open()
+            self._open(feature_input)
             try:
                 prepared = self._network.prepare(images, feature_input.text)
             except Exception as e:  # noqa: BLE001  # raised again if it is not of this input
@@ -259,7 +259,7 @@ class FeatureExtractor:
         inputs = [fetched.prepared for _, fetched in batch]
         inputs += inputs[-1:] * (self._batch_size - len(inputs))
         try:
-            arrays = self._network.run(inputs)
+            arrays = [np.asarray(array, np.float32) for array in self._network.run(inputs)]  # as in the cache
         except Exception as e:
             if not is_out_of_memory(e):
                 fault = _unscorable(e)
@@ -276,23 +276,25 @@ class FeatureExtractor:
         self._cache.put({fetched.key: array for (_, fetched), array in zip(batch, arrays, strict=False)})
         return {feature_input: array for (feature_input, _), array in zip(batch, arrays, strict=False)}
 
-    def _open(self) -> None:
+    def _open(self, first: FeatureInput) -> None:
         with self._opening:
             if self.opened_ns is not None:
                 return
             self._network.open(self._device)
             if self._batch_size > 1 and self._cache.alone is None and self._network.batch_size[self._device_type] > 1:
-                self._cache.alone = invariant = self._is_batch_invariant()
+                self._cache.alone = invariant = self._is_batch_invariant(first)
                 if not invariant:
                     self._batch_variant = True
                     self._disable_batching()
             self.opened_ns = time.monotonic_ns()
 
-    def _is_batch_invariant(self) -> bool:
-        """Whether permuting a batch leaves the bytes of every array unchanged on this machine."""
+    def _is_batch_invariant(self, first: FeatureInput) -> bool:
+        """Whether permuting a batch of inputs like `first`, and of texts, leaves the bytes of every array unchanged on
+        this machine."""
         noise = np.random.default_rng(0).integers(0, 256, (self._batch_size, _PROBE_SIDE, _PROBE_SIDE, 3), np.uint8)
-        inputs = [[self._network.prepare([Image.fromarray(pixels)], None) for pixels in noise]]
-        if self._network.reads_text:
+        n, text = (len(first.images), first.text) if first.images else (1, None)
+        inputs = [[self._network.prepare([Image.fromarray(pixels) for _ in range(n)], text) for pixels in noise]]
+        if self._network.reads_text and text is None:
             inputs.append([self._network.prepare([], "word " * i) for i in range(1, self._batch_size + 1)])
         for batch in inputs:
             rotated = [*batch[1:], batch[0]]

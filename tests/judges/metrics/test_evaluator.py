@@ -237,6 +237,49 @@ def test_a_metric_that_changes_its_image_changes_no_other_score(tmp_path):
     assert {key: score for key, score in beside.items() if key[1] != "shrinks"} == alone
 
 
+class Centred(Likeness):
+    def value(self, arrays):
+        arrays[0] -= arrays[0].mean()
+        return float(np.abs(arrays[0]).sum())
+
+
+class Doubles(Means):
+    """Arrays in float64, which the cache holds in float32; an input is two images with a text."""
+
+    def prepare(self, images, text):
+        one, other = images
+        assert text
+        return torch.stack([torch.from_numpy(np.asarray(image, float).mean((0, 1))) for image in (one, other)])
+
+
+class Pair(Likeness):
+    def inputs(self, subject):
+        return (FeatureInput((subject.image, subject.source), subject.caption),)
+
+    def value(self, arrays):
+        return float(arrays[0].sum(dtype=np.float64))
+
+
+def test_scores_are_the_same_beside_other_metrics_of_a_network_and_with_its_cached_arrays(tmp_path):
+    samples = subjects(tmp_path)
+
+    def both(name):
+        network = Means(name)
+        return {"centred": Centred(network, "centred"), "likeness": Likeness(network)}
+
+    beside = [run(both("beside"), samples)[0] for _ in range(2)]  # computed, then cached
+    assert beside[0] == beside[1]
+    alone, _ = run({"likeness": Likeness(Means("alone"))}, samples)
+    assert {key: value for key, value in beside[0].items() if key[1] == "likeness"} == alone
+
+
+def test_a_network_of_pairs_in_float64_gives_equal_scores_from_the_cache(tmp_path):
+    samples = subjects(tmp_path)
+    computed, cached = (run({"a": Pair(Doubles("pairs"), "a")}, samples)[0] for _ in range(2))
+    assert computed == cached
+    assert None not in computed.values()
+
+
 class Constant(HostMetric):
     def __init__(self, value, lowest, highest):
         self._value = value
