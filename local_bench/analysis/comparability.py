@@ -1,7 +1,6 @@
 """Whether the models of several runs can be in one table: the same tasks, judges, rubrics and acceptance rule."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.core.identity import canonical_json, digest
@@ -42,21 +41,25 @@ def rubric_sets(run: RunDir) -> dict[str, tuple[str, str]]:
     }
 
 
+def judging_of(run: RunDir) -> list[str]:
+    """The judges' ids and, where it is not the default, how a panel's scores are combined and that sets were shown in
+    two orders; empty before the judge phase."""
+    judges = sorted(judge_labels(run))
+    word = [run.config.panel_word] if len(judges) > 1 and run.config.panel_word != "mean" else []
+    in_sets = any(len(task.content["deliverables"]) > 1 for task in run.store.tasks())
+    return judges + word + (["order_swap"] if judges and run.config.order_swap and in_sets else [])
+
+
 def conditions_of(run: RunDir) -> dict[str, str]:
     """What must be equal for two runs to be in one table, by name."""
     tasks = {task.task_id: task.content for task in run.store.tasks()}
     prices = {task_id: content.pop("price_micro_usd") for task_id, content in tasks.items()}
     rubrics = sorted({(row.rubric, row.rubric_sha256) for row in run.store.rubric_versions()})
-    judges: list[Any] = sorted(judge_labels(run))
-    if judges:  # how a panel's scores are combined, and whether sets are shown in two orders
-        judges += [run.config.panel_word] if len(judges) > 1 else []
-        swaps = run.config.order_swap and any(len(task["deliverables"]) > 1 for task in tasks.values())
-        judges += ["order_swap"] if swaps else []
     values = (
         run.config.suite.name,
         digest(sorted(tasks.items())),
         digest(sorted(prices.items())),
-        canonical_json(judges),
+        canonical_json(judging_of(run)),
         digest(rubrics),
         canonical_json([dict(thresholds_of(run.config)), run.config.acceptance.rules]),
     )

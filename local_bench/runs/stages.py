@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from local_bench.core.environment import isolate
-from local_bench.core.errors import LocalBenchError
+from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.core.packages import require
 from local_bench.core.types import NOT_FINITE
 from local_bench.judges.metrics.registry import check_extras, check_metrics, metric_card
@@ -99,6 +99,7 @@ def settled_view(config: RunConfig, run_dir: Path) -> Iterator[RunDir]:
     isolate()
     check_config(config, files=False)
     with RunDir.view(run_dir, config) as run:
+        _refuse_other_scores(run)
         run.image_store.check(run.store, decode=False)
         decide(run)
         yield run
@@ -121,12 +122,27 @@ def _plan_and_run(
     if set(stages) & ON_DEVICE:  # without them, `settle --save` stores what its options say
         for sentence in run.replaced_settings():
             progress.note(sentence)
+    if stages == ("settle",):
+        _refuse_other_scores(run)
     run.write_config()
     if set(stages) & ON_DEVICE:
         _run_device_stages(run, plan, stages, progress, rejudge)
     if "settle" in stages:
         run.image_store.check(run.store, decode=False)
         decide(run)
+
+
+def _refuse_other_scores(run: RunDir) -> None:
+    """ConfigError if the stored scores are by other judges than the config's, or were combined in another way: only the
+    judge phase computes scores."""
+    scored_by = sorted((run.store.json_meta("judges") or {}).values())
+    judges = sorted(judge.label for judge in run.config.judges)
+    combined = read_run_config(run.path).panel_word
+    if scored_by and (scored_by != judges or (len(judges) > 1 and combined != run.config.panel_word)):
+        raise ConfigError(
+            f"{run.path} has scores by {', '.join(scored_by)} (panel_word: {combined}): enter `local-bench judge` with "
+            "these settings first, which computes scores by other judges, or combines them in another way"
+        )
 
 
 def _run_device_stages(

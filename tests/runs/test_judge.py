@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from local_bench.analysis.comparability import comparable
+from local_bench.analysis.predictors.card import inputs_of
 from local_bench.runs.rundir import RunDir
 from tests.orders import order, write_orders
 
@@ -119,6 +121,13 @@ def test_a_panel_judges_the_same_images_with_several_judges(command, served, fol
         assert [row["n"] for row in judges] == [3 * (N_QUESTIONS // N_TASKS + 2)] * 2
         assert rows(folder / rule, "SELECT count(*) AS n FROM verdicts WHERE repeat = 1")[0]["n"] == 2 * 2 * 3
     assert scores["mean"] != scores["majority"]
+    with RunDir.open(folder / "mean") as by_mean, RunDir.open(folder / "majority") as by_majority:
+        assert inputs_of(by_mean).judges != inputs_of(by_majority).judges  # a predictor of one refuses the other
+        assert comparable([by_mean, by_majority])[1] == ["majority and mean differ in the judges"]
+    for setting in ("panel=[]", "panel_word=majority"):  # a preview would show the stored scores
+        ended = command("settle", "mean", settings=[setting])
+        assert ended.returncode == 2
+        assert "enter `local-bench judge` with these settings first" in ended.stderr
     # Without one judge, its verdicts remain stored and do not count. With it again, nothing is judged twice.
     before = digest(command, "mean")
     ended = command("judge", "mean", settings=["panel=[]"])

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from local_bench.analysis.comparability import judging_of
 from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors
 from local_bench.core.yamlfile import Strict
@@ -30,7 +31,7 @@ class Inputs(Strict):
 
     scores: list[str]
     judges: list[str]
-    """Digests of the judges that gave the scores."""
+    """Digests of the judges that gave the scores, and how they were combined (`judging_of`)."""
     rubrics: list[tuple[str, str]]
     """(rubric, sha256)"""
 
@@ -108,9 +109,8 @@ def _check_names(predictor: Rule | ConceptModel | Calibrated, inputs: Inputs, fi
 
 def inputs_of(run: RunDir) -> Inputs:
     """The scores that decide in `run`, its judges, and the rubrics of its verdicts."""
-    judges = run.store.json_meta("judges") or {}
     rubrics = sorted({(row.rubric, row.rubric_sha256) for row in run.store.rubric_versions()})
-    return Inputs(scores=list(thresholds_of(run.config)), judges=sorted(judges), rubrics=rubrics)
+    return Inputs(scores=list(thresholds_of(run.config)), judges=judging_of(run), rubrics=rubrics)
 
 
 def same_inputs(runs: Sequence[RunDir]) -> Inputs:

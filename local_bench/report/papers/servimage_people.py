@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from local_bench.analysis.agreement import Pair, agreement
+from local_bench.analysis.agreement import Pair, agreement, judge_labels
 from local_bench.analysis.official import image_results, run_results
 from local_bench.analysis.payment import explained_alike, payment, predicted, rejected
 from local_bench.analysis.people_settlement import settled_by_predictions
@@ -121,11 +121,11 @@ def table_10(request: Request) -> Table:
 
 def table_11(request: Request) -> Table:
     """Spearman's rank correlation over models of each pair of judges."""
-    agreements = agreement(request.run)
-    if len(agreements.judges) < 2:
+    if len(judge_labels(request.run)) == 1:
         raise UserError(
             f"{request.run.path} has one judge: add another under `panel` in its config, run `local-bench judge` again"
         )
+    agreements = agreement(request.run)
     columns = (
         Column("judges", "Pair of Judges"),
         *(Column(f"rho_{name}", f"ρ {_name(name)}", ".2f") for name in _DIMENSIONS),  # noqa: RUF001 (the paper's sign)
