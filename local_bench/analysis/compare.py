@@ -113,7 +113,10 @@ def compare(a: RunDir, b: RunDir, *, every_pair: bool = False, level: float = LE
     figures = [
         figure
         for x, y in pairs
-        for figure in (*_figures((x, y), first[x], second[y], names, scales), *_paired_by_task((x, y), *by_task))
+        for figure in (
+            *_figures((x, y), first[x], second[y], names, scales),
+            *_paired_by_task((x, y), *by_task, shared),
+        )
     ]
     compared = differences([figure.statistics for figure in figures], level=level, seed=seed)
     by_figure: dict[str, list[FigureComparison]] = {figure: [] for figure in (REVENUE, TASKS, IMAGES, *names)}
@@ -236,17 +239,20 @@ def _own_figures(run: RunDir) -> _Own:
     return figures
 
 
-def _paired_by_task(models: tuple[str, str], x: _Own, y: _Own) -> Iterator[_Figure]:
+def _paired_by_task(models: tuple[str, str], x: _Own, y: _Own, shared: Sequence[str]) -> Iterator[_Figure]:
     """The benchmark's own figures over the tasks of which both models have a value."""
     for figure in dict.fromkeys(name for name, _ in x):
         first, second = x.get((figure, models[0]), {}), y.get((figure, models[1]), {})
-        both = [(first[task_id], second[task_id]) for task_id in sorted(first.keys() & second.keys())]
+        pairs = [(first.get(task), second.get(task)) for task in shared if task in first or task in second]
+        both = [(a, b) for a, b in pairs if a and b and a.value is not None and b.value is not None]
         if both:
             weights = np.array([[of_first.weight, of_first.weight] for of_first, _ in both])
-            above = weights * np.array([[of_first.value, other.value] for of_first, other in both])
-            n_open = len(first.keys() ^ second.keys())
-            statistics = Statistics(models, above, weights, widest=both[0][0].widest)
-            yield _Figure(figure, statistics, len(both), n_open, (None, None))
+            values = np.array([[one.value for one in pair] for pair in both])
+            best = np.array([[one.value if one.at_best is None else one.at_best for one in pair] for pair in both])
+            n_open = len(pairs) - int((values == best).all(axis=1).sum())
+            statistics = Statistics(models, weights * values, weights, widest=both[0][0].widest, best=weights * best)
+            bounded = len(both) == len(pairs) and all(one.at_best is not None for pair in both for one in pair)
+            yield _Figure(figure, statistics, len(both), n_open, None if bounded else (None, None))
 
 
 def _compared(figure: _Figure, difference: Difference) -> FigureComparison:

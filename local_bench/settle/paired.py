@@ -174,7 +174,7 @@ def _compared(
             results_of = [tested(i, j), *([tested(i, best + j), tested(best + i, j)] if best else [])]
             estimate = table.unit * results_of[0][0]
             if table.best is not None:
-                at_least, at_most = value(i) - value(best + j), value(best + i) - value(j)
+                at_least, at_most = sorted((value(i) - value(best + j), value(best + i) - value(j)))
             is_one_sided = len({np.sign(difference) for difference, _, _ in results_of}) == 1
             p = max(p for _, p, _ in results_of) if is_one_sided else 1.0
             ends = min(ends[0] for _, _, ends in results_of), max(ends[1] for _, _, ends in results_of)

@@ -205,7 +205,7 @@ class Suite(ABC):
     # the benchmark's file formats
 
     def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
-        """The benchmark's own figures, by task, for the comparison of models; tasks without a value are left out."""
+        """The benchmark's own figures, by task, for the comparison of models; of each figure, the tasks that it has."""
         yield from ()
 
     def published(self, results: RunResults) -> dict[str, Published]:

@@ -54,10 +54,13 @@ class TaskFigure:
     figure: str
     model: str
     task_id: str
-    value: float
+    value: float | None
+    """With every undecided image refused; None if it is unscored."""
     weight: float = 1.0
     widest: float = 1.0
     """The largest possible difference of two values."""
+    at_best: float | None = None
+    """With every undecided image accepted; None if it is `value`."""
 
 
 @dataclass(frozen=True)

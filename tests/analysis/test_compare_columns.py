@@ -172,6 +172,8 @@ def test_cases_of_idea_bench_and_items_of_ice_bench_have_the_weights_of_the_over
     monkeypatch.setattr("local_bench.suites.idea_bench.export.case_scores", lambda _: scores)
     more = replace(results, images=[*cases, second, missing])
     assert {one.task_id: one.value for one in IdeaBench().figures_by_task(more)} == dict.fromkeys("1234", 60)
+    del scores["3"]
+    assert [one.value for one in IdeaBench().figures_by_task(more)] == [60, 60, None, 60]
     monkeypatch.setattr("local_bench.suites.ice_bench.published.image_score", lambda task, _: Score("c", 0.6))
     found = {one.task_id: (one.value, one.weight) for one in IceBench().figures_by_task(results)}
     assert found == {"1": (0.6, 1 / 3), "2": (0.6, 1 / 3), "3": (0.6, 1 / 3), "4": (0.6, 1)}

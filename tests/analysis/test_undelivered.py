@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 
+from local_bench.analysis.compare import compare
 from local_bench.analysis.economics import economics
 from local_bench.analysis.official import export, export_notes, official
 from local_bench.analysis.settlement import accounting
@@ -14,7 +15,8 @@ from local_bench.cli.tables import outcome_json
 from local_bench.report import judging
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import Outcome
-from tests.analysis.simulated import config, draw, judged
+from local_bench.settle.attempts import expected_attempts_unbiased, pass_at_k_unbiased
+from tests.analysis.simulated import LAYOUTS, config, draw, judged
 from tests.analysis.test_round_trip import scored
 from tests.suites.benchmarks import layouts
 
@@ -43,6 +45,39 @@ def test_score_of_the_export_equals_the_run(run):
     assert flat(output) == pytest.approx(flat(json.loads(json.dumps(own))), rel=1e-9)
     outcome = outcome_json(opened, Outcome(opened.path, 0, 0, 0, 0, 0, 0), opened.path / "report")
     assert outcome["benchmark"]["all"] == own
+
+
+@pytest.mark.parametrize("name", ["hype-edit-1", "idea-bench", "ice-bench"])
+def test_comparisons_of_a_benchmark_s_own_figures_count_and_bound_what_is_open(tmp_path, name):
+    path = getattr(layouts, LAYOUTS[name])(tmp_path / "data")
+    made = draw(name, path, tmp_path / "images", 9, 5, left_out=0.6)
+    judged(tmp_path / "run", config(name, path, {"x": made, "y": made}, 5), 9)
+    with RunDir.open(tmp_path / "run") as opened:
+        rows = {row.figure: row for row in compare(opened, opened, every_pair=True).rows}
+        n_tasks, accepted = len(opened.store.tasks()), {}
+        for row in opened.store.outcomes():
+            accepted.setdefault((row.candidate.model, row.candidate.task_id), []).append(row.accepted)
+    if name != "hype-edit-1":
+        row = rows["overall score"]
+        assert (row.n + row.n_unscored, row.difference.at_least) == (n_tasks, None)
+        return
+    for figure, estimator in (("pass@4", pass_at_k_unbiased), ("expected attempts", expected_attempts_unbiased)):
+        x, y = (
+            [
+                sum(estimator(5, count(of), 4) for (m, _), of in accepted.items() if m == model) / n_tasks
+                for count in ENDS
+            ]
+            for model in "xy"
+        )
+        row, ends = rows[figure], sorted((x[0] - y[1], x[1] - y[0]))
+        assert (row.a, row.b) == pytest.approx((float(x[0]), float(y[0])))
+        assert (row.difference.at_least, row.difference.at_most) == pytest.approx(tuple(map(float, ends)))
+        assert (ends[0] < 0 < ends[1], row.difference.p, row.n) == (True, 1, n_tasks)
+        assert row.n_unscored == len({task_id for (_, task_id), of in accepted.items() if None in of}) > 0
+
+
+ENDS = (lambda of: of.count(True)), (lambda of: len(of) - of.count(False))
+"""An attempt's decisions -> its passes, with the open ones refused, or accepted."""
 
 
 def flat(value, at=""):

@@ -58,16 +58,17 @@ class HypeEdit1(Suite):
         return task if task.source_sha256 is not None else None
 
     def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
-        """Unbiased pass@4 and expected attempts; an attempt without a verdict counts as not passed."""
-        passed: dict[tuple[str, str], list[bool]] = {}
+        """Unbiased pass@4 and expected attempts."""
+        accepted: dict[tuple[str, str], list[bool | None]] = {}
         for image in results.images:
-            passed.setdefault((image.model, image.task.task_id), []).append(image.accepted is True)
-        for model_and_task, attempts in passed.items():
-            n, c = len(attempts), sum(attempts)
-            within, tries = pass_at_k_unbiased(n, c, RETRY_CAP), expected_attempts_unbiased(n, c)
-            if within is not None and tries is not None:
-                yield TaskFigure(f"pass@{RETRY_CAP}", *model_and_task, float(within))
-                yield TaskFigure("expected attempts", *model_and_task, float(tries), widest=RETRY_CAP - 1)
+            accepted.setdefault((image.model, image.task.task_id), []).append(image.accepted)
+        tries = "expected attempts", expected_attempts_unbiased, RETRY_CAP - 1
+        for of_task, attempts in accepted.items():
+            n, counts = len(attempts), (attempts.count(True), len(attempts) - attempts.count(False))
+            for name, estimator, widest in ((f"pass@{RETRY_CAP}", pass_at_k_unbiased, 1), tries):
+                value, best = (estimator(n, c, RETRY_CAP) for c in counts)
+                if value is not None and best is not None:
+                    yield TaskFigure(name, *of_task, float(value), widest=widest, at_best=float(best))
 
     published = staticmethod(export.published)
     write_results = staticmethod(export.write)

@@ -61,8 +61,8 @@ class IceBench(Suite):
         """The overall score, whose items are weighted as its mean over the 31 tasks."""
         items = Counter({image.task.task_id: image.task.category for image in results.images}.values())
         for image in results.images:
-            if image.attempt == 1 and (value := numbers.image_score(image.task, image.scores).value) is not None:
-                weight = 1 / items[image.task.category]
+            if image.attempt == 1:
+                value, weight = numbers.image_score(image.task, image.scores).value, 1 / items[image.task.category]
                 yield TaskFigure("overall score", image.model, image.task.task_id, value, weight)
 
     published = staticmethod(export.published)

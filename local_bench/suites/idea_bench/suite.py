@@ -86,16 +86,14 @@ class IdeaBench(Suite):
         tasks = {image.task.task_id: (image.task.category, image.task.own["uid"]) for image in results.images}
         cases, scores = Counter(tasks.values()), export.case_scores(results)
         of_category = Counter(category for category, _ in cases)
-        of_first = {
-            (i.model, i.task.task_id): scores.get(i.work_id)
-            for i in results.images
-            if i.attempt == 1 and i.pixels_sha256
-        }
-        for (model, task_id), score in of_first.items():
-            if score is not None and score.value is not None:
-                category, uid = tasks[task_id]
-                weight = 1 / cases[category, uid] / of_category[category]
-                yield TaskFigure("overall score", model, task_id, score.value, weight, 100)
+        of_first: dict[tuple[str, str], float | None] = {}
+        for i in (image for image in results.images if image.attempt == 1):
+            score = scores.get(i.work_id)
+            of_first[i.model, i.task.task_id] = score.value if score else of_first.get((i.model, i.task.task_id))
+        for (model, task_id), value in of_first.items():
+            category, uid = tasks[task_id]
+            weight = 1 / cases[category, uid] / of_category[category]
+            yield TaskFigure("overall score", model, task_id, value, weight, 100)
 
     published = staticmethod(export.published)
     write_results = staticmethod(export.write)
