@@ -1,10 +1,11 @@
 """Reliability and effective cost with retries (HYPE-EDIT-1, sec. 4.3 to 4.6).
 
-Every statistic is a sum over tasks of a function of c, the task's passes among its K attempts; a model is therefore
-K + 1 counts and the number of first-attempt passes, and every statistic is exact. An attempt without a verdict counts
-as not passed, because the benchmark divides by the requested images; `at_best` counts them as passes.
+Every statistic is a mean over tasks of a function of c, the task's passes among its K attempts; a model is therefore
+the numbers of tasks by K and c and that of first-attempt passes, and every statistic is exact. An attempt without a
+verdict counts as not passed, because the benchmark divides by the requested images; `at_best` counts them as passes.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,9 +25,9 @@ _OPEN = 0.01
 """Lower end of pass@4 up to which a cost has no upper end."""
 _TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 
-PASS, FAIL, UNSCORED, MISSING = 1, 0, -1, -2
+PASS, FAIL, UNSCORED, MISSING, NOT_REQUESTED = 1, 0, -1, -2, -3
 Outcomes = NDArray[np.int8]
-"""(T, K) PASS, FAIL, UNSCORED (image without verdict) or MISSING (no image)."""
+"""(T, K) PASS, FAIL, UNSCORED (image without verdict), MISSING (no image) or NOT_REQUESTED (of a task with fewer)."""
 
 
 def expected_attempts(p: Fraction, cap: int = RETRY_CAP) -> Fraction:
@@ -56,40 +57,45 @@ def review_usd(usd_per_hour: Fraction, seconds: Fraction) -> Fraction:
     return usd_per_hour * seconds / 3600
 
 
-def effective_cost(attempts: Fraction, usd_per_attempt: Fraction, success: Fraction) -> Fraction | None:
-    """US dollars per success (eq. 6): E x C_attempt / p@4; None if nothing passes."""
-    return attempts * usd_per_attempt / success if success else None
+def effective_cost(
+    attempts: Fraction | None, usd_per_attempt: Fraction | None, success: Fraction | None
+) -> Fraction | None:
+    """US dollars per success (eq. 6): E x C_attempt / p@4; None if nothing passes, or one of them is unknown."""
+    return None if attempts is None or usd_per_attempt is None or not success else attempts * usd_per_attempt / success
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """One model on T tasks with K attempts each."""
+    """One model on T tasks."""
 
-    attempts: int
-    """K"""
-    tasks_by_passes: tuple[int, ...]
-    """Number of tasks with c passes, for c from 0 to K."""
+    tasks: Mapping[tuple[int, int], int]
+    """(K, c) -> number of tasks with c passes among K attempts."""
     first_passes: int
     """Tasks whose first attempt passes."""
 
     @property
     def n_tasks(self) -> int:
-        return sum(self.tasks_by_passes)
+        return sum(self.tasks.values())
 
-    def mean(self, value_of: Callable[[int], Fraction]) -> Fraction | None:
-        """Mean over tasks of a function of c; None without tasks."""
-        total = sum((n * value_of(c) for c, n in enumerate(self.tasks_by_passes) if n), Fraction(0))
-        return total / self.n_tasks if self.n_tasks else None
+    @property
+    def attempts(self) -> int:
+        """The most attempts at a task."""
+        return max((k for k, _ in self.tasks), default=0)
+
+    def mean(self, value_of: Callable[[int, int], Fraction | None]) -> Fraction | None:
+        """Mean over tasks of a function of K and c; None without tasks, and if it is undefined for one of them."""
+        known = [value * n for of, n in self.tasks.items() if (value := value_of(*of)) is not None]
+        return sum(known, Fraction(0)) / self.n_tasks if known and len(known) == len(self.tasks) else None
 
     @property
     def pass_rate(self) -> Fraction | None:
-        """R of eq. 1: passes among all requested images."""
-        return self.mean(lambda c: Fraction(c, self.attempts))
+        """R of eq. 1, with each task's passes among its own requested images."""
+        return self.mean(lambda k, c: Fraction(c, k))
 
     @property
     def pass_at_any(self) -> Fraction | None:
         """Share of tasks with a pass among all K attempts."""
-        return self.mean(lambda c: Fraction(int(c > 0)))
+        return self.mean(lambda _, c: Fraction(int(c > 0)))
 
     @property
     def pass_at_first(self) -> Fraction | None:
@@ -98,33 +104,27 @@ class Reliability:
 
     def pass_at(self, k: int) -> Fraction | None:
         """pass@k by the paper's plug-in estimate (eq. 5)."""
-        return self.mean(lambda c: success_within(Fraction(c, self.attempts), k))
+        return self.mean(lambda n, c: success_within(Fraction(c, n), k))
 
     def pass_at_unbiased(self, k: int) -> Fraction | None:
         """Unbiased pass@k; None for fewer than k attempts."""
-        return self._unbiased(lambda n, c: pass_at_k_unbiased(n, c, k))
-
-    def _unbiased(self, estimator: Callable[[int, int], Fraction | None]) -> Fraction | None:
-        is_defined = estimator(self.attempts, 0) is not None
-        return self.mean(lambda c: estimator(self.attempts, c) or Fraction(0)) if is_defined else None
+        return self.mean(lambda n, c: pass_at_k_unbiased(n, c, k))
 
     def expected_attempts(self, cap: int = RETRY_CAP) -> Fraction | None:
         """E of eq. 5."""
-        return self.mean(lambda c: expected_attempts(Fraction(c, self.attempts), cap))
+        return self.mean(lambda n, c: expected_attempts(Fraction(c, n), cap))
 
     def expected_attempts_unbiased(self, cap: int = RETRY_CAP) -> Fraction | None:
         """Unbiased E; None for fewer than cap - 1 attempts."""
-        return self._unbiased(lambda n, c: expected_attempts_unbiased(n, c, cap))
+        return self.mean(lambda n, c: expected_attempts_unbiased(n, c, cap))
 
-    def effective_cost_usd(self, usd_per_attempt: Fraction, cap: int = RETRY_CAP) -> Fraction | None:
-        """Eq. 6; None if nothing passes."""
-        tries, success = self.expected_attempts(cap), self.pass_at(cap)
-        return None if tries is None or success is None else effective_cost(tries, usd_per_attempt, success)
+    def effective_cost_usd(self, usd_per_attempt: Fraction | None, cap: int = RETRY_CAP) -> Fraction | None:
+        """Eq. 6; None if nothing passes, and without a price."""
+        return effective_cost(self.expected_attempts(cap), usd_per_attempt, self.pass_at(cap))
 
-    def effective_cost_usd_unbiased(self, usd_per_attempt: Fraction, cap: int = RETRY_CAP) -> Fraction | None:
-        """Eq. 6 from the unbiased E and pass@cap; None if nothing passes, or for fewer than `cap` attempts."""
-        tries, success = self.expected_attempts_unbiased(cap), self.pass_at_unbiased(cap)
-        return None if tries is None or success is None else effective_cost(tries, usd_per_attempt, success)
+    def effective_cost_usd_unbiased(self, usd_per_attempt: Fraction | None, cap: int = RETRY_CAP) -> Fraction | None:
+        """As `effective_cost_usd`, from the unbiased E and pass@cap; None for fewer than `cap` attempts."""
+        return effective_cost(self.expected_attempts_unbiased(cap), usd_per_attempt, self.pass_at_unbiased(cap))
 
     @property
     def hype_gap(self) -> Fraction | None:
@@ -139,33 +139,27 @@ class AttemptCounts:
 
     shown: Reliability
     at_best: Reliability
+    n: int
+    """Attempts with a verdict."""
     n_unscored: int
     n_missing: int
-
-    @property
-    def hype_gap_ends(self) -> tuple[Fraction, Fraction] | None:
-        """Bounds of the gap: an open attempt can raise either term of the difference."""
-        ends = (self.shown.pass_at_any, self.at_best.pass_at_first, self.at_best.pass_at_any, self.shown.pass_at_first)
-        low, first_high, high, first_low = ends
-        if low is None or high is None or first_low is None or first_high is None:
-            return None
-        return max(Fraction(0), low - first_high), high - first_low
+    hype_gap_ends: tuple[Fraction, Fraction] | None
+    """Bounds of the gap over all verdicts of the open attempts; None without tasks."""
 
 
 def count_attempts(outcomes: Outcomes) -> AttemptCounts:
     """Count the attempts of one model."""
-    return AttemptCounts(
-        _counted(outcomes == PASS),
-        _counted(outcomes != FAIL),
-        int((outcomes == UNSCORED).sum()),
-        int((outcomes == MISSING).sum()),
+    passed, requested = outcomes == PASS, outcomes != NOT_REQUESTED
+    possible, attempts = requested & (outcomes != FAIL), requested.sum(axis=1).tolist()
+    sure = (outcomes[:, :1] == FAIL).any(axis=1) & passed[:, 1:].any(axis=1)
+    maybe = ~passed[:, :1].any(axis=1) & possible[:, 1:].any(axis=1)
+    shown, at_best = (
+        Reliability(Counter(zip(attempts, of.sum(axis=1).tolist(), strict=True)), int(of[:, :1].sum()))
+        for of in (passed, possible)
     )
-
-
-def _counted(passes: NDArray[np.bool_]) -> Reliability:
-    k = passes.shape[1]
-    by_passes = np.bincount(passes.sum(axis=1), minlength=k + 1)
-    return Reliability(k, tuple(map(int, by_passes)), int(passes[:, 0].sum()) if k else 0)
+    n_unscored, n_missing = int((outcomes == UNSCORED).sum()), int((outcomes == MISSING).sum())
+    ends = (Fraction(int(sure.sum()), len(sure)), Fraction(int(maybe.sum()), len(sure))) if len(sure) else None
+    return AttemptCounts(shown, at_best, sum(attempts) - n_unscored - n_missing, n_unscored, n_missing, ends)
 
 
 Ends = tuple[float, float | None]
@@ -180,34 +174,35 @@ def intervals(
 
     The ends of a cost are those of E and pass@`cap` divided: each pass of a task lowers the one and raises the other.
     """
-    k = reliability.attempts
+    tasks = reliability.tasks
+    requested = sum(k * n for (k, _), n in tasks.items())
 
-    def ends(score: Callable[[int], Fraction | None]) -> tuple[float, float] | None:
-        return _ends([(score(c), n) for c, n in enumerate(reliability.tasks_by_passes) if n], k)
+    def ends(score: Callable[[int, int], Fraction | None]) -> tuple[float, float] | None:
+        return _ends([(score(*of), n) for of, n in tasks.items()], requested)
 
-    def retries(c: int) -> Fraction | None:
+    def retries(k: int, c: int) -> Fraction | None:
         tries = expected_attempts_unbiased(k, c, cap)
         return None if tries is None else (tries - 1) / max(1, cap - 1)
 
-    more, within = ends(retries), ends(lambda c: pass_at_k_unbiased(k, c, cap))
+    more, within = ends(retries), ends(lambda k, c: pass_at_k_unbiased(k, c, cap))
     tries = None if more is None else (1 + more[0] * (cap - 1), 1 + more[1] * (cap - 1))
     cost: Ends | None = None
     if tries and within and usd_per_attempt is not None:
         usd = float(usd_per_attempt)
         cost = usd * tries[0] / within[1], usd * tries[1] / within[0] if within[0] > _OPEN else None
-    gap = sum(reliability.tasks_by_passes[1:]) - reliability.first_passes
+    gap = sum(n for (_, c), n in tasks.items() if c) - reliability.first_passes
     return {
-        "pass_rate": ends(lambda c: Fraction(c, k)),
-        "pass_at_4": ends(lambda c: pass_at_k_unbiased(k, c, 4)),
-        "pass_at_10": ends(lambda c: pass_at_k_unbiased(k, c, 10)),
-        "pass_at_any": ends(lambda c: Fraction(c > 0)),
+        "pass_rate": ends(lambda k, c: Fraction(c, k)),
+        "pass_at_4": ends(lambda k, c: pass_at_k_unbiased(k, c, 4)),
+        "pass_at_10": ends(lambda k, c: pass_at_k_unbiased(k, c, 10)),
+        "pass_at_any": ends(lambda _, c: Fraction(c > 0)),
         "expected_attempts": tries,
         "effective_cost_usd": cost,
-        "hype_gap": _ends([(Fraction(1), gap), (Fraction(0), reliability.n_tasks - gap)], k),
+        "hype_gap": _ends([(Fraction(1), gap), (Fraction(0), reliability.n_tasks - gap)], requested),
     }
 
 
-def _ends(tasks: Sequence[tuple[Fraction | None, int]], attempts: int) -> tuple[float, float] | None:
+def _ends(tasks: Sequence[tuple[Fraction | None, int]], requested: int) -> tuple[float, float] | None:
     """Interval of the mean of values in [0, 1], given as (value, number of tasks): Clopper and Pearson's with the
     effective sample size of the standard error and of Student's t (Korn and Graubard 1998). One passed and one failed
     attempt are added to the squares, because few tasks need not contain the rare ones that determine a mean near 1."""
@@ -217,7 +212,7 @@ def _ends(tasks: Sequence[tuple[Fraction | None, int]], attempts: int) -> tuple[
         return None
     mean = sum((value * count for value, count in values), Fraction(0)) / n
     squares = sum(((value - mean) ** 2 * count for value, count in values), Fraction(0)) / (n - 1)
-    added = (mean**2 + (1 - mean) ** 2) / (attempts * n)
+    added = (mean**2 + (1 - mean) ** 2) / requested
     spread = mean * (1 - mean)
     size = (
         float(n * spread / (squares + added) if spread else n) * (NormalDist().inv_cdf(_TAILS[1]) / student(n - 1)) ** 2

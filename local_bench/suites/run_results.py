@@ -49,18 +49,17 @@ class ImageResult:
 
 @dataclass(frozen=True)
 class TaskFigure:
-    """One model's value of a task, of a figure of the benchmark that is a weighted mean over tasks."""
+    """One model's value of a task, of a figure of the benchmark that is a weighted mean of tasks; None if unscored."""
 
     figure: str
     model: str
     task_id: str
     value: float | None
-    """With every undecided image refused; None if it is unscored."""
     weight: float = 1.0
     widest: float = 1.0
     """The largest possible difference of two values."""
     at_best: float | None = None
-    """With every undecided image accepted; None if it is `value`."""
+    """The value with all undecided images accepted, which `value` counts as refused; None if they are equal."""
 
 
 @dataclass(frozen=True)

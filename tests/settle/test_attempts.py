@@ -1,7 +1,7 @@
 """HYPE-EDIT-1's unbiased figures and their intervals, against enumeration and formulas written out."""
 
 from fractions import Fraction as F
-from itertools import permutations
+from itertools import permutations, product
 from math import comb
 
 import numpy as np
@@ -11,6 +11,7 @@ from scipy import stats
 from local_bench.settle.attempts import (
     FAIL,
     MISSING,
+    NOT_REQUESTED,
     PASS,
     UNSCORED,
     Reliability,
@@ -57,8 +58,8 @@ def test_the_unbiased_estimates_have_the_mean_of_the_rate():
     weights = [comb(10, c) * p**c * (1 - p) ** (10 - c) for c in range(11)]
     tries = sum(w * expected_attempts_unbiased(10, c) for c, w in enumerate(weights))
     assert tries == (1 - (1 - p) ** 4) / p
-    plug_in = sum(w * Reliability(10, (0,) * c + (1,), 0).pass_at(4) for c, w in enumerate(weights))
-    unbiased = sum(w * Reliability(10, (0,) * c + (1,), 0).pass_at_unbiased(4) for c, w in enumerate(weights))
+    plug_in = sum(w * Reliability({(10, c): 1}, 0).pass_at(4) for c, w in enumerate(weights))
+    unbiased = sum(w * Reliability({(10, c): 1}, 0).pass_at_unbiased(4) for c, w in enumerate(weights))
     assert plug_in < unbiased == 1 - (1 - p) ** 4
 
 
@@ -147,6 +148,19 @@ def test_open_attempts_count_as_not_passed():
     for state in (UNSCORED, MISSING):
         some = np.where((failed == FAIL) & (rng.random(failed.shape) < 0.5), state, failed).astype(np.int8)
         assert found(some) == found(failed)
+
+
+def test_bounds_of_the_gap_are_those_of_all_verdicts_on_the_open_attempts():
+    rng = np.random.default_rng(5)
+    for _ in range(30):
+        outcomes = rng.choice([PASS, FAIL, FAIL, UNSCORED, MISSING], (3, 3)).astype(np.int8)
+        outcomes[2, 2] = NOT_REQUESTED
+        is_open, gaps = (outcomes == UNSCORED) | (outcomes == MISSING), set()
+        for verdicts in product((PASS, FAIL), repeat=is_open.sum()):
+            decided = outcomes.copy()
+            decided[is_open] = verdicts
+            gaps.add(count_attempts(decided).shown.hype_gap)
+        assert count_attempts(outcomes).hype_gap_ends == (min(gaps), max(gaps))
 
 
 def test_the_order_of_tasks_does_not_matter():

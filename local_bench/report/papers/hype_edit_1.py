@@ -12,7 +12,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.papers.inputs import Request, once
-from local_bench.settle.attempts import FAIL, Ends, Outcomes, count_attempts
+from local_bench.settle.attempts import FAIL, MISSING, Ends, Outcomes, count_attempts
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.hype_edit_1.export import judgements
 from local_bench.suites.hype_edit_1.published import (
@@ -58,8 +58,8 @@ class Gathered:
 
     judgements: Judgements
     models: tuple[str, ...]
-    requested: dict[str, tuple[tuple[str, ...], int]]
-    """Tasks, and attempts per task, of each model."""
+    requested: dict[str, dict[str, int]]
+    """Model -> task -> attempts."""
     split: dict[str, str]
     """Task -> `public` or `private`: the data set's name."""
     types: dict[str, list[str]]
@@ -69,10 +69,9 @@ class Gathered:
 
     def table(self, model: str, task_ids: Iterable[str]) -> Outcomes:
         """One model's verdicts on those of these tasks that were requested of it (tasks, attempts)."""
-        own, attempts = self.requested[model]
-        kept = set(task_ids) & set(own)
+        own, kept = self.requested[model], set(task_ids)
         rows = [row for row in self.judgements.rows if row.model == model and row.task_id in kept]
-        return outcomes(rows, [task_id for task_id in own if task_id in kept], attempts)
+        return outcomes(rows, {task_id: attempts for task_id, attempts in own.items() if task_id in kept})
 
 
 def gathered(request: Request) -> Gathered:
@@ -125,13 +124,13 @@ def table_2(request: Request) -> Table:
     sizes = [task.size for task in tasks.values() if task.size is not None]
     counted = {kind: types.count(kind) for kind in dict.fromkeys(types)}
     kinds = sorted(counted, key=lambda kind: -counted[kind])
-    repeats = max(row.attempt for run in request.runs for row in image_results(run))
+    repeats = dict.fromkeys(str(max(row.attempt for row in image_results(run))) for run in request.runs)
     rows: list[tuple[Cell, ...]] = [("Total tasks", str(len(tasks)))]
     rows += [(f"{split.capitalize()} tasks", str(splits.count(split))) for split in dict.fromkeys(splits)]
     rows += [("Single-image tasks", str(images.count(1))), ("Multi-image tasks", str(sum(n > 1 for n in images)))]
     rows.append((f"Task types ({'/'.join(kinds)})", "/".join(str(counted[kind]) for kind in kinds)))
     rows.append(("Resolution range (width x height)", _range(sizes)))
-    rows.append(("Repeats per task", str(repeats)))
+    rows.append(("Repeats per task", "/".join(repeats)))
     notes = [
         "the resolution is the target's width and height, as the task file has them",
         *(["a task of several types counts in each of them"] if len(types) > len(tasks) else []),
@@ -214,15 +213,16 @@ def _scaled(value: float | None, figure: _Figure) -> float | None:
 def _notes(data: Gathered, ids: Iterable[str], with_ends: bool) -> tuple[str, ...]:
     tables = {model: data.table(model, ids) for model in data.models}
     verdicts = {model: int((table >= FAIL).sum()) for model, table in tables.items()}
-    left = sum(table.size for table in tables.values()) - sum(verdicts.values())
+    requested = {model: int((table >= MISSING).sum()) for model, table in tables.items()}
+    left = sum(requested.values()) - sum(verdicts.values())
     unpriced = [model for model in data.models if model not in data.usd]
-    counts = ", ".join(f"{model} {n} of {tables[model].size}" for model, n in verdicts.items())
+    counts = ", ".join(f"{model} {n} of {requested[model]}" for model, n in verdicts.items())
     notes = [f"attempts with a verdict: {counts}"]
     if left:
         notes.append(f"{left} attempts have no verdict and count as not passed")
     if unpriced:
         notes.append(f"there is no cost for {', '.join(unpriced)}: its effective cost is empty")
-    if (most := max((k for _, k in data.requested.values()), default=0)) != PROTOCOL_ATTEMPTS:
+    if (most := max((k for of in data.requested.values() for k in of.values()), default=0)) != PROTOCOL_ATTEMPTS:
         notes.append(f"the attempts go up to {most}, the protocol's to {PROTOCOL_ATTEMPTS}")
     notes += differing(data.requested)
     if with_ends:

@@ -1,5 +1,6 @@
 """HYPE-EDIT-1's result columns from its judgements, workflows with retries, and sensitivity to the assumptions."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
@@ -14,15 +15,14 @@ from local_bench.core.table import Column, table_of
 from local_bench.settle.attempts import (
     FAIL,
     MISSING,
+    NOT_REQUESTED,
     PASS,
     RETRY_CAP,
     REVIEW_SECONDS,
     REVIEW_USD_PER_HOUR,
     UNSCORED,
     AttemptCounts,
-    Ends,
     Outcomes,
-    Reliability,
     count_attempts,
     intervals,
     review_usd,
@@ -46,8 +46,8 @@ PROTOCOL_ATTEMPTS = 10
 GRID_SECONDS = (5, 10, 20, 40, 80)
 GRID_USD_PER_HOUR = (10, 25, 50, 100)
 GRID_CAPS = (1, 2, 4, 8)
-Requested = Mapping[str, tuple[tuple[str, ...], int]]
-"""Model -> the tasks, and the number of attempts per task, that were requested of it."""
+Requested = Mapping[str, Mapping[str, int]]
+"""Model -> task -> the number of attempts that were requested of it."""
 UNBIASED = {name: f"{name}_unbiased" for name in ("pass_at_4", "expected_attempts", "effective_cost_usd")}
 """Figure that the paper estimates with bias -> the key of the unbiased estimate, to which the interval belongs."""
 
@@ -101,13 +101,13 @@ def published(
     present = [name for name in judgements.models if name in rows_of]
     absent = [name for name in judgements.models if name not in rows_of]
     requested = {name: judgements.requested(name) for name in present}
-    attempts = [k for _, k in requested.values()]
+    attempts = [k for of in requested.values() for k in of.values()]
     usd = {name: Fraction(amount) for name, amount in (costs or {}).items()}
-    tables = {name: outcomes(rows_of[name], *requested[name]) for name in present}
+    tables = {name: outcomes(rows_of[name], requested[name]) for name in present}
     counted = {name: count_attempts(table) for name, table in tables.items()}
     judged = {(row.model, row.task_id, row.attempt) for row in judgements.rows}
     matched = None if ratings is None else [r for r in ratings if (r.model, r.task_id, r.attempt) in judged]
-    workflows = {name: _workflows(name, tables[name], requested[name][0], review, matched) for name in present}
+    workflows = {name: _workflows(name, tables[name], requested[name], review, matched) for name in present}
     models = {
         name: model_json(counted[name], usd.get(name), review)
         | {"workflows": [_worked_json(w, usd.get(name), review) for w in workflows[name]]}
@@ -155,10 +155,11 @@ def open_votes(n_raters: int, rows: Sequence[Judgement]) -> Published:
     return Published(data, [], [note] if rows else [])
 
 
-def outcomes(rows: Sequence[Judgement], task_ids: Sequence[str], attempts: int) -> Outcomes:
-    """One model's judgements as a table; MISSING if an attempt has none."""
-    table = np.full((len(task_ids), attempts), MISSING, dtype=np.int8)
-    index = {task_id: t for t, task_id in enumerate(task_ids)}
+def outcomes(rows: Sequence[Judgement], requested: Mapping[str, int]) -> Outcomes:
+    """One model's judgements as a table; MISSING if a requested attempt has none."""
+    attempts = np.array([*requested.values()], dtype=np.int64)[:, None]
+    table = np.where(np.arange(attempts.max(initial=0)) < attempts, MISSING, NOT_REQUESTED).astype(np.int8)
+    index = {task_id: t for t, task_id in enumerate(requested)}
     for row in rows:
         verdict = UNSCORED if row.passed is None else PASS if row.passed else FAIL
         table[index[row.task_id], row.attempt - 1] = verdict
@@ -166,14 +167,15 @@ def outcomes(rows: Sequence[Judgement], task_ids: Sequence[str], attempts: int) 
 
 
 def _workflows(
-    model: str, table: Outcomes, task_ids: Sequence[str], review: Review, ratings: Sequence[AttemptScore] | None
+    model: str, table: Outcomes, requested: Mapping[str, int], review: Review, ratings: Sequence[AttemptScore] | None
 ) -> list[WorkflowResult]:
+    table = table[:, : min(requested.values(), default=0)]  # the attempts that every task has
     workflows = [single_shot(table), retry_until_pass(table, review.retry_cap)]
     if ratings is not None:
         scores: NDArray[np.float64] = np.full(table.shape, np.nan)
-        index = {task_id: t for t, task_id in enumerate(task_ids)}
+        index = {task_id: t for t, task_id in enumerate(requested)}
         for row in ratings:
-            if row.model == model and row.score is not None:
+            if row.model == model and row.score is not None and row.attempt <= table.shape[1]:
                 scores[index[row.task_id], row.attempt - 1] = row.score
         workflows += [
             best_of(table, scores, n) for n in sorted({min(review.retry_cap, table.shape[1]), table.shape[1]})
@@ -183,7 +185,8 @@ def _workflows(
 
 def model_json(counted: AttemptCounts, usd: Fraction | None, review: Review) -> dict[str, Any]:
     shown, best, cap = counted.shown, counted.at_best, review.retry_cap
-    gap, ends_by_figure = counted.hype_gap_ends, _intervals(shown, usd, review)
+    gap, each = counted.hype_gap_ends, None if usd is None else usd + review.usd
+    ends_by_figure = intervals(shown, each, cap)
     return {
         "pass_rate": number(shown.pass_rate),
         "pass_rate_high": number(best.pass_rate),
@@ -199,14 +202,14 @@ def model_json(counted: AttemptCounts, usd: Fraction | None, review: Review) -> 
         "expected_attempts": number(shown.expected_attempts(cap)),
         "expected_attempts_unbiased": number(shown.expected_attempts_unbiased(cap)),
         "expected_attempts_low": number(best.expected_attempts(cap)),
-        "effective_cost_usd": number(_cost(shown, usd, review)),
-        "effective_cost_usd_unbiased": number(_cost_unbiased(shown, usd, review)),
-        "effective_cost_low_usd": number(_cost(best, usd, review)),
+        "effective_cost_usd": number(shown.effective_cost_usd(each, cap)),
+        "effective_cost_usd_unbiased": number(shown.effective_cost_usd_unbiased(each, cap)),
+        "effective_cost_low_usd": number(best.effective_cost_usd(each, cap)),
         "hype_gap": number(shown.hype_gap),
         "hype_gap_low": number(gap and gap[0]),
         "hype_gap_high": number(gap and gap[1]),
         "n_tasks": shown.n_tasks,
-        "n": shown.n_tasks * shown.attempts - counted.n_unscored - counted.n_missing,
+        "n": counted.n,
         "n_unscored": counted.n_unscored,
         "n_missing": counted.n_missing,
         "intervals": {name: None if ends is None else list(ends) for name, ends in ends_by_figure.items()},
@@ -216,18 +219,6 @@ def model_json(counted: AttemptCounts, usd: Fraction | None, review: Review) -> 
             for i, end in enumerate(("low", "high"))
         },
     }
-
-
-def _intervals(reliability: Reliability, usd: Fraction | None, review: Review) -> Mapping[str, Ends | None]:
-    return intervals(reliability, None if usd is None else usd + review.usd, review.retry_cap)
-
-
-def _cost(reliability: Reliability, usd: Fraction | None, review: Review) -> Fraction | None:
-    return None if usd is None else reliability.effective_cost_usd(usd + review.usd, review.retry_cap)
-
-
-def _cost_unbiased(reliability: Reliability, usd: Fraction | None, review: Review) -> Fraction | None:
-    return None if usd is None else reliability.effective_cost_usd_unbiased(usd + review.usd, review.retry_cap)
 
 
 def _columns(attempts: Sequence[int]) -> list[Column]:
@@ -276,13 +267,14 @@ def _worked_json(w: WorkflowResult, usd: Fraction | None, review: Review) -> dic
 
 
 def differing(requested: Requested) -> list[str]:
-    """A note where models have different tasks or numbers of attempts."""
-    if len({(frozenset(tasks), k) for tasks, k in requested.values()}) < 2:
+    """A note where models have different tasks, or numbers of attempts differ."""
+    if len({(frozenset(of), k) for of in requested.values() for k in set(of.values())}) < 2:
         return []
-    counts = ", ".join(f"{model} {len(tasks)} x {k}" for model, (tasks, k) in requested.items())
+    sizes = {m: " + ".join(f"{n} x {k}" for k, n in Counter(of.values()).items()) for m, of in requested.items()}
+    counts = ", ".join(f"{model} {size}" for model, size in sizes.items())
     return [
-        f"models have different tasks or attempts (tasks x attempts: {counts}): each model's figures are over its own, "
-        "and pass_at_any and hype_gap grow with the attempts"
+        f"tasks or attempts differ (tasks x attempts: {counts}): each model's figures are over its own, and "
+        "pass_at_any and hype_gap grow with the attempts"
     ]
 
 
@@ -295,7 +287,7 @@ def _notes(
     models: Mapping[str, Any], absent: Sequence[str], costs: Mapping[str, Decimal] | None, requested: Requested
 ) -> list[str]:
     notes = differing(requested)
-    attempts = max((k for _, k in requested.values()), default=0)
+    attempts = max((k for of in requested.values() for k in of.values()), default=0)
     if attempts != PROTOCOL_ATTEMPTS:
         over = f"rates, pass_at_any and hype_gap are over {attempts}"
         if attempts < PROTOCOL_ATTEMPTS:

@@ -42,12 +42,13 @@ class Judgements:
     parts: tuple["Judgements", ...] = ()
     """The files or runs of which this is the union."""
 
-    def requested(self, model: str) -> tuple[tuple[str, ...], int]:
-        """The tasks of the files that have the model, and its highest attempt with an entry: others were not
-        requested of it."""
+    def requested(self, model: str) -> dict[str, int]:
+        """Task -> attempts, of the files that have the model: its highest attempt with an entry in the file, or in all
+        if it has none there; others were not requested of it."""
         files = [part for part in self.parts if model in part.models] or [self]
-        tasks = dict.fromkeys(task_id for file in files for task_id in file.task_ids)
-        return tuple(tasks), max((row.attempt for row in self.rows if row.model == model), default=0)
+        highest = [max((row.attempt for row in file.rows if row.model == model), default=0) for file in files]
+        ascending = sorted((most or max(highest), file.task_ids) for most, file in zip(highest, files, strict=True))
+        return {task_id: most for most, task_ids in ascending for task_id in task_ids}
 
 
 def read_judgements(paths: Sequence[Path]) -> Judgements:

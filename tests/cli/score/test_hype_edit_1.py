@@ -94,7 +94,7 @@ def test_open_attempts_are_counted_and_bounded(score, tmp_path):
     assert (a["n"], a["n_unscored"], a["n_missing"]) == (18, 1, 1)
     assert (a["pass_rate"], a["pass_rate_high"]) == (9 / 20, 11 / 20)
     assert (a["pass_at_10"], a["pass_at_10_high"]) == (0.5, 1)
-    assert (a["hype_gap_low"], a["hype_gap"], a["hype_gap_high"]) == (0, 0, 0.5)
+    assert (a["hype_gap_low"], a["hype_gap"], a["hype_gap_high"]) == (0, 0, 0), "t1 passes at once, or never"
     assert a["effective_cost_low_usd"] < a["effective_cost_usd"]
     assert "2 attempts have no verdict" in stderr
 
@@ -118,6 +118,30 @@ def test_a_model_s_rates_are_over_its_own_attempts(score, tmp_path, capsys):
     table = json.loads(capsys.readouterr().out)
     assert [row["pass_rate"] for row in table["rows"]] == pytest.approx([12.5, 75, 25])
     assert any("tasks x attempts: a 2 x 4, b 2 x 2, c 2 x 2)" in note for note in table["notes"])
+
+
+def test_a_task_s_rate_is_over_the_attempts_of_its_file(score, tmp_path, capsys):
+    """Ten in the public split and four in the private one, of which b has no verdict."""
+    public = write(tmp_path / "x", tried("a", t1="FPPPPFFFFP", t2="F" * 10) | tried("b", t1="P" * 10, t2="F" * 10))
+    files = [*public, *write(tmp_path / "y", tried("a", t3="PPF?"), models=["a", "b"])]
+    (tmp_path / "ratings.jsonl").write_text(RATING.replace("1,", "10,"))
+    _, result, stderr = score("hype-edit-1", *files, "--scores", tmp_path / "ratings.jsonl")
+    a, b = result["models"].values()
+    assert a["pass_rate"] == pytest.approx((1 / 2 + 0 + 1 / 2) / 3)
+    assert a["pass_at_4"] == pytest.approx((1 - 0.5**4) * 2 / 3)
+    assert a["pass_at_4_unbiased"] == pytest.approx((1 - 5 / 210 + 1) / 3)
+    assert a["expected_attempts_unbiased"] == pytest.approx(
+        (1 + 5 / 10 + 10 / 45 + 10 / 120 + 4 + 1 + 1 / 2 + 1 / 6) / 3
+    )
+    assert (a["pass_at_any"], a["pass_at_10"], a["hype_gap"]) == pytest.approx((2 / 3, None, 1 / 3))
+    assert (a["n"], a["n_unscored"], a["n_missing"], b["n"], b["n_missing"]) == (23, 1, 0, 20, 10)
+    assert [w["way"] for w in a["workflows"]] == ["single shot", "up to 4 tries", "best of 4"]
+    assert "tasks x attempts: a 1 x 4 + 2 x 10, b 3 x 10)" in stderr
+    assert main(["reproduce", "hype-edit-1", "table-4", *map(str, files), "--intervals", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert table["rows"][0]["pass_rate"] == pytest.approx(100 * a["pass_rate"])
+    assert table["rows"][0]["pass_at_4_low"] == pytest.approx(100 * a["pass_at_4_unbiased_ci95_low"])
+    assert "attempts with a verdict: a 23 of 24, b 20 of 30" in table["notes"]
 
 
 @pytest.mark.parametrize("attempts", [2, 4, 10])
