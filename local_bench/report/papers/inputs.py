@@ -143,7 +143,7 @@ def opened(paper: str, paths: Sequence[Path], options: Options, keeps_judge: boo
                 raise UserError(f"{run.path} is a run of {run.config.suite.name}, not of {paper}: give runs of {paper}")
             if not run.store.models():
                 raise UserError(f"{run.path} has no images planned yet: run its config first")
-        of_files = next((f"--{name}" for name in ("tasks", "scores") if getattr(options, name) is not None), None)
+        of_files = next((f"--{name}" for name in ("tasks", "scores", "raters") if getattr(options, name)), None)
         if runs and of_files is not None:
             raise UserError(
                 f"{of_files} is for result files, and {runs[0].path} is a run, which has its own: leave it out"

@@ -141,6 +141,8 @@ def test_two_splits_of_one_model_are_one_row(runs, reproduce, tmp_path):
     both = reproduce("hype-edit-1", "table-4", public, private, "--costs", tmp_path / "out/costs.json")
     assert both["rows"] == pytest.approx(reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0])["rows"])
     assert reproduce("hype-edit-1", "figure-5", private)["rows"][0]["pass_rate"] == both["rows"][0]["pass_rate"]
+    message = reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0], "--raters", status=2)
+    assert "--raters is for result files, and" in message
     message = reproduce("hype-edit-1", "table-4", public, public, status=2)
     assert f"the model 'one' is in both {public} and {public}" in message
     assert "result files do not have the types" in reproduce("hype-edit-1", "t4", public, "--by-type", status=2)
