@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.files import read_text
 from local_bench.core.messages import hint, kind, short
-from local_bench.core.money import micro_usd, nearest_micro_usd
+from local_bench.core.money import MAX_USD, micro_usd, nearest_micro_usd
 from local_bench.core.strictjson import refuse_values
 
 Location = tuple[int | str, ...]
@@ -55,7 +55,7 @@ def _amount(read: Callable[[str], int], form: str, text: str) -> str:
     except ValueError:
         valid = False
     if not valid:
-        raise ValueError(f"must be an amount in US dollars, 0 or more, {form}")
+        raise ValueError(f"must be an amount in US dollars from 0 to {MAX_USD:,}, {form}")
     return text
 
 

@@ -58,12 +58,16 @@ def read_costs(path: Path) -> dict[str, Decimal]:
     data, text = read_object(path, "file of costs")
     costs = {}
     for model, amount in data.items():
-        if isinstance(amount, bool) or not isinstance(amount, int | Decimal) or not _is_price(Decimal(amount)):
+        if isinstance(amount, bool) or not isinstance(amount, int | Decimal) or not is_amount(Decimal(amount)):
             where = f"{path}, line {line_of(text, [model])}"
-            raise ResultFileError(f"{where}: the cost of {model!r} must be a number of US dollars per image, 0 or more")
+            raise ResultFileError(f"{where}: the cost of {model!r} in US dollars per image must be {AMOUNTS}")
         costs[model] = Decimal(amount)
     return costs
 
 
-def _is_price(amount: Decimal) -> bool:
-    return amount.is_finite() and 0 <= amount < 10**9 and Decimal(amount).adjusted() > -30
+AMOUNTS = "0 or a number from 1e-30 to 1,000,000,000"
+
+
+def is_amount(amount: Decimal) -> bool:
+    """Whether it is one of `AMOUNTS`, whose fractions have few digits."""
+    return amount.is_finite() and 0 <= amount <= 10**9 and amount.adjusted() >= -30

@@ -59,7 +59,7 @@ class TaskFigure:
     widest: float = 1.0
     """The largest possible difference of two values."""
     at_best: float | None = None
-    """The value with all undecided images accepted, which `value` counts as refused; None if they are equal."""
+    """The value with all undecided images accepted, which `value` counts as refused; None: not bounded."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from local_bench.settle.attempts import (
 from local_bench.settle.sensitivity import effective_costs, flips
 from local_bench.settle.workflows import WorkflowResult, best_of, retry_until_pass, single_shot
 from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judgements
+from local_bench.suites.json_io import AMOUNTS, is_amount
 from local_bench.suites.published import (
     Published,
     ScoreOptions,
@@ -75,15 +76,15 @@ def review_of(options: ScoreOptions) -> Review:
 
 
 def _amount(option: str, text: str | None, default: Fraction) -> Fraction:
-    """An option's value as an exact number. UserError if it is not a number or is negative."""
+    """An option's value as an exact number. UserError unless it is one of `AMOUNTS`."""
     if text is None:
         return default
     try:
         value = Decimal(text)
     except InvalidOperation:
         value = Decimal("nan")
-    if not value.is_finite() or not 0 <= value <= 10**9 or value.adjusted() < -30:
-        raise UserError(f"{option} must be a number that is not negative, not {text!r}")
+    if not is_amount(value):
+        raise UserError(f"{option} must be {AMOUNTS}, not {text!r}")
     return Fraction(value)
 
 

@@ -169,7 +169,7 @@ def read_attempt_scores(path: Path) -> list[AttemptScore]:
         if not isinstance(model, str) or not isinstance(task_id, str):
             raise ResultFileError(f"{where}: model and task_id must be strings: {remedy}")
         if isinstance(attempt, bool) or not isinstance(attempt, int) or not 1 <= attempt <= MAX_ATTEMPTS:
-            raise ResultFileError(f"{where}: attempt must be an integer of at least 1, not {short(attempt)}")
+            raise ResultFileError(f"{where}: attempt must be an integer from 1 to {MAX_ATTEMPTS}, not {short(attempt)}")
         if score is not None and (
             isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score)
         ):

@@ -196,7 +196,7 @@ def _amount(data: dict[str, Any], name: str, where: str, most: int) -> Decimal:
         raise ResultFileError(f"{where}: {name} must be a number, not {short(value)}")
     amount = Decimal(value)
     if not amount.is_finite() or not 0 <= amount <= most or _places(amount) > 30:
-        raise ResultFileError(f"{where}: {name} must be between 0 and {most:,}, not {value}")
+        raise ResultFileError(f"{where}: {name} must be between 0 and {most:,}, with at most 30 decimals, not {value}")
     return amount
 
 
@@ -211,7 +211,7 @@ def _how_many(value: Any, where: str) -> int:
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_DELIVERABLES:
         raise ResultFileError(
-            f"{where}: deliverables must be the number of requested images, at least 1, not {short(value)}"
+            f"{where}: deliverables must be the number of requested images, 1 to {MAX_DELIVERABLES}, not {short(value)}"
         )
     return number
 

@@ -16,8 +16,11 @@ ORDER = '{"task_id": "t", "category": "c", "price_usd": %s, "deliverables": 1}\n
         ("servimage f --retry-cap 3", "--retry-cap applies only to hype-edit-1"),
         ("servimage f", "give the tasks with --tasks"),
         ("ice-bench f g", "ice-bench results are in one file, but 2 are given"),
-        ("hype-edit-1 f --review-seconds x", "--review-seconds must be a number that is not negative, not 'x'"),
-        ("hype-edit-1 f --review-seconds inf", "--review-seconds must be a number that is not negative"),
+        (
+            "hype-edit-1 f --review-seconds x",
+            "--review-seconds must be 0 or a number from 1e-30 to 1,000,000,000, not 'x'",
+        ),
+        *((f"hype-edit-1 f --review-seconds {n}", "to 1,000,000,000, not") for n in ("inf", "-1", "1e40", "1e-40")),
         ("ice-bench absent.txt", "absent.txt does not exist"),
         ("idea-bench absent.csv", "absent.csv does not exist"),
         ("hype-edit-1 absent.json", "absent.json does not exist"),

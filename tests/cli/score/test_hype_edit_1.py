@@ -218,11 +218,15 @@ def judgements(models=None, **attempts):
         ("judgements.json", judgements(**{"001_webp": {}, "1_webp": {}}), "duplicate attempt 1 of 'a'"),
         ("judgements.json", '{"judgements": {"t": {}, "t": {}}, "models": {}}', "the key 't' is duplicated"),
         *(
-            ("costs.json", f'{{\n "b": 1,\n "a": {cost}\n}}', "costs.json, line 3: the cost of 'a'")
-            for cost in ("-1", '"1"', "true", "null")
+            (
+                "costs.json",
+                f'{{\n "b": 1,\n "a": {cost}\n}}',
+                "costs.json, line 3: the cost of 'a' in US dollars",
+            )
+            for cost in ("-1", '"1"', "true", "null", "1e10", "1e-40")
         ),
         ("ratings.jsonl", "{}", "line 1: model and task_id must be strings"),
-        ("ratings.jsonl", RATING.replace("1,", "0,"), "line 1: attempt must be an integer of at least 1, not 0"),
+        ("ratings.jsonl", RATING.replace("1,", "0,"), "line 1: attempt must be an integer from 1 to 1000, not 0"),
         ("ratings.jsonl", RATING.replace("1}", '"1"}'), "line 1: score must be a finite number or null"),
         ("ratings.jsonl", f"{RATING}\n{RATING}", "line 2: duplicate attempt 1 of 't1' by 'a'"),
         ("ratings.jsonl", RATING.replace("1}", "9" * 400 + "}"), "this is not one JSON object (an integer has 400"),
