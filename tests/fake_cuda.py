@@ -159,7 +159,9 @@ def fake_cuda(weights_have_values: bool = True) -> Iterator[None]:
         # In loaded modules (the families' that do so are imported above), as transformers relies on the original.
         for name, module in list(sys.modules.items()):
             if (
-                name.startswith(("diffusers.pipelines.", "transformers.models.qwen3_vl."))
+                name.startswith(
+                    ("diffusers.pipelines.", "transformers.models.qwen2_5_vl.", "transformers.models.qwen3_vl.")
+                )
                 and vars(module).get("torch") is torch
             ):
                 patch.setattr(module, "torch", _ReadsScalars())
