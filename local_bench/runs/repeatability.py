@@ -61,7 +61,8 @@ def _store_repeats(run: RunDir, spec: JudgeSpec, answered: Sequence[tuple[JudgeR
 
 
 def retest_rows(run: RunDir) -> list[RepeatabilityRow]:
-    """One row per judge, rubric and criterion with repeated answers; empty if there are none."""
+    """One row per judge, rubric and criterion with repeated answers, over the rounds that all repeated questions have;
+    empty if there are none."""
     labels = run.store.json_meta("judges") or {}
     answers_by_question: dict[tuple[str, str], dict[tuple[str, str, int, int], list[Verdict]]] = defaultdict(dict)
     first = {(r.judge, r.work_id, r.rubric, r.point, r.repeat): verdict_of(r) for r in run.store.verdicts()}
@@ -73,9 +74,9 @@ def retest_rows(run: RunDir) -> list[RepeatabilityRow]:
     tasks = {row.work_id: row.task_id for row in run.store.candidates()}
     rows = []
     for (judge, name), questions in sorted(answers_by_question.items()):
-        n = max(len(verdicts) for verdicts in questions.values())
-        complete = [verdicts for verdicts in questions.values() if len(verdicts) == n]
-        of_tasks = [tasks[work_id] for (work_id, *_), verdicts in questions.items() if len(verdicts) == n]
+        n = min(map(len, questions.values()))
+        complete = [verdicts[:n] for verdicts in questions.values()]
+        of_tasks = [tasks[work_id] for work_id, *_ in questions]
         answers = (verdict.answer for verdicts in complete for verdict in verdicts)
         rubric = wording_of(name, (field for answer in answers for field in answer or ()))
         for criterion in rubric.criteria:

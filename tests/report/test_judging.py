@@ -4,6 +4,7 @@ import pytest
 
 from local_bench.core.table import DASH
 from local_bench.report.site.details import label_lines
+from local_bench.runs.repeatability import retest_rows
 from local_bench.runs.rundir import RunDir
 from tests.report.conftest import DELTA_NOTE, GAMMA, SCRIPT, Writer, note_of, write_run
 
@@ -100,3 +101,14 @@ def test_invalid_probabilities_are_printed_unchanged():
     assert label_lines('{"met": {"0": 0.005, "1": 0.995}, "x": {}}') == ["met 0:\u00a00 %, 1:\u00a0100 %", "x "]
     assert label_lines('[1, "<b>"]') == ['[1, "<b>"]']
     assert [label_lines(text) for text in ("{", None)] == [["{"], []]
+
+
+def test_a_second_round_of_repetitions_that_was_interrupted_leaves_the_first_one_s_figures(tmp_path):
+    path = write_run(tmp_path / "run", panel=True)
+    with RunDir.open(path) as run:
+        before = retest_rows(run)
+        first = run.store.rows("SELECT work_id FROM candidates ORDER BY position")[0]["work_id"]
+    with RunDir.begin(path, RunDir.open(path).config) as run:
+        Writer(run).retest(first, "brf", {"met": 0}, round_=2)
+        assert retest_rows(run) == before
+    assert [row.rounds for row in before] == [2]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from local_bench.core.identity import digest
+from local_bench.core.identity import canonical_json, digest
 from local_bench.core.images import MAX_PIXELS, load_image, load_mask, load_verified, pixel_digest
 from local_bench.core.item_errors import FAILED
 from local_bench.models.cards import ModelCard
@@ -170,12 +170,10 @@ class Network(ABC):
     on_cpu: bool = False
     """Whether it always runs on the CPU."""
 
-    _weights: Weights
-
     @property
     def key(self) -> Hashable:
         """Networks with equal keys are shared between metrics."""
-        return (type(self).__name__, self._weights.folder, *self._weights.parts.values())
+        return type(self), canonical_json(self.identity)
 
     @property
     @abstractmethod
@@ -218,6 +216,10 @@ class WeightsNetwork(Network):
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
+
+    @property
+    def key(self) -> Hashable:
+        return type(self), self._weights.folder, *self._weights.parts.values()
 
     @cached_property
     def identity(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.base import Array, Network, Weights
+from local_bench.judges.metrics.base import Array, Weights, WeightsNetwork
 from local_bench.models.weights import weights_digest
 
 DETECTOR, RECOGNISER = "det_10g.onnx", "w600k_r50.onnx"
@@ -32,7 +32,7 @@ PREPARED = (
 )
 
 
-class FaceNetwork(Network):
+class FaceNetwork(WeightsNetwork):
     """Embeddings of all faces: float32 (n, 512) with norm 1 in the detector's order, (0, 512) without a face.
 
     Always on the CPU with one thread per image: the number of threads per image would affect the results, the number of

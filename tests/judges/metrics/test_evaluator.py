@@ -40,10 +40,6 @@ class Means(Network):
         self.batches, self.opened, self.closed = [], 0, 0
 
     @property
-    def key(self):
-        return self.name
-
-    @property
     def identity(self):
         return {"network": self.name, "swayed": self.swayed}
 
