@@ -169,6 +169,21 @@ def test_calibration_by_hand():
     assert fit_calibration(odds, odds < 0).calibration.slope == 0, "calibrating never turns an order round"
 
 
+@pytest.mark.parametrize("effect", [-0.5, -0.1, 0.1, 0.5, 2.0])
+def test_the_calibration_is_at_its_optimum_whatever_the_scale_of_the_log_odds(effect):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        odds = rng.normal(0, 1, 150)
+        paid = rng.random(150) < 1 / (1 + np.exp(-effect * odds))
+        target = np.where(paid, (paid.sum() + 1) / (paid.sum() + 2), 1 / ((~paid).sum() + 2))
+        for said in (odds + 1, 20 * odds + 30):
+            line = fit_calibration(said, paid).calibration
+            residual = line.probabilities(said) - target
+            assert residual.mean() == pytest.approx(0, abs=1e-3), "the mean probability is the share accepted"
+            slope = float(residual @ odds) / 150  # of the loss
+            assert slope >= 0 if line.slope == 0 else slope == pytest.approx(0, abs=1e-3)
+
+
 def test_too_few_labels_are_an_error():
     table, _ = world(10)
     for labels in (np.ones(30), np.full(30, np.nan), np.array([1.0] * 3 + [0.0] * 27)):

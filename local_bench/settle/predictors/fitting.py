@@ -231,7 +231,7 @@ def _log_odds(table: Floats, accepted: Bools) -> Linear:
 
 def _platt(odds: Floats, accepted: Bools) -> Platt:
     """Platt scaling of log-odds (images,) with smoothed targets, which avoids probabilities of 0 and 1 for separable
-    folds."""
+    folds. The slope is not negative: log-odds with the wrong order get the mean target as their probability."""
     from scipy.optimize import minimize
 
     if not len(odds):
@@ -245,6 +245,8 @@ def _platt(odds: Floats, accepted: Bools) -> Platt:
         residual = 1 / (1 + np.exp(-np.clip(z, -700, 700))) - target
         return float(np.sum(np.logaddexp(0, z) - target * z)), np.array([residual @ odds, residual.sum()])
 
-    start = np.array([1.0, 0.0])
-    line = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None), (None, None)]).x
-    return Platt(float(line[0]), float(line[1]))
+    # no bounds: with one on the slope L-BFGS-B stops far from the minimum
+    slope, intercept = minimize(loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B").x
+    if slope < 0:  # the loss is convex: its minimum for slopes >= 0 is at 0
+        slope, intercept = 0.0, np.log(target.mean() / (1 - target.mean()))
+    return Platt(float(slope), float(intercept))
