@@ -121,7 +121,8 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
     or 1, false or 0, null). Numbers become decisions by the config's threshold. The consensus of several raters is the
     majority of their decisions (none for a tie) and the mean of their numbers; where they disagree on a decision, or
     one has none, an adjudication decides. If `overall` is not given, it is derived from the scores that apply, as
-    acceptance is. UserError names the file, the line and the reason.
+    acceptance is: for a rater where another one gives it, else for the consensus. UserError names the file, the line
+    and the reason.
     """
     thresholds = thresholds_of(run.config)
     work_ids = {row.key: row.work_id for row in run.store.candidates()}
@@ -148,11 +149,14 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
                 undecided[name].add(work_id)
     if not first:
         raise UserError(f"{path} has no annotations of this run's images: give a file with one JSON object per line")
+    decided = {work_id for opinion in raters.values() for work_id in opinion.get(OVERALL, ())}
+    for opinion in (*raters.values(), adjudicated):  # raters who gave scores alone vote with those who gave a decision
+        _add_overall(opinion, applies, before_vote=decided)
     consensus, tied = _consensus(list(raters.values()), adjudicated, undecided)
     if not consensus:
         raise UserError(f"{path} has no ratings: give scores that are not null")
     for opinion in raters.values():
-        _add_overall(opinion, applies, ())
+        _add_overall(opinion, applies)
     _add_overall(consensus, applies, tied.get(OVERALL, ()))
     return Annotations(consensus, raters, probabilities, tied)
 
@@ -199,18 +203,24 @@ def _consensus(
     return consensus, tied
 
 
-def _add_overall(opinion: Opinion, applies: Mapping[str, set[str]], tied: Collection[str]) -> None:
+def _add_overall(
+    opinion: Opinion,
+    applies: Mapping[str, set[str]],
+    tied: Collection[str] = (),
+    before_vote: set[str] | None = None,
+) -> None:
     """Derive missing `overall` ratings: rejected if any applicable score is, accepted if all are; the mean of all
-    numbers. Images with tied `overall` ratings (`tied`: work ids) stay undecided."""
+    numbers. Of the images `tied` no decision; with `before_vote`, decisions alone, and of these images alone."""
     nothing = Rating(None, None)
-    for work_id in {work_id for ratings in list(opinion.values()) for work_id in ratings}:
+    rated_images = {work_id for ratings in opinion.values() for work_id in ratings}
+    for work_id in rated_images if before_vote is None else rated_images & before_vote:
         rated = opinion.setdefault(OVERALL, {}).get(work_id, nothing)
         parts = [opinion.get(name, {}).get(work_id, nothing) for name in applies.get(work_id, ())]
         decisions, numbers = [part.decision for part in parts], [part.number for part in parts]
         decision, number = rated.decision, rated.number
         if decision is None and parts and work_id not in tied:
             decision = False if False in decisions else None if None in decisions else True
-        if number is None and parts and None not in numbers:
+        if number is None and parts and None not in numbers and before_vote is None:
             number = fmean(n for n in numbers if n is not None)
         if decision is not None or number is not None:
             opinion[OVERALL][work_id] = Rating(decision, number)
@@ -318,10 +328,8 @@ def _scores_of_images(
         elif not protocol.points:
             yield image, scores_of(values, protocol, run)
         elif task is not None and len(values) == len(of_suite.points_for_people(task)):
-            yield (
-                image,
-                of_suite.scores_of_points(task, [bool(values[POINT.format(k + 1)]) for k in range(len(values))]),
-            )
+            met = [bool(values[POINT.format(k + 1)]) for k in range(len(values))]
+            yield image, of_suite.scores_of_points(task, met)
 
 
 def scores_of(values: Mapping[str, Any], protocol: Protocol, run: RunDir) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from local_bench.analysis.agreement import PANEL, agreement, judge_labels, order_swaps
+from local_bench.annotation.ratings import Rating, load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
 from local_bench.runs.config import ModelConfig, RunConfig
@@ -179,6 +180,33 @@ def test_several_raters(path, tmp_path):
     [numbers] = [a for a in of.alphas if (a.among, a.dimension) == ("people", "veq")]
     assert numbers.level == "interval"
     assert [a.dimension for a in of.alphas if a.among == "judges and people"] == ["veq"]
+
+
+def test_raters_of_scores_vote_with_those_of_decisions(path, tmp_path):
+    """Scores alone are a decision too, as in alpha: a/t1 is rejected by two of three, and a/t2 by an adjudicator."""
+    scores = {"brf": 1, "veq": 1}
+    people = labels(
+        tmp_path,
+        label("a", "t1", rater="x", overall=True),
+        *(
+            label("a", "t1", rater=rater, **given)
+            for rater, given in (("y", scores), ("z", scores | {"overall": None}))
+        ),
+        *(label("a", "t2", rater=rater, overall=given) for rater, given in (("x", True), ("y", False))),
+        label("a", "t2", rater="z", adjudication=True, **scores),
+        label("b", "t1", rater="x", overall=True),
+        label("b", "t1", rater="y", brf=1),
+        label("c", "t1", rater="x", brf=5, veq=1),
+        label("c", "t1", rater="y", brf=1, veq=5),
+        label("c", "t1", rater="z", brf=5, veq=5),
+    )
+    with RunDir.open(path) as run:
+        ids = {(row.model, row.task_id): row.work_id for row in run.store.candidates()}
+        of = load_annotations(people, run, {work_id: {"brf", "veq"} for work_id in ids.values()})
+    said = {key: of.consensus["overall"].get(work_id) for key, work_id in ids.items()}
+    assert said["a", "t1"] == said["a", "t2"] == Rating(False, 1.0)
+    assert (said["b", "t1"].decision, of.tied) == (None, {"overall": (ids["b", "t1"],)})
+    assert said["c", "t1"].decision, "without a decision of `overall`, that of the consensus scores"
 
 
 def test_numeric_ratings_are_compared_with_thresholds_and_rank_models(path, tmp_path):
