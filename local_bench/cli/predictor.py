@@ -300,9 +300,9 @@ def zero_shot(
     from local_bench.runs.rundir import RunDir, read_run_config
     from local_bench.runs.zero_shot import judge_payment
 
-    chosen = [] if card is None else [f"judge={{card: {card}}}"]
+    own = read_run_config(run_dir).judge
+    chosen = [] if card is None else [f"judge={{card: {card}, protocol: {own.protocol if own else 'json'}}}"]
     chosen += [] if protocol is None else [f"judge.protocol={protocol}"]
-    read_run_config(run_dir)  # raises if it is not a run directory
     config = load_config_to_judge(run_dir / "run.yaml", (*chosen, *settings), allow_remote=allow_remote)
     with RunDir.open(run_dir) as run, progress() as bars:
         lines, n_existing = judge_payment(run, config.required_judge, with_scores, out, bars)

@@ -1,6 +1,8 @@
 """The zero-shot question to a small judge, and its answers as a row of an evaluation."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +51,16 @@ def test_both_protocols_with_and_without_scores_become_rows(run, tmp_path, capsy
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows["tiny-qwen2-vl-logit, zero-shot, logit, with scores"]["n"] == 4
     assert "tuned rule" in rows
+
+
+def test_another_judge_uses_the_runs_protocol(run, tmp_path):
+    path = Path(shutil.copytree(run[0], tmp_path / "run"))
+    config = path / "run.yaml"
+    config.write_text(config.read_text().replace("protocol: json", "protocol: logit"))
+    for protocol, more in (("logit", ()), ("json", ("--set", "judge.protocol=json"))):
+        out = tmp_path / f"{protocol}.jsonl"
+        assert zero_shot(path, out, "--judge", "tiny-qwen2-vl", *more) == 0
+        assert {line.source.split(", ")[-1] for line in read_predictions(out).by_work_id.values()} == {protocol}
 
 
 def test_a_file_is_continued_and_answers_to_another_question_are_refused(run, tmp_path, capsys):
