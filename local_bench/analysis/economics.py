@@ -58,8 +58,10 @@ class Economics:
     by_api: list[ClientSavings]
     """With the cost of the same images at an API; None if no price is given for the model."""
     timed: dict[str, Local]
-    """Measured time per image by model, for models with a timing."""
+    """Measured time per image by model, for models with a timing and, if electricity has a price, all their energy."""
     against: list[BreakEven]
+    notes: list[str]
+    """A sentence where a break-even is unknown."""
 
 
 def economics_of(run: RunDir, money: Accounting) -> Economics | None:
@@ -96,21 +98,28 @@ def economics(
 ) -> Economics:
     """Settle the stored results. `usd_of`: model name -> price of one of its images at an API; `apis`: API name ->
     price of an image, for the break-even points; `usd_per_kwh`: price of electricity that is not included in the
-    hourly price, applied to measured energy."""
+    hourly price, applied to measured energy: where it is not measured wholly, the points are None."""
     lines = deliverables(store)
     scores = scores_by_image(store, lines["work_id"], SCORES, "judge").itertuples(index=False, name=None)
     table = table_of(lines, [_summed(cells) for cells in scores])
     stats = generation_stats(store, money, table.models)
     timed = {making.model: local for making in stats if (local := _local(making)) is not None}
     n_made = {making.model: making.timing.n_made for making in stats}
+    unmetered = [m.model for m in stats if usd_per_kwh and m.model in timed and m.busy_energy_mj is None]
+    against = _against(timed, n_made, money, apis, usd_per_kwh)
+    unknown = (
+        f"The energy of {', '.join(unmetered)} was not measured, or not of all denoising and decoding, so the "
+        "break-even with electricity is unknown: settlement.usd_per_kwh=null leaves electricity out."
+    )
     return Economics(
         table=table,
         earnings=earnings(table),
         competition=compete(table, require_success),
         by_ledger=savings(table, usd_per_image(store, money)),
         by_api=savings(table, {model: Fraction(usd) for model, usd in usd_of.items()}),
-        timed=timed,
-        against=_against(timed, n_made, money, apis, usd_per_kwh),
+        timed={model: local for model, local in timed.items() if model not in unmetered},
+        against=[BreakEven(r.model, r.api, r.api_usd, *[None] * 5) if r.model in unmetered else r for r in against],
+        notes=[unknown] if unmetered else [],
     )
 
 

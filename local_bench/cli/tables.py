@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.analysis.comparability import rubric_sets
+from local_bench.analysis.economics import economics_of
 from local_bench.analysis.ground_truth import GroundTruthCheck, check_ground_truth
 from local_bench.analysis.hard_rules import HardRuleStats, hard_rule_stats
 from local_bench.analysis.official import official
@@ -51,6 +52,8 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
         parts += [f"report: {report}"] if report else []
         parts += earnings(accounts, check_ground_truth(run)) if priced and decided else []
         cautions = warnings(run, accounts.settlements)
+        if run.config.settlement.usd_per_kwh and (economics := economics_of(run, accounts)):
+            cautions += economics.notes
         parts += ["", "Read these numbers with care:", *(f"- {sentence}" for sentence in cautions)] if cautions else []
     return "\n".join(parts)
 

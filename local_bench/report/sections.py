@@ -235,7 +235,8 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
         economics.against,
         [
             "Small: the cost of one more image, and the highest price of a device-hour for an unlimited job. A "
-            f"dash: never. API prices: {prices.source}, {prices.date}; lowest, median, highest."
+            f"dash: never. API prices: {prices.source}, {prices.date}; lowest, median, highest.",
+            *economics.notes,
         ],
     )
     tables = [table, workflow_table(workflow_results(run.store, money)), break_even]

@@ -157,7 +157,7 @@ class SettlementConfig(Strict):
     """The lab's own price of one device-hour in USD; overrides the price table."""
     usd_per_kwh: ExactAmount | None = None
     """The electricity price in USD, for hourly prices that do not include electricity: in the break-even against an
-    API, where the device's energy was measured. Costs and profits do not include it."""
+    API, which is unknown where a device's energy was not measured. Costs and profits do not include it."""
     api_usd_per_image: dict[str, Amount] = Field(default={})
     """Model name -> price of one image at an API, in USD; reported next to the measured cost."""
     coverage_min: float = Field(0.98, ge=0, le=1)

@@ -5,8 +5,11 @@ import json
 
 import pytest
 
-from local_bench.cli.tables import outcome_json
+from local_bench.analysis.settlement import accounting
+from local_bench.cli.tables import outcome_json, outcome_text
 from local_bench.report.exports import write_exports
+from local_bench.report.sections import sections
+from local_bench.report.site.run_figures import run_figures
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import Outcome
 
@@ -25,7 +28,7 @@ def exported(path, name):
 
 
 def outcome(run):
-    return json.loads(json.dumps(outcome_json(run, Outcome(run.path, 0, 0, 0, 0, 0, 0), run.path / "report")))
+    return json.loads(json.dumps(outcome_json(run, Outcome(run.path, *[0] * 6), run.path / "report")))
 
 
 def test_json_and_exports_have_the_tables_of_the_page(make_run):
@@ -63,6 +66,31 @@ def test_json_and_exports_have_the_tables_of_the_page(make_run):
     assert (least["usd_per_image"], least["marginal_usd_per_image"]) == pytest.approx((0.0107, 0.0022))
     assert least["break_even_usd_per_hour"] == pytest.approx(0.015947911 * 3 * 3600 / 64.2)
     assert least["break_even_images"] == cheapest["images"] == 2, "0.0255 once, and 0.0137 saved an image"
+
+
+def test_break_even_with_electricity_is_unknown_where_energy_is_not_measured(make_run):
+    """Of `alpha`, one of two devices has no counter in one phase; `beta` is measured."""
+    path = make_run(on_gpus=True)
+    with RunDir.open(path) as run:
+        run.store.write("UPDATE meter SET energy_mj = NULL WHERE session = 2 AND phase = 'decode'")
+        assert outcome(run)["economics"]["notes"] == [], "electricity has no price"
+    config = path / "run.yaml"
+    config.write_text(config.read_text().replace("usd_per_kwh: null", "usd_per_kwh: '0.3'"))
+    with RunDir.open(path) as run:
+        found, text = outcome(run)["economics"], outcome_text(run, Outcome(run.path, *[0] * 6), None, settled=True)
+        money = accounting(run.store, run.config.settlement)
+        tables = [table for section in sections(run, money, None) for table in section.tables]
+        [of_site] = [table for table in tables if table.title == "Break-even with an API"]
+        figure = run_figures(run, money, run.store.outcomes())["break_even"]
+        write_exports(run)
+    for row in (*found["break_even"], *exported(run.path, "break_even")):
+        known = [value is not None for name, value in row.items() if name not in ("model", "api", "api_usd_per_image")]
+        assert known[:4] == [row["model"] == "beta"] * 4
+    [note] = found["notes"]
+    assert note.startswith("The energy of alpha was not measured")
+    assert note in text
+    assert note in of_site.notes
+    assert [line.name for line in figure.panels[0].lines] == ["beta"]
 
 
 def test_unpriced_tasks_give_null_and_tables_without_rows(make_run):
