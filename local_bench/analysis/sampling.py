@@ -100,15 +100,12 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labels:
             w: {s.name for s in of_image if s.applies and s.name in thresholds} for w, of_image in scores.items()
         }
         human = load_annotations(people, run, applies)
-    notes = []
-    if human and None in human.probabilities.values():
-        if set(human.probabilities.values()) != {None}:
-            raise UserError(
-                f"{people} gives the probability of some images and not of others: give 1 for images that were chosen "
-                "without sampling, or remove all probabilities"
-            )
-        notes.append(NO_PROBABILITIES)
-    notes += human.ties(run) if human else []
+    given = set(human.probabilities.values()) if human else set()
+    if None in given and given != {None}:
+        raise UserError(
+            f"{people} gives the probability of some images and not of others: give 1 for images that were chosen "
+            "without sampling, or remove all probabilities"
+        )
     by_model: dict[str, list[OutcomeRow]] = defaultdict(list)
     for row in run.store.outcomes(counted_attempt(run.config)):
         by_model[row.candidate.model].append(row)
@@ -116,6 +113,9 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labels:
     models = [
         _labelled(model, rows, guesses, human, width, run.config.seed) for model, rows in sorted(by_model.items())
     ]
+    is_sample = any(model.sampled.any() and not model.sampled.all() for model in models)
+    notes = [NO_PROBABILITIES] if is_sample and None in given else []
+    notes += human.ties(run) if human else []
     used = {work_id for model in models for work_id in model.work_ids}
     if width is not None and not any(model.plan for model in models):
         why = "its tasks are worth nothing" if used else "it has no images"

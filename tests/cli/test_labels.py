@@ -134,6 +134,9 @@ def test_the_text_tables(run, tmp_path, capsys):
     for words in ("estimated revenue", "to annotate", "no revenue by people", "next round: "):
         assert words in text
     assert NO_PROBABILITIES in capsys.readouterr().err
+    with RunDir.open(run) as open_run:
+        LabelOptions(labels_of(run, tmp_path / "all.jsonl", N), None, None).output(open_run)
+    assert NO_PROBABILITIES not in capsys.readouterr().err, "no image was sampled"
 
 
 def test_without_all_annotations_there_is_no_revenue_by_people(run, tmp_path):
