@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
+from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, opened, runs_completed
 from local_bench.cli.output import quoted, say, show, show_json
 from local_bench.core.table import Column
 from local_bench.report.render import aligned, interval, printed
@@ -99,11 +99,10 @@ def serve(
     from local_bench.annotation.serve import serve as run_server
     from local_bench.annotation.session import load_people, new_links
     from local_bench.core.errors import UserError
-    from local_bench.runs.rundir import RunDir
 
     people = load_people(annotators) if annotators else {}
     with ExitStack() as stack:
-        runs = [stack.enter_context(RunDir.open(path)) for path in run_dirs]
+        runs = stack.enter_context(opened(run_dirs))
         stack.enter_context(lock_annotations(run_dirs[0]))
         chosen = protocol_to_serve(runs[0], protocol, new)
         bound = stack.enter_context(listening_socket(host, port))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.cli.options import ALLOW_REMOTE, JSON, PATH, RUN, SETTING, examples, run_dirs, runs_completed
+from local_bench.cli.options import ALLOW_REMOTE, JSON, PATH, RUN, SETTING, examples, opened, run_dirs, runs_completed
 from local_bench.cli.output import progress, say, say_faults, show, show_json
 from local_bench.core.errors import UserError
 from local_bench.report.render import aligned
@@ -85,18 +85,14 @@ def report(run_dirs: tuple[Path, ...], out: Path | None, figures: bool, single_f
     The report is the site that `view` serves: leaderboard, models, tasks, a gallery of all images with filters, judges,
     costs and provenance. It opens from a file, RUN/report/index.html. RUN/exports has all data as CSV and Parquet, and
     tables for papers as LaTeX, Markdown and CSV."""
-    from contextlib import ExitStack
-
     from local_bench.report.site.build import FOLDER, write_site
-    from local_bench.runs.rundir import RunDir
 
     if out is None and len(run_dirs) > 1:
         raise UserError("RUN/report is of one run: give --out FOLDER for a site of several runs")
-    with ExitStack() as stack:
-        runs = [stack.enter_context(RunDir.open(path)) for path in run_dirs]
+    with opened(run_dirs) as runs:
         workers = runs[0].config.engine.io_workers
         result = _exports(runs[0], figures) if out is None else {}
-        site = write_site(runs, out or run_dirs[0] / FOLDER, workers, say if out else _quiet)
+        site = write_site(runs, out or run_dirs[0] / FOLDER, workers, say if out else lambda _: None)
         faults = [fault for run in runs for fault in run.image_store.all_faults]
     result |= {"report": str(site.index)} if out is None else vars(site) | {"index": str(site.index)}
     if single_file:
@@ -112,10 +108,6 @@ def report(run_dirs: tuple[Path, ...], out: Path | None, figures: bool, single_f
     if site.n_missing:
         say(f"local-bench: {site.n_missing} images are missing or damaged: `local-bench verify` lists them")
     return int(bool(site.n_missing))
-
-
-def _quiet(note: str) -> None:
-    pass
 
 
 def _exports(run: "RunDir", figures: bool) -> dict[str, Any]:

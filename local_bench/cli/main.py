@@ -82,6 +82,8 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Papers": [score, reproduce, export_run, import_files],
     "Integrity": [verify, digest, recover],
 }
+CONTINUED = {*("demo", "run", "generate", "measure", "judge", "extract", "revise", "fetch", "train", "zero-shot")}
+"""Commands that keep what they have done when they are interrupted."""
 assert isinstance(cli, Commands)
 cli.sections = SECTIONS
 for section in SECTIONS.values():
@@ -109,8 +111,9 @@ def _run(arguments: list[str] | None) -> int:
     except click.ClickException as e:
         say(f"Error: {e.format_message()}" if e.format_message() else "Error: wrong arguments")
         return 2
-    except (click.Abort, KeyboardInterrupt):
-        say("local-bench: interrupted; run the same command again to continue")
+    except (click.Abort, KeyboardInterrupt) as e:
+        continued = CONTINUED.intersection((e.__cause__ or e).args)
+        say(f"local-bench: interrupted{'; run the same command again to continue' if continued else ''}")
         return 130
     except BrokenPipeError:
         abandon(sys.stdout)

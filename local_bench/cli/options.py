@@ -1,8 +1,9 @@
 """Shared options and arguments, examples in the help, and shell completion."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -10,6 +11,9 @@ from click.shell_completion import CompletionItem
 from local_bench.core.errors import UserError
 from local_bench.core.files import path_fault
 from local_bench.core.messages import hint, short
+
+if TYPE_CHECKING:
+    from local_bench.runs.rundir import RunDir
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,6 +83,26 @@ class Commands(click.Group):
             suggestion = hint(args[0], self.list_commands(ctx), f"`{ctx.command_path} --help` lists the commands.")
             raise click.UsageError(f"unknown command {args[0]!r}: {suggestion}", ctx)
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as e:  # it says which command it ended
+            e.args = e.args or (ctx.invoked_subcommand,)
+            raise
+
+
+@contextmanager
+def opened(paths: Sequence[Path]) -> Iterator[list["RunDir"]]:
+    """The runs. UserError for one that is given twice."""
+    from local_bench.runs.rundir import RunDir
+
+    resolved = [path.resolve() for path in paths]
+    twice = next((path for i, path in enumerate(paths) if resolved[i] in resolved[:i]), None)
+    if twice is not None:
+        raise UserError(f"{twice} is given twice: give it once")
+    with ExitStack() as stack:
+        yield [stack.enter_context(RunDir.open(path)) for path in paths]
 
 
 # ---- completion

@@ -1,7 +1,6 @@
 """`local-bench predictor`: train predictors of payment on annotated runs, evaluate and apply them; and their output."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from local_bench.cli.options import (
     Commands,
     cards_completed,
     examples,
+    opened,
     runs_completed,
 )
 from local_bench.cli.output import progress, quoted, say, show, show_json
@@ -71,20 +71,6 @@ def _say(note: str) -> None:
     say(f"local-bench: {note}")
 
 
-@contextmanager
-def _opened(paths: tuple[Path, ...]) -> Iterator[list["RunDir"]]:
-    """The runs. UserError for one that is given twice."""
-    from local_bench.core.errors import UserError
-    from local_bench.runs.rundir import RunDir
-
-    resolved = [path.resolve() for path in paths]
-    twice = next((path for i, path in enumerate(paths) if resolved[i] in resolved[:i]), None)
-    if twice is not None:
-        raise UserError(f"{twice} is given twice: give it once")
-    with ExitStack() as stack:
-        yield [stack.enter_context(RunDir.open(path)) for path in paths]
-
-
 @predictor.command(
     epilog=examples(
         "local-bench predictor train runs/a runs/b --annotations a.jsonl --annotations b.jsonl --out payers/logistic",
@@ -136,7 +122,7 @@ def train(
     from local_bench.analysis.predictors.training import train as train_predictor
 
     check_folder(out)
-    with _opened(run_dirs) as runs:
+    with opened(run_dirs) as runs:
         if kind == "servimage":
             trained = _train_model(runs, annotations, out, model, row, seed)
             if trained is None:  # another process of the training writes the predictor
@@ -218,7 +204,7 @@ def evaluate(
 
     card = load(folder)
     others = [read_predictions(file) for file in predictions]
-    with _opened(run_dirs) as runs:
+    with opened(run_dirs) as runs:
         evaluated = report(card, runs, annotations, others, other_judge, model_log_odds(card.kind, runs, folder))
     for note in evaluated.notes:
         _say(note)

@@ -3,13 +3,13 @@
 import secrets
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from local_bench.cli.options import JSON, PATH, examples, run_dirs, runs_completed
+from local_bench.cli.options import JSON, PATH, examples, opened, run_dirs, runs_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.core.errors import UserError
 
@@ -38,7 +38,9 @@ def view(targets: tuple[Path, ...], port: int, as_json: bool) -> int:
         token = secrets.token_urlsafe(24)
         link = f"http://127.0.0.1:{bound.getsockname()[1]}/{token}/"
         if as_json:
-            show_json({"link": link, "n_runs": len(paths), "n_candidates": sum(map(_n_candidates, paths))})
+            with opened(paths) as runs:
+                n = sum(run.store.counts().candidates for run in runs)
+            show_json({"link": link, "n_runs": len(paths), "n_candidates": n})
         else:
             show(link)
         say("local-bench: Ctrl-C stops the server")
@@ -71,10 +73,8 @@ def _serve(paths: list[Path], out: Path, token: str, bound: socket.socket) -> No
             live.shown = [*files(live.path)]
         if not unchanged:
             from local_bench.report.site.build import write_site
-            from local_bench.runs.rundir import RunDir
 
-            with ExitStack() as stack:
-                runs = [stack.enter_context(RunDir.open(path)) for path in paths]
+            with opened(paths) as runs:
                 write_site(runs, out, runs[0].config.engine.io_workers, note, ready)
             complete(out, now)
         n_written += 1
@@ -97,13 +97,6 @@ def _serve(paths: list[Path], out: Path, token: str, bound: socket.socket) -> No
         server.run(sockets=[bound])
     for error in failures:
         raise error
-
-
-def _n_candidates(path: Path) -> int:
-    from local_bench.runs.rundir import RunDir
-
-    with RunDir.open(path) as run:
-        return run.store.counts().candidates
 
 
 def _runs(targets: tuple[Path, ...]) -> list[Path]:

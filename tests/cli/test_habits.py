@@ -20,6 +20,7 @@ from local_bench.cli.options import PathOption
 from local_bench.core.messages import nearest
 from local_bench.report.render import aligned
 from local_bench.runs.config import load_config
+from local_bench.runs.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[2]
 EARLIER_RUN = ROOT / "tests/data/earlier_run"
@@ -264,3 +265,17 @@ def test_a_terminal_shows_a_clock_while_waiting_and_the_share_of_the_complete_ru
         lines.overall(0.41, None)
         lines.advance()
     assert capsys.readouterr().err.splitlines()[-1].endswith("; run 41%")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "continued"), [("predictor train RUN --out p", True), ("run RUN", True), ("digest RUN", False)]
+)
+def test_what_an_interrupted_command_says_about_the_next(arguments, continued, earlier_run, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDir, "open", interrupted)
+    monkeypatch.setattr(RunDir, "begin", interrupted)
+    assert main(arguments.replace("RUN", str(earlier_run)).split()) == 130
+    expected = "; run the same command again to continue" if continued else ""
+    assert capsys.readouterr().err.strip() == f"local-bench: interrupted{expected}"

@@ -274,6 +274,10 @@ def test_a_second_report_replaces_the_first_and_a_foreign_folder_is_refused(shop
     assert main(["report", str(shop.path), "--out", str(out)]) == 2
     assert "not of a site" in capsys.readouterr().err
     assert main(["report", str(shop.path), str(shop.path)]) == 2
+    (tmp_path / "link").symlink_to(shop.path)
+    for again in (shop.path, tmp_path / "link"):
+        assert main(["report", str(shop.path), str(again), "--out", str(tmp_path / "twice")]) == 2
+        assert f"{again} is given twice: give it once" in capsys.readouterr().err
     with RunDir.open(shop.path) as run, pytest.raises(UserError, match="two of the runs are named"):
         write_site([run, run], tmp_path / "twice")
 
