@@ -287,7 +287,8 @@ def zero_shot(
     from local_bench.runs.zero_shot import judge_payment
 
     own = read_run_config(run_dir).judge
-    chosen = [] if card is None else [f"judge={{card: {card}, protocol: {own.protocol if own else 'json'}}}"]
+    chosen = ["panel=[]"]  # which has no part in it, and may have the same card
+    chosen += [] if card is None else [f"judge={{card: {card}, protocol: {own.protocol if own else 'json'}}}"]
     chosen += [] if protocol is None else [f"judge.protocol={protocol}"]
     config = load_config_to_judge(run_dir / "run.yaml", (*chosen, *settings), allow_remote=allow_remote)
     with RunDir.open(run_dir) as run, progress() as bars:

@@ -58,7 +58,7 @@ def economics_json(run: RunDir, money: Accounting) -> dict[str, Any] | None:
         "n_competition_open": economics.competition.n_open,
         "cost_reduction": _by_model(cost_reduction_rows(economics)),
         "break_even": break_even_rows(economics),
-        "notes": economics.notes,
+        **({"notes": economics.notes} if economics.notes else {}),
     }
 
 

@@ -73,7 +73,7 @@ def test_break_even_with_electricity_is_unknown_where_energy_is_not_measured(mak
     path = make_run(on_gpus=True)
     with RunDir.open(path) as run:
         run.store.write("UPDATE meter SET energy_mj = NULL WHERE session = 2 AND phase = 'decode'")
-        assert outcome(run)["economics"]["notes"] == [], "electricity has no price"
+        assert "notes" not in outcome(run)["economics"], "electricity has no price"
     config = path / "run.yaml"
     config.write_text(config.read_text().replace("usd_per_kwh: null", "usd_per_kwh: '0.3'"))
     with RunDir.open(path) as run:

@@ -56,7 +56,8 @@ def test_both_protocols_with_and_without_scores_become_rows(run, tmp_path, capsy
 def test_another_judge_uses_the_runs_protocol(run, tmp_path):
     path = Path(shutil.copytree(run[0], tmp_path / "run"))
     config = path / "run.yaml"
-    config.write_text(config.read_text().replace("protocol: json", "protocol: logit"))
+    text = config.read_text().replace("protocol: json", "protocol: logit")
+    config.write_text(text.replace("panel: []", "panel: [{card: tiny-qwen2-vl}]"))  # has no part in it
     for protocol, more in (("logit", ()), ("json", ("--set", "judge.protocol=json"))):
         out = tmp_path / f"{protocol}.jsonl"
         assert zero_shot(path, out, "--judge", "tiny-qwen2-vl", *more) == 0
