@@ -138,7 +138,7 @@ def _refuse_other_scores(run: RunDir) -> None:
     scored_by, stored = (run.store.json_meta("judges") or {}).values(), read_run_config(run.path)
     judges = [judge.label for judge in run.config.judges]
     same = judges == [judge.label for judge in stored.judges] and len(judges) == len(scored_by)
-    if scored_by and not (same and (len(judges) == 1 or stored.panel_word == run.config.panel_word)):
+    if judges and scored_by and not (same and (len(judges) == 1 or stored.panel_word == run.config.panel_word)):
         raise ConfigError(
             f"{run.path} has scores by {', '.join(scored_by)} (panel_word: {stored.panel_word}): enter `local-bench "
             "judge` with these settings first, which computes scores by other judges, or combines them in another way"
