@@ -133,15 +133,16 @@ def _plan_and_run(
 
 
 def _refuse_other_scores(run: RunDir) -> None:
-    """ConfigError if the stored scores are by other judges than the config's, or were combined in another way: only the
-    judge phase computes scores."""
+    """ConfigError if the stored scores are by other judges than the config's, or were combined or extended in another
+    way: only the judge phase computes scores."""
     scored_by, stored = (run.store.json_meta("judges") or {}).values(), read_run_config(run.path)
     judges = [judge.label for judge in run.config.judges]
     same = judges == [judge.label for judge in stored.judges] and len(judges) == len(scored_by)
-    if judges and scored_by and not (same and (len(judges) == 1 or stored.panel_word == run.config.panel_word)):
+    same &= len(judges) == 1 or stored.panel_word == run.config.panel_word
+    if judges and scored_by and not (same and stored.suite.questions_from == run.config.suite.questions_from):
         raise ConfigError(
-            f"{run.path} has scores by {', '.join(scored_by)} (panel_word: {stored.panel_word}): enter `local-bench "
-            "judge` with these settings first, which computes scores by other judges, or combines them in another way"
+            f"{run.path} has scores by {', '.join(scored_by)} (panel_word: {stored.panel_word}): `panel`, `panel_word` "
+            "and `suite.questions_from` are applied by judging: enter `local-bench judge` with these settings first"
         )
 
 

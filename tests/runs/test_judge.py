@@ -124,7 +124,11 @@ def test_a_panel_judges_the_same_images_with_several_judges(command, served, fol
     with RunDir.open(folder / "mean") as by_mean, RunDir.open(folder / "majority") as by_majority:
         assert inputs_of(by_mean).judges != inputs_of(by_majority).judges  # a predictor of one refuses the other
         assert comparable([by_mean, by_majority])[1] == ["majority and mean differ in the judges"]
-    for setting in ("panel=[]", "panel_word=majority"):  # a preview would show the stored scores
+    for setting in (
+        "panel=[]",
+        "panel_word=majority",
+        "suite.questions_from=[ice-bench]",
+    ):  # a preview would show the stored scores
         ended = command("settle", "mean", settings=[setting])
         assert ended.returncode == 2
         assert "enter `local-bench judge` with these settings first" in ended.stderr
