@@ -74,11 +74,6 @@ class ModelLabels:
         """Whether no further round is needed."""
         return self.plan is not None and not self.plan.n_labels
 
-    @property
-    def all_seen(self) -> bool:
-        """Whether people saw every image."""
-        return bool(self.sampled.all())
-
 
 @dataclass(frozen=True)
 class Labels:

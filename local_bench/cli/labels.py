@@ -197,7 +197,7 @@ def labels_text(labels: "Labels") -> str:
             vars(plan) | {"model": m.model, "n": len(m.work_ids), "n_labels": plan.n_labels, "round": _round(plan)}
             for m, plan in planned
         ]
-        names = ("seen" if m.all_seen and not plan.n_labels else _round(plan) for m, plan in planned)
+        names = ("seen" if m.sampled.all() and not plan.n_labels else _round(plan) for m, plan in planned)
         notes = [_ROUNDS[name] for name in dict.fromkeys(names)]
         parts.append(printed(_PLANS, rows, notes))
     return "\n\n".join(parts) or "no image of this run is annotated"

@@ -266,10 +266,10 @@ def test_rounds_end_where_people_cannot_decide(run, tmp_path):
     people, undecided = None, set()
     with RunDir.open(run) as open_run:
         for k in range(9):
-            asked = tmp_path / f"{k}.jsonl"
-            if not write_questions(found := labelling(open_run, 1e-6, people), asked):
+            questions = tmp_path / f"{k}.jsonl"
+            if not write_questions(found := labelling(open_run, 1e-6, people), questions):
                 break
-            lines = [json.loads(text) for text in asked.read_text().splitlines()]
+            lines = [json.loads(text) for text in questions.read_text().splitlines()]
             assert undecided <= {one["task_id"] for one in lines}
             new = [one for one in lines if one["overall"] is None and one["task_id"] not in undecided]
             undecided |= {one["task_id"] for one in new[::5]}

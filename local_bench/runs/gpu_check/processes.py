@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-from local_bench import core
 from local_bench.core.packages import toolchain
 from local_bench.core.process import quiet_libraries
 from local_bench.generators.numerics import choose_device, like_gpus, set_determinism
@@ -102,13 +101,8 @@ def check_processes(session: Session) -> CheckPassed:
 
 def _run_child(session: Session, cache: Path, device: torch.device) -> ChildResult:
     side = SIDE if session.on_gpu else SMALL_SIDE
-    source = str(Path(core.__file__).resolve().parents[2])
     cache.mkdir(exist_ok=True)
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")])),
-        "LOCAL_BENCH_CACHE": str(cache),
-    }
+    env = {**os.environ, "LOCAL_BENCH_CACHE": str(cache)}
     env.pop("TRITON_CACHE_DIR", None)  # Triton's cache is then inside inductor's
     command = [sys.executable, "-m", "local_bench.runs.gpu_check.processes", FAMILY, str(device), str(side), str(cache)]
     done = subprocess.run(

@@ -229,8 +229,8 @@ class Shrinks(HostMetric):
 def test_a_metric_that_changes_its_image_changes_no_other_score(tmp_path):
     others = {name: make_metric(name) for name in ("entropy", "l1_raw", "ssim")}
     alone, _ = run(others, subjects(tmp_path, 2))
-    beside, _ = run({"shrinks": Shrinks()} | others, subjects(tmp_path, 2))
-    assert {key: score for key, score in beside.items() if key[1] != "shrinks"} == alone
+    together, _ = run({"shrinks": Shrinks()} | others, subjects(tmp_path, 2))
+    assert {key: score for key, score in together.items() if key[1] != "shrinks"} == alone
 
 
 class Centred(Likeness):
@@ -256,17 +256,17 @@ class Pair(Likeness):
         return float(arrays[0].sum(dtype=np.float64))
 
 
-def test_scores_are_the_same_beside_other_metrics_of_a_network_and_with_its_cached_arrays(tmp_path):
+def test_scores_are_the_same_together_with_other_metrics_of_a_network_and_with_its_cached_arrays(tmp_path):
     samples = subjects(tmp_path)
 
     def both(name):
         network = Means(name)
         return {"centred": Centred(network, "centred"), "likeness": Likeness(network)}
 
-    beside = [run(both("beside"), samples)[0] for _ in range(2)]  # computed, then cached
-    assert beside[0] == beside[1]
+    together = [run(both("together"), samples)[0] for _ in range(2)]  # computed, then cached
+    assert together[0] == together[1]
     alone, _ = run({"likeness": Likeness(Means("alone"))}, samples)
-    assert {key: value for key, value in beside[0].items() if key[1] == "likeness"} == alone
+    assert {key: value for key, value in together[0].items() if key[1] == "likeness"} == alone
 
 
 def test_a_network_of_pairs_in_float64_gives_equal_scores_from_the_cache(tmp_path):
