@@ -14,7 +14,7 @@ def run() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: os._exit(130))
-    from local_bench.core.process import collect_rarely
+    from local_bench.core.environment import collect_rarely
 
     collect_rarely()
     from local_bench.cli.main import main

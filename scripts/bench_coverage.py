@@ -31,11 +31,9 @@ from scipy.special import ndtr
 from local_bench.settle import paired
 from local_bench.settle.agreement import agreement_rate, cohen_kappa
 from local_bench.settle.attempts import count_attempts, intervals
-from local_bench.settle.bootstrap import percentile
-from local_bench.settle.intervals import mean_interval, rate_interval, share_interval, stratified_interval
+from local_bench.settle.intervals import mean_interval, percentile, rate_interval, share_interval, stratified_interval
 from local_bench.settle.paired import Statistics, differences
-from local_bench.settle.ppi import prediction_powered
-from local_bench.settle.sampling import inclusion, plan_labels, systematic
+from local_bench.settle.ppi import inclusion, plan_labels, prediction_powered, systematic
 from local_bench.suites.ice_bench.scoring import TASKS, composite, item_scores, needed
 from local_bench.suites.idea_bench.scoring import CATEGORIES, NO, YES, interval, subtask
 

@@ -29,8 +29,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from local_bench.core.packages import versions
-from local_bench.core.process import quiet_libraries
+from local_bench.core.environment import quiet_libraries, versions
 from local_bench.generators.architecture import components
 from local_bench.generators.base import Machine
 from local_bench.generators.batches import deal

@@ -29,9 +29,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from local_bench.core.environment import quiet_libraries, versions
 from local_bench.core.images import pixel_digest
-from local_bench.core.packages import versions
-from local_bench.core.process import quiet_libraries
 from local_bench.core.types import Question, Task, Verdict
 from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.vlm.chat_api import Composer

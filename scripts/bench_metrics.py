@@ -31,9 +31,8 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from local_bench.core.events import ScoresComputed
-from local_bench.core.packages import versions
-from local_bench.core.process import quiet_libraries
+from local_bench.core.environment import quiet_libraries, versions
+from local_bench.core.types import ScoresComputed
 from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.metrics.base import HostMetric, ImageFile, LoadedSubject, Metric, NetworkMetric, Subject
 from local_bench.judges.metrics.evaluator import Evaluator

@@ -20,7 +20,7 @@ import torch
 import yaml
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from local_bench.core.packages import versions
+from local_bench.core.environment import versions
 from local_bench.judges.payment.backbone import checkpoint_gradients
 from local_bench.judges.payment.config import PaymentConfig, load_payment_config
 from local_bench.judges.payment.inputs import Batch

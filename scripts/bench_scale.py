@@ -167,7 +167,7 @@ def compare(folder: Path) -> None:
 
 def _step(name: str, folder: Path) -> None:
     import local_bench.runs.stages  # noqa: F401  # start-up is not what is measured
-    from local_bench.core.process import collect_rarely
+    from local_bench.core.environment import collect_rarely
 
     collect_rarely()  # as `local-bench` does
 

@@ -29,8 +29,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from local_bench.core.paths import configs_dir
-from local_bench.core.process import quiet_libraries
+from local_bench.core.environment import quiet_libraries
+from local_bench.core.files import configs_dir
 from local_bench.generators.architecture import components
 from local_bench.generators.flux_ip_adapter import adapter_tokens
 from local_bench.generators.memory import plan_memory

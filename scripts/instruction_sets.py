@@ -79,7 +79,7 @@ def scores(names: list[str], folder: Path) -> dict[str, dict[str, float | str]]:
     import torch
     from PIL import Image, ImageFilter
 
-    from local_bench.core.process import quiet_libraries
+    from local_bench.core.environment import quiet_libraries
     from local_bench.judges.metrics.base import (
         HostMetric,
         ImageFile,

@@ -32,8 +32,8 @@ from local_bench.analysis.predictors.card import KINDS, Inputs
 from local_bench.analysis.predictors.images import LabelledImage, LabelledImages, table_of
 from local_bench.analysis.predictors.predictions import outputs
 from local_bench.analysis.predictors.training import train_on
+from local_bench.core.files import write_atomic
 from local_bench.core.identity import digest
-from local_bench.core.storage import write_atomic
 from local_bench.core.types import Score
 from local_bench.settle.discrimination import quality
 from local_bench.settle.predictors.models import Rule

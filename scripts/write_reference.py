@@ -143,7 +143,7 @@ def row(*cells: object) -> str:
 
 def models() -> Iterator[str]:
     """The shipped cards of real models, and of those that are included."""
-    from local_bench.core.paths import configs_dir
+    from local_bench.core.files import configs_dir
     from local_bench.models.cards import cards
 
     shipped = [card for card in cards().values() if not card.source.random]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from local_bench.core.process import collect_rarely, paused
+from local_bench.core.environment import collect_rarely, paused
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.flags import Engine
 from local_bench.judges.vlm.server import ManagedServer

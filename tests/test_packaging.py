@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from local_bench.core.packages import DISTRIBUTION, EXTRAS
+from local_bench.core.environment import DISTRIBUTION, EXTRAS
 from scripts.third_party import LOCKS, NOTICE, reached, refusal, rows
 from scripts.wheel_needs import locked
 from tests.analysis.simulated import LAYOUTS, config, draw, judged

@@ -12,8 +12,7 @@ from local_bench.analysis.settlement import attempts
 from local_bench.core.errors import UserError
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import UNSCORED, scores_by_image
-from local_bench.settle.bootstrap import numbered, task_sums
-from local_bench.settle.intervals import LEVEL, Floats
+from local_bench.settle.intervals import LEVEL, Floats, numbered, task_sums
 from local_bench.settle.paired import Difference, Statistics, adjusted, differences
 from local_bench.settle.table import ACCEPTED, REJECTED, Ints, Mask, decisions, parts_micro_usd
 from local_bench.suites.base import Suite

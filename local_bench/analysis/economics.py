@@ -13,10 +13,8 @@ from local_bench.core.money import MICRO, nearest_micro_usd
 from local_bench.runs.config import ModelConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Store, scores_by_image
-from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour
-from local_bench.settle.competition import Competition, compete
-from local_bench.settle.savings import ClientSavings, savings
-from local_bench.settle.settlement import Earnings, earnings
+from local_bench.settle.costs import Local, break_even_images, break_even_usd_per_hour
+from local_bench.settle.settlement import ClientSavings, Competition, Earnings, compete, earnings, savings
 from local_bench.settle.table import OutcomeTable, table_of
 from local_bench.suites.api_prices import api_prices
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from local_bench.analysis.official import format_of, image_results, suite_of_layout
 from local_bench.core.errors import ResultFileError, UserError
-from local_bench.core.paths import is_safe_id
-from local_bench.core.storage import write_new
+from local_bench.core.files import is_safe_id, write_new
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.registry import suite
 

@@ -17,10 +17,9 @@ from local_bench.analysis.settlement import accounting
 from local_bench.annotation.exchange import annotation_lines
 from local_bench.annotation.protocol import OVERALL
 from local_bench.annotation.session import no_image
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, hint
+from local_bench.core.files import storage_errors, write_atomic
 from local_bench.core.identity import digest
-from local_bench.core.messages import hint
-from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.table import Column, Table
 from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir

@@ -14,12 +14,20 @@ from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.discrimination import Bin
-from local_bench.settle.explain import COMPOSITE, Explained, acceptance_by_score, composite, explained
-from local_bench.settle.failures import Failures, dominant, failures
+from local_bench.settle.explain import (
+    COMPOSITE,
+    Explained,
+    Failures,
+    acceptance_by_score,
+    composite,
+    dominant,
+    explained,
+    failures,
+)
 from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule, out_of_fold
-from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, RealisedRevenue
+from local_bench.settle.predictors.models import Decisions, ExpectedRevenue, RealisedRevenue
 
 DIMENSIONS = ("brf", "veq_clarity", "veq_realism", "veq_aesthetic", "veq_text", "cns")
 """The dimensions of table 12, in its order."""

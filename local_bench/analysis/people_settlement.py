@@ -13,7 +13,7 @@ from local_bench.analysis.predictors.predictions import NO_IMAGE
 from local_bench.analysis.settlement import accounting, attempts, counted_attempt
 from local_bench.runs.prediction_file import PredictionLine
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.predictors.revenue import ExpectedRevenue, Probabilities
+from local_bench.settle.predictors.models import ExpectedRevenue, Probabilities
 from local_bench.settle.settlement import Settlement, settle
 from local_bench.settle.table import parts_micro_usd
 

@@ -20,17 +20,16 @@ from local_bench.analysis.settlement import accounting
 from local_bench.analysis.workflows import Workflow, outcome_of, workflow_results
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
+from local_bench.core.files import write_atomic
 from local_bench.core.identity import digest
 from local_bench.core.images import png_bytes
 from local_bench.core.money import split, usd_number
-from local_bench.core.storage import write_atomic
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import VerdictsByWork, sets, verdicts_of
 from local_bench.runs.store import CandidateRow
-from local_bench.settle.attempts import MISSING
-from local_bench.settle.workflows import revised_once
+from local_bench.settle.attempts import MISSING, revised_once
 
 TASKS, MANIFEST, IMAGES = "tasks.jsonl", "revisions.json", "images"
 LOW = 2

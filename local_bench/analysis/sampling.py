@@ -14,15 +14,14 @@ from local_bench.analysis.settlement import counted_attempt
 from local_bench.annotation.protocol import OVERALL
 from local_bench.annotation.ratings import Annotations, load_annotations
 from local_bench.core.errors import UserError
+from local_bench.core.files import storage_errors, write_atomic
 from local_bench.core.identity import digest, seed_of
-from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.acceptance import likely
 from local_bench.settle.intervals import Floats
-from local_bench.settle.ppi import PpiEstimate, prediction_powered
-from local_bench.settle.sampling import LabelPlan, plan_labels
+from local_bench.settle.ppi import LabelPlan, PpiEstimate, plan_labels, prediction_powered
 
 NO_PROBABILITIES = (
     "the annotations have no sampling probabilities: equal probabilities are assumed, which is valid "

@@ -12,8 +12,18 @@ from numpy.typing import NDArray
 from local_bench.analysis.economics import Attempt, summed_scores, usd_per_image
 from local_bench.analysis.settlement import Accounting
 from local_bench.runs.store import OutcomeRow, Store
-from local_bench.settle.attempts import FAIL, MISSING, PASS, RETRY_CAP, UNSCORED, Outcomes
-from local_bench.settle.workflows import WorkflowResult, best_of, retry_until_pass, single_shot
+from local_bench.settle.attempts import (
+    FAIL,
+    MISSING,
+    PASS,
+    RETRY_CAP,
+    UNSCORED,
+    Outcomes,
+    WorkflowResult,
+    best_of,
+    retry_until_pass,
+    single_shot,
+)
 
 
 @dataclass(frozen=True)

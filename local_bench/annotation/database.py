@@ -20,7 +20,7 @@ from local_bench.annotation.items import Answer, Item, Kind, StoredAnswer
 from local_bench.annotation.protocol import Protocol, load_protocol
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
-from local_bench.core.storage import transaction
+from local_bench.core.files import transaction
 
 FILE = "annotations.sqlite"
 VERSION = "1"

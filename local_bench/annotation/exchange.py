@@ -36,10 +36,9 @@ from local_bench.annotation.session import Session, no_image
 from local_bench.annotation.summary import numbers
 from local_bench.annotation.work import AnnotationWork, ImageKey, annotation_work, png_of
 from local_bench.core import strictjson
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, short
+from local_bench.core.files import write_new
 from local_bench.core.identity import digest
-from local_bench.core.messages import short
-from local_bench.core.storage import write_new
 from local_bench.core.table import guarded
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow

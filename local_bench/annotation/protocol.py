@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from local_bench.core.errors import ConfigError
-from local_bench.core.messages import hint
-from local_bench.core.paths import user_config_dirs
+from local_bench.core.errors import ConfigError, hint
+from local_bench.core.files import user_config_dirs
 from local_bench.core.yamlfile import Strict, load_yaml
 
 FOLDER = Path(__file__).parent / "protocols"

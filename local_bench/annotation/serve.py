@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from local_bench.core.errors import LedgerError, UserError
-from local_bench.core.storage import storage_errors
+from local_bench.core.files import storage_errors
 
 if TYPE_CHECKING:
     import uvicorn

@@ -308,8 +308,7 @@ def _database(run_dir: Path) -> "AnnotationDatabase":
 
 
 def _known(database: "AnnotationDatabase", name: str) -> None:
-    from local_bench.core.errors import UserError
-    from local_bench.core.messages import hint
+    from local_bench.core.errors import UserError, hint
 
     names = [annotator.name for annotator in database.annotators()]
     if name not in names:

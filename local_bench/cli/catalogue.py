@@ -10,8 +10,8 @@ from local_bench.cli.cards import card_rows, fetch_rows, inputs_text, local_file
 from local_bench.cli.options import JSON, PATH, Commands, cards_completed, examples, suites_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.cli.suites_fetch import fetch_suite
-from local_bench.core.packages import require
-from local_bench.core.paths import config_files, find_config, is_safe_id
+from local_bench.core.environment import require
+from local_bench.core.files import config_files, find_config, is_safe_id
 from local_bench.report.render import aligned
 
 
@@ -187,8 +187,7 @@ def _target_cards(target: str) -> list[Any]:
 
 
 def _card(name: str) -> Any:
-    from local_bench.core.errors import UserError
-    from local_bench.core.messages import hint
+    from local_bench.core.errors import UserError, hint
     from local_bench.models.cards import LIBRARIES, card, cards
 
     if name.partition(":")[0] in LIBRARIES:

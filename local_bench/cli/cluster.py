@@ -45,7 +45,7 @@ def slurm(
     job starts a Ray cluster on its nodes, which share one run; it needs the extra `ray`. A job that is killed,
     preempted or requeued continues where it stopped. Settings of the cluster (partition, account, modules) come
     from slurm.yaml in ./local-bench/ or --config-dir."""
-    from local_bench.core.paths import runs_dir
+    from local_bench.core.files import runs_dir
     from local_bench.runs import slurm as scripts
     from local_bench.runs.config import load_config
 

@@ -11,8 +11,8 @@ import click
 
 from local_bench.cli.options import CONFIG_PATH, JSON, PATH, examples
 from local_bench.cli.output import show, show_json
+from local_bench.core.environment import EXTRAS, free_disk, missing, require, toolchain, versions
 from local_bench.core.errors import ConfigError, MissingExtra
-from local_bench.core.packages import EXTRAS, free_disk, missing, require, toolchain, versions
 from local_bench.report.render import aligned
 
 _IMPORTED = {

@@ -14,9 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, without_secrets
 from local_bench.core.files import reason
-from local_bench.core.messages import without_secrets
 
 DEBUG = "--debug"
 _OF_A_PATH = {*(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO)}
@@ -36,7 +35,7 @@ def system_error(error: OSError) -> tuple[str, int] | None:
 
 def crash_log(error: BaseException) -> Path | None:
     """Write the traceback to a new file in the cache, else in the temporary folder; None if neither is writable."""
-    from local_bench.core.paths import cache_dir
+    from local_bench.core.files import cache_dir
 
     text = without_secrets("".join(traceback.format_exception(error)))
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"

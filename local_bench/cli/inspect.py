@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @JSON
 def list_runs(folder: Path | None, as_json: bool) -> int:
     """List the runs in FOLDER [default: runs/]: suite, models and progress."""
-    from local_bench.core.paths import runs_dir
+    from local_bench.core.files import runs_dir
 
     if folder is None:
         folder = runs_dir()

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from local_bench.analysis.people_settlement import PeopleSettlement
     from local_bench.analysis.sampling import Labels, ModelLabels
     from local_bench.runs.rundir import RunDir
-    from local_bench.settle.ppi import PpiEstimate
-    from local_bench.settle.sampling import LabelPlan
+    from local_bench.settle.ppi import LabelPlan, PpiEstimate
 
 
 @dataclass(frozen=True)

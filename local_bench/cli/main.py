@@ -28,11 +28,9 @@ from local_bench.cli.run import demo, generate, judge, measure, plan, run, settl
 from local_bench.cli.score import score
 from local_bench.cli.view import view
 from local_bench.core import __version__
-from local_bench.core.environment import isolate
+from local_bench.core.environment import isolate, missing
 from local_bench.core.errors import LocalBenchError, UserError
-from local_bench.core.files import is_dir
-from local_bench.core.packages import missing
-from local_bench.core.paths import CONFIG_DIRS
+from local_bench.core.files import CONFIG_DIRS, is_dir
 
 
 @click.group(

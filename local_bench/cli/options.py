@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, hint, short
 from local_bench.core.files import path_fault
-from local_bench.core.messages import hint, short
 
 if TYPE_CHECKING:
     from local_bench.runs.rundir import RunDir
@@ -36,7 +35,7 @@ class ConfigOption(PathOption):
     """As PathOption; also the name of a shipped run config."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        from local_bench.core.paths import find_config
+        from local_bench.core.files import find_config
 
         return find_config(super().convert(value, param, ctx))
 
@@ -136,13 +135,13 @@ def run_dirs(folder: Path) -> list[Path]:
 
 
 def _runs() -> Iterable[str]:
-    from local_bench.core.paths import runs_dir
+    from local_bench.core.files import runs_dir
 
     return [str(path) for path in run_dirs(runs_dir())]
 
 
 def _configs() -> Iterable[str]:
-    from local_bench.core.paths import configs_dir
+    from local_bench.core.files import configs_dir
 
     shipped = sorted(path.stem for path in (configs_dir() / "runs").glob("*.yaml"))
     return [*map(str, sorted(Path().glob("*.yaml"))), *shipped]

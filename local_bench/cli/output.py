@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.core.messages import escaped_json, sentence
+from local_bench.core.errors import escaped_json, sentence
 from local_bench.core.table import clean
 
 if TYPE_CHECKING:

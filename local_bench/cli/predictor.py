@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from local_bench.runs.prediction_file import PredictionLine
     from local_bench.runs.rundir import RunDir
     from local_bench.settle.predictors.evaluation import Measured
-    from local_bench.settle.predictors.revenue import ExpectedRevenue
+    from local_bench.settle.predictors.models import ExpectedRevenue
 
 RUNS = click.argument("run_dirs", metavar="RUN…", type=PATH, nargs=-1, required=True, shell_complete=runs_completed)
 ANNOTATIONS = click.option(

@@ -33,9 +33,7 @@ def init(suite_name: str, path: Path | None, out: Path | None, as_json: bool) ->
 
     `plan` then estimates the run, `models fetch` downloads what it needs, and `run` executes it."""
     from local_bench.core.errors import ConfigError, UserError
-    from local_bench.core.files import read_text
-    from local_bench.core.paths import configs_dir
-    from local_bench.core.storage import write_atomic
+    from local_bench.core.files import configs_dir, read_text, write_atomic
     from local_bench.core.yamlfile import yaml_text
     from local_bench.suites.registry import suite
 

@@ -108,7 +108,7 @@ def reproduce(
     _check(selected, options, out)
     with opened(paper, paths, options, selected.keeps_judge) as inputs:
         result = selected.make(inputs)
-    from local_bench.core.storage import write_atomic
+    from local_bench.core.files import write_atomic
     from local_bench.report.panels import Figure
     from local_bench.report.papers.draw import draw
     from local_bench.report.render import FORMATS

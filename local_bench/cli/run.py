@@ -35,7 +35,7 @@ def demo(run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
     """Run all phases with small models included in local-bench.
 
     Takes a few minutes on two CPU cores and downloads nothing."""
-    from local_bench.core.paths import configs_dir
+    from local_bench.core.files import configs_dir
 
     return _run(configs_dir() / "runs" / "demo.yaml", run_dir, settings, None, as_json)
 
@@ -203,7 +203,7 @@ def measure(
 ) -> int:
     """Compute metrics only, for a run's images or (with --metrics) for the images in any folder."""
     from local_bench.core.errors import UserError
-    from local_bench.core.paths import find_config
+    from local_bench.core.files import find_config
 
     folder_options = {
         "--sources": sources,
@@ -295,7 +295,7 @@ def _locate(
 ) -> tuple["RunConfig", Path]:
     """The config and run directory given by CONFIG|RUN and --run-dir."""
     from local_bench.core.errors import UserError
-    from local_bench.core.paths import runs_dir
+    from local_bench.core.files import runs_dir
     from local_bench.runs.config import load_config, load_config_to_judge
     from local_bench.runs.rundir import read_run_config
 
@@ -398,7 +398,7 @@ def measure_folder(
     as_json: bool,
 ) -> int:
     """Print one row per image; an unreadable image gives an unscored row. UserError if there are no images."""
-    from local_bench.core.process import quiet_transformers
+    from local_bench.core.environment import quiet_transformers
     from local_bench.generators.numerics import choose_device, set_determinism
     from local_bench.judges.metrics.registry import metric_card
     from local_bench.runs.config import engine_settings

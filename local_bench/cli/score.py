@@ -79,8 +79,7 @@ def score(suite: str, files: tuple[Path, ...], as_json: bool, **options: Any) ->
 
 def _scored_suite(name: str, options: list[str]) -> "Suite":
     """UserError for a suite without result files, or an option of another suite."""
-    from local_bench.core.errors import UserError
-    from local_bench.core.messages import hint
+    from local_bench.core.errors import UserError, hint
     from local_bench.suites.registry import all_suites, suite, suite_names
 
     def scored() -> dict[str, Collection[str]]:

@@ -28,8 +28,8 @@ def view(targets: tuple[Path, ...], port: int, as_json: bool) -> int:
     Serves on this machine only, until Ctrl-C; the link contains a secret and works at once: the pages appear when they
     are computed, and are kept until a run changes. `report RUN… --out FOLDER` writes the same site as files."""
     from local_bench.annotation.serve import listening_socket
+    from local_bench.core.files import cache_dir
     from local_bench.core.identity import digest
-    from local_bench.core.paths import cache_dir
 
     paths = _runs(targets)
     out = cache_dir() / "sites" / digest([str(path.resolve()) for path in paths])[:16]
@@ -101,7 +101,7 @@ def _serve(paths: list[Path], out: Path, token: str, bound: socket.socket) -> No
 
 def _runs(targets: tuple[Path, ...]) -> list[Path]:
     """The given runs, or those in the given folder [default: runs/]."""
-    from local_bench.core.paths import runs_dir
+    from local_bench.core.files import runs_dir
 
     if len(targets) == 1 and targets[0].is_dir() and not (targets[0] / "run.yaml").is_file():
         paths = run_dirs(targets[0])

@@ -19,8 +19,7 @@ import numpy as np
 from PIL import Image, ImageCms, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from local_bench.core.errors import ImageError, RunImageError
-from local_bench.core.files import require_regular
-from local_bench.core.storage import write_atomic
+from local_bench.core.files import require_regular, write_atomic
 from local_bench.core.types import Collage
 
 FORMATS = ("PNG", "JPEG", "WEBP")

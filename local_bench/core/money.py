@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
 
-from local_bench.core.messages import short
+from local_bench.core.errors import short
 
 MICRO = 1_000_000
 NS_PER_HOUR = 3_600_000_000_000

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from local_bench.core.errors import LedgerError, UserError
+from local_bench.core.errors import LedgerError, UserError, kind
 from local_bench.core.files import open_regular, read_text
-from local_bench.core.messages import kind
 
 MAX_LINE_BYTES = 1_000_000
 MAX_INTEGER_DIGITS = 300

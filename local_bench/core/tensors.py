@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core import strictjson
-from local_bench.core.errors import LocalBenchError, WeightsError
+from local_bench.core.errors import LocalBenchError, WeightsError, is_out_of_memory, without_secrets
 from local_bench.core.files import open_regular
-from local_bench.core.item_errors import is_out_of_memory
-from local_bench.core.messages import without_secrets
 
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors format."""

@@ -12,9 +12,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from local_bench.core.errors import ConfigError, UserError
+from local_bench.core.errors import ConfigError, UserError, hint, kind, short
 from local_bench.core.files import read_text
-from local_bench.core.messages import hint, kind, short
 from local_bench.core.money import MAX_USD, micro_usd, nearest_micro_usd
 from local_bench.core.strictjson import refuse_values
 

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.core.files import is_dir
-from local_bench.core.paths import is_safe_id
-from local_bench.core.storage import write_new
+from local_bench.core.files import is_dir, is_safe_id, write_new
 from local_bench.core.tensors import open_tensors
 from local_bench.core.yamlfile import yaml_text, yaml_value
 from local_bench.generators.any_pipeline import IMAGES, arguments_of, pipeline_class

@@ -16,7 +16,7 @@ from diffusers.models.attention_dispatch import attention_backend
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.paths import cache_dir
+from local_bench.core.files import cache_dir
 from local_bench.generators.base import Machine
 from local_bench.generators.lossy import make_lossy
 from local_bench.generators.numerics import cudnn_attention_allowed

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from local_bench.core.packages import load_object
+from local_bench.core.environment import load_object
 from local_bench.generators.architecture import components
 from local_bench.generators.registry import BUILT_IN, traits
 from local_bench.generators.staged import Staged

@@ -10,9 +10,8 @@ from pydantic import AfterValidator, Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, TaskFileError
-from local_bench.core.files import IMAGE_SUFFIXES, is_dir, is_file, plain_name, read_text, visible_files
+from local_bench.core.files import IMAGE_SUFFIXES, is_dir, is_file, plain_name, read_text, safe_join, visible_files
 from local_bench.core.money import nearest_micro_usd
-from local_bench.core.paths import safe_join
 from local_bench.core.yamlfile import Strict, check
 
 Key = tuple[str, int, int]

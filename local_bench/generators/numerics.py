@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from local_bench.core.environment import versions
 from local_bench.core.errors import ConfigError
-from local_bench.core.packages import versions
 from local_bench.generators.capacity import unusable_gpu
 
 _EQUAL_MEMORY = 0.01

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from local_bench.core.files import configs_dir
 from local_bench.core.identity import digest
-from local_bench.core.paths import configs_dir
 from local_bench.generators.pieces import architecture_digest
 from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler

@@ -7,10 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
-from local_bench.core.errors import ConfigError
+from local_bench.core.errors import ConfigError, hint
+from local_bench.core.files import configs_dir
 from local_bench.core.identity import digest
-from local_bench.core.messages import hint
-from local_bench.core.paths import configs_dir
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.cards import ModelCard
 

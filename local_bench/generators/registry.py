@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from local_bench.core.environment import entry_points
 from local_bench.core.errors import ConfigError
-from local_bench.core.packages import entry_points
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard
 

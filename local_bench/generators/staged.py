@@ -12,7 +12,7 @@ from diffusers import AutoencoderKL, DiffusionPipeline
 from diffusers.utils import dummy_onnx_objects
 from PIL import Image
 
-from local_bench.core.process import collect
+from local_bench.core.environment import collect
 from local_bench.core.tensors import loading
 from local_bench.generators.architecture import components
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, cat

@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from local_bench.core.errors import ConfigError, UserError
-from local_bench.core.messages import hint
-from local_bench.core.packages import load_object
-from local_bench.core.paths import config_files, configs_dir, is_safe_id, user_config_dirs
+from local_bench.core.environment import load_object
+from local_bench.core.errors import ConfigError, UserError, hint
+from local_bench.core.files import config_files, configs_dir, is_safe_id, user_config_dirs
 from local_bench.core.yamlfile import Location, Strict, check, load_yaml, read_yaml
 
 LIBRARIES = {"pyiqa": "local_bench.judges.metrics.pyiqa_cards:pyiqa_card"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerError, WeightsError
-from local_bench.core.storage import scratch, storage_errors
+from local_bench.core.files import scratch, storage_errors
 from local_bench.core.tensors import open_tensors
 from local_bench.models.convert_child import REFUSED, tree_of
 

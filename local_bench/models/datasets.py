@@ -22,10 +22,8 @@ from urllib.parse import quote
 from pydantic import Field, ValidationError
 
 from local_bench.core import strictjson
-from local_bench.core.errors import DatasetError, StorageError
-from local_bench.core.messages import hint
-from local_bench.core.paths import configs_dir, is_safe_id, safe_join
-from local_bench.core.storage import new_scratch, storage_errors
+from local_bench.core.errors import DatasetError, StorageError, hint
+from local_bench.core.files import configs_dir, is_safe_id, new_scratch, safe_join, storage_errors
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.digests import file_sha256
 from local_bench.models.hub import Purpose, Repository, check_space, for_dataset, repository_info

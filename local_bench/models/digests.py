@@ -11,9 +11,7 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import StorageError, WeightsError
-from local_bench.core.files import open_regular
-from local_bench.core.paths import cache_dir
-from local_bench.core.storage import write_atomic
+from local_bench.core.files import cache_dir, open_regular, write_atomic
 
 _SETTLED_NS = 50_000_000
 """Digests of files modified less than this before hashing are not cached: a later change could have the same

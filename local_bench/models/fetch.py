@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from local_bench.core.environment import load_object
 from local_bench.core.errors import WeightsError
-from local_bench.core.packages import load_object
 from local_bench.models.cards import ModelCard
 from local_bench.models.hub import Repository, check_space, for_model, repository_info
 from local_bench.models.manifest import (

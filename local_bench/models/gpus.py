@@ -8,7 +8,7 @@ from functools import cache
 from pydantic import Field
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.paths import configs_dir
+from local_bench.core.files import configs_dir
 from local_bench.core.yamlfile import Strict, load_yaml
 
 _WHOLE = r"\b{}\b(?! D\b| Laptop\b)"

@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from local_bench.core.environment import require
 from local_bench.core.errors import DatasetError, MissingExtra, StorageError, UserError, WeightsError
-from local_bench.core.packages import require
 from local_bench.models.digests import file_digests, file_sha256, git_blob_sha1
 from local_bench.models.manifest import FetchedFile, FetchedRepo
 from local_bench.models.vet import PIPELINE, Listing, model_file

@@ -7,9 +7,8 @@ from typing import TypeVar
 from pydantic import Field, ValidationError
 
 from local_bench.core.errors import WeightsError
+from local_bench.core.files import cache_dir, write_atomic
 from local_bench.core.identity import digest
-from local_bench.core.paths import cache_dir
-from local_bench.core.storage import write_atomic
 from local_bench.core.yamlfile import Strict
 from local_bench.models.cards import ModelCard, Source
 from local_bench.models.convert import VERSION

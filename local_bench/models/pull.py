@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from local_bench.core.errors import StorageError
-from local_bench.core.paths import cache_dir, safe_join
-from local_bench.core.storage import new_scratch, scratch, storage_errors, write_atomic
+from local_bench.core.files import cache_dir, new_scratch, safe_join, scratch, storage_errors, write_atomic
 from local_bench.models.convert import VERSION, convert, converted_name
 from local_bench.models.digests import file_sha256
 from local_bench.models.hub import Purpose, Repository

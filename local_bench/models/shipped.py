@@ -10,8 +10,8 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import WeightsError
+from local_bench.core.files import safe_join, weights_dir
 from local_bench.core.identity import digest
-from local_bench.core.paths import safe_join, weights_dir
 from local_bench.models.cards import ModelCard
 
 INDEX = "index.json"

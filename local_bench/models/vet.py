@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from local_bench.core import strictjson
+from local_bench.core.environment import location
 from local_bench.core.errors import WeightsError
 from local_bench.core.files import read_bytes
-from local_bench.core.packages import location
 
 PIPELINE = "model_index.json"
 """The index file of a diffusers pipeline, whose components are in subfolders."""

@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from local_bench.core import strictjson
+from local_bench.core.environment import load_object, quiet_libraries
 from local_bench.core.errors import WeightsError
+from local_bench.core.files import cache_dir, new_scratch, storage_errors, write_atomic
 from local_bench.core.identity import digest
-from local_bench.core.packages import load_object
-from local_bench.core.paths import cache_dir
-from local_bench.core.process import quiet_libraries
-from local_bench.core.storage import new_scratch, storage_errors, write_atomic
 from local_bench.core.tensors import check_header
 from local_bench.models import shipped
 from local_bench.models.cards import SHIPPED, ModelCard, Source

@@ -21,8 +21,8 @@ from local_bench.analysis.performance import GenerationStats, generation_stats, 
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.errors import LedgerError
+from local_bench.core.files import atomic_file
 from local_bench.core.money import MICRO
-from local_bench.core.storage import atomic_file
 from local_bench.core.table import FORMULA
 from local_bench.report import columns
 from local_bench.report.judging import Judge, judges

@@ -9,8 +9,7 @@ from local_bench.report.view import thresholds
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import scored
 from local_bench.settle.acceptance import missed
-from local_bench.settle.bootstrap import numbered, task_sums
-from local_bench.settle.intervals import mean_interval
+from local_bench.settle.intervals import mean_interval, numbered, task_sums
 from local_bench.suites.questions_from import scale_of
 
 

@@ -28,8 +28,7 @@ from local_bench.report.view import model_order, price_sentence, thresholds
 from local_bench.runs.contents import root
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Reason
-from local_bench.settle.competition import Ranking
-from local_bench.settle.savings import ClientSavings
+from local_bench.settle.settlement import ClientSavings, Ranking
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.registry import suite
 

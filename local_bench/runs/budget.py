@@ -11,9 +11,8 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError
-from local_bench.core.files import is_file
+from local_bench.core.files import configs_dir, is_file
 from local_bench.core.money import NS_PER_HOUR, held_cost, usd_number
-from local_bench.core.paths import configs_dir
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.models.cards import card
 from local_bench.models.gpus import Gpu

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from local_bench.core.errors import ConfigError
-from local_bench.core.messages import short
+from local_bench.core.errors import ConfigError, short
 from local_bench.core.strictjson import natural
 from local_bench.core.types import Unsupported
 from local_bench.core.yamlfile import Amount, ExactAmount, Location, Strict, check, read_yaml, yaml_text, yaml_value

@@ -51,7 +51,7 @@ class JudgeDevice:
         if transport == "external":
             return {"server": "external"}
         if transport == "local":
-            from local_bench.core.packages import versions
+            from local_bench.core.environment import versions
 
             return {name: versions()[name] for name in ("torch", "transformers", "xgrammar")} | {"device": self.device}
         if attention is None:

@@ -12,8 +12,8 @@ from PIL import Image
 
 from local_bench.core.environment import isolate
 from local_bench.core.errors import ConfigError
+from local_bench.core.files import check_output, write_atomic
 from local_bench.core.images import pixel_digest
-from local_bench.core.storage import check_output, write_atomic
 from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.enrichment import deliverables, lines
 from local_bench.runs.config import RunConfig

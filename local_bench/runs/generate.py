@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from local_bench.core.errors import LedgerError
-from local_bench.core.events import TimeCharged
+from local_bench.core.environment import quiet_libraries
+from local_bench.core.errors import LedgerError, is_failure
 from local_bench.core.identity import full_identity
-from local_bench.core.item_errors import is_failure
-from local_bench.core.process import quiet_libraries
+from local_bench.core.types import TimeCharged
 from local_bench.generators.sampler import Sampler
 from local_bench.runs.executors.base import Executor
 from local_bench.runs.meter import Meter

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from local_bench.core.errors import ConfigError
+from local_bench.core.errors import ConfigError, FirstFailures, is_failure
 from local_bench.core.identity import canonical_json
-from local_bench.core.item_errors import FirstFailures, is_failure
 from local_bench.core.types import Question, Task, Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.transport import Transport, Unreachable, answers

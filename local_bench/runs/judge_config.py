@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.files import path_fault
-from local_bench.core.paths import is_safe_id
+from local_bench.core.files import is_safe_id, path_fault
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.vlm.flags import check_extra_args
 from local_bench.judges.vlm.judge import JudgeSpec

@@ -8,14 +8,11 @@ from typing import Any
 
 import torch
 
-from local_bench.core.errors import LedgerError, WeightsError
-from local_bench.core.events import PhaseStarted, ScoresComputed, TimeCharged
+from local_bench.core.environment import quiet_transformers, versions
+from local_bench.core.errors import FirstFailures, LedgerError, WeightsError, is_failure
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import image_path
-from local_bench.core.item_errors import FirstFailures, is_failure
-from local_bench.core.packages import versions
-from local_bench.core.process import quiet_transformers
-from local_bench.core.types import Score
+from local_bench.core.types import PhaseStarted, Score, ScoresComputed, TimeCharged
 from local_bench.generators import numerics
 from local_bench.judges.metrics.base import NO_WEIGHTS, RETRIED, ImageFile, NetworkMetric, Subject
 from local_bench.judges.metrics.evaluator import (

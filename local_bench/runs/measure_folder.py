@@ -12,12 +12,19 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from local_bench.core import strictjson
-from local_bench.core.errors import LocalBenchError, UserError
-from local_bench.core.events import ScoresComputed
-from local_bench.core.files import IMAGE_SUFFIXES, plain_name, read_bytes, read_text, text_name, unused, visible_files
-from local_bench.core.messages import short
-from local_bench.core.storage import append, storage_errors
-from local_bench.core.types import Score
+from local_bench.core.errors import LocalBenchError, UserError, short
+from local_bench.core.files import (
+    IMAGE_SUFFIXES,
+    append,
+    plain_name,
+    read_bytes,
+    read_text,
+    storage_errors,
+    text_name,
+    unused,
+    visible_files,
+)
+from local_bench.core.types import Score, ScoresComputed
 from local_bench.core.yamlfile import Strict, check
 from local_bench.judges.metrics.base import NO_MEMORY, NO_WEIGHTS, ImageFile, Subject
 from local_bench.judges.metrics.evaluator import Wanted, cut_captions, cut_sentence

@@ -17,10 +17,9 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from local_bench.core.errors import ConfigError, LocalBenchError, UserError
+from local_bench.core.errors import ConfigError, LocalBenchError, UserError, is_failure
+from local_bench.core.files import storage_errors
 from local_bench.core.identity import canonical_json, digest
-from local_bench.core.item_errors import is_failure
-from local_bench.core.storage import storage_errors
 from local_bench.core.types import Task
 from local_bench.judges.metrics.base import RETRIED
 from local_bench.runs.acceptance import decide

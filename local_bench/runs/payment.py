@@ -19,7 +19,7 @@ from local_bench.judges.payment.examples import CONCEPTS, HIGHEST, Example, Load
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import verdicts_of
 from local_bench.runs.store import CandidateRow
-from local_bench.settle.predictors.splits import split_of, task_digest
+from local_bench.settle.predictors.features import split_of, task_digest
 
 if TYPE_CHECKING:
     from local_bench.judges.payment.artefact import Card

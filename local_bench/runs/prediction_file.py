@@ -10,7 +10,7 @@ from pydantic import Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
-from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.core.files import storage_errors, write_atomic
 from local_bench.core.yamlfile import Strict, check
 from local_bench.runs.store import CandidateRow
 

@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.files import config_files
 from local_bench.core.money import micro_usd, usd_exact
-from local_bench.core.paths import config_files
 from local_bench.core.yamlfile import ExactAmount, Strict, load_yaml
 from local_bench.models.gpus import best_match
 from local_bench.runs.config import SettlementConfig

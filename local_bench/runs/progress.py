@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from local_bench.core.errors import LocalBenchError
-from local_bench.core.storage import write_atomic
+from local_bench.core.files import write_atomic
 
 FILE = "progress.json"
 """In the run's folder `logs`."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from local_bench.core import __version__
+from local_bench.core.environment import recorded_versions
 from local_bench.core.identity import digest
-from local_bench.core.packages import recorded_versions
 from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.models.manifest import MAIN, revision_of
 from local_bench.runs.device import JudgeDevice

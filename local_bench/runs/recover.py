@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from local_bench.core.errors import LedgerDamaged, LedgerError, UserError
-from local_bench.core.storage import put_in_place, storage_errors
+from local_bench.core.files import put_in_place, storage_errors
 from local_bench.runs.rundir import read_run_config, take_lock
 from local_bench.runs.store import LEDGER, Committed, Store, backups, free_name
 

@@ -10,9 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, StorageError, UserError
-from local_bench.core.files import reason, text_name
-from local_bench.core.paths import refuse_links
-from local_bench.core.storage import storage_errors, sweep, write_atomic
+from local_bench.core.files import reason, refuse_links, storage_errors, sweep, text_name, write_atomic
 from local_bench.core.yamlfile import yaml_text, yaml_value
 from local_bench.runs.config import RunConfig, dump_config, load_config
 from local_bench.runs.image_store import IMAGES, INPUTS, ImageStore

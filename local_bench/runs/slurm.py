@@ -11,8 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from local_bench.core.errors import ConfigError, LocalBenchError
-from local_bench.core.paths import CONFIG_DIRS, config_files, is_safe_id
-from local_bench.core.storage import write_atomic
+from local_bench.core.files import CONFIG_DIRS, config_files, is_safe_id, write_atomic
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.runs.config import RunConfig
 

@@ -5,9 +5,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_bench.core.environment import isolate
+from local_bench.core.environment import isolate, require
 from local_bench.core.errors import ConfigError, LocalBenchError
-from local_bench.core.packages import require
 from local_bench.core.types import NOT_FINITE
 from local_bench.judges.metrics.registry import check_extras, check_metrics, metric_card
 from local_bench.runs.acceptance import decide

@@ -15,10 +15,9 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
-from local_bench.core.files import read_bytes
+from local_bench.core.files import read_bytes, scratch
 from local_bench.core.identity import canonical_json, digest, full_identity, seed_of
 from local_bench.core.images import MAX_IMAGE_BYTES, load_verified
-from local_bench.core.storage import scratch
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import card
 from local_bench.runs.acceptance import changed_decisions

@@ -19,14 +19,12 @@ import torch
 from safetensors.torch import save
 
 from local_bench.core import strictjson
-from local_bench.core.errors import LocalBenchError
-from local_bench.core.events import Message, PhaseAdvanced, PhaseStarted, TimeCharged
+from local_bench.core.errors import FirstFailures, LocalBenchError, failure, is_of_item
+from local_bench.core.files import write_atomic
 from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_verified
-from local_bench.core.item_errors import FirstFailures, failure, is_of_item
-from local_bench.core.storage import write_atomic
 from local_bench.core.tensors import open_tensors
-from local_bench.core.types import NOT_FINITE
+from local_bench.core.types import NOT_FINITE, Message, PhaseAdvanced, PhaseStarted, TimeCharged
 from local_bench.generators import numerics
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, image_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up

@@ -136,7 +136,7 @@ def _serve(end: Connection, log: Path) -> None:
 
 
 def _do(end: Connection, work: Work, order: Any, share: list[Any]) -> None:
-    from local_bench.core.process import quiet_libraries
+    from local_bench.core.environment import quiet_libraries
     from local_bench.generators.numerics import set_determinism
 
     set_determinism(order.threads)

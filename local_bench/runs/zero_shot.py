@@ -8,10 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 from local_bench.core.environment import isolate
-from local_bench.core.errors import UserError
-from local_bench.core.item_errors import is_failure
+from local_bench.core.errors import UserError, is_failure
+from local_bench.core.files import check_output
 from local_bench.core.money import usd
-from local_bench.core.storage import check_output
 from local_bench.core.types import Question, Score, Task
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.judge import SaveInterval, judge_answers

@@ -1,4 +1,6 @@
-"""Standard scenario: each model is paid for every task independently (ServImage, sec. 3.1, eq. 1; tables 2, 8).
+"""The three scenarios of settlement: standard, competition (`compete`) and client savings (`savings`).
+
+Standard: each model is paid for every task independently (ServImage, sec. 3.1, eq. 1; tables 2, 8).
 
 `eq1`: the price of a task is split equally over its deliverables, and an accepted deliverable earns its part:
 V_t = sum_i S_ti p_t / Q_t. Undecided deliverables earn nothing and are counted separately.
@@ -345,3 +347,168 @@ def revenue_usd(tasks: Tasks, accepted: Ints, mask: Mask) -> list[Fraction]:
 
 def _ratio(part: Fraction | int, all_of: Fraction | int) -> Fraction | None:
     return Fraction(part) / all_of if all_of else None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Result of one model."""
+
+    revenue_usd: Fraction
+    revenue_low_usd: Fraction
+    """With every open image decided against this model and for its competitors."""
+    revenue_high_usd: Fraction
+    rank: int
+    """1 + the number of models that earn strictly more."""
+    n_won: int
+    """Tasks won alone."""
+    n_shared: int
+    """Tasks shared with others."""
+
+
+@dataclass(frozen=True)
+class Competition:
+    placed: dict[str, Ranking]
+    """By model, in table order."""
+    n_open: int
+    """Tasks that an open image or a missing score could give to other models."""
+
+
+def compete(table: OutcomeTable, require_success: bool = False) -> Competition:
+    """Crowdsourcing competition: every task is open to all models, the best submission is paid (ServImage, sec. 5.3).
+
+    The winner of a task has the most accepted images; a tie goes to the highest sum of BRF, VEQ and CNS over the task's
+    images; a remaining tie is shared equally. The winner takes the task's full price, even with nothing accepted,
+    because the paper's table 3 adds up to the whole budget. `require_success` pays only for tasks accepted in full.
+
+    A model without an image for a task does not compete for it. A leading model with an unscored image cannot be ranked
+    among the tied leaders: it shares with the best ranked one (invariant 5: a missing score is not 0), and the task is
+    counted as open.
+    """
+    tasks = table.tasks
+    here = table.made > 0
+    wins = _winners(table, here)
+    paid = wins.sum(axis=0) > 0
+    if require_success:
+        paid &= np.where(here, table.accepted, -1).max(axis=0, initial=-1) == tasks.deliverables
+    wins &= paid
+    shares = wins.sum(axis=0)
+    revenue = [_revenue(tasks, np.where(won, shares, 0)) for won in wins]
+    low, high = (_end(table, here, require_success, at_best) for at_best in (False, True))
+    placed = {
+        model: Ranking(
+            revenue_usd=revenue[m],
+            revenue_low_usd=_revenue(tasks, low[m]),
+            revenue_high_usd=_revenue(tasks, high[m]),
+            rank=1 + sum(other > revenue[m] for other in revenue),
+            n_won=int((wins[m] & (shares == 1)).sum()),
+            n_shared=int((wins[m] & (shares > 1)).sum()),
+        )
+        for m, model in enumerate(table.models)
+    }
+    return Competition(placed, int((low != high).any(axis=0).sum()))
+
+
+def _winners(table: OutcomeTable, here: Mask) -> Mask:
+    """(M, T) winners, alone or tied."""
+    most = np.where(here, table.accepted, -1).max(axis=0, initial=-1)
+    leads: Mask = here & (table.accepted == most)
+    if table.score is None or table.rated is None:
+        return leads
+    unrated = leads & (table.rated < table.made)
+    rated = leads & ~unrated
+    best = np.where(rated, table.score, -1).max(axis=0, initial=-1)
+    wins: Mask = unrated | (rated & (table.score == best))
+    return wins
+
+
+def _revenue(tasks: Tasks, shares: Ints) -> Fraction:
+    """Sum of the prices of T tasks, each divided by its `shares`; 0 is no share."""
+    sums = ((int(k), int(tasks.price[shares == k].sum())) for k in np.unique(shares[shares > 0]))
+    return sum((Fraction(total, k * tasks.units_per_usd) for k, total in sums), Fraction(0))
+
+
+def _end(table: OutcomeTable, here: Mask, require_success: bool, at_best: bool) -> Ints:
+    """(M, T) number of models that share the price, 0 where the model gets nothing, with everything open decided for
+    the model of the row and against the others (`at_best`), or the reverse.
+
+    Among models with equal counts, one whose images do not all have scores is above all others, or below.
+    """
+    rank, top = np.zeros_like(table.accepted), 0
+    if table.score is not None and table.rated is not None:
+        values, ranks = np.unique(table.score, return_inverse=True)
+        rank, top = 1 + ranks.reshape(rank.shape), len(values) + 1
+        unknown = table.rated < table.tasks.deliverables
+        low, high = np.where(unknown, 0, rank), np.where(unknown, top, rank)
+    else:
+        low = high = rank
+    worst = np.where(here, table.accepted, -1) * (top + 1) + low
+    best = table.at_best * (top + 1) + high
+    own, others = (best, worst) if at_best else (worst, best)
+    shares = np.zeros_like(table.accepted)
+    for m in range(len(own)):
+        rivals = np.delete(others, m, axis=0)
+        first = rivals.max(axis=0, initial=-1)
+        equal = 1 + (rivals == first).sum(axis=0)
+        shares[m] = np.where(own[m] > first, 1, np.where(own[m] == first, equal, 0))
+    least = table.tasks.deliverables if require_success else 0
+    return np.where(own // (top + 1) >= least, shares, 0)
+
+
+@dataclass(frozen=True)
+class ClientSavings:
+    """Eqs. 6 to 8 for one model, as fractions; None with an unknown cost or a denominator of 0. `_high`: with all open
+    images accepted."""
+
+    cost_usd: Fraction | None
+    cost_savings: Fraction | None
+    cost_savings_high: Fraction | None
+    model_contribution: Fraction | None
+    model_contribution_high: Fraction | None
+    contribution_ratio: Fraction | None
+    contribution_ratio_high: Fraction | None
+
+
+def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[ClientSavings]:
+    """Client savings of each model, in table order, if people redo the tasks that it fails (ServImage, sec. 5.4, eqs. 5
+    to 8; table 7); `usd_per_image` by model. Every generated image is charged.
+
+    B is the value of the tasks; a task succeeds if all its images are accepted:
+    S = 1 - cost/B - sum_t Price(t) (1 - Success(t)) / B, M = sum_t Price(t) Success(t) / B and
+    R = sum_t Price(t) Success(t) / (cost + sum_t Price(t) (1 - Success(t))), which is M / (1 - S).
+    """
+    costs = [
+        None if model not in usd_per_image else usd_per_image[model] * int(table.made[m].sum())
+        for m, model in enumerate(table.models)
+    ]
+    done, at_best = _done_usd(table, table.accepted), _done_usd(table, table.at_best)
+    return [
+        _saved(table.tasks.value_usd, cost, low, high) for cost, low, high in zip(costs, done, at_best, strict=True)
+    ]
+
+
+def _done_usd(table: OutcomeTable, accepted: Ints) -> list[Fraction]:
+    """sum_t Price(t) Success(t) for every model."""
+    success = (accepted == table.tasks.deliverables).astype(np.int64)
+    return [Fraction(int(s), table.tasks.units_per_usd) for s in success @ table.tasks.price]
+
+
+def contribution_ratio(contribution: Fraction, savings: Fraction) -> Fraction | None:
+    """R = M / (1 - S) (eqs. 6 to 8); None if nothing is spent."""
+    return contribution / (1 - savings) if savings != 1 else None
+
+
+def _saved(budget: Fraction, cost: Fraction | None, done: Fraction, at_best: Fraction) -> ClientSavings:
+    if not budget:
+        return ClientSavings(cost, None, None, None, None, None, None)
+    m, m_high = done / budget, at_best / budget
+    s = None if cost is None else m - cost / budget
+    s_high = None if cost is None else m_high - cost / budget
+    return ClientSavings(
+        cost_usd=cost,
+        cost_savings=s,
+        cost_savings_high=s_high,
+        model_contribution=m,
+        model_contribution_high=m_high,
+        contribution_ratio=None if s is None else contribution_ratio(m, s),
+        contribution_ratio_high=None if s_high is None else contribution_ratio(m_high, s_high),
+    )

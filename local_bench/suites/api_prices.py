@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.paths import config_files
+from local_bench.core.files import config_files
 from local_bench.core.yamlfile import Amount, Strict, load_yaml
 from local_bench.suites.json_io import read_costs
 from local_bench.suites.published import ScoreOptions

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from local_bench.core.errors import ConfigError, UserError
-from local_bench.core.messages import hint
+from local_bench.core.errors import ConfigError, UserError, hint
 from local_bench.core.types import Deliverable, GroundTruth, Question, Score, Task, Unsupported, Verdict
 from local_bench.models.cards import Takes
 from local_bench.suites.enrichment import with_written

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.paths import config_files, is_safe_id, user_config_dirs
+from local_bench.core.files import config_files, is_safe_id, user_config_dirs
 from local_bench.core.types import Deliverable, Question, Score, Task, Unsupported, Verdict
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.suites.base import QuestionKey, Suite

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core import strictjson
-from local_bench.core.errors import ResultFileError, UserError
+from local_bench.core.errors import ResultFileError, UserError, kind
 from local_bench.core.files import read_text
-from local_bench.core.messages import kind
 
 MAX_BYTES = 500_000_000
 HINT = "give a file with one JSON object"

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from local_bench.core.errors import UserError
-from local_bench.core.files import IMAGE_SUFFIXES
-from local_bench.core.paths import is_safe_id
+from local_bench.core.files import IMAGE_SUFFIXES, is_safe_id
 from local_bench.suites.base import ImageFile
 
 _NUMBER = re.compile(r"0*([1-9][0-9]{0,3})")

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from functools import cache
 
-from local_bench.core.errors import ConfigError
-from local_bench.core.messages import hint
-from local_bench.core.packages import entry_points, load_object
+from local_bench.core.environment import entry_points, load_object
+from local_bench.core.errors import ConfigError, hint
 from local_bench.suites.base import Suite
 from local_bench.suites.from_files import file_of, names, suite_of
 

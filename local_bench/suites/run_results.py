@@ -11,8 +11,7 @@ from typing import Any
 from PIL import Image
 
 from local_bench.core.errors import RunImageError
-from local_bench.core.paths import safe_join
-from local_bench.core.storage import write_atomic
+from local_bench.core.files import safe_join, write_atomic
 from local_bench.core.types import UNSUPPORTED, Score, Task, Verdict
 
 FORMATS: dict[str, dict[str, Any]] = {

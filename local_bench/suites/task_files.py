@@ -11,10 +11,10 @@ from pydantic import AfterValidator, Field, model_validator
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
+from local_bench.core.files import is_safe_id, safe_join
 from local_bench.core.hardrules import HardRules
 from local_bench.core.images import load_image, load_mask
 from local_bench.core.money import micro_usd
-from local_bench.core.paths import is_safe_id, safe_join
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import Strict, check
 

@@ -16,8 +16,8 @@ from local_bench.analysis.predictors.training import train, train_on
 from local_bench.core.errors import UserError
 from local_bench.runs.prediction_file import read_predictions, write_predictions
 from local_bench.runs.rundir import RunDir
+from local_bench.settle.predictors.features import task_digest
 from local_bench.settle.predictors.models import Rule
-from local_bench.settle.predictors.splits import task_digest
 from tests.analysis.annotated_runs import annotated_run
 from tests.report.conftest import order
 

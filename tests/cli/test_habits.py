@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from local_bench.cli import output
 from local_bench.cli.main import cli, main
 from local_bench.cli.options import PathOption
-from local_bench.core.messages import nearest
+from local_bench.core.errors import nearest
 from local_bench.report.render import aligned
 from local_bench.runs.config import load_config
 from local_bench.runs.rundir import RunDir

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from local_bench.cli.main import main
-from local_bench.core.paths import configs_dir
+from local_bench.core.files import configs_dir
 from local_bench.judges.metrics.pyiqa_metric import PyiqaNetwork
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.ice_bench.tasks import METRICS_OF

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from local_bench.core.paths import configs_dir
+from local_bench.core.files import configs_dir
 from local_bench.models.cards import cards
 from tests.analysis.simulated import config, draw, judged
 from tests.suites.benchmarks import layouts
@@ -16,7 +16,7 @@ HEAVY = ("torch", "diffusers", "transformers", "pyiqa", "vllm", "onnxruntime")
 RUN_ALL = """
 import json, sys
 from local_bench.cli.main import main
-from local_bench.core.packages import load_object
+from local_bench.core.environment import load_object
 from local_bench.report.papers.contents import entries, papers
 found = {{}}
 for line in {lines!r}:

@@ -5,7 +5,7 @@ import sys
 import weakref
 from types import ModuleType
 
-from local_bench.core import process
+from local_bench.core import environment
 
 
 class Node:
@@ -20,23 +20,23 @@ def cycle():
 
 def test_collect_frees_cycles_and_skips_objects_of_new_modules(monkeypatch):
     freezes = []
-    monkeypatch.setattr(process, "_modules", 0)
+    monkeypatch.setattr(environment, "_modules", 0)
     monkeypatch.setattr(gc, "freeze", lambda: freezes.append(len(sys.modules)))
     left = cycle()
-    process.collect()
+    environment.collect()
     assert left() is None
-    process.collect()
+    environment.collect()
     assert len(freezes) == 1  # no module since
     monkeypatch.setitem(sys.modules, "a_module_of_this_test", ModuleType("a_module_of_this_test"))
-    process.collect()
+    environment.collect()
     assert len(freezes) == 2
 
 
 def test_collection_is_paused_and_resumed():
     assert gc.isenabled()
-    with process.paused():
+    with environment.paused():
         assert not gc.isenabled()
-        with process.paused():
+        with environment.paused():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()

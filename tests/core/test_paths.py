@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from local_bench.core.errors import UserError
-from local_bench.core.paths import configs_dir, find_config, is_safe_id, safe_join
+from local_bench.core.files import configs_dir, find_config, is_safe_id, safe_join
 
 
 def test_names_that_are_ids():

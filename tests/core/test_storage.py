@@ -4,9 +4,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from local_bench.core import storage
+from local_bench.core import files
 from local_bench.core.errors import PathError, StorageError
-from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.core.files import storage_errors, write_atomic
 
 
 def test_a_write_replaces_the_complete_file(tmp_path):
@@ -20,7 +20,7 @@ def test_a_write_replaces_the_complete_file(tmp_path):
 def test_a_crash_before_the_rename_leaves_the_old_file_unchanged(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_atomic(path, b"old")
-    monkeypatch.setattr(storage.os, "replace", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(files.os, "replace", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         write_atomic(path, b"new")
     assert path.read_bytes() == b"old"
@@ -30,7 +30,7 @@ def test_a_crash_before_the_rename_leaves_the_old_file_unchanged(tmp_path, monke
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
     full = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-    monkeypatch.setattr(storage.os, "fdopen", lambda *_: full)
+    monkeypatch.setattr(files.os, "fdopen", lambda *_: full)
     with pytest.raises(StorageError, match="No space left on device; free disk space"):
         write_atomic(tmp_path / "file", b"x" * 10_000)
     assert not os.listdir(tmp_path)

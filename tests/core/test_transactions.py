@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from local_bench.core.storage import transaction
+from local_bench.core.files import transaction
 
 
 class Interrupted(sqlite3.Connection):

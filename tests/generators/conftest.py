@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
+from local_bench.core.environment import quiet_libraries
 from local_bench.core.images import pixel_digest
-from local_bench.core.process import quiet_libraries
 from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine
 from local_bench.generators.families import family
 from local_bench.generators.numerics import set_determinism

@@ -29,7 +29,7 @@ from PIL import Image
 
 from local_bench.analysis.digest import digests
 from local_bench.cli.main import main as command_line
-from local_bench.core.process import quiet_libraries
+from local_bench.core.environment import quiet_libraries
 from local_bench.generators.adding import add_card
 from local_bench.generators.any_pipeline import AnyPipeline, arguments_of
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from local_bench.cli import doctor
-from local_bench.core import packages
+from local_bench.core import environment
 from local_bench.core.errors import ConfigError
 from local_bench.generators import capacity
 from local_bench.generators.numerics import choose_device
@@ -80,8 +80,8 @@ def test_the_compiler_of_triton_is_checked(monkeypatch, tmp_path, path, headers,
     include.mkdir()
     if headers:
         (include / "Python.h").touch()
-    monkeypatch.setattr(packages.sysconfig, "get_path", lambda name: str(include))
-    monkeypatch.setattr(packages, "has_compiler", packages.has_compiler if path is not None else lambda: True)
+    monkeypatch.setattr(environment.sysconfig, "get_path", lambda name: str(include))
+    monkeypatch.setattr(environment, "has_compiler", environment.has_compiler if path is not None else lambda: True)
     row = doctor._compiler()
     assert row["ok"] is False
     assert row["detail"].startswith(f"{missing} missing: install gcc and python3.")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from local_bench.core.item_errors import is_out_of_memory
+from local_bench.core.errors import is_out_of_memory
 from local_bench.generators import capacity, numerics
 from local_bench.generators import device as placement
 from local_bench.generators.base import GenerationRequest, Machine

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from local_bench.core.paths import configs_dir
+from local_bench.core.files import configs_dir
 from local_bench.models.cards import cards
 
 PUBLISHED = sorted(

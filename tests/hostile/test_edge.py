@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from local_bench.cli import main as module
 from local_bench.cli.main import main
-from local_bench.core.errors import UserError
-from local_bench.core.messages import MAX_CHARACTERS, escaped, escaped_json, sentence
+from local_bench.core.errors import MAX_CHARACTERS, UserError, escaped, escaped_json, sentence
 from tests.hostile import harness
 from tests.hostile.harness import Case, faults_of, run
 

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.paths import configs_dir
+from local_bench.core.files import configs_dir
 from local_bench.core.yamlfile import check, read_yaml
 from local_bench.generators.registry import FAMILIES
 from local_bench.models.cards import ModelCard, cards

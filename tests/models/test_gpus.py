@@ -1,7 +1,7 @@
 import pytest
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.paths import configs_dir
+from local_bench.core.files import configs_dir
 from local_bench.core.yamlfile import check, read_yaml
 from local_bench.models.cards import cards
 from local_bench.models.gpus import Gpu, gpu, gpu_of, gpus

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 import local_bench
-from local_bench.core.paths import CONFIG_DIRS
+from local_bench.core.files import CONFIG_DIRS
 from tests.docs_site import CodeBlocks, build
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,7 +3,7 @@
 import pytest
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.paths import configs_dir
+from local_bench.core.files import configs_dir
 from local_bench.core.yamlfile import load_yaml
 from local_bench.judges.metrics.registry import metric_card, metric_names
 from local_bench.models.gpus import gpu

@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from local_bench.core.errors import ConfigError, LocalBenchError
-from local_bench.core.events import Message
+from local_bench.core.types import Message
 from local_bench.generators import capacity
 from local_bench.generators.memory import OTHERS_GB
 from local_bench.generators.numerics import set_determinism

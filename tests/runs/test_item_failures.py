@@ -6,8 +6,7 @@ import errno
 import pytest
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from local_bench.core.errors import ConfigError, LocalBenchError, StorageError
-from local_bench.core.item_errors import MAX_EQUAL, FirstFailures, is_of_item
+from local_bench.core.errors import MAX_EQUAL, ConfigError, FirstFailures, LocalBenchError, StorageError, is_of_item
 from local_bench.generators import tokenizers
 from local_bench.generators.flux_kontext import FluxKontext
 from local_bench.generators.staged import Staged
@@ -231,7 +230,7 @@ def test_a_crash_of_one_question_leaves_the_others(of, name, concerns, judged, a
 
 
 def test_a_judge_that_answers_no_question_ends_and_nothing_is_stored(judged, tmp_path, monkeypatch):
-    monkeypatch.setattr("local_bench.core.item_errors.MAX_EQUAL", 8)
+    monkeypatch.setattr("local_bench.core.errors.MAX_EQUAL", 8)
     with monkeypatch.context() as patched:
         plant(patched, Local, "_prompt", lambda *_: True)
         with pytest.raises(LocalBenchError, match=r"none of the first 8 questions to mini-judge.*planted in one item"):

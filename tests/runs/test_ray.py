@@ -13,7 +13,7 @@ import pytest
 
 from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError, LocalBenchError
-from local_bench.core.events import Message, TimeCharged
+from local_bench.core.types import Message, TimeCharged
 from local_bench.models.cards import card
 from local_bench.runs.config import RunConfig
 from local_bench.runs.executors.ray_actors import NodeFacts

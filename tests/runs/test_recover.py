@@ -220,7 +220,7 @@ BEGINNING = {
     "before the ledger": "local_bench.runs.rundir.Store",
     "in the ledger's transaction": "local_bench.runs.store.database.Database.write",
     "before run.yaml": "local_bench.runs.rundir.write_atomic",
-    "in run.yaml": "local_bench.core.storage.os.replace",
+    "in run.yaml": "local_bench.core.files.os.replace",
     "before planning": "local_bench.runs.stages.make_plan",
 }
 """What is called at a moment."""

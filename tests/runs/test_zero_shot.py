@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from local_bench.cli.main import main
-from local_bench.core.item_errors import FAILED
+from local_bench.core.errors import FAILED
 from local_bench.core.types import Score
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.runs.prediction_file import read_predictions, write_predictions

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from local_bench.settle.bootstrap import percentile, resampled_counts, task_sums
+from local_bench.settle.intervals import percentile, resampled_counts, task_sums
 
 
 def ratio(sums):
@@ -25,7 +25,7 @@ def test_it_is_seeded_and_does_not_depend_on_the_chunk_size(monkeypatch):
     drawn = percentile(table, ratio, n_resamples=300, seed=4)
     assert drawn == percentile(table, ratio, n_resamples=300, seed=4)
     assert drawn != percentile(table, ratio, n_resamples=300, seed=5)
-    monkeypatch.setattr("local_bench.settle.bootstrap._CHUNK_BYTES", 8 * 50 * 7)
+    monkeypatch.setattr("local_bench.settle.intervals._CHUNK_BYTES", 8 * 50 * 7)
     assert drawn == percentile(table, ratio, n_resamples=300, seed=4)
     assert {float(counts.sum(axis=1).max()) for counts in resampled_counts(50, 300, 4)} == {50}
 

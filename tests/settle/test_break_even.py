@@ -3,7 +3,7 @@ from fractions import Fraction as F
 
 import pytest
 
-from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour, curve
+from local_bench.settle.costs import Local, break_even_images, break_even_usd_per_hour, curve
 
 API = F("0.04")
 

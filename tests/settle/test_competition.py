@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from local_bench.settle.competition import compete
+from local_bench.settle.settlement import compete
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, outcome_table, tasks_of
 
 ABSENT = None

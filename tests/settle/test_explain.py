@@ -6,8 +6,15 @@ from scipy import stats
 
 from local_bench.core.types import Score
 from local_bench.settle.discrimination import auc, brier, by_bin, ece, ece_if_calibrated, quality
-from local_bench.settle.explain import acceptance_by_score, auc_interval, composite, explained
-from local_bench.settle.failures import cohens_d, failures, hedges_g
+from local_bench.settle.explain import (
+    acceptance_by_score,
+    auc_interval,
+    cohens_d,
+    composite,
+    explained,
+    failures,
+    hedges_g,
+)
 from local_bench.settle.predictors.features import feature_table
 
 NA = Score("x", None, applies=False)

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from local_bench.settle.intervals import rate_interval, share_interval
-from local_bench.settle.ppi import prediction_powered
-from local_bench.settle.sampling import inclusion, plan_labels, systematic
+from local_bench.settle.ppi import inclusion, plan_labels, prediction_powered, systematic
 
 N = 600
 

@@ -10,10 +10,9 @@ from sklearn.metrics import average_precision_score, balanced_accuracy_score, br
 from local_bench.core.errors import UserError
 from local_bench.settle.predictors import fitting
 from local_bench.settle.predictors.evaluation import accuracy_difference, evaluate
-from local_bench.settle.predictors.features import Features
+from local_bench.settle.predictors.features import Features, split_of
 from local_bench.settle.predictors.fitting import fit_calibration, fit_concepts, fit_held_out, out_of_fold, tune_rule
 from local_bench.settle.predictors.models import Calibrated, Platt, Rule, dumps, loads
-from local_bench.settle.predictors.splits import split_of
 from tests.settle.test_predictors import world
 
 PINNED = ["test", "train", "train"]

@@ -10,8 +10,7 @@ from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.intervals import share_interval
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import fit_calibration, fit_concepts, fit_rule
-from local_bench.settle.predictors.models import Platt, Rule
-from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, Probabilities, RealisedRevenue
+from local_bench.settle.predictors.models import Decisions, ExpectedRevenue, Platt, Probabilities, RealisedRevenue, Rule
 
 CATEGORIES = ("Digital", "Portrait", "Product")
 

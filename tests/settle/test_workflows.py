@@ -2,8 +2,18 @@ from fractions import Fraction as F
 
 import numpy as np
 
-from local_bench.settle.attempts import FAIL, MISSING, PASS, UNSCORED, count_attempts, pass_at_k_unbiased
-from local_bench.settle.workflows import best_of, retry_until_pass, revised_once, single_shot
+from local_bench.settle.attempts import (
+    FAIL,
+    MISSING,
+    PASS,
+    UNSCORED,
+    best_of,
+    count_attempts,
+    pass_at_k_unbiased,
+    retry_until_pass,
+    revised_once,
+    single_shot,
+)
 
 NAN = float("nan")
 

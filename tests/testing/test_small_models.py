@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from local_bench.core.paths import weights_dir
+from local_bench.core.files import weights_dir
 from local_bench.generators.architecture import components
 from local_bench.models import shipped
 from local_bench.models.cards import SHIPPED, cards

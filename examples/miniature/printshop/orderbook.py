@@ -18,8 +18,8 @@ from examples.miniature.printshop.sampling import (
     sample_scene,
 )
 from examples.miniature.printshop.sets import sample_set
+from local_bench.core.files import write_atomic
 from local_bench.core.images import png_bytes
-from local_bench.core.storage import write_atomic
 from local_bench.suites.printshop.drawing import Pixels
 from local_bench.suites.printshop.edits import KINDS, Edit
 from local_bench.suites.printshop.phrases import Language, language_words

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from local_bench.analysis.comparability import judging_of
 from local_bench.core.errors import UserError
-from local_bench.core.storage import storage_errors
+from local_bench.core.files import storage_errors
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.payment.checked_card import CheckedCard
 from local_bench.runs.acceptance import thresholds_of

@@ -10,8 +10,8 @@ from local_bench.analysis.predictors.images import LabelledImage, LabelledImages
 from local_bench.core.identity import digest
 from local_bench.settle.explain import Explained, explained
 from local_bench.settle.intervals import Floats
+from local_bench.settle.predictors.features import SPLITS
 from local_bench.settle.predictors.fitting import out_of_fold
-from local_bench.settle.predictors.splits import SPLITS
 from local_bench.suites.servimage.dataset import CONCEPTS, Dataset
 
 NAMES = tuple(CONCEPTS.values())

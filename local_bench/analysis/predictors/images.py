@@ -14,8 +14,7 @@ from local_bench.core.identity import digest
 from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.intervals import Floats
-from local_bench.settle.predictors.features import Features, feature_table
-from local_bench.settle.predictors.splits import Split, split_of, task_digest
+from local_bench.settle.predictors.features import Features, Split, feature_table, split_of, task_digest
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,8 @@ from local_bench.core.errors import UserError
 from local_bench.runs.payment import model_log_odds
 from local_bench.runs.prediction_file import PredictionLine, columns_of
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.predictors.features import Features
-from local_bench.settle.predictors.models import Calibrated, Rule, loads
-from local_bench.settle.predictors.revenue import Decisions, Probabilities
-from local_bench.settle.predictors.splits import task_digest
+from local_bench.settle.predictors.features import Features, task_digest
+from local_bench.settle.predictors.models import Calibrated, Decisions, Probabilities, Rule, loads
 
 NO_IMAGE = "there is no image"
 

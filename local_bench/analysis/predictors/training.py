@@ -14,6 +14,7 @@ from local_bench.core.errors import UserError
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.intervals import Floats
+from local_bench.settle.predictors.features import SPLITS
 from local_bench.settle.predictors.fitting import (
     LEAST_VALIDATION,
     fit_calibration,
@@ -22,7 +23,6 @@ from local_bench.settle.predictors.fitting import (
     tune_rule,
 )
 from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule, dumps
-from local_bench.settle.predictors.splits import SPLITS
 
 
 def train(

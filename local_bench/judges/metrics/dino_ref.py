@@ -15,8 +15,8 @@ from PIL import Image
 from transformers import Dinov2Model
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 
+from local_bench.core.environment import quiet_transformers
 from local_bench.core.errors import WeightsError
-from local_bench.core.process import quiet_transformers
 from local_bench.judges.metrics.base import Array, Weights, WeightsNetwork
 from local_bench.judges.metrics.clip_network import normalised, read_json, refuse_slender, remedy, rows
 

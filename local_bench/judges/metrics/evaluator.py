@@ -14,10 +14,8 @@ from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
 
-from local_bench.core.errors import ImageError
-from local_bench.core.events import Message, PhaseAdvanced, ScoresComputed, TimeCharged
-from local_bench.core.item_errors import failure
-from local_bench.core.types import MAX_SCORE, Score
+from local_bench.core.errors import ImageError, failure
+from local_bench.core.types import MAX_SCORE, Message, PhaseAdvanced, Score, ScoresComputed, TimeCharged
 from local_bench.judges.metrics.base import (
     Array,
     FeatureInput,

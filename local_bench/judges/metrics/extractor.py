@@ -22,10 +22,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from local_bench.core.errors import ImageError, LocalBenchError, RunImageError
+from local_bench.core.errors import ImageError, LocalBenchError, RunImageError, failure, is_out_of_memory
+from local_bench.core.files import cache_dir
 from local_bench.core.identity import canonical_json, digest
-from local_bench.core.item_errors import failure, is_out_of_memory
-from local_bench.core.paths import cache_dir
 from local_bench.judges.metrics.base import FAULTY, NO_MEMORY, Array, FeatureInput, ImageFile, Network, Unscorable
 
 _SCHEMA = """

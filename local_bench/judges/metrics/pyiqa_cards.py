@@ -12,8 +12,8 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+from local_bench.core.environment import location
 from local_bench.core.errors import ConfigError, MissingExtra
-from local_bench.core.packages import location
 from local_bench.models.cards import ModelCard, Source
 
 GATHER = "local_bench.judges.metrics.pyiqa_store:gather"

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from local_bench.core.errors import ConfigError
-from local_bench.core.item_errors import is_out_of_memory
+from local_bench.core.errors import ConfigError, is_out_of_memory
 from local_bench.judges.metrics.base import (
     NO_MEMORY,
     Array,

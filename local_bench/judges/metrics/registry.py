@@ -10,9 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.core.messages import hint
-from local_bench.core.packages import entry_points, load_object, require
+from local_bench.core.environment import entry_points, load_object, require
+from local_bench.core.errors import ConfigError, WeightsError, hint
 from local_bench.judges.metrics.base import Metric
 from local_bench.judges.metrics.base import Weights as Weights  # noqa: PLC0414  # metrics of others import it from here
 from local_bench.judges.metrics.network_metrics import ROWS

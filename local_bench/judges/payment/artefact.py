@@ -17,9 +17,8 @@ from torch import nn
 
 from local_bench.core import __version__
 from local_bench.core.errors import UserError, WeightsError
-from local_bench.core.files import is_file
+from local_bench.core.files import is_file, storage_errors, sweep, write_atomic
 from local_bench.core.identity import digest
-from local_bench.core.storage import storage_errors, sweep, write_atomic
 from local_bench.core.tensors import load_tensors, open_tensors
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.payment.checked_card import CheckedCard

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from local_bench.core.environment import quiet_libraries
 from local_bench.core.errors import ConfigError
-from local_bench.core.process import quiet_libraries
 from local_bench.core.tensors import loading
 from local_bench.judges.payment.config import Lora, PaymentConfig
 from local_bench.judges.payment.inputs import Batch

@@ -8,9 +8,8 @@ from pydantic import ValidationError
 
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
-from local_bench.core.files import is_file, read_text
+from local_bench.core.files import is_file, read_text, write_atomic
 from local_bench.core.identity import digest
-from local_bench.core.storage import write_atomic
 from local_bench.core.yamlfile import Strict
 
 FORMAT = 1

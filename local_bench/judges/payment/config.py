@@ -6,8 +6,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.files import configs_dir
 from local_bench.core.identity import digest
-from local_bench.core.paths import configs_dir
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.cards import ModelCard, card
 

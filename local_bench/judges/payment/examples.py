@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
-from local_bench.settle.predictors.splits import Split
+from local_bench.settle.predictors.features import Split
 
 Load = Callable[[str], Image.Image]
 """Returns an RGB image by its pixel digest."""

@@ -46,7 +46,7 @@ from local_bench.judges.payment.inputs import Encoder
 from local_bench.judges.payment.network import PaymentNetwork, concept_loss, load_network
 from local_bench.models.weights import resolve
 from local_bench.settle.discrimination import auc, brier
-from local_bench.settle.predictors.splits import SPLITS, Split
+from local_bench.settle.predictors.features import SPLITS, Split
 
 
 def steps_per_epoch(n_examples: int, stage: Stage) -> int:

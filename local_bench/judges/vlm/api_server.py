@@ -5,7 +5,7 @@ vLLM spawns its engine's process, which imports this module too: both leave thei
 
 import gc
 
-from local_bench.core.process import paused
+from local_bench.core.environment import paused
 
 with paused():
     from vllm.entrypoints.launchers.api_server.entry import main

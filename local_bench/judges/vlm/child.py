@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from local_bench.core.errors import ServerError
-from local_bench.core.paths import cache_dir
-from local_bench.core.storage import new_scratch, storage_errors
+from local_bench.core.files import cache_dir, new_scratch, storage_errors
 
 STOP_S = 4.0
 """A server that has not ended after this time is killed; it has no state to save."""

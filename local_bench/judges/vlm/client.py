@@ -14,8 +14,7 @@ from typing import Any, Self, TypeVar
 import httpx2
 import tenacity
 
-from local_bench.core.errors import LocalBenchError, ServerError
-from local_bench.core.item_errors import FAILED
+from local_bench.core.errors import FAILED, LocalBenchError, ServerError
 from local_bench.judges.vlm.chat_api import NOT_ITS_FORMAT, REFUSED, Composer, reply
 from local_bench.judges.vlm.protocols import Reply, Request, failed
 from local_bench.judges.vlm.server import (

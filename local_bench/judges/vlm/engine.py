@@ -16,8 +16,8 @@ from typing import Any
 
 from PIL import Image
 
-from local_bench.core.item_errors import failure
-from local_bench.core.process import paused
+from local_bench.core.environment import paused
+from local_bench.core.errors import failure
 from local_bench.judges.vlm.chat_api import IMAGE, REFUSED, Recent, last_of
 
 with paused():

@@ -29,8 +29,8 @@ from PIL import Image
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, DynamicCache, GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
+from local_bench.core.environment import collect
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
-from local_bench.core.process import collect
 from local_bench.judges.vlm.chat_api import REFUSED, Prepared, after_thought, interleaved, last_of
 from local_bench.judges.vlm.protocols import Reply, Request, Shown, failed
 

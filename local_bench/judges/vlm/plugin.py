@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from PIL import Image
 
+from local_bench.core.environment import entry_points
 from local_bench.core.errors import ConfigError, ServerError
-from local_bench.core.packages import entry_points
 from local_bench.judges.vlm.chat_api import Prepared
 from local_bench.judges.vlm.protocols import Reply, Request, Shown, failed
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from local_bench.core import strictjson
+from local_bench.core.errors import failure
 from local_bench.core.identity import canonical_json
-from local_bench.core.item_errors import failure
 from local_bench.core.types import Collage, Question, Verdict
 from local_bench.judges.vlm.rubrics import (
     DEFAULT_SET,

@@ -17,11 +17,10 @@ from typing import Any, Literal
 import jsonschema
 from pydantic import Field, model_validator
 
-from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.core.environment import entry_points
+from local_bench.core.errors import ConfigError, WeightsError, kind
+from local_bench.core.files import user_config_dirs
 from local_bench.core.identity import canonical_json, digest
-from local_bench.core.messages import kind
-from local_bench.core.packages import entry_points
-from local_bench.core.paths import user_config_dirs
 from local_bench.core.types import Question
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.cards import ModelCard

@@ -3,9 +3,8 @@
 import re
 from functools import partial
 
-from local_bench.core.errors import UserError
-from local_bench.core.messages import hint
-from local_bench.core.packages import load_object
+from local_bench.core.environment import load_object
+from local_bench.core.errors import UserError, hint
 from local_bench.report.papers.entry import Entry, Kind
 
 _PEOPLE = ("people",)

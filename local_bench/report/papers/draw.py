@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from local_bench.core.errors import UserError
-from local_bench.core.storage import write_atomic
+from local_bench.core.files import write_atomic
 from local_bench.core.table import DASH, clean
 from local_bench.report.panels import Bars, Figure, Grid, Histogram, Images, Lines, Panel, Points
 

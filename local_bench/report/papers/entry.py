@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from local_bench.core.environment import load_object
 from local_bench.core.errors import UserError
-from local_bench.core.packages import load_object
 
 if TYPE_CHECKING:
     from local_bench.core.table import Table

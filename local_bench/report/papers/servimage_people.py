@@ -20,7 +20,7 @@ from local_bench.report.papers.servimage import MODEL, category_name, in_order, 
 from local_bench.report.papers.servimage_payers import trained_otherwise
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.explain import COMPOSITE
-from local_bench.settle.predictors.revenue import ExpectedRevenue
+from local_bench.settle.predictors.models import ExpectedRevenue
 from local_bench.suites.servimage.export import parts
 
 _NAMES = {

@@ -13,10 +13,10 @@ from local_bench import annotation
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.settlement import Accounting
+from local_bench.core.environment import require
 from local_bench.core.errors import MissingExtra, UserError
+from local_bench.core.files import write_atomic
 from local_bench.core.money import usd_number
-from local_bench.core.packages import require
-from local_bench.core.storage import write_atomic
 from local_bench.core.table import Cell, Column, Table, table_of
 from local_bench.report.panels import Figure
 from local_bench.report.papers.draw import SMALL, SUFFIXES, width_inches

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from local_bench.core.errors import ImageError
+from local_bench.core.files import atomic_file, is_safe_id
 from local_bench.core.images import load_verified
-from local_bench.core.paths import is_safe_id
-from local_bench.core.storage import atomic_file
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.rundir import RunDir
 

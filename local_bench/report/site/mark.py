@@ -8,10 +8,8 @@ from pathlib import Path
 
 import local_bench
 from local_bench.core.errors import UserError
-from local_bench.core.files import read_text
+from local_bench.core.files import configs_dir, read_text, storage_errors, user_config_dirs, write_atomic
 from local_bench.core.identity import digest
-from local_bench.core.paths import configs_dir, user_config_dirs
-from local_bench.core.storage import storage_errors, write_atomic
 
 MARK = ".local-bench-site"
 """The files of a folder with this one are replaced by the next site."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.storage import write_atomic
+from local_bench.core.files import write_atomic
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Bars, Figure, Grid, Point, Points, Series
 from local_bench.report.papers.draw import SUFFIXES, draw_all

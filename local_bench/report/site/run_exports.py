@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from local_bench.analysis.settlement import Accounting
+from local_bench.core.environment import require
 from local_bench.core.errors import MissingExtra
-from local_bench.core.packages import require
 from local_bench.report.panels import Figure
 from local_bench.report.site.details import RunDetails
 from local_bench.report.site.paper import figures, tables, write_figures, write_tables

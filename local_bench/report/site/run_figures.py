@@ -21,7 +21,7 @@ from local_bench.runs.prices import price_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.attempts import FAIL, MISSING, PASS, UNSCORED, AttemptCounts, Outcomes, count_attempts
-from local_bench.settle.break_even import curve
+from local_bench.settle.costs import curve
 from local_bench.settle.discrimination import EDGES, by_bin
 from local_bench.settle.explain import COMPOSITE
 from local_bench.settle.intervals import mean_interval

@@ -5,7 +5,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from local_bench.core.storage import write_atomic
+from local_bench.core.files import write_atomic
 
 NAME = "report.html"
 MAX_IMAGE_BYTES = 15_000_000

@@ -17,11 +17,9 @@ from typing import Any
 from PIL import Image
 
 from local_bench.core import __version__
-from local_bench.core.environment import isolate
+from local_bench.core.environment import collect_rarely, isolate, versions
 from local_bench.core.errors import LocalBenchError
-from local_bench.core.events import TimeCharged
-from local_bench.core.packages import versions
-from local_bench.core.process import collect_rarely
+from local_bench.core.types import TimeCharged
 from local_bench.runs.executors.base import WorkerDevice
 from local_bench.runs.progress import Quiet
 from local_bench.runs.work import Event, MetricWorkOrder, WorkOrder
@@ -70,7 +68,7 @@ class _Actor:
         collect_rarely()
         with suppress(OSError):  # a node that does not have it cannot access a run below it either
             os.chdir(setting.working_dir)
-        from local_bench.core.process import quiet_libraries
+        from local_bench.core.environment import quiet_libraries
         from local_bench.generators.numerics import set_determinism
 
         set_determinism(setting.threads)

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from local_bench.core.errors import LocalBenchError, ServerError
-from local_bench.core.events import TimeCharged
-from local_bench.core.types import Question
+from local_bench.core.types import Question, TimeCharged
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.replicas import Replicas
 from local_bench.judges.vlm.transport import Transport

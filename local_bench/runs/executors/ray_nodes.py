@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import LocalBenchError
-from local_bench.core.storage import write_atomic
+from local_bench.core.files import write_atomic
 from local_bench.runs.executors.ray_actors import HELLO, NodeFacts, Setting
 from local_bench.runs.executors.ray_cluster import Cluster, Slot
 from local_bench.runs.progress import Progress

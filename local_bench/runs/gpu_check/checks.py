@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 import torch
 
+from local_bench.core.environment import collect, recorded_versions
 from local_bench.core.errors import ConfigError
-from local_bench.core.packages import recorded_versions
-from local_bench.core.process import collect
-from local_bench.core.storage import write_atomic
+from local_bench.core.files import write_atomic
 
 Status = Literal["passed", "failed", "skipped"]
 MEMORY_GB = 40.0

@@ -5,7 +5,7 @@ from pathlib import Path
 import pynvml
 import torch
 
-from local_bench.core.packages import free_disk, toolchain
+from local_bench.core.environment import free_disk, toolchain
 from local_bench.generators.capacity import device_memory_gb, driver, host_memory_gb, unusable_gpu
 from local_bench.runs.gpu_check.checks import CheckFailed, CheckPassed, CheckSkipped, Session
 from local_bench.runs.meter import nvml_handle

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
+from local_bench.core.environment import quiet_libraries
 from local_bench.core.errors import ConfigError, UserError
-from local_bench.core.process import quiet_libraries
-from local_bench.core.storage import scratch as scratch_folder
+from local_bench.core.files import scratch as scratch_folder
 from local_bench.core.table import clean
 from local_bench.generators.capacity import unusable_gpu
 from local_bench.generators.numerics import choose_device, device_name, set_determinism

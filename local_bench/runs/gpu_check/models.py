@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from local_bench.core.errors import LocalBenchError
-from local_bench.core.events import Message, PhaseStarted, TimeCharged
+from local_bench.core.errors import LocalBenchError, is_failure
 from local_bench.core.images import store_image
-from local_bench.core.item_errors import is_failure
+from local_bench.core.types import Message, PhaseStarted, TimeCharged
 from local_bench.generators import numerics
 from local_bench.generators.families import family
 from local_bench.generators.masked import gradient, half_mask

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import torch
 
-from local_bench.core.packages import toolchain
-from local_bench.core.process import quiet_libraries
+from local_bench.core.environment import quiet_libraries, toolchain
 from local_bench.generators.numerics import choose_device, like_gpus, set_determinism
 from local_bench.runs.gpu_check.attention import KernelCounter, kernel_summary, pinning_fault
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckPassed, CheckSkipped, Session

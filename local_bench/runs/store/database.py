@@ -10,10 +10,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar
 
+from local_bench.core.environment import paused
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
-from local_bench.core.files import is_file, require_regular
-from local_bench.core.process import paused
-from local_bench.core.storage import put_in_place, storage_errors, transaction
+from local_bench.core.files import is_file, put_in_place, require_regular, storage_errors, transaction
 from local_bench.runs.store.schema import (
     INDEXES,
     MIGRATIONS,

@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError
+from local_bench.core.errors import kind as kind_of
 from local_bench.core.identity import canonical_json
-from local_bench.core.messages import kind as kind_of
 from local_bench.core.types import UNSUPPORTED, Decision, Score, Task
 from local_bench.runs.store.database import Database
 from local_bench.runs.store.rows import (

@@ -1,4 +1,4 @@
-"""Quality of predicted probabilities with intervals: a percentile cluster bootstrap over tasks (`settle.bootstrap`).
+"""Quality of predicted probabilities with intervals: a percentile cluster bootstrap over tasks (`settle.intervals`).
 
 The expected calibration error has none: it is biased upwards, a resample's is more so, and the interval of a calibrated
 predictor would not contain 0.
@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.settle.bootstrap import Statistic, by_content, percentile, task_sums
 from local_bench.settle.discrimination import Bools, pr_auc, quality
 from local_bench.settle.explain import LEAST_TASKS, auc_interval, resampled_ranking
-from local_bench.settle.intervals import Floats
+from local_bench.settle.intervals import Floats, Statistic, by_content, percentile, task_sums
 
 RESAMPLES = 10_000
 CUT = 0.5

@@ -23,12 +23,15 @@ from local_bench.settle.attempts import (
     UNSCORED,
     AttemptCounts,
     Outcomes,
+    WorkflowResult,
+    best_of,
     count_attempts,
     intervals,
+    retry_until_pass,
     review_usd,
+    single_shot,
 )
 from local_bench.settle.sensitivity import effective_costs, flips
-from local_bench.settle.workflows import WorkflowResult, best_of, retry_until_pass, single_shot
 from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judgements
 from local_bench.suites.json_io import AMOUNTS, is_amount
 from local_bench.suites.published import (

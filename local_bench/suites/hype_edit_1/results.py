@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core import strictjson
-from local_bench.core.errors import ResultFileError
-from local_bench.core.messages import kind, short
+from local_bench.core.errors import ResultFileError, kind, short
 from local_bench.suites.json_io import line_of, read_object
 
 SCHEMA_VERSION = 2

@@ -9,10 +9,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from local_bench.core.errors import TaskFileError, UserError
+from local_bench.core.errors import TaskFileError, UserError, kind
+from local_bench.core.files import safe_join
 from local_bench.core.images import load_image
-from local_bench.core.messages import kind
-from local_bench.core.paths import safe_join
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import Strict, check
 from local_bench.suites.json_io import line_of, read_list

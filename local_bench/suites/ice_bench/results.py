@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core import strictjson
-from local_bench.core.errors import ResultFileError, UserError
-from local_bench.core.files import read_text
-from local_bench.core.messages import kind
-from local_bench.core.paths import is_safe_id, safe_join
+from local_bench.core.errors import ResultFileError, UserError, kind
+from local_bench.core.files import is_safe_id, read_text, safe_join
 from local_bench.core.types import MAX_SCORE
 from local_bench.suites.base import ImageFile
 from local_bench.suites.json_io import line_of, read_object

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
+from local_bench.core.files import safe_join
 from local_bench.core.images import load_image, load_mask
-from local_bench.core.paths import safe_join
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import check
 from local_bench.suites.task_files import KeepImage, task_id

@@ -6,9 +6,8 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_bench.core.errors import ResultFileError
+from local_bench.core.errors import ResultFileError, short
 from local_bench.core.files import read_text
-from local_bench.core.messages import short
 from local_bench.core.table import unguarded
 
 REPEATS = 3

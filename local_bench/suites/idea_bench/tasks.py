@@ -13,11 +13,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from local_bench.core import strictjson
-from local_bench.core.errors import TaskFileError, UserError
-from local_bench.core.files import IMAGE_SUFFIXES, read_text, text_name
+from local_bench.core.errors import TaskFileError, UserError, short
+from local_bench.core.files import IMAGE_SUFFIXES, is_safe_id, read_text, safe_join, text_name
 from local_bench.core.images import load_image
-from local_bench.core.messages import short
-from local_bench.core.paths import is_safe_id, safe_join
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import check
 from local_bench.suites.idea_bench.results import QUESTIONS

@@ -8,10 +8,18 @@ from typing import Any
 import numpy as np
 
 from local_bench.core.table import Column, Table
-from local_bench.settle.competition import Competition, Ranking, compete
-from local_bench.settle.savings import ClientSavings, savings
 from local_bench.settle.sensitivity import Point, flips, revenues
-from local_bench.settle.settlement import AsPrinted, Earnings, by_category, earnings
+from local_bench.settle.settlement import (
+    AsPrinted,
+    ClientSavings,
+    Competition,
+    Earnings,
+    Ranking,
+    by_category,
+    compete,
+    earnings,
+    savings,
+)
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, amounts, outcome_table, tasks_of, whole
 from local_bench.suites.published import (
     Published,

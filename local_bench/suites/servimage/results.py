@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core import strictjson
-from local_bench.core.errors import ResultFileError
-from local_bench.core.messages import short
+from local_bench.core.errors import ResultFileError, short
 from local_bench.suites.servimage.tasks import is_published, published_tasks
 
 SCORES = ("brf", "veq", "cns")

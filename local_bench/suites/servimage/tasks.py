@@ -18,13 +18,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from local_bench.core.errors import TaskFileError, UserError
-from local_bench.core.files import IMAGE_SUFFIXES
+from local_bench.core.errors import TaskFileError, UserError, kind, short
+from local_bench.core.files import IMAGE_SUFFIXES, safe_join
 from local_bench.core.hardrules import aspect_of, published_rules, stated_aspect, stated_size
 from local_bench.core.images import load_image
-from local_bench.core.messages import kind, short
 from local_bench.core.money import nearest_micro_usd
-from local_bench.core.paths import safe_join
 from local_bench.core.types import Deliverable, Question, Task
 from local_bench.core.yamlfile import check
 from local_bench.suites.json_io import line_of, read_list

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from local_bench.core.events import ScoresComputed
-from local_bench.core.types import Score
+from local_bench.core.types import Score, ScoresComputed
 from local_bench.judges.metrics.base import Array, FeatureInput, ImageFile, Metric, Network, Subject, Unscorable
 from local_bench.judges.metrics.evaluator import Evaluator
 from local_bench.judges.metrics.extractor import FeatureExtractor

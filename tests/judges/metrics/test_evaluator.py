@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from local_bench.core.errors import LocalBenchError
-from local_bench.core.events import Message, PhaseAdvanced, ScoresComputed, TimeCharged
+from local_bench.core.types import Message, PhaseAdvanced, ScoresComputed, TimeCharged
 from local_bench.judges.metrics.base import (
     NO_MEMORY,
     FeatureInput,
