@@ -108,7 +108,7 @@ def report(folder: Path) -> None:
     """The exports; the pages are measured by `scripts.bench_site`."""
     from local_bench.analysis.settlement import accounting
     from local_bench.report.exports import write_exports
-    from local_bench.report.site.run_exports import write_run_tables
+    from local_bench.report.site.paper import write_run_tables
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(folder / "run") as run:

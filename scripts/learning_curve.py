@@ -30,8 +30,7 @@ from examples.miniature.printshop.damage import damage
 from examples.miniature.printshop.sampling import choose, sample_scene
 from local_bench.analysis.predictors.card import KINDS, Inputs
 from local_bench.analysis.predictors.images import LabelledImage, LabelledImages, table_of
-from local_bench.analysis.predictors.predictions import outputs
-from local_bench.analysis.predictors.training import train_on
+from local_bench.analysis.predictors.predictions import outputs, train_on
 from local_bench.core.files import write_atomic
 from local_bench.core.identity import digest
 from local_bench.core.types import Score

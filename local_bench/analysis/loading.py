@@ -9,7 +9,7 @@ from typing import Self
 import pandas as pd
 
 from local_bench.analysis.agreement import judge_labels
-from local_bench.analysis.candidate_table import candidate_table
+from local_bench.analysis.economics import candidate_table
 from local_bench.analysis.official import derived
 from local_bench.analysis.settlement import accounting
 from local_bench.analysis.unseen_inputs import unseen_inputs

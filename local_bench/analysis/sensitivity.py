@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 
-from local_bench.analysis.performance import generation_stats
+from local_bench.analysis.economics import generation_stats
 from local_bench.analysis.settlement import Accounting, deliverables
 from local_bench.core.money import MICRO
 from local_bench.judges.rules import RULES

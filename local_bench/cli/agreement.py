@@ -136,8 +136,8 @@ def compare(run_dir: Path, people: Path | None, out: Path | None, form: str, as_
 
     Agreement and bias in each dimension with intervals, against people's annotations or, without --people, the suite's
     ground truth; order sensitivity, successful prompt injections, repeatability and questions per second."""
+    from local_bench.report.judging import passport
     from local_bench.report.papers.draw import check_suffix, draw
-    from local_bench.report.passport import passport
     from local_bench.report.render import FORMATS
     from local_bench.runs.rundir import RunDir
 

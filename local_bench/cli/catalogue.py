@@ -1,18 +1,22 @@
 """`models` and `suites`: list, show, fetch."""
 
+import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.cli.cards import card_rows, fetch_rows, inputs_text, local_files
 from local_bench.cli.options import JSON, PATH, Commands, cards_completed, examples, suites_completed
 from local_bench.cli.output import say, show, show_json
-from local_bench.cli.suites_fetch import fetch_suite
 from local_bench.core.environment import require
 from local_bench.core.files import config_files, find_config, is_safe_id
 from local_bench.report.render import aligned
+
+if TYPE_CHECKING:
+    from local_bench.models.cards import ModelCard
+    from local_bench.models.datasets import Dataset
 
 
 @click.group(cls=Commands)
@@ -205,9 +209,6 @@ def suites() -> None:
     """List, show and download benchmarks."""
 
 
-suites.add_command(fetch_suite)
-
-
 @suites.command("list", epilog=examples("local-bench suites list"))
 @JSON
 def list_suites(as_json: bool) -> int:
@@ -256,3 +257,202 @@ def show_suite(name: str, path: Path | None, part: str | None, as_json: bool) ->
         }
     show_json(data) if as_json else show(aligned(["key", "value"], [[key, str(value)] for key, value in data.items()]))
     return 0
+
+
+def inputs_text(card: "ModelCard") -> str:
+    """A generator's inputs, e.g. `text`, `text, optional image`, `text + depth map`. Empty for other roles."""
+    if card.role != "generator":
+        return ""
+    takes = card.takes
+    if takes.condition:
+        images = f"{takes.condition} map"
+    elif takes.pictures > 1:
+        images = f"up to {takes.pictures} images"
+    else:
+        images = "image"
+    mask = " + mask" if takes.mask else ""
+    if not takes.pictures:
+        return f"text{mask}"
+    return f"text, optional {images}{mask}" if takes.text_alone else f"text + {images}{mask}"
+
+
+def local_files(card: "ModelCard", say: Callable[[str], None]) -> dict[str, Any]:
+    """The state of a card's files on this machine. Reports missing or damaged files; builds a small model if needed."""
+    from local_bench.core.errors import WeightsError
+    from local_bench.models.manifest import MAIN, pins, read_manifest, revision_of
+    from local_bench.models.weights import resolve, resolve_parts, weights_digest
+
+    data: dict[str, Any] = {
+        "here": False,
+        "folder": None,
+        "weights_sha256": None,
+        "bytes": None,
+        "revision": None,
+        "revision_from": None,
+        "manifest": None,
+    }
+    try:
+        data["revision"] = revision_of(card, MAIN)
+        data["revision_from"] = data["revision"] and ("this machine" if MAIN in pins(card) else "the card")
+        manifest = read_manifest(card)
+        data["manifest"] = manifest and manifest.model_dump()
+        folder, parts = resolve(card), resolve_parts(card)
+        data["weights_sha256"] = weights_digest(folder, parts)
+        data["folder"] = str(folder)
+        files = [p for location in (folder, *parts.values()) for p in location.rglob("*") if p.is_file()]
+        data["bytes"] = sum(p.stat().st_size for p in files)
+        data["here"] = True
+    except WeightsError as e:
+        say(str(e))
+    return data
+
+
+def fetch_rows(cards: dict[str, "ModelCard"], fetched: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """One row per model: licence, number of files, size, commit and weights digest."""
+    rows = []
+    for name, data in fetched.items():
+        manifest = data["manifest"]
+        repositories = [manifest, *manifest["parts"].values()] if manifest else []
+        rows.append(
+            [
+                name,
+                cards[name].licence,
+                str(sum(len(repository["files"]) for repository in repositories)) if repositories else "built",
+                f"{(data['bytes'] or 0) / 1e9:.2f} GB",
+                (data["revision"] or "-")[:12],
+                data["weights_sha256"] or "-",
+            ]
+        )
+    return rows
+
+
+_OF_JUDGES = {
+    *("judge_max_pixels", "judge_min_pixels", "patch", "context", "max_model_len", "batch_invariant"),
+    "tensor_parallel_size",
+}
+_OF_RANDOM_WEIGHTS = {f"architecture.tokenizer{n}" for n in ("", "_2", "_3")}
+"""Tokenizers of the models with random weights that `plan --measure` times."""
+
+
+def card_rows(data: dict[str, Any]) -> list[list[str]]:
+    """Rows (key, value) of a card and its files: nested keys joined by dots, manifests summarised, nulls and
+    what does not apply to its role omitted."""
+    rows = []
+    unused = _OF_RANDOM_WEIGHTS | (set() if data.get("role") == "judge" else _OF_JUDGES)
+    for key, value in data.items():
+        if key in unused:
+            continue
+        if key == "manifest" and value:
+            repositories = (value, *value["parts"].values())
+            count = sum(len(repository["files"]) for repository in repositories)
+            rows.append([key, f"{count} files, fetched {value['fetched_utc']}"])
+            rows += [
+                [f"{key}.origin", f"{o['url']} ({o['bytes'] / 1e6:.1f} MB), {_verification(o['checked_by'])}"]
+                for repository in repositories
+                for o in repository["origins"]
+            ]
+        elif key == "bytes" and value is not None:
+            rows.append(["on disk", f"{value / 1e9:.2f} GB"])
+        elif key == "here":
+            rows.append([key, "yes" if value else "no"])
+        elif isinstance(value, dict):
+            rows += card_rows({f"{key}.{name}": inner for name, inner in value.items()})
+        elif value is not None:
+            rows.append([key, str(value)])
+    return rows
+
+
+def _verification(by: str | None) -> str:
+    return f"digest verified against {by}" if by else "digest not verified"
+
+
+@suites.command(
+    "fetch",
+    epilog=examples(
+        "local-bench suites fetch hype-edit-1 --out data/hype", "local-bench suites fetch servimage --out s --dry-run"
+    ),
+)
+@click.argument("name", shell_complete=suites_completed)
+@click.option("--out", "folder", required=True, type=PATH, help="The folder to create.")
+@click.option("--revision", metavar="COMMIT", help="Override the commit in configs/datasets.yaml.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be downloaded.")
+@JSON
+def fetch_suite(name: str, folder: Path, revision: str | None, dry_run: bool, as_json: bool) -> int:
+    """Download a benchmark's published files.
+
+    The folder is written atomically, with the digest of every file in fetched.json, and then checked by loading the
+    suite: exit 1 if tasks or images are missing. Only this command, `models fetch` and `models add` use the network.
+    """
+    from local_bench.core.environment import go_online
+
+    go_online()
+    from local_bench.core.errors import DatasetError
+    from local_bench.models.datasets import dataset, fetch_dataset, list_dataset
+    from local_bench.suites.registry import suite
+
+    if suite(name).shipped is not None:
+        raise DatasetError(f"the suite {name!r} is included in local-bench: there is nothing to fetch")
+    entry, folder = dataset(name), folder.absolute()
+    data: dict[str, Any] = {"suite": entry.suite, "licence": entry.licence, "not_included": entry.not_included}
+    if dry_run:
+        listed = list_dataset(name, entry, folder, revision)
+        n_files = None if listed.files is None else len(listed.files)
+        data |= {"repo": listed.repo, "revision": listed.revision, "n_files": n_files, "bytes": listed.bytes}
+        data |= {"pictures": entry.pictures and entry.pictures.url, "files": listed.files}
+        _show(data, as_json)
+        return 0
+    record = fetch_dataset(name, entry, folder, revision, say)
+    data |= {"repo": record.repo, "revision": record.revision, "folder": str(folder)}
+    data |= {"n_files": len(record.files), "bytes": record.total_bytes}
+    pinned = record.revision == entry.source.revision
+    data |= _loaded(entry, folder, pinned)
+    if pinned and entry.files not in (None, len(record.files)):
+        say(f"{len(record.files)} files were downloaded, but this commit has {entry.files}")
+        data["complete"] = False
+    _show(data, as_json)
+    return 0 if data["complete"] else 1
+
+
+def _loaded(entry: "Dataset", folder: Path, pinned: bool) -> dict[str, Any]:
+    """Load the suite from the folder and count its tasks and images; report what is missing."""
+    from local_bench.core.errors import UserError
+    from local_bench.core.images import pixel_digest
+    from local_bench.suites.registry import suite
+
+    result: dict[str, Any] = {"path": None, "n_tasks": 0, "n_images": 0, "n_tasks_unscored": 0, "refused": []}
+    path = next(iter(sorted(folder.glob(entry.reads))), None)
+    if path is None:
+        say(f"{folder} has no {entry.reads}, which the suite {entry.suite} needs")
+        return result | {"complete": False, "config": None}
+    config = f"suite: {{name: {entry.suite}, path: {json.dumps(str(path), ensure_ascii=False)}}}"
+    result |= {"path": str(path), "config": config}
+    try:
+        tasks = suite(entry.suite).tasks(str(path), pixel_digest, refuse=result["refused"].append)
+    except UserError as e:
+        say(str(e))
+        return result | {"complete": False}
+    for message in result["refused"]:
+        say(message)
+    unscored = [task.unscored for task in tasks if task.unscored is not None]
+    if unscored:
+        say(f"{len(unscored)} tasks lack an image; the first: {unscored[0]}")
+    if len(tasks) != entry.tasks:
+        say(f"{len(tasks)} tasks were found, but this benchmark has {entry.tasks}")
+    result |= {"n_tasks": len(tasks), "n_images": sum(len(task.deliverables) for task in tasks)}
+    complete = not unscored and not result["refused"] and (len(tasks) == entry.tasks or not pinned)
+    return result | {"n_tasks_unscored": len(unscored), "complete": complete}
+
+
+def _show(data: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        show_json(data)
+        return
+    values = data | {
+        "bytes": "unknown before the download" if data["bytes"] is None else f"{data['bytes'] / 1e9:.2f} GB"
+    }
+    lines = [
+        [key, str(value)] for key, value in values.items() if value is not None and key not in ("files", "refused")
+    ]
+    show(aligned(["key", "value"], lines))
+    for name in data.get("files") or ():
+        show(f"  {name}")

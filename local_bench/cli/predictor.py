@@ -29,8 +29,8 @@ from local_bench.report.text import percent
 if TYPE_CHECKING:
     from local_bench.analysis.people_settlement import PredictedSettlement
     from local_bench.analysis.predictors.card import Card
-    from local_bench.analysis.predictors.dataset import Statistics
     from local_bench.analysis.predictors.evaluation import Report
+    from local_bench.analysis.predictors.images import Statistics
     from local_bench.runs.prediction_file import PredictionLine
     from local_bench.runs.rundir import RunDir
     from local_bench.settle.predictors.evaluation import Measured
@@ -119,7 +119,7 @@ def train(
     must have the same judges, rubrics and deciding scores. An interrupted training of kind servimage continues with the
     same command; `accelerate launch` runs it on several GPUs."""
     from local_bench.analysis.predictors.card import check_folder, save
-    from local_bench.analysis.predictors.training import train as train_predictor
+    from local_bench.analysis.predictors.predictions import train as train_predictor
 
     check_folder(out)
     with opened(run_dirs) as runs:
@@ -149,7 +149,7 @@ def _train_model(
 ) -> "Card | None":
     """Train a payment model, then its calibration. None in all processes but the first."""
     from local_bench.analysis.predictors.images import decisions_of
-    from local_bench.analysis.predictors.training import train as train_predictor
+    from local_bench.analysis.predictors.predictions import train as train_predictor
     from local_bench.judges.payment.config import load_payment_config
     from local_bench.runs.payment import MODEL, is_main_process, log_odds_of, train_payment_model
 
@@ -330,9 +330,9 @@ def dataset(
 
     A line of FILE has model, task_id, category, subtask_idx, label (0 or 1) and seven scores, as the authors' reader
     expects them. Deliverables with both labels are always left out. Such a predictor is used with --other-judge."""
-    from local_bench.analysis.predictors import dataset as datasets
+    from local_bench.analysis.predictors import images as datasets
     from local_bench.analysis.predictors.card import check_folder, save
-    from local_bench.analysis.predictors.training import train_on
+    from local_bench.analysis.predictors.predictions import train_on
     from local_bench.suites.servimage.dataset import read_dataset
 
     if out is not None:

@@ -10,7 +10,7 @@ from local_bench.cli.output import say, show, show_json
 from local_bench.report.render import aligned as format_table
 
 if TYPE_CHECKING:
-    from local_bench.report.papers.entry import Entry
+    from local_bench.report.papers.contents import Entry
     from local_bench.report.papers.inputs import Options
 
 

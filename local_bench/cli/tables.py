@@ -19,8 +19,7 @@ from local_bench.core.table import Column
 from local_bench.core.types import Task
 from local_bench.report.judging import judges, repeatability_table
 from local_bench.report.render import columns_text, printed
-from local_bench.report.scenarios import economics_json
-from local_bench.report.settlement import model_row, settlement_table
+from local_bench.report.settlement import economics_json, model_row, settlement_table
 from local_bench.report.view import warnings
 from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir

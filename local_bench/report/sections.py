@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from local_bench.analysis.economics import economics_of
+from local_bench.analysis.economics import GenerationStats, economics_of, generation_stats, prompt_truncations
 from local_bench.analysis.ground_truth import GroundTruthCheck
 from local_bench.analysis.hard_rules import hard_rule_stats
 from local_bench.analysis.official import official
-from local_bench.analysis.performance import GenerationStats, generation_stats, prompt_truncations
 from local_bench.analysis.sensitivity import Sweep, over_prices, over_thresholds
 from local_bench.analysis.settlement import Accounting
 from local_bench.analysis.workflows import Workflow, workflow_results

@@ -11,8 +11,7 @@ from local_bench.analysis.people_settlement import settled_by_predictions
 from local_bench.analysis.predictors.card import inputs_of, load, save
 from local_bench.analysis.predictors.evaluation import MAJORITY, RUN_RULE, TUNED_RULE, report
 from local_bench.analysis.predictors.images import labelled_images
-from local_bench.analysis.predictors.predictions import n_used_tasks, predictions
-from local_bench.analysis.predictors.training import train, train_on
+from local_bench.analysis.predictors.predictions import n_used_tasks, predictions, train, train_on
 from local_bench.core.errors import UserError
 from local_bench.runs.prediction_file import read_predictions, write_predictions
 from local_bench.runs.rundir import RunDir

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from local_bench.cli.cards import inputs_text
+from local_bench.cli.catalogue import inputs_text
 from local_bench.models.cards import ModelCard, cards
 
 

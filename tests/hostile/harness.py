@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
-from local_bench.cli import edge
 from local_bench.cli.main import main
 
 LIMIT_S = 60.0
@@ -82,7 +81,7 @@ def run(argv: Sequence[object], statuses: tuple[int, ...] = STATUSES) -> Outcome
     """Run `local-bench argv` in this process; the outcome has every fault found."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict", write_through=True) for _ in range(2))
     status, raised = None, ""
-    with redirect_stdout(out), redirect_stderr(err), patch.object(edge, "crash_log", _unexpected):
+    with redirect_stdout(out), redirect_stderr(err), patch("local_bench.cli.main.crash_log", _unexpected):
         try:
             with time_limit():
                 status = main([str(a) for a in argv])

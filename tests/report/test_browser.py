@@ -3,7 +3,7 @@
 import pytest
 
 from local_bench.cli.main import main
-from local_bench.report.site.single_file import NAME
+from local_bench.report.site.build import NAME
 from tests.annotation.conftest import make_shop
 from tests.report.test_site import Visit
 

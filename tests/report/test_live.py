@@ -21,11 +21,9 @@ from starlette.testclient import TestClient
 from local_bench.annotation.serve import listening_socket
 from local_bench.cli.main import main
 from local_bench.core.errors import LedgerError
-from local_bench.report.site import live
-from local_bench.report.site.build import write_site
-from local_bench.report.site.live import LiveRun, devices
-from local_bench.report.site.mark import MARK
-from local_bench.report.site.server import Writing, create_app
+from local_bench.report.site import server
+from local_bench.report.site.build import MARK, write_site
+from local_bench.report.site.server import LiveRun, Writing, create_app, devices
 from local_bench.runs.progress import FILE, Late, Quiet, Recorded
 from local_bench.runs.rundir import RunDir, in_progress, take_lock
 from tests.annotation.conftest import answer_all, make_shop
@@ -156,12 +154,12 @@ def test_gpu_figures(monkeypatch):
         "nvmlDeviceGetPowerUsage": 512_000,
         "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5, total=9, free=4),
     }.items():
-        monkeypatch.setattr(live.pynvml, name, create_autospec(getattr(pynvml, name), return_value=result))
+        monkeypatch.setattr(server.pynvml, name, create_autospec(getattr(pynvml, name), return_value=result))
     known = {"name": "NVIDIA H200", "utilisation": 0.87, "power_w": 512.0}
     assert devices() == [known | {"memory_used_bytes": 5, "memory_total_bytes": 9}]
-    live.pynvml.nvmlDeviceGetPowerUsage.side_effect = unknown
+    server.pynvml.nvmlDeviceGetPowerUsage.side_effect = unknown
     assert "power_w" not in devices()[0]
-    live.pynvml.nvmlInit.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    server.pynvml.nvmlInit.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
     assert devices() == []
 
 
@@ -234,9 +232,9 @@ def test_the_first_page_waits_for_the_site_and_a_figure_for_its_drawing(tmp_path
 def served(*arguments):
     """`local-bench view` in a process: the output, and the modules that were loaded when the link was printed."""
     code = (
-        "import sys; from local_bench.cli import view, main; show = view.show\n"
+        "import sys; from local_bench.cli import inspect, main; show = inspect.show\n"
         "def printed(text): show(text); show(','.join(sys.modules)); sys.stdout.flush()\n"
-        "view.show = printed; sys.exit(main.main(sys.argv[1:]))"
+        "inspect.show = printed; sys.exit(main.main(sys.argv[1:]))"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, "view", *map(str, arguments)], stdout=subprocess.PIPE, text=True

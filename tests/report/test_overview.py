@@ -8,8 +8,7 @@ import pytest
 
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.types import Decision
-from local_bench.report.overview import overview
-from local_bench.report.site.summary import accounts_of, summary
+from local_bench.report.site.summary import accounts_of, overview, summary
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.costs import HeldTime, phase_costs
 from local_bench.settle.settlement import settle

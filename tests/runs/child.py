@@ -142,7 +142,7 @@ if __name__ == "__main__":
     import local_bench.judges.metrics.pixels
     import local_bench.report.exports
     import local_bench.report.site.build
-    import local_bench.report.site.run_exports
+    import local_bench.report.site.paper
     import local_bench.runs.generate
     import local_bench.runs.judge
     import local_bench.runs.measure

@@ -1,5 +1,7 @@
-"""The images of annotated runs as features, decisions and splits."""
+"""The images of annotated runs as features, decisions and splits; and those of ServImage_Dataset (app. F): its
+statistics and the filtering of label noise."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,14 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from local_bench.analysis.payment import annotated_by_people
+from local_bench.analysis.predictors.card import Inputs
 from local_bench.annotation.database import FILE
 from local_bench.annotation.ratings import Annotations
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
 from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
+from local_bench.settle.explain import Explained, explained
 from local_bench.settle.intervals import Floats
-from local_bench.settle.predictors.features import Features, Split, feature_table, split_of, task_digest
+from local_bench.settle.predictors.features import SPLITS, Features, Split, feature_table, split_of, task_digest
+from local_bench.settle.predictors.fitting import out_of_fold
+from local_bench.suites.servimage.dataset import CONCEPTS, Dataset
 
 
 @dataclass(frozen=True)
@@ -136,3 +142,101 @@ def _annotations_of(runs: Sequence[RunDir], annotations: Sequence[Path]) -> list
                 "give a file for each run with --annotations"
             )
     return [annotated_by_people(run, people) for run, people in zip(runs, files, strict=True)]
+
+
+NAMES = tuple(CONCEPTS.values())
+INPUTS = Inputs(scores=list(NAMES), judges=[], rubrics=[])
+"""Of a predictor that is trained on the dataset: its judge is unknown, so that it is used on runs with `--other-judge`.
+"""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Counts and rates of a dataset."""
+
+    n_lines: int
+    n_unlabelled: int
+    n_duplicates: int
+    n_contradictory: int
+    n_samples: int
+    """Samples that are left."""
+    n_tasks: int
+    n_models: int
+    accepted: float
+    accepted_by_category: dict[str, float]
+    samples_by_category: dict[str, int]
+    samples_by_split: dict[str, int]
+    explained: list[Explained]
+    """By concept: association with the decision, missing and not applicable values."""
+    n_doubtful: int | None
+    """Training samples that the noise filter leaves out; None without a filter."""
+
+
+def labelled_dataset(dataset: Dataset, seed: int = 0) -> LabelledImages:
+    """The samples as features, decisions and splits; they have no prices."""
+    return table_of(
+        [
+            LabelledImage(
+                sample.key,
+                None,
+                digest(["ServImage_Dataset", sample.task]),
+                sample.category,
+                0,
+                sample.scores,
+                sample.accepted,
+            )
+            for sample in dataset.samples
+        ],
+        NAMES,
+        seed,
+    )
+
+
+def doubtful(images: LabelledImages, least_confidence: float, seed: int = 0) -> Floats:
+    """(images,) True for training samples whose decision has less than this probability by a logistic model fitted to
+    other training tasks (confident learning, Northcutt et al. 2021). Samples without a score are never doubtful;
+    validation and test samples are never touched."""
+    train = np.flatnonzero(images.mask("train"))
+    features, labels = images.of("train")
+    p = out_of_fold(features, labels, seed=seed)
+    confidence = np.where(labels == 1, p, 1 - p)
+    is_doubtful = np.zeros(len(images.tasks), dtype=bool)
+    is_doubtful[train[confidence < least_confidence]] = True  # False for NaN
+    return is_doubtful
+
+
+def without(images: LabelledImages, left_out: Floats) -> LabelledImages:
+    """The images without these (mask)."""
+    kept = np.flatnonzero(~left_out.astype(bool)).tolist()
+    keys = [images.keys[i] for i in kept]
+    return replace(
+        images,
+        features=images.features.rows(np.array(kept, dtype=np.intp)),
+        accepted=images.accepted[kept],
+        splits=tuple(images.splits[i] for i in kept),
+        tasks=tuple(images.tasks[i] for i in kept),
+        keys=tuple(keys),
+        manifest_sha256=digest([images.manifest_sha256, keys]),
+    )
+
+
+def statistics(dataset: Dataset, images: LabelledImages, n_doubtful: int | None = None) -> Statistics:
+    """Counts and rates of `images`, which are from `dataset`."""
+    categories = Counter(images.features.categories)
+    accepted = Counter(c for c, yes in zip(images.features.categories, images.accepted, strict=True) if yes == 1)
+    by_split = Counter(images.splits)
+    return Statistics(
+        n_lines=dataset.n_lines,
+        n_unlabelled=dataset.n_unlabelled,
+        n_duplicates=dataset.n_duplicates,
+        n_contradictory=len(dataset.contradictory),
+        n_samples=len(images.tasks),
+        n_tasks=len(set(images.tasks)),
+        n_models=len({sample.model for sample in dataset.samples}),
+        accepted=float(images.accepted.mean()),
+        accepted_by_category={c: accepted[c] / n for c, n in sorted(categories.items())},
+        samples_by_category=dict(sorted(categories.items())),
+        samples_by_split={split: by_split[split] for split in SPLITS},
+        explained=explained(images.features, images.accepted),
+        n_doubtful=n_doubtful,
+    )

@@ -1,11 +1,94 @@
 """The tables and figures of the four papers, and how those of a suite are found. ICE-Bench's are its supplement's."""
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from local_bench.core.environment import load_object
 from local_bench.core.errors import UserError, hint
-from local_bench.report.papers.entry import Entry, Kind
+
+if TYPE_CHECKING:
+    from local_bench.core.table import Table
+    from local_bench.report.panels import Figure
+    from local_bench.report.papers.inputs import Request
+
+
+Kind = Literal["table", "figure"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One table or figure."""
+
+    paper: str
+    kind: Kind
+    number: int
+    title: str
+    build: str = ""
+    """`package.module:function`, or `module:function` of `local_bench.report.papers`, called with a Request; empty if
+    `reason` says why it is not supported."""
+    argument: str | None = None
+    """A second argument of the function."""
+    reason: str = ""
+    """Why it cannot be created here, as a sentence without a full stop."""
+    sources: Literal["runs", "run", "runs or files", "anything"] = "runs or files"
+    """`run`: exactly one; `anything`: also nothing."""
+    options: tuple[str, ...] = ()
+    """Options that apply to it."""
+    required: tuple[str, ...] = ()
+    either: tuple[str, ...] = ()
+    """Options of which one is required."""
+    keeps_judge: bool = False
+    """Whether the judge's results are shown with the labels of `--people`, which otherwise replace them."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.number}"
+
+    @property
+    def where(self) -> str:
+        """`build` with its package."""
+        return self.build if "." in self.build else f"local_bench.report.papers.{self.build}"
+
+    @property
+    def command(self) -> str:
+        """How it is created, for docs/benchmarks.md; empty if it is not supported."""
+        if self.reason:
+            return ""
+        parts = ["local-bench reproduce", self.paper, self.name]
+        parts += {"run": ["RUN"], "anything": []}.get(self.sources, ["RUN…"])
+        parts += [_given(name) for name in self.required]
+        # not `|`: in a table of Markdown it would have to be escaped, and MkDocs shows the backslash
+        parts += [f"[{' or '.join(map(_given, self.either))}]"] if self.either else []
+        return " ".join([*parts, *(["--out FILE.svg"] if self.kind == "figure" else [])])
+
+    def make(self, request: "Request") -> "Table | Figure":
+        """Create the table or figure. UserError if the sources are not of the required kind."""
+        self._check(request)
+        from local_bench.report.panels import annotated
+
+        builder: Callable[..., Table | Figure] = load_object(self.where, f"{self.name} of {self.paper}")
+        result = builder(request) if self.argument is None else builder(request, self.argument)
+        return annotated(
+            result,
+            request.unlike,
+            [*(f"* not comparable: {difference}" for difference in request.differences), *request.judging],
+        )
+
+    def _check(self, request: "Request") -> None:
+        what = f"{self.kind} {self.number} of {self.paper}"
+        if self.reason:
+            raise UserError(f"{what} ({self.title}) cannot be created: {self.reason}")
+        n = len(request.runs) + len(request.files)
+        if request.files and self.sources in ("runs", "run"):
+            raise UserError(f"{what} is created from runs, but {request.files[0]} is not a run directory: give one")
+        if not n and self.sources != "anything":
+            raise UserError(f"{what} is created from {self.sources}: give their paths after {self.name}")
+        if n > 1 and self.sources == "run":
+            raise UserError(f"{what} is of one run, and {n} are given: give one at a time")
+
 
 _PEOPLE = ("people",)
 _LITERATURE = "it compares the benchmark with others by their publications, and contains nothing that a run measures"
@@ -37,7 +120,7 @@ SERVIMAGE = (
     _servimage(_TABLE, 1, "statistics of the benchmark", "servimage:table_1", options=_FILES),
     _servimage(_TABLE, 2, "standard settlement", "servimage:table_2", options=_DECIDED),
     _servimage(_TABLE, 3, "crowdsourcing competition", "servimage:table_3", options=_DECIDED),
-    _servimage_payers(_TABLE, 4, "accuracy of predictors of payment", "servimage_payers:table_4"),
+    _servimage_payers(_TABLE, 4, "accuracy of predictors of payment", "servimage_people:table_4"),
     _servimage(_TABLE, 5, "comparison with other benchmarks", reason=_LITERATURE),
     _servimage(_TABLE, 6, "price per image", "servimage:table_6", sources="anything", options=_FILES),
     _servimage(_TABLE, 7, "cost reduction", "servimage:table_7", options=_DECIDED),
@@ -59,7 +142,7 @@ SERVIMAGE = (
     _servimage(_FIGURE, 1, "overview", reason=_ILLUSTRATION),
     _servimage(_FIGURE, 2, "prices by category", "servimage:figure_2", options=_FILES),
     _servimage_people(_FIGURE, 3, "acceptance by composite score", "servimage_people:figure_3"),
-    _servimage_payers(_FIGURE, 4, "accuracy of predictors and judges, by category", "servimage_payers:figure_4"),
+    _servimage_payers(_FIGURE, 4, "accuracy of predictors and judges, by category", "servimage_people:figure_4"),
     _servimage_people(_FIGURE, 5, "metrics and payment", "servimage_people:figure_5"),
     *(
         _servimage(
@@ -132,8 +215,8 @@ HYPE_EDIT_1 = (
     _hype(_TABLE, 2, "statistics of the benchmark", "hype_edit_1:table_2", sources="runs"),
     _hype(_TABLE, 3, "cost per candidate", "hype_edit_1:table_3", sources="anything", options=_HYPE),
     _hype(_TABLE, 4, "reliability and effective cost", "hype_edit_1:table_4", options=_RICHER),
-    _hype(_FIGURE, 1, "ten attempts at one task", "hype_images:figure_1", sources="runs", options=("task",)),
-    _hype(_FIGURE, 2, "examples of tasks", "hype_images:figure_2", sources="runs"),
+    _hype(_FIGURE, 1, "ten attempts at one task", "hype_edit_1:figure_1", sources="runs", options=("task",)),
+    _hype(_FIGURE, 2, "examples of tasks", "hype_edit_1:figure_2", sources="runs"),
     *(
         _hype(
             _FIGURE,
@@ -214,3 +297,7 @@ def entry(paper: str, name: str) -> Entry:
             if (candidate.kind, candidate.number) == (kind, int(match["number"])):
                 return candidate
     raise UserError(f"{paper} has no {name!r}: `local-bench reproduce {paper}` lists its tables and figures")
+
+
+def _given(option: str) -> str:
+    return f"--{option} {'DIR' if option == 'predictor' else 'FILE'}"

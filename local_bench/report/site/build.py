@@ -1,7 +1,13 @@
 """Writes the site of one run or several: an index, data in files that are loaded on demand, thumbnails and images."""
 
+import base64
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +15,15 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+import local_bench
 from local_bench import annotation
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.environment import require
 from local_bench.core.errors import MissingExtra, UserError
-from local_bench.core.files import write_atomic
+from local_bench.core.files import configs_dir, read_text, storage_errors, user_config_dirs, write_atomic
+from local_bench.core.identity import digest
 from local_bench.core.money import usd_number
 from local_bench.core.table import Cell, Column, Table, table_of
 from local_bench.report.panels import Figure
@@ -24,9 +32,7 @@ from local_bench.report.render import page_table
 from local_bench.report.scores import decimals
 from local_bench.report.sections import Section, sections
 from local_bench.report.settlement import model_row, settlement_table, total_row
-from local_bench.report.site.details import RunDetails
-from local_bench.report.site.images import write_images
-from local_bench.report.site.mark import claim
+from local_bench.report.site.details import RunDetails, write_images
 from local_bench.report.site.paper import (
     categories,
     common,
@@ -276,3 +282,103 @@ def _write_data(out: Path, name: str, value: Any) -> None:
         value = visible(value)
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     write_atomic(out / "data" / f"{name}.js", f'LB("{name}",{text});\n'.encode())
+
+
+NAME = "report.html"
+MAX_IMAGE_BYTES = 15_000_000
+"""Of the thumbnails, in the order of the plan; mail servers refuse larger messages."""
+_TYPES = {".svg": "image/svg+xml", ".webp": "image/webp"}
+
+
+def write_single_file(index: Path) -> Path:
+    """Write the site of `index` to one file beside it and return it. Full images and what exceeds MAX_IMAGE_BYTES are
+    left out. StorageError if the write fails."""
+    folder = index.parent
+    data = [_text(path) for path in sorted((folder / "data").glob("*.js"))]
+    inline = {path.name: _address(path) for path in sorted((folder / "figures").glob("*.svg"))}
+    n_bytes = 0
+    for sha in dict.fromkeys(re.findall(r'"([0-9a-f]{64})"', "".join(data))):
+        path = folder / "thumbs" / sha[:2] / f"{sha}.webp"
+        if path.is_file() and n_bytes + path.stat().st_size <= MAX_IMAGE_BYTES:
+            n_bytes += path.stat().st_size
+            inline[sha] = _address(path)
+    entries = ",".join(f'"{name}":"{address}"' for name, address in inline.items())
+    styles = [_text(folder / name) for name in ("compare.css", "viewer.css")]
+    # Data come between the viewer's definition of LB and its first page, which needs them.
+    viewer, start, rest = _text(folder / "viewer.js").partition("start();\n")
+    scripts = [_text(folder / "compare.js"), f"window.INLINE={{{entries}}};\n{viewer}{''.join(data)}{start}{rest}"]
+    policy = (
+        f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}; img-src data:; base-uri "
+        "'none'; form-action 'none'"
+    )
+    page = re.sub(r"<link[^>]*>\n|<script.*</script>\n", "", _text(index))
+    page = re.sub(r'(Policy" content=")[^"]*', lambda match: match[1] + policy, page)
+    page = page.replace("</head>", "".join(f"<style>{style}</style>" for style in styles) + "</head>")
+    page = page.replace("</body>", "".join(f"<script>{script}</script>" for script in scripts) + "</body>")
+    write_atomic(folder / NAME, page.encode())
+    return folder / NAME
+
+
+def _text(path: Path) -> str:
+    """Text that does not end an element of a page: data have escapes in place of `<`, and nothing else has `</`."""
+    text = path.read_text("utf-8")
+    return text.replace("<", "\\u003c") if path.parent.name == "data" else text
+
+
+def _address(path: Path) -> str:
+    return f"data:{_TYPES[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+def _hashes(texts: list[str]) -> str:
+    return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts)
+
+
+MARK = ".local-bench-site"
+"""The files of a folder with this one are replaced by the next site."""
+_TEXT = "Written by local-bench; the next report replaces the files in this folder.\n"
+_LEFT_OUT = ("images", "inputs", "report", "exports", "logs", ".lock", "__pycache__")
+"""What a site does not depend on: images have names of their content."""
+
+
+def state(runs: Sequence[Path]) -> str:
+    """A digest of everything that decides the site of these runs: names, sizes and times of change of their files
+    (results, settings, annotations), of the config folders, and of this package."""
+    folders = [*runs, *user_config_dirs(), configs_dir(), Path(local_bench.__file__).parent]
+    return digest([[str(folder.resolve()), *files(folder)] for folder in folders])
+
+
+def files(folder: Path) -> Iterator[list[str | int]]:
+    for where, folders, files in os.walk(folder):
+        folders[:] = sorted(set(folders).difference(_LEFT_OUT))
+        for name in sorted(set(files).difference(_LEFT_OUT)):
+            with suppress(FileNotFoundError):  # a temporary file
+                status = os.stat(os.path.join(where, name), follow_symlinks=False)
+                if not name.endswith(("-shm", "-journal")):  # SQLite's, of every reader, and while it writes
+                    yield [os.path.relpath(where, folder), name, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def is_of(out: Path, state: str) -> bool:
+    """Whether the folder has a complete site of this state."""
+    try:
+        return read_text(out / MARK, UserError, missing="write it again") == f"{_TEXT}{state}\n"
+    except UserError:
+        return False
+
+
+def claim(out: Path, replaced: Collection[str] = ()) -> None:
+    """Mark `out` as a site that is incomplete and remove the data of an earlier one; its images are kept. UserError if
+    it has files that are not of a site, other than those `replaced`."""
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        foreign = not (out / MARK).exists() and any(path.name not in replaced for path in out.iterdir())
+    if foreign:
+        raise UserError(f"{out} has files that are not of a site: give a new or empty folder with --out")
+    write_atomic(out / MARK, _TEXT.encode())
+    with storage_errors(out):
+        for folder in ("data", "tables", "figures"):
+            shutil.rmtree(out / folder, ignore_errors=True)
+
+
+def complete(out: Path, state: str) -> None:
+    """Say in the mark of which state the site is."""
+    write_atomic(out / MARK, f"{_TEXT}{state}\n".encode())

@@ -7,9 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from local_bench.analysis.economics import economics_of
+from local_bench.analysis.economics import economics_of, generation_stats
 from local_bench.analysis.payment import payment
-from local_bench.analysis.performance import generation_stats
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.money import MICRO, NS_PER_HOUR

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from local_bench.analysis.predictors.dataset import doubtful, labelled_dataset, statistics, without
+from local_bench.analysis.predictors.images import doubtful, labelled_dataset, statistics, without
 from local_bench.cli.main import main
 from local_bench.core.errors import UserError
 from local_bench.suites.servimage.dataset import CONCEPTS, read_dataset
