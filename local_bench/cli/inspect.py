@@ -16,7 +16,7 @@ from local_bench.core.errors import UserError
 from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
-    from local_bench.report.site.server import LiveRun
+    from local_bench.report.site.live import LiveRun
     from local_bench.runs.rundir import RunDir
 
 
@@ -269,7 +269,7 @@ def _serve(paths: list[Path], out: Path, token: str, bound: socket.socket) -> No
     writing."""
     import uvicorn
 
-    from local_bench.report.site.build import complete, files, is_of, state
+    from local_bench.report.site.mark import complete, files, is_of, state
     from local_bench.report.site.server import Writing, create_app
 
     watched: list[LiveRun] = []
@@ -282,7 +282,7 @@ def _serve(paths: list[Path], out: Path, token: str, bound: socket.socket) -> No
         unchanged = is_of(out, now)
         if unchanged:
             ready()
-        from local_bench.report.site.server import LiveRun
+        from local_bench.report.site.live import LiveRun
 
         watched[:] = watched or map(LiveRun, paths)
         for live in watched:

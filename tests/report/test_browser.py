@@ -3,7 +3,7 @@
 import pytest
 
 from local_bench.cli.main import main
-from local_bench.report.site.build import NAME
+from local_bench.report.site.build import SINGLE_FILE
 from tests.annotation.conftest import make_shop
 from tests.report.test_site import Visit
 
@@ -31,7 +31,7 @@ def test_a_run_s_own_report_has_its_full_images(run, browser):
 
 def test_the_one_file_has_everything_in_it(run, browser, tmp_path):
     file = tmp_path / "mailed.html"
-    file.write_bytes((run / "report" / NAME).read_bytes())
+    file.write_bytes((run / "report" / SINGLE_FILE).read_bytes())
     visit = Visit(browser, file)
     for where in (*PLACES, "gallery/0"):
         assert visit.go(where).locator("main h2").inner_text() != "This page cannot be shown"
@@ -44,7 +44,7 @@ def test_the_one_file_has_everything_in_it(run, browser, tmp_path):
     visit.close(file.as_uri())
 
 
-@pytest.mark.parametrize("name", ["index.html", NAME])
+@pytest.mark.parametrize("name", ["index.html", SINGLE_FILE])
 def test_violations_of_the_policy_are_recorded(run, browser, tmp_path, name):
     file = tmp_path / "hurt.html"
     added = '<script>alert(1)</script><img src="https://evil.example/x.png"></head>'

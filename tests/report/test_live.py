@@ -21,9 +21,11 @@ from starlette.testclient import TestClient
 from local_bench.annotation.serve import listening_socket
 from local_bench.cli.main import main
 from local_bench.core.errors import LedgerError
-from local_bench.report.site import server
-from local_bench.report.site.build import MARK, write_site
-from local_bench.report.site.server import LiveRun, Writing, create_app, devices
+from local_bench.report.site import live
+from local_bench.report.site.build import write_site
+from local_bench.report.site.live import LiveRun, devices
+from local_bench.report.site.mark import MARK
+from local_bench.report.site.server import Writing, create_app
 from local_bench.runs.progress import FILE, Late, Quiet, Recorded
 from local_bench.runs.rundir import RunDir, in_progress, take_lock
 from tests.annotation.conftest import answer_all, make_shop
@@ -154,12 +156,12 @@ def test_gpu_figures(monkeypatch):
         "nvmlDeviceGetPowerUsage": 512_000,
         "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5, total=9, free=4),
     }.items():
-        monkeypatch.setattr(server.pynvml, name, create_autospec(getattr(pynvml, name), return_value=result))
+        monkeypatch.setattr(live.pynvml, name, create_autospec(getattr(pynvml, name), return_value=result))
     known = {"name": "NVIDIA H200", "utilisation": 0.87, "power_w": 512.0}
     assert devices() == [known | {"memory_used_bytes": 5, "memory_total_bytes": 9}]
-    server.pynvml.nvmlDeviceGetPowerUsage.side_effect = unknown
+    live.pynvml.nvmlDeviceGetPowerUsage.side_effect = unknown
     assert "power_w" not in devices()[0]
-    server.pynvml.nvmlInit.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    live.pynvml.nvmlInit.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
     assert devices() == []
 
 

@@ -13,8 +13,9 @@ from local_bench.analysis.comparability import comparable
 from local_bench.cli.main import main
 from local_bench.core.errors import UserError
 from local_bench.core.images import store_image
-from local_bench.report.site.build import MARK, write_site
+from local_bench.report.site.build import write_site
 from local_bench.report.site.details import RunDetails, _write, full_path, preview_path, thumbnail_path
+from local_bench.report.site.mark import MARK
 from local_bench.runs.rundir import RunDir
 from tests.annotation.conftest import MODELS, answer_all, make_shop
 from tests.conftest import ROOT

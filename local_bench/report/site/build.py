@@ -3,11 +3,8 @@
 import base64
 import hashlib
 import json
-import os
 import re
-import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +12,13 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-import local_bench
 from local_bench import annotation
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.environment import require
 from local_bench.core.errors import MissingExtra, UserError
-from local_bench.core.files import configs_dir, read_text, storage_errors, user_config_dirs, write_atomic
-from local_bench.core.identity import digest
+from local_bench.core.files import write_atomic
 from local_bench.core.money import usd_number
 from local_bench.core.table import Cell, Column, Table, table_of
 from local_bench.report.panels import Figure
@@ -33,6 +28,7 @@ from local_bench.report.scores import decimals
 from local_bench.report.sections import Section, sections
 from local_bench.report.settlement import model_row, settlement_table, total_row
 from local_bench.report.site.details import RunDetails, write_images
+from local_bench.report.site.mark import claim
 from local_bench.report.site.paper import (
     categories,
     common,
@@ -284,7 +280,7 @@ def _write_data(out: Path, name: str, value: Any) -> None:
     write_atomic(out / "data" / f"{name}.js", f'LB("{name}",{text});\n'.encode())
 
 
-NAME = "report.html"
+SINGLE_FILE = "report.html"
 MAX_IMAGE_BYTES = 15_000_000
 """Of the thumbnails, in the order of the plan; mail servers refuse larger messages."""
 _TYPES = {".svg": "image/svg+xml", ".webp": "image/webp"}
@@ -315,8 +311,8 @@ def write_single_file(index: Path) -> Path:
     page = re.sub(r'(Policy" content=")[^"]*', lambda match: match[1] + policy, page)
     page = page.replace("</head>", "".join(f"<style>{style}</style>" for style in styles) + "</head>")
     page = page.replace("</body>", "".join(f"<script>{script}</script>" for script in scripts) + "</body>")
-    write_atomic(folder / NAME, page.encode())
-    return folder / NAME
+    write_atomic(folder / SINGLE_FILE, page.encode())
+    return folder / SINGLE_FILE
 
 
 def _text(path: Path) -> str:
@@ -331,54 +327,3 @@ def _address(path: Path) -> str:
 
 def _hashes(texts: list[str]) -> str:
     return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts)
-
-
-MARK = ".local-bench-site"
-"""The files of a folder with this one are replaced by the next site."""
-_TEXT = "Written by local-bench; the next report replaces the files in this folder.\n"
-_LEFT_OUT = ("images", "inputs", "report", "exports", "logs", ".lock", "__pycache__")
-"""What a site does not depend on: images have names of their content."""
-
-
-def state(runs: Sequence[Path]) -> str:
-    """A digest of everything that decides the site of these runs: names, sizes and times of change of their files
-    (results, settings, annotations), of the config folders, and of this package."""
-    folders = [*runs, *user_config_dirs(), configs_dir(), Path(local_bench.__file__).parent]
-    return digest([[str(folder.resolve()), *files(folder)] for folder in folders])
-
-
-def files(folder: Path) -> Iterator[list[str | int]]:
-    for where, folders, files in os.walk(folder):
-        folders[:] = sorted(set(folders).difference(_LEFT_OUT))
-        for name in sorted(set(files).difference(_LEFT_OUT)):
-            with suppress(FileNotFoundError):  # a temporary file
-                status = os.stat(os.path.join(where, name), follow_symlinks=False)
-                if not name.endswith(("-shm", "-journal")):  # SQLite's, of every reader, and while it writes
-                    yield [os.path.relpath(where, folder), name, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-
-
-def is_of(out: Path, state: str) -> bool:
-    """Whether the folder has a complete site of this state."""
-    try:
-        return read_text(out / MARK, UserError, missing="write it again") == f"{_TEXT}{state}\n"
-    except UserError:
-        return False
-
-
-def claim(out: Path, replaced: Collection[str] = ()) -> None:
-    """Mark `out` as a site that is incomplete and remove the data of an earlier one; its images are kept. UserError if
-    it has files that are not of a site, other than those `replaced`."""
-    with storage_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        foreign = not (out / MARK).exists() and any(path.name not in replaced for path in out.iterdir())
-    if foreign:
-        raise UserError(f"{out} has files that are not of a site: give a new or empty folder with --out")
-    write_atomic(out / MARK, _TEXT.encode())
-    with storage_errors(out):
-        for folder in ("data", "tables", "figures"):
-            shutil.rmtree(out / folder, ignore_errors=True)
-
-
-def complete(out: Path, state: str) -> None:
-    """Say in the mark of which state the site is."""
-    write_atomic(out / MARK, f"{_TEXT}{state}\n".encode())
