@@ -33,12 +33,11 @@ from local_bench.core.packages import versions
 from local_bench.core.process import quiet_libraries
 from local_bench.generators.architecture import components
 from local_bench.generators.base import Machine
-from local_bench.generators.batches import deal
 from local_bench.generators.device import attend, compile_regions
-from local_bench.generators.families import family
 from local_bench.generators.numerics import attention_backend, choose_device, device_name, set_determinism
 from local_bench.generators.operations import count
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
+from local_bench.generators.staged import deal, family
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve

@@ -22,7 +22,7 @@ from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.images import ALPHA_ON
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
 from local_bench.generators.device import attend, place_denoiser
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard
 from local_bench.models.vet import UNUSED, listing_of

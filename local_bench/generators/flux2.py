@@ -12,8 +12,8 @@ from diffusers import Flux2KleinPipeline, Flux2Pipeline
 from diffusers.pipelines.flux2.pipeline_flux2 import format_input
 
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
-from local_bench.generators.qwen_image_edit import Remembering
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.qwen_image import Remembering
+from local_bench.generators.registry import Sampler
 from local_bench.generators.staged import Staged
 
 

@@ -11,7 +11,7 @@ import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
 
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, tokens_over
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.generators.staged import Staged, resized
 
 

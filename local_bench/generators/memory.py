@@ -20,10 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from local_bench.generators.lossy import NEIGHBOURS_MATTER, check_lossy
 from local_bench.generators.operations import Operations, count, usual_size
-from local_bench.generators.registry import traits
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import NEIGHBOURS_MATTER, Sampler, check_lossy, traits
 from local_bench.models.cards import ModelCard
 
 RESERVE_GB = 1.5
@@ -100,11 +98,11 @@ def plan_memory(
     `batch_size` None selects it: 1 if one pass saturates the GPU, else the largest power of two up to 4 that does not
     saturate it and fits; 1 for a card without an architecture. The family's limit applies in any case, and `attempts`
     is the limit if prompts of different lengths cannot share a batch. `lossy` are the lossy settings
-    (`generators.lossy`). `offload` None offloads the phases whose weights do not fit, else those given (of
+    (`generators.registry`). `offload` None offloads the phases whose weights do not fit, else those given (of
     `OFFLOADABLE`). Raises ConfigError for a lossy setting that the family does not support.
     """
     lossy = lossy or {}
-    check_lossy(lossy, card.family, traits(card.family).lossy_settings)
+    check_lossy(lossy, card.family)
     counted = count(card, usual_size(card, sampler), input_images)
     need = _Need(card, counted, lossy)
     available = None if capacity_gb is None else capacity_gb - RESERVE_GB

@@ -12,9 +12,8 @@ from typing import Any
 
 from local_bench.core.identity import digest
 from local_bench.core.paths import configs_dir
-from local_bench.generators.pieces import architecture_digest
-from local_bench.generators.registry import traits
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.architecture import architecture_digest
+from local_bench.generators.registry import Sampler, traits
 from local_bench.models.cards import ModelCard
 
 SAME_AREA = 0.05

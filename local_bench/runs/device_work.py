@@ -15,9 +15,8 @@ from PIL import Image
 from local_bench.core.images import store_image
 from local_bench.core.item_errors import is_out_of_memory
 from local_bench.core.process import collect
-from local_bench.generators.base import GenerationRequest
+from local_bench.generators.base import GenerationRequest, pasted_back
 from local_bench.generators.capacity import failed_allocations
-from local_bench.generators.masked import pasted_back
 from local_bench.runs.work import Job
 
 T = TypeVar("T")

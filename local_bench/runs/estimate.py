@@ -227,8 +227,7 @@ def _groups(
     """A model's images by size and number of input images; one empty group if it has none."""
     from local_bench.generators.memory import plan_memory
     from local_bench.generators.operations import usual_size
-    from local_bench.generators.registry import traits
-    from local_bench.generators.sampler import Sampler
+    from local_bench.generators.registry import Sampler, traits
 
     alone = traits(described.family).exact_length
     kinds: dict[tuple[Sampler, int], Counter[str]] = {}

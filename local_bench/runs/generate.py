@@ -11,7 +11,7 @@ from local_bench.core.events import TimeCharged
 from local_bench.core.identity import full_identity
 from local_bench.core.item_errors import is_failure
 from local_bench.core.process import quiet_libraries
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.runs.executors.base import Executor
 from local_bench.runs.meter import Meter
 from local_bench.runs.operations import store_operations

@@ -19,7 +19,7 @@ from local_bench.runs.store import Store
 from local_bench.runs.work import WorkOrder
 
 if TYPE_CHECKING:
-    from local_bench.generators.sampler import Sampler
+    from local_bench.generators.registry import Sampler
 
 NOT_COUNTED = "not counted"
 SKIPS = {"first_block_cache": "no floor: its cache skips work"}
@@ -93,7 +93,7 @@ def store_operations(store: Store, order: WorkOrder) -> None:
 
 
 def _count(store: Store, order: WorkOrder) -> OperationCounts:
-    from local_bench.generators.sampler import Sampler
+    from local_bench.generators.registry import Sampler
 
     works = [row.work for row in store.candidates(order.label) if row.state != "unscored"]
     counted = OperationCounts(picture_tokens=_input_tokens(order, {sha for work in works for sha in work["pictures"]}))

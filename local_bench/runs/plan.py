@@ -372,7 +372,7 @@ def _model(config: ModelConfig, files: bool) -> ModelPlan:
             raise ConfigError(f"models: {config.label} ships with its weights: remove `load: random`")
         if described.lora:
             raise ConfigError(f"models: {config.label} has LoRA adapters: remove `load: random`")
-        from local_bench.generators.pieces import architecture_digest
+        from local_bench.generators.architecture import architecture_digest
 
         return ModelPlan(
             config.label, config, described, weights_sha256=f"random:{architecture_digest(described)}", sampler=sampler

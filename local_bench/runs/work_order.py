@@ -9,9 +9,9 @@ import torch
 from local_bench.core.errors import ConfigError
 from local_bench.generators import numerics
 from local_bench.generators.capacity import device_memory_gb, free_memory_gb, host_memory_gb
-from local_bench.generators.families import family
 from local_bench.generators.memory import OFFLOADABLE, OTHERS_GB, plan_memory
 from local_bench.generators.registry import traits
+from local_bench.generators.staged import family
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.executors.base import WorkerDevice
 from local_bench.runs.plan import ModelPlan

@@ -29,9 +29,8 @@ from local_bench.core.tensors import open_tensors
 from local_bench.core.types import NOT_FINITE
 from local_bench.generators import numerics
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, image_key, text_key
-from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
 from local_bench.generators.device import keep_compiled
-from local_bench.generators.families import family
+from local_bench.generators.staged import batch_is_neutral, deal, family, padded, warm_up
 from local_bench.runs.device_work import DeviceCalls, DeviceClock, LaunchedBatch, OutOfDeviceMemory, to_host
 from local_bench.runs.work import BatchSizeChosen, Event, ImageResult, ImagesFinished, Job, NumericsSignature, WorkOrder
 

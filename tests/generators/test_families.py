@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 from local_bench.generators.base import GenerationRequest, InputImage
-from local_bench.generators.batches import batch_is_neutral
 from local_bench.generators.registry import FAMILIES, traits
+from local_bench.generators.staged import batch_is_neutral
 
 from .conftest import Ready, encode, mask, small
 

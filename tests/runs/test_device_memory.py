@@ -15,7 +15,7 @@ from local_bench.core.events import Message
 from local_bench.generators import capacity
 from local_bench.generators.memory import OTHERS_GB
 from local_bench.generators.numerics import set_determinism
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.models.cards import cards
 from local_bench.models.gpus import gpus
 from local_bench.runs import device_work

@@ -13,10 +13,8 @@ from PIL import Image
 
 from local_bench.analysis.digest import digests
 from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError
-from local_bench.generators.flux import Flux
-from local_bench.generators.flux_kontext import FluxKontext
-from local_bench.generators.registry import FAMILIES
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.flux import Flux, FluxKontext
+from local_bench.generators.registry import FAMILIES, Sampler
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import cards
 from local_bench.runs import work_order

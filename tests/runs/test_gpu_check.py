@@ -18,10 +18,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from local_bench.core.errors import ConfigError
 from local_bench.generators import device as placement
+from local_bench.generators.architecture import architecture_digest, piece
 from local_bench.generators.flux import Flux
 from local_bench.generators.numerics import set_determinism
 from local_bench.generators.operations import count
-from local_bench.generators.pieces import architecture_digest, piece
 from local_bench.generators.registry import FAMILIES
 from local_bench.generators.staged import Staged
 from local_bench.models.gpus import gpu

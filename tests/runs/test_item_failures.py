@@ -9,7 +9,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from local_bench.core.errors import ConfigError, LocalBenchError, StorageError
 from local_bench.core.item_errors import MAX_EQUAL, FirstFailures, is_of_item
 from local_bench.generators import tokenizers
-from local_bench.generators.flux_kontext import FluxKontext
+from local_bench.generators.flux import FluxKontext
 from local_bench.generators.staged import Staged
 from local_bench.judges.metrics.clip_network import ClipNetwork
 from local_bench.judges.metrics.pixels import PixelMetric

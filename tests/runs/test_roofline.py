@@ -10,7 +10,7 @@ from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from local_bench.core.errors import LedgerError
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu
 from local_bench.runs import roofline as floors

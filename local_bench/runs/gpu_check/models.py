@@ -15,11 +15,11 @@ from local_bench.core.events import Message, PhaseStarted, TimeCharged
 from local_bench.core.images import store_image
 from local_bench.core.item_errors import is_failure
 from local_bench.generators import numerics
-from local_bench.generators.families import family
-from local_bench.generators.masked import gradient, half_mask
+from local_bench.generators.architecture import piece, with_config
+from local_bench.generators.base import gradient, half_mask
 from local_bench.generators.operations import usual_input_images
-from local_bench.generators.pieces import piece, with_config
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
+from local_bench.generators.staged import family
 from local_bench.models.cards import ModelCard, card
 from local_bench.runs.gpu_check.attention import KernelCounter
 from local_bench.runs.gpu_check.checks import Session

@@ -8,10 +8,10 @@ import torch
 from diffusers.models.attention_dispatch import attention_backend
 
 from local_bench.generators.architecture import components
-from local_bench.generators.families import family
 from local_bench.generators.numerics import device_name
 from local_bench.generators.operations import count, usual_input_images
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
+from local_bench.generators.staged import family
 from local_bench.models.cards import ModelCard
 from local_bench.models.gpus import gpu_of
 from local_bench.runs.gpu_check.checks import CheckFailed, CheckPassed, CheckSkipped, Session
