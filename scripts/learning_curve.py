@@ -38,8 +38,8 @@ from local_bench.core.types import Score
 from local_bench.settle.discrimination import quality
 from local_bench.settle.predictors.models import Rule
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import draw, sample_variation
-from local_bench.suites.printshop.points import holds, points_of
+from local_bench.suites.printshop.matching import holds, points_of
+from local_bench.suites.printshop.scene import draw, sample_variation
 
 SIZES = (50, 100, 200, 500, 1000, 2000, 5000)
 CATEGORIES = ("Portrait", "Product", "Digital")

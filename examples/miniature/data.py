@@ -17,10 +17,17 @@ from examples.miniature.printshop.sampling import (
     sample_scene,
     wording_held_out,
 )
-from local_bench.suites.printshop.drawing import Pixels, render
-from local_bench.suites.printshop.edits import KINDS, Edit
-from local_bench.suites.printshop.phrases import LANGUAGES, Language, Phrase, language_words, wordings, write_caption
-from local_bench.suites.printshop.scene import Figure, Scene
+from local_bench.suites.printshop.phrases import (
+    KINDS,
+    LANGUAGES,
+    Edit,
+    Language,
+    Phrase,
+    language_words,
+    wordings,
+    write_caption,
+)
+from local_bench.suites.printshop.scene import Figure, Pixels, Scene, render
 
 
 @dataclass(frozen=True)

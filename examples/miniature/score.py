@@ -37,11 +37,9 @@ from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.settle.agreement import spearman
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import Pixels
-from local_bench.suites.printshop.edits import KINDS
 from local_bench.suites.printshop.matching import detected_facts, facts
-from local_bench.suites.printshop.phrases import wordings, write_caption
-from local_bench.suites.printshop.scene import Scene
+from local_bench.suites.printshop.phrases import KINDS, wordings, write_caption
+from local_bench.suites.printshop.scene import Pixels, Scene
 
 SEED = 4848
 _EACH = 500

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from transformers import CLIPTokenizer, T5Tokenizer
 
-from local_bench.models.random_init import byte_characters
+from local_bench.models.shipped import byte_characters
 from local_bench.suites.printshop.phrases import vocabulary
 
 CLIP_TOKENS = 40

@@ -18,7 +18,7 @@ from local_bench.settle.competition import Competition, compete
 from local_bench.settle.savings import ClientSavings, savings
 from local_bench.settle.settlement import Earnings, earnings
 from local_bench.settle.table import OutcomeTable, table_of
-from local_bench.suites.api_prices import api_prices
+from local_bench.suites.published import api_prices
 
 SCORES = ("brf", "veq", "cns")
 NS_PER_S = 1_000_000_000

@@ -27,8 +27,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from local_bench.annotation.database import AlreadyAnswered, Annotator
-from local_bench.annotation.items import Answer, Item, Kind, Side
-from local_bench.annotation.protocol import LANGUAGES
+from local_bench.annotation.protocol import LANGUAGES, Answer, Item, Kind, Side
 from local_bench.annotation.session import NOTE_CHARACTERS, InvalidAnswer, Session
 from local_bench.annotation.summary import summary
 from local_bench.core.errors import ImageError

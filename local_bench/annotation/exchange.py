@@ -21,9 +21,19 @@ from local_bench.annotation.database import (
     Role,
     same_questions,
 )
-from local_bench.annotation.items import Answer, Item, ItemImage, Kind, StoredAnswer
-from local_bench.annotation.protocol import OVERALL, PREFERRED, AnswerField, Protocol, load_protocol, protocol_files
-from local_bench.annotation.queue import Queue
+from local_bench.annotation.protocol import (
+    OVERALL,
+    PREFERRED,
+    Answer,
+    AnswerField,
+    Item,
+    ItemImage,
+    Kind,
+    Protocol,
+    StoredAnswer,
+    load_protocol,
+    protocol_files,
+)
 from local_bench.annotation.ratings import (
     AnnotationLine,
     decision,
@@ -32,7 +42,7 @@ from local_bench.annotation.ratings import (
     scores_of,
     stored_lines,
 )
-from local_bench.annotation.session import Session, no_image
+from local_bench.annotation.session import Queue, Session, no_image
 from local_bench.annotation.summary import numbers
 from local_bench.annotation.work import AnnotationWork, ImageKey, annotation_work, png_of
 from local_bench.core import strictjson

@@ -18,8 +18,7 @@ from unicodedata import category
 from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, create_model
 
 from local_bench.annotation.database import FILE, AnnotationDatabase
-from local_bench.annotation.items import Item, ItemImage, StoredAnswer
-from local_bench.annotation.protocol import OVERALL, POINT, Protocol
+from local_bench.annotation.protocol import OVERALL, POINT, Item, ItemImage, Protocol, StoredAnswer
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.types import LEAST_PROBABILITY, Task

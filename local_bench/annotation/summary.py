@@ -7,8 +7,7 @@ from itertools import chain, combinations
 from statistics import fmean, median
 from typing import Any
 
-from local_bench.annotation.items import Answer, StoredAnswer
-from local_bench.annotation.protocol import OVERALL, PREFERRED, Protocol
+from local_bench.annotation.protocol import OVERALL, PREFERRED, Answer, Protocol, StoredAnswer
 from local_bench.annotation.session import Session
 from local_bench.settle.agreement import cohen_kappa, krippendorff_alpha
 

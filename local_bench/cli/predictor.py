@@ -333,7 +333,7 @@ def dataset(
     from local_bench.analysis.predictors import dataset as datasets
     from local_bench.analysis.predictors.card import check_folder, save
     from local_bench.analysis.predictors.training import train_on
-    from local_bench.suites.servimage.dataset import read_dataset
+    from local_bench.suites.servimage.results import read_dataset
 
     if out is not None:
         check_folder(out)

@@ -17,7 +17,7 @@ from local_bench.core.messages import hint
 from local_bench.core.paths import configs_dir
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.cards import ModelCard
-from local_bench.models.random_init import amplify
+from local_bench.models.shipped import amplify
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ class Piece(Strict):
     """A function of `generators.tokenizers`."""
     config: dict[str, Any] = Field(default={})
     amplify: dict[str, float] = Field(default={})
-    """For small models: factors of the weight matrices, see `models.random_init.amplify`."""
+    """For small models: factors of the weight matrices, see `models.shipped.amplify`."""
 
 
 class Pieces(Strict):

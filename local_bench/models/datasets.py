@@ -27,10 +27,9 @@ from local_bench.core.messages import hint
 from local_bench.core.paths import configs_dir, is_safe_id, safe_join
 from local_bench.core.storage import new_scratch, storage_errors
 from local_bench.core.yamlfile import Strict, load_yaml
-from local_bench.models.digests import file_sha256
+from local_bench.models.fetch import download, fetched_files, pull_url
 from local_bench.models.hub import Purpose, Repository, check_space, for_dataset, repository_info
-from local_bench.models.manifest import FetchedFile, is_commit
-from local_bench.models.pull import download, fetched_files, pull_url
+from local_bench.models.manifest import FetchedFile, file_sha256, is_commit
 
 _REPO = r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"
 _COMMIT = r"^[0-9a-f]{40}$"

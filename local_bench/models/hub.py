@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from local_bench.core.errors import DatasetError, MissingExtra, StorageError, UserError, WeightsError
 from local_bench.core.packages import require
-from local_bench.models.digests import file_digests, file_sha256, git_blob_sha1
-from local_bench.models.manifest import FetchedFile, FetchedRepo
+from local_bench.models.manifest import FetchedFile, FetchedRepo, file_digests, file_sha256, git_blob_sha1
 from local_bench.models.vet import PIPELINE, Listing, model_file
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Purpose:
-    """Values used in the messages of `hub` and `pull`."""
+    """Values used in the messages of `hub` and `fetch`."""
 
     name: str
     """The name of the model card or dataset."""

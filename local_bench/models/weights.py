@@ -18,8 +18,7 @@ from local_bench.core.tensors import check_header
 from local_bench.models import shipped
 from local_bench.models.cards import SHIPPED, ModelCard, Source
 from local_bench.models.convert import converted_name
-from local_bench.models.digests import file_digests
-from local_bench.models.manifest import MAIN, check_fetched, folder_of, revision_of, source_of
+from local_bench.models.manifest import MAIN, check_fetched, file_digests, folder_of, revision_of, source_of
 from local_bench.models.vet import KINDS, PIPELINE, listing_of, vet
 
 _NAMED_KINDS = (".onnx", ".mat")

@@ -30,7 +30,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Reason
 from local_bench.settle.competition import Ranking
 from local_bench.settle.savings import ClientSavings
-from local_bench.suites.api_prices import api_prices
+from local_bench.suites.published import api_prices
 from local_bench.suites.registry import suite
 
 MAX_REASONS = 30

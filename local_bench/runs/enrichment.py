@@ -22,8 +22,8 @@ from local_bench.runs.judge_factory import judge_spec
 from local_bench.runs.plan import in_shard
 from local_bench.runs.progress import Progress
 from local_bench.suites.base import Suite
-from local_bench.suites.enrichment import FIELDS, read_written
 from local_bench.suites.registry import suite
+from local_bench.suites.task_files import FIELDS, read_written
 
 
 @dataclass

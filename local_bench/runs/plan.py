@@ -33,11 +33,10 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.runs.store.rows import State
 from local_bench.suites.base import Suite
-from local_bench.suites.from_files import FilesSuite
 from local_bench.suites.ice_bench.published import COMPOSITE
-from local_bench.suites.idea_bench.export import CASE
+from local_bench.suites.idea_bench.published import CASE
 from local_bench.suites.questions_from import check_borrowed
-from local_bench.suites.registry import suite
+from local_bench.suites.registry import FilesSuite, suite
 
 _MISTRAL = (
     "INST|IMG|IMG_BREAK|IMG_END|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK|"

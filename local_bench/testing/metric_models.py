@@ -11,7 +11,7 @@ from transformers import CLIPConfig, CLIPModel, Dinov2Config, Dinov2Model, Sigli
 
 from local_bench.judges.metrics import aesthetic
 from local_bench.models.cards import ModelCard
-from local_bench.models.random_init import amplify
+from local_bench.models.shipped import amplify
 
 SEED = 20260103
 _MODEL = {

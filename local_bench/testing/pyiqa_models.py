@@ -13,7 +13,7 @@ import numpy as np
 from local_bench.judges.metrics.pyiqa_store import HUB, Store, file_name, local_files, seeded
 from local_bench.models.cards import ModelCard
 from local_bench.models.convert import write_converted
-from local_bench.models.random_init import amplify
+from local_bench.models.shipped import amplify
 
 _OWN = f"{HUB}/chaofengc/IQA-PyTorch-Weights/resolve/main"
 _CLIP = "https://openaipublic.azureedge.net/clip/models"

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from local_bench.models.cards import ModelCard
-from local_bench.models.random_init import amplify, byte_characters
+from local_bench.models.shipped import amplify, byte_characters
 
 SEED = 20260102
 HIDDEN = 128

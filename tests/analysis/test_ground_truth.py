@@ -21,7 +21,7 @@ from local_bench.runs.scoring import score, sets
 from local_bench.runs.stages import run_stages
 from local_bench.settle.ground_truth import ALL
 from local_bench.suites.printshop import shop
-from local_bench.suites.printshop.drawing import render
+from local_bench.suites.printshop.scene import render
 from local_bench.suites.registry import suite
 from tests.report.written import report
 

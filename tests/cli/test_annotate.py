@@ -12,8 +12,7 @@ from PIL import Image
 
 from local_bench.annotation.database import FILE, AnnotationDatabase, merge_annotations
 from local_bench.annotation.exchange import open_session, preferences
-from local_bench.annotation.items import Answer
-from local_bench.annotation.protocol import FOLDER, load_protocol
+from local_bench.annotation.protocol import FOLDER, Answer, load_protocol
 from local_bench.annotation.ratings import OVERALL, load_annotations
 from local_bench.annotation.serve import lock_annotations
 from local_bench.annotation.session import add_people

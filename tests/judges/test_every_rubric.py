@@ -21,8 +21,8 @@ from local_bench.judges.vlm.rubrics import RubricSet, rubric, rubric_names, sing
 from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
-from local_bench.suites.hype_edit_1 import questions as hype_edit_1
-from local_bench.suites.ice_bench import questions as ice_bench
+from local_bench.suites.hype_edit_1 import tasks as hype_edit_1
+from local_bench.suites.ice_bench import tasks as ice_bench
 from local_bench.suites.servimage import questions as servimage
 
 pytestmark = pytest.mark.server

@@ -21,9 +21,9 @@ from local_bench.judges.vlm.rubrics import RubricSet
 from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
-from local_bench.suites.printshop.drawing import render
-from local_bench.suites.printshop.edits import KINDS
-from local_bench.suites.printshop.points import true_of, write_point
+from local_bench.suites.printshop.matching import true_of, write_point
+from local_bench.suites.printshop.phrases import KINDS
+from local_bench.suites.printshop.scene import render
 
 N_IMAGES = 24
 TAUGHT = RubricSet("miniature")

@@ -22,7 +22,7 @@ from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import card
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.robustness import check_questions
-from local_bench.suites.hype_edit_1 import questions as hype
+from local_bench.suites.hype_edit_1 import tasks as hype
 from local_bench.suites.servimage import questions as servimage
 
 SET = RubricSet("verbatim")

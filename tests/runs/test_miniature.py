@@ -24,8 +24,7 @@ from local_bench.runs.stages import run_stages
 from local_bench.settle.ground_truth import ALL
 from local_bench.settle.settlement import settle
 from local_bench.suites.printshop import shop
-from local_bench.suites.printshop.drawing import draw, render, sample_variation
-from local_bench.suites.printshop.scene import BACKGROUNDS, Scene
+from local_bench.suites.printshop.scene import BACKGROUNDS, Scene, draw, render, sample_variation
 from local_bench.suites.registry import suite
 from tests.lines import frame, lines
 from tests.report.exported import assert_exports_are_those_of_load_run

@@ -8,8 +8,8 @@ from examples.miniature.packing import Asked, packed
 from examples.miniature.printshop.damage import KINDS
 from examples.miniature.printshop.sampling import held_out
 from examples.miniature.vocabulary import clip_tokenizer, learn, t5_tokenizer
-from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.phrases import read_caption, vocabulary
+from local_bench.suites.printshop.scene import render
 
 
 def _question(prompt: list[int], answer: int) -> Asked:

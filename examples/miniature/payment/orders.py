@@ -38,10 +38,25 @@ from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.runs.payment import example
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import Pixels, draw, sample_variation
-from local_bench.suites.printshop.matching import detected_facts, edit_score, set_scores, style_of
-from local_bench.suites.printshop.points import holds, points_of, write_point
-from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, SHAPES, SIZES, Scene
+from local_bench.suites.printshop.matching import (
+    detected_facts,
+    edit_score,
+    holds,
+    points_of,
+    set_scores,
+    style_of,
+    write_point,
+)
+from local_bench.suites.printshop.scene import (
+    BACKGROUNDS,
+    COLOURS,
+    SHAPES,
+    SIZES,
+    Pixels,
+    Scene,
+    draw,
+    sample_variation,
+)
 from local_bench.suites.servimage import questions as servimage
 
 MODELS = 2

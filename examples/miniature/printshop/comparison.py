@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from local_bench.suites.printshop.checker import DetectedScene
-from local_bench.suites.printshop.edits import Edit
 from local_bench.suites.printshop.matching import detected_facts, facts, must_change, must_stay, share, style_of
+from local_bench.suites.printshop.phrases import Edit
 from local_bench.suites.printshop.scene import Scene
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from local_bench.suites.printshop.drawing import Pixels
+from local_bench.suites.printshop.scene import Pixels
 
 STRENGTHS = (1, 2, 3, 4)
 _SIGMA_PX = (0.8, 1.4, 2.2, 3.4)

@@ -13,11 +13,30 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from local_bench.core.identity import digest
-from local_bench.suites.printshop.drawing import Pixels, draw, sample_figure_variation, sample_variation
-from local_bench.suites.printshop.edits import KINDS, Edit, apply_edit, write_instruction
-from local_bench.suites.printshop.phrases import LANGUAGES, Language, wordings, write_caption
-from local_bench.suites.printshop.points import Point, true_of
-from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene
+from local_bench.suites.printshop.matching import Point, true_of
+from local_bench.suites.printshop.phrases import (
+    KINDS,
+    LANGUAGES,
+    Edit,
+    Language,
+    apply_edit,
+    wordings,
+    write_caption,
+    write_instruction,
+)
+from local_bench.suites.printshop.scene import (
+    BACKGROUNDS,
+    COLOURS,
+    PLACES,
+    SHAPES,
+    SIZES,
+    Figure,
+    Pixels,
+    Scene,
+    draw,
+    sample_figure_variation,
+    sample_variation,
+)
 
 Split = Literal["train", "held_out", "any"]
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from local_bench.settle.explain import Explained, explained
 from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.fitting import out_of_fold
 from local_bench.settle.predictors.splits import SPLITS
-from local_bench.suites.servimage.dataset import CONCEPTS, Dataset
+from local_bench.suites.servimage.results import CONCEPTS, Dataset
 
 NAMES = tuple(CONCEPTS.values())
 INPUTS = Inputs(scores=list(NAMES), judges=[], rubrics=[])

@@ -38,9 +38,9 @@ from local_bench.core.storage import scratch
 from local_bench.judges.metrics.pyiqa_cards import Described, describe
 from local_bench.models.cards import ModelCard
 from local_bench.models.convert import read_converted
+from local_bench.models.fetch import Pulled, check_digest, digest_in, fill, pull_hub, pull_url
 from local_bench.models.hub import Purpose, Repository, for_model, repository_info
 from local_bench.models.manifest import Origin
-from local_bench.models.pull import Pulled, check_digest, digest_in, fill, pull_hub, pull_url
 
 SEED = 123
 HUB = "https://huggingface.co"

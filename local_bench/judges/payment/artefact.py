@@ -25,7 +25,7 @@ from local_bench.core.yamlfile import Strict
 from local_bench.judges.payment.checked_card import CheckedCard
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.inputs import CAPTIONS
-from local_bench.models.digests import file_digests, file_sha256
+from local_bench.models.manifest import file_digests, file_sha256
 from local_bench.models.weights import weights_digest
 
 CHECKPOINTS = "checkpoints"

@@ -10,7 +10,7 @@ from local_bench.report.panels import Figure, Images
 from local_bench.report.papers.hype_edit_1 import MODEL
 from local_bench.report.papers.inputs import Request, once
 from local_bench.runs.rundir import RunDir
-from local_bench.suites.hype_edit_1.export import WORDS
+from local_bench.suites.hype_edit_1.results import WORDS
 from local_bench.suites.run_results import ImageResult
 
 _EXAMPLES = 5

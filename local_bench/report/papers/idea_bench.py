@@ -16,11 +16,9 @@ from local_bench.models.cards import card
 from local_bench.report.papers.idea_people import Labels, labels_of
 from local_bench.report.papers.inputs import Request, once
 from local_bench.report.render import DAGGER
-from local_bench.suites.idea_bench.export import results_by_model
-from local_bench.suites.idea_bench.published import average_notes, category_of, published
+from local_bench.suites.idea_bench.published import CATEGORIES, average_notes, category_of, published
 from local_bench.suites.idea_bench.questions import rephrased
-from local_bench.suites.idea_bench.results import CATEGORY_OF, Row, read_results
-from local_bench.suites.idea_bench.scoring import CATEGORIES
+from local_bench.suites.idea_bench.results import CATEGORY_OF, Row, read_results, results_by_model
 from local_bench.suites.idea_bench.tasks import read_categories
 
 CLIP_SCORE = "clip_cap"

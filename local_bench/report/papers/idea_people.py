@@ -8,9 +8,8 @@ from local_bench.annotation.ratings import load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.types import Task
 from local_bench.report.papers.inputs import Request, once
-from local_bench.suites.idea_bench.export import results_by_model
 from local_bench.suites.idea_bench.questions import SCORES
-from local_bench.suites.idea_bench.results import REPEATS, Row
+from local_bench.suites.idea_bench.results import REPEATS, Row, results_by_model
 from local_bench.suites.idea_bench.tasks import FOR_PEOPLE
 from local_bench.suites.registry import suite
 

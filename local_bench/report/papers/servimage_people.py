@@ -21,7 +21,7 @@ from local_bench.report.papers.servimage_payers import trained_otherwise
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.explain import COMPOSITE
 from local_bench.settle.predictors.revenue import ExpectedRevenue
-from local_bench.suites.servimage.export import parts
+from local_bench.suites.servimage.results import parts
 
 _NAMES = {
     "brf": "BRF",

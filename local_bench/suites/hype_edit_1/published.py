@@ -30,7 +30,6 @@ from local_bench.settle.attempts import (
 from local_bench.settle.sensitivity import effective_costs, flips
 from local_bench.settle.workflows import WorkflowResult, best_of, retry_until_pass, single_shot
 from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judgements
-from local_bench.suites.json_io import AMOUNTS, is_amount
 from local_bench.suites.published import (
     Published,
     ScoreOptions,
@@ -42,6 +41,7 @@ from local_bench.suites.published import (
     number,
     percent,
 )
+from local_bench.suites.task_files import AMOUNTS, is_amount
 
 PROTOCOL_ATTEMPTS = 10
 GRID_SECONDS = (5, 10, 20, 40, 80)

@@ -14,10 +14,9 @@ from typing import Any
 from local_bench.core.types import UNSUPPORTED, Collage, Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
 from local_bench.suites.base import QuestionKey as Key
-from local_bench.suites.idea_bench.results import QUESTIONS, REPEATS
+from local_bench.suites.idea_bench.results import QUESTIONS, REPEATS, RUBRIC
 from local_bench.suites.idea_bench.tasks import FOR_PEOPLE
 
-RUBRIC = "idea_question"
 MET = "met"
 LENT = {MET: "idea_met"}
 SCORES = tuple(f"question_{k}" for k in range(1, QUESTIONS + 1))

@@ -17,8 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from local_bench.suites.printshop.drawing import SIDE, FigureVariation, Pixels, Variation, draw
-from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, is_scene
+from local_bench.suites.printshop.scene import (
+    BACKGROUNDS,
+    COLOURS,
+    PLACES,
+    SHAPES,
+    SIDE,
+    SIZES,
+    Figure,
+    FigureVariation,
+    Pixels,
+    Scene,
+    Variation,
+    draw,
+    is_scene,
+)
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

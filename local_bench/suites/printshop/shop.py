@@ -15,12 +15,17 @@ from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError
 from local_bench.core.types import GroundTruth, Task
 from local_bench.suites.printshop.checker import DetectedScene, detect
-from local_bench.suites.printshop.drawing import SIDE, Pixels
-from local_bench.suites.printshop.edits import Edit, read_instruction
-from local_bench.suites.printshop.matching import detected_facts, edit_score, match, set_scores, style_of
-from local_bench.suites.printshop.phrases import read_caption
-from local_bench.suites.printshop.points import holds, read_point
-from local_bench.suites.printshop.scene import Scene, scene_from
+from local_bench.suites.printshop.matching import (
+    detected_facts,
+    edit_score,
+    holds,
+    match,
+    read_point,
+    set_scores,
+    style_of,
+)
+from local_bench.suites.printshop.phrases import Edit, read_caption, read_instruction
+from local_bench.suites.printshop.scene import SIDE, Pixels, Scene, scene_from
 
 FOLDER = Path(__file__).parent
 SOURCES = FOLDER / "sources.json"

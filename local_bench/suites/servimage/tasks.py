@@ -27,8 +27,7 @@ from local_bench.core.money import nearest_micro_usd
 from local_bench.core.paths import safe_join
 from local_bench.core.types import Deliverable, Question, Task
 from local_bench.core.yamlfile import check
-from local_bench.suites.json_io import line_of, read_list
-from local_bench.suites.task_files import KeepImage, Refuse, read_task_file, task_id
+from local_bench.suites.task_files import KeepImage, Refuse, line_of, read_list, read_task_file, task_id
 
 _CONTRADICTION = 0.02
 """From which difference on two aspect ratios contradict each other: the published files round to three digits."""

@@ -8,11 +8,17 @@ from examples.miniature.printshop.comparison import match_edit, same_but_for, st
 from examples.miniature.printshop.sampling import draw_edit, sample_edit, sample_scene
 from examples.miniature.printshop.sets import STYLE, draw_set, sample_set, style_of
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import render
-from local_bench.suites.printshop.edits import KINDS, apply_edit, read_instruction, write_instruction
 from local_bench.suites.printshop.matching import facts, must_change, must_stay
-from local_bench.suites.printshop.phrases import LANGUAGES, split_words, vocabulary
-from local_bench.suites.printshop.scene import PLACES, Figure, Scene
+from local_bench.suites.printshop.phrases import (
+    KINDS,
+    LANGUAGES,
+    apply_edit,
+    read_instruction,
+    split_words,
+    vocabulary,
+    write_instruction,
+)
+from local_bench.suites.printshop.scene import PLACES, Figure, Scene, render
 
 MAY_CHANGE = {
     "recolour": {"colour"},

@@ -6,8 +6,8 @@ from examples.miniature.printshop.comparison import same_but_for
 from examples.miniature.printshop.damage import damage
 from examples.miniature.printshop.sampling import sample_scene
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import enlarged, render
 from local_bench.suites.printshop.matching import match
+from local_bench.suites.printshop.scene import enlarged, render
 
 
 def right(change, n):

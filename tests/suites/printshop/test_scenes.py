@@ -6,9 +6,21 @@ from PIL import Image
 
 from examples.miniature.printshop.sampling import held_out, sample_scene, wording_held_out
 from local_bench.core.images import pixel_digest
-from local_bench.suites.printshop.drawing import draw, enlarged, render, sample_variation
 from local_bench.suites.printshop.phrases import wordings
-from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, scene_from
+from local_bench.suites.printshop.scene import (
+    BACKGROUNDS,
+    COLOURS,
+    PLACES,
+    SHAPES,
+    SIZES,
+    Figure,
+    Scene,
+    draw,
+    enlarged,
+    render,
+    sample_variation,
+    scene_from,
+)
 
 GOLDEN = ["4a336ad493a6", "e470b62bf78e", "5ca24c786278", "d9b08e2caf3b"]
 

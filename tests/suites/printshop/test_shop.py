@@ -11,8 +11,8 @@ from local_bench.core.errors import TaskFileError
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.suites.printshop import shop
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.phrases import split_words, vocabulary
+from local_bench.suites.printshop.scene import render
 from local_bench.suites.registry import suite
 from local_bench.suites.servimage import questions as servimage
 

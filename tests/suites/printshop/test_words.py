@@ -6,6 +6,7 @@ import pytest
 
 from examples.miniature.printshop.sampling import sample_caption, sample_point, sample_scene, wording_held_out
 from local_bench.suites.printshop.checker import DetectedFigure, DetectedScene
+from local_bench.suites.printshop.matching import Point, holds, points_of, read_point, true_of, write_point
 from local_bench.suites.printshop.phrases import (
     LANGUAGES,
     read_caption,
@@ -14,7 +15,6 @@ from local_bench.suites.printshop.phrases import (
     wordings,
     write_caption,
 )
-from local_bench.suites.printshop.points import Point, holds, points_of, read_point, true_of, write_point
 
 
 @pytest.mark.parametrize("wording", wordings())
