@@ -44,7 +44,6 @@ def test_a_module_with_one_importer_in_its_package_is_large_or_has_a_reason():
         if len(importers) == 1 and importers.copy().pop().split(".")[1] == name.split(".")[1]:
             small.add(name)
     assert small == {
-        "local_bench.models.shipped",  # named by cards
         "local_bench.runs.store.frames",  # exported by the package
     }
 

@@ -17,16 +17,8 @@ from examples.miniature.printshop.sampling import (
     sample_scene,
     wording_held_out,
 )
-from local_bench.suites.printshop.phrases import (
-    KINDS,
-    LANGUAGES,
-    Edit,
-    Language,
-    Phrase,
-    language_words,
-    wordings,
-    write_caption,
-)
+from examples.miniature.printshop.wording import write_caption
+from local_bench.suites.printshop.phrases import KINDS, LANGUAGES, Edit, Language, Phrase, language_words, wordings
 from local_bench.suites.printshop.scene import Figure, Pixels, Scene, render
 
 

@@ -20,6 +20,7 @@ from examples.miniature.printshop.damage import STRENGTHS, damage
 from examples.miniature.printshop.orderbook import frame
 from examples.miniature.printshop.sampling import choose, draw_edit, sample_edit, sample_point
 from examples.miniature.printshop.sets import STYLE, draw_set, sample_set
+from examples.miniature.printshop.wording import true_of, write_point
 from examples.miniature.printshop.writing import sample_injected_text
 from local_bench.core.types import Question
 from local_bench.suites.printshop.checker import DetectedScene, detect
@@ -32,8 +33,6 @@ from local_bench.suites.printshop.matching import (
     holds,
     points_of,
     set_scores,
-    true_of,
-    write_point,
 )
 from local_bench.suites.printshop.phrases import LANGUAGES, Edit, Language
 from local_bench.suites.printshop.scene import (

@@ -29,6 +29,7 @@ from examples.miniature.printshop.sampling import (
     sample_scene,
     wording_held_out,
 )
+from examples.miniature.printshop.wording import write_caption
 from local_bench.judges.vlm.chat_api import prepare
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
@@ -38,7 +39,7 @@ from local_bench.models.weights import resolve
 from local_bench.settle.agreement import spearman
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.matching import detected_facts, facts
-from local_bench.suites.printshop.phrases import KINDS, wordings, write_caption
+from local_bench.suites.printshop.phrases import KINDS, wordings
 from local_bench.suites.printshop.scene import Pixels, Scene
 
 SEED = 4848

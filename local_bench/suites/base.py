@@ -118,7 +118,15 @@ class Suite(ABC):
         tasks = self.read_tasks(self.shipped or Path(str(path)), keep, refuse)
         if written is not None:
             tasks = with_written(tasks, Path(written))
-        return tasks if part is None else _of_part(tasks, part)
+        if part is None:
+            return tasks
+        parts = {task.task_id: (task.category, *task.own.get("parts", ())) for task in tasks}
+        of_part = [task for task in tasks if part in parts[task.task_id]]
+        if not of_part:
+            names_of_parts = dict.fromkeys(name for names in parts.values() for name in names)
+            suggestion = hint(part, names_of_parts, f"available: {', '.join(names_of_parts)}")
+            raise ConfigError(f"suite.part: unknown part {part!r}: {suggestion}")
+        return of_part
 
     # generation
 
@@ -237,16 +245,6 @@ class Suite(ABC):
         """Read the benchmark's result files as annotations of a run's images; None for entries without a verdict.
         ResultFileError for a malformed file."""
         raise UserError(f"{self.name} has no result files that can be read as annotations: give an annotation file")
-
-
-def _of_part(tasks: list[Task], part: str) -> list[Task]:
-    parts = {task.task_id: (task.category, *task.own.get("parts", ())) for task in tasks}
-    of_part = [task for task in tasks if part in parts[task.task_id]]
-    if not of_part:
-        names_of_parts = dict.fromkeys(name for names in parts.values() for name in names)
-        suggestion = hint(part, names_of_parts, f"available: {', '.join(names_of_parts)}")
-        raise ConfigError(f"suite.part: unknown part {part!r}: {suggestion}")
-    return of_part
 
 
 _NUMBER = re.compile(r"0*([1-9][0-9]{0,3})")

@@ -92,9 +92,11 @@ def grid_tables(grid: Sequence[Point], rank_changes: Sequence[Flip]) -> list[Tab
         values = [v for v in (p.values.get(model) for p in grid) if v is not None]
         ends.append({"least": min(values, default=None), "most": max(values, default=None), "n": len(grid)})
     columns = (dollars("least", "least"), dollars("most", "most"), Column("n", "settings"))
-    overtaken = tuple(
-        (f.ahead, f.behind, f"{len(f.settings)} of {len(grid)}", _setting_text(f.settings[0])) for f in rank_changes
-    )
+
+    def first(flip: Flip) -> str:
+        return ", ".join(f"{name} {float(value):g}" for name, value in flip.settings[0])
+
+    overtaken = tuple((f.ahead, f.behind, f"{len(f.settings)} of {len(grid)}", first(f)) for f in rank_changes)
     names = ("ahead here", "is overtaken by", "at", "first at")
     flips = Table("ranking changes", tuple(Column(name, name) for name in names), overtaken)
     return [by_model("over the grid", models, ends, *columns), *([flips] if overtaken else [])]
@@ -102,10 +104,6 @@ def grid_tables(grid: Sequence[Point], rank_changes: Sequence[Flip]) -> list[Tab
 
 def _setting(setting: Setting) -> dict[str, Any]:
     return {name: number(value) for name, value in setting}
-
-
-def _setting_text(setting: Setting) -> str:
-    return ", ".join(f"{name} {float(value):g}" for name, value in setting)
 
 
 class ApiPrices(Strict):

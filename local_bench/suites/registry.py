@@ -109,14 +109,9 @@ def names() -> list[str]:
     return sorted({path.stem for folder in user_config_dirs() for path in (folder / "suites").glob("*.yaml")})
 
 
-def suite_of(path: Path) -> Suite:
-    """The suite that a file describes. ConfigError if it is not valid."""
-    stat = path.stat()
-    return _suite(path.absolute(), stat.st_mtime_ns, stat.st_size)
-
-
 @cache
-def _suite(path: Path, mtime_ns: int, size: int) -> Suite:
+def _described(path: Path, mtime_ns: int, size: int) -> Suite:
+    """The suite that a file describes, read again when the file has changed. ConfigError if it is not valid."""
     description = load_yaml(path, Description)
     fields = [field for rubric in description.rubrics.values() for field in rubric]
     unknown = sorted({*description.thresholds} - {*fields}) + sorted({*description.per_point} - {*description.rubrics})
@@ -169,16 +164,16 @@ def all_suites(report: Callable[[str], None] = lambda _: None) -> list[Suite]:
 def suite(name: str) -> Suite:
     """The suite of that name. ConfigError with the nearest name, or with the reason why a package's suite cannot be
     loaded."""
-    if name in _SUITES:
-        return _loaded(name, _SUITES[name])
-    registered = _known()
-    if name not in registered and (described := file_of(name)):
-        return suite_of(described)
-    if name not in registered:
-        available = suite_names()
-        suggestion = hint(name, available, f"available: {', '.join(available)}")
-        raise ConfigError(f"suite.name: unknown suite {name!r}: {suggestion}")
-    return _loaded(name, registered[name])
+    where = _SUITES.get(name) or _known().get(name)
+    if where is not None:
+        return _loaded(name, where)
+    described = file_of(name)
+    if described is not None:
+        stat = described.stat()
+        return _described(described.absolute(), stat.st_mtime_ns, stat.st_size)
+    available = suite_names()
+    suggestion = hint(name, available, f"available: {', '.join(available)}")
+    raise ConfigError(f"suite.name: unknown suite {name!r}: {suggestion}")
 
 
 @cache

@@ -74,3 +74,8 @@ KINDS: dict[str, Callable[[Levels, int, np.random.Generator], Levels]] = {
     "noise": _noise,
     "blocks": _blocks,
 }
+
+
+def enlarged(pixels: Pixels, times: int = 2) -> Pixels:
+    """Enlarge by repeating every pixel `times` x `times`."""
+    return pixels.repeat(times, 0).repeat(times, 1)

@@ -65,7 +65,17 @@ def read_judgements(paths: Sequence[Path]) -> Judgements:
     ResultFileError as in `read_file`, and for an attempt that is judged in two files.
     """
     parts = [read_file(path) for path in paths]
-    _each_once(paths, parts)
+    judged_in: dict[tuple[str, str, int], Path] = {}
+    for path, part in zip(paths, parts, strict=True):
+        for row in part.rows:
+            key = (row.model, row.task_id, row.attempt)
+            if key in judged_in:
+                what = f"attempt {row.attempt} of {row.task_id!r} by {row.model!r}"
+                raise ResultFileError(
+                    f"{path}: {what} is judged in {judged_in[key]} too: keep one of them, or give --raters if each "
+                    "file is another rater's"
+                )
+            judged_in[key] = path
     return joined(parts, [row for part in parts for row in part.rows])
 
 
@@ -86,29 +96,11 @@ def read_raters(paths: Sequence[Path]) -> tuple[Judgements, list[Judgement]]:
             f"--raters: no attempt is judged in more than one of {', '.join(map(str, paths))}: give files of several "
             "raters of the same images, or omit --raters"
         )
-    rows = [Judgement(*key, _majority(file_votes)) for key, file_votes in votes.items()]
+    rows = [
+        Judgement(*key, next((verdict for verdict in (True, False) if 2 * cast.count(verdict) > len(cast)), None))
+        for key, cast in votes.items()
+    ]
     return joined(parts, rows), [row for row in rows if row.passed is None]
-
-
-def _majority(votes: Sequence[bool | None]) -> bool | None:
-    for verdict in (True, False):
-        if 2 * votes.count(verdict) > len(votes):
-            return verdict
-    return None
-
-
-def _each_once(paths: Sequence[Path], parts: Sequence[Judgements]) -> None:
-    rows: dict[tuple[str, str, int], Path] = {}
-    for path, part in zip(paths, parts, strict=True):
-        for row in part.rows:
-            key = (row.model, row.task_id, row.attempt)
-            if key in rows:
-                what = f"attempt {row.attempt} of {row.task_id!r} by {row.model!r}"
-                raise ResultFileError(
-                    f"{path}: {what} is judged in {rows[key]} too: keep one of them, or give --raters if each file is "
-                    "another rater's"
-                )
-            rows[key] = path
 
 
 def joined(parts: Sequence[Judgements], rows: Sequence[Judgement]) -> Judgements:

@@ -14,7 +14,6 @@ from local_bench.suites.hype_edit_1 import results as official
 from local_bench.suites.hype_edit_1 import tasks
 from local_bench.suites.published import Published, ScoreOptions, prices_of
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
-from local_bench.suites.task_files import KeepImage, Refuse
 
 
 class HypeEdit1(Suite):
@@ -43,9 +42,7 @@ class HypeEdit1(Suite):
     )
     annotation_protocol = "pass-fail"
 
-    def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
-        return tasks.read_tasks(path, keep)
-
+    read_tasks = staticmethod(tasks.read_tasks)
     deliverables = staticmethod(tasks.deliverables)
     fitted = staticmethod(tasks.fitted)
     scores = staticmethod(tasks.scores)

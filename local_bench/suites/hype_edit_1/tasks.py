@@ -46,7 +46,7 @@ class EditTask(Strict):
         return [self.task_type] if isinstance(self.task_type, str) else self.task_type
 
 
-def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
+def read_tasks(path: Path, keep: KeepImage, refuse: object = None) -> list[Task]:
     """Read the tasks in the file's order; a task without one of its images is unscored with a reason.
 
     TaskFileError names the file, the line and the reason; ImageError an existing image that cannot be read.

@@ -14,7 +14,6 @@ from local_bench.suites.ice_bench import tasks
 from local_bench.suites.ice_bench.scoring import LIMITS, TASKS
 from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
-from local_bench.suites.task_files import KeepImage, Refuse
 
 
 class IceBench(Suite):
@@ -38,9 +37,7 @@ class IceBench(Suite):
     scores_one_file = True
     annotation_protocol = "pairwise"
 
-    def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
-        return tasks.read_tasks(path, keep)
-
+    read_tasks = staticmethod(tasks.read_tasks)
     deliverables = staticmethod(tasks.deliverables)
     fitted = staticmethod(tasks.fitted)
     scores = staticmethod(tasks.scores)

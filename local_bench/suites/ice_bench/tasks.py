@@ -27,23 +27,18 @@ from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Ta
 from local_bench.core.yamlfile import check
 from local_bench.models.cards import Takes
 from local_bench.suites.base import QuestionKey as Key
+from local_bench.suites.ice_bench.scoring import EDITED
 from local_bench.suites.task_files import KeepImage, task_id
 
 _QUALITY = ("aes_v2.5", "musiq_koniq")
 _CREATED = (*_QUALITY, "clip_cap")
 _EDITED = (*_CREATED, "clip_src", "l1_raw", "vllmqa")
-_BY_INSTRUCTION = (
-    *("Color Editing", "Face Editing", "Style Editing", "Texture Editing", "Motion Editing", "Scene Editing"),
-    *("Subject Addition", "Subject Change", "Subject Removal", "Text Removal", "Text Render", "Composite Editing"),
-    *("Inpainting", "Outpainting", "Local Subject Addition", "Local Subject Removal", "Local Text Render"),
-    "Local Text Removal",
-)
 METRICS_OF = {
     "Text2Image": _CREATED,
     "Face Reference Generation": (*_CREATED, "clip_ref", "face_ref"),
     "Subject Reference Generation": (*_CREATED, "clip_ref", "dino_ref"),
     "Style Reference Generation": (*_CREATED, "clip_ref", "style_ref"),
-    **dict.fromkeys(_BY_INSTRUCTION, _EDITED),
+    **dict.fromkeys(EDITED, _EDITED),
     "Virtual Try On": (*_EDITED, "dino_ref"),
     "Face Swap": (*_EDITED, "face_ref"),
     "Subject-guided Inpainting": (*_EDITED, "dino_ref"),
@@ -76,7 +71,7 @@ class Item(BaseModel):
     TargetCaption: str = ""
 
 
-def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
+def read_tasks(path: Path, keep: KeepImage, refuse: object = None) -> list[Task]:
     """Read the items in the file's order; an item without its images is unscored with a reason.
 
     TaskFileError names the file, the line and the reason; ImageError an existing image that cannot be read.

@@ -64,7 +64,8 @@ def _percent(counted: NDArray[np.int64]) -> Fraction:
 
 def category(subtasks: Iterable[Fraction]) -> Fraction | None:
     """Mean of a category's subtasks; None without any: not supported by the model, or not run."""
-    return _mean(list(subtasks))
+    scores = list(subtasks)
+    return sum(scores, Fraction(0)) / len(scores) if scores else None
 
 
 def overall(categories: Mapping[str, Fraction | None]) -> Fraction:
@@ -78,10 +79,6 @@ def interval(categories: Iterable[Sequence[Subtask]], n: int) -> tuple[float, fl
     return stratified_interval(
         [(1 / n / len(subtasks), task.cases) for subtasks in categories for task in subtasks], 100
     )
-
-
-def _mean(values: list[Fraction]) -> Fraction | None:
-    return sum(values, Fraction(0)) / len(values) if values else None
 
 
 CASE = "idea_case"

@@ -44,11 +44,6 @@ def match(seen: DetectedScene, requested: Scene) -> float:
     return share(facts(requested), detected_facts(seen))
 
 
-def must_change(edit: Edit) -> frozenset[Fact]:
-    """Facts of the target that are not facts of the source."""
-    return facts(edit.target) - facts(edit.source)
-
-
 def must_stay(edit: Edit) -> frozenset[Fact]:
     """Facts of both source and target; the number of figures is one of them."""
     return facts(edit.target) & facts(edit.source)
@@ -65,7 +60,8 @@ def set_scores(images: Sequence[Style]) -> list[int]:
     """The correct consistency score of each image of a set, 1 to 5: 5 if all have one style; else 4 for an image
     with the majority style, 3 if only its size differs, 2 if background or colour differs, 1 if more than one
     differs."""
-    usual = [_most([style[i] for style in images]) for i in range(3)]
+    counts = [Counter(style[i] for style in images if style[i] is not None) for i in range(3)]
+    usual = [next((value for value, _ in count.most_common(1)), None) for count in counts]  # of a tie, the first
     off = [[value is None or value != most for value, most in zip(style, usual, strict=True)] for style in images]
     if not any(map(any, off)):
         return [5] * len(off)
@@ -74,19 +70,9 @@ def set_scores(images: Sequence[Style]) -> list[int]:
 
 def style_of(seen: DetectedScene) -> Style:
     """The style of an image; colour and size are None unless it has one figure."""
-    return (seen.background, *_colour_and_size(seen))
-
-
-def _colour_and_size(seen: DetectedScene) -> tuple[str | None, str | None]:
     if len(seen.figures) != 1:
-        return None, None
-    return seen.figures[0].colour, seen.figures[0].size
-
-
-def _most(values: list[str | None]) -> str | None:
-    """The most frequent value, the first in case of ties; None if there is none."""
-    frequency = Counter(value for value in values if value is not None)
-    return frequency.most_common(1)[0][0] if frequency else None
+        return seen.background, None, None
+    return seen.background, seen.figures[0].colour, seen.figures[0].size
 
 
 def share(requested: frozenset[Fact], found: frozenset[Fact]) -> float:
@@ -107,19 +93,10 @@ class Point:
     """Claims that there is no such figure."""
 
 
-def write_point(point: Point, language: Language = "en") -> str:
-    """The claim as text."""
-    slots = {name: str(value) for name, value in vars(point).items() if value is not None and name != "absent"}
-    kind = _kind(point)
-    if kind in ("thing", "placed_thing"):
-        slots = {"size": "", **slots}
-    return _phrases(language)[kind].fill(**slots)
-
-
 def read_point(text: str) -> Point | None:
     """Parse a claim in either language; None if it matches no template."""
     for language in LANGUAGES:
-        for kind, phrase in _phrases(language).items():
+        for kind, phrase in point_phrases(language).items():
             slots = phrase.read(text)
             if slots is not None:
                 count = int(slots["count"]) if "count" in slots else None
@@ -137,12 +114,6 @@ def holds(point: Point, seen: DetectedScene) -> bool | None:
     fits = [_fits(point, figure) for figure in seen.figures]
     some = True if True in fits else None if None in fits else False
     return some if some is None else some != point.absent
-
-
-def true_of(point: Point, scene: Scene) -> bool:
-    """Whether the claim is true of a scene."""
-    figures = tuple(DetectedFigure(f.shape, f.colour, f.place, f.size, 1.0) for f in scene.figures)
-    return holds(point, DetectedScene(scene.background, figures, False, 1.0)) is True
 
 
 def points_of(scene: Scene) -> list[Point]:
@@ -167,22 +138,6 @@ def _fits(point: Point, figure: DetectedFigure) -> bool | None:
     return fits
 
 
-def _kind(point: Point) -> str:
-    """The name of the template for the claim."""
-    if point.background is not None:
-        return "background"
-    if point.count is not None:
-        return "count"
-    assert point.shape is not None, point
-    if point.absent:
-        return "absent"
-    if point.colour is None:
-        kinds = [name for name in ("place", "size") if getattr(point, name) is not None]
-        assert len(kinds) == 1, point
-        return kinds[0]
-    return "thing" if point.place is None else "placed_thing"
-
-
 @cache
-def _phrases(language: Language) -> dict[str, Phrase]:
+def point_phrases(language: Language) -> dict[str, Phrase]:
     return {kind: Phrase(template, language) for kind, template in language_words(language).points.items()}

@@ -152,13 +152,6 @@ def vocabulary() -> tuple[str, ...]:
     return tuple(sorted(tokens))
 
 
-def split_words(text: str) -> list[str]:
-    """Split a text into words: the longest known word, else a run of Latin letters or a single character."""
-    longest_first = sorted((word for word in vocabulary() if not word.isascii()), key=len, reverse=True)
-    pattern = "|".join([*map(re.escape, longest_first), r"[a-z]+", r"\S"])
-    return re.findall(pattern, text.lower())
-
-
 _WORD = re.compile(r"[a-z]+|[^\sa-z]+")
 
 
@@ -181,26 +174,10 @@ def wordings(language: Language | None = None) -> tuple[str, ...]:
     return tuple(f"{each}.{name}" for each in languages for name in language_words(each).captions)
 
 
-def write_caption(scene: Scene, wording: str = "en.plain", swapped: bool = False, say_large: bool = False) -> str:
-    """The scene's caption in a style; `swapped` describes the right-hand figure first.
-
-    Size `large` is omitted unless `say_large` is set.
-    """
-    language, caption, figure = _phrases(wording)
-    figures = scene.figures[::-1] if swapped else scene.figures
-    texts = [
-        figure.fill(
-            shape=f.shape, colour=f.colour, place=f.place, size=f.size if say_large or f.size == "small" else ""
-        )
-        for f in figures
-    ]
-    return caption.fill(figures=language_words(language).joiner.join(texts), background=scene.background)
-
-
 def read_caption(text: str) -> Scene | None:
     """Parse a caption in any style; None if it matches none."""
     for wording in wordings():
-        language, caption, figure = _phrases(wording)
+        language, caption, figure = caption_phrases(wording)
         slots = caption.read(text)
         if slots is None:
             continue
@@ -213,7 +190,7 @@ def read_caption(text: str) -> Scene | None:
 
 
 @cache
-def _phrases(wording: str) -> tuple[Language, Phrase, Phrase]:
+def caption_phrases(wording: str) -> tuple[Language, Phrase, Phrase]:
     language: Language = "zh" if wording.startswith("zh.") else "en"
     words = language_words(language).captions[wording.partition(".")[2]]
     return language, Phrase(words.caption, language), Phrase(words.figure, language)
@@ -262,22 +239,11 @@ def apply_edit(source: Scene, kind: str, slots: dict[str, str]) -> Edit | None:
     return Edit(kind, tuple(sorted(slots.items())), source, target, tuple(origin for _, origin in target_figures))
 
 
-def write_instruction(edit: Edit, language: Language = "en", wording: int = 0) -> str:
-    """The instruction text, with template number `wording` (modulo the number of templates) of the language."""
-    templates = _templates(edit.kind, language)
-    slots = dict(edit.slots)
-    if edit.kind == "add" and slots.get("size") == "large":
-        slots["size"] = ""
-    if edit.kind == "move":
-        slots["goal"] = slots["place"]
-    return templates[wording % len(templates)].fill(**slots)
-
-
 def read_instruction(text: str, source: Scene) -> Edit | None:
     """Parse an instruction for `source`; None if it matches no template or is not possible."""
     for language in LANGUAGES:
         for kind in KINDS:
-            for template in _templates(kind, language):
+            for template in instruction_templates(kind, language):
                 slots = template.read(text)
                 if slots is None:
                     continue
@@ -290,5 +256,5 @@ def read_instruction(text: str, source: Scene) -> Edit | None:
 
 
 @cache
-def _templates(kind: str, language: Language) -> list[Phrase]:
+def instruction_templates(kind: str, language: Language) -> list[Phrase]:
     return [Phrase(template, language) for template in language_words(language).instructions[kind]]

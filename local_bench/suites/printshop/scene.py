@@ -168,11 +168,6 @@ def render(scene: Scene, rng: np.random.Generator) -> Pixels:
     return draw(scene, sample_variation(rng, len(scene.figures)))
 
 
-def enlarged(pixels: Pixels, times: int = 2) -> Pixels:
-    """Enlarge by repeating every pixel `times` x `times`."""
-    return pixels.repeat(times, 0).repeat(times, 1)
-
-
 FULL = _SUB * _SUB * 16
 """The value of `coverage` for a fully covered neighbourhood."""
 

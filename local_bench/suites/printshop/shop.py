@@ -6,7 +6,7 @@ consistency of an edit (`cns_edit`) and a set's style (`cns_set`), but not for v
 instruction for the task's source image, whose scene is in `sources.json`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError
 from local_bench.core.types import GroundTruth, Task
-from local_bench.suites.printshop.checker import DetectedScene, detect
+from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.matching import (
     detected_facts,
     edit_score,
@@ -55,21 +55,6 @@ def requested(task: Task) -> list[RequestedImage]:
 def truth(task: Task) -> list[Scene]:
     """The requested scene of each deliverable of a task."""
     return [each.scene for each in requested(task)]
-
-
-def points_met(task: Task, images: Sequence[DetectedScene]) -> list[bool | None]:
-    """For each evaluation point, whether any of the images meets it; None if undetermined.
-
-    TaskFileError if a point cannot be parsed.
-    """
-    met = []
-    for text in task.evaluation_points:
-        point = read_point(text)
-        if point is None:
-            raise TaskFileError(f"{task.task_id}: the evaluation point {text!r} cannot be parsed")
-        each = [holds(point, seen) for seen in images]
-        met.append(True if True in each else None if None in each else False)
-    return met
 
 
 @cache

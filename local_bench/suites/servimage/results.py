@@ -211,14 +211,10 @@ def _amount(data: dict[str, Any], name: str, where: str, most: int) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         raise ResultFileError(f"{where}: {name} must be a number, not {short(value)}")
     amount = Decimal(value)
-    if not amount.is_finite() or not 0 <= amount <= most or _places(amount) > 30:
+    exponent = amount.as_tuple().exponent  # a string for infinity and NaN
+    if not isinstance(exponent, int) or not 0 <= amount <= most or exponent < -30:
         raise ResultFileError(f"{where}: {name} must be between 0 and {most:,}, with at most 30 decimals, not {value}")
     return amount
-
-
-def _places(amount: Decimal) -> int:
-    exponent = amount.as_tuple().exponent
-    return -exponent if isinstance(exponent, int) else 0
 
 
 def _how_many(value: Any, where: str) -> int:

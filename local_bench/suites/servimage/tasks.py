@@ -137,7 +137,9 @@ def published_tasks(path: Path, refuse: Refuse | None = None) -> list[tuple[Publ
                 f"{file}, line {line_of(text, [given_id])}" if isinstance(given_id, str) else f"{file}, entry {number}"
             )
             try:
-                task = _published(data, where)
+                if not isinstance(data, dict):
+                    raise TaskFileError(f"{where}: a task must be a JSON object, not {kind(data)}: correct the entry")
+                task = check(data, PublishedTask, where, error=TaskFileError)
                 if task.task_id in by_id:
                     raise TaskFileError(f"{where}: duplicate task {task.task_id!r}: give each its own id")
             except TaskFileError as e:
@@ -189,12 +191,6 @@ def _prompt(task: Task, number: int) -> str:
             "\n".join(["It must meet, as far as this image goes:", *(f"- {p}" for p in task.evaluation_points)])
         )
     return "\n\n".join(parts)
-
-
-def _published(data: Any, where: str) -> PublishedTask:
-    if not isinstance(data, dict):
-        raise TaskFileError(f"{where}: a task must be a JSON object, not {kind(data)}: correct the entry")
-    return check(data, PublishedTask, where, error=TaskFileError)
 
 
 def _task(entry: PublishedTask, file: Path, where: str, keep: KeepImage) -> Task:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from examples.miniature.printshop.damage import enlarged
 from examples.miniature.printshop.sampling import held_out, sample_scene, wording_held_out
 from local_bench.core.images import pixel_digest
 from local_bench.suites.printshop.phrases import wordings
@@ -16,7 +17,6 @@ from local_bench.suites.printshop.scene import (
     Figure,
     Scene,
     draw,
-    enlarged,
     render,
     sample_variation,
     scene_from,
