@@ -12,6 +12,7 @@ from examples.miniature.printshop.orderbook import frame
 from examples.miniature.printshop.sampling import (
     choose,
     draw_edit,
+    render,
     sample_edit,
     sample_instruction,
     sample_scene,
@@ -19,7 +20,7 @@ from examples.miniature.printshop.sampling import (
 )
 from examples.miniature.printshop.wording import write_caption
 from local_bench.suites.printshop.phrases import KINDS, LANGUAGES, Edit, Language, Phrase, language_words, wordings
-from local_bench.suites.printshop.scene import Figure, Pixels, Scene, render
+from local_bench.suites.printshop.scene import Figure, Pixels, Scene
 
 
 @dataclass(frozen=True)

@@ -18,22 +18,13 @@ from examples.miniature.printshop.comparison import match_edit
 from examples.miniature.printshop.damage import KINDS as DAMAGE
 from examples.miniature.printshop.damage import STRENGTHS, damage
 from examples.miniature.printshop.orderbook import frame
-from examples.miniature.printshop.sampling import choose, draw_edit, sample_edit, sample_point
+from examples.miniature.printshop.sampling import choose, draw_edit, render, sample_edit, sample_point, sample_variation
 from examples.miniature.printshop.sets import STYLE, draw_set, sample_set
-from examples.miniature.printshop.wording import true_of, write_point
+from examples.miniature.printshop.wording import points_of, true_of, write_point
 from examples.miniature.printshop.writing import sample_injected_text
 from local_bench.core.types import Question
 from local_bench.suites.printshop.checker import DetectedScene, detect
-from local_bench.suites.printshop.matching import (
-    Point,
-    Style,
-    detected_facts,
-    edit_score,
-    facts,
-    holds,
-    points_of,
-    set_scores,
-)
+from local_bench.suites.printshop.matching import Point, Style, detected_facts, edit_score, facts, holds, set_scores
 from local_bench.suites.printshop.phrases import LANGUAGES, Edit, Language
 from local_bench.suites.printshop.scene import (
     BACKGROUNDS,
@@ -46,8 +37,6 @@ from local_bench.suites.printshop.scene import (
     Scene,
     draw,
     is_scene,
-    render,
-    sample_variation,
 )
 
 Soften = Callable[[Pixels], Pixels]

@@ -246,17 +246,18 @@ def page(request: Request, me: Me, shared: Shared) -> Response:
     """The page of an annotator; its items are loaded by `queue`."""
     protocol = shared.session.protocol
     option_keys = dict.fromkeys(o.key for field in protocol.fields_of(("",)) for o in field.options)
-    html = _html(
-        "page.html.j2",
-        t=texts(me.language),
-        language=me.language,
-        languages=LANGUAGES,
-        protocol=protocol,
-        option_keys=" ".join(option_keys),
-        csrf=csrf_token(request.cookies[COOKIE]),
-        me=me.name,
+    return HTMLResponse(
+        _html(
+            "page.html.j2",
+            t=texts(me.language),
+            language=me.language,
+            languages=LANGUAGES,
+            protocol=protocol,
+            option_keys=" ".join(option_keys),
+            csrf=csrf_token(request.cookies[COOKIE]),
+            me=me.name,
+        )
     )
-    return HTMLResponse(html)
 
 
 @router.get("/queue")

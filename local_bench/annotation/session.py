@@ -141,22 +141,19 @@ class Queue:
             elif kind == "answer":
                 self._given[item_id].pop(annotator, None)
                 self._given[item_id] |= {} if answer is None else {annotator: answer}
-            self._update_dispute(item_id)
+            answers = self._given[item_id].values()
+            if (
+                self.protocol.adjudicate
+                and len(answers) >= self.protocol.raters
+                and len(set(map(self._decision, answers))) > 1
+                and item_id not in self._adjudicated
+            ):
+                self._disputed.setdefault(item_id)
+            else:
+                self._disputed.pop(item_id, None)
             if answer is None:
                 for person in self._people.values():
                     person.start = 0
-
-    def _update_dispute(self, item_id: str) -> None:
-        answers = self._given[item_id].values()
-        if (
-            self.protocol.adjudicate
-            and len(answers) >= self.protocol.raters
-            and len(set(map(self._decision, answers))) > 1
-            and item_id not in self._adjudicated
-        ):
-            self._disputed.setdefault(item_id)
-        else:
-            self._disputed.pop(item_id, None)
 
     def _decision(self, answer: Answer) -> tuple[object, ...]:
         """What the annotators must agree on; `cannot tell` is a value of its own."""

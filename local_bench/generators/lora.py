@@ -61,7 +61,8 @@ def fuse_adapters(pipe: Any, denoiser: str, scales: Mapping[str, float], parts: 
             pipe.fuse_lora(components=[denoiser], lora_scale=scale, safe_fusing=True, adapter_names=[_ADAPTER])
             pipe.unload_lora_weights()
         except _NOT_FITTING as e:
-            raise WeightsError(f"{name}: {file} is not a LoRA adapter of this model ({_one_line(e)})") from e
+            reason = " ".join(str(e).split())[:200] or type(e).__name__
+            raise WeightsError(f"{name}: {file} is not a LoRA adapter of this model ({reason})") from e
         if _shapes(pipe, denoiser) != shapes:  # the library widens layers for adapters of control models
             raise WeightsError(f"{name}: {file} is an adapter for a different number of input channels: remove it")
 
@@ -142,7 +143,3 @@ def _file(folder: Path, name: str) -> Path:
             f"{name}: {folder} has {len(files)} .safetensors files at its top level; a LoRA adapter must be one file"
         )
     return files[0]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -106,7 +106,10 @@ def plan_memory(
     counted = count(card, usual_size(card, sampler), input_images)
     need = _Need(card, counted, lossy)
     available = None if capacity_gb is None else capacity_gb - RESERVE_GB
-    limit = _limit(card, input_images, attempts, lossy)
+    family = traits(card.family)
+    limits = [family.largest_batch(input_images > 0), attempts if family.exact_length else None]
+    limits += [1 for key in NEIGHBOURS_MATTER if key in lossy]
+    limit = min((most for most in limits if most is not None), default=None)
     requested = batch_size or (_best(counted, need, available, limit) if card.architecture else 1)
     size = min(requested, limit or requested)
     streams = need.streams(available, size, offload)
@@ -128,16 +131,8 @@ def plan_memory(
     if size < requested:
         notes.append(f"the batch size is limited to {size} here, not {requested}")
     if offload is None and refused is None:
-        changes = traits(card.family).compiles
-        notes += [_streaming(name, need, size, capacity_gb, changes) for name in streams]
+        notes += [_streaming(name, need, size, capacity_gb, family.compiles) for name in streams]
     return replace(plan, refused=refused, sentences=tuple(notes))
-
-
-def _limit(card: ModelCard, input_images: int, attempts: int, lossy: Mapping[str, Any]) -> int | None:
-    family = traits(card.family)
-    limits = [family.largest_batch(input_images > 0), attempts if family.exact_length else None]
-    limits += [1 for key in NEIGHBOURS_MATTER if key in lossy]
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _best(counted: Operations, need: "_Need", available: float | None, limit: int | None) -> int:
@@ -165,9 +160,8 @@ class _Need:
         self._late_reads = 0.0 if early else reads
         transformer, layer = counted.transformer_bytes / _GB, counted.transformer_layer_bytes / _GB
         if str(lossy.get("weights", "")).startswith("float8"):
-            transformer = (
-                counted.transformer_parameters / _GB + layer
-            )  # one byte per parameter, one layer cast at a time
+            # one byte per parameter, one layer cast at a time
+            transformer = counted.transformer_parameters / _GB + layer
         self.streamed = {"encode": counted.encoder_bytes / _GB, "denoise": transformer}
         self._layers = {"encode": counted.encoder_layer_bytes / _GB, "denoise": layer}
         self.all_gb = sum(self.streamed.values()) + self._vae

@@ -109,7 +109,9 @@ class Staged(ABC):
         encoded = tuple(_of_size(image, height, width) for image in item.input_images[:fewest])
         text = item.text
         if self.traits.exact_length:
-            fixed = {name: _of_length(tensor, _CANONICAL_TOKENS) for name, tensor in text.tensors.items()}
+            n, fixed = _CANONICAL_TOKENS, {}
+            for name, tensor in text.tensors.items():  # (1, tokens, width), repeated and cut
+                fixed[name] = tensor.repeat(1, -(-n // tensor.shape[1]), 1)[:, :n]
             text = replace(text, tensors=fixed)
         return replace(item, request=request, text=text, input_images=encoded)
 
@@ -201,22 +203,19 @@ class Staged(ABC):
         return {"height": sampler.height, "width": sampler.width}
 
     def _load(self, without: Sequence[str]) -> Any:
-        pipe = self._from_architecture(tuple(without)) if self.weights is None else self._from_folder(without)
+        if self.weights is None:
+            pipe = self.assemble(components(self.card, self.machine.device, self.machine.dtype, tuple(without)))
+        else:
+            with loading(str(self.weights)):
+                pipe = self.pipeline.from_pretrained(
+                    self.weights,
+                    dtype=self.machine.dtype,
+                    local_files_only=True,
+                    use_safetensors=True,
+                    **dict.fromkeys((*without, *self.unused)),
+                )
         pipe.set_progress_bar_config(disable=True)
         return pipe
-
-    def _from_architecture(self, without: tuple[str, ...]) -> Any:
-        return self.assemble(components(self.card, self.machine.device, self.machine.dtype, without))
-
-    def _from_folder(self, without: Sequence[str]) -> Any:
-        with loading(str(self.weights)):
-            return self.pipeline.from_pretrained(
-                self.weights,
-                dtype=self.machine.dtype,
-                local_files_only=True,
-                use_safetensors=True,
-                **dict.fromkeys((*without, *self.unused)),
-            )
 
     def _drop(self) -> None:
         self.pipe = None
@@ -245,12 +244,6 @@ class Inpainting(Staged):
             # pipelines is 0.6, which keeps part of what the mask covers and runs 60 % of the steps.
             "strength": 1.0,
         }
-
-
-def _of_length(embeds: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Repeat and cut (1, n, width) to (1, tokens, width)."""
-    times = -(-tokens // embeds.shape[1])
-    return embeds.repeat(1, times, 1)[:, :tokens]
 
 
 def _of_size(encoded: EncodedPrompt, height: int, width: int) -> EncodedPrompt:

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from local_bench.core.errors import StorageError, WeightsError
 from local_bench.core.packages import load_object
 from local_bench.core.paths import cache_dir, safe_join
-from local_bench.core.storage import new_scratch, scratch, storage_errors, write_atomic
+from local_bench.core.storage import scratch, storage_errors, write_atomic
 from local_bench.models.cards import ModelCard
 from local_bench.models.convert import VERSION, convert, converted_name
 from local_bench.models.hub import Purpose, Repository, check_space, for_model, repository_info
@@ -83,10 +83,7 @@ def pull_url(purpose: Purpose, url: str, name: str, sha256: str | None = None, c
         if fetched.url == url and fetched.sha256.startswith(sha256 or "") and _is_intact(path):
             return Pulled(converted_name(name), path, fetched)
     origin_file.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        storage_errors(origin_file),
-        scratch(origin_file.parent) as folder,
-    ):
+    with storage_errors(origin_file), scratch(origin_file.parent) as folder:
         path = folder / "file"
         actual = download(purpose, url, path)
         check_digest(purpose, url, actual, sha256)
@@ -116,18 +113,15 @@ def fill(folder: Path, pulled: Iterable[Pulled], write: Callable[[Path], None] =
     """Replace `folder` with one that contains these files, atomically. `write` can add more files before the rename."""
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = new_scratch(folder.parent)
-        try:
+        with scratch(folder.parent) as new:
             for file in pulled:
-                target = safe_join(scratch, file.name)
+                target = safe_join(new, file.name)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 link(file.path, target)
-            write(scratch)
-            scratch.chmod(0o755)
+            write(new)
+            new.chmod(0o755)
             shutil.rmtree(folder, ignore_errors=True)
-            os.rename(scratch, folder)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            os.rename(new, folder)
 
 
 def fetched_files(folder: Path) -> dict[str, FetchedFile]:
@@ -154,10 +148,10 @@ def _cached(path: Path, name: str, origin: Origin, where: str) -> Pulled:
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             if converted_name(name) == name:
-                scratch = target.with_name(f".{target.name}.{os.getpid()}")
-                scratch.unlink(missing_ok=True)
-                link(path, scratch)
-                os.replace(scratch, target)
+                linked = target.with_name(f".{target.name}.{os.getpid()}")
+                linked.unlink(missing_ok=True)
+                link(path, linked)
+                os.replace(linked, target)
             else:
                 convert(path, target, f"{where}: {name}")
         write_atomic(_digest_file(target), file_sha256(target).encode())
@@ -186,7 +180,8 @@ def download(purpose: Purpose, url: str, target: Path, max_bytes: int = MAX_BYTE
     digest, received = hashlib.sha256(), 0
 
     def only_https(request: httpx2.Request) -> None:
-        if not _is_safe(str(request.url)):
+        parts = urlsplit(str(request.url))
+        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
             raise purpose.error(f"{url} redirects to {request.url}, which is not https: correct {purpose.source}")
 
     hooks = {"request": [only_https]}
@@ -228,11 +223,6 @@ def _check_size(purpose: Purpose, url: str, size: int, target: Path, max_bytes: 
         )
 
 
-def _is_safe(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
-
-
 Say = Callable[[str], None]
 
 
@@ -264,13 +254,24 @@ def fetch(card: ModelCard, revisions: Mapping[str, str] | None = None, say: Say 
     for repository in repositories.values():
         if not repository.only:  # pickled files that the card lists are converted
             vet(repository.listing)
-    absent = {part: repository.not_cached() for part, repository in repositories.items()}
+    absent_bytes = {part: repository.bytes_of(repository.not_cached()) for part, repository in repositories.items()}
     for part, repository in repositories.items():
-        say(_announcement(card, repository, absent[part]))
-    check_space(for_model(card.name), sum(repositories[part].bytes_of(names) for part, names in absent.items()))
+        say(
+            f"{card.name}: {repository.repo} at {repository.revision[:12]}, licence {card.licence}, "
+            f"{len(repository.wanted)} files, {repository.bytes_of(repository.wanted) / 1e9:.2f} GB, "
+            f"{absent_bytes[part] / 1e9:.2f} GB to download"
+        )
+    check_space(for_model(card.name), sum(absent_bytes.values()))
     snapshots = {part: repository.download() for part, repository in repositories.items()}
     write_pins(card, commits)
-    fetched = {part: _from_hub(card, part, repositories[part], folder) for part, folder in snapshots.items()}
+    fetched = {}
+    for part, folder in snapshots.items():
+        repository = repositories[part]
+        if repository.only:  # files listed in the card are linked into a separate folder
+            pulled = [pull_hub(repository, folder, name) for name in repository.only]
+            fetched[part] = _from_files(card, part, pulled)
+        else:
+            fetched[part] = _Fetched(folder, repository.fetched(folder))
     fetched |= {part: _from_other_source(card, part, say) for part in other_parts}
     return _write_manifest(card, fetched, any(repository.gated for repository in repositories.values()))
 
@@ -281,13 +282,6 @@ class _Fetched:
 
     folder: Path
     entry: FetchedRepo
-
-
-def _from_hub(card: ModelCard, part: str, repository: Repository, snapshot: Path) -> _Fetched:
-    """A downloaded Hub repository; files listed in the card are linked into a separate folder."""
-    if not repository.only:
-        return _Fetched(snapshot, repository.fetched(snapshot))
-    return _from_files(card, part, [pull_hub(repository, snapshot, name) for name in repository.only])
 
 
 def _from_other_source(card: ModelCard, part: str, say: Say) -> _Fetched:
@@ -361,15 +355,6 @@ def _existing(card: ModelCard, commits: Mapping[str, str]) -> Manifest | None:
     except WeightsError:
         return None
     return manifest
-
-
-def _announcement(card: ModelCard, repository: Repository, absent: list[str]) -> str:
-    wanted = repository.wanted
-    size, remaining = repository.bytes_of(wanted) / 1e9, repository.bytes_of(absent) / 1e9
-    return (
-        f"{card.name}: {repository.repo} at {repository.revision[:12]}, licence {card.licence}, "
-        f"{len(wanted)} files, {size:.2f} GB, {remaining:.2f} GB to download"
-    )
 
 
 def _write_manifest(card: ModelCard, fetched: Mapping[str, _Fetched], gated: bool) -> Manifest | None:

@@ -35,7 +35,10 @@ def file_digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
     Cache entries are keyed by size, mtime, ctime and inode; ctime cannot be set by the user.
     """
     cache_file = cache_dir() / "weights" / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()}.json"
-    cached = _read_cache(cache_file)
+    cached: dict[str, list[str]] = {}
+    with suppress(OSError, ValueError):
+        stored: Any = strictjson.loads(cache_file.read_text("utf-8"))
+        cached = stored if isinstance(stored, dict) else {}
     current = {name: entry for name, entry in cached.items() if (folder / name).is_file()}
     digests = {}
     for name in names:
@@ -69,14 +72,6 @@ def git_blob_sha1(path: Path) -> str:
     """The git blob id of a file, which the Hub declares for small files: sha1 of a size header and the bytes."""
     data = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-
-
-def _read_cache(path: Path) -> dict[str, list[str]]:
-    try:
-        cached: Any = strictjson.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return cached if isinstance(cached, dict) else {}
 
 
 def _stamp(stat: os.stat_result) -> str:
@@ -212,26 +207,22 @@ def write_manifest(card: ModelCard, manifest: Manifest) -> None:
     write_atomic(_manifest_file(card), manifest.model_dump_json(indent=2).encode())
 
 
-def check_fetched(card: ModelCard, folder: Path | None, parts: dict[str, Path] | None = None) -> None:
-    """Compare the folders of the model and its parts with the manifest; fast unless a file was modified.
+def check_fetched(card: ModelCard, part: str, folder: Path) -> None:
+    """Compare the folder of the model (`MAIN`) or of a part with the manifest; fast unless a file was modified.
 
     WeightsError names the first file that differs. Does nothing for a card without a manifest.
     """
     manifest = read_manifest(card)
-    if manifest is None:
+    fetched = None if manifest is None else manifest.of(part)
+    if fetched is None:
         return
-    folders = ({} if folder is None else {MAIN: folder}) | (parts or {})
-    for part, part_folder in folders.items():
-        fetched = manifest.of(part)
-        if fetched is None:
-            continue
-        digests = file_digests(part_folder, fetched.files)
-        for name, file in fetched.files.items():
-            if digests.get(name) != file.sha256:
-                problem = "has changed since it was fetched" if name in digests else "is missing"
-                raise WeightsError(
-                    f"{fetched.repo}: {name} {problem}: run `local-bench models fetch {card.name}` to fetch it again"
-                )
+    digests = file_digests(folder, fetched.files)
+    for name, file in fetched.files.items():
+        if digests.get(name) != file.sha256:
+            problem = "has changed since it was fetched" if name in digests else "is missing"
+            raise WeightsError(
+                f"{fetched.repo}: {name} {problem}: run `local-bench models fetch {card.name}` to fetch it again"
+            )
 
 
 def _read(path: Path, model: type[T], remedy: str) -> T | None:

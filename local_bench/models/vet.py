@@ -5,7 +5,7 @@ weights with a missing shard. Accepted, but not loaded: a pickle with a .safeten
 """
 
 import fnmatch
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -145,12 +145,10 @@ def _is_known_class(listing: Listing, component: str, entry: list[Any]) -> bool:
     library, name = entry
     if not name.isidentifier() or {f"{component}/{library}.py", f"{library}.py"} & listing.names:
         return False
-    return library in _LIBRARIES or library in _pipelines_of_diffusers()
-
-
-def _pipelines_of_diffusers() -> set[str]:
-    """The module names of diffusers' pipelines; nothing is imported."""
-    return {path.name for path in (location("diffusers").parent / "pipelines").iterdir() if path.is_dir()}
+    if library in _LIBRARIES:
+        return True
+    pipelines = location("diffusers").parent / "pipelines"  # their names are modules; nothing is imported
+    return library in {path.name for path in pipelines.iterdir() if path.is_dir()}
 
 
 def _refuse_pickles(listing: Listing, component: str) -> None:
@@ -160,15 +158,11 @@ def _refuse_pickles(listing: Listing, component: str) -> None:
             f"{listing.where}: {PIPELINE} lists {component}, but that folder is missing: use the complete model"
         )
     pickled = [name for name in names if name.endswith(_PICKLED)]
-    if pickled and not _has_safetensors(names, listing.loaded):
+    if pickled and not any(name.endswith(".safetensors") for name in {*names} & {*listing.loaded}):
         raise WeightsError(
             f"{listing.where}: {component or 'the model'} has only pickled weights ({pickled[0]}), which can run code "
             "when they are loaded: convert them to .safetensors and give that folder as `weights:` in the config"
         )
-
-
-def _has_safetensors(names: Iterable[str], loaded: list[str]) -> bool:
-    return any(name.endswith(".safetensors") for name in {*names} & {*loaded})
 
 
 def _refuse_missing_shards(listing: Listing, name: str) -> None:

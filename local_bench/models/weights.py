@@ -13,7 +13,7 @@ from local_bench.core.identity import digest
 from local_bench.core.packages import load_object
 from local_bench.core.paths import cache_dir
 from local_bench.core.process import quiet_libraries
-from local_bench.core.storage import new_scratch, storage_errors, write_atomic
+from local_bench.core.storage import scratch, storage_errors, write_atomic
 from local_bench.core.tensors import check_header
 from local_bench.models import shipped
 from local_bench.models.cards import SHIPPED, ModelCard, Source
@@ -33,14 +33,12 @@ def resolve(card: ModelCard, weights: str | None = None) -> Path:
 
     WeightsError if files are missing or have changed since they were fetched, or if `vet` refuses the model.
     """
-    if weights is None:
-        return _part_folder(card, MAIN, card.source)
-    return _user_folder(card, weights)
+    return _part_folder(card, MAIN) if weights is None else _user_folder(card, weights)
 
 
 def resolve_parts(card: ModelCard) -> dict[str, Path]:
     """The folders of the card's parts by name. Raises like `resolve`."""
-    return {part: _part_folder(card, part, source) for part, source in card.parts.items()}
+    return {part: _part_folder(card, part) for part in card.parts}
 
 
 def check_local(card: ModelCard, weights: str | None = None) -> None:
@@ -51,7 +49,7 @@ def check_local(card: ModelCard, weights: str | None = None) -> None:
         resolve(card)
     for part, source in card.parts.items():
         if not source.build:
-            _part_folder(card, part, source)
+            _part_folder(card, part)
 
 
 def weights_digest(folder: Path, parts: Mapping[str, Path] | None = None, required: bool = True) -> str:
@@ -71,50 +69,41 @@ def weights_digest(folder: Path, parts: Mapping[str, Path] | None = None, requir
     if required and not named and not any(name.endswith(".safetensors") for name in names):
         raise WeightsError(f"{folder} contains no .safetensors file: convert the model, no other format is loaded")
     digests = file_digests(folder, names)
-    _check_hub_names(folder, digests)
-    of_parts = {f"part:{part}": weights_digest(path, None, part != TOKENIZER) for part, path in (parts or {}).items()}
-    return digest(digests | of_parts)
-
-
-def _check_hub_names(folder: Path, digests: Mapping[str, str]) -> None:
-    """The Hub cache stores LFS files under their sha256, behind a symlink; check this without a manifest."""
     for name, sha256 in digests.items():
+        # the Hub cache stores LFS files under their sha256, behind a symlink: checked without a manifest
         path = folder / name
         stored_as = path.readlink().name if path.is_symlink() else ""
         if _SHA256.fullmatch(stored_as) and stored_as != sha256:
             raise WeightsError(f"{path} is damaged: fetch its model again (`local-bench models fetch NAME`)")
+    of_parts = {f"part:{part}": weights_digest(path, None, part != TOKENIZER) for part, path in (parts or {}).items()}
+    return digest(digests | of_parts)
 
 
 def _user_folder(card: ModelCard, path: str) -> Path:
-    """A folder given by the user. WeightsError if it does not exist or `vet` refuses it."""
+    """A folder given by the user. WeightsError if it does not exist, `vet` refuses it, or a safetensors file that it
+    would be loaded from is damaged."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise WeightsError(
             f"{path}, the folder for the weights of {card.name}, does not exist: give the folder that contains them"
         )
-    _vet(folder)
-    return folder
-
-
-def _vet(folder: Path) -> None:
-    """WeightsError if `vet` refuses the folder, or a safetensors file that it would be loaded from is damaged."""
     listing = listing_of(folder)
     vet(listing)
     for name in listing.loaded:
         if name.endswith(".safetensors"):
             check_header(folder / name)
+    return folder
 
 
-def _part_folder(card: ModelCard, part: str, source: Source) -> Path:
+def _part_folder(card: ModelCard, part: str) -> Path:
+    """The folder of the model (`MAIN`) or of a part."""
+    source = source_of(card, part)
     if source.build:
         return built(card, part)
     if source.folder is not None:
         return _user_folder(card, source.folder)
     folder = _fetched_folder(card, part, source)
-    if part == MAIN:
-        check_fetched(card, folder)
-    else:
-        check_fetched(card, None, {part: folder})
+    check_fetched(card, part, folder)
     vet(listing_of(folder))  # its files have the digests of what was fetched
     return folder
 
@@ -156,18 +145,15 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
     build = load_object(source.build, card.name)
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = new_scratch(folder.parent)
-        try:
-            build(scratch, card)
-            scratch.chmod(0o755)
-            write_atomic(sizes, json.dumps(_sizes(scratch), sort_keys=True).encode())
+        with scratch(folder.parent) as new:
+            build(new, card)
+            new.chmod(0o755)
+            write_atomic(sizes, json.dumps(_sizes(new), sort_keys=True).encode())
             try:
-                os.rename(scratch, folder)
+                os.rename(new, folder)
             except OSError:
                 if not folder.is_dir():  # else another process has built the same files meanwhile
                     raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
     return folder
 
 

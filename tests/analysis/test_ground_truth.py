@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from examples.miniature.printshop.sampling import render
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import main
@@ -21,7 +22,6 @@ from local_bench.runs.scoring import score, sets
 from local_bench.runs.stages import run_stages
 from local_bench.settle.ground_truth import ALL
 from local_bench.suites.printshop import shop
-from local_bench.suites.printshop.scene import render
 from local_bench.suites.registry import suite
 from tests.report.written import report
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from examples.miniature.printshop.damage import damage
-from examples.miniature.printshop.sampling import draw_edit, sample_edit, sample_point, sample_scene
+from examples.miniature.printshop.sampling import draw_edit, render, sample_edit, sample_point, sample_scene
 from examples.miniature.printshop.wording import true_of, write_point
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question
@@ -23,7 +23,6 @@ from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.suites.printshop.phrases import KINDS
-from local_bench.suites.printshop.scene import render
 
 N_IMAGES = 24
 TAUGHT = RubricSet("miniature")

@@ -24,9 +24,10 @@ from examples.miniature.printshop.sampling import (
     sample_edit,
     sample_instruction,
     sample_scene,
+    sample_variation,
 )
 from examples.miniature.printshop.sets import sample_set
-from examples.miniature.printshop.wording import write_point
+from examples.miniature.printshop.wording import points_of, write_point
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Task, Verdict
 from local_bench.judges.payment.examples import Example
@@ -39,17 +40,8 @@ from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.runs.payment import example
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.matching import detected_facts, edit_score, holds, points_of, set_scores, style_of
-from local_bench.suites.printshop.scene import (
-    BACKGROUNDS,
-    COLOURS,
-    SHAPES,
-    SIZES,
-    Pixels,
-    Scene,
-    draw,
-    sample_variation,
-)
+from local_bench.suites.printshop.matching import detected_facts, edit_score, holds, set_scores, style_of
+from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, SHAPES, SIZES, Pixels, Scene, draw
 from local_bench.suites.servimage import questions as servimage
 
 MODELS = 2

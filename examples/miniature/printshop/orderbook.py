@@ -18,10 +18,10 @@ from examples.miniature.printshop.sampling import (
     sample_scene,
 )
 from examples.miniature.printshop.sets import sample_set
-from examples.miniature.printshop.wording import write_point
+from examples.miniature.printshop.wording import points_of, write_point
 from local_bench.core.images import png_bytes
 from local_bench.core.storage import write_atomic
-from local_bench.suites.printshop.matching import Point, points_of
+from local_bench.suites.printshop.matching import Point
 from local_bench.suites.printshop.phrases import KINDS, Edit, Language, language_words
 from local_bench.suites.printshop.scene import Pixels, Scene
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from examples.miniature.printshop.sampling import choose
+from examples.miniature.printshop.sampling import choose, sample_variation
 from local_bench.suites.printshop.scene import (
     BACKGROUNDS,
     COLOURS,
@@ -17,7 +17,6 @@ from local_bench.suites.printshop.scene import (
     Scene,
     Variation,
     draw,
-    sample_variation,
 )
 
 STYLE = ("background", "colour", "size")

@@ -1,16 +1,18 @@
-"""Generation of captions, instructions and claims as text, whose parsers are in `local_bench.suites.printshop`."""
+"""Generation of captions, instructions and claims as text, whose parsers are in `local_bench.suites.printshop`; and the
+words of these texts."""
 
 import re
+from functools import cache
 
 from local_bench.suites.printshop.checker import DetectedFigure, DetectedScene
 from local_bench.suites.printshop.matching import Point, holds, point_phrases
 from local_bench.suites.printshop.phrases import (
+    LANGUAGES,
     Edit,
     Language,
     caption_phrases,
     instruction_templates,
     language_words,
-    vocabulary,
 )
 from local_bench.suites.printshop.scene import Scene
 
@@ -73,8 +75,41 @@ def true_of(point: Point, scene: Scene) -> bool:
     return holds(point, DetectedScene(scene.background, figures, False, 1.0)) is True
 
 
+@cache
+def vocabulary() -> tuple[str, ...]:
+    """All words and punctuation of the miniature's texts, sorted: the tokenizer's vocabulary."""
+    tokens = {"."}  # separates a prompt's sentences
+    for language in LANGUAGES:
+        tokens.update(_WORD.findall(re.sub(r"\{\w+\}", " ", _all_text(language_words(language).model_dump()))))
+    return tuple(sorted(tokens))
+
+
+_WORD = re.compile(r"[a-z]+|[^\sa-z]+")
+
+
+def _all_text(data: object) -> str:
+    match data:
+        case str():
+            return data.lower()
+        case dict():
+            return " ".join(
+                _all_text(value) for key, value in data.items() if key not in ("other_spellings", "between")
+            )
+        case list():
+            return " ".join(map(_all_text, data))
+    return ""
+
+
 def split_words(text: str) -> list[str]:
     """Split a text into words: the longest known word, else a run of Latin letters or a single character."""
     longest_first = sorted((word for word in vocabulary() if not word.isascii()), key=len, reverse=True)
     pattern = "|".join([*map(re.escape, longest_first), r"[a-z]+", r"\S"])
     return re.findall(pattern, text.lower())
+
+
+def points_of(scene: Scene) -> list[Point]:
+    """Evaluation points of a scene: each figure with its size, its position, the background and the number of figures.
+    Together they are true of this scene only."""
+    things = [Point(shape=f.shape, colour=f.colour, size=f.size) for f in scene.figures]
+    places = [Point(shape=f.shape, place=f.place) for f in scene.figures]
+    return [*things, *places, Point(background=scene.background), Point(count=len(scene.figures))]

@@ -91,22 +91,24 @@ def published(rows: Sequence[Row]) -> Published:
         by_task.setdefault(row.task_id, []).append(row)
     tasks = {uid: subtask(answers(by_task[uid])) for uid in sorted(by_task)}
     of_task = {uid: category_of(by_task[uid]) for uid in tasks}
-    low = {name: category(tasks[uid].low for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
-    high = {name: category(tasks[uid].high for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
     outside = [uid for uid in tasks if of_task[uid] is None]
     all_placed = not outside
     of_category = {name: [tasks[uid] for uid in tasks if of_task[uid] == name] for name in CATEGORIES}
+    # a category without tasks counts 0 (a dash in table 2), unless a task of unknown category may belong to it
+    empty = Fraction(0) if all_placed else None
+    low = {name: category(task.low for task in of) if of else empty for name, of in of_category.items()}
+    high = {name: category(task.high for task in of) if of else empty for name, of in of_category.items()}
     ends = {name: interval([subtasks], 1) if all_placed else None for name, subtasks in of_category.items()}
     ends_overall = interval(of_category.values(), len(CATEGORIES)) if all_placed else None
-    unsupported = [name for name in CATEGORIES if low[name] is None]
+    unsupported = [name for name, of in of_category.items() if not of]
     left = sum(task.n_unscored for task in tasks.values()), sum(task.n_missing for task in tasks.values())
     data = {
         "suite": "idea-bench",
         "tasks": {uid: number(task.low) for uid, task in tasks.items()},
-        "categories": {name: number(_counted(low[name], all_placed)) for name in CATEGORIES},
+        "categories": {name: number(score) for name, score in low.items()},
         "overall": number(overall(low)) if all_placed else None,
         "tasks_high": {uid: number(task.high) for uid, task in tasks.items()},
-        "categories_high": {name: number(_counted(high[name], all_placed)) for name in CATEGORIES},
+        "categories_high": {name: number(score) for name, score in high.items()},
         "overall_high": number(overall(high)) if all_placed else None,
         "categories_ci95_low": {name: bounds and bounds[0] for name, bounds in ends.items()},
         "categories_ci95_high": {name: bounds and bounds[1] for name, bounds in ends.items()},
@@ -124,13 +126,10 @@ def published(rows: Sequence[Row]) -> Published:
         {**vars(task), "uid": uid, "name": names[uid], "category": of_task[uid]} for uid, task in tasks.items()
     ]
     averages = [
-        *((name, _counted(low[name], all_placed), ends[name], _counted(high[name], all_placed)) for name in CATEGORIES),
+        *((name, low[name], ends[name], high[name]) for name in CATEGORIES),
         ("all", data["overall"], ends_overall, data["overall_high"]),
     ]
-    tables = [
-        table_of("tasks", _TASKS, rows_of_tasks),
-        table_of("categories", _CATEGORIES, averages),
-    ]
+    tables = [table_of("tasks", _TASKS, rows_of_tasks), table_of("categories", _CATEGORIES, averages)]
     return Published(data, tables, [*_notes(*left, len(rows)), *average_notes(unsupported, outside)])
 
 
@@ -164,12 +163,6 @@ def answers(rows: Sequence[Row]) -> Answers:
 def category_of(rows: Sequence[Row]) -> str | None:
     """A task's category: from its data (meta.json), or from the mini subset's uid; None if neither is known."""
     return next((row.category for row in rows if row.category), CATEGORY_OF.get(rows[0].task_id))
-
-
-def _counted(score: Fraction | None, all_placed: bool) -> Fraction | None:
-    """A category's score as counted in the overall score: 0 for a category without tasks (a dash in table 2); None if a
-    task of unknown category may belong to it."""
-    return Fraction(0) if score is None and all_placed else score
 
 
 _TASKS = (

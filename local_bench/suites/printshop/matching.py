@@ -116,14 +116,6 @@ def holds(point: Point, seen: DetectedScene) -> bool | None:
     return some if some is None else some != point.absent
 
 
-def points_of(scene: Scene) -> list[Point]:
-    """Evaluation points of a scene: each figure with its size, its position, the background and the number of figures.
-    Together they are true of this scene only."""
-    things = [Point(shape=f.shape, colour=f.colour, size=f.size) for f in scene.figures]
-    places = [Point(shape=f.shape, place=f.place) for f in scene.figures]
-    return [*things, *places, Point(background=scene.background), Point(count=len(scene.figures))]
-
-
 def _fits(point: Point, figure: DetectedFigure) -> bool | None:
     """Whether a figure has all claimed attributes; None if none contradicts and one is undetermined."""
     fits: bool | None = True

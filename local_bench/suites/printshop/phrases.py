@@ -143,31 +143,6 @@ def _named(words: LanguageWords, slot: str, text: str) -> str:
     return next(name for name, word in words.slot(slot).items() if words.join(word) == text)
 
 
-@cache
-def vocabulary() -> tuple[str, ...]:
-    """All words and punctuation of the miniature's texts, sorted: the tokenizer's vocabulary."""
-    tokens = {"."}  # separates a prompt's sentences
-    for language in LANGUAGES:
-        tokens.update(_WORD.findall(re.sub(r"\{\w+\}", " ", _all_text(language_words(language).model_dump()))))
-    return tuple(sorted(tokens))
-
-
-_WORD = re.compile(r"[a-z]+|[^\sa-z]+")
-
-
-def _all_text(data: object) -> str:
-    match data:
-        case str():
-            return data.lower()
-        case dict():
-            return " ".join(
-                _all_text(value) for key, value in data.items() if key not in ("other_spellings", "between")
-            )
-        case list():
-            return " ".join(map(_all_text, data))
-    return ""
-
-
 def wordings(language: Language | None = None) -> tuple[str, ...]:
     """The names of the caption styles of one language or of all, such as `en.plain`."""
     languages = LANGUAGES if language is None else (language,)

@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.core.identity import canonical_json, digest
-
 SHAPES = ("ring", "square", "triangle", "cross")
 COLOURS = {
     "red": (220, 35, 35),
@@ -72,16 +70,6 @@ class Scene:
         """The scene as plain data."""
         return {"background": self.background, "figures": [vars(figure) for figure in self.figures]}
 
-    @property
-    def canonical(self) -> str:
-        """Canonical JSON of the scene."""
-        return canonical_json(self.to_json())
-
-    @property
-    def digest(self) -> str:
-        """sha256 (64 hex digits) of `canonical`."""
-        return digest(self.to_json())
-
 
 def is_scene(figures: tuple[Figure, ...]) -> bool:
     """Whether these figures, sorted by position, are a valid scene."""
@@ -101,8 +89,6 @@ Ints = NDArray[np.int64]
 RGB = tuple[int, int, int]
 
 _SUB = 4
-_TINT = 6
-_REACH_X, _REACH_Y = 8, 20
 
 
 @dataclass(frozen=True)
@@ -130,18 +116,6 @@ class Variation:
         return replace(self, figures=tuple(fresh if i is None else self.figures[i] for i in order))
 
 
-def sample_figure_variation(rng: np.random.Generator) -> FigureVariation:
-    """A random figure variation: up to 2 pixels horizontally, 5 vertically, 6 levels of tint."""
-    right = int(rng.integers(-_REACH_X, _REACH_X + 1))
-    down = int(rng.integers(-_REACH_Y, _REACH_Y + 1))
-    return FigureVariation(right, down, int(rng.integers(0, 7)), _tint(rng))
-
-
-def sample_variation(rng: np.random.Generator, figures: int) -> Variation:
-    """A random variation for the given number of figures."""
-    return Variation(_tint(rng), tuple(sample_figure_variation(rng) for _ in range(figures)))
-
-
 def draw(scene: Scene, variation: Variation) -> Pixels:
     """Render the image: uint8, 64x64x3. Equal arguments give equal bytes."""
     assert len(variation.figures) == len(scene.figures)
@@ -161,11 +135,6 @@ def draw(scene: Scene, variation: Variation) -> Pixels:
         colour = _tinted(COLOURS[figure.colour], offset.tint)
         image[y0:y1, x0:x1] = (window * (FULL - cover) + colour * cover + FULL // 2) // FULL
     return image.astype(np.uint8)
-
-
-def render(scene: Scene, rng: np.random.Generator) -> Pixels:
-    """Render the scene with a random variation: uint8, 64x64x3."""
-    return draw(scene, sample_variation(rng, len(scene.figures)))
 
 
 FULL = _SUB * _SUB * 16
@@ -199,11 +168,6 @@ def _inside(shape: str, x: Ints, y: Ints, r: int) -> Ints:
         case _:
             inside = (np.minimum(abs(x), abs(y)) * 10 <= 3 * r) & (np.maximum(abs(x), abs(y)) <= r)
     return inside.astype(np.int64)
-
-
-def _tint(rng: np.random.Generator) -> RGB:
-    a, b, c = (int(v) for v in rng.integers(-_TINT, _TINT + 1, 3))
-    return a, b, c
 
 
 def _tinted(colour: RGB, tint: RGB) -> Ints:

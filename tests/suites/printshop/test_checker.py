@@ -4,10 +4,9 @@ from scipy import ndimage
 
 from examples.miniature.printshop.comparison import same_but_for
 from examples.miniature.printshop.damage import damage, enlarged
-from examples.miniature.printshop.sampling import sample_scene
+from examples.miniature.printshop.sampling import render, sample_scene
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.matching import match
-from local_bench.suites.printshop.scene import render
 
 
 def right(change, n):

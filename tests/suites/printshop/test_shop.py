@@ -5,15 +5,13 @@ import numpy as np
 import pytest
 
 from examples.miniature.printshop import orderbook
-from examples.miniature.printshop.sampling import held_out
-from examples.miniature.printshop.wording import split_words
+from examples.miniature.printshop.sampling import held_out, render
+from examples.miniature.printshop.wording import split_words, vocabulary
 from local_bench.core.errors import TaskFileError
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.suites.printshop import shop
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.matching import holds, read_point
-from local_bench.suites.printshop.phrases import vocabulary
-from local_bench.suites.printshop.scene import render
 from local_bench.suites.registry import suite
 from local_bench.suites.servimage import questions as servimage
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from examples.miniature.printshop.sampling import sample_caption, sample_point, sample_scene, wording_held_out
-from examples.miniature.printshop.wording import split_words, true_of, write_caption, write_point
+from examples.miniature.printshop.wording import points_of, split_words, true_of, vocabulary, write_caption, write_point
 from local_bench.suites.printshop.checker import DetectedFigure, DetectedScene
-from local_bench.suites.printshop.matching import Point, holds, points_of, read_point
-from local_bench.suites.printshop.phrases import LANGUAGES, read_caption, vocabulary, wordings
+from local_bench.suites.printshop.matching import Point, holds, read_point
+from local_bench.suites.printshop.phrases import LANGUAGES, read_caption, wordings
 
 
 @pytest.mark.parametrize("wording", wordings())
