@@ -255,11 +255,13 @@ class Imported:
     def __str__(self) -> str:
         n = self.n_stored + self.n_before + self.n_different
         sentence = f"{self.n_stored} new of {n} answers; {self.n_before} were there already"
-        if self.n_different:
-            sentence += f"; {self.n_different} differ from the annotator's stored answer, which is kept"
-        sentence += f"; {self.n_unrated} lines lack a rating and were left out" if self.n_unrated else ""
-        later = f"; {self.n_later} lines are about later attempts, which the protocol does not show, and were left out"
-        return sentence + (later if self.n_later else "")
+        for count, what in (
+            (self.n_different, "differ from the annotator's stored answer, which is kept"),
+            (self.n_unrated, "lines lack a rating and were left out"),
+            (self.n_later, "lines are about later attempts, which the protocol does not show, and were left out"),
+        ):
+            sentence += f"; {count} {what}" if count else ""
+        return sentence
 
 
 _Rated = tuple[str, Kind, str, str, int, int, bool]

@@ -160,15 +160,6 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
     return Annotations(consensus, raters, probabilities, tied)
 
 
-def _unknown(line: AnnotationLine, keys: Collection[tuple[str, str, int, int]]) -> str:
-    models = dict.fromkeys(key[0] for key in keys)
-    if line.model not in models:
-        return f"the run has no model {line.model!r} (it has {', '.join(models)})"
-    if line.task_id not in {key[1] for key in keys}:
-        return f"the run has no task {line.task_id!r}"
-    return f"the run has no image {line.deliverable} of {line.task_id!r}, attempt {line.attempt}, by {line.model}"
-
-
 def _rating(value: bool | float, threshold: float | None) -> Rating:
     if isinstance(value, bool):
         return Rating(value, None)
@@ -265,7 +256,14 @@ def image_lines(
     for number, where, data in objects:
         line = check(data, model, where, error=UserError)
         if line.image not in keys:
-            raise UserError(f"{where}: {_unknown(line, keys)}: correct or remove the line")
+            models = dict.fromkeys(key[0] for key in keys)
+            if line.model not in models:
+                what = f"model {line.model!r} (it has {', '.join(models)})"
+            elif line.task_id not in {key[1] for key in keys}:
+                what = f"task {line.task_id!r}"
+            else:
+                what = f"image {line.deliverable} of {line.task_id!r}, attempt {line.attempt}, by {line.model}"
+            raise UserError(f"{where}: the run has no {what}: correct or remove the line")
         yield number, where, line, line.model_dump(include=set(scores), exclude_unset=True)
 
 

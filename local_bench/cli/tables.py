@@ -28,7 +28,7 @@ from local_bench.runs.stages import Outcome
 from local_bench.runs.store.rows import UnscoredItems
 from local_bench.settle.ground_truth import RevenueAudit
 from local_bench.settle.settlement import Settlement, Total
-from local_bench.suites.servimage.published import as_printed_json
+from local_bench.suites.servimage.published import figures_json
 
 
 def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> str:
@@ -267,7 +267,7 @@ def _total_json(t: Total) -> dict[str, Any]:
         "n": t.n,
         "n_accepted": t.n_accepted,
         "n_unscored": t.n_unscored,
-        "as_printed": as_printed_json(t.as_printed),
+        "as_printed": figures_json(t.as_printed),
     }
 
 

@@ -107,7 +107,10 @@ def plan_memory(
     need = _Need(card, counted, lossy)
     available = None if capacity_gb is None else capacity_gb - RESERVE_GB
     family = traits(card.family)
-    limits = [family.largest_batch(input_images > 0), attempts if family.exact_length else None]
+    limits = [
+        1 if input_images and family.unbatched_with_images else family.max_batch,
+        attempts if family.exact_length else None,
+    ]
     limits += [1 for key in NEIGHBOURS_MATTER if key in lossy]
     limit = min((most for most in limits if most is not None), default=None)
     requested = batch_size or (_best(counted, need, available, limit) if card.architecture else 1)
@@ -186,9 +189,7 @@ class _Need:
         """GB of the transformer that must leave the device for decoding."""
         return max(0.0, self.resident("decode", size) - available)
 
-    def phase(
-        self, name: str, available: float | None, size: int, streams: tuple[str, ...], parked: float = 0.0
-    ) -> Phase:
+    def phase(self, name: str, available: float | None, size: int, streams: tuple[str, ...], parked: float) -> Phase:
         weights = self._weights(name, streams) - (parked if name == "decode" else 0.0)
         tensors = self._tensors(name, size)
         return Phase(weights, tensors, None if available is None else weights + tensors <= available + 1e-9)

@@ -89,10 +89,6 @@ class Traits:
     lossy_settings: tuple[str, ...] = ("weights",)
     """The lossy settings that its pipeline supports."""
 
-    def largest_batch(self, with_images: bool) -> int | None:
-        """The largest batch size that the pipeline supports, with or without input images; None: no limit."""
-        return 1 if with_images and self.unbatched_with_images else self.max_batch
-
 
 _QWEN = partial(Traits, exact_length=True, passes=_true_guidance)
 FAMILIES = {

@@ -16,7 +16,7 @@ from local_bench.core.process import quiet_libraries
 from local_bench.core.storage import scratch, storage_errors, write_atomic
 from local_bench.core.tensors import check_header
 from local_bench.models import shipped
-from local_bench.models.cards import SHIPPED, ModelCard, Source
+from local_bench.models.cards import SHIPPED, ModelCard
 from local_bench.models.convert import converted_name
 from local_bench.models.manifest import MAIN, check_fetched, file_digests, folder_of, revision_of, source_of
 from local_bench.models.vet import KINDS, PIPELINE, listing_of, vet
@@ -102,16 +102,8 @@ def _part_folder(card: ModelCard, part: str) -> Path:
         return built(card, part)
     if source.folder is not None:
         return _user_folder(card, source.folder)
-    folder = _fetched_folder(card, part, source)
-    check_fetched(card, part, folder)
-    vet(listing_of(folder))  # its files have the digests of what was fetched
-    return folder
-
-
-def _fetched_folder(card: ModelCard, part: str, source: Source) -> Path:
-    """The folder written by `models fetch`: the Hub cache, or the local-bench cache for individual files."""
     remedy = f"run `local-bench models fetch {card.name}` on a machine with network access"
-    if source.gather or source.files:
+    if source.gather or source.files:  # individual files, in the cache of local-bench
         folder = folder_of(card, part)
         name = next((n for n in source.files if not (folder / converted_name(n)).is_file()), None)
         if name is not None:
@@ -119,11 +111,14 @@ def _fetched_folder(card: ModelCard, part: str, source: Source) -> Path:
             raise WeightsError(f"{name} of {card.name} is not on this machine; its source is {where}: {remedy}")
         if not folder.is_dir():
             raise WeightsError(f"the weights of {card.name} are not on this machine: {remedy}")
-        return folder
-    from local_bench.models.hub import snapshot
+    else:
+        from local_bench.models.hub import snapshot
 
-    assert source.repo
-    return snapshot(card.name, source.repo, revision_of(card, part))
+        assert source.repo
+        folder = snapshot(card.name, source.repo, revision_of(card, part))
+    check_fetched(card, part, folder)
+    vet(listing_of(folder))  # its files have the digests of what was fetched
+    return folder
 
 
 def built(card: ModelCard, part: str = MAIN) -> Path:
@@ -137,7 +132,11 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
     folder = cache_dir() / "models" / f"{name}-{version}"
     sizes = folder.with_name(f"{folder.name}.sizes.json")
     if folder.is_dir():
-        if _is_whole(folder, sizes):
+        recorded: dict[str, int] = {}  # of a model that an earlier release built, no sizes are recorded
+        if sizes.is_file():
+            recorded = strictjson.read(sizes, WeightsError, missing=f"remove {folder}")
+        actual = _sizes(folder)
+        if all(actual.get(name) == size for name, size in recorded.items()):
             return folder
         with storage_errors(folder):
             shutil.rmtree(folder)
@@ -160,12 +159,3 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
 def _sizes(folder: Path) -> dict[str, int]:
     """The size of every file below `folder`."""
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-
-
-def _is_whole(folder: Path, sizes: Path) -> bool:
-    """Whether a built model in the cache still has its files; one of an earlier release has no record of them."""
-    if not sizes.is_file():
-        return True
-    recorded: dict[str, int] = strictjson.read(sizes, WeightsError, missing=f"remove {folder}")
-    actual = _sizes(folder)
-    return all(actual.get(name) == size for name, size in recorded.items())

@@ -104,11 +104,6 @@ def file_of(name: str) -> Path | None:
     return next(iter(config_files(f"suites/{name}.yaml")), None) if is_safe_id(name) else None
 
 
-def names() -> list[str]:
-    """Names of all such suites."""
-    return sorted({path.stem for folder in user_config_dirs() for path in (folder / "suites").glob("*.yaml")})
-
-
 @cache
 def _described(path: Path, mtime_ns: int, size: int) -> Suite:
     """The suite that a file describes, read again when the file has changed. ConfigError if it is not valid."""
@@ -147,7 +142,8 @@ _SUITES = {
 
 def suite_names() -> list[str]:
     """Names of all suites: built-in ones, then those of installed packages and of config folders."""
-    return list(dict.fromkeys([*_known(), *names()]))
+    described = {path.stem for folder in user_config_dirs() for path in (folder / "suites").glob("*.yaml")}
+    return list(dict.fromkeys([*_known(), *sorted(described)]))
 
 
 def all_suites(report: Callable[[str], None] = lambda _: None) -> list[Suite]:

@@ -148,7 +148,6 @@ def _task(line: TaskLine, folder: Path, keep: KeepImage) -> Task:
 
 
 MAX_BYTES = 500_000_000
-HINT = "give a file with one JSON object"
 
 
 def read_object(path: Path, what: str, error: type[UserError] = ResultFileError) -> tuple[dict[str, Any], str]:
@@ -156,7 +155,7 @@ def read_object(path: Path, what: str, error: type[UserError] = ResultFileError)
     object."""
     data, text = read_json(path, what, error)
     if not isinstance(data, dict):
-        raise error(f"{path}: a {what} must be a JSON object, not {kind(data)}: {HINT}")
+        raise error(f"{path}: a {what} must be a JSON object, not {kind(data)}: give a file with one JSON object")
     return data, text
 
 

@@ -191,16 +191,13 @@ def _line(item: Item) -> str:
 
 
 def _items(rows: Sequence[ImageResult]) -> list[Item]:
-    return [
-        Item(row.task.task_id, row.task.category, _metrics(row)) for row in rows if row.supported and row.attempt == 1
-    ]
-
-
-def _metrics(row: ImageResult) -> dict[str, float | None]:
-    """The task's metrics by the benchmark's names, None for a metric without a value; a variant (`NAME:CARD`) under its
-    own name."""
-    metrics: dict[str, float | None] = dict.fromkeys(row.task.metrics)
-    for name, score in row.scores.items():
-        if name.partition(":")[0] in row.task.metrics:
-            metrics[name] = score.value if row.pixels_sha256 else None
-    return metrics
+    """First attempts, with the task's metrics by the benchmark's names, None for a metric without a value; a variant
+    (`NAME:CARD`) under its own name."""
+    items = []
+    for row in (row for row in rows if row.supported and row.attempt == 1):
+        metrics: dict[str, float | None] = dict.fromkeys(row.task.metrics)
+        for name, score in row.scores.items():
+            if name.partition(":")[0] in row.task.metrics:
+                metrics[name] = score.value if row.pixels_sha256 else None
+        items.append(Item(row.task.task_id, row.task.category, metrics))
+    return items
