@@ -4,7 +4,6 @@ Prompt embeddings are not padded: padding would need a mask, and a mask would ch
 kernels apply it incorrectly). Prompts are therefore encoded one by one, and a batch has prompts of one length only.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +21,7 @@ from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
 
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, tokens_over
 from local_bench.generators.registry import Sampler
-from local_bench.generators.staged import Inpainting, Staged
+from local_bench.generators.staged import Inpainting, Staged, remembering
 
 
 class QwenImage(Staged):
@@ -69,30 +68,6 @@ class QwenImage(Staged):
         return {}
 
 
-_REMEMBERED = 16
-"""Maximum number of cached latents on the device: 0.5 MB each at 1 megapixel."""
-
-
-class Remembering:
-    """Caches the VAE's encoding of each distinct image, by the bytes of its pixels."""
-
-    def __init__(self, read: Any) -> None:
-        self._read = read
-        self._known: OrderedDict[bytes, torch.Tensor] = OrderedDict()
-
-    def __call__(self, image: torch.Tensor, generator: Any) -> torch.Tensor:
-        return torch.cat([self._one(image[i : i + 1]) for i in range(image.shape[0])])
-
-    def _one(self, pixels: torch.Tensor) -> torch.Tensor:
-        key = pixels.float().cpu().numpy().tobytes()
-        if key not in self._known:
-            self._known[key] = self._read(image=pixels, generator=None)  # the mean: uses no random numbers
-            if len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return self._known[key]
-
-
 class QwenImageEdit(QwenImage):
     """Instruction-based editing.
 
@@ -106,7 +81,7 @@ class QwenImageEdit(QwenImage):
 
     def load_denoiser(self) -> None:
         super().load_denoiser()
-        self.pipe._encode_vae_image = Remembering(self.pipe._encode_vae_image)
+        self.pipe._encode_vae_image = remembering(self.pipe._encode_vae_image)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         return super().call(items, generators) | {"image": [item.request.input_images[0].pixels for item in items]}

@@ -7,7 +7,7 @@ tasks, our own `studio` suite, and the data extracted before a run.
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -84,28 +84,22 @@ def read_task_file(path: Path, keep: KeepImage) -> list[Task]:
     TaskFileError names the file, the line and the reason; ImageError an existing image that cannot be read.
     """
     tasks: dict[str, Task] = {}
-    first_line: dict[str, int] = {}
-    for number, line in _lines(path):
-        if line.task_id in tasks:
-            raise TaskFileError(
-                f"{path}, line {number}: duplicate task id {line.task_id!r}, "
-                f"first on line {first_line[line.task_id]}: give each task its own"
-            )
-        first_line[line.task_id] = number
-        try:
-            tasks[line.task_id] = _task(line, path.parent, keep)
-        except UserError as e:
-            raise type(e)(f"{path}, line {number}: {e}") from e
-    if not tasks:
-        raise TaskFileError(f"{path} contains no tasks: give a file with one JSON object per line")
-    return list(tasks.values())
-
-
-def _lines(path: Path) -> Iterator[tuple[int, TaskLine]]:
+    first: dict[str, int] = {}
     remedy = "set suite.path to the task file"
     lines = strictjson.objects(path, TaskFileError, "a task", missing=remedy, unreadable=remedy, parse_float=Decimal)
     for number, where, data in lines:
-        yield number, check(data, TaskLine, where, error=TaskFileError)
+        line = check(data, TaskLine, where, error=TaskFileError)
+        if line.task_id in tasks:
+            duplicate = f"duplicate task id {line.task_id!r}, first on line {first[line.task_id]}"
+            raise TaskFileError(f"{where}: {duplicate}: give each task its own")
+        first[line.task_id] = number
+        try:
+            tasks[line.task_id] = _task(line, path.parent, keep)
+        except UserError as e:
+            raise type(e)(f"{where}: {e}") from e
+    if not tasks:
+        raise TaskFileError(f"{path} contains no tasks: give a file with one JSON object per line")
+    return list(tasks.values())
 
 
 def _task(line: TaskLine, folder: Path, keep: KeepImage) -> Task:
