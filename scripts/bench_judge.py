@@ -45,7 +45,7 @@ from local_bench.judges.vlm.server import ManagedServer
 from local_bench.judges.vlm.transport import Transport, answers
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
-from local_bench.runs.device import JudgeDevice
+from local_bench.runs.judge_factory import JudgeDevice
 from local_bench.suites.servimage import questions as servimage
 
 N_IMAGES = 128

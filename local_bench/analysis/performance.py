@@ -8,8 +8,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.money import NS_PER_HOUR
-from local_bench.runs.operations import generated_kinds, operations
-from local_bench.runs.roofline import BUSY, Timing, timing
+from local_bench.runs.roofline import BUSY, Timing, generated_kinds, operations, timing
 from local_bench.runs.store import Store
 from local_bench.settle.costs import PhaseCost, energy_mj
 

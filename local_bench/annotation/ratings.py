@@ -24,8 +24,8 @@ from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.types import LEAST_PROBABILITY, Task
 from local_bench.core.yamlfile import Strict, check
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import CandidateRow
 from local_bench.suites.registry import suite
 

@@ -22,7 +22,7 @@ from local_bench.report.render import columns_text, printed
 from local_bench.report.scenarios import economics_json
 from local_bench.report.settlement import model_row, settlement_table
 from local_bench.report.view import warnings
-from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
+from local_bench.runs.judge import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import Outcome
 from local_bench.runs.store.rows import UnscoredItems

@@ -11,7 +11,7 @@ from local_bench.models.cards import cards
 from local_bench.report.render import interval
 from local_bench.report.text import count, percent
 from local_bench.runs.config import RunConfig
-from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
+from local_bench.runs.judge import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.intervals import wilson
 from local_bench.suites.registry import suite

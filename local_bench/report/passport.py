@@ -13,8 +13,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.judging import judges, same_answers
 from local_bench.report.panels import Bars, Figure, Series
-from local_bench.runs.judge import PACE
-from local_bench.runs.repeatability import retest_rows
+from local_bench.runs.judge import PACE, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.ground_truth import ALL

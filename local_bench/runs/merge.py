@@ -23,16 +23,15 @@ from local_bench.core.item_errors import is_failure
 from local_bench.core.storage import storage_errors
 from local_bench.core.types import Task
 from local_bench.judges.metrics.base import RETRIED
-from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig, SettlementConfig, parse_shard
-from local_bench.runs.contents import record_contents, root
 from local_bench.runs.image_store import IMAGES, INPUTS
+from local_bench.runs.judge import combined_repeats
 from local_bench.runs.plan import in_shard
-from local_bench.runs.robustness import combined_repeats
 from local_bench.runs.rundir import RunDir, first_config_difference
-from local_bench.runs.scoring import computed_scores, sets
+from local_bench.runs.scoring import computed_scores, decide, sets
 from local_bench.runs.scoring import parts as parts_of
 from local_bench.runs.store import CandidateRow, MeterRow, RepeatRow, ScoreRow, SessionRow, Store, VerdictRow
+from local_bench.runs.store.contents import file_digests, record, root
 from local_bench.runs.verify import verify
 
 _SAME = ("numerics", "metric", "served")
@@ -359,7 +358,7 @@ def _write(
             provenance = _provenance(runs)
             store.set_meta("provenance", json.dumps(provenance, sort_keys=True))
         whole.write_json("provenance.json", provenance)
-        record_contents(whole)
+        record(whole.store, file_digests(whole.path))
 
 
 def _add_results(whole: RunDir, runs: Sequence[RunDir]) -> None:

@@ -21,18 +21,16 @@ from local_bench.core.images import MAX_IMAGE_BYTES, load_verified
 from local_bench.core.storage import scratch
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import card
-from local_bench.runs.acceptance import changed_decisions
 from local_bench.runs.config import RunConfig
-from local_bench.runs.contents import file_digests
 from local_bench.runs.image_store import IMAGES, INPUTS, stored_digests
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.meter import PHASES
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import Part, computed_scores, parts
+from local_bench.runs.scoring import Part, changed_decisions, computed_scores, parts
 from local_bench.runs.stages import run_stages
 from local_bench.runs.store import CandidateRow, VerdictRow
-from local_bench.runs.store.contents import KINDS, contents, recorded
+from local_bench.runs.store.contents import KINDS, contents, file_digests, recorded
 from local_bench.suites.questions_from import all_questions
 from local_bench.suites.registry import suite
 
@@ -92,7 +90,7 @@ def _record(run: RunDir) -> Faults:
     for kind in KINDS:
         before, current = recorded(run.store, kind) or {}, contents(run.store, [kind])
         if kind == "file":
-            current |= {("file", name): sha256 for name, sha256 in file_digests(run).items()}
+            current |= {("file", name): sha256 for name, sha256 in file_digests(run.path).items()}
         for key in sorted({key for key, _ in before.items() ^ current.items()}):
             change = "was added" if key not in before else "is missing" if key not in current else "was changed"
             yield _name(*key), f"{change} since it was recorded"

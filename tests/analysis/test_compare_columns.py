@@ -8,7 +8,7 @@ import pytest
 
 from local_bench.analysis.compare import FigureComparison, compare
 from local_bench.core.types import Score, Task
-from local_bench.runs.acceptance import decide
+from local_bench.runs.scoring import decide
 from local_bench.settle.paired import Statistics, adjusted_bh, adjusted_holm, differences
 from local_bench.suites.hype_edit_1.suite import HypeEdit1
 from local_bench.suites.ice_bench.suite import IceBench

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from local_bench.runs.store import Store
-from local_bench.runs.store.schema import SCHEMA, tables_of_schema
+from local_bench.runs.store.database import SCHEMA, tables_of_schema
 
 Change = Callable[..., object]
 VALUES: list[object] = [

@@ -13,9 +13,8 @@ from local_bench.core.types import Question
 from local_bench.core.yamlfile import yaml_text
 from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import Thinking, cards
-from local_bench.runs.device import JudgeDevice
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import judge_spec, open_judge
+from local_bench.runs.judge_factory import JudgeDevice, judge_spec, open_judge
 from local_bench.runs.progress import Quiet
 
 from .small_families import BUILDERS, CARDS, build

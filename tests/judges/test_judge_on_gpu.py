@@ -24,9 +24,8 @@ from local_bench.judges.vlm.flags import Engine, arguments, environment, model_r
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import cards
 from local_bench.models.weights import resolve
-from local_bench.runs import device as place
-from local_bench.runs.device import JudgeDevice
-from local_bench.runs.judge_factory import _engine, start_timeout_s
+from local_bench.runs import judge_factory as place
+from local_bench.runs.judge_factory import JudgeDevice, _engine, start_timeout_s
 from local_bench.runs.progress import Quiet
 
 JUDGES = [card for card in cards().values() if card.role == "judge"]

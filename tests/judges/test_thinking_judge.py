@@ -30,9 +30,8 @@ from local_bench.models.cards import Thinking, card
 from local_bench.models.weights import resolve
 from local_bench.report.judging import judges
 from local_bench.runs.config import RunConfig
-from local_bench.runs.device import JudgeDevice
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import _engine, attention_of, judge_spec, open_judge
+from local_bench.runs.judge_factory import JudgeDevice, _engine, attention_of, judge_spec, open_judge
 from local_bench.runs.progress import Quiet
 from local_bench.runs.provenance import write_provenance
 from local_bench.runs.rundir import RunDir

@@ -6,8 +6,8 @@ import pytest
 
 from local_bench.core.types import Decision, Score, Task, Verdict
 from local_bench.runs import scoring
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.config import RunConfig
+from local_bench.runs.scoring import thresholds_of
 from local_bench.settle.acceptance import by_threshold, missed
 from local_bench.suites.hype_edit_1.questions import PARTS
 

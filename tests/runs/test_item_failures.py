@@ -16,11 +16,11 @@ from local_bench.judges.metrics.pixels import PixelMetric
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.runs.config import RunConfig
-from local_bench.runs.device_work import LaunchedBatch, OutOfDeviceMemory
 from local_bench.runs.judge import PACE
 from local_bench.runs.plan import without_control_tokens
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
+from local_bench.runs.worker import LaunchedBatch, OutOfDeviceMemory
 from tests.orders import Recorded, noise, order, write_orders
 
 CRASH = "crash"

@@ -10,8 +10,7 @@ from local_bench.analysis.payment import features_of
 from local_bench.analysis.predictors.card import Card, check_inputs, load
 from local_bench.analysis.predictors.training import odds_of
 from local_bench.core.errors import UserError
-from local_bench.runs.payment import model_log_odds
-from local_bench.runs.prediction_file import PredictionLine, columns_of
+from local_bench.runs.payment import PredictionLine, columns_of, model_log_odds
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.features import Features
 from local_bench.settle.predictors.models import Calibrated, Rule, loads

@@ -9,8 +9,7 @@ from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.papers.inputs import Request
 from local_bench.report.papers.servimage import category_name, in_order, percent
-from local_bench.runs.payment import model_log_odds
-from local_bench.runs.prediction_file import read_predictions
+from local_bench.runs.payment import model_log_odds, read_predictions
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.evaluation import Evaluation, Measured
 

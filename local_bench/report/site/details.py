@@ -20,8 +20,8 @@ from local_bench.report.scores import decimals, missed_text, score_names
 from local_bench.report.site.images import preview_path
 from local_bench.report.text import percent
 from local_bench.report.view import model_order, thresholds
-from local_bench.runs.acceptance import deciding
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import deciding
 from local_bench.runs.store import OutcomeRow, VerdictRow
 
 TASKS_PER_FILE = 20

@@ -14,8 +14,8 @@ from PIL import Image
 from local_bench.core.types import Question
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.transport import Transport
-from local_bench.runs.device import JudgeDevice
 from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.judge_factory import JudgeDevice
 from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.work import Event

@@ -14,10 +14,9 @@ from local_bench.generators.numerics import choose_devices, device_name
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.transport import Transport
 from local_bench.runs.config import EngineConfig
-from local_bench.runs.device import JudgeDevice
 from local_bench.runs.executors.base import WorkerDevice
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import open_judge
+from local_bench.runs.judge_factory import JudgeDevice, open_judge
 from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.store import Store

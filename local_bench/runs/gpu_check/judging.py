@@ -20,10 +20,10 @@ from local_bench.judges.vlm.transport import Transport, answers
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve
-from local_bench.runs.device import JudgeDevice
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckPassed, CheckSkipped, Session
 from local_bench.runs.gpu_check.models import noise
 from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.judge_factory import JudgeDevice
 
 JUDGE = "mini-judge"
 _N_IMAGES = 16

@@ -25,7 +25,7 @@ from local_bench.core.table import clean
 from local_bench.generators.capacity import unusable_gpu
 from local_bench.generators.numerics import choose_device, device_name, set_determinism
 from local_bench.generators.registry import FAMILIES
-from local_bench.runs.gpu_check import environment, generation, processes, speed
+from local_bench.runs.gpu_check import checks, generation
 from local_bench.runs.gpu_check.checks import (
     MEMORY_GB,
     Check,
@@ -39,7 +39,7 @@ from local_bench.runs.gpu_check.checks import (
     run_checks,
     save,
 )
-from local_bench.runs.gpu_check.processes import limit_memory
+from local_bench.runs.gpu_check.generation import limit_memory
 
 MINUTES = 10.0
 INCOMPLETE = 3
@@ -60,12 +60,12 @@ class Options:
 def all_checks() -> list[Check]:
     """All checks in order of execution: the fast and informative ones first."""
     return [
-        Check("driver", "NVIDIA driver and CUDA", environment.check_driver),
-        Check("compiler", "a C compiler and Python.h, for Triton", environment.check_compiler),
-        Check("disk", "free disk here", environment.check_disk),
-        Check("host-memory", "host memory, with the control group's limit", environment.check_host_memory),
-        Check("device-memory", "free and total device memory", environment.check_device_memory),
-        Check("mig", "whether the GPU is partitioned (MIG)", environment.check_mig),
+        Check("driver", "NVIDIA driver and CUDA", checks.check_driver),
+        Check("compiler", "a C compiler and Python.h, for Triton", checks.check_compiler),
+        Check("disk", "free disk here", checks.check_disk),
+        Check("host-memory", "host memory, with the control group's limit", checks.check_host_memory),
+        Check("device-memory", "free and total device memory", checks.check_device_memory),
+        Check("mig", "whether the GPU is partitioned (MIG)", checks.check_mig),
         *(
             Check(
                 f"family:{name}",
@@ -77,15 +77,15 @@ def all_checks() -> list[Check]:
         ),
         Check("memory", "allocated memory against the planner's", generation.check_memory),
         Check("streamed", "equal bytes with weights in host memory", generation.check_streamed, 15),
-        Check("energy", "NVML's energy counter during matrix products", speed.check_energy),
-        Check("speed", "compile time, images/s, fraction of the matrix-product rate", speed.check_speed, 45),
+        Check("energy", "NVML's energy counter during matrix products", generation.check_energy),
+        Check("speed", "compile time, images/s, fraction of the matrix-product rate", generation.check_speed, 45),
         *(
             Check(f"judge:{name}", "a small judge: throughput and batch invariance", partial(_check_judge, name), needs)
             for name, needs in (("local", 30), ("embedded", 120), ("served", 120))
         ),
         Check("network", "batch invariance of a metric's network", generation.check_network),
         Check("out-of-memory", "a failed allocation, and recovery from it", generation.check_recovery, 120),
-        Check("processes", "equal bytes from two processes, with cold and warm cache", processes.check_processes, 90),
+        Check("processes", "equal bytes from two processes, with cold and warm cache", generation.check_processes, 90),
     ]
 
 

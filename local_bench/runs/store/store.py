@@ -17,7 +17,7 @@ from local_bench.core.errors import LedgerDamaged, LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.core.messages import kind as kind_of
 from local_bench.core.types import UNSUPPORTED, Decision, Score, Task
-from local_bench.runs.store.database import Database
+from local_bench.runs.store.database import SCHEMA, Database
 from local_bench.runs.store.rows import (
     FORMS,
     BusyTime,
@@ -40,7 +40,6 @@ from local_bench.runs.store.rows import (
     VerdictRow,
     truncated_tokens,
 )
-from local_bench.runs.store.schema import SCHEMA
 
 if TYPE_CHECKING:
     import pandas as pd
