@@ -44,7 +44,7 @@ from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve
 from local_bench.report.render import aligned
 from local_bench.runs.config import RunConfig
-from local_bench.runs.executors.local import LocalExecutor
+from local_bench.runs.executors.base import LocalExecutor
 from local_bench.runs.generate import generate
 from local_bench.runs.plan import RunPlan, enter_plan, make_plan
 from local_bench.runs.progress import Quiet

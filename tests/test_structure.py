@@ -46,7 +46,6 @@ def test_a_module_with_one_importer_in_its_package_is_large_or_has_a_reason():
     assert small == {
         "local_bench.generators.sd3",  # a model family
         "local_bench.models.shipped",  # named by cards
-        "local_bench.runs.store.frames",  # exported by the package
     }
 
 

@@ -23,14 +23,18 @@ from local_bench.core.paths import configs_dir
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import Gpu, gpu, gpu_of, gpus
-from local_bench.runs.config import RunConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig, RunConfig
 from local_bench.runs.judge_factory import transport_of
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.prices import Price, price_of
 from local_bench.runs.progress import Forwarding, Progress, Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.questions_from import all_questions
+
+if TYPE_CHECKING:
+    from local_bench.generators.memory import MemoryPlan
+
+# ---- the whole run
 
 READ_GB_PER_S = 1.0
 """Rate at which weights are read from disk, per node: about that of a network file system or a SATA disk."""
@@ -71,12 +75,15 @@ def budget(
     ends.
     """
     models = [model for model in models if model.get("n_images") != 0]
-    loading = sum(_load_s(model) for model in models)
+    phases = [(model.get("phases") or {}).values() for model in models]
+    loading = sum(sum(phase["weights_gb"] for phase in of_model) / READ_GB_PER_S for of_model in phases)
     denoising = [model.get("gpu_hours") for model in models if model.get("load") != "imported"]
     is_known = None not in denoising and devices.gpu is not None
     n, by_judge = questions
     judging = [_judge_s(judge, n, tokens, devices.gpu) for judge, tokens in zip(config.judges, by_judge, strict=True)]
-    starts = [JUDGE_START_S + _judge_gb(judge) / READ_GB_PER_S for judge in config.judges if judge.base_url is None]
+    started = [card(judge.card, "judge") for judge in config.judges if judge.base_url is None]
+    weights_gb = [2 * judge.parameters_b if judge.parameters_b else judge.vram_gb for judge in started]
+    starts = [JUDGE_START_S + gb / READ_GB_PER_S for gb in weights_gb]
     judge_s = None if None in judging else sum(s for s in judging if s is not None)
     n_compiled = sum(model.get("n_compiled", 0) for model in models)
     metrics = metric_time(
@@ -86,14 +93,17 @@ def budget(
         devices.gpu,
         config.engine.io_workers,
     )
-    low, high = _Sums(), _Sums()
-    if is_known and judge_s is not None:
-        work_s = 3600 * sum(hours for hours in denoising if hours is not None) + judge_s
-        fixed_s = loading + sum(starts)
-        low, high = (
-            _sums((work_s + metric_s) / devices.n + fixed_s + n_compiled * compile_s, devices)
-            for metric_s, compile_s in zip((metrics.low_s, metrics.high_s), COMPILE_S, strict=True)
-        )
+    totals: dict[str, float | None] = {}
+    for end, metric_s, compile_s in zip(("", "_high"), (metrics.low_s, metrics.high_s), COMPILE_S, strict=True):
+        wall_s = gpu_hours = cost = None
+        if is_known and judge_s is not None:
+            work_s = 3600 * sum(hours for hours in denoising if hours is not None) + judge_s + metric_s
+            wall_s = work_s / devices.n + (loading + sum(starts)) + n_compiled * compile_s
+            gpu_hours = wall_s * devices.n / 3600
+            if devices.price is not None:
+                cost = usd_number(held_cost(int(gpu_hours * NS_PER_HOUR), devices.price.micro_usd_per_hour))
+        totals[f"wall_hours{end}"] = None if wall_s is None else wall_s / 3600
+        totals |= {f"gpu_hours{end}": gpu_hours, f"cost_usd{end}": cost}
     return {
         "gpus_per_node": devices.gpus_per_node,
         "nodes": devices.nodes,
@@ -104,45 +114,17 @@ def budget(
         "metric_host_s": metrics.host_s,
         "metrics_unknown": list(metrics.unknown),
         "judge_gpu_hours": None if judge_s is None else judge_s / 3600,
-        "wall_hours": low.wall_hours,
-        "gpu_hours": low.gpu_hours,
-        "cost_usd": low.cost_usd,
-        "wall_hours_high": high.wall_hours,
-        "gpu_hours_high": high.gpu_hours,
-        "cost_usd_high": high.cost_usd,
+        **totals,
         "host_gb": max((model.get("host_gb") or 0.0 for model in models), default=0.0),
         "basis": (
             f"modelled: weights read at {READ_GB_PER_S:g} GB/s on each node; {COMPILE_S[0]:g} to {COMPILE_S[1]:g} s of "
             "compilation per model and batch size on each GPU (published for FLUX.1-dev on an H100); judges started in "
             f"{JUDGE_START_S:g} s; a question is {TEXT_TOKENS} tokens of text, its images at the judge's limits of "
             f"pixels, and {ANSWER_TOKENS} generated tokens; a metric's network {TOKENS} tokens per image at the GPU's "
-            "rate to a tenth of it. "
-            "Measured on one CPU core: reading images, and metrics without a network (configs/metric_times.json)"
+            "rate to a tenth of it. Measured on one CPU core: reading images, and metrics without a network "
+            "(configs/metric_times.json)"
         ),
     }
-
-
-@dataclass(frozen=True)
-class _Sums:
-    wall_hours: float | None = None
-    gpu_hours: float | None = None
-    cost_usd: float | None = None
-
-
-def _sums(wall_s: float, devices: Devices) -> _Sums:
-    gpu_hours, price = wall_s * devices.n / 3600, devices.price
-    cost = None if price is None else held_cost(int(gpu_hours * NS_PER_HOUR), price.micro_usd_per_hour)
-    return _Sums(wall_s / 3600, gpu_hours, None if cost is None else usd_number(cost))
-
-
-def _load_s(model: Mapping[str, Any]) -> float:
-    phases = model.get("phases") or {}
-    return float(sum(phase["weights_gb"] for phase in phases.values())) / READ_GB_PER_S
-
-
-def _judge_gb(judge: JudgeConfig) -> float:
-    described = card(judge.card, "judge")
-    return 2 * described.parameters_b if described.parameters_b else described.vram_gb
 
 
 def _judge_s(judge: JudgeConfig, n: int, image_tokens: float, gpu: Gpu | None) -> float | None:
@@ -211,8 +193,7 @@ def metric_time(names: Sequence[str], n_images: int, megapixels: float, gpu: Gpu
     return MetricTime(max(own_s, network_s), own_s + NETWORK_SLOWER * network_s, host_s, tuple(unknown))
 
 
-if TYPE_CHECKING:
-    from local_bench.generators.memory import MemoryPlan
+# ---- the plan
 
 IMPORTED_MP = 1.0
 """Megapixels assumed for an imported image, whose size is not known before it is read."""
@@ -254,6 +235,8 @@ def estimate(
         progress.advance()
     questions = n_questions(plan, config.order_swap, config.suite.questions_from, progress, config.judges)
     devices = Devices(target.gpu, gpus_per_node or config.engine.workers or 1, nodes, target.price)
+    works = [planned.candidate.work for planned in plan.planned if planned.unscored is None]
+    samplers = [work["sampler"] for work in works if "sampler" in work]
     return {
         "suite": plan.suite.name,
         "n_tasks": len(plan.tasks),
@@ -272,7 +255,12 @@ def estimate(
         },
         "judges": [_judge(judge, questions[0], target, devices.gpus_per_node) for judge in config.judges],
         "budget": budget(config, models, questions, devices),
-        "disk_gb": _disk_gb(plan, config),
+        "disk_gb": {
+            # upper bounds: an RGB8 PNG is hardly larger than its pixels, and a model's encodings are removed before the
+            # next model's are computed
+            "images": sum(3 * sampler["height"] * sampler["width"] for sampler in samplers) / 1e9,
+            "encodings": config.engine.encodings_gb if samplers else 0.0,
+        },
         "device": target.name,
         "gpu": target.gpu.name if target.gpu else None,
         "capacity_gb": target.capacity_gb,
@@ -298,18 +286,6 @@ def _target(config: RunConfig, gpu_name: str | None) -> Target:
     return Target(name, gpu_of(name), device_memory_gb(device), host_memory_gb(), price)
 
 
-def _disk_gb(plan: RunPlan, config: RunConfig) -> dict[str, float]:
-    """Upper bounds: an RGB8 PNG is hardly larger than its pixels, and a model's encodings are removed before the next
-    model's are computed."""
-    samplers = [
-        p.candidate.work["sampler"] for p in plan.planned if p.unscored is None and "sampler" in p.candidate.work
-    ]
-    return {
-        "images": sum(3 * sampler["height"] * sampler["width"] for sampler in samplers) / 1e9,
-        "encodings": config.engine.encodings_gb if samplers else 0.0,
-    }
-
-
 def _basis(target: Target) -> str:
     if target.gpu is None:
         return f"planned for {target.name}: its speed is unknown, and so are hours and cost"
@@ -333,14 +309,6 @@ class _Group:
     """Of one image."""
     input_images: int
     memory: "MemoryPlan"
-
-
-def _n_compiled(described: ModelCard, groups: list[_Group]) -> int:
-    """How often a worker compiles: once for each size of its batches, for all image sizes."""
-    from local_bench.generators.registry import traits
-
-    more = traits(described.family).images_add_passes
-    return len({(group.memory.batch_size, more and group.input_images > 0) for group in groups})
 
 
 def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -> dict[str, Any]:
@@ -369,25 +337,31 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
     refused = next((g.memory.refused for g in groups if g.memory.refused), None)
     compiled = target.name != "cpu" if config.engine.compile is None else config.engine.compile
     compiled = compiled and "denoise" not in largest.offload and "weights" not in model.config.lossy.settings
-    compiled = compiled and traits(model.card.family).compiles
-    seconds = None if target.gpu is None or refused else _weighted(groups, _seconds, target.gpu, compiled)
+    of_family = traits(model.card.family)
+    compiled = compiled and of_family.compiles
+    # a worker compiles once for each size of its batches, for all image sizes
+    batches = {(group.memory.batch_size, of_family.images_add_passes and group.input_images > 0) for group in groups}
+    on = target.gpu
+    seconds = None if on is None or refused else _mean(groups, lambda memory: _seconds(memory, on, compiled))
     counted = bool(model.card.architecture)
     if not counted and seconds is not None:
         sentences.append("its time is an estimate by parameters, tokens and steps: `plan --measure` measures it")
     bounded = counted and model.config.lossy.first_block_cache is None  # which skips some of the counted operations
-    floor = _weighted(groups, _floor_seconds, target.gpu, compiled) if target.gpu is not None and bounded else None
+    floor = None
+    if on is not None and bounded:  # the operations at the device's peak rate
+        floor = _mean(groups, lambda memory: memory.operations.total_flop / (on.peak_tflops * 1e12))
     hours = None if seconds is None else n * seconds / 3600
     cost = None
     if hours is not None and target.price is not None:
         cost = usd_number(held_cost(int(hours * NS_PER_HOUR), target.price.micro_usd_per_hour))
-    wh = None if seconds is None or target.gpu is None else seconds * target.gpu.board_w / 3600
+    wh = None if seconds is None or on is None else seconds * on.board_w / 3600
     return {
         "model": model.label,
         "load": model.config.load,
         "n_images": n,
         "batch_size": usual.batch_size,
         "n_batches": sum(g.n_batches for g in groups),
-        "n_compiled": _n_compiled(model.card, groups) if compiled and n else 0,
+        "n_compiled": len(batches) if compiled and n else 0,
         "megapixels": sum(g.n_images * g.megapixels for g in groups),
         **model.sampler,
         "vram_gb": largest.peak_gb,
@@ -446,16 +420,11 @@ def _groups(
     return groups
 
 
-def _weighted(groups: Iterable[_Group], seconds: Any, on: Gpu, compiled: bool) -> float | None:
+def _mean(groups: Iterable[_Group], seconds: Callable[["MemoryPlan"], float]) -> float | None:
     """The mean over all images; None if there are none or their operations are unknown."""
-    parts = [(g.n_images, seconds(g.memory, on, compiled)) for g in groups]
+    parts = [(g.n_images, seconds(g.memory)) for g in groups]
     total = sum(n for n, _ in parts)
     return (sum(n * s for n, s in parts) / total or None) if total else None
-
-
-def _floor_seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
-    """Lower bound of the time of one image: its operations at the device's peak rate."""
-    return memory.operations.total_flop / (on.peak_tflops * 1e12)
 
 
 def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
@@ -522,6 +491,8 @@ def n_questions(
     return total, tokens
 
 
+# ---- progress
+
 PROGRESS_TEXT_TOKENS = 500
 """Tokens of a question besides its image."""
 HOST_FLOP = 1e9
@@ -540,7 +511,8 @@ def weights_of_phases(run: RunDir, plan: RunPlan, stages: tuple[str, ...]) -> di
             if model.card is not None
         }
     if "measure" in stages:
-        weights["measure"] = n_images * sum(map(_metric_flop, run.config.metrics))
+        networks = map(metric_card, run.config.metrics)
+        weights["measure"] = n_images * sum(2e9 * m.parameters_b * TOKENS if m else HOST_FLOP for m in networks)
     if "judge" in stages:
         n, _ = n_questions(plan, run.config.order_swap, run.config.suite.questions_from, Quiet())
         for judge in run.config.judges:
@@ -549,11 +521,6 @@ def weights_of_phases(run: RunDir, plan: RunPlan, stages: tuple[str, ...]) -> di
             parameters_b = described.active_parameters_b or described.parameters_b
             weights[f"{judge.label}: judge"] = n * 2e9 * parameters_b * tokens
     return {name: flop for name, flop in weights.items() if flop}
-
-
-def _metric_flop(name: str) -> float:
-    described = metric_card(name)
-    return HOST_FLOP if described is None else 2e9 * described.parameters_b * TOKENS
 
 
 class Overall(Forwarding):
@@ -590,11 +557,9 @@ class Overall(Forwarding):
             self._flop[kind] += n * self._step * self._weights[self._phase]
             self._seconds[kind] += now - self._at
             self._at = now
-            self._shown.overall(self._fraction(), self._seconds_left())
+            done = sum(self._done[phase] * flop for phase, flop in self._weights.items())
+            self._shown.overall(done / sum(self._weights.values()), self._seconds_left())
         self._shown.advance(n)
-
-    def _fraction(self) -> float:
-        return sum(self._done[phase] * flop for phase, flop in self._weights.items()) / sum(self._weights.values())
 
     def _seconds_left(self) -> float | None:
         left = {phase: (1.0 - self._done[phase]) * flop for phase, flop in self._weights.items()}

@@ -4,6 +4,7 @@ device that will execute it, and their results are stored."""
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ from local_bench.runs.plan import ModelPlan
 from local_bench.runs.progress import Progress
 from local_bench.runs.roofline import store_operations
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import CandidateRow
 from local_bench.runs.work import (
     BatchSizeChosen,
     Event,
@@ -174,13 +174,12 @@ def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:
     if faulty:
         first = min(faulty.values())
         progress.note(f"{model}: {len(faulty):,} images are generated again ({first.sentence})")
-    rows.sort(key=lambda row: row.work_id)
-    return [_job(row) for row in rows if row.image is None or row.image in faulty]
-
-
-def _job(row: CandidateRow) -> Job:
-    work = row.work
-    return Job(row.work_id, row.prompt, row.seed, Sampler(**work["sampler"]), tuple(work["pictures"]), work.get("mask"))
+    jobs = []
+    for row in sorted(rows, key=lambda row: row.work_id):
+        if row.image is None or row.image in faulty:
+            sampler, input_images = Sampler(**row.work["sampler"]), tuple(row.work["pictures"])
+            jobs.append(Job(row.work_id, row.prompt, row.seed, sampler, input_images, row.work.get("mask")))
+    return jobs
 
 
 @dataclass
@@ -200,18 +199,21 @@ class _Session:
             self._handle(meter, event)
         left = [row for row in self.run.store.candidates(self.label) if row.state == "planned"]
         assert not left, "every job has a result"
-        _remove_encodings(order)
+        shutil.rmtree(order.encoded, ignore_errors=True)
+        with suppress(OSError):  # encodings of other models are there, or none were made
+            order.encoded.parent.rmdir()
 
     def _events(self, order: WorkOrder, jobs: list[Job], executor: Executor) -> Iterator[tuple[Meter, Event]]:
         shares = shards(jobs, executor.n_shares)
         if len(shares) > 1:
             at_once = min(executor.n_workers, len(shares))
             order = replace(order, encodings_bytes=order.encodings_bytes / at_once, shared=shared_prompts(shares))
-        events = executor.do(generate_images, order, shares, self._left)
-        return in_one_bar(events, len(shares), f"{self.label}: make", len(jobs), self.progress)
 
-    def _left(self, jobs: list[Job]) -> list[Job]:
-        return [job for job in jobs if job.work_id not in self.finished]
+        def left(share: list[Job]) -> list[Job]:
+            return [job for job in share if job.work_id not in self.finished]
+
+        events = executor.do(generate_images, order, shares, left)
+        return in_one_bar(events, len(shares), f"{self.label}: make", len(jobs), self.progress)
 
     def _handle(self, meter: Meter, event: Event) -> None:
         match event:
@@ -223,42 +225,38 @@ class _Session:
                 self.signatures[meter.session] = signature
                 self._check_numerics(signature)
             case BatchSizeChosen(bucket, batch_size):
-                self._store_batch_size(bucket, batch_size)
+                key = f"batches:{self.label}"
+                sizes = self.run.store.json_meta(key) or {}
+                if sizes.get(bucket) != batch_size:
+                    self.run.store.set_meta(key, json.dumps(sizes | {bucket: batch_size}, sort_keys=True))
             case _:
                 show(event, self.progress)
 
     def _commit(self, meter: Meter, results: list[ImageResult]) -> None:
-        with self.run.store.transaction():
+        store = self.run.store
+        with store.transaction():
             for result in results:
-                self._commit_one(result, self.signatures[meter.session] | {"batch_size": result.batch_size})
+                row, sha256 = store.candidate(result.work_id), result.pixels_sha256
+                name = f"{row.task_id} image {row.deliverable} by {row.model}"
+                if row.pixels_sha256 and is_failure(result.unscored):  # its file is still missing or damaged
+                    self.progress.note(f"{name}: {result.unscored}")
+                    continue
+                if row.pixels_sha256 and row.pixels_sha256 != sha256:
+                    raise LedgerError(
+                        f"{self.run.path}: {name} was generated again and its bytes differ: generation is not "
+                        "reproducible on this machine"
+                    )
+                signature = self.signatures[meter.session] | {"batch_size": result.batch_size}
+                store.enter_image(
+                    result.work_id,
+                    identity=full_identity(result.work_id, signature),
+                    pixels_sha256=sha256,
+                    unscored=result.unscored,
+                    batch_size=result.batch_size,
+                    truncated=result.truncated,
+                )
         self.finished.update(result.work_id for result in results)
         self.progress.advance(sum(result.batch_size is not None for result in results))
-
-    def _commit_one(self, result: ImageResult, signature: dict[str, Any]) -> None:
-        store, sha256 = self.run.store, result.pixels_sha256
-        row = store.candidate(result.work_id)
-        if row.pixels_sha256 and is_failure(result.unscored):
-            self.progress.note(f"{row.task_id} image {row.deliverable} by {row.model}: {result.unscored}")
-            return  # its file is still missing or damaged
-        if row.pixels_sha256 and row.pixels_sha256 != sha256:
-            raise LedgerError(
-                f"{self.run.path}: {row.task_id} image {row.deliverable} by {row.model} was generated again "
-                "and its bytes differ: generation is not reproducible on this machine"
-            )
-        store.enter_image(
-            result.work_id,
-            identity=full_identity(result.work_id, signature),
-            pixels_sha256=sha256,
-            unscored=result.unscored,
-            batch_size=result.batch_size,
-            truncated=result.truncated,
-        )
-
-    def _store_batch_size(self, bucket: str, batch_size: int) -> None:
-        key = f"batches:{self.label}"
-        sizes = self.run.store.json_meta(key) or {}
-        if sizes.get(bucket) != batch_size:
-            self.run.store.set_meta(key, json.dumps(sizes | {bucket: batch_size}, sort_keys=True))
 
     def _check_numerics(self, signature: dict[str, Any]) -> None:
         """Store the signature of the run's first session. LedgerError if a later session's differs."""
@@ -273,10 +271,3 @@ class _Session:
                 f"{self.run.path} was started with other numerics ({changed}: {stored.get(changed)} then, "
                 f"{signature.get(changed)} now), so its bytes would not be reproducible: give a new --run-dir"
             )
-
-
-def _remove_encodings(order: WorkOrder) -> None:
-    """Remove the model's encodings."""
-    shutil.rmtree(order.encoded, ignore_errors=True)
-    if order.encoded.parent.is_dir() and not any(order.encoded.parent.iterdir()):
-        order.encoded.parent.rmdir()

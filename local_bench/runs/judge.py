@@ -27,9 +27,9 @@ from local_bench.judges.vlm.injection import attacks, fooled
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.rubrics import Rubric, wording_of
 from local_bench.judges.vlm.transport import Transport, Unreachable, answers
+from local_bench.runs.config import JudgeConfig
 from local_bench.runs.executors.base import Executor
-from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import JudgeDevice, Load, judge_spec, numerics_of, open_judge, served_by
+from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, Load, judge_spec, numerics_of, open_judge, served_by
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import score, sets, verdict_of
@@ -37,6 +37,8 @@ from local_bench.runs.store import RepeatRow, VerdictRow
 from local_bench.settle.agreement import Repeatability, test_retest
 from local_bench.suites.questions_from import all_questions
 from local_bench.suites.registry import suite
+
+# ---- checks of a judge before it runs
 
 SIDE = 128
 N_IMAGES = 4
@@ -71,22 +73,21 @@ def _repeats(
         received = dict(answers(transport, spec, enumerate(questions), at_once))
         verdicts[setting] = [received[i] for i in range(len(answered))]
 
+    def n_changed(a: str, b: str) -> int:
+        return sum(x != y for x, y in zip(verdicts[a], verdicts[b], strict=True))
+
     record("alone, cold", first, first, 1)
     record("in a batch, cold", second + first, second, None)
     record("in a batch, warm", first + second, first, None)
     record("alone, warm", second, second, 1)
     record("alone, warm again", first, first, 1)
     changed = {
-        "in a batch": _n_changed(verdicts["alone, cold"], verdicts["in a batch, warm"]),
-        "with a cold cache": _n_changed(verdicts["in a batch, cold"], verdicts["alone, warm"]),
-        "with a warm cache": _n_changed(verdicts["alone, cold"], verdicts["alone, warm again"]),
+        "in a batch": n_changed("alone, cold", "in a batch, warm"),
+        "with a cold cache": n_changed("in a batch, cold", "alone, warm"),
+        "with a warm cache": n_changed("alone, cold", "alone, warm again"),
     }
     now = {"differs": [setting for setting, n in changed.items() if n], "changed": changed, "compared": len(first)}
     return combined_repeats(before or {}, now | {"n": len(first) + len(second), "sessions": 1}, "sessions")
-
-
-def _n_changed(a: list[Verdict], b: list[Verdict]) -> int:
-    return sum(x != y for x, y in zip(a, b, strict=True))
 
 
 def combined_repeats(a: dict[str, Any], b: dict[str, Any], *summed: str) -> dict[str, Any]:
@@ -134,6 +135,9 @@ def _attacks(spec: JudgeSpec, transport: Transport, images: dict[str, Image.Imag
         "n_unscored": sum(result is None for result in results.values()),
         "fooled_by": sorted(name for name, result in results.items() if result),
     }
+
+
+# ---- the judge phase
 
 
 class SaveInterval:
@@ -189,7 +193,13 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
     tasks = {task.task_id: task for task in run.store.tasks()}
     judge_devices = executor.judge_devices
     judges = [(config, spec_in(run, config, judge_devices[0])) for config in run.config.judges]
-    _refuse_same_judge(judges)
+    labels: dict[str, str] = {}
+    for config, spec in judges:
+        if spec.judge_id in labels:
+            raise ConfigError(
+                f"panel: {labels[spec.judge_id]!r} and {config.label!r} are the same judge under two names: remove one"
+            )
+        labels[spec.judge_id] = config.label
     for config, spec in judges:
         requests = list(judge_requests(run, tasks, config, spec, judge_devices))
         rows = run.store.verdicts(spec.judge_id)
@@ -199,11 +209,8 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
         unscored = [(replace(r, question_id=NO_QUESTION_ID), Verdict(None, reason, "")) for r, reason in faulty]
         store_verdicts(run, spec, [u for u in unscored if stored.get(u[0].key, NO_QUESTION_ID) == NO_QUESTION_ID])
         if pending:
-            begun = any(row.answer_json is not None for row in rows)
-            JudgeSession(run, config, spec, executor, progress, partial(store_verdicts, run, spec), begun).judge(
-                pending
-            )
-    labels = {spec.judge_id: config.label for config, spec in judges}
+            begun, store = any(row.answer_json is not None for row in rows), partial(store_verdicts, run, spec)
+            JudgeSession(run, config, spec, executor, progress, store, begun).judge(pending)
     run.store.enter_judges(labels)
     score(run, list(labels))
 
@@ -305,7 +312,8 @@ class JudgeSession:
         config, label = self.config, self.config.label
         log = self.run.logs / f"judge-{label}.log"
         questions = [request.question for request in requests] + (check_questions() if config.canaries else [])
-        opened = self.executor.open_judge(config, self.spec, questions, self._load, log, self.progress)
+        order = JudgeOrder(config, self.spec, questions, self._load, log, self.progress)
+        opened = self.executor.open_judge(order)
         with ExitStack() as stack:
             what = f"connecting to {config.base_url}" if config.base_url else f"starting the judge {label}"
             with self.progress.waiting(what):
@@ -346,15 +354,12 @@ class JudgeSession:
         finally:  # also if the judge fails: answers received are never requested again
             self._commit(answered, left)
             self._charge_judged()
-            self._note_pace(len(questions) - len(left), time.monotonic() - begun)
-
-    def _note_pace(self, n: int, seconds: float) -> None:
-        """Add to this judge's number of answered questions and the time for them, without loading and checks."""
-        key = f"{PACE}:{self.spec.judge_id}"
-        with self.run.store.transaction():
-            noted = self.run.store.json_meta(key) or {"n": 0, "seconds": 0.0}
-            now = {"n": noted["n"] + n, "seconds": round(noted["seconds"] + seconds, 3)}
-            self.run.store.set_meta(key, json.dumps(now))
+            # this judge's number of answered questions and the time for them, without loading and checks
+            n, seconds, name = len(questions) - len(left), time.monotonic() - begun, f"{PACE}:{self.spec.judge_id}"
+            with self.run.store.transaction():
+                noted = self.run.store.json_meta(name) or {"n": 0, "seconds": 0.0}
+                now = {"n": noted["n"] + n, "seconds": round(noted["seconds"] + seconds, 3)}
+                self.run.store.set_meta(name, json.dumps(now))
 
     def _commit(self, answered: list[tuple[JudgeRequest, Verdict]], left: dict[Key, JudgeRequest]) -> None:
         if not answered:
@@ -378,16 +383,6 @@ class JudgeSession:
         return self.run.image_store.load_any(sha256)
 
 
-def _refuse_same_judge(judges: Sequence[tuple[JudgeConfig, JudgeSpec]]) -> None:
-    seen: dict[str, str] = {}
-    for config, spec in judges:
-        if spec.judge_id in seen:
-            raise ConfigError(
-                f"panel: {seen[spec.judge_id]!r} and {config.label!r} are the same judge under two names: remove one"
-            )
-        seen[spec.judge_id] = config.label
-
-
 def judge_answers(
     config: JudgeConfig,
     spec: JudgeSpec,
@@ -403,7 +398,7 @@ def judge_answers(
     if not questions:
         return
     left = dict(questions)
-    opened = open_judge(config, spec, devices, list(left.values()), load, log, progress)
+    opened = open_judge(JudgeOrder(config, spec, list(left.values()), load, log, progress), devices)
     with ExitStack() as stack:
         with progress.waiting(f"starting the judge {config.label}"):
             transport = stack.enter_context(opened)
@@ -417,6 +412,9 @@ def judge_answers(
             except Unreachable as e:
                 progress.note(f"the judge stopped responding ({e}); {len(left)} questions remain")
                 transport.restart()
+
+
+# ---- test-retest reliability
 
 
 @dataclass(frozen=True)
@@ -448,7 +446,6 @@ def rejudge(run: RunDir, executor: Executor, progress: Progress, rounds: int) ->
 
 
 def _store_repeats(run: RunDir, spec: JudgeSpec, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
-    """Store answers of additional rounds."""
     run.store.enter_repeats(
         RepeatRow(*r.key[:4], spec.judge_id, r.round, r.question_id, *verdict_columns(verdict))
         for r, verdict in answered

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from PIL import Image
 
+from local_bench.core.environment import isolate
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.types import Question
 from local_bench.judges.vlm.attention import Attention, Wanted, is_recurrent, on_cpu, on_gpu
@@ -26,8 +27,11 @@ from local_bench.judges.vlm.transport import Transport
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve, weights_digest
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import EngineConfig, JudgeConfig
 from local_bench.runs.progress import Progress
+
+if TYPE_CHECKING:
+    import torch
 
 GB = 1_000_000_000
 _RETURN_S = 15.0
@@ -46,6 +50,12 @@ class JudgeDevice:
     cuda_index: int | None
     capability: tuple[int, int] | None = None
     """The GPU's compute capability, if known; otherwise torch reports it."""
+
+    @classmethod
+    def of(cls, device: "torch.device") -> Self:
+        from local_bench.generators.numerics import device_name
+
+        return cls(device_name(device), device.index if device.type == "cuda" else None)
 
     @property
     def on_gpu(self) -> bool:
@@ -77,6 +87,15 @@ class JudgeDevice:
         if self.on_gpu:
             signature |= {"attention_backend": attention.backend or "auto", "model_runner": model_runner()}
         return signature | ({"gpus": gpus} if gpus > 1 else {})
+
+
+def local_judge_devices(engine: EngineConfig) -> list[JudgeDevice]:
+    """This machine's devices that `engine` selects, for judges; prepares this process for them. Imports torch."""
+    isolate()
+    from local_bench.generators.numerics import choose_devices, set_determinism
+
+    set_determinism(engine.threads)
+    return [JudgeDevice.of(device) for device in choose_devices(engine.device, engine.workers)]
 
 
 def memory_gb(cuda_index: int) -> tuple[float, float]:
@@ -203,20 +222,26 @@ def _external(config: JudgeConfig, served: Served | None = None) -> ExternalServ
     )
 
 
+@dataclass(frozen=True)
+class JudgeOrder:
+    """A judge to open, and what for."""
+
+    config: JudgeConfig
+    spec: JudgeSpec
+    questions: Sequence[Question]
+    load: Load
+    """Returns an image by its digest."""
+    log: Path
+    progress: Progress
+
+
 @contextmanager
-def open_judge(
-    config: JudgeConfig,
-    spec: JudgeSpec,
-    judge_devices: Sequence[JudgeDevice],
-    questions: Sequence[Question],
-    load: Load,
-    log: Path,
-    progress: Progress,
-) -> Iterator[Transport]:
-    """Open the judge for `questions`; `load` returns an image by its digest. ServerError if the judge is unavailable;
-    ConfigError if its tokenizer lacks a single token for a label that protocol `logit` or a question needs."""
+def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Iterator[Transport]:
+    """Open the judge for its questions. ServerError if it is unavailable; ConfigError if its tokenizer lacks a single
+    token for a label that protocol `logit` or a question needs."""
+    config, spec, log = order.config, order.spec, order.log
     described = card(config.card, "judge")
-    composer = Composer(load, spec.patch)
+    composer = Composer(order.load, spec.patch)
     if config.base_url:
         if config.protocol == "logit":
             check_labels(described.name, resolve(described, config.weights))
@@ -227,7 +252,7 @@ def open_judge(
     weights = resolve(described, config.weights)
     if config.protocol == "logit":
         check_labels(described.name, weights)
-    check_words(described.name, weights, {question.rubric for question in questions})
+    check_words(described.name, weights, {question.rubric for question in order.questions})
     device = "cpu" if judge_devices[0].cuda_index is None else f"cuda:{judge_devices[0].cuda_index}"
     if config.transport not in BUILT_IN:
         with plugin(config.transport)(weights, composer.prepared, device, spec.dtype) as judge:
@@ -244,12 +269,18 @@ def open_judge(
     groups = _groups(judge_devices, described)
     attention = attention_of(config, judge_devices[0])
     assert attention is not None
-    with reserve_memory(described.name, described.vram_gb / len(groups[0]), judge_devices, progress) as share:
-        members = [
-            _managed(config, composer, _engine(described, weights, spec, group, questions, share, attention), log, i)
-            for i, group in enumerate(groups)
-        ]
-        with members[0] if len(members) == 1 else Replicas(members, progress.note) as transport:
+    with reserve_memory(described.name, described.vram_gb / len(groups[0]), judge_devices, order.progress) as share:
+        members: list[Transport] = []
+        for i, group in enumerate(groups):
+            engine = _engine(described, weights, spec, group, order.questions, share, attention)
+            child = Child(log.with_name(f"{log.stem}-{i}{log.suffix}") if i else log, config.max_restarts)
+            start_s = config.start_timeout_s or start_timeout_s(weights)
+            if transport_of(config) == "embedded":
+                members.append(Embedded(engine, child, composer, start_s, config.request_timeout_s))
+            else:
+                managed = ManagedServer(engine, child, start_s, None if i else config.port)
+                members.append(Client(managed, composer, config.in_flight, config.request_timeout_s))
+        with members[0] if len(members) == 1 else Replicas(members, order.progress.note) as transport:
             yield transport
 
 
@@ -307,12 +338,3 @@ def start_timeout_s(weights: Path) -> float:
     """Timeout for a judge to start: ten minutes plus the time to read its files from a slow network file system."""
     size = sum(file.stat().st_size for file in weights.rglob("*") if file.is_file())
     return 600 + size / _SLOW_BYTES_PER_S
-
-
-def _managed(config: JudgeConfig, composer: Composer, engine: Engine, log: Path, i: int) -> Transport:
-    child = Child(log.with_name(f"{log.stem}-{i}{log.suffix}") if i else log, config.max_restarts)
-    start_s = config.start_timeout_s or start_timeout_s(engine.weights)
-    if transport_of(config) == "embedded":
-        return Embedded(engine, child, composer, start_s, config.request_timeout_s)
-    server = ManagedServer(engine, child, start_s, None if i else config.port)
-    return Client(server, composer, config.in_flight, config.request_timeout_s)

@@ -78,7 +78,11 @@ def merge(
         runs = [stack.enter_context(RunDir.open(path)) for path in paths]
         for run in runs:
             note(f"checking {run.path}")
-            _refuse_faulty(run)
+            if findings := verify(run):
+                raise UserError(
+                    f"{run.path} cannot be merged: {findings[0].subject} {findings[0].fault} (`local-bench verify "
+                    f"{run.path}` lists all {len(findings)} findings)"
+                )
         runs.sort(key=lambda run: (canonical_json(run.config.model_dump()), root(run.store)))
         config, missing = _merged_config(runs, partial)
         tasks = _tasks(runs)
@@ -95,16 +99,6 @@ def merge(
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return Merged(out, len(runs), len(tasks), len(candidates), tuple(dict.fromkeys(chain(*missing.values()))))
-
-
-def _refuse_faulty(run: RunDir) -> None:
-    findings = verify(run)
-    if findings:
-        first = findings[0]
-        raise UserError(
-            f"{run.path} cannot be merged: {first.subject} {first.fault} (`local-bench verify {run.path}` lists all "
-            f"{len(findings)} findings)"
-        )
 
 
 # ---- what the parts must have in common

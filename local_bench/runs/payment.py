@@ -18,7 +18,6 @@ from PIL import Image
 from pydantic import Field
 
 from local_bench.core import strictjson
-from local_bench.core.environment import isolate
 from local_bench.core.errors import ImageError, UserError
 from local_bench.core.item_errors import is_failure
 from local_bench.core.money import usd
@@ -27,15 +26,20 @@ from local_bench.core.types import Question, Score, Task, Verdict
 from local_bench.core.yamlfile import Strict, check
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.examples import CONCEPTS, HIGHEST, Example, Load, TrainingSet, without_labels
+from local_bench.runs.config import JudgeConfig
 from local_bench.runs.judge import SaveInterval, judge_answers
-from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import judge_spec, numerics_of
+from local_bench.runs.judge_factory import judge_spec, local_judge_devices, numerics_of
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of, verdicts_of
 from local_bench.runs.store import CandidateRow
 from local_bench.settle.predictors.splits import split_of, task_digest
 from local_bench.suites.servimage.questions import which_image
+
+if TYPE_CHECKING:
+    from local_bench.judges.payment.artefact import Card
+
+# ---- files of predictions
 
 
 class PredictionLine(Strict):
@@ -104,8 +108,7 @@ def read_predictions(file: Path) -> PredictionFile:
     return PredictionFile(name, by_work_id)
 
 
-if TYPE_CHECKING:
-    from local_bench.judges.payment.artefact import Card
+# ---- payment models
 
 MODEL = "model"
 """The payment model's folder in that of its predictor."""
@@ -135,24 +138,12 @@ def examples_of(run: RunDir, decided: Mapping[str, bool], seed: int = 0) -> list
             groups.setdefault((row.task_id, row.model, row.attempt), []).append(row)
     examples = []
     for (task_id, _, _), rows in groups.items():
-        answers = {
-            (row.deliverable, *key): verdict for row in rows for key, verdict in verdicts.get(row.work_id, {}).items()
-        }
+        answers = {(r.deliverable, *key): v for r in rows for key, v in verdicts.get(r.work_id, {}).items()}
         images = {row.deliverable: row.image for row in rows if row.image is not None}
         for row in rows:
-            accepted = decided.get(row.work_id)
-            examples.append(
-                example(
-                    tasks[task_id],
-                    row.work_id,
-                    row.deliverable,
-                    images,
-                    scores.get(row.work_id, {}),
-                    answers,
-                    math.nan if accepted is None else float(accepted),
-                    seed,
-                )
-            )
+            of_image, accepted = scores.get(row.work_id, {}), float(decided.get(row.work_id, math.nan))
+            task, at = tasks[task_id], (row.work_id, row.deliverable)
+            examples.append(example(task, *at, images, of_image, answers, accepted, seed))
     return examples
 
 
@@ -167,7 +158,8 @@ def example(
     seed: int = 0,
 ) -> Example:
     """The example of one image; `images` has one model's images of the task by deliverable, as pixel digests."""
-    concepts = tuple(_concept(scores.get(name)) for name in CONCEPTS)
+    values = [None if (score := scores.get(name)) is None else score.value for name in CONCEPTS]
+    concepts = tuple(math.nan if value is None else min(max(float(value), 0.0), HIGHEST) for value in values)
     task_id = task_digest(task)
     return Example(
         work_id=work_id,
@@ -201,12 +193,6 @@ def point_inputs(n_points: int, deliverable: int, deliverables: Sequence[int], a
     if not own_values or len(best) < n_points:
         return (math.nan,) * len(POINTS)
     return sum(own_values) / len(own_values), sum(best) / len(best), min(best), math.prod(best)
-
-
-def _concept(score: Score | None) -> float:
-    if score is None or score.value is None:
-        return math.nan
-    return min(max(float(score.value), 0.0), HIGHEST)
 
 
 def images_of(runs: Sequence[RunDir]) -> Load:
@@ -267,6 +253,8 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+# ---- judges as payers
+
 RUBRIC, RUBRIC_WITH_SCORES = "payment", "payment_scores"
 FIELD = "pays"
 CUT = 0.5
@@ -281,15 +269,13 @@ def payment_question(task: Task, deliverable: int, image: str, scores: Mapping[s
     slots = [("title", task.title), ("brief", task.brief), ("price", price)]
     slots.append(("deliverable", which_image(task, deliverable)))
     if scores is not None:
-        slots.append(("scores", "\n".join(f"{name}: {_shown(score)}" for name, score in scores.items())))
+        lines = []
+        for name, score in scores.items():
+            value = "unknown" if score is None or score.value is None else f"{score.value:.2f}"
+            lines.append(f"{name}: {value if score is None or score.applies else 'does not apply'}")
+        slots.append(("scores", "\n".join(lines)))
     rubric = RUBRIC if scores is None else RUBRIC_WITH_SCORES
     return Question(rubric, 0, (image, *images), tuple(slots), roles)
-
-
-def _shown(score: Score | None) -> str:
-    if score is not None and not score.applies:
-        return "does not apply"
-    return "unknown" if score is None or score.value is None else f"{score.value:.2f}"
 
 
 def judge_payment(
@@ -299,11 +285,6 @@ def judge_payment(
     are kept. Returns the lines of the file, in the plan's order, and how many it already had. UserError if `out` has
     other predictions; ServerError if the judge is unavailable."""
     check_output(out)
-    isolate()
-    from local_bench.generators.numerics import set_determinism
-    from local_bench.runs.executors.local import local_judge_devices
-
-    set_determinism(run.config.engine.threads)
     devices = local_judge_devices(run.config.engine)
     spec = judge_spec(config, devices[0])
     numerics = numerics_of(config, devices)
@@ -323,17 +304,15 @@ def judge_payment(
             progress.note(f"{fault.sentence}; the image has no prediction")
         elif work_id not in answers:
             pending[work_id] = question
-    pace = SaveInterval()
+    pace, log, load = SaveInterval(), out.with_name(f"{out.name}.log"), run.image_store.load_any
 
     def lines() -> list[PredictionLine]:
         return [answers[work_id] for work_id in questions if work_id in answers]
 
     try:
-        log, load = out.with_name(f"{out.name}.log"), run.image_store.load_any
-        with closing(
-            judge_answers(config, spec, devices, pending, load, log, progress, "would the client pay?")
-        ) as answered:
-            for work_id, verdict in answered:
+        received = judge_answers(config, spec, devices, pending, load, log, progress, "would the client pay?")
+        with closing(received):
+            for work_id, verdict in received:
                 probability = verdict.value(FIELD)
                 answers[work_id] = PredictionLine(
                     **columns_of(rows[work_id]),

@@ -100,7 +100,11 @@ def _count(store: Store, order: WorkOrder) -> OperationCounts:
     from local_bench.generators.sampler import Sampler
 
     works = [row.work for row in store.candidates(order.label) if row.state != "unscored"]
-    counted = OperationCounts(picture_tokens=_input_tokens(order, {sha for work in works for sha in work["pictures"]}))
+    input_size, tokens = _INPUT_SIZE.get(order.card.family), {}
+    if input_size is not None:
+        for sha in sorted({sha for work in works for sha in work["pictures"]}):
+            tokens[sha] = _tokens(input_size(*load_verified(image_path(order.inputs, sha), sha).size))
+    counted = OperationCounts(picture_tokens=tokens)
     kinds: dict[str, ImageKind] = {}
     for work in works:
         sampler, input_images = Sampler(**work["sampler"]), work["pictures"]
@@ -141,16 +145,6 @@ def _tokens(size: tuple[int, int]) -> int:
 
 
 # ---- input images: the size at which model families read them
-
-
-def _input_tokens(order: WorkOrder, input_images: set[str]) -> dict[str, int]:
-    input_size = _INPUT_SIZE.get(order.card.family)
-    if input_size is None:
-        return {}
-    return {
-        sha: _tokens(input_size(*load_verified(image_path(order.inputs, sha), sha).size))
-        for sha in sorted(input_images)
-    }
 
 
 def _max_one_megapixel(width: int, height: int) -> tuple[int, int]:

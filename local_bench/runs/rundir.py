@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,17 +37,15 @@ class RunDir:
         self.store = store
         self.image_store = ImageStore(path)
         self._lock = lock
-        if config.suite.name in suite_names():  # the results of a plug-in are also read where it is not installed
-            self._refuse_other_suite()
-
-    def _refuse_other_suite(self) -> None:
-        entry = suite(self.config.suite.name)
-        task_id = self.store.task_of_other(entry.of_tasks, entry.categories)
+        if config.suite.name not in suite_names():  # results of a plug-in are also read where it is not installed
+            return
+        entry = suite(config.suite.name)
+        task_id = store.task_of_other(entry.of_tasks, entry.categories)
         if task_id is not None:
-            self.store.close()
+            store.close()
             raise ConfigError(
-                f"{self.path}/run.yaml: suite.name is {entry.name!r}, but the run's task {task_id!r} is of another "
-                "suite: restore the name"
+                f"{path}/run.yaml: suite.name is {entry.name!r}, but the run's task {task_id!r} is of another suite: "
+                "restore the name"
             )
 
     @classmethod
@@ -212,26 +211,14 @@ def read_run_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
 # itself. Input files are compared by content when the plan is made.
 _FREE_SECTIONS = {"acceptance", "settlement", "panel", "panel_word"}
 _FREE_KEYS = {
-    *(
-        ("suite", "path"),
-        ("suite", "written"),
-        ("suite", "questions_from"),
-        ("engine", "batch_order"),
-        ("engine", "executor"),
-        ("engine", "ray"),
-        ("engine", "io_workers"),
-        ("engine", "workers"),
-        ("engine", "encodings_gb"),
-    ),
-    *(("engine", "offload"), ("judge", "weights"), ("judge", "transport"), ("judge", "canaries")),
-    *(("judge", "base_url"), ("judge", "api_key_env"), ("judge", "served_model"), ("judge", "port")),
-    *(("judge", "in_flight"), ("judge", "request_timeout_s"), ("judge", "start_timeout_s"), ("judge", "max_restarts")),
+    "suite": {"path", "written", "questions_from"},
+    "engine": {"batch_order", "executor", "ray", "io_workers", "workers", "encodings_gb", "offload"},
+    "judge": {
+        *("weights", "transport", "canaries", "base_url", "api_key_env", "served_model", "port", "in_flight"),
+        *("request_timeout_s", "start_timeout_s", "max_restarts"),
+    },
 }
-_FREE_OF_MODELS = {("models", "weights"), ("models", "imported", "images")}
-
-
-def _is_free(key: tuple[Any, ...]) -> bool:
-    return key[0] in _FREE_SECTIONS or key[:2] in _FREE_KEYS or (key[0], *key[2:]) in _FREE_OF_MODELS
+_FREE_OF_MODELS = {("weights",), ("imported", "images")}
 
 
 def _refuse_other_run(path: Path, stored: RunConfig, config: RunConfig) -> bool:
@@ -263,7 +250,12 @@ def first_config_difference(a: RunConfig, b: RunConfig) -> str | None:
 
 
 def _differences(old: Mapping[tuple[Any, ...], Any], new: Mapping[tuple[Any, ...], Any]) -> list[tuple[Any, ...]]:
-    return [key for key in sorted({*old, *new}, key=str) if old.get(key) != new.get(key) and not _is_free(key)]
+    def is_free(section: str, *key: Any) -> bool:
+        if section == "models":
+            return key[1:] in _FREE_OF_MODELS
+        return section in _FREE_SECTIONS or not _FREE_KEYS.get(section, set()).isdisjoint(key[:1])
+
+    return [key for key in sorted({*old, *new}, key=str) if old.get(key) != new.get(key) and not is_free(*key)]
 
 
 def _comparable(config: RunConfig) -> dict[tuple[Any, ...], Any]:
@@ -300,6 +292,8 @@ def _short(value: Any) -> str:
     return yaml_text(value, default_flow_style=True).removesuffix("...\n").strip()
 
 
+# ---- recovery of a damaged ledger
+
 _SIDE_FILES = ("-journal", "-wal", "-shm")
 """Suffixes of SQLite's side files; applied to another database of the same name they would corrupt it."""
 
@@ -327,30 +321,34 @@ def recover(path: Path) -> Recovered:
     read_run_config(path)
     lock = take_lock(path)
     try:
-        store = path / LEDGER
-        damage = _damage(store)
+        ledger = path / LEDGER
+        try:
+            intact = Store(ledger)
+        except LedgerDamaged as e:
+            damage = str(e).partition(": ")[0]
+        else:
+            with closing(intact):
+                done = intact.committed()
+            raise UserError(
+                f"{ledger} is intact ({done.candidates:,} finished candidates, {done.verdicts:,} verdicts): there is "
+                "nothing to recover"
+            )
         backup, restored = _usable(path)
-        with storage_errors(store):
+        with storage_errors(ledger):
             scratch = path / f".{LEDGER}.writing"
             shutil.copyfile(backup, scratch)
-            kept = _move_away(store)
-        put_in_place(scratch, store)
-        return Recovered(backup, damage, kept, *restored)
+            kept = free_name(path, "ledger.damaged.{}.sqlite")
+            for suffix in _SIDE_FILES:
+                side = ledger.with_name(ledger.name + suffix)
+                if side.exists():
+                    side.rename(kept.with_name(kept.name + suffix))
+            is_kept = ledger.exists()
+            if is_kept:
+                ledger.rename(kept)
+        put_in_place(scratch, ledger)
+        return Recovered(backup, damage, kept if is_kept else None, *restored)
     finally:
         os.close(lock)
-
-
-def _damage(store: Path) -> str:
-    try:
-        intact = Store(store)
-    except LedgerDamaged as e:
-        return str(e).partition(": ")[0]
-    done = intact.committed()
-    intact.close()
-    raise UserError(
-        f"{store} is intact ({done.candidates:,} finished candidates, {done.verdicts:,} verdicts): there is nothing to "
-        "recover"
-    )
 
 
 def _usable(path: Path) -> tuple[Path, tuple[Committed, int]]:
@@ -362,26 +360,10 @@ def _usable(path: Path) -> tuple[Path, tuple[Committed, int]]:
         except LedgerError as e:
             faults.append(str(e).partition(": ")[0])
             continue
-        try:
-            total = store.counts().candidates
-            return backup, (store.committed(), total)
-        finally:
-            store.close()
+        with closing(store):
+            return backup, (store.committed(), store.counts().candidates)
     reason = "; ".join(faults) or "there is none"
     raise LedgerError(
         f"{path} has no usable backup of its ledger ({reason}): restore {LEDGER} from your own copy, or move the "
         "folder away and run the same command again to start over"
     )
-
-
-def _move_away(store: Path) -> Path | None:
-    """Rename the damaged store and its side files, the side files first."""
-    target = free_name(store.parent, "ledger.damaged.{}.sqlite")
-    for suffix in _SIDE_FILES:
-        side = store.with_name(store.name + suffix)
-        if side.exists():
-            side.rename(target.with_name(target.name + suffix))
-    if not store.exists():
-        return None
-    store.rename(target)
-    return target

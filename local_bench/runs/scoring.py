@@ -23,6 +23,8 @@ from local_bench.settle.agreement import majority, panel_mean
 from local_bench.suites.questions_from import borrowed_scores, pass_fail
 from local_bench.suites.registry import suite
 
+_Image = tuple[str, str, int, int, str, str | None]
+"""(task, model, attempt, deliverable, work id, pixel digest), as `Store.images`."""
 Sets = Mapping[tuple[str, str, int], dict[int, tuple[str, str | None]]]
 """(task, model, attempt) -> deliverable -> (work id, pixel digest or None where there is no image)."""
 VerdictKey = tuple[str, int, int]
@@ -38,7 +40,7 @@ def sets(store: Store) -> Sets:
     return _sets(store.images())
 
 
-def _sets(images: Iterable[tuple[str, str, int, int, str, str | None]]) -> Sets:
+def _sets(images: Iterable[_Image]) -> Sets:
     by_set: dict[tuple[str, str, int], dict[int, tuple[str, str | None]]] = defaultdict(dict)
     for task_id, model, attempt, deliverable, work_id, image in images:
         by_set[task_id, model, attempt][deliverable] = (work_id, image)
@@ -63,7 +65,7 @@ _PART = 500
 
 def parts(store: Store) -> Iterator[Part]:
     """All tasks with candidates, by task id, some hundred images at a time, so that memory does not grow with them."""
-    images: list[tuple[str, str, int, int, str, str | None]] = []
+    images: list[_Image] = []
     for row in store.images("task_id, deliverable, model, attempt"):
         if len(images) >= _PART and row[0] != images[-1][0]:
             yield _part(store, images)
@@ -73,7 +75,7 @@ def parts(store: Store) -> Iterator[Part]:
         yield _part(store, images)
 
 
-def _part(store: Store, images: Sequence[tuple[str, str, int, int, str, str | None]]) -> Part:
+def _part(store: Store, images: Sequence[_Image]) -> Part:
     tasks = store.tasks_of(list(dict.fromkeys(task_id for task_id, *_ in images)))
     return Part({task.task_id: task for task in tasks}, _sets(images))
 
@@ -176,10 +178,8 @@ def _mean(each: Sequence[ScoresByWork]) -> ScoresByWork:
     return {
         work_id: {
             name: mean_score([of_judge[work_id][name] for of_judge in each])
-            for name in of_image
-            if all(
-                name in of_judge[work_id] for of_judge in each
-            )  # expected values exist only for judges with probabilities
+            for name in of_image  # expected values exist only for judges with probabilities
+            if all(name in of_judge[work_id] for of_judge in each)
         }
         for work_id, of_image in each[0].items()
     }
@@ -251,6 +251,9 @@ def majority_verdict(name: str, verdicts: Sequence[Verdict], n_judges: int) -> V
         votes = [labels[criterion.name] for labels in answered if criterion.name in labels]
         best[criterion.name] = majority(votes) if votes else criterion.labels[0]
     return Verdict(rubric.from_labels(best), None, "")  # type: ignore[arg-type]
+
+
+# ---- decisions
 
 
 def thresholds_of(config: RunConfig) -> Mapping[str, float]:

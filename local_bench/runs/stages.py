@@ -151,8 +151,7 @@ def _run_device_stages(
     """Run the stages that use a device, whose time is metered; torch is imported here and not earlier."""
     from local_bench.generators.numerics import choose_devices, set_determinism
     from local_bench.runs.estimate import Overall, weights_of_phases
-    from local_bench.runs.executors.base import Executor
-    from local_bench.runs.executors.local import LocalExecutor
+    from local_bench.runs.executors.base import Executor, LocalExecutor
     from local_bench.runs.generate import generate
     from local_bench.runs.judge import judge
     from local_bench.runs.judge import rejudge as repeat_judging

@@ -163,6 +163,8 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     return host.copy_(tensor, non_blocking=True)
 
 
+# ---- encodings
+
 _SHARED = "negative_"
 """Prefix of the tensors of the negative prompt, which many prompts share; they are stored once."""
 
@@ -197,32 +199,25 @@ class PromptEmbeddings:
         self._path(key).unlink(missing_ok=True)
 
     def get(self, key: str) -> EncodedPrompt:
-        with open_tensors(self._path(key)) as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
-            truncated, shared = _about(file)
-        for name, other in shared.items():
-            with open_tensors(self._path(other)) as file:
-                tensors[name] = file.get_tensor(name)
-        return EncodedPrompt(tensors, truncated)
+        return EncodedPrompt(*self._read(key, lambda file, name: file.get_tensor(name)))
 
     def shape(self, key: str) -> tuple[Any, dict[str, int]]:
         """An encoding's `shape` and truncated tokens, read from the headers of its files."""
-        with open_tensors(self._path(key)) as file:
-            sizes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-            truncated, shared = _about(file)
-        for name, other in shared.items():
-            with open_tensors(self._path(other)) as file:
-                sizes[name] = file.get_slice(name).get_shape()
+        sizes, truncated = self._read(key, lambda file, name: file.get_slice(name).get_shape())
         return tuple((name, *size) for name, size in sorted(sizes.items())), truncated
+
+    def _read(self, key: str, read: Callable[[Any, str], T]) -> tuple[dict[str, T], dict[str, int]]:
+        """What `read` returns of each tensor of an encoding, and its truncated tokens."""
+        with open_tensors(self._path(key)) as file:
+            found = {name: read(file, name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+            about = {name: strictjson.stored(text) for name, text in (file.metadata() or {}).items()}
+        for name, other in about.get("shared", {}).items():
+            with open_tensors(self._path(other)) as file:
+                found[name] = read(file, name)
+        return found, about.get("truncated", {})
 
     def _path(self, key: str) -> Path:
         return self._folder / key[:2] / f"{key}.safetensors"
-
-
-def _about(file: Any) -> tuple[dict[str, int], dict[str, str]]:
-    """Truncated tokens; digests of the shared tensors by name."""
-    about = file.metadata() or {}
-    return strictjson.stored(about.get("truncated", "{}")), strictjson.stored(about.get("shared", "{}"))
 
 
 def generate_images(order: WorkOrder, jobs: list[Job]) -> Iterator[Event]:
@@ -283,8 +278,11 @@ class Worker:
                 for bucket, members in self._buckets(ready).items():
                     yield from self._run_bucket(bucket, members, pool)
             self._generator.drop_denoiser()
-            if left:
-                self._remove_encodings(ready, left)
+            kept = {key for job in left for key in self._keys(job)}
+            for job in ready if left else ():
+                if job.prompt not in self._order.shared:  # another worker may need those
+                    for key in {*self._keys(job)} - kept:
+                        self._encodings.remove(key)
         yield from _images(self._made.released())
 
     # ---- encoding
@@ -364,16 +362,6 @@ class Worker:
                 if key not in self._encodings:
                     missing[key] = partial(self._generator.encode_image, self._input_image(sha), job.sampler)
         return missing
-
-    def _remove_encodings(self, finished: Sequence[Job], left: Sequence[Job]) -> None:
-        """Remove the encodings that only `made` needed."""
-        kept = {key for job in left for key in self._keys(job)}
-        for job in finished:
-            if job.prompt in self._order.shared:  # another worker may need them
-                continue
-            for key in self._keys(job):
-                if key not in kept:
-                    self._encodings.remove(key)
 
     def _keys(self, job: Job) -> list[str]:
         return [self._text_key(job), *self._image_keys(job)]

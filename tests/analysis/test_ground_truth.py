@@ -13,8 +13,7 @@ from local_bench.cli.main import main
 from local_bench.cli.tables import earnings
 from local_bench.core.identity import digest
 from local_bench.report.passport import passport
-from local_bench.runs.config import RunConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import decide, score, sets
 from local_bench.runs.stages import run_stages

@@ -18,8 +18,7 @@ from local_bench.annotation.session import add_people
 from local_bench.core.identity import digest
 from local_bench.core.images import store_image
 from local_bench.core.types import Score
-from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.printshop import shop
 from local_bench.suites.printshop.drawing import render

@@ -16,8 +16,8 @@ from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from local_bench.report.judging import Judge
 from local_bench.runs import judge_factory
+from local_bench.runs.config import JudgeConfig
 from local_bench.runs.judge import _repeats, combined_repeats
-from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.judge_factory import JudgeDevice, attention_of, judge_spec, numerics_of
 from local_bench.runs.provenance import _repeatability
 

@@ -11,7 +11,7 @@ from local_bench.judges.vlm.chat_api import after_thought, body, last_of, reply
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Reply, read
 from local_bench.models.cards import ModelCard, Thinking, card
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig
 from local_bench.runs.judge_factory import _context
 from local_bench.testing import vlm_models
 

@@ -22,7 +22,7 @@ from local_bench.judges.vlm.rubrics import (
     wordings,
 )
 from local_bench.models.cards import card
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig
 from local_bench.runs.scoring import majority_verdict
 from local_bench.suites.hype_edit_1 import questions as hype
 from local_bench.suites.servimage.questions import questions, which_image

@@ -20,8 +20,8 @@ from local_bench.judges.vlm.protocols import Reply, read
 from local_bench.judges.vlm.rubrics import RubricSet, read_stored, rubric
 from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import card
+from local_bench.runs.config import JudgeConfig
 from local_bench.runs.judge import check_questions
-from local_bench.runs.judge_config import JudgeConfig
 from local_bench.suites.hype_edit_1 import questions as hype
 from local_bench.suites.servimage import questions as servimage
 

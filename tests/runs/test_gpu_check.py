@@ -155,8 +155,8 @@ def test_the_exit_status_and_the_file(monkeypatch, tmp_path, capsys, only, statu
     printed, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "cpu.json").read_text())
     assert printed == written
     assert (written["ok"], written["complete"], written["command"]) == (status == 0, True, "the command")
-    assert checks.file_of(tmp_path, "NVIDIA H200 (SXM)").name == "nvidia-h200-sxm.json"
-    assert checks.file_of(tmp_path / "x.json", "cpu") == tmp_path / "x.json"
+    assert checks.save({"device": "NVIDIA H200 (SXM)"}, tmp_path).name == "nvidia-h200-sxm.json"
+    assert checks.save({"device": "cpu"}, tmp_path / "x.json") == tmp_path / "x.json"
 
 
 def test_without_a_gpu_the_planned_checks_are_shown(monkeypatch, capsys):
@@ -235,7 +235,7 @@ def test_names_of_kernels_exist_in_aten_and_in_the_package():
 def test_a_pinned_kernel_that_did_not_run_fails(session, monkeypatch):
     monkeypatch.setitem(models.PINNED, "native", "cudnn")
     with pytest.raises(CheckFailed, match=r"native is pinned, but the attention kernels that ran are: flash \(CPU\)"):
-        generation.check_family("flux")(session)
+        generation.check_family("flux", session)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_faulty_family_fails(session, monkeypatch, fault):
         monkeypatch.setattr(generation, "failed_allocations", lambda device: next(counts))
     monkeypatch.setattr(Flux, "denoise", denoise)
     with pytest.raises(CheckFailed, match=fault):
-        generation.check_family("flux")(session)
+        generation.check_family("flux", session)
 
 
 def test_streamed_weights_that_change_bytes_fail(session, monkeypatch):

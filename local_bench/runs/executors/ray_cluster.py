@@ -58,12 +58,9 @@ def require_ray() -> Any:
     from ray._raylet import Config  # type: ignore[attr-defined]
 
     Config.initialize("")  # another library may have imported ray before, which reads the variables at import
-    worker.print_to_stdstream = _ignore  # it prints lost workers to stdout, even with log_to_driver=False
+    # it prints lost workers to stdout, even with log_to_driver=False
+    worker.print_to_stdstream = lambda *_, **__: None
     return ray
-
-
-def _ignore(*_: object, **__: object) -> None:
-    pass
 
 
 class Lost(Unreachable):
@@ -93,20 +90,28 @@ class Cluster:
                 f"engine.device: {engine.device} is one GPU of one machine: use auto, cuda or cpu with "
                 "engine.executor=ray"
             )
-        self._own = None if engine.ray.address else _private_folder()
+        self._own = None
+        if not engine.ray.address:  # a folder for this user only, with a short path
+            parent = tempfile.gettempdir()
+            parent = parent if len(parent) <= _MOST_PATH else "/tmp"  # noqa: S108
+            self._own = Path(tempfile.mkdtemp(prefix=f"lb-ray-{os.getpid()}-", dir=parent))
         try:
             with _signal_handlers_kept():
                 self._connect()
         except BaseException:
             self.close()
             raise
-        self.on_gpu = self._choose_gpu()
+        self.on_gpu = engine.device == "cuda"
+        if engine.device == "auto":
+            self.on_gpu = any(node["Resources"].get("GPU", 0) >= 1 for node in self.nodes())
 
     def _connect(self) -> None:
         quiet = {"log_to_driver": False, "logging_level": "critical", "configure_logging": True}
         try:
             if self._own is None:
-                self._check_address()
+                host, colon, port = (self._engine.ray.address or "").rpartition(":")
+                if colon and port.isdecimal():  # an OSError if nothing listens there; Ray would try for minutes
+                    socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
                 self.ray.init(address=self._engine.ray.address, **quiet)
             else:
                 token = self._own / "token"
@@ -131,19 +136,6 @@ class Cluster:
                 f"engine.ray.address: no Ray cluster can be used at {where} ({_first_line(e)}): start it with `ray "
                 f"start --head` and {', '.join(f'{name}={value}' for name, value in SETTINGS.items())}"
             ) from None
-
-    def _check_address(self) -> None:
-        """OSError if nothing listens at the head node's address; Ray itself would try for minutes."""
-        address = self._engine.ray.address or ""
-        host, colon, port = address.rpartition(":")
-        if colon and port.isdecimal():
-            socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
-
-    def _choose_gpu(self) -> bool:
-        """Whether workers use GPUs: `engine.device`, or with `auto` whether any node has one."""
-        if self._engine.device != "auto":
-            return self._engine.device == "cuda"
-        return any(node["Resources"].get("GPU", 0) >= 1 for node in self.nodes())
 
     def nodes(self) -> list[dict[str, Any]]:
         """The usable nodes that are alive."""
@@ -208,12 +200,6 @@ class Cluster:
         if self._own is not None:
             shutil.rmtree(self._own, ignore_errors=True)
             os.environ.pop(TOKEN_PATH, None)
-
-
-def _private_folder() -> Path:
-    """A new folder for this user only, with a short path."""
-    parent = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix=f"lb-ray-{os.getpid()}-", dir=parent if len(parent) <= _MOST_PATH else "/tmp"))  # noqa: S108
 
 
 @contextmanager
@@ -309,6 +295,8 @@ def _fetch(
             models.append(NodeModel(node, card.name, None, str(e)))
     return models
 
+
+# ---- the actors on its nodes
 
 HELLO = ".ray-session"
 """A file in the run directory whose content a node must be able to read."""
@@ -435,7 +423,7 @@ class RayJudge(_Actor):
 
         from local_bench.generators.numerics import device_name
         from local_bench.runs.image_store import ImageStore
-        from local_bench.runs.judge_factory import JudgeDevice, judge_spec, open_judge
+        from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, judge_spec, open_judge
 
         store = ImageStore(self._setting.run_dir)
 
@@ -452,8 +440,8 @@ class RayJudge(_Actor):
                 "there (`local-bench models fetch CONFIG --on-nodes ADDRESS`) or use a shared folder"
             )
         file = self._setting.run_dir / "logs" / log
-        opened = open_judge(config, spec, devices, questions, load, file, progress)
-        self._transport = self._stack.enter_context(opened)
+        order = JudgeOrder(config, spec, questions, load, file, progress)
+        self._transport = self._stack.enter_context(open_judge(order, devices))
         return notes
 
     def feed(self, call: int, requests: Sequence[Any], images: dict[str, Image.Image]) -> None:

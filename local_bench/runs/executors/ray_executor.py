@@ -22,15 +22,12 @@ from PIL import Image
 from local_bench.core.errors import LocalBenchError, ServerError
 from local_bench.core.events import TimeCharged
 from local_bench.core.storage import write_atomic
-from local_bench.core.types import Question
-from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.replicas import Replicas
 from local_bench.judges.vlm.transport import Transport, Unreachable
 from local_bench.models.cards import card
 from local_bench.runs.executors.ray_cluster import HELLO, Cluster, Lost, NodeFacts, RayJudge, RayWorker, Setting, Slot
-from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import JudgeDevice, open_judge
+from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, open_judge
 from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
@@ -154,6 +151,8 @@ def _difference(first: dict[str, Any], other: dict[str, Any]) -> str | None:
     key = next((k for k in sorted({*first, *other}) if first.get(k) != other.get(k)), None)
     return None if key is None else f"{key}: {other.get(key)} instead of {first.get(key)}"
 
+
+# ---- replicas of a judge
 
 K = TypeVar("K")
 _CHUNK = 16
@@ -297,6 +296,8 @@ class RayReplica:
             self._meter.end(status)
             self._meter = self._device = None
 
+
+# ---- the executor
 
 T = TypeVar("T")
 _GROW_S = 1.0
@@ -461,7 +462,7 @@ class RayExecutor:
     @property
     def judge_devices(self) -> Sequence[JudgeDevice]:
         if self._nodes.facts is None:
-            self.call(_nothing)
+            self.call(repr)  # whatever the call: the worker that answers has reported its facts
         facts = self._nodes.facts
         assert facts is not None
         if not self._cluster.on_gpu:
@@ -469,36 +470,29 @@ class RayExecutor:
         return [JudgeDevice(facts.device, i, facts.capability) for i in range(max(1, self._cluster.most_gpus()))]
 
     @contextmanager
-    def open_judge(
-        self,
-        config: JudgeConfig,
-        spec: JudgeSpec,
-        questions: Sequence[Question],
-        load: Callable[[str], Image.Image],
-        log: Path,
-        progress: Progress,
-    ) -> Iterator[Transport]:
+    def open_judge(self, order: JudgeOrder) -> Iterator[Transport]:
         """Open one replica on every free slot of the cluster; nodes that join get one too. This process queries an
         external server itself."""
-        if config.base_url is not None:
-            with open_judge(config, spec, self.judge_devices, questions, load, log, progress) as transport:
+        if order.config.base_url is not None:
+            with open_judge(order, self.judge_devices) as transport:
                 yield transport
             return
         self._end_workers("done")  # the judge needs their devices
-        gpus = min(card(config.card, "judge").tensor_parallel_size, self._cluster.most_gpus())
-        arguments = (config, spec, gpus, self._ray.put(list(questions)))
+        gpus = min(card(order.config.card, "judge").tensor_parallel_size, self._cluster.most_gpus())
+        arguments = (order.config, order.spec, gpus, self._ray.put(list(order.questions)))
         numbers = count()
 
         def joining() -> list[RayReplica]:
             taken = [replica.slot for replica in self._replicas if replica.slot.node_id not in self._nodes.refused]
             free = self._nodes.free(taken, max(1, gpus))[: max(0, self._most - len(taken))]
-            names = (f"{log.stem}-{number}{log.suffix}" for number in numbers)
-            joined = [RayReplica(self._nodes, slot, (*arguments, name), load) for slot, name in zip(free, names)]  # noqa: B905
+            names = (f"{order.log.stem}-{number}{order.log.suffix}" for number in numbers)
+            pairs = zip(free, names)  # noqa: B905  # `names` is endless
+            joined = [RayReplica(self._nodes, slot, (*arguments, name), order.load) for slot, name in pairs]
             self._replicas += joined
             return joined
 
         try:
-            with Replicas(_opened(joining(), progress), progress.note, joining) as replicas:
+            with Replicas(_opened(joining(), order.progress), order.progress.note, joining) as replicas:
                 yield replicas
         finally:
             for replica in self._replicas:
@@ -534,7 +528,3 @@ def _opened(replicas: Sequence[RayReplica], progress: Progress) -> list[RayRepli
     for note in (*dict.fromkeys(str(error) for error in errors if error), *usable[0].notes):
         progress.note(note)
     return usable
-
-
-def _nothing(_: object) -> None:
-    """Called on a worker to learn about its node."""

@@ -16,7 +16,7 @@ import pynvml
 import torch
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.packages import free_disk, recorded_versions, toolchain
+from local_bench.core.packages import recorded_versions
 from local_bench.core.process import collect
 from local_bench.core.storage import write_atomic
 from local_bench.generators.capacity import device_memory_gb, driver, host_memory_gb, unusable_gpu
@@ -183,15 +183,11 @@ def as_json(rows: Sequence[Row], device: str, command: str) -> dict[str, Any]:
     }
 
 
-def file_of(out: Path, device: str) -> Path:
-    """`out`, or if it is a folder, a file in it named after the device, such as nvidia-h200.json."""
-    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") or "device"
-    return out / f"{name}.json" if out.is_dir() else out
-
-
 def save(result: dict[str, Any], out: Path) -> Path:
-    """Write the result. Raises PathError or StorageError."""
-    file = file_of(out, result["device"])
+    """Write the result to `out`, or if it is a folder, to a file in it named after the device, such as
+    nvidia-h200.json. Raises PathError or StorageError."""
+    name = re.sub(r"[^a-z0-9]+", "-", result["device"].lower()).strip("-") or "device"
+    file = out / f"{name}.json" if out.is_dir() else out
     write_atomic(file, (json.dumps(result, indent=2, ensure_ascii=False) + "\n").encode())
     return file
 
@@ -217,24 +213,21 @@ def check_driver(session: Session) -> CheckPassed:
     return CheckPassed(f"driver {here.version}, {', '.join(here.gpus)}, torch for CUDA {torch.version.cuda}", figures)
 
 
-def check_compiler(session: Session) -> CheckPassed:
-    """A C compiler and Python's headers, for Triton and inductor."""
-    return _result_of(toolchain())
-
-
-def check_disk(session: Session) -> CheckPassed:
-    """Free disk in the working folder."""
-    return _result_of(free_disk(Path.cwd()))
+def check_found(find: Callable[[], tuple[bool, str]], session: Session) -> CheckPassed:
+    """Whether what `find` finds is enough, with its description."""
+    enough, text = find()
+    if not enough:
+        raise CheckFailed(text)
+    return CheckPassed(text)
 
 
 def check_host_memory(session: Session) -> CheckPassed:
     """Host memory: the machine's, or the control group's limit."""
     limit = host_memory_gb()
     figures = {"usable_gb": round(limit, 2)}
-    available = next(
-        (int(line.split()[1]) for line in _lines(_MEMINFO) if line.startswith("MemAvailable:")), None
-    )  # kB, which is 1024 bytes there
-    if available is not None:
+    lines = _MEMINFO.read_text("utf-8").splitlines() if _MEMINFO.is_file() else []
+    available = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+    if available is not None:  # in kB, which is 1024 bytes there
         figures["available_gb"] = round(available * 1024 / 1e9, 2)
     device = 0.0 if not session.on_gpu else torch.cuda.mem_get_info(session.device)[1] / 1e9
     text = f"{limit:.0f} GB may be used" + (f", {figures['available_gb']:.0f} GB free" if available else "")
@@ -273,14 +266,3 @@ def check_mig(session: Session) -> CheckPassed:
         figures = {"mig": True, "sm_count": properties.multi_processor_count}
         return CheckPassed(f"on: an instance with {properties.multi_processor_count} multiprocessors", figures)
     return CheckPassed("off", {"mig": False})
-
-
-def _result_of(checked: tuple[bool, str]) -> CheckPassed:
-    passed, text = checked
-    if not passed:
-        raise CheckFailed(text)
-    return CheckPassed(text)
-
-
-def _lines(file: Path) -> list[str]:
-    return file.read_text("utf-8").splitlines() if file.is_file() else []

@@ -67,56 +67,50 @@ _TOLERANCE = 1e-4
 _NETWORK_BATCH = 8
 
 
-def check_family(name: str) -> Callable[[Session], CheckPassed]:
+def check_family(name: str, session: Session) -> CheckPassed:
     """Generate a batch of one size and an image of another, and detect the attention kernels."""
-
-    def run(session: Session) -> CheckPassed:
-        described, less = reduced_card(name, not session.on_gpu)
-        sampler = sampler_of(described, not session.on_gpu)
-        planned = plan(described, sampler)
-        order = order_of(session, described, BATCH, None if name in COMPILED else False)
-        jobs = jobs_of(order, [sampler] * BATCH + [narrower(sampler)])
-        if session.on_gpu:
-            torch.cuda.reset_peak_memory_stats(session.device)
-        failed = failed_allocations(session.device)
-        with KernelCounter() as counter:
-            images = make(order, jobs, counter)
-        failed = failed_allocations(session.device) - failed
-        peak = torch.cuda.max_memory_allocated(session.device) / 1e9 if session.on_gpu else None
-        session.peaks[name] = (peak, planned.peak_gb)
-        figures = {
-            "card": described.name,
-            "reduced": less,
-            "size": [sampler.height, sampler.width],
-            "steps": sampler.num_inference_steps,
-            "compiled": order.compile,
-            "compile_s": round(images.seconds["warm-up"], 2),
-            "attention": order.attention,
-            "kernels": images.kernels,
-            "batch_sizes": images.batch_sizes,
-            "peak_gb": None if peak is None else round(peak, 2),
-            "planned_gb": round(planned.peak_gb, 2),
-            "failed_allocations": failed,
-        }
-        sizes = [load_verified(image_path(order.images, sha), sha).size for sha in images.pixels.values() if sha]
-        expected = [(job.sampler.width, job.sampler.height) for job in jobs]
-        wrong = pinning_fault(order.attention, images.kernels)
-        if len(sizes) < len(jobs):
-            raise CheckFailed(
-                f"{described.name}: {len(jobs) - len(sizes)} of {len(jobs)} outputs are not finite", figures
-            )
-        if sizes != expected:
-            raise CheckFailed(f"{described.name}: the images are {sizes}, not {expected}", figures)
-        if failed:
-            raise CheckFailed(f"{described.name}: {failed} allocations failed, {'; '.join(images.notes)}", figures)
-        if wrong:
-            raise CheckFailed(f"{described.name}: {wrong}", figures)
-        if set(images.batch_sizes) != {planned.batch_size}:
-            raise CheckFailed("; ".join(images.notes), figures)
-        how = f"{'compiled' if order.compile else 'eager'}, {order.attention}: {kernel_summary(images.kernels)}"
-        return CheckPassed(f"{described.name} {sampler.width}x{sampler.height}, {how}; {less or 'full depth'}", figures)
-
-    return run
+    described, less = reduced_card(name, not session.on_gpu)
+    sampler = sampler_of(described, not session.on_gpu)
+    planned = plan(described, sampler)
+    order = order_of(session, described, BATCH, None if name in COMPILED else False)
+    jobs = jobs_of(order, [sampler] * BATCH + [narrower(sampler)])
+    if session.on_gpu:
+        torch.cuda.reset_peak_memory_stats(session.device)
+    failed = failed_allocations(session.device)
+    with KernelCounter() as counter:
+        images = make(order, jobs, counter)
+    failed = failed_allocations(session.device) - failed
+    peak = torch.cuda.max_memory_allocated(session.device) / 1e9 if session.on_gpu else None
+    session.peaks[name] = (peak, planned.peak_gb)
+    figures = {
+        "card": described.name,
+        "reduced": less,
+        "size": [sampler.height, sampler.width],
+        "steps": sampler.num_inference_steps,
+        "compiled": order.compile,
+        "compile_s": round(images.seconds["warm-up"], 2),
+        "attention": order.attention,
+        "kernels": images.kernels,
+        "batch_sizes": images.batch_sizes,
+        "peak_gb": None if peak is None else round(peak, 2),
+        "planned_gb": round(planned.peak_gb, 2),
+        "failed_allocations": failed,
+    }
+    sizes = [load_verified(image_path(order.images, sha), sha).size for sha in images.pixels.values() if sha]
+    expected = [(job.sampler.width, job.sampler.height) for job in jobs]
+    wrong = pinning_fault(order.attention, images.kernels)
+    if len(sizes) < len(jobs):
+        raise CheckFailed(f"{described.name}: {len(jobs) - len(sizes)} of {len(jobs)} outputs are not finite", figures)
+    if sizes != expected:
+        raise CheckFailed(f"{described.name}: the images are {sizes}, not {expected}", figures)
+    if failed:
+        raise CheckFailed(f"{described.name}: {failed} allocations failed, {'; '.join(images.notes)}", figures)
+    if wrong:
+        raise CheckFailed(f"{described.name}: {wrong}", figures)
+    if set(images.batch_sizes) != {planned.batch_size}:
+        raise CheckFailed("; ".join(images.notes), figures)
+    how = f"{'compiled' if order.compile else 'eager'}, {order.attention}: {kernel_summary(images.kernels)}"
+    return CheckPassed(f"{described.name} {sampler.width}x{sampler.height}, {how}; {less or 'full depth'}", figures)
 
 
 def check_streamed(session: Session) -> CheckPassed:
@@ -142,7 +136,7 @@ def check_memory(session: Session) -> CheckPassed:
     if not session.on_gpu:
         raise CheckSkipped("the device is a CPU: torch counts no peak there")
     if not session.peaks:
-        check_family("flux")(session)
+        check_family("flux", session)
     measured = {name: (peak, planned) for name, (peak, planned) in session.peaks.items() if peak is not None}
     figures = {name: {"peak_gb": round(p, 2), "planned_gb": round(q, 2)} for name, (p, q) in measured.items()}
     over = [name for name, (peak, planned) in measured.items() if peak > planned + RESERVE_GB]
@@ -399,17 +393,6 @@ class ChildResult:
     """Attention kernels that ran in the compiled transformer."""
 
 
-def generate(name: str, device: torch.device, side: int, folder: Path) -> ChildResult:
-    """Generate an image of `side` x `side` and a narrower one with the family's compiled model."""
-    session = Session(device, folder, minutes=10)
-    described, _ = reduced_card(name, not session.on_gpu)
-    sampler = sampler_of(described, not session.on_gpu, side)
-    order = order_of(session, described, compiled=True)
-    with KernelCounter() as counter:
-        images = make(order, jobs_of(order, [sampler, narrower(sampler)]), counter)
-    return ChildResult([*images.pixels.values()], images.seconds["warm-up"], order.attention, images.kernels)
-
-
 def limit_memory(device: torch.device) -> None:
     """Limit this process to `MEMORY_GB` of GPU memory."""
     if device.type == "cuda":
@@ -417,14 +400,20 @@ def limit_memory(device: torch.device) -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, MEMORY_GB * 1e9 / total), device)
 
 
-def main(argv: list[str]) -> int:
-    name, device_name, side, folder = argv
+def main(name: str, device_name: str, side: str, folder: str) -> None:
+    """Generate an image of `side` x `side` and a narrower one with the family's compiled model."""
     quiet_libraries()
     set_determinism(1)
     device = choose_device(device_name)
     limit_memory(device)
-    print(json.dumps(asdict(generate(name, device, int(side), Path(folder)))), flush=True)  # noqa: T201  # the result
-    return 0
+    session = Session(device, Path(folder), minutes=10)
+    described, _ = reduced_card(name, not session.on_gpu)
+    sampler = sampler_of(described, not session.on_gpu, int(side))
+    order = order_of(session, described, compiled=True)
+    with KernelCounter() as counter:
+        images = make(order, jobs_of(order, [sampler, narrower(sampler)]), counter)
+    result = ChildResult([*images.pixels.values()], images.seconds["warm-up"], order.attention, images.kernels)
+    print(json.dumps(asdict(result)), flush=True)  # noqa: T201  # the result
 
 
 def check_processes(session: Session) -> CheckPassed:
@@ -465,18 +454,9 @@ def _run_child(session: Session, cache: Path, device: torch.device) -> ChildResu
     cache.mkdir(exist_ok=True)
     env = {**os.environ, "LOCAL_BENCH_CACHE": str(cache)}
     env.pop("TRITON_CACHE_DIR", None)  # Triton's cache is then inside inductor's
-    command = [
-        sys.executable,
-        "-m",
-        "local_bench.runs.gpu_check.generation",
-        FAMILY,
-        str(device),
-        str(side),
-        str(cache),
-    ]
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=max(1.0, session.left_s), check=False
-    )
+    command = [sys.executable, "-m", __name__, FAMILY, str(device), str(side), str(cache)]
+    left_s = max(1.0, session.left_s)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=left_s, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise CheckFailed(f"a process ended with status {done.returncode}: {last[:500]}")
@@ -484,4 +464,4 @@ def _run_child(session: Session, cache: Path, device: torch.device) -> ChildResu
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(*sys.argv[1:])

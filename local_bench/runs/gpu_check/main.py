@@ -10,8 +10,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import torch
 
 from local_bench.core.errors import ConfigError, UserError
+from local_bench.core.packages import free_disk, toolchain
 from local_bench.core.process import quiet_libraries
 from local_bench.core.storage import scratch as scratch_folder
 from local_bench.core.table import clean
@@ -61,8 +61,8 @@ def all_checks() -> list[Check]:
     """All checks in order of execution: the fast and informative ones first."""
     return [
         Check("driver", "NVIDIA driver and CUDA", checks.check_driver),
-        Check("compiler", "a C compiler and Python.h, for Triton", checks.check_compiler),
-        Check("disk", "free disk here", checks.check_disk),
+        Check("compiler", "a C compiler and Python.h, for Triton", partial(checks.check_found, toolchain)),
+        Check("disk", "free disk here", partial(checks.check_found, lambda: free_disk(Path.cwd()))),
         Check("host-memory", "host memory, with the control group's limit", checks.check_host_memory),
         Check("device-memory", "free and total device memory", checks.check_device_memory),
         Check("mig", "whether the GPU is partitioned (MIG)", checks.check_mig),
@@ -70,7 +70,7 @@ def all_checks() -> list[Check]:
             Check(
                 f"family:{name}",
                 "images by a run's worker in two sizes",
-                generation.check_family(name),
+                partial(generation.check_family, name),
                 60 if name in generation.COMPILED else 10,
             )
             for name in FAMILIES
@@ -123,7 +123,8 @@ def run(options: Options, command: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of `scripts/gpu_check`; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="gpu_check", description=f"{__doc__}", formatter_class=_Raw)
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="gpu_check", description=f"{__doc__}", formatter_class=plain)
     parser.add_argument("--device", default="auto", help="auto, cpu (small models) or cuda:N")
     parser.add_argument(
         "--minutes", type=float, default=MINUTES, help="do not begin checks that would end after this many minutes"
@@ -142,37 +143,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-_Raw = argparse.RawDescriptionHelpFormatter
-
-
 def _check_judge(transport: str, session: Session) -> CheckPassed:
-    with _optional():
-        from local_bench.runs.gpu_check.judging import check_judge
-    return check_judge(transport, session)
-
-
-@contextmanager
-def _optional() -> Iterator[None]:
-    """Skip the check if a package that it needs is not installed."""
     try:
-        yield
+        from local_bench.runs.gpu_check.judging import check_judge
     except ModuleNotFoundError as e:
         raise CheckSkipped(f"{e.name} is not installed") from None
+    return check_judge(transport, session)
 
 
 def _list_checks(checks: Sequence[Check], options: Options) -> int:
     if options.as_json:
-        print(
-            json.dumps(
-                {"device": None, "ok": True, "complete": True, "would_run": [check.name for check in checks]}, indent=2
-            )
-        )
+        result = {"device": None, "ok": True, "complete": True, "would_run": [check.name for check in checks]}
+        print(json.dumps(result, indent=2))
         return 0
     print(planned_table(checks))
     _note(
         f"no GPU on this machine; with one the checks take at most {options.minutes:g} minutes and {MEMORY_GB:.0f} GB "
-        "of its "
-        "memory (--device cpu runs it with small models)"
+        "of its memory (--device cpu runs it with small models)"
     )
     return 0
 

@@ -6,6 +6,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import getitem
 from typing import Any, Self
 
 import numpy as np
@@ -195,9 +197,9 @@ def reduced_card(name: str, small: bool) -> tuple[ModelCard, str]:
     less = []
     for component, values in changes.items():
         original = piece(str(usual.architecture[component])).config
-        less += [
-            f"{component} {key.rpartition('.')[2]} {value} of {_value(original, key)}" for key, value in values.items()
-        ]
+        for key, value in values.items():
+            before = reduce(getitem, key.split("."), original)
+            less.append(f"{component} {key.rpartition('.')[2]} {value} of {before}")
     return with_config(usual, changes), ", ".join(less)
 
 
@@ -218,13 +220,6 @@ def noise(seed: int, side: int) -> Image.Image:
     """Smooth coloured noise, `side` x `side`."""
     pixels = np.random.default_rng(seed).integers(0, 256, (side // 8, side // 8, 3), dtype=np.uint8)
     return Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC)
-
-
-def _value(config: Mapping[str, Any], key: str) -> Any:
-    value: Any = config
-    for part in key.split("."):
-        value = value[part]
-    return value
 
 
 @dataclass

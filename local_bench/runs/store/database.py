@@ -6,7 +6,6 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 from statistics import mean
@@ -18,6 +17,7 @@ from local_bench.core.process import paused
 from local_bench.core.storage import put_in_place, storage_errors, transaction
 from local_bench.core.types import MAX_SCORE
 
+T = TypeVar("T")
 VERSION = "4"
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -109,12 +109,11 @@ def statements(script: str) -> list[str]:
     return [statement for part in script.split(";\n") if (statement := part.strip())]
 
 
-@cache
-def tables_of_schema() -> dict[str, set[str]]:
-    """The columns of every table of the schema."""
+def of_schema(read: Callable[[sqlite3.Connection], T]) -> T:
+    """What `read` returns of a new ledger."""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(SCHEMA)
-        return tables(db)
+        return read(db)
 
 
 def tables(db: sqlite3.Connection) -> dict[str, set[str]]:
@@ -190,7 +189,7 @@ def fault_of_definitions(db: sqlite3.Connection) -> str | None:
     and ordered texts would be others in SQL than in Python; None if there is none. SQLite keeps a database's own
     definitions, so that a forged file can lack every type and key of the schema."""
     stored = _definitions(db)
-    differs = next((table for table, entry in _definitions_of_schema().items() if stored.get(table) != entry), None)
+    differs = next((table for table, entry in of_schema(_definitions).items() if stored.get(table) != entry), None)
     if differs is not None:
         return f"the table {differs!r} has other columns, types or keys"
     row = db.execute("SELECT name FROM sqlite_master WHERE sql LIKE '%COLLATE%' LIMIT 1").fetchone()
@@ -233,11 +232,7 @@ def _definitions(db: sqlite3.Connection) -> dict[str, _Definition]:
     }
 
 
-def _definitions_of_schema() -> dict[str, _Definition]:
-    with closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(SCHEMA)
-        return _definitions(db)
-
+# ---- the file
 
 _WRITTEN = re.compile(
     r"\s*(?:(?:INSERT(?:\s+OR\s+\w+)?|REPLACE)\s+INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+(?!temp\.)(\w+)",
@@ -254,7 +249,6 @@ _CHECKED_BYTES = 256_000_000
 20 s for 2 GB; `verify` does it."""
 _CHUNK = 500
 """Rows that are fetched at a time."""
-T = TypeVar("T")
 
 
 class _Mean(list[float]):
@@ -293,15 +287,21 @@ class Database:
                     self.write("INSERT INTO meta VALUES ('version', ?)", VERSION)
             self._migrate(in_place=write or create)
             present = tables(self._db)
-            missing = next((t for t, columns in tables_of_schema().items() if not columns <= present.get(t, set())), 0)
+            missing = next((t for t, columns in of_schema(tables).items() if not columns <= present.get(t, set())), 0)
             if missing:
                 raise self.damaged(f"is damaged (it lacks the table {missing!r})")
             self._check(fault_of_definitions(self._db))
             large = path.stat().st_size > _CHECKED_BYTES
             faults = faults_of_rows(self._db, whole=False) if large else self.integrity_faults(quick=True)
             self._check(next(faults, None))
-            if view:
-                self._set_decisions_aside()
+            if view:  # every query uses a temporary copy of the decisions in place of the stored ones
+                self._db.execute(
+                    """CREATE TEMP TABLE decisions (work_id TEXT PRIMARY KEY, accepted INTEGER, unscored TEXT,
+                         price_micro_usd INTEGER NOT NULL) WITHOUT ROWID"""
+                )
+                self._db.execute(
+                    "INSERT INTO temp.decisions SELECT work_id, accepted, unscored, price_micro_usd FROM main.decisions"
+                )
                 self._view = True
             if write or create:
                 self._db.execute(INDEXES)
@@ -353,16 +353,6 @@ class Database:
                 self._execute_all(script)
             self.write("UPDATE meta SET value = ? WHERE key = 'version'", VERSION)
         self._db.execute("PRAGMA foreign_keys = ON")
-
-    def _set_decisions_aside(self) -> None:
-        """Let every query use a temporary copy of the decisions in place of the stored ones."""
-        self._db.execute(
-            """CREATE TEMP TABLE decisions (work_id TEXT PRIMARY KEY, accepted INTEGER, unscored TEXT,
-                 price_micro_usd INTEGER NOT NULL) WITHOUT ROWID"""
-        )
-        self._db.execute(
-            "INSERT INTO temp.decisions SELECT work_id, accepted, unscored, price_micro_usd FROM main.decisions"
-        )
 
     def _execute_all(self, script: str) -> None:
         self.written |= tables(self._db).keys()
