@@ -566,23 +566,19 @@ def apply_setting(data: dict[str, Any], setting: str) -> tuple[int | str, ...]:
     path: list[int | str] = []
     *parents, last = key.split(".")
     for step in parents:
-        path.append(_index(at, step, setting) if isinstance(at, list) else step)
-        at = _child(at, step, setting)
+        place: Any = _index(at, step, setting) if isinstance(at, list) else step
+        path.append(place)
+        inner = at[place] if isinstance(at, list) else at.get(place)
+        if inner is None:
+            inner = at[place] = {}
+        if not isinstance(inner, dict | list):
+            raise ConfigError(
+                f"--set {short(setting, 200)}: {short(step)} is {short(inner)} and has no keys: set the whole value"
+            )
+        at = inner
     path.append(_index(at, last, setting) if isinstance(at, list) else last)
     at[path[-1]] = value
     return tuple(path)
-
-
-def _child(at: Any, step: str, setting: str) -> Any:
-    key: Any = _index(at, step, setting) if isinstance(at, list) else step
-    inner = at[key] if isinstance(at, list) else at.get(key)
-    if inner is None:
-        inner = at[key] = {}
-    if not isinstance(inner, dict | list):
-        raise ConfigError(
-            f"--set {short(setting, 200)}: {short(step)} is {short(inner)} and has no keys: set the whole value"
-        )
-    return inner
 
 
 def _index(at: list[Any], step: str, setting: str) -> int:
