@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         Subject,
         Unscorable,
     )
-    from local_bench.judges.vlm.plugin import Judge
+    from local_bench.judges.vlm.judge import Judge
     from local_bench.judges.vlm.protocols import Reply, Request
     from local_bench.suites.base import Suite
 
@@ -50,7 +50,7 @@ _WHERE = {
         "local_bench.judges.metrics.base",
     ),
     "Unscorable": "local_bench.judges.metrics.base",
-    "Judge": "local_bench.judges.vlm.plugin",
+    "Judge": "local_bench.judges.vlm.judge",
     **dict.fromkeys(("Reply", "Request"), "local_bench.judges.vlm.protocols"),
     "Suite": "local_bench.suites.base",
 }

@@ -34,15 +34,12 @@ from local_bench.core.packages import versions
 from local_bench.core.process import quiet_libraries
 from local_bench.core.types import Question, Task, Verdict
 from local_bench.generators.numerics import device_name, set_determinism
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.client import Client, ManagedServer
 from local_bench.judges.vlm.embedded import Embedded
-from local_bench.judges.vlm.flags import Engine, arguments, environment
-from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.judge import JudgeSpec, Transport, answers
+from local_bench.judges.vlm.protocols import Composer
 from local_bench.judges.vlm.rubrics import rubrics_of
-from local_bench.judges.vlm.server import ManagedServer
-from local_bench.judges.vlm.transport import Transport, answers
+from local_bench.judges.vlm.vllm_process import Child, Engine, arguments, environment
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from local_bench.runs.device import JudgeDevice

@@ -118,7 +118,7 @@ def test_sql_is_in_the_store_alone():
     """The cache of features and the annotations are databases of their own."""
     places = [p.relative_to(ROOT / "local_bench") for p in SOURCES if any(map(SQL.search, strings(p)))]
     assert {str(p) for p in places if p.parts[:2] != ("runs", "store")} == {
-        "judges/metrics/extractor.py",
+        "judges/metrics/evaluator.py",
         "annotation/database.py",
     }
 

@@ -18,7 +18,7 @@ from examples.miniature.loop import Loss, Machine, Models, Stage, rng_of, save, 
 from examples.miniature.printshop.damage import KINDS, damage
 from examples.miniature.printshop.sampling import choose
 from examples.miniature.vocabulary import CLIP_TOKENS, clip_tokenizer
-from local_bench.judges.metrics.clip_network import CONFIG
+from local_bench.judges.metrics.embeddings import CONFIG
 from local_bench.suites.printshop.drawing import Pixels, render
 
 STAGE = Stage("clip", seed=71, steps=2500, lr_muon=3e-3, lr_adam=2e-3, masters=False)

@@ -29,10 +29,9 @@ from examples.miniature.printshop.sampling import (
     sample_scene,
     wording_held_out,
 )
-from local_bench.judges.vlm.chat_api import prepare
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.protocols import Protocol, Reply, Shown, read
+from local_bench.judges.vlm.protocols import Protocol, Reply, Shown, prepare, read
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.settle.agreement import spearman

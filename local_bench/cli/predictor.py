@@ -150,7 +150,7 @@ def _train_model(
     """Train a payment model, then its calibration. None in all processes but the first."""
     from local_bench.analysis.predictors.images import decisions_of
     from local_bench.analysis.predictors.training import train as train_predictor
-    from local_bench.judges.payment.config import load_payment_config
+    from local_bench.judges.payment.data import load_payment_config
     from local_bench.runs.payment import MODEL, is_main_process, log_odds_of, train_payment_model
 
     config = load_payment_config(model).model_copy(update={"seed": seed})

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import ServerError
-from local_bench.judges.vlm.attention import Attention, Wanted, on_cpu, on_gpu
-from local_bench.judges.vlm.flags import model_runner, vllm_version
-from local_bench.judges.vlm.plugin import plugin_numerics
+from local_bench.judges.vlm.judge import plugin_numerics
+from local_bench.judges.vlm.vllm_process import Attention, Wanted, model_runner, on_cpu, on_gpu, vllm_version
 from local_bench.runs.progress import Progress
 
 GB = 1_000_000_000

@@ -15,7 +15,7 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.images import pixel_digest
 from local_bench.core.storage import check_output, write_atomic
 from local_bench.core.types import Question, Verdict
-from local_bench.judges.vlm.enrichment import deliverables, lines
+from local_bench.judges.vlm.protocols import deliverables, lines
 from local_bench.runs.config import RunConfig
 from local_bench.runs.judge import SaveInterval, judge_answers
 from local_bench.runs.judge_factory import judge_spec

@@ -14,8 +14,7 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.identity import canonical_json
 from local_bench.core.item_errors import FirstFailures, is_failure
 from local_bench.core.types import Question, Task, Verdict
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.transport import Transport, Unreachable, answers
+from local_bench.judges.vlm.judge import JudgeSpec, Transport, Unreachable, answers
 from local_bench.runs.device import JudgeDevice
 from local_bench.runs.executors.base import Executor
 from local_bench.runs.judge_config import JudgeConfig

@@ -11,10 +11,9 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.files import path_fault
 from local_bench.core.paths import is_safe_id
 from local_bench.core.yamlfile import Strict
-from local_bench.judges.vlm.flags import check_extra_args
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.plugin import BUILT_IN
+from local_bench.judges.vlm.judge import BUILT_IN, JudgeSpec
 from local_bench.judges.vlm.rubrics import HYPE_USABLE, RubricSet, Variant, rubrics_of
+from local_bench.judges.vlm.vllm_process import check_extra_args
 from local_bench.models.cards import BackendName, ModelCard, OnOff, TemplateVariables, cards
 
 
@@ -84,7 +83,7 @@ class JudgeConfig(Strict):
     transport: str = "auto"
     """`embedded`: vLLM's engine in a child process, without HTTP. `served`: a vLLM server, started by local-bench or
     running at `base_url`. `local`: transformers, without vLLM. `auto`: served if `base_url` is set, else embedded if
-    vLLM is installed, else local. Any other name is a judge of an installed plug-in (judges.vlm.plugin)."""
+    vLLM is installed, else local. Any other name is a judge of an installed plug-in (judges.vlm.judge)."""
     base_url: str | None = None
     """`http://host:port/v1` of a server that serves this card's model."""
     api_key_env: str = "VLLM_API_KEY"
@@ -124,7 +123,7 @@ class JudgeConfig(Strict):
     chat_template_kwargs: TemplateVariables = Field(default={})
     """Variables of the judge's chat template, added to those of its card."""
     extra_args: list[str] = Field(default=[])
-    """Additional vLLM arguments of a managed engine or server (`judges.vlm.flags.EXTRA_VALUES`)."""
+    """Additional vLLM arguments of a managed engine or server (`judges.vlm.vllm_process.EXTRA_VALUES`)."""
 
     @property
     def label(self) -> str:

@@ -10,18 +10,13 @@ from PIL import Image
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question
-from local_bench.judges.vlm.attention import Attention, is_recurrent
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.client import Client, ExternalServer, ManagedServer, key_from
 from local_bench.judges.vlm.embedded import Embedded
-from local_bench.judges.vlm.flags import Engine, require_vllm, vllm_version
-from local_bench.judges.vlm.judge import JudgeSpec, Served
-from local_bench.judges.vlm.plugin import BUILT_IN, plugin
+from local_bench.judges.vlm.judge import BUILT_IN, JudgeSpec, Served, Transport, plugin
+from local_bench.judges.vlm.protocols import Composer
 from local_bench.judges.vlm.replicas import Replicas
 from local_bench.judges.vlm.rubrics import check_labels, check_words
-from local_bench.judges.vlm.server import ExternalServer, ManagedServer, key_from
-from local_bench.judges.vlm.transport import Transport
+from local_bench.judges.vlm.vllm_process import Attention, Child, Engine, is_recurrent, require_vllm, vllm_version
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve, weights_digest

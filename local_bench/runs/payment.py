@@ -14,8 +14,7 @@ from PIL import Image
 
 from local_bench.core.errors import ImageError, UserError
 from local_bench.core.types import Score, Task, Verdict
-from local_bench.judges.payment.config import PaymentConfig
-from local_bench.judges.payment.examples import CONCEPTS, HIGHEST, Example, Load, TrainingSet, without_labels
+from local_bench.judges.payment.data import CONCEPTS, HIGHEST, Example, Load, PaymentConfig, TrainingSet, without_labels
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import verdicts_of
 from local_bench.runs.store import CandidateRow
@@ -161,7 +160,7 @@ def train_payment_model(
 def log_odds_of(runs: Sequence[RunDir], artefact: Path, *, device: str = "auto") -> dict[str, float]:
     """Work id -> log-odds of payment, for the images of `runs`, annotated or not, that have a prediction. UserError if
     the artefact does not fit."""
-    from local_bench.judges.payment.predict import load
+    from local_bench.judges.payment.artefact import load
 
     model = load(artefact, device=device)
     if model.card.measured_names not in ([], list(MEASURED)):

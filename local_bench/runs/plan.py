@@ -20,9 +20,9 @@ from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task, Un
 from local_bench.generators.imported import find_images
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.judges.rules import RULES, FileFacts, file_facts
-from local_bench.judges.vlm.plugin import BUILT_IN, plugin
+from local_bench.judges.vlm.client import claim_port
+from local_bench.judges.vlm.judge import BUILT_IN, plugin
 from local_bench.judges.vlm.rubrics import DEFAULT_SET
-from local_bench.judges.vlm.server import claim_port
 from local_bench.models.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.models.weights import check_local, resolve, resolve_parts, weights_digest
 from local_bench.runs.config import ModelConfig, RunConfig, parse_shard

@@ -12,8 +12,7 @@ from PIL import Image
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.injection import attacks, fooled
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.transport import Transport, answers
+from local_bench.judges.vlm.judge import JudgeSpec, Transport, answers
 from local_bench.runs.rundir import RunDir
 
 SIDE = 128

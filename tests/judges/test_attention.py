@@ -8,10 +8,10 @@ from pydantic import ValidationError
 
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.yamlfile import yaml_value
-from local_bench.judges.vlm import attention as module
-from local_bench.judges.vlm.attention import Attention, ModelFacts, is_recurrent, on_gpu
+from local_bench.judges.vlm import vllm_process as module
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Reply
+from local_bench.judges.vlm.vllm_process import Attention, ModelFacts, is_recurrent, on_gpu
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from local_bench.report.judging import Judge

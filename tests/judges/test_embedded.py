@@ -18,13 +18,11 @@ from PIL import Image
 
 from local_bench.core.errors import RunImageError
 from local_bench.core.types import Collage, Question
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.client import Client, ExternalServer
 from local_bench.judges.vlm.embedded import Embedded
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.server import ExternalServer
-from local_bench.judges.vlm.transport import Unreachable, answers
+from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
+from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.vllm_process import Child
 
 pytestmark = pytest.mark.server
 

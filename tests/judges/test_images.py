@@ -9,8 +9,7 @@ from PIL import Image
 
 from local_bench.core.images import CARD_SIDE, GAP, count_card, stitched
 from local_bench.core.types import Collage
-from local_bench.judges.vlm.chat_api import prepare
-from local_bench.judges.vlm.protocols import Shown
+from local_bench.judges.vlm.protocols import Shown, prepare
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 

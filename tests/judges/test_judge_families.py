@@ -11,7 +11,7 @@ from PIL import Image
 
 from local_bench.core.types import Question
 from local_bench.core.yamlfile import yaml_text
-from local_bench.judges.vlm.transport import answers
+from local_bench.judges.vlm.judge import answers
 from local_bench.models.cards import Thinking, cards
 from local_bench.runs.device import JudgeDevice
 from local_bench.runs.judge_config import JudgeConfig

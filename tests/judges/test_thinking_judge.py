@@ -20,12 +20,11 @@ from transformers import (
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.client import Client, ExternalServer, ManagedServer
+from local_bench.judges.vlm.judge import answers
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.server import ExternalServer, ManagedServer
-from local_bench.judges.vlm.transport import answers
+from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.vllm_process import Child
 from local_bench.models.cards import Thinking, card
 from local_bench.models.weights import resolve
 from local_bench.report.judging import judges

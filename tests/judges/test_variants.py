@@ -9,8 +9,8 @@ from PIL import Image
 from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question, Task, Verdict
-from local_bench.judges.vlm.chat_api import Composer, body
 from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.protocols import Composer, body
 from local_bench.judges.vlm.rubrics import (
     DEFAULT,
     HYPE_USABLE,

@@ -1,7 +1,7 @@
 import pytest
 
 from local_bench.core.types import Verdict
-from local_bench.judges.vlm.enrichment import deliverables, lines, numbered
+from local_bench.judges.vlm.protocols import deliverables, lines, numbered
 
 
 def entry(name, **rules):

@@ -11,7 +11,7 @@ from local_bench.core.item_errors import MAX_EQUAL, FirstFailures, is_of_item
 from local_bench.generators import tokenizers
 from local_bench.generators.flux_kontext import FluxKontext
 from local_bench.generators.staged import Staged
-from local_bench.judges.metrics.clip_network import ClipNetwork
+from local_bench.judges.metrics.embeddings import ClipNetwork
 from local_bench.judges.metrics.pixels import PixelMetric
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local

@@ -28,12 +28,11 @@ from examples.miniature.printshop.sampling import (
 from examples.miniature.printshop.sets import sample_set
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Task, Verdict
-from local_bench.judges.payment.examples import Example
-from local_bench.judges.vlm.chat_api import prepare
-from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.payment.data import Example
+from local_bench.judges.vlm.judge import JudgeSpec, answers
 from local_bench.judges.vlm.local import Local
+from local_bench.judges.vlm.protocols import prepare
 from local_bench.judges.vlm.rubrics import rubrics_of
-from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.runs.payment import example

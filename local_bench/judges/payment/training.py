@@ -39,11 +39,17 @@ from local_bench.judges.payment.artefact import (
     save_checkpoint,
     save_tensors,
 )
-from local_bench.judges.payment.backbone import checkpoint_gradients, device_of, load_processor, precision_of
-from local_bench.judges.payment.config import PaymentConfig, Stage, require_gpu
-from local_bench.judges.payment.examples import CONCEPTS, Example, Load, TrainingSet
+from local_bench.judges.payment.data import CONCEPTS, Example, Load, PaymentConfig, Stage, TrainingSet, require_gpu
 from local_bench.judges.payment.inputs import Encoder
-from local_bench.judges.payment.network import PaymentNetwork, concept_loss, load_network
+from local_bench.judges.payment.network import (
+    PaymentNetwork,
+    checkpoint_gradients,
+    concept_loss,
+    device_of,
+    load_network,
+    load_processor,
+    precision_of,
+)
 from local_bench.models.weights import resolve
 from local_bench.settle.discrimination import auc, brier
 from local_bench.settle.predictors.splits import SPLITS, Split

@@ -13,11 +13,9 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from local_bench.judges.vlm.chat_api import IMAGE, Composer, Prepared, Recent, body
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
-from local_bench.judges.vlm.protocols import Reply, Request, failed
-from local_bench.judges.vlm.transport import Unreachable
+from local_bench.judges.vlm.judge import Unreachable
+from local_bench.judges.vlm.protocols import IMAGE, Composer, Prepared, Recent, Reply, Request, body, failed
+from local_bench.judges.vlm.vllm_process import Child, Engine, arguments, environment, require_vllm
 
 K = TypeVar("K")
 AHEAD = 512

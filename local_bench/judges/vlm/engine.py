@@ -18,7 +18,7 @@ from PIL import Image
 
 from local_bench.core.item_errors import failure
 from local_bench.core.process import paused
-from local_bench.judges.vlm.chat_api import IMAGE, REFUSED, Recent, last_of
+from local_bench.judges.vlm.protocols import IMAGE, REFUSED, Recent, last_of
 
 with paused():
     from vllm import LLM, SamplingParams

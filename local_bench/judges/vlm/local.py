@@ -31,8 +31,17 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
 from local_bench.core.process import collect
-from local_bench.judges.vlm.chat_api import REFUSED, Prepared, after_thought, interleaved, last_of
-from local_bench.judges.vlm.protocols import Reply, Request, Shown, failed
+from local_bench.judges.vlm.protocols import (
+    REFUSED,
+    Prepared,
+    Reply,
+    Request,
+    Shown,
+    after_thought,
+    failed,
+    interleaved,
+    last_of,
+)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from local_bench.core.errors import LocalBenchError
+from local_bench.judges.vlm.judge import Transport, Unreachable
 from local_bench.judges.vlm.protocols import Reply, Request
-from local_bench.judges.vlm.transport import Transport, Unreachable
 
 K = TypeVar("K")
 _Group = list[tuple[Any, Request]]

@@ -12,8 +12,7 @@ from typing import Any, Protocol, TypeVar
 from PIL import Image
 
 from local_bench.core.types import Question
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.transport import Transport
+from local_bench.judges.vlm.judge import JudgeSpec, Transport
 from local_bench.runs.device import JudgeDevice
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.meter import Meter

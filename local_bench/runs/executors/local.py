@@ -11,8 +11,7 @@ from PIL import Image
 
 from local_bench.core.types import Question
 from local_bench.generators.numerics import choose_devices, device_name
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.transport import Transport
+from local_bench.judges.vlm.judge import JudgeSpec, Transport
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.device import JudgeDevice
 from local_bench.runs.executors.base import WorkerDevice

@@ -83,7 +83,7 @@ class _Actor:
         import torch
 
         from local_bench.generators.numerics import cpu_arithmetic, device_name, signature
-        from local_bench.judges.vlm.flags import vllm_version
+        from local_bench.judges.vlm.vllm_process import vllm_version
 
         device = torch.device(self._device)
         hello = self._setting.run_dir / HELLO

@@ -21,7 +21,7 @@ from typing import Any
 from local_bench.core.environment import go_online, isolate
 from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.core.packages import require
-from local_bench.judges.vlm.transport import Unreachable
+from local_bench.judges.vlm.judge import Unreachable
 from local_bench.models.cards import ModelCard
 from local_bench.runs.config import EngineConfig, RayConfig
 

@@ -16,9 +16,8 @@ from PIL import Image
 from local_bench.core.errors import LocalBenchError, ServerError
 from local_bench.core.events import TimeCharged
 from local_bench.core.types import Question
-from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.judge import JudgeSpec, Transport
 from local_bench.judges.vlm.replicas import Replicas
-from local_bench.judges.vlm.transport import Transport
 from local_bench.models.cards import card
 from local_bench.runs.device import JudgeDevice
 from local_bench.runs.executors.ray_actors import RayWorker

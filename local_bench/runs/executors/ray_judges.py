@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 from PIL import Image
 
 from local_bench.core.errors import ServerError
+from local_bench.judges.vlm.judge import Unreachable
 from local_bench.judges.vlm.protocols import Reply, Request
-from local_bench.judges.vlm.transport import Unreachable
 from local_bench.runs.executors.ray_actors import RayJudge
 from local_bench.runs.executors.ray_cluster import Lost, Slot
 from local_bench.runs.executors.ray_nodes import Nodes

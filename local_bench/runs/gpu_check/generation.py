@@ -12,7 +12,7 @@ from local_bench.generators.capacity import failed_allocations
 from local_bench.generators.memory import RESERVE_GB, MemoryPlan, plan_memory
 from local_bench.generators.operations import Operations, count, usual_input_images
 from local_bench.generators.sampler import Sampler
-from local_bench.judges.metrics.dino_ref import DinoNetwork
+from local_bench.judges.metrics.embeddings import DinoNetwork
 from local_bench.judges.metrics.registry import Weights
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve

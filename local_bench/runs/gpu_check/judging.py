@@ -12,11 +12,9 @@ from PIL import Image
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question
 from local_bench.generators.numerics import device_name
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.flags import Engine, vllm_version
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.protocols import Protocol
-from local_bench.judges.vlm.transport import Transport, answers
+from local_bench.judges.vlm.judge import JudgeSpec, Transport, answers
+from local_bench.judges.vlm.protocols import Composer, Protocol
+from local_bench.judges.vlm.vllm_process import Engine, vllm_version
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve
@@ -93,10 +91,9 @@ def _open_judge(
         with Local(weights, composer.prepared, str(session.device), spec.dtype, 8) as local:
             yield local
         return
-    from local_bench.judges.vlm.child import Child
-    from local_bench.judges.vlm.client import Client
+    from local_bench.judges.vlm.client import Client, ManagedServer
     from local_bench.judges.vlm.embedded import Embedded
-    from local_bench.judges.vlm.server import ManagedServer
+    from local_bench.judges.vlm.vllm_process import Child
 
     engine = _engine(session, weights, spec)
     child = Child(session.scratch / f"judge-{transport}.log")

@@ -11,22 +11,23 @@ from torch import nn
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from local_bench.core.errors import ConfigError
-from local_bench.judges.payment.backbone import (
+from local_bench.judges.payment.data import Lora, load_payment_config
+from local_bench.judges.payment.inputs import Encoder
+from local_bench.judges.payment.network import (
     DECISION,
     QUALITY,
     TARGETS,
+    PaymentNetwork,
     activate,
     attach,
     checkpoint_gradients,
+    concept_loss,
     full_model,
     hidden,
     load_backbone,
     load_processor,
     precision_of,
 )
-from local_bench.judges.payment.config import Lora, load_payment_config
-from local_bench.judges.payment.inputs import Encoder
-from local_bench.judges.payment.network import PaymentNetwork, concept_loss
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu
 from local_bench.models.weights import resolve
