@@ -200,7 +200,7 @@ def test_a_call_abandoned_between_two_requests_ends_the_engine():
     embedded = Embedded(None, child, Composer(IMAGES.__getitem__, 32), start_timeout_s=1, timeout_s=5)
     embedded._end = ours
     may_go_on = threading.Event()
-    reply = {"text": '{"met": 1}', "finish_reason": "stop", "logprobs": None, "refused": False}
+    reply = {"text": '{"met": 1}', "finish_reason": "stop", "logprobs": None}
 
     def questions():
         yield QUESTIONS[0]

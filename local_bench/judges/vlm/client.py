@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx2
 import tenacity
@@ -68,18 +67,15 @@ async def fetch(
         location = received.headers.get("Location")
         if received.status_code not in (301, 302, 307, 308) or location is None:
             return received
+        here = httpx2.URL(url)
         try:
-            target = httpx2.URL(url).join(location).copy_with(userinfo=b"")
+            target = here.join(location).copy_with(userinfo=b"")
         except httpx2.InvalidURL as e:
             raise httpx2.RemoteProtocolError(f"a redirect to an invalid address ({e})") from None
-        if _origin(target) != _origin(httpx2.URL(url)):
+        if (target.scheme, target.host, target.port) != (here.scheme, here.host, here.port):
             raise Redirected(str(target))
         url = str(target)
     raise httpx2.TooManyRedirects(f"more than {MAX_REDIRECTS} redirects", request=received.request)
-
-
-def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port
 
 
 async def _fetch(
@@ -97,7 +93,7 @@ async def _fetch(
             async for chunk in received.aiter_bytes():
                 content += chunk
                 if len(content) > MAX_BYTES:
-                    raise ResponseTooLarge
+                    raise ResponseTooLarge(TOO_LARGE)
             kept = {name: value for name, value in received.headers.items() if name in ("location", "retry-after")}
             return httpx2.Response(received.status_code, headers=kept, content=bytes(content), request=received.request)
     except TimeoutError:
@@ -114,22 +110,8 @@ def fetch_now(url: str, headers: dict[str, str], timeout_s: float) -> httpx2.Res
     return asyncio.run(get())
 
 
-class Server(Protocol):
-    """An OpenAI-compatible server for the judge."""
-
-    base_url: str
-    api_key: SecretStr | None
-    model: str
-    content_ids: bool
-    """Whether the server accepts image ids for its caches (a vLLM extension)."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-    def alive(self) -> bool: ...
-    def restart(self) -> None:
-        """Restart a server that has ended. Raises ServerError if it is not managed here or does not start."""
+def _authorization(key: SecretStr | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
 
 
 @dataclass
@@ -142,6 +124,7 @@ class ManagedServer:
     port: int | None = None
     model: str = SERVED_NAME
     content_ids: bool = True
+    """Whether the server accepts image ids for its caches (a vLLM extension)."""
     base_url: str = field(default="", init=False)
     api_key: SecretStr | None = field(default=None, init=False)
 
@@ -153,9 +136,7 @@ class ManagedServer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.child.stop()
 
     def alive(self) -> bool:
@@ -173,18 +154,15 @@ class ManagedServer:
         ours = ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
         command = [sys.executable, "-m", "local_bench.judges.vlm.api_server", *ours, "--disable-uvicorn-access-log"]
         self.child.start([*command, *arguments(self.engine)], environment(self.engine) | {"VLLM_API_KEY": key})
-        self._wait_for_health(port)
 
-    def _wait_for_health(self, port: int) -> None:
-        deadline = time.monotonic() + self.start_timeout_s
-        while time.monotonic() < deadline:
-            if not self.alive():
-                raise self.child.not_started()
+        def healthy() -> bool:
             with suppress(httpx2.TransportError):
                 if httpx2.get(f"http://127.0.0.1:{port}/health", timeout=5, trust_env=False).status_code == 200:
-                    return
+                    return True
             time.sleep(0.25)
-        raise self.child.not_ready(self.start_timeout_s)
+            return False
+
+        self.child.wait_until(healthy, self.start_timeout_s)
 
 
 def _served(entry: dict[str, Any]) -> Served:
@@ -220,9 +198,8 @@ class ExternalServer:
     served: Served = field(default=(), init=False)
 
     def __enter__(self) -> Self:
-        headers = {"Authorization": f"Bearer {self.api_key.get_secret_value()}"} if self.api_key else {}
         try:
-            reply = fetch_now(f"{self.base_url}/models", headers, self.timeout_s)
+            reply = fetch_now(f"{self.base_url}/models", _authorization(self.api_key), self.timeout_s)
             sentence = refused(self.base_url, reply.status_code)
             if sentence is not None:
                 raise ServerError(sentence)
@@ -235,11 +212,8 @@ class ExternalServer:
             raise ServerError(
                 f"the judge at {self.base_url} returned status {e.response.status_code}: wait, or look at its log"
             ) from e
-        except ResponseTooLarge:
-            raise ServerError(
-                f"no judge answers at {self.base_url} ({TOO_LARGE}): start it or correct judge.base_url"
-            ) from None
         except (
+            ResponseTooLarge,
             httpx2.HTTPError,
             httpx2.InvalidURL,
             ValueError,
@@ -273,9 +247,7 @@ class ExternalServer:
                 f"{self.expected[0]}: choose the judge's card, or set judge.served_model if it is this model"
             )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         pass
 
     def alive(self) -> bool:
@@ -421,7 +393,7 @@ class _IdleTimeout:
 class Client:
     """A judge behind an HTTP server; the context manager starts and stops the server."""
 
-    server: Server
+    server: ManagedServer | ExternalServer
     composer: Composer
     in_flight: int | None
     """Maximum number of concurrent requests. None: `MAX_CONCURRENCY`."""
@@ -435,10 +407,8 @@ class Client:
         self.server.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.server.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self.server.__exit__(*error)
 
     def restart(self) -> None:
         self.server.restart()
@@ -449,51 +419,37 @@ class Client:
         Raises Unreachable after all received replies have been yielded.
         """
         replies = self._complete(requests, at_once or self.in_flight or MAX_CONCURRENCY)
-
-        async def next_batch() -> list[tuple[K, Reply]]:
-            return await anext(replies, [])
-
-        async def close() -> None:
-            await replies.aclose()
-
         with asyncio.Runner() as runner:
             try:
-                while batch := _completed(runner, next_batch()):
+                while batch := _completed(runner, lambda: anext(replies, [])):
                     yield from batch
             finally:
-                _completed(runner, close())
+                _completed(runner, replies.aclose)
 
     def counters(self) -> dict[str, float]:
         """Prompt tokens and those of them served from the prefix cache, from the server's metrics."""
+        url = self.server.base_url.removesuffix("/v1") + "/metrics"
         try:
-            return _counters(_text(fetch_now(self._metrics_url(), self._headers(), METRICS_S)))
+            text = _text(fetch_now(url, _authorization(self.server.api_key), METRICS_S))
+            names = {"prompt_tokens": "prefix_cache_queries_total", "cached_tokens": "prefix_cache_hits_total"}
+            return {counter: _metric(text, f"vllm:{name}") for counter, name in names.items()}
         except (httpx2.HTTPError, ValueError, ResponseTooLarge, Redirected):
             return {}
 
     async def _complete(
         self, requests: Iterable[tuple[K, Request]], in_flight: int
     ) -> AsyncGenerator[list[tuple[K, Reply]], None]:
-        async with self._http(in_flight) as http:
+        async with httpx2.AsyncClient(
+            headers=_authorization(self.server.api_key),
+            timeout=(self.timeout_s, None, None, None),
+            limits=httpx2.Limits(max_connections=in_flight + 1, max_keepalive_connections=in_flight + 1),
+            transport=self.transport,
+            trust_env=False,
+        ) as http:
             complete = partial(self._one, http, _IdleTimeout(self.timeout_s))
             async with aclosing(concurrently(iter(requests), complete, in_flight)) as replies:
                 async for batch in replies:
                     yield batch
-
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.server.api_key.get_secret_value()}"} if self.server.api_key else {}
-
-    def _http(self, connections: int) -> httpx2.AsyncClient:
-        limits = httpx2.Limits(max_connections=connections + 1, max_keepalive_connections=connections + 1)
-        return httpx2.AsyncClient(
-            headers=self._headers(),
-            timeout=(self.timeout_s, None, None, None),
-            limits=limits,
-            transport=self.transport,
-            trust_env=False,
-        )
-
-    def _metrics_url(self) -> str:
-        return self.server.base_url.removesuffix("/v1") + "/metrics"
 
     async def _one(self, http: httpx2.AsyncClient, idle: _IdleTimeout, request: Request) -> Reply:
         server = self.server
@@ -501,12 +457,8 @@ class Client:
             body = await asyncio.to_thread(self.composer.body, request, server.model, server.content_ids)
         except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
             return failed(e)
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(self._is_retryable),
-            stop=_stop,
-            wait=_wait_s,
-            reraise=True,
-        )
+        retryable = tenacity.retry_if_exception(lambda e: isinstance(e, httpx2.RequestError | _Busy) and server.alive())
+        retrying = tenacity.AsyncRetrying(retry=retryable, stop=_stop, wait=_wait_s, reraise=True)
         try:
             received: httpx2.Response = await idle.wait(retrying(self._post, http, body))
         except TimeoutError:
@@ -533,12 +485,8 @@ class Client:
         except (httpx2.RequestError, _Busy, Redirected, ResponseTooLarge, TimeoutError):
             return False
 
-    def _is_retryable(self, error: BaseException) -> bool:
-        return isinstance(error, httpx2.RequestError | _Busy) and self.server.alive()
-
     async def _post(self, http: httpx2.AsyncClient, body: dict[str, Any]) -> httpx2.Response:
-        url = f"{self.server.base_url}/chat/completions"
-        received = await fetch(http, "POST", url, None, body)
+        received = await fetch(http, "POST", f"{self.server.base_url}/chat/completions", None, body)
         if received.status_code in RETRY_STATUS:
             raise _Busy(received)
         return received
@@ -570,11 +518,15 @@ def _wait_s(state: tenacity.RetryCallState) -> float:
     return max(_backoff(state), error.retry_after_s if isinstance(error, _Busy) else 0.0)
 
 
-def _completed(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of `coroutine`. A signal's exception, which leaves the loop anywhere, cancels the coroutine first, so
+def _completed(runner: asyncio.Runner, begin: Callable[[], Awaitable[T]]) -> T:
+    """The result of what `begin` returns. A signal's exception, which leaves the loop anywhere, cancels it first, so
     that its generators can be closed."""
+
+    async def awaited() -> T:
+        return await begin()
+
     loop = runner.get_loop()
-    task = loop.create_task(coroutine)
+    task = loop.create_task(awaited())
     try:
         return loop.run_until_complete(task)
     except BaseException:
@@ -589,13 +541,6 @@ def _completed(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, T]) -> T:
 def _text(received: httpx2.Response) -> str:
     """The body decoded as UTF-8. The charset in the header is ignored, because it is untrusted and may be invalid."""
     return received.content.decode("utf-8", "replace")
-
-
-def _counters(text: str) -> dict[str, float]:
-    return {
-        "prompt_tokens": _metric(text, "vllm:prefix_cache_queries_total"),
-        "cached_tokens": _metric(text, "vllm:prefix_cache_hits_total"),
-    }
 
 
 def _metric(text: str, name: str) -> float:

@@ -99,15 +99,19 @@ class JudgeSpec:
     @property
     def _wording(self) -> dict[str, Any]:
         """Settings of rubrics, images, chat template, thinking, server and plug-in that older digests do not have."""
-        named: dict[str, Any] = {} if self.rubrics.variant == "miniature" else {"rubrics": self.rubrics.variant}
-        named |= {"options": self.rubrics.options} if self.rubrics.options else {}
-        named |= {"chat_template_kwargs": dict(self.chat_template_kwargs)} if self.chat_template_kwargs else {}
-        if self.mm_processor_kwargs is not None:
-            named["mm_processor_kwargs"] = dict(self.mm_processor_kwargs)
-        named |= {"thinking": self.thinking.model_dump()} if self.thinking else {}
-        named |= {"served": dict(self.served)} if self.served else {}
-        named |= {"plugin": self.plugin} if self.plugin else {}
-        return named | ({"source_max_pixels": self.source_max_pixels} if self.source_max_pixels else {})
+        named = {
+            "rubrics": None if self.rubrics.variant == "miniature" else self.rubrics.variant,
+            "options": self.rubrics.options,
+            "chat_template_kwargs": dict(self.chat_template_kwargs),
+            "thinking": self.thinking and self.thinking.model_dump(),
+            "served": dict(self.served),
+            "plugin": self.plugin,
+            "source_max_pixels": self.source_max_pixels,
+        }
+        own_processor = (
+            {} if self.mm_processor_kwargs is None else {"mm_processor_kwargs": dict(self.mm_processor_kwargs)}
+        )
+        return {name: value for name, value in named.items() if value} | own_processor
 
     def question_id(self, question: Question, numerics: dict[str, Any]) -> str:
         """The identity of `question` for this judge on a machine with this numerics signature."""
@@ -275,9 +279,7 @@ class Judge(ABC):
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.close()
 
     def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:

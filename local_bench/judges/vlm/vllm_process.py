@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -341,7 +342,12 @@ def arguments(engine: Engine) -> list[str]:
         batched = str(max(CPU_BATCHED_TOKENS, engine.max_model_len))
         flags |= {"--block-size": str(CPU_BLOCK), "--distributed-executor-backend": "uni"}
         flags |= {"--max-num-batched-tokens": batched}
+        # Chunked prefill together with seeded sampling crashes vLLM 0.32 on a CPU ("does not use offset").
+        switches = ["--enforce-eager", "--no-enable-chunked-prefill"]
+        if engine.attention.recurrent:
+            switches.append("--no-enable-prefix-caching")  # caching the states of such layers needs chunked prefill
     else:
+        switches = ["--no-enable-flashinfer-autotune"]  # it chooses kernels by timing
         flags |= {
             "--max-num-batched-tokens": str(engine.batched_tokens),
             "--max-num-seqs": str(engine.sequences),
@@ -354,17 +360,7 @@ def arguments(engine: Engine) -> list[str]:
         if engine.gpus > 1:
             flags |= {"--tensor-parallel-size": str(engine.gpus), "--mm-encoder-tp-mode": "data"}
             flags["--distributed-executor-backend"] = "mp"  # otherwise vLLM may choose Ray on a node of a cluster
-    return [text for pair in flags.items() for text in pair] + _switches(engine) + list(engine.extra_args)
-
-
-def _switches(engine: Engine) -> list[str]:
-    if engine.gpu is not None:
-        return ["--no-enable-flashinfer-autotune"]  # it chooses kernels by timing
-    # Chunked prefill together with seeded sampling crashes vLLM 0.32 on a CPU ("does not use offset").
-    switches = ["--enforce-eager", "--no-enable-chunked-prefill"]
-    if engine.attention.recurrent:
-        switches.append("--no-enable-prefix-caching")  # caching the states of such layers needs chunked prefill
-    return switches
+    return [text for pair in flags.items() for text in pair] + switches + list(engine.extra_args)
 
 
 def model_runner() -> str:
@@ -439,20 +435,17 @@ class Child:
         process, self._process = self._process, None
         temporary, self._temporary = self._temporary, None
         if process is not None:
-            self._end(process)
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if process.stdin:
+                process.stdin.close()
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
-
-    def _end(self, process: "subprocess.Popen[bytes]") -> None:
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdin:
-            process.stdin.close()
 
     def restart(self, start: Callable[[], None]) -> None:
         """Stop remaining processes and call `start`. Raises ServerError after `max_restarts` restarts."""
@@ -471,11 +464,18 @@ class Child:
     def not_started(self) -> ServerError:
         return ServerError(f"the judge ended while starting; the last lines of {self.log}:\n{self.tail()}")
 
-    def not_ready(self, after_s: float) -> ServerError:
-        return ServerError(
-            f"the judge was not ready after {after_s:.0f} s (judge.start_timeout_s); the last lines of {self.log}:\n"
-            f"{self.tail()}"
-        )
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
+        """Repeat `ready`, which waits a little, until it is true. ServerError if the process ends before, or after the
+        time-out."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            if not self.alive():
+                raise self.not_started()
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"the judge was not ready after {timeout_s:.0f} s (judge.start_timeout_s); the last lines of "
+                    f"{self.log}:\n{self.tail()}"
+                )
 
 
 def _short_scratch() -> Path:
