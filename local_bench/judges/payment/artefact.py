@@ -1,29 +1,25 @@
-"""The artefact of a training: `adapters.safetensors`, `heads.safetensors` and `card.json` in one folder; the
-training's checkpoints; and predictions, with batch size 1 and adapters not merged, so that a prediction depends on
-nothing but its example.
+"""The artefact of a training: `adapters.safetensors`, `heads.safetensors` and `card.json` in one folder; and its
+predictions, with batch size 1 and adapters not merged, so that one depends on nothing but its example.
 
 The card has the digests of everything that a prediction depends on; `load_card` and `check` refuse what differs.
 """
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
 import torch
-from pydantic import Field, TypeAdapter
-from torch import nn
+from pydantic import Field
 
 from local_bench.core import __version__
 from local_bench.core.errors import ImageError, UserError, WeightsError
-from local_bench.core.files import is_file
 from local_bench.core.identity import digest
-from local_bench.core.storage import storage_errors, sweep, write_atomic
-from local_bench.core.tensors import load_tensors, open_tensors
+from local_bench.core.storage import write_atomic
+from local_bench.core.tensors import load_tensors
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.payment.data import CONCEPTS, CheckedCard, Example, Load, PaymentConfig
 from local_bench.judges.payment.inputs import CAPTIONS, Encoder, TooLong
@@ -33,102 +29,13 @@ from local_bench.models.weights import resolve, weights_digest
 
 ADAPTERS, HEADS = "adapters.safetensors", "heads.safetensors"
 NOT_JUDGED = "no judge has scored it, and the payment model reads a judge's scores"
-CHECKPOINTS = "checkpoints"
-CHECKPOINT, CONSTANTS = "checkpoint.safetensors", "constants.safetensors"
-_KEY = "progress"
 State = dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a training is. Random numbers follow from the seed, the stage and the step, so no generator is stored."""
-
-    fingerprint: str
-    """Digest of everything that determines the result."""
-    stage: int = 1
-    step: int = 0
-    """Optimiser steps done in this stage."""
-    finished: bool = False
-    history: tuple[dict[str, float], ...] = ()
-    """One entry per evaluation: stage, step, training and validation loss."""
-
-    @property
-    def losses(self) -> list[float]:
-        """Validation losses in this stage."""
-        return [entry["validation"] for entry in self.history if entry["stage"] == self.stage and "validation" in entry]
-
-    @property
-    def waited(self) -> int:
-        """Evaluations of this stage since the lowest validation loss."""
-        return len(self.losses) - 1 - self.losses.index(min(self.losses)) if self.losses else 0
 
 
 def save_tensors(path: Path, tensors: State, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file atomically. Raises StorageError."""
     on_cpu = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     write_atomic(path, safetensors.torch.save(on_cpu, metadata))
-
-
-def save_checkpoint(folder: Path, progress: Progress, parts: Mapping[str, State]) -> None:
-    """Write the checkpoint: progress, and the tensors of `state` (current weights), `best` (best weights of the stage)
-    and `optimiser`."""
-    tensors = {f"{part}/{name}": value for part, of_part in parts.items() for name, value in of_part.items()}
-    save_tensors(folder / CHECKPOINT, tensors, {_KEY: json.dumps(asdict(progress))})
-
-
-def load_checkpoint(folder: Path, fingerprint: str) -> tuple[Progress, dict[str, State]] | None:
-    """As it was given to `save_checkpoint`; None without a checkpoint. UserError if it is damaged, or belongs to a
-    training with another fingerprint."""
-    path = folder / CHECKPOINT
-    if not is_file(path):
-        return None
-    try:
-        with open_tensors(path) as file:
-            progress = TypeAdapter(Progress).validate_json((file.metadata() or {}).get(_KEY, ""))
-        tensors = load_tensors(path)
-    except (WeightsError, ValueError):
-        raise UserError(f"{path} is damaged: remove it to train from the start") from None
-    if progress.fingerprint != fingerprint:
-        raise UserError(
-            f"{folder} has an unfinished training with other settings, data, weights or libraries: give a new folder, "
-            "or remove it"
-        )
-    parts: dict[str, State] = {"state": {}, "best": {}, "optimiser": {}}
-    for name, value in tensors.items():
-        part, _, rest = name.partition("/")
-        parts[part][rest] = value
-    return progress, parts
-
-
-def optimiser_state(optimiser: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> State:
-    """AdamW's state by parameter name."""
-    return {f"{name}/{key}": value for name, tensor in named.items() for key, value in optimiser.state[tensor].items()}
-
-
-def restore_optimiser(optimiser: torch.optim.Optimizer, named: Mapping[str, nn.Parameter], state: State) -> None:
-    """Inverse of `optimiser_state`."""
-    for path, value in state.items():
-        name, _, key = path.rpartition("/")
-        optimiser.state[named[name]][key] = value if key == "step" else value.to(named[name].device)
-
-
-def load_constants(folder: Path, fingerprint: str) -> State:
-    """The constants of a training by name; empty if there are none, or they are damaged or of another one."""
-    try:
-        with open_tensors(folder / CONSTANTS) as file:
-            same = (file.metadata() or {}).get("fingerprint") == fingerprint
-        return load_tensors(folder / CONSTANTS) if same else {}
-    except WeightsError:
-        return {}
-
-
-def remove_checkpoints(folder: Path) -> None:
-    """Remove checkpoint, constants and what killed processes were writing, and the folder if it is then empty."""
-    sweep(folder)
-    for name in (CHECKPOINT, CONSTANTS):
-        (folder / name).unlink(missing_ok=True)
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
 
 
 class Base(Strict):
@@ -203,29 +110,6 @@ def save_artefact(folder: Path, card: Card, state: State) -> Card:
         files[name] = file_sha256(folder / name)
     card = card.model_copy(update={"files": files, "prompt_sha256": prompt_digest(card.config)}).with_digest()
     card.write(folder)
-    return card
-
-
-def prepare_folder(folder: Path) -> None:
-    """UserError if `folder` has files that are not of a training."""
-    ours = {Card.FILE, ADAPTERS, HEADS, CHECKPOINTS}
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        other = sorted(
-            path.name for path in folder.iterdir() if path.name not in ours and not path.name.startswith(".")
-        )
-    if other:
-        raise UserError(f"{folder} has other files ({other[0]}): give a new folder for the predictor")
-
-
-def finished(folder: Path, config: PaymentConfig, base: Base, manifest: str) -> Card | None:
-    """The card of a finished training of the same settings, data and weights in `folder`; None if there is none.
-    UserError if it is of another one."""
-    if not (folder / Card.FILE).is_file():
-        return None
-    card = load_card(folder)
-    if (card.config, card.base, card.trained_on.manifest_sha256) != (config, base, manifest):
-        raise UserError(f"{folder} has a payment model with other settings, data or weights: give a new folder")
     return card
 
 

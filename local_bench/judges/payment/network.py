@@ -236,16 +236,10 @@ class PaymentNetwork(nn.Module):
 
     def begin(self, stage: int) -> None:
         """Make the parameters of this stage trainable and all others fixed; stage 0: none."""
-        adapters: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
-            0: ((QUALITY,), ()),
-            1: ((QUALITY,), (QUALITY,)),
-            2: ((QUALITY, DECISION), (DECISION,)),
-        }
-        activate(self.trunk, *adapters[stage])
+        trained = {0: "", 1: QUALITY, 2: DECISION}[stage]
+        activate(self.trunk, (QUALITY, DECISION) if stage == 2 else (QUALITY,), (trained,) if trained else ())
         for name, head in self.heads.items():
-            head.requires_grad_(
-                (name.startswith("quality") and stage == 1) or (name.startswith("decision") and stage == 2)
-            )
+            head.requires_grad_(bool(trained) and name.startswith(trained))
         self.stage = stage
 
     def train(self, mode: bool = True) -> "PaymentNetwork":
@@ -259,18 +253,15 @@ class PaymentNetwork(nn.Module):
         return self
 
     def forward(self, batch: Batch | None, rest: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """The current stage's outputs: `concept_outputs(batch)` or `payment_logits(batch, *rest)`."""
+        """The current stage's outputs: concepts of `concept_outputs(batch)`, or `payment_logits(batch, *rest)`."""
         if self.stage == 1:
             assert batch is not None
-            return self.concept_outputs(batch)
+            return self.concept_outputs(batch)[1]
         return self.payment_logits(batch, *rest)
 
-    def concept_outputs(self, batch: Batch) -> torch.Tensor:
-        """(examples, 7), standardised if `standardise` is set; (examples, 7, 5) class logits in the ordinal variant."""
-        return self._quality(batch)[1]
-
-    def _quality(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """(pooled features, `concept_outputs`)"""
+    def concept_outputs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pooled features, and the concepts (examples, 7), standardised if `standardise` is set; (examples, 7, 5) class
+        logits in the ordinal variant."""
         pooled = self.heads["quality_pool"](hidden(self.trunk, batch), batch.mask)
         outputs = self.heads["quality"](pooled)
         return pooled, outputs.view(-1, N_CONCEPTS, CLASSES) if self.config.concepts == "ordinal" else outputs
@@ -289,7 +280,7 @@ class PaymentNetwork(nn.Module):
         features = [self.original_pool(hidden(self.trunk, batch), batch.mask)]
         if self.has_concepts:
             activate(self.trunk, (QUALITY,), ())
-            pooled, outputs = self._quality(batch)
+            pooled, outputs = self.concept_outputs(batch)
             features += [pooled, self.concepts_of(outputs)]
         self.begin(self.stage)
         return torch.cat(features, dim=-1)

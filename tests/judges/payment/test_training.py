@@ -13,10 +13,10 @@ from PIL import Image
 
 from local_bench.core.errors import ConfigError, LocalBenchError, RunImageError, UserError
 from local_bench.judges.payment import artefact, training
-from local_bench.judges.payment.artefact import Card, Progress, base_of
+from local_bench.judges.payment.artefact import Card, base_of
 from local_bench.judges.payment.data import TrainingSet, load_payment_config, without_labels
 from local_bench.judges.payment.network import PaymentNetwork, concept_loss
-from local_bench.judges.payment.training import train
+from local_bench.judges.payment.training import Progress, train
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.runs import worker_pool
