@@ -22,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -82,7 +81,10 @@ class FeatureCache:
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
         try:
-            self._db = _open(self.path)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.executescript(_SCHEMA)
             with self._db:
                 about = "INSERT OR IGNORE INTO about VALUES ('identity', ?)"
                 self._db.execute(about, (canonical_json(dict(identity)),))
@@ -127,11 +129,11 @@ class FeatureCache:
         with self._lock:
             if self._db is None:
                 return None
+            row: tuple[Any, ...] | None = None
             try:
-                row: tuple[Any, ...] | None = self._db.execute(query, values).fetchone()
+                row = self._db.execute(query, values).fetchone()
             except sqlite3.Error as e:
                 self._disable(e)
-                return None
             return row
 
     def _insert(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
@@ -150,14 +152,6 @@ class FeatureCache:
             with suppress(sqlite3.Error):
                 self._db.close()
             self._db = None
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    db = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
-    db.execute("PRAGMA synchronous = NORMAL")
-    db.executescript(_SCHEMA)
-    return db
 
 
 def _checksum(key: str, shape: str, data: bytes) -> str:
@@ -375,8 +369,10 @@ class Evaluator:
             for names in self._groups():
                 todo = [(subject, own_names) for subject, chosen in wanted if (own_names := _among(chosen, names))]
                 if todo:
-                    on_host = isinstance(self.metrics[names[0]], HostMetric)
-                    yield from self._hosts(pool, todo) if on_host else self._network(pool, names, todo)
+                    if isinstance(self.metrics[names[0]], HostMetric):
+                        yield from _in_parts(_windowed(pool, self._host, todo, 4 * self.io_workers))
+                    else:
+                        yield from self._network(pool, names, todo)
 
     def groups(self, wanted: Sequence[Wanted]) -> int:
         """The number of subjects by which `run` advances: they are counted once per metric group."""
@@ -388,9 +384,6 @@ class Evaluator:
         for name, metric in self.metrics.items():
             groups.setdefault(metric.network.key if isinstance(metric, NetworkMetric) else None, []).append(name)
         return [tuple(names) for _, names in sorted(groups.items(), key=lambda group: group[0] is not None)]
-
-    def _hosts(self, pool: ThreadPoolExecutor, todo: Sequence[Wanted]) -> Iterator[Event]:
-        yield from _in_parts(_windowed(pool, self._host, todo, 4 * self.io_workers))
 
     def _host(self, wanted: Wanted) -> list[tuple[str, Score]]:
         subject, names = wanted

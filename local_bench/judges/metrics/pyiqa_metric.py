@@ -63,19 +63,14 @@ def make(name: str, weights: Weights | None = None) -> "PyiqaMetric | PyiqaFormu
 class PyiqaMetric(NetworkMetric):
     """The value that one of pyiqa's networks computes for an image, unmodified."""
 
-    def __init__(
-        self,
-        name: str,
-        weights: Weights,
-        row: Named,
-    ) -> None:
+    def __init__(self, name: str, weights: Weights, row: Named) -> None:
         store = read_store(weights.folder)
         if store.metric != row.pyiqa_name:
             raise ConfigError(
                 f"metrics: {weights.card.name} has the weights of pyiqa's {store.metric}, but {name} needs "
                 f"{row.pyiqa_name}"
             )
-        self.network: PyiqaNetwork = PyiqaNetwork(weights.card.name, store, row.height)
+        self.network = PyiqaNetwork(weights.card.name, store, row.height)
         self.spec = _spec(name, store, row)
 
     def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
@@ -144,7 +139,6 @@ def _finite(value: float) -> float:
 class PyiqaNetwork(Network):
     """Computes one number from an image, or from an image and its source."""
 
-    batch_size: ClassVar[dict[str, int]] = {"cpu": 1, "cuda": 1}
     max_pixels: ClassVar[int] = MAX_PIXELS
 
     def __init__(self, card: str, store: Store, height: int | None = None) -> None:
@@ -305,7 +299,8 @@ class Float64(TorchFunctionMode):
             return result
         if func in _MAKERS:
             return func(*args, **kwargs | {"dtype": torch.float64})
-        return func(*map(_of_integers, args), **kwargs)
+        # integers were divided or averaged
+        return func(*(value.double() if isinstance(value, Tensor) else value for value in args), **kwargs)
 
 
 def _wide(value: Any) -> Any:
@@ -315,11 +310,6 @@ def _wide(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(map(_wide, value))
     return torch.float64 if value is torch.float32 else value
-
-
-def _of_integers(value: Any) -> Any:
-    """Integers that are divided or averaged, in float64."""
-    return value.double() if isinstance(value, Tensor) else value
 
 
 def _with_zero(args: Sequence[Any]) -> bool:
