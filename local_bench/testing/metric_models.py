@@ -1,16 +1,24 @@
-"""Small metric networks with seeded random weights, saved in the layout of the published ones."""
+"""Small metric networks with seeded random weights, saved in the layout of the published ones.
+
+The parameters of the face detector and the body network are set by hand so that they detect what a test can draw: blobs
+of one colour as faces, dots of 18 colours as joints.
+"""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import open_clip
 import torch
+from open_clip.transformer import QuickGELU, VisionTransformer
 from safetensors.torch import save_file
 from transformers import CLIPConfig, CLIPModel, Dinov2Config, Dinov2Model, SiglipConfig, SiglipModel
 
-from local_bench.judges.metrics import preferences
+from local_bench.judges.metrics import embeddings, preferences
 from local_bench.judges.metrics.condition_maps import (
     FIELDS,
     JOINTS,
@@ -47,24 +55,43 @@ _GAIN = 1.6
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ",", *_LETTERS, *(f"##{c}" for c in _LETTERS), "the")
+_NORMS = ("norm.weight", "norm1.weight", "norm2.weight")
+
+CONDITION_SEED = 20260104
+FACE_COLOUR = (255, 0, 255)
+"""The colour that the tiny detector recognises as a face, if surrounded by other colours; red and blue may be
+exchanged."""
+STRIDES, ANCHORS = (8, 16, 32), 2
+_OPSET, _IR = 17, 8
+STEP = 0.25
+"""Distance from a joint's colour, summed over the channels in [0, 1], at which the tiny body network's response is
+0."""
+_PLACES = (
+    *((92, 36), (92, 60), (68, 60), (52, 84), (44, 108), (116, 60), (132, 84), (140, 108), (76, 108), (76, 140)),
+    *((68, 172), (108, 108), (108, 140), (116, 172), (84, 20), (100, 20), (68, 28), (116, 28)),
+)
+FIGURE = dict(enumerate(_PLACES))
+"""Positions of a figure's joints in an image of 184x184 pixels, each in the centre of a cell of 8x8; the tiny affinity
+fields point along its limbs."""
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
 
 
 def build_clip(folder: Path, card: ModelCard) -> None:
     """Saves a CLIP of 3.4 M parameters (3.2 M of them token embeddings) into `folder`."""
-    import open_clip
-
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED)
+    with _seeded(SEED):
         model = open_clip.CLIP(**_MODEL)
     _save_clip(folder, model, _MODEL)
 
 
 def build_laion_clip(folder: Path, card: ModelCard) -> None:
     """Saves a CLIP with QuickGELU of 0.5 M parameters into `folder`; its embedding depends strongly on the image."""
-    import open_clip
-
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED + 1)
+    with _seeded(SEED + 1):
         model = open_clip.CLIP(**_MODEL_OF_LAION)
     amplify(model.visual, {"": 4.0})
     _save_clip(folder, model, _MODEL_OF_LAION)
@@ -78,8 +105,7 @@ def build_laion_head(folder: Path, card: ModelCard) -> None:
 
 def build_siglip(folder: Path, card: ModelCard) -> None:
     """Saves a SigLIP of 0.1 M parameters, text tower included, with its processor's config into `folder`."""
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED + 3)
+    with _seeded(SEED + 3):
         config = SiglipConfig(
             vision_config={
                 "hidden_size": _HEAD_WIDTHS[0],
@@ -103,8 +129,7 @@ def build_siglip(folder: Path, card: ModelCard) -> None:
         model = SiglipModel(config)
     amplify(model.vision_model, {"": 4.0})
     model.eval().save_pretrained(folder)
-    processor = _processor("Siglip", [0.5] * 3, [0.5] * 3) | {"size": {"height": 56, "width": 56}}
-    (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2))
+    _save_processor(folder, "Siglip", [0.5] * 3, [0.5] * 3, size={"height": 56, "width": 56})
 
 
 def build_aesthetic_head(folder: Path, card: ModelCard) -> None:
@@ -115,8 +140,7 @@ def build_aesthetic_head(folder: Path, card: ModelCard) -> None:
 def build_dinov2(folder: Path, card: ModelCard) -> None:
     """Saves a DINOv2 of 0.1 M parameters with its processor's config into `folder`: SwiGLU as in the giant model, and
     position embeddings for another image size than that of its inputs."""
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED + 5)
+    with _seeded(SEED + 5):
         config = Dinov2Config(
             hidden_size=48,
             num_hidden_layers=2,
@@ -128,23 +152,14 @@ def build_dinov2(folder: Path, card: ModelCard) -> None:
         model = Dinov2Model(config)
     amplify(model, {"": 6.0})
     model.eval().save_pretrained(folder)
-    processor = _processor("Bit", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]) | {
-        "size": {"shortest_edge": 64},
-        "do_center_crop": True,
-        "crop_size": {"height": 56, "width": 56},
-    }
-    (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2))
+    crop = {"do_center_crop": True, "crop_size": {"height": 56, "width": 56}}
+    _save_processor(folder, "Bit", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], size={"shortest_edge": 64}, **crop)
 
 
 def build_csd(folder: Path, card: ModelCard) -> None:
     """Saves a CSD of 0.8 M parameters into `folder`, under the names of the published checkpoint once converted."""
-    from open_clip.transformer import QuickGELU, VisionTransformer
-
-    from local_bench.judges.metrics import embeddings
-
     width, embedding = 2 * embeddings.CSD_HEAD_WIDTH, 64
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED + 6)
+    with _seeded(SEED + 6):
         tower = VisionTransformer(
             image_size=embeddings.CSD_SIDE_PX,
             patch_size=32,
@@ -171,8 +186,7 @@ def build_csd(folder: Path, card: ModelCard) -> None:
 def build_pick_score(folder: Path, card: ModelCard) -> None:
     """Saves a transformers CLIP of 0.9 M parameters (0.8 M of them token embeddings) into `folder`."""
     tower = {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_act": "gelu"}
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED + 7)
+    with _seeded(SEED + 7):
         model = CLIPModel(
             CLIPConfig(
                 text_config=tower | {"hidden_size": 16, "eos_token_id": 2},  # as in the published config
@@ -187,13 +201,8 @@ def build_pick_score(folder: Path, card: ModelCard) -> None:
 def build_hps(folder: Path, card: ModelCard) -> None:
     """Saves a CLIP of 2 M parameters (0.8 M of them token embeddings) into `folder`, under the names of the published
     checkpoint once converted and in its float16."""
-    import open_clip
-
-    from local_bench.judges.metrics import preferences
-
     vision, text = (open_clip.get_model_config("ViT-H-14")[tower] for tower in ("vision_cfg", "text_cfg"))
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED + 8)
+    with _seeded(SEED + 8):
         model = open_clip.CLIP(
             32,
             vision | {"layers": 2, "width": 160, "patch_size": 32},
@@ -208,8 +217,6 @@ def build_hps(folder: Path, card: ModelCard) -> None:
 
 def build_image_reward(folder: Path, card: ModelCard) -> None:
     """Saves an ImageReward of 0.6 M parameters into `folder`, under the names of the published checkpoint."""
-    from local_bench.judges.metrics import preferences
-
     width, text_width, inner = 128, _HEAD_WIDTHS[0], 96
     linear = {"attn.qkv": (3 * width, width), "attn.proj": (width, width)}
     linear |= {"mlp.fc1": (inner, width), "mlp.fc2": (width, inner)}
@@ -249,9 +256,6 @@ def build_image_reward(folder: Path, card: ModelCard) -> None:
     save_file(state | _head(SEED + 10, "mlp.layers", (0, 2, 4, 6, 7)), folder / preferences.REWARD_FILE)
 
 
-_NORMS = ("norm.weight", "norm1.weight", "norm2.weight")
-
-
 def _layer(name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Shapes of the weight and bias of a linear layer, or of a layer norm."""
     return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
@@ -263,8 +267,6 @@ def build_vocabulary(folder: Path, card: ModelCard) -> None:
 
 
 def _save_clip(folder: Path, model: torch.nn.Module, described: dict[str, Any]) -> None:
-    import open_clip
-
     preprocess = {
         "mean": list(open_clip.OPENAI_DATASET_MEAN),
         "std": list(open_clip.OPENAI_DATASET_STD),
@@ -287,9 +289,9 @@ def _head(seed: int, prefix: str, indices: tuple[int, ...]) -> dict[str, torch.T
     return state
 
 
-def _processor(kind: str, mean: list[float], std: list[float]) -> dict[str, Any]:
-    """The common settings of these models' published preprocessor_config.json."""
-    return {
+def _save_processor(folder: Path, kind: str, mean: list[float], std: list[float], **settings: Any) -> None:
+    """Saves preprocessor_config.json with what these models' published ones have in common, and `settings`."""
+    processor = {
         "do_normalize": True,
         "do_rescale": True,
         "do_resize": True,
@@ -299,32 +301,13 @@ def _processor(kind: str, mean: list[float], std: list[float]) -> dict[str, Any]
         "resample": 3,
         "rescale_factor": 1 / 255,
     }
-
-
-CONDITION_SEED = 20260104
-FACE_COLOUR = (255, 0, 255)
-"""The colour that the tiny detector recognises as a face, if surrounded by other colours; red and blue may be
-exchanged."""
-STRIDES, ANCHORS = (8, 16, 32), 2
-_OPSET, _IR = 17, 8
-STEP = 0.25
-"""Distance from a joint's colour, summed over the channels in [0, 1], at which the tiny body network's response is
-0."""
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor | settings, indent=2))
 
 
 def joint_colour(joint: int) -> tuple[int, int, int]:
     """RGB of the dot that the tiny body network recognises as that joint."""
     levels = (0, 128, 255)
     return levels[(joint + 8) // 9], levels[(joint + 8) // 3 % 3], levels[(joint + 8) % 3]
-
-
-_PLACES = (
-    *((92, 36), (92, 60), (68, 60), (52, 84), (44, 108), (116, 60), (132, 84), (140, 108), (76, 108), (76, 140)),
-    *((68, 172), (108, 108), (108, 140), (116, 172), (84, 20), (100, 20), (68, 28), (116, 28)),
-)
-FIGURE = dict(enumerate(_PLACES))
-"""Positions of a figure's joints in an image of 184x184 pixels, each in the centre of a cell of 8x8; the tiny affinity
-fields point along its limbs."""
 
 
 def build_faces(folder: Path, card: ModelCard) -> None:
@@ -361,8 +344,7 @@ def build_depth(folder: Path, card: ModelCard) -> None:
         fusion_hidden_size=16,
         reassemble_factors=[1, 1, 1, 0.5],
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(CONDITION_SEED)
+    with _seeded(CONDITION_SEED):
         model = DPTForDepthEstimation(config)
         for name, tensor in model.named_parameters():
             torch.nn.init.normal_(tensor, std=0.2 if "position" in name else max(0.05, tensor[0].numel() ** -0.5))
