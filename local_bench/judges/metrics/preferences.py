@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from open_clip import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD, SimpleTokenizer
 from PIL import Image
 
 from local_bench.core.errors import WeightsError
@@ -73,6 +72,8 @@ class HpsNetwork(ClipNetwork):
     """
 
     def __init__(self, weights: Weights) -> None:
+        from open_clip import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
+
         self._weights, self._side_px, self._tokens, self._quick_gelu = weights, HPS_SIDE_PX, 77, False
         self.transform = padded
         self.description = (
@@ -105,11 +106,14 @@ class HpsNetwork(ClipNetwork):
 
     @cached_property
     def _tokenizer(self) -> Any:
+        from open_clip import SimpleTokenizer
+
         return SimpleTokenizer()
 
 
 def padded(image: Image.Image) -> torch.Tensor:
     """HPS's preprocessed image, (3, 224, 224) float32. Unscorable if its shorter side would have no pixel."""
+    from open_clip import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms import functional as F
 
@@ -159,6 +163,8 @@ class PickNetwork(ClipNetwork):
 
     @cached_property
     def _tokenizer(self) -> Any:
+        from open_clip import SimpleTokenizer
+
         tokenizer = SimpleTokenizer()  # with this normalisation, the tokens are those of transformers' CLIPTokenizer
         tokenizer.clean_fn = as_clip_reads
         return tokenizer

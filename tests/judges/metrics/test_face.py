@@ -11,7 +11,7 @@ from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics.base import FeatureInput, Subject
 from local_bench.judges.metrics.face_ref import DETECTOR, RECOGNISER, SIZES, FaceNetwork
 from local_bench.judges.metrics.registry import make_metric
-from local_bench.testing.metric_models import FACE_COLOUR, build_faces
+from local_bench.testing.condition_models import FACE_COLOUR, build_faces
 
 from .helpers import assert_the_same_bytes_in_any_batch, drawing, read, saved, score, weights_of
 

@@ -14,7 +14,7 @@ from local_bench.judges.metrics import condition_maps
 from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
 from local_bench.judges.metrics.condition_maps import POSE_WEIGHTS, PoseNetwork, forward
 from local_bench.judges.metrics.registry import make_metric
-from local_bench.testing.metric_models import FIGURE, joint_colour
+from local_bench.testing.condition_models import FIGURE, joint_colour
 
 from .helpers import assert_the_same_bytes_in_any_batch, make_image, noise, saved, score, values, weights_of
 
