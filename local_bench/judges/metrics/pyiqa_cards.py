@@ -158,11 +158,6 @@ def describe(name: str) -> Described:
     return Described(name, kind, full_reference, lower_better, lowest, highest, options)
 
 
-def pyiqa_names() -> list[str]:
-    """The names of all pyiqa metrics, including unsupported ones."""
-    return sorted(_table())
-
-
 def pyiqa_version() -> str:
     """The installed version of pyiqa."""
     return version("pyiqa")

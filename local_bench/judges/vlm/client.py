@@ -306,43 +306,36 @@ def claim_port(port: int | None) -> int:
 
 
 async def concurrently(
-    requests: Iterator[tuple[K, Request]], answer: Callable[[Request], Awaitable[Reply]], at_once: int
+    requests: Iterator[tuple[K, Request]], answer: Callable[[Request], Coroutine[Any, Any, Reply]], at_once: int
 ) -> AsyncGenerator[list[tuple[K, Reply]], None]:
     """Pass the requests to `answer`, `at_once` at a time. Yields non-empty lists of received replies, then raises the
     first error, if any."""
-    replies: asyncio.Queue[tuple[K, Reply] | None] = asyncio.Queue()
+    running: dict[asyncio.Task[Reply], K] = {}
     failures: list[Exception] = []
-
-    async def send() -> None:
-        try:
-            while not failures and (item := next(requests, None)) is not None:
-                replies.put_nowait((item[0], await answer(item[1])))
-        except (Unreachable, LocalBenchError) as e:
-            failures.append(e)
-
-    async def send_all() -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(at_once):
-                    group.create_task(send())
-        finally:
-            replies.put_nowait(None)
-
-    sending = asyncio.create_task(send_all())
     try:
-        running = True
-        while running:
-            received = [await replies.get()]
-            while not replies.empty():
-                received.append(replies.get_nowait())
-            running = None not in received
-            if batch := [reply for reply in received if reply is not None]:
-                yield batch
+        while True:
+            try:
+                while not failures and len(running) < at_once and (item := next(requests, None)) is not None:
+                    running[asyncio.create_task(answer(item[1]))] = item[0]
+            except (Unreachable, LocalBenchError) as e:
+                failures.append(e)
+            if not running:
+                break
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            received: list[tuple[K, Reply]] = []
+            for task in done:
+                key = running.pop(task)
+                try:
+                    received.append((key, task.result()))
+                except (Unreachable, LocalBenchError) as e:
+                    failures.append(e)
+            if received:
+                yield received
     finally:
-        sending.cancel()
-        await asyncio.wait([sending])
-    if not sending.cancelled() and (error := sending.exception()):
-        raise error
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
     if failures:
         raise failures[0]
 

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from local_bench.judges.vlm.judge import Unreachable
 from local_bench.judges.vlm.protocols import IMAGE, Composer, Recent, Reply, Request, body, failed
-from local_bench.judges.vlm.vllm_process import Child, Engine, arguments, environment, require_vllm
+from local_bench.judges.vlm.vllm_process import ENDED, Child, Engine, arguments, environment, require_vllm
 
 K = TypeVar("K")
 AHEAD = 512
@@ -107,7 +107,7 @@ class Embedded:
         try:
             self._end.recv_bytes()
         except (EOFError, OSError):
-            raise self.child.not_started() from None
+            raise self.child.error(ENDED) from None
 
     def _stop(self) -> None:
         self._close()

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
@@ -298,16 +297,12 @@ class Judge(ABC):
         return {}
 
 
-def plugin_names() -> list[str]:
-    """Names of the installed judge plug-ins."""
-    return sorted({point.name for point in _points()})
-
-
 def plugin(name: str) -> type[Judge]:
     """The plug-in class of that name. Raises ConfigError if it does not exist or cannot be loaded."""
-    point = next((point for point in _points() if point.name == name), None)
+    points = [point for point in entry_points(PLUGINS) if point.name not in BUILT_IN]
+    point = next((point for point in points if point.name == name), None)
     if point is None:
-        available = ", ".join((*BUILT_IN, *plugin_names()))
+        available = ", ".join((*BUILT_IN, *sorted({point.name for point in points})))
         raise ConfigError(f"judge.transport: unknown judge {name!r}: available are {available}")
     try:
         kind: Any = point.load()
@@ -324,7 +319,3 @@ def plugin_numerics(name: str) -> dict[str, Any]:
     """The numerics signature of a plug-in: its version and those of torch and transformers."""
     versions = {package: importlib.metadata.version(package) for package in ("torch", "transformers")}
     return {"judge": name, "version": plugin(name).version} | versions
-
-
-def _points() -> Iterator[EntryPoint]:
-    return (point for point in entry_points(PLUGINS) if point.name not in BUILT_IN)

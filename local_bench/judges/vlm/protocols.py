@@ -222,10 +222,6 @@ class Prepared:
     png: bytes
     sha256: str
 
-    @property
-    def data_uri(self) -> str:
-        return "data:image/png;base64," + base64.b64encode(self.png).decode()
-
 
 def prepare(shown: Shown, load: Callable[[str], Image.Image], multiple: int) -> Prepared:
     """Encode `shown` as a PNG whose sides are multiples of `multiple`; `load` returns an image by its pixel digest."""
@@ -249,20 +245,17 @@ def body(
     `content_ids` adds each image's digest as its `uuid`, so that vLLM neither hashes nor processes it twice. Without
     `inline` the body contains only these ids, and the images are sent separately.
     """
-    parts = interleaved(
-        request,
-        [
-            {"type": "image_url"}
-            | ({"image_url": {"url": image.data_uri}} if inline else {})
-            | ({"uuid": image.sha256} if content_ids else {})
-            for image in images
-        ],
-    )
+    pieces: list[dict[str, Any]] = []
+    for image in images:
+        piece: dict[str, Any] = {"type": "image_url"}
+        if inline:
+            piece["image_url"] = {"url": "data:image/png;base64," + base64.b64encode(image.png).decode()}
+        pieces.append(piece | ({"uuid": image.sha256} if content_ids else {}))
     sent: dict[str, Any] = {
         "model": model,
         "messages": [
             *([{"role": "system", "content": request.system}] if request.system else []),
-            {"role": "user", "content": parts},
+            {"role": "user", "content": interleaved(request, pieces)},
         ],
         "temperature": request.temperature,
         "seed": request.seed,
@@ -330,11 +323,10 @@ class Composer:
     """`load` returns an image by its pixel digest; `multiple` is the patch size of the judge in pixels."""
 
     def __init__(self, load: Callable[[str], Image.Image], multiple: int) -> None:
-        self._prepared = lru_cache(maxsize=PREPARED_IMAGES)(lambda shown: prepare(shown, load, multiple))
-
-    def prepared(self, shown: Shown) -> Prepared:
+        self.prepared: Callable[[Shown], Prepared] = lru_cache(PREPARED_IMAGES)(
+            lambda shown: prepare(shown, load, multiple)
+        )
         """The image as it is sent to the judge."""
-        return self._prepared(shown)
 
     def body(self, request: Request, model: str, content_ids: bool = True) -> dict[str, Any]:
         """The request body; see `chat_api.body`."""
@@ -404,8 +396,3 @@ def lines(verdict: Verdict, field: str) -> tuple[str, ...] | str:
         return verdict.unscored or "the judge gave no answer"
     sentences = dict.fromkeys(" ".join(text.split()) for text in verdict.answer[field])
     return tuple(text for text in sentences if text) or f"the judge left {field} empty"
-
-
-def numbered(sentences: Sequence[str]) -> str:
-    """The sentences as a numbered list, for the slots of `hype_edit`; "none" if there are no sentences."""
-    return "\n".join(f"{i}. {text}" for i, text in enumerate(sentences, 1)) or "none"

@@ -395,6 +395,7 @@ def environment(engine: Engine) -> dict[str, str]:
 STOP_S = 4.0
 """A server that has not ended after this time is killed; it has no state to save."""
 TAIL_LINES = 15
+ENDED = "the judge ended while starting"
 _MAX_SOCKET_FOLDER = 107 - 37
 """Longest folder of a socket: its path has at most 107 bytes, of which vLLM's name and the slash take 37."""
 _SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - the parents of a folder that no other user may read
@@ -450,19 +451,16 @@ class Child:
     def restart(self, start: Callable[[], None]) -> None:
         """Stop remaining processes and call `start`. Raises ServerError after `max_restarts` restarts."""
         if self._restarts >= self.max_restarts:
-            raise ServerError(
-                f"the judge ended unexpectedly {self._restarts + 1} times; the last lines of {self.log}:\n{self.tail()}"
-            )
+            raise self.error(f"the judge ended unexpectedly {self._restarts + 1} times")
         self._restarts += 1
         self.stop()
         start()
 
-    def tail(self) -> str:
+    def error(self, what: str) -> ServerError:
+        """The error that says `what`, with the last lines of the log."""
         lines = self.log.read_text("utf-8", "replace").splitlines()
-        return "\n".join(f"  {line}" for line in lines[-TAIL_LINES:])
-
-    def not_started(self) -> ServerError:
-        return ServerError(f"the judge ended while starting; the last lines of {self.log}:\n{self.tail()}")
+        tail = "\n".join(f"  {line}" for line in lines[-TAIL_LINES:])
+        return ServerError(f"{what}; the last lines of {self.log}:\n{tail}")
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
         """Repeat `ready`, which waits a little, until it is true. ServerError if the process ends before, or after the
@@ -470,12 +468,9 @@ class Child:
         deadline = time.monotonic() + timeout_s
         while not ready():
             if not self.alive():
-                raise self.not_started()
+                raise self.error(ENDED)
             if time.monotonic() > deadline:
-                raise ServerError(
-                    f"the judge was not ready after {timeout_s:.0f} s (judge.start_timeout_s); the last lines of "
-                    f"{self.log}:\n{self.tail()}"
-                )
+                raise self.error(f"the judge was not ready after {timeout_s:.0f} s (judge.start_timeout_s)")
 
 
 def _short_scratch() -> Path:
