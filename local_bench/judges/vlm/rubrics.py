@@ -31,18 +31,6 @@ PLUGINS = "local_bench.rubrics"
 """Group of entry points `name = "package"`; the package's folder `rubrics/` has one YAML file per rubric."""
 
 
-def rubric_file(name: str, variant: str) -> Path:
-    """The file of the rubric of that name; only shipped rubrics differ between variants. ConfigError where there is
-    none."""
-    if name in shipped_rubric_names():
-        of_variant = FOLDER / variant / f"{name}.yaml"
-        return of_variant if of_variant.is_file() else FOLDER / f"{name}.yaml"
-    added = _added()
-    if name not in added:
-        raise ConfigError(f"unknown rubric {name!r}: use one of {', '.join((*shipped_rubric_names(), *added))}")
-    return added[name]
-
-
 @cache
 def shipped_rubric_names() -> tuple[str, ...]:
     """The shipped rubrics' names, the same in every variant."""
@@ -418,7 +406,13 @@ def rubric(name: str, variant: Variant = DEFAULT, options: tuple[str, ...] = ())
     Rubrics with generated text (besides `deliverables` in `verbatim`), and those that are not shipped, are the same in
     all variants.
     """
-    path = rubric_file(name, variant)
+    if name in shipped_rubric_names():
+        path = FOLDER / variant / f"{name}.yaml"
+        path = path if path.is_file() else FOLDER / f"{name}.yaml"
+    elif name in (added := _added()):
+        path = added[name]
+    else:
+        raise ConfigError(f"unknown rubric {name!r}: use one of {', '.join((*shipped_rubric_names(), *added))}")
     loaded = load_yaml(path, Rubric)
     if loaded.id != name:
         raise ConfigError(f"{path}: the rubric's id {loaded.id!r} must be the file's name")
