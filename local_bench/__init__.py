@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from local_bench.core.errors import ConfigError, LocalBenchError, UserError
     from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
     from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
-    from local_bench.generators.registry import Traits
-    from local_bench.generators.sampler import Sampler
+    from local_bench.generators.registry import Sampler, Traits
     from local_bench.generators.staged import Staged as Generator
     from local_bench.judges.metrics.base import (
         FeatureInput,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
         Subject,
         Unscorable,
     )
-    from local_bench.judges.vlm.plugin import Judge
+    from local_bench.judges.vlm.judge import Judge
     from local_bench.judges.vlm.protocols import Reply, Request
     from local_bench.suites.base import Suite
 
@@ -42,7 +41,7 @@ _WHERE = {
     **dict.fromkeys(("ConfigError", "LocalBenchError", "UserError"), "local_bench.core.errors"),
     **dict.fromkeys(("Deliverable", "Question", "Score", "Task", "Verdict"), "local_bench.core.types"),
     **dict.fromkeys(("EncodedPrompt", "GenerationRequest", "Item"), "local_bench.generators.base"),
-    "Sampler": "local_bench.generators.sampler",
+    "Sampler": "local_bench.generators.registry",
     "Traits": "local_bench.generators.registry",
     "Generator": "local_bench.generators.staged:Staged",
     **dict.fromkeys(
@@ -50,7 +49,7 @@ _WHERE = {
         "local_bench.judges.metrics.base",
     ),
     "Unscorable": "local_bench.judges.metrics.base",
-    "Judge": "local_bench.judges.vlm.plugin",
+    "Judge": "local_bench.judges.vlm.judge",
     **dict.fromkeys(("Reply", "Request"), "local_bench.judges.vlm.protocols"),
     "Suite": "local_bench.suites.base",
 }

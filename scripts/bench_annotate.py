@@ -21,11 +21,9 @@ import httpx2
 
 from local_bench.annotation.app import csrf_token
 from local_bench.annotation.database import AnnotationDatabase
-from local_bench.annotation.items import Answer, Item, ItemImage, TaskView
-from local_bench.annotation.protocol import load_protocol
-from local_bench.annotation.queue import Queue
+from local_bench.annotation.protocol import Answer, Item, ItemImage, TaskView, load_protocol
 from local_bench.annotation.serve import address_of, listening_socket, serve
-from local_bench.annotation.session import Session, add_people
+from local_bench.annotation.session import Queue, Session, add_people
 
 PER_TASK = 10
 

@@ -35,7 +35,7 @@ from local_bench.settle.intervals import mean_interval, percentile, rate_interva
 from local_bench.settle.paired import Statistics, differences
 from local_bench.settle.ppi import inclusion, plan_labels, prediction_powered, systematic
 from local_bench.suites.ice_bench.scoring import TASKS, composite, item_scores, needed
-from local_bench.suites.idea_bench.scoring import CATEGORIES, NO, YES, interval, subtask
+from local_bench.suites.idea_bench.published import CATEGORIES, NO, YES, interval, subtask
 
 Floats = NDArray[np.float64]
 Ends = tuple[float | None, float | None] | None

@@ -32,18 +32,17 @@ from PIL import Image
 from local_bench.core.environment import quiet_libraries, versions
 from local_bench.generators.architecture import components
 from local_bench.generators.base import Machine
-from local_bench.generators.batches import deal
 from local_bench.generators.device import attend, compile_regions
-from local_bench.generators.families import family
 from local_bench.generators.numerics import attention_backend, choose_device, device_name, set_determinism
 from local_bench.generators.operations import count
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
+from local_bench.generators.staged import deal, family
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve
 from local_bench.report.render import aligned
 from local_bench.runs.config import RunConfig
-from local_bench.runs.executors.local import LocalExecutor
+from local_bench.runs.executors.base import LocalExecutor
 from local_bench.runs.generate import generate
 from local_bench.runs.plan import RunPlan, enter_plan, make_plan
 from local_bench.runs.progress import Quiet

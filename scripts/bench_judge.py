@@ -33,18 +33,15 @@ from local_bench.core.environment import quiet_libraries, versions
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Task, Verdict
 from local_bench.generators.numerics import device_name, set_determinism
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.client import Client, ManagedServer
 from local_bench.judges.vlm.embedded import Embedded
-from local_bench.judges.vlm.flags import Engine, arguments, environment
-from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.judge import JudgeSpec, Transport, answers
+from local_bench.judges.vlm.protocols import Composer
 from local_bench.judges.vlm.rubrics import rubrics_of
-from local_bench.judges.vlm.server import ManagedServer
-from local_bench.judges.vlm.transport import Transport, answers
+from local_bench.judges.vlm.vllm_process import Child, Engine, arguments, environment
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
-from local_bench.runs.device import JudgeDevice
+from local_bench.runs.judge_factory import JudgeDevice
 from local_bench.suites.servimage import questions as servimage
 
 N_IMAGES = 128

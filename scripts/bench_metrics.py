@@ -36,8 +36,7 @@ from local_bench.core.types import ScoresComputed
 from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.metrics.base import HostMetric, ImageFile, LoadedSubject, Metric, NetworkMetric, Subject
 from local_bench.judges.metrics.evaluator import Evaluator
-from local_bench.judges.metrics.network_metrics import make
-from local_bench.judges.metrics.registry import Weights, make_metric
+from local_bench.judges.metrics.registry import Weights, make, make_metric
 from local_bench.models.cards import card
 
 EDITS = (

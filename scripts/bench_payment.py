@@ -21,10 +21,9 @@ import yaml
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from local_bench.core.environment import versions
-from local_bench.judges.payment.backbone import checkpoint_gradients
-from local_bench.judges.payment.config import PaymentConfig, load_payment_config
+from local_bench.judges.payment.data import PaymentConfig, load_payment_config
 from local_bench.judges.payment.inputs import Batch
-from local_bench.judges.payment.network import PaymentNetwork, concept_loss
+from local_bench.judges.payment.network import PaymentNetwork, checkpoint_gradients, concept_loss
 from local_bench.models.gpus import gpu, gpu_of
 from scripts.payment_plan import MFU, Workload, forward_flop, training_plan
 

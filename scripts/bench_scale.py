@@ -63,9 +63,9 @@ def store(folder: Path) -> None:
     """Store the plan, then results as a run would have them, and the record of its contents."""
     from local_bench.core.identity import digest
     from local_bench.core.types import Score
-    from local_bench.runs.contents import record_contents
     from local_bench.runs.plan import enter_plan, make_plan
     from local_bench.runs.rundir import RunDir
+    from local_bench.runs.store.contents import file_digests, record
 
     config = _config(folder)
     with RunDir.begin(folder / "run", config) as run:
@@ -86,7 +86,7 @@ def store(folder: Path) -> None:
                 ),
             )
         run.store.set_meta("metric:entropy", json.dumps({"name": digest("entropy")}))
-        record_contents(run)
+        record(run.store, file_digests(run.path))
 
 
 def settle(folder: Path) -> None:
@@ -95,7 +95,7 @@ def settle(folder: Path) -> None:
     from local_bench.runs.stages import ran
 
     if not (folder / "run" / "images").exists():
-        ImageStore._check_files = lambda self, store: []  # type: ignore[method-assign]
+        ImageStore.check = lambda self, store, **_: []  # type: ignore[method-assign]
     with ran(_config(folder), folder / "run", ("settle",)) as run:
         assert accounting(run.store, run.config.settlement).settlements
 
@@ -138,8 +138,8 @@ def digest(folder: Path) -> None:
 
 
 def root(folder: Path) -> None:
-    from local_bench.runs.contents import root as root_of
     from local_bench.runs.rundir import RunDir
+    from local_bench.runs.store.contents import root as root_of
 
     with RunDir.open(folder / "run") as run:
         assert root_of(run.store)

@@ -32,7 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from local_bench.core.environment import quiet_libraries
 from local_bench.core.files import configs_dir
 from local_bench.generators.architecture import components
-from local_bench.generators.flux_ip_adapter import adapter_tokens
+from local_bench.generators.flux import adapter_tokens
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.operations import (
     BY_AREA,
@@ -41,8 +41,7 @@ from local_bench.generators.operations import (
     counts_key,
     usual_input_images,
 )
-from local_bench.generators.registry import traits
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler, traits
 from local_bench.models.cards import ModelCard, cards
 from local_bench.runs.gpu_check.models import MODELS, reduced_card
 

@@ -27,7 +27,8 @@ import numpy as np
 
 from examples.miniature.printshop.damage import KINDS as DAMAGE
 from examples.miniature.printshop.damage import damage
-from examples.miniature.printshop.sampling import choose, sample_scene
+from examples.miniature.printshop.sampling import choose, sample_scene, sample_variation
+from examples.miniature.printshop.wording import points_of
 from local_bench.analysis.predictors.card import KINDS, Inputs
 from local_bench.analysis.predictors.images import LabelledImage, LabelledImages, table_of
 from local_bench.analysis.predictors.predictions import outputs, train_on
@@ -37,8 +38,8 @@ from local_bench.core.types import Score
 from local_bench.settle.discrimination import quality
 from local_bench.settle.predictors.models import Rule
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import draw, sample_variation
-from local_bench.suites.printshop.points import holds, points_of
+from local_bench.suites.printshop.matching import holds
+from local_bench.suites.printshop.scene import draw
 
 SIZES = (50, 100, 200, 500, 1000, 2000, 5000)
 CATEGORIES = ("Portrait", "Product", "Digital")

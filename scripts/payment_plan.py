@@ -13,9 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from local_bench.judges.payment.backbone import DECISION, QUALITY, TARGETS
-from local_bench.judges.payment.config import PaymentConfig
-from local_bench.judges.payment.network import PaymentNetwork
+from local_bench.judges.payment.data import PaymentConfig
+from local_bench.judges.payment.network import DECISION, QUALITY, TARGETS, PaymentNetwork
 from local_bench.models.gpus import Gpu
 
 MFU = 0.35

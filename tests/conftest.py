@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from local_bench.core.environment import collect_rarely, paused
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.flags import Engine
-from local_bench.judges.vlm.server import ManagedServer
+from local_bench.judges.vlm.client import ManagedServer
+from local_bench.judges.vlm.vllm_process import Child, Engine
 from local_bench.runs import worker_pool
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,11 +13,11 @@ BRANCH = re.compile(
     r"\bgpu is (not )?None|cuda_index is |cuda\.is_available\(\)|get_device_capability"
 )
 DECIDES_NOTHING = {
-    *("cli.doctor._devices", "cli.doctor._packages", "runs.estimate._basis", "runs.budget._judge_s"),  # show
-    *("report.sections._generation", "cli.run.plan", "runs.roofline.peak_flop_per_s", "runs.budget.metric_time"),
-    *("runs.budget.budget", "generators.numerics.device_name", "runs.executors.local._judge_device"),  # read
-    *("runs.timing._Clock.lap", "runs.executors.ray_actors._Actor.facts", "runs.executors.ray_actors.RayWorker.work"),
-    *("runs.executors.ray_nodes.Nodes.start", "runs.device.JudgeDevice.on_gpu", "runs.prices.price_of"),
+    *("cli.doctor._devices", "cli.doctor._packages", "runs.estimate._basis", "runs.estimate._judge_s"),  # show
+    *("report.sections._generation", "cli.run.plan", "runs.roofline.peak_flop_per_s", "runs.estimate.metric_time"),
+    *("runs.estimate.budget", "generators.numerics.device_name", "runs.judge_factory.JudgeDevice.of"),  # read
+    *("runs.timing._Clock.lap", "runs.executors.ray_cluster._Actor.facts", "runs.executors.ray_cluster.RayWorker.work"),
+    *("runs.executors.ray_executor.Nodes.start", "runs.judge_factory.JudgeDevice.on_gpu", "runs.prices.price_of"),
 }
 
 

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from local_bench.core import environment as module
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.flags import Engine
-from local_bench.judges.vlm.flags import environment as engine_environment
+from local_bench.judges.vlm.vllm_process import Child, Engine
+from local_bench.judges.vlm.vllm_process import environment as engine_environment
 from local_bench.models.convert import convert
 
 NAMESPACE = Path(__file__).with_name("namespace.py")

@@ -32,7 +32,7 @@ def test_no_package_is_larger_than_its_budget():
     assert {name: n for name, n in lines.items() if n > budgets[name]} == {}
 
 
-def test_a_module_with_one_importer_in_its_package_is_large_or_has_a_reason():
+def test_a_module_with_one_importer_in_its_package_is_large():
     """Below 80 lines it is part of what imports it."""
     graph = grimp.build_graph("local_bench", cache_dir=None)
     small = set()
@@ -43,11 +43,7 @@ def test_a_module_with_one_importer_in_its_package_is_large_or_has_a_reason():
         importers = graph.find_modules_that_directly_import(name)
         if len(importers) == 1 and importers.copy().pop().split(".")[1] == name.split(".")[1]:
             small.add(name)
-    assert small == {
-        "local_bench.generators.sd3",  # a model family
-        "local_bench.models.shipped",  # named by cards
-        "local_bench.runs.store.frames",  # exported by the package
-    }
+    assert small == set()
 
 
 def test_no_two_columns_of_a_table_have_one_heading():
@@ -107,7 +103,7 @@ def test_no_import_cycle():
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     # A package whose __init__ is empty (or imports lazily) runs no code of the modules in it.
     silent = {module for module in graph.modules if graph.find_children(module)}
-    assert len(imports) > 300
+    assert len(imports) > 200
     TopologicalSorter({m: of - silent for m, of in imports.items() if m not in silent}).prepare()  # else a CycleError
 
 
@@ -118,7 +114,7 @@ def test_sql_is_in_the_store_alone():
     """The cache of features and the annotations are databases of their own."""
     places = [p.relative_to(ROOT / "local_bench") for p in SOURCES if any(map(SQL.search, strings(p)))]
     assert {str(p) for p in places if p.parts[:2] != ("runs", "store")} == {
-        "judges/metrics/extractor.py",
+        "judges/metrics/evaluator.py",
         "annotation/database.py",
     }
 

@@ -14,9 +14,9 @@ from examples.miniature.judge_model import _CONTEXT, MERGE, PATCH
 from examples.miniature.text import TOKENS
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.operations import usual_input_images
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.models.cards import SHIPPED, ModelCard
-from local_bench.suites.printshop.drawing import SIDE
+from local_bench.suites.printshop.scene import SIDE
 
 _SAMPLER = {
     "height": SIDE,

@@ -16,10 +16,10 @@ from transformers import CLIPTokenizer
 from examples.miniature.data import train_scene, worded_scene
 from examples.miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 from examples.miniature.printshop.damage import KINDS, damage
-from examples.miniature.printshop.sampling import choose
+from examples.miniature.printshop.sampling import choose, render
 from examples.miniature.vocabulary import CLIP_TOKENS, clip_tokenizer
-from local_bench.judges.metrics.clip_network import CONFIG
-from local_bench.suites.printshop.drawing import Pixels, render
+from local_bench.judges.metrics.embeddings import CONFIG
+from local_bench.suites.printshop.scene import Pixels
 
 STAGE = Stage("clip", seed=71, steps=2500, lr_muon=3e-3, lr_adam=2e-3, masters=False)
 _WIDTH, _BATCH = 64, 128
@@ -87,7 +87,7 @@ def write_config(folder: Path, words: CLIPTokenizer) -> None:
 def _loss(
     model: torch.nn.Module, words: CLIPTokenizer, rng: np.random.Generator, device: torch.device
 ) -> tuple[torch.Tensor, float]:
-    scenes = {scene.digest: scene for scene in (train_scene(rng, 0.6) for _ in range(_BATCH))}.values()
+    scenes = dict.fromkeys(train_scene(rng, 0.6) for _ in range(_BATCH))
     drawn = np.stack([_seen(render(scene, rng), rng) for scene in scenes])
     texts = [worded_scene(scene, rng).text for scene in scenes]
     ids = words(texts, padding="max_length", max_length=CLIP_TOKENS, truncation=True, return_tensors="pt").input_ids

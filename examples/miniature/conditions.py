@@ -12,7 +12,7 @@ from diffusers import AutoencoderKL
 
 from examples.miniature import data, text, vae
 from examples.miniature.loop import Machine
-from local_bench.suites.printshop.edits import Edit
+from local_bench.suites.printshop.phrases import Edit
 from local_bench.suites.printshop.scene import Scene
 
 POOL = 1536

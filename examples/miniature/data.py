@@ -12,15 +12,15 @@ from examples.miniature.printshop.orderbook import frame
 from examples.miniature.printshop.sampling import (
     choose,
     draw_edit,
+    render,
     sample_edit,
     sample_instruction,
     sample_scene,
     wording_held_out,
 )
-from local_bench.suites.printshop.drawing import Pixels, render
-from local_bench.suites.printshop.edits import KINDS, Edit
-from local_bench.suites.printshop.phrases import LANGUAGES, Language, Phrase, language_words, wordings, write_caption
-from local_bench.suites.printshop.scene import Figure, Scene
+from examples.miniature.printshop.wording import write_caption
+from local_bench.suites.printshop.phrases import KINDS, LANGUAGES, Edit, Language, Phrase, language_words, wordings
+from local_bench.suites.printshop.scene import Figure, Pixels, Scene
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from examples.miniature.text import TOKENS
-from local_bench.suites.printshop.drawing import SIDE, Pixels
+from local_bench.suites.printshop.scene import SIDE, Pixels
 
 NUM_INFERENCE_STEPS = 8
 SD3_GUIDANCE_SCALE = 2.0

@@ -11,9 +11,8 @@ from examples.miniature.drawing import draw
 from examples.miniature.judge_cases import Edited
 from examples.miniature.loop import Machine
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import Pixels
 from local_bench.suites.printshop.matching import Style, style_of
-from local_bench.suites.printshop.scene import Scene
+from local_bench.suites.printshop.scene import Pixels, Scene
 
 SEED = 91
 FILE = "generated.npz"

@@ -23,9 +23,8 @@ from local_bench.core.types import Question
 from local_bench.judges.vlm.protocols import Protocol, texts
 from local_bench.judges.vlm.rubrics import system
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import Pixels
 from local_bench.suites.printshop.matching import Style, detected_facts, facts
-from local_bench.suites.printshop.scene import Scene
+from local_bench.suites.printshop.scene import Pixels, Scene
 
 STAGE = Stage("judge", seed=61, steps=4500, lr_muon=4e-3, lr_adam=2e-3, masters=False)
 PROTOCOLS: tuple[Protocol, ...] = ("json", "logit")

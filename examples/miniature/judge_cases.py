@@ -18,17 +18,26 @@ from examples.miniature.printshop.comparison import match_edit
 from examples.miniature.printshop.damage import KINDS as DAMAGE
 from examples.miniature.printshop.damage import STRENGTHS, damage
 from examples.miniature.printshop.orderbook import frame
-from examples.miniature.printshop.sampling import choose, draw_edit, sample_edit, sample_point
+from examples.miniature.printshop.sampling import choose, draw_edit, render, sample_edit, sample_point, sample_variation
 from examples.miniature.printshop.sets import STYLE, draw_set, sample_set
+from examples.miniature.printshop.wording import points_of, true_of, write_point
 from examples.miniature.printshop.writing import sample_injected_text
 from local_bench.core.types import Question
 from local_bench.suites.printshop.checker import DetectedScene, detect
-from local_bench.suites.printshop.drawing import Pixels, draw, render, sample_variation
-from local_bench.suites.printshop.edits import Edit
-from local_bench.suites.printshop.matching import Style, detected_facts, edit_score, facts, set_scores
-from local_bench.suites.printshop.phrases import LANGUAGES, Language
-from local_bench.suites.printshop.points import Point, holds, points_of, true_of, write_point
-from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, is_scene
+from local_bench.suites.printshop.matching import Point, Style, detected_facts, edit_score, facts, holds, set_scores
+from local_bench.suites.printshop.phrases import LANGUAGES, Edit, Language
+from local_bench.suites.printshop.scene import (
+    BACKGROUNDS,
+    COLOURS,
+    PLACES,
+    SHAPES,
+    SIZES,
+    Figure,
+    Pixels,
+    Scene,
+    draw,
+    is_scene,
+)
 
 Soften = Callable[[Pixels], Pixels]
 Answer = dict[str, Any]

@@ -20,11 +20,12 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
+from examples.miniature.printshop.wording import vocabulary
 from examples.miniature.vocabulary import learn
 from local_bench.judges.vlm.rubrics import RubricSet, closing_json, closing_logit, system
-from local_bench.models.random_init import byte_characters
-from local_bench.suites.printshop.drawing import Pixels
-from local_bench.suites.printshop.phrases import LANGUAGES, language_words, vocabulary
+from local_bench.models.shipped import byte_characters
+from local_bench.suites.printshop.phrases import LANGUAGES, language_words
+from local_bench.suites.printshop.scene import Pixels
 from local_bench.testing import vlm_models as tiny
 
 WIDTH, LAYERS, HEADS, KEY_HEADS = 128, 4, 4, 2

@@ -12,11 +12,10 @@ import torch.nn.functional as F
 
 from examples.miniature.data import train_scene
 from examples.miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
-from examples.miniature.printshop.damage import KINDS, damage
-from examples.miniature.printshop.sampling import choose
+from examples.miniature.printshop.damage import KINDS, damage, enlarged
+from examples.miniature.printshop.sampling import choose, render
 from examples.miniature.printshop.writing import sample_injected_text
 from local_bench.judges.metrics.pyiqa_store import local_files
-from local_bench.suites.printshop.drawing import enlarged, render
 
 STAGE = Stage("musiq", seed=81, steps=2000, lr_muon=2e-3, lr_adam=1e-3, adam_only=("head",), masters=False)
 OPTIONS: dict[str, Any] = {

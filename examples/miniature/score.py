@@ -29,19 +29,17 @@ from examples.miniature.printshop.sampling import (
     sample_scene,
     wording_held_out,
 )
-from local_bench.judges.vlm.chat_api import prepare
+from examples.miniature.printshop.wording import write_caption
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.protocols import Protocol, Reply, Shown, read
+from local_bench.judges.vlm.protocols import Protocol, Reply, Shown, prepare, read
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.settle.agreement import spearman
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import Pixels
-from local_bench.suites.printshop.edits import KINDS
 from local_bench.suites.printshop.matching import detected_facts, facts
-from local_bench.suites.printshop.phrases import wordings, write_caption
-from local_bench.suites.printshop.scene import Scene
+from local_bench.suites.printshop.phrases import KINDS, wordings
+from local_bench.suites.printshop.scene import Pixels, Scene
 
 SEED = 4848
 _EACH = 500

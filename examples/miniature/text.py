@@ -25,7 +25,7 @@ from transformers import (
 from examples.miniature.data import Worded, train_edit, train_scene, worded_edit, worded_scene
 from examples.miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 from examples.miniature.vocabulary import CLIP_TOKENS, saved
-from local_bench.suites.printshop.edits import KINDS
+from local_bench.suites.printshop.phrases import KINDS
 from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure
 
 STAGE = Stage("text", seed=11, steps=1200, lr_muon=4e-3, lr_adam=3e-3, ema=0.995, masters=False)

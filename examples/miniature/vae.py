@@ -13,8 +13,8 @@ from examples.miniature.data import images
 from examples.miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 from examples.miniature.printshop.damage import psnr_db
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import Pixels
 from local_bench.suites.printshop.matching import detected_facts, facts
+from local_bench.suites.printshop.scene import Pixels
 
 STAGE = Stage(
     "vae",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from transformers import CLIPTokenizer, T5Tokenizer
 
-from local_bench.models.random_init import byte_characters
-from local_bench.suites.printshop.phrases import vocabulary
+from examples.miniature.printshop.wording import vocabulary
+from local_bench.models.shipped import byte_characters
 
 CLIP_TOKENS = 40
 _WORD_END = "</w>"

@@ -12,9 +12,8 @@ from local_bench.annotation.protocol import OVERALL
 from local_bench.annotation.ratings import PEOPLE, Annotations, Opinion, Rating, load_annotations
 from local_bench.core.errors import LedgerError, UserError
 from local_bench.core.types import Verdict
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import ScoresByWork, scores_of, sets, verdicts_of
+from local_bench.runs.scoring import ScoresByWork, scores_of, sets, thresholds_of, verdicts_of
 from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.agreement import (
     Agreement,

@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.core.identity import canonical_json, digest
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 
 TASKS = ("the suite", "the tasks", "the tasks' prices")
 JUDGED = ("the judges", "the rubrics", "the acceptance rule")

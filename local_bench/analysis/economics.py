@@ -15,14 +15,13 @@ from local_bench.analysis.settlement import Accounting, deliverables
 from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.money import MICRO, NS_PER_HOUR, nearest_micro_usd, part_of
 from local_bench.runs.config import ModelConfig
-from local_bench.runs.operations import generated_kinds, operations
-from local_bench.runs.roofline import BUSY, Timing, timing
+from local_bench.runs.roofline import BUSY, Timing, generated_kinds, operations, timing
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Store, scores_by_image
 from local_bench.settle.costs import Local, PhaseCost, break_even_images, break_even_usd_per_hour, energy_mj
 from local_bench.settle.settlement import ClientSavings, Competition, Earnings, compete, earnings, savings
 from local_bench.settle.table import OutcomeTable, table_of
-from local_bench.suites.api_prices import api_prices
+from local_bench.suites.published import api_prices
 
 Attempt = tuple[str, str, int, int]
 """Model, task, deliverable, attempt."""

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from local_bench.analysis.agreement import judge_labels
 from local_bench.core.errors import RunImageError
 from local_bench.core.types import GroundTruth, Score, Verdict
-from local_bench.runs.acceptance import decision_of
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import sets, verdicts_of
+from local_bench.runs.scoring import decision_of, sets, verdicts_of
 from local_bench.settle.ground_truth import (
     AnswerAccuracy,
     JudgedAnswer,

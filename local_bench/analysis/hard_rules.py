@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from local_bench.core.types import Score
 from local_bench.judges.rules import RULES
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from local_bench.settle.acceptance import by_rules, by_threshold
 
 

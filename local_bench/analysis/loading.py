@@ -16,9 +16,9 @@ from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError
 from local_bench.core.money import MICRO
-from local_bench.runs.acceptance import deciding
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import deciding
 from local_bench.runs.store import plain
 from local_bench.settle.acceptance import missed
 

@@ -10,8 +10,8 @@ from local_bench.analysis.settlement import counted_attempt
 from local_bench.annotation.ratings import Annotations, load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.types import Score
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.discrimination import Bin
 from local_bench.settle.explain import (

@@ -11,7 +11,7 @@ import pandas as pd
 from local_bench.analysis.payment import decided_by_people
 from local_bench.analysis.predictors.predictions import NO_IMAGE
 from local_bench.analysis.settlement import accounting, attempts, counted_attempt
-from local_bench.runs.prediction_file import PredictionLine
+from local_bench.runs.payment import PredictionLine
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.models import ExpectedRevenue, Probabilities
 from local_bench.settle.settlement import Settlement, settle

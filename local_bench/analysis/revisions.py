@@ -25,9 +25,8 @@ from local_bench.core.identity import digest
 from local_bench.core.images import png_bytes
 from local_bench.core.money import split, usd_number
 from local_bench.core.types import Score, Task, Verdict
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import VerdictsByWork, sets, verdicts_of
+from local_bench.runs.scoring import VerdictsByWork, sets, thresholds_of, verdicts_of
 from local_bench.runs.store import CandidateRow
 from local_bench.settle.attempts import MISSING, revised_once
 

@@ -16,8 +16,8 @@ from local_bench.annotation.ratings import Annotations, load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.files import storage_errors, write_atomic
 from local_bench.core.identity import digest, seed_of
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.acceptance import likely
 from local_bench.settle.intervals import Floats

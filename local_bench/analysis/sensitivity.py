@@ -11,8 +11,8 @@ from local_bench.analysis.economics import generation_stats
 from local_bench.analysis.settlement import Accounting, deliverables
 from local_bench.core.money import MICRO
 from local_bench.judges.rules import RULES
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import UNSCORED, scores_by_image
 from local_bench.settle.sensitivity import Flip, Point, flips, profits, revenues
 from local_bench.settle.table import table_of

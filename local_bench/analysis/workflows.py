@@ -1,4 +1,4 @@
-"""Workflows with several attempts (`settle.workflows`), evaluated on a run's attempts."""
+"""Workflows with several attempts (`settle.attempts`), evaluated on a run's attempts."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

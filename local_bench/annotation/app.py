@@ -27,8 +27,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from local_bench.annotation.database import AlreadyAnswered, Annotator
-from local_bench.annotation.items import Answer, Item, Kind, Side
-from local_bench.annotation.protocol import LANGUAGES
+from local_bench.annotation.protocol import LANGUAGES, Answer, Item, Kind, Side
 from local_bench.annotation.session import NOTE_CHARACTERS, InvalidAnswer, Session
 from local_bench.annotation.summary import summary
 from local_bench.core.errors import ImageError
@@ -247,17 +246,18 @@ def page(request: Request, me: Me, shared: Shared) -> Response:
     """The page of an annotator; its items are loaded by `queue`."""
     protocol = shared.session.protocol
     option_keys = dict.fromkeys(o.key for field in protocol.fields_of(("",)) for o in field.options)
-    html = _html(
-        "page.html.j2",
-        t=texts(me.language),
-        language=me.language,
-        languages=LANGUAGES,
-        protocol=protocol,
-        option_keys=" ".join(option_keys),
-        csrf=csrf_token(request.cookies[COOKIE]),
-        me=me.name,
+    return HTMLResponse(
+        _html(
+            "page.html.j2",
+            t=texts(me.language),
+            language=me.language,
+            languages=LANGUAGES,
+            protocol=protocol,
+            option_keys=" ".join(option_keys),
+            csrf=csrf_token(request.cookies[COOKIE]),
+            me=me.name,
+        )
     )
-    return HTMLResponse(html)
 
 
 @router.get("/queue")

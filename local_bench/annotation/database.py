@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from local_bench.annotation.items import Answer, Item, Kind, StoredAnswer
-from local_bench.annotation.protocol import Protocol, load_protocol
+from local_bench.annotation.protocol import Answer, Item, Kind, Protocol, StoredAnswer, load_protocol
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
 from local_bench.core.files import transaction

@@ -21,9 +21,19 @@ from local_bench.annotation.database import (
     Role,
     same_questions,
 )
-from local_bench.annotation.items import Answer, Item, ItemImage, Kind, StoredAnswer
-from local_bench.annotation.protocol import OVERALL, PREFERRED, AnswerField, Protocol, load_protocol, protocol_files
-from local_bench.annotation.queue import Queue
+from local_bench.annotation.protocol import (
+    OVERALL,
+    PREFERRED,
+    Answer,
+    AnswerField,
+    Item,
+    ItemImage,
+    Kind,
+    Protocol,
+    StoredAnswer,
+    load_protocol,
+    protocol_files,
+)
 from local_bench.annotation.ratings import (
     AnnotationLine,
     decision,
@@ -32,9 +42,9 @@ from local_bench.annotation.ratings import (
     scores_of,
     stored_lines,
 )
-from local_bench.annotation.session import Session, no_image
+from local_bench.annotation.session import Queue, Session, no_image
 from local_bench.annotation.summary import numbers
-from local_bench.annotation.work import AnnotationWork, ImageKey, annotation_work, png_of
+from local_bench.annotation.work import ImageKey, annotation_work, png_of
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError, short
 from local_bench.core.files import write_new
@@ -66,29 +76,43 @@ def open_session(
     """
     path = runs[0].path / FILE
     before, stored = _stored_setting(path, protocol)
-    _check_runs(runs, protocol, before.get("runs", 1))
+    first, *others = (run.path for run in runs)
+    other = next((path for path in others if (path / FILE).is_file()), None)
+    if other is not None and not (first / FILE).is_file():
+        raise UserError(f"{other} has annotations and {first} has none: give {other} first, where answers are stored")
+    if len(runs) < before.get("runs", 1):
+        raise UserError(
+            f"{first}: its annotation by protocol {protocol.id} is of the images of {before['runs']} runs: give all of "
+            "them, this one first"
+        )
     sample = [stored[i] for i in before.get("items", ())] if questions is None else questions
     work = annotation_work(runs, protocol, sample, gold)
     if gold is None:
         gold_of = {item_id: item.gold for item_id, item in stored.items()}
         work = replace(work, items=[replace(item, gold=gold_of.get(item.item_id)) for item in work.items])
     repeats = before.get("repeats", protocol.repeats) if repeats is None else repeats
-    setting = {"seed": runs[0].config.seed, "repeats": repeats, "runs": len(runs)}
-    return _opened(runs, protocol, work, setting | {"items": [item.item_id for item in work.items]})
-
-
-def _opened(runs: Sequence[RunDir], protocol: Protocol, work: AnnotationWork, setting: Mapping[str, Any]) -> Session:
+    seed, item_ids = runs[0].config.seed, [item.item_id for item in work.items]
+    setting = {"seed": seed, "repeats": repeats, "runs": len(runs), "items": item_ids}
     with ExitStack() as on_failure:
-        database = on_failure.enter_context(AnnotationDatabase(runs[0].path / FILE, create=True))
+        database = on_failure.enter_context(AnnotationDatabase(path, create=True))
         _begin(database, protocol, work.items, setting)
-        queue = Queue(protocol, work.items, setting["seed"], setting["repeats"])
+        queue = Queue(protocol, work.items, seed, repeats)
         session = Session(protocol, queue, database, work.tasks, partial(png_of, runs), work.n_missing)
         on_failure.pop_all()
     return session
 
 
 def _begin(database: AnnotationDatabase, protocol: Protocol, items: Sequence[Item], setting: Mapping[str, Any]) -> None:
-    _keep_protocol(database, protocol)
+    """Store protocol, items and settings of a session. UserError if annotators answered by another form of it."""
+    text = protocol.model_dump_json()
+    before = database.meta(PROTOCOL_META + protocol.id)
+    changed = before is not None and not same_questions(before, text)
+    if changed and any(item.protocol == protocol.id for _, item, _ in database.answers_with_items()):
+        raise UserError(
+            f"the protocol {protocol.id} has changed since annotators answered by it in {database.path}: give the "
+            "changed protocol another id, or continue by the earlier one with `annotate RUN` without --protocol"
+        )
+    database.set_meta(PROTOCOL_META + protocol.id, text)
     database.add_items(items)
     database.set_meta(SESSION_META + protocol.id, json.dumps(setting))
 
@@ -102,18 +126,6 @@ def _stored_setting(path: Path, protocol: Protocol) -> tuple[dict[str, Any], dic
         text = database.meta(SESSION_META + protocol.id)
         items = {item_id: item for item_id, item in database.items().items() if item.protocol == protocol.id}
     return strictjson.stored(text) if text else {}, items
-
-
-def _check_runs(runs: Sequence[RunDir], protocol: Protocol, n_before: int) -> None:
-    first, *others = (run.path for run in runs)
-    other = next((path for path in others if (path / FILE).is_file()), None)
-    if other is not None and not (first / FILE).is_file():
-        raise UserError(f"{other} has annotations and {first} has none: give {other} first, where answers are stored")
-    if len(runs) < n_before:
-        raise UserError(
-            f"{first}: its annotation by protocol {protocol.id} is of the images of {n_before} runs: give all of "
-            "them, this one first"
-        )
 
 
 def protocol_to_serve(run: RunDir, name: str | None, new: bool) -> Protocol:
@@ -140,18 +152,6 @@ def protocol_to_serve(run: RunDir, name: str | None, new: bool) -> Protocol:
             f"{run.path} has {counts}: leave --protocol out to continue, or add --new to begin {chosen.id} as well"
         )
     return chosen
-
-
-def _keep_protocol(database: AnnotationDatabase, protocol: Protocol) -> None:
-    text = protocol.model_dump_json()
-    before = database.meta(PROTOCOL_META + protocol.id)
-    changed = before is not None and not same_questions(before, text)
-    if changed and any(item.protocol == protocol.id for _, item, _ in database.answers_with_items()):
-        raise UserError(
-            f"the protocol {protocol.id} has changed since annotators answered by it in {database.path}: give the "
-            "changed protocol another id, or continue by the earlier one with `annotate RUN` without --protocol"
-        )
-    database.set_meta(PROTOCOL_META + protocol.id, text)
 
 
 def stored_sessions(database: AnnotationDatabase) -> list[Session]:
@@ -254,11 +254,13 @@ class Imported:
     def __str__(self) -> str:
         n = self.n_stored + self.n_before + self.n_different
         sentence = f"{self.n_stored} new of {n} answers; {self.n_before} were there already"
-        if self.n_different:
-            sentence += f"; {self.n_different} differ from the annotator's stored answer, which is kept"
-        sentence += f"; {self.n_unrated} lines lack a rating and were left out" if self.n_unrated else ""
-        later = f"; {self.n_later} lines are about later attempts, which the protocol does not show, and were left out"
-        return sentence + (later if self.n_later else "")
+        for count, what in (
+            (self.n_different, "differ from the annotator's stored answer, which is kept"),
+            (self.n_unrated, "lines lack a rating and were left out"),
+            (self.n_later, "lines are about later attempts, which the protocol does not show, and were left out"),
+        ):
+            sentence += f"; {count} {what}" if count else ""
+        return sentence
 
 
 _Rated = tuple[str, Kind, str, str, int, int, bool]
@@ -282,7 +284,15 @@ class _Import:
         self._work = annotation_work([run], protocol)
         self._before, self._stored = _stored_setting(run.path / FILE, protocol)  # what was sampled stays so
         self._whole = {item.item_id for item in self._work.items} | self._stored.keys()
-        self._read_stored()
+        self._roles: dict[str, Role] = {}
+        answers: list[tuple[StoredAnswer, Item]] = []
+        if (run.path / FILE).is_file():
+            with AnnotationDatabase(run.path / FILE) as database:
+                self._roles = {annotator.name: annotator.role for annotator in database.annotators()}
+                answers = [(a, self._stored[a.item_id]) for a in database.answers() if a.item_id in self._stored]
+        answers.sort(key=lambda each: bool(each[1].sampled))  # of two about an image, the one with its probability
+        self._given = {(a.annotator, a.kind, item.task_id, image): a for a, item in answers for image in item.images}
+        self._adjudicators = {(key[2:]): key[0] for key in self._given if key[1] == "adjudication"}
         self._pixels = {row.key: row.image for row in run.store.candidates() if row.image}
         self._n_of_set = Counter(key[:2] + key[3:] for key in self._pixels)
         self._seen: set[tuple[str, Kind, ImageKey]] = set()
@@ -299,17 +309,6 @@ class _Import:
         self._wanted: dict[tuple[str, Kind, str], Answer] = {}
         for about, of_image in self._rated.items():
             self._want(about, of_image)
-
-    def _read_stored(self) -> None:
-        path, self._roles = self._run.path / FILE, dict[str, Role]()
-        answers: list[tuple[StoredAnswer, Item]] = []
-        if path.is_file():
-            with AnnotationDatabase(path) as database:
-                self._roles = {annotator.name: annotator.role for annotator in database.annotators()}
-                answers = [(a, self._stored[a.item_id]) for a in database.answers() if a.item_id in self._stored]
-        answers.sort(key=lambda each: bool(each[1].sampled))  # of two about an image, the one with its probability
-        self._given = {(a.annotator, a.kind, item.task_id, image): a for a, item in answers for image in item.images}
-        self._adjudicators = {(key[2:]): key[0] for key in self._given if key[1] == "adjudication"}
 
     def _read(self, where: str, line: AnnotationLine, scores: Mapping[str, Any]) -> None:
         model, task_id, deliverable, attempt = line.image
@@ -398,12 +397,8 @@ class _Import:
         if self._wanted:
             if not before and None in self._probabilities.values():  # no sample: all images are to be annotated
                 new = {item.item_id: item for item in self._work.items} | new
-            begun: dict[str, Any] = {
-                "seed": self._run.config.seed,
-                "repeats": self._protocol.repeats,
-                "runs": 1,
-                "items": [],
-            } | before
+            begun: dict[str, Any] = {"seed": self._run.config.seed, "repeats": self._protocol.repeats, "runs": 1}
+            begun |= {"items": []} | before
             shown = {*begun["items"], *(item_id for item_id, item in new.items() if item.sampled or not before)}
             answering = {rater for rater, kind, _ in self._wanted if kind == "answer"}
             with AnnotationDatabase(self._run.path / FILE, create=True) as database, database.transaction():

@@ -18,14 +18,13 @@ from unicodedata import category
 from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, create_model
 
 from local_bench.annotation.database import FILE, AnnotationDatabase
-from local_bench.annotation.items import Item, ItemImage, StoredAnswer
-from local_bench.annotation.protocol import OVERALL, POINT, Protocol
+from local_bench.annotation.protocol import OVERALL, POINT, Item, ItemImage, Protocol, StoredAnswer
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.types import LEAST_PROBABILITY, Task
 from local_bench.core.yamlfile import Strict, check
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import CandidateRow
 from local_bench.suites.registry import suite
 
@@ -161,15 +160,6 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
     return Annotations(consensus, raters, probabilities, tied)
 
 
-def _unknown(line: AnnotationLine, keys: Collection[tuple[str, str, int, int]]) -> str:
-    models = dict.fromkeys(key[0] for key in keys)
-    if line.model not in models:
-        return f"the run has no model {line.model!r} (it has {', '.join(models)})"
-    if line.task_id not in {key[1] for key in keys}:
-        return f"the run has no task {line.task_id!r}"
-    return f"the run has no image {line.deliverable} of {line.task_id!r}, attempt {line.attempt}, by {line.model}"
-
-
 def _rating(value: bool | float, threshold: float | None) -> Rating:
     if isinstance(value, bool):
         return Rating(value, None)
@@ -253,23 +243,28 @@ def image_lines(
     }
     scores |= dict.fromkeys(unchecked, (Any, None))
     model: type[AnnotationLine] = create_model("Label", __base__=AnnotationLine, **scores)
-    for number, where, data in _objects(path, run):
-        line = check(data, model, where, error=UserError)
-        if line.image not in keys:
-            raise UserError(f"{where}: {_unknown(line, keys)}: correct or remove the line")
-        yield number, where, line, line.model_dump(include=set(scores), exclude_unset=True)
-
-
-def _objects(path: Path, run: RunDir) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """The annotations of a file, of a database or of a run directory with one."""
+    # a file, a database, or a run directory with one
     database = path if path.suffix == ".sqlite" else path / FILE if (path / "run.yaml").is_file() else None
+    objects: Iterator[tuple[int, str, dict[str, Any]]]
     if database is None:
-        yield from strictjson.objects(
+        objects = strictjson.objects(
             path, UserError, "an annotation", missing="check the path", unreadable="give a file of annotations"
         )
-        return
-    for number, line in enumerate(stored_lines(database, run), 1):
-        yield number, f"{database}, annotation {number}", line
+    else:
+        lines = enumerate(stored_lines(database, run), 1)
+        objects = ((number, f"{database}, annotation {number}", line) for number, line in lines)
+    for number, where, data in objects:
+        line = check(data, model, where, error=UserError)
+        if line.image not in keys:
+            models = dict.fromkeys(key[0] for key in keys)
+            if line.model not in models:
+                what = f"model {line.model!r} (it has {', '.join(models)})"
+            elif line.task_id not in {key[1] for key in keys}:
+                what = f"task {line.task_id!r}"
+            else:
+                what = f"image {line.deliverable} of {line.task_id!r}, attempt {line.attempt}, by {line.model}"
+            raise UserError(f"{where}: the run has no {what}: correct or remove the line")
+        yield number, where, line, line.model_dump(include=set(scores), exclude_unset=True)
 
 
 # ---- annotations that `local-bench annotate` stored
@@ -302,8 +297,16 @@ def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[d
                 line = dict(zip(("model", "task_id", "deliverable", "attempt"), row.key, strict=True))
                 line |= {"rater": answer.annotator} | ({} if probability is None else {"probability": probability})
                 line |= ({"adjudication": True} if answer.kind == "adjudication" else {}) | scores
-                key = (*row.key, answer.annotator, answer.kind)
-                merged[key] = _merged(merged.get(key), line, database)
+                before = merged.setdefault((*row.key, answer.annotator, answer.kind), line)
+                given = {name: value for name, value in line.items() if value is not None or name not in before}
+                differ = next((k for k, v in given.items() if v is not None and before.get(k) not in (None, v)), None)
+                if differ is not None:
+                    raise UserError(
+                        f"{database}: {line['rater']} gave image {line['deliverable']} of {line['task_id']!r} "
+                        f"different values of {differ} under two protocols: write one of them with `local-bench "
+                        f"annotate export {database.parent} --protocol NAME --out FILE`"
+                    )
+                before.update(given)
     return list(merged.values())
 
 
@@ -344,16 +347,3 @@ def scores_of(values: Mapping[str, Any], protocol: Protocol, run: RunDir) -> dic
     if decision is not None:
         scores |= dict.fromkeys((*of_suite.pass_fail, OVERALL), decision)
     return scores
-
-
-def _merged(before: dict[str, Any] | None, line: dict[str, Any], database: Path) -> dict[str, Any]:
-    if before is None:
-        return line
-    differ = next((k for k in line if before.get(k) is not None and line[k] is not None and before[k] != line[k]), None)
-    if differ is not None:
-        raise UserError(
-            f"{database}: {line['rater']} gave image {line['deliverable']} of {line['task_id']!r} different values of "
-            f"{differ} under two protocols: write one of them with `local-bench annotate export {database.parent} "
-            "--protocol NAME --out FILE`"
-        )
-    return before | {name: value for name, value in line.items() if value is not None or name not in before}

@@ -7,8 +7,7 @@ from itertools import chain, combinations
 from statistics import fmean, median
 from typing import Any
 
-from local_bench.annotation.items import Answer, StoredAnswer
-from local_bench.annotation.protocol import OVERALL, PREFERRED, Protocol
+from local_bench.annotation.protocol import OVERALL, PREFERRED, Answer, Protocol, StoredAnswer
 from local_bench.annotation.session import Session
 from local_bench.settle.agreement import cohen_kappa, krippendorff_alpha
 
@@ -179,6 +178,10 @@ def _annotators(session: Session, answers: Sequence[StoredAnswer], ratings: Rati
         name = annotator.name
         counted = [answer for answer in by_name[name] if answer.kind != "repeat"]
         pairs = _against_rest(name, ratings)
+        outlier = None
+        if name in medians and typical:
+            own = medians[name]
+            outlier = "slow" if own > OUTLIER * typical else "fast" if own * OUTLIER < typical else None
         summaries.append(
             AnnotatorSummary(
                 name=name,
@@ -188,7 +191,7 @@ def _annotators(session: Session, answers: Sequence[StoredAnswer], ratings: Rati
                 n_open=session.queue.progress(name).left,
                 n_cannot_tell=sum(answer.given.cannot_tell is not None for answer in counted),
                 median_s=median(times[name]) if times.get(name) else None,
-                outlier=_outlier(medians.get(name), typical),
+                outlier=outlier,
                 agreement=_equal(pairs),
                 kappa=_kappa(pairs),
                 repeats=_equal(_repeated(session.protocol, by_name[name])),
@@ -196,12 +199,6 @@ def _annotators(session: Session, answers: Sequence[StoredAnswer], ratings: Rati
             )
         )
     return summaries
-
-
-def _outlier(median_s: float | None, typical_s: float | None) -> str | None:
-    if median_s is None or not typical_s:
-        return None
-    return "slow" if median_s > OUTLIER * typical_s else "fast" if median_s * OUTLIER < typical_s else None
 
 
 def _against_rest(name: str, ratings: Ratings) -> list[Pair]:

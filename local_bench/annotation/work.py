@@ -13,8 +13,7 @@ from typing import Any
 
 from pydantic import Field
 
-from local_bench.annotation.items import Item, ItemImage, TaskView
-from local_bench.annotation.protocol import OVERALL, Protocol
+from local_bench.annotation.protocol import OVERALL, Item, ItemImage, Protocol, TaskView
 from local_bench.annotation.ratings import image_lines
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError

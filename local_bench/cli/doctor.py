@@ -147,7 +147,7 @@ def _row(name: str, ok: bool | None, detail: str) -> dict[str, Any]:
 
 
 def _packages(imported: bool) -> list[dict[str, Any]]:
-    from local_bench.judges.vlm.flags import vllm_version
+    from local_bench.judges.vlm.vllm_process import vllm_version
 
     rows = [_extra(name) for name in EXTRAS if name != "cuda"]  # vLLM is also in the CPU environment
     installed = versions()

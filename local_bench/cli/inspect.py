@@ -137,8 +137,8 @@ def digest(run_dir: Path, fast: bool, as_json: bool) -> int:
 
     Two runs with equal digests have the same content. Exit 1 if an image file differs from its recorded digest."""
     from local_bench.analysis.digest import digests
-    from local_bench.runs.contents import root
     from local_bench.runs.rundir import RunDir
+    from local_bench.runs.store.contents import root
 
     with RunDir.open(run_dir) as run:
         digests_of = digests(run) | {"root": root(run.store)}
@@ -178,9 +178,9 @@ def verify(
 
     Compares every image file with its digest, every row with its identity and with the record of the last command,
     and computes question ids, scores and decisions again. Lists what differs; exit 1 if anything does."""
-    from local_bench.runs.contents import root
     from local_bench.runs.image_store import stored_digests
     from local_bench.runs.rundir import RunDir
+    from local_bench.runs.store.contents import root
     from local_bench.runs.verify import verify as checked
 
     with RunDir.open(run_dir) as run, progress() as shown:
@@ -211,7 +211,7 @@ def recover(run_dir: Path, as_json: bool) -> int:
     """Replace RUN's damaged database by its latest backup.
 
     The damaged file is renamed to ledger.damaged.N.sqlite. An intact database is not changed."""
-    from local_bench.runs.recover import recover as restore
+    from local_bench.runs.rundir import recover as restore
 
     restored = restore(run_dir)
     done = restored.committed

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from local_bench.analysis.predictors.card import Card
     from local_bench.analysis.predictors.evaluation import Report
     from local_bench.analysis.predictors.images import Statistics
-    from local_bench.runs.prediction_file import PredictionLine
+    from local_bench.runs.payment import PredictionLine
     from local_bench.runs.rundir import RunDir
     from local_bench.settle.predictors.evaluation import Measured
     from local_bench.settle.predictors.models import ExpectedRevenue
@@ -150,7 +150,7 @@ def _train_model(
     """Train a payment model, then its calibration. None in all processes but the first."""
     from local_bench.analysis.predictors.images import decisions_of
     from local_bench.analysis.predictors.predictions import train as train_predictor
-    from local_bench.judges.payment.config import load_payment_config
+    from local_bench.judges.payment.data import load_payment_config
     from local_bench.runs.payment import MODEL, is_main_process, log_odds_of, train_payment_model
 
     config = load_payment_config(model).model_copy(update={"seed": seed})
@@ -199,8 +199,7 @@ def evaluate(
     majority and the tuned threshold rule are always evaluated on the same images."""
     from local_bench.analysis.predictors.card import load
     from local_bench.analysis.predictors.evaluation import report
-    from local_bench.runs.payment import model_log_odds
-    from local_bench.runs.prediction_file import read_predictions
+    from local_bench.runs.payment import model_log_odds, read_predictions
 
     card = load(folder)
     others = [read_predictions(file) for file in predictions]
@@ -228,7 +227,7 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
 
     `settle RUN --predictor DIR` turns the predictions into revenue."""
     from local_bench.analysis.predictors.predictions import n_used_tasks, predicted_by, used_tasks_note
-    from local_bench.runs.prediction_file import check_new_file, write_predictions
+    from local_bench.runs.payment import check_new_file, write_predictions
     from local_bench.runs.rundir import RunDir
 
     if out is not None:
@@ -283,8 +282,8 @@ def zero_shot(
     The question is whether the client would accept and pay for the image. `predictor evaluate --predictions FILE`
     compares the answers with trained predictors; RUN is not changed."""
     from local_bench.runs.config import load_config_to_judge
+    from local_bench.runs.payment import judge_payment
     from local_bench.runs.rundir import RunDir, read_run_config
-    from local_bench.runs.zero_shot import judge_payment
 
     own = read_run_config(run_dir).judge
     chosen = ["panel=[]"]  # which has no part in it, and may have the same card
@@ -333,7 +332,7 @@ def dataset(
     from local_bench.analysis.predictors import images as datasets
     from local_bench.analysis.predictors.card import check_folder, save
     from local_bench.analysis.predictors.predictions import train_on
-    from local_bench.suites.servimage.dataset import read_dataset
+    from local_bench.suites.servimage.results import read_dataset
 
     if out is not None:
         check_folder(out)

@@ -88,7 +88,7 @@ def reproduce(
     from local_bench.core.errors import UserError
     from local_bench.report.papers.contents import entries, entry
     from local_bench.report.papers.inputs import Options, opened
-    from local_bench.suites.json_io import read_costs
+    from local_bench.suites.task_files import read_costs
 
     if name is None:
         listed = entries(paper)

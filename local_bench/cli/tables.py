@@ -21,13 +21,13 @@ from local_bench.report.judging import judges, repeatability_table
 from local_bench.report.render import columns_text, printed
 from local_bench.report.settlement import economics_json, model_row, settlement_table
 from local_bench.report.view import warnings
-from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
+from local_bench.runs.judge import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import Outcome
 from local_bench.runs.store.rows import UnscoredItems
 from local_bench.settle.ground_truth import RevenueAudit
 from local_bench.settle.settlement import Settlement, Total
-from local_bench.suites.servimage.published import as_printed_json
+from local_bench.suites.servimage.published import figures_json
 
 
 def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> str:
@@ -266,7 +266,7 @@ def _total_json(t: Total) -> dict[str, Any]:
         "n": t.n,
         "n_accepted": t.n_accepted,
         "n_unscored": t.n_unscored,
-        "as_printed": as_printed_json(t.as_printed),
+        "as_printed": figures_json(t.as_printed),
     }
 
 

@@ -1,1 +1,1 @@
-"""Image generation: one module per model family, over a staged pipeline with batches of fixed shape."""
+"""Image generation: one module per model and its variants, over a staged pipeline with batches of fixed shape."""

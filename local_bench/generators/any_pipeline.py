@@ -22,7 +22,7 @@ from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.images import ALPHA_ON
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
 from local_bench.generators.device import attend, place_denoiser
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard
 from local_bench.models.vet import UNUSED, listing_of
@@ -123,8 +123,10 @@ class AnyPipeline(Staged):
 
     def load_denoiser(self) -> None:
         """ConfigError if the pipeline cannot be called as the card says."""
-        index = listing_of(self.weights).index if self.weights else None
-        self.pipe = self._load([name for name in UNUSED if name in (index or {})])
+        if self.weights is None:
+            raise ConfigError(f"{self.card.name}: the family `diffusers` has no random weights: remove `load: random`")
+        index = listing_of(self.weights).index or {}
+        self.pipe = self._load([name for name in UNUSED if name in index])
         kind = type(self.pipe).__name__
         if self.card.pipeline not in (None, kind):
             raise ConfigError(f"{self.card.name}: the card has pipeline: {self.card.pipeline}, the model is a {kind}")
@@ -138,9 +140,6 @@ class AnyPipeline(Staged):
             self.pipe.enable_model_cpu_offload(device=self.machine.device)
         else:
             place_denoiser(self.pipe, self._denoiser, self.machine)
-
-    def _from_architecture(self, without: tuple[str, ...]) -> Any:
-        raise ConfigError(f"{self.card.name}: the family `diffusers` has no random weights: remove `load: random`")
 
     @property
     def _denoiser(self) -> str:

@@ -14,7 +14,8 @@ import torch
 from PIL import Image
 
 from local_bench.core.identity import digest
-from local_bench.generators.sampler import Sampler
+from local_bench.core.images import pixel_digest
+from local_bench.generators.registry import Sampler
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Machine:
     parked_gb: float = 0.0
     """GB of the transformer's weights that leave the device while an image is decoded."""
     lossy: dict[str, Any] = field(default_factory=dict)
-    """Settings that change the results, see `generators.lossy`."""
+    """Settings that change the results, see `generators.registry`."""
 
 
 def text_key(family: str, prompt: str, sampler: Sampler, input_images: Sequence[str] = ()) -> str:
@@ -118,3 +119,27 @@ def cat(
     """Concatenate dictionaries into one batch; floating-point tensors are cast to `dtype`, others (masks) are not."""
     joined = {name: torch.cat([t[name] for t in tensors]).to(device) for name in tensors[0]}
     return {name: t.to(dtype) if t.is_floating_point() else t for name, t in joined.items()}
+
+
+def pasted_back(result: Image.Image, request: GenerationRequest) -> Image.Image:
+    """The result with the source's own pixels outside the mask: black keeps the source, white the result, grey mixes
+    them in 8 bits. Source and mask take the result's size by the filter of diffusers' image processor (Lanczos)."""
+    assert request.mask is not None
+    source, mask = (
+        input_image.pixels.resize(result.size, Image.Resampling.LANCZOS)
+        for input_image in (request.input_images[0], request.mask)
+    )
+    return Image.composite(result, source, mask.convert("L"))
+
+
+def half_mask(sampler: Sampler) -> InputImage:
+    """A mask of the result's size that is white in its left half, for timings and checks."""
+    pixels = Image.new("RGB", (sampler.width, sampler.height))
+    pixels.paste((255, 255, 255), (0, 0, sampler.width // 2, sampler.height))
+    return InputImage(pixel_digest(pixels), pixels)
+
+
+def gradient(kind: int, sampler: Sampler) -> Image.Image:
+    """An input image of the result's size, one of several, for timings and checks."""
+    bands = [Image.linear_gradient("L").rotate(90 * (kind + i)) for i in range(3)]
+    return Image.merge("RGB", bands).resize((sampler.width, sampler.height))

@@ -12,13 +12,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from diffusers import FirstBlockCacheConfig
 from diffusers.models.attention_dispatch import attention_backend
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.files import cache_dir
 from local_bench.generators.base import Machine
-from local_bench.generators.lossy import make_lossy
 from local_bench.generators.numerics import cudnn_attention_allowed
 
 _TOKEN_AXES = {
@@ -69,6 +69,16 @@ def place_denoiser(pipe: Any, name: str, machine: Machine) -> None:
             f"engine.attention_backend: {type(module).__name__} supports only torch's own kernels, not "
             f"{machine.attention!r}: use auto or one of {', '.join(_KERNELS)}"
         )
+
+
+def make_lossy(module: Any, lossy: dict[str, Any]) -> None:
+    """Apply the config's lossy settings to a denoiser."""
+    storage = lossy.get("weights")
+    if storage is not None:
+        module.enable_layerwise_casting(storage_dtype=getattr(torch, storage), compute_dtype=module.dtype)
+    threshold = lossy.get("first_block_cache")
+    if threshold is not None:
+        module.enable_cache(FirstBlockCacheConfig(threshold=threshold))
 
 
 class Parking:

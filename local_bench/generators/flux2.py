@@ -12,9 +12,8 @@ from diffusers import Flux2KleinPipeline, Flux2Pipeline
 from diffusers.pipelines.flux2.pipeline_flux2 import format_input
 
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
-from local_bench.generators.qwen_image_edit import Remembering
-from local_bench.generators.sampler import Sampler
-from local_bench.generators.staged import Staged
+from local_bench.generators.registry import Sampler
+from local_bench.generators.staged import Staged, remembering
 
 
 class Flux2(Staged):
@@ -24,7 +23,7 @@ class Flux2(Staged):
 
     def load_denoiser(self) -> None:
         super().load_denoiser()
-        self.pipe._encode_vae_image = Remembering(self.pipe._encode_vae_image)
+        self.pipe._encode_vae_image = remembering(self.pipe._encode_vae_image)
 
     def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
         limit = request.sampler.max_sequence_length or 512

@@ -11,7 +11,7 @@ import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
 
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, tokens_over
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.generators.staged import Staged, resized
 
 
@@ -32,9 +32,8 @@ class InstructPix2Pix(Staged):
         )
 
     def encode_image(self, input_image: InputImage, sampler: Sampler) -> EncodedPrompt:
-        return EncodedPrompt(
-            {"image": self.to_latents(resized(self.pipe, input_image, sampler)).cpu()}
-        )  # (1, 4, h / 8, w / 8)
+        latents = self.to_latents(resized(self.pipe, input_image, sampler))  # (1, 4, h / 8, w / 8)
+        return EncodedPrompt({"image": latents.cpu()})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         image = torch.cat([item.input_images[0].tensors["image"] for item in items])

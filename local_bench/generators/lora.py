@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from diffusers.utils import convert_unet_state_dict_to_peft
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -35,7 +36,13 @@ def fuse_adapters(pipe: Any, denoiser: str, scales: Mapping[str, float], parts: 
         raise ConfigError(f"{name}: {type(pipe).__name__} does not support LoRA adapters: remove `lora` from its card")
     shapes = _shapes(pipe, denoiser)
     for adapter, scale in scales.items():
-        file = _file(parts[adapter], name)
+        files = sorted(parts[adapter].glob("*.safetensors"))
+        if len(files) != 1:
+            raise WeightsError(
+                f"{name}: {parts[adapter]} has {len(files)} .safetensors files at its top level; a LoRA adapter must "
+                "be one file"
+            )
+        (file,) = files
         local: dict[str, Any] = {"weight_name": file.name, "local_files_only": True, "use_safetensors": True}
         try:
             tensors = load_tensors(file)
@@ -46,7 +53,12 @@ def fuse_adapters(pipe: Any, denoiser: str, scales: Mapping[str, float], parts: 
                     f"{name}: the adapter {adapter} ({file}) changes {', '.join(encoders)}; only adapters of the "
                     f"{denoiser} are supported"
                 )
-            layers = _layers(sources, denoiser)
+            of_denoiser = {
+                key.removeprefix(f"{denoiser}."): keys
+                for key, keys in sources.items()
+                if key.startswith(f"{denoiser}.")
+            }
+            layers: dict[str, set[str]] = convert_unet_state_dict_to_peft(of_denoiser)
             unused = _unused(tensors, layers, {module for module, _ in getattr(pipe, denoiser).named_modules()})
             if unused or not tensors:
                 raise WeightsError(
@@ -61,7 +73,8 @@ def fuse_adapters(pipe: Any, denoiser: str, scales: Mapping[str, float], parts: 
             pipe.fuse_lora(components=[denoiser], lora_scale=scale, safe_fusing=True, adapter_names=[_ADAPTER])
             pipe.unload_lora_weights()
         except _NOT_FITTING as e:
-            raise WeightsError(f"{name}: {file} is not a LoRA adapter of this model ({_one_line(e)})") from e
+            reason = " ".join(str(e).split())[:200] or type(e).__name__
+            raise WeightsError(f"{name}: {file} is not a LoRA adapter of this model ({reason})") from e
         if _shapes(pipe, denoiser) != shapes:  # the library widens layers for adapters of control models
             raise WeightsError(f"{name}: {file} is an adapter for a different number of input channels: remove it")
 
@@ -98,16 +111,6 @@ def _sources(pipe: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, set[st
     return {key: trace.of(tensor) for key, tensor in (read[0] if isinstance(read, tuple) else read).items()}
 
 
-def _layers(sources: Mapping[str, set[str]], denoiser: str) -> dict[str, set[str]]:
-    """The part of `sources` for the denoiser, in PEFT's layout."""
-    from diffusers.utils import convert_unet_state_dict_to_peft
-
-    prefix = f"{denoiser}."
-    of_part = {key.removeprefix(prefix): keys for key, keys in sources.items() if key.startswith(prefix)}
-    layers: dict[str, set[str]] = convert_unet_state_dict_to_peft(of_part)
-    return layers
-
-
 def _unused(tensors: Mapping[str, torch.Tensor], layers: Mapping[str, set[str]], modules: Collection[str]) -> list[str]:
     """The keys of the file that change no module of the denoiser; all of them, if none does.
 
@@ -133,16 +136,3 @@ def _first(names: Sequence[str]) -> str:
 
 def _shapes(pipe: Any, denoiser: str) -> dict[str, Any]:
     return {key: weight.shape for key, weight in getattr(pipe, denoiser).state_dict().items()}
-
-
-def _file(folder: Path, name: str) -> Path:
-    files = sorted(folder.glob("*.safetensors"))
-    if len(files) != 1:
-        raise WeightsError(
-            f"{name}: {folder} has {len(files)} .safetensors files at its top level; a LoRA adapter must be one file"
-        )
-    return files[0]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

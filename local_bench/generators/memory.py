@@ -20,10 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from local_bench.generators.lossy import NEIGHBOURS_MATTER, check_lossy
 from local_bench.generators.operations import Operations, count, usual_size
-from local_bench.generators.registry import traits
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import NEIGHBOURS_MATTER, Sampler, check_lossy, traits
 from local_bench.models.cards import ModelCard
 
 RESERVE_GB = 1.5
@@ -100,15 +98,21 @@ def plan_memory(
     `batch_size` None selects it: 1 if one pass saturates the GPU, else the largest power of two up to 4 that does not
     saturate it and fits; 1 for a card without an architecture. The family's limit applies in any case, and `attempts`
     is the limit if prompts of different lengths cannot share a batch. `lossy` are the lossy settings
-    (`generators.lossy`). `offload` None offloads the phases whose weights do not fit, else those given (of
+    (`generators.registry`). `offload` None offloads the phases whose weights do not fit, else those given (of
     `OFFLOADABLE`). Raises ConfigError for a lossy setting that the family does not support.
     """
     lossy = lossy or {}
-    check_lossy(lossy, card.family, traits(card.family).lossy_settings)
+    check_lossy(lossy, card.family)
     counted = count(card, usual_size(card, sampler), input_images)
     need = _Need(card, counted, lossy)
     available = None if capacity_gb is None else capacity_gb - RESERVE_GB
-    limit = _limit(card, input_images, attempts, lossy)
+    family = traits(card.family)
+    limits = [
+        1 if input_images and family.unbatched_with_images else family.max_batch,
+        attempts if family.exact_length else None,
+    ]
+    limits += [1 for key in NEIGHBOURS_MATTER if key in lossy]
+    limit = min((most for most in limits if most is not None), default=None)
     requested = batch_size or (_best(counted, need, available, limit) if card.architecture else 1)
     size = min(requested, limit or requested)
     streams = need.streams(available, size, offload)
@@ -130,16 +134,8 @@ def plan_memory(
     if size < requested:
         notes.append(f"the batch size is limited to {size} here, not {requested}")
     if offload is None and refused is None:
-        changes = traits(card.family).compiles
-        notes += [_streaming(name, need, size, capacity_gb, changes) for name in streams]
+        notes += [_streaming(name, need, size, capacity_gb, family.compiles) for name in streams]
     return replace(plan, refused=refused, sentences=tuple(notes))
-
-
-def _limit(card: ModelCard, input_images: int, attempts: int, lossy: Mapping[str, Any]) -> int | None:
-    family = traits(card.family)
-    limits = [family.largest_batch(input_images > 0), attempts if family.exact_length else None]
-    limits += [1 for key in NEIGHBOURS_MATTER if key in lossy]
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _best(counted: Operations, need: "_Need", available: float | None, limit: int | None) -> int:
@@ -167,9 +163,8 @@ class _Need:
         self._late_reads = 0.0 if early else reads
         transformer, layer = counted.transformer_bytes / _GB, counted.transformer_layer_bytes / _GB
         if str(lossy.get("weights", "")).startswith("float8"):
-            transformer = (
-                counted.transformer_parameters / _GB + layer
-            )  # one byte per parameter, one layer cast at a time
+            # one byte per parameter, one layer cast at a time
+            transformer = counted.transformer_parameters / _GB + layer
         self.streamed = {"encode": counted.encoder_bytes / _GB, "denoise": transformer}
         self._layers = {"encode": counted.encoder_layer_bytes / _GB, "denoise": layer}
         self.all_gb = sum(self.streamed.values()) + self._vae
@@ -194,9 +189,7 @@ class _Need:
         """GB of the transformer that must leave the device for decoding."""
         return max(0.0, self.resident("decode", size) - available)
 
-    def phase(
-        self, name: str, available: float | None, size: int, streams: tuple[str, ...], parked: float = 0.0
-    ) -> Phase:
+    def phase(self, name: str, available: float | None, size: int, streams: tuple[str, ...], parked: float) -> Phase:
         weights = self._weights(name, streams) - (parked if name == "decode" else 0.0)
         tensors = self._tensors(name, size)
         return Phase(weights, tensors, None if available is None else weights + tensors <= available + 1e-9)

@@ -12,9 +12,8 @@ from typing import Any
 
 from local_bench.core.files import configs_dir
 from local_bench.core.identity import digest
-from local_bench.generators.pieces import architecture_digest
-from local_bench.generators.registry import traits
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.architecture import architecture_digest
+from local_bench.generators.registry import Sampler, traits
 from local_bench.models.cards import ModelCard
 
 SAME_AREA = 0.05
@@ -161,25 +160,22 @@ def _declared(card: ModelCard, sampler: Sampler) -> Operations:
     area = sampler.height * sampler.width / (card.sampler.height * card.sampler.width)
     gb = {name: card.vram_by_phase_gb.get(name, card.vram_gb) for name in ("encode", "denoise", "decode")}
     encoder_bytes, transformer_bytes = int(gb["encode"] * 1e9), int(gb["denoise"] * 1e9)
+    unknown = (
+        *("encode_flop", "picture_flop", "decode_flop", "encoder_parameters", "vae_parameters", "vae_bytes"),
+        *("encode_live_bytes", "picture_live_bytes", "forward_live_bytes"),
+    )
+    none: dict[str, Any] = dict.fromkeys(unknown, 0)
     return Operations(
-        encode_flop=0,
-        picture_flop=0,
+        **none,
         forward_flop=int((card.pflop_per_image or 0) * 1e15 * area / card.sampler.num_inference_steps),
         passes=1,
         together=False,
         steps=sampler.num_inference_steps,
-        decode_flop=0,
-        encoder_parameters=0,
         transformer_parameters=int(card.parameters_b * 1e9),
-        vae_parameters=0,
         encoder_bytes=encoder_bytes,
         transformer_bytes=transformer_bytes,
-        vae_bytes=0,
         encoder_layer_bytes=encoder_bytes,
         transformer_layer_bytes=int(card.vram_by_phase_gb.get("component", 2 * gb["denoise"]) * 0.5e9),
-        encode_live_bytes=0,
-        picture_live_bytes=0,
-        forward_live_bytes=0,
         decode_live_bytes=int(max(gb["decode"] * 1e9 - transformer_bytes, 0.0) * area),
     )
 

@@ -1,18 +1,47 @@
-"""The generator families by name, with the properties that planning needs. Imports no torch; `families` imports a
-family's class."""
+"""Sampler settings, and the generator families by name with the properties that planning needs. Imports no torch;
+`staged.family` imports a family's class.
 
-from collections.abc import Callable
+Lossy settings are faster or smaller, but change the generated images, so that each combination is a separate system.
+`weights: float8_e4m3fn` stores the transformer's weights in 8 bits and computes in the model's own precision.
+`first_block_cache: 0.08` skips blocks while the relative change of the first block's output is below that threshold.
+It decides for the whole batch, so such a system runs with batch size 1.
+"""
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from local_bench.core.environment import entry_points
 from local_bench.core.errors import ConfigError
-from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard
 
+
+@dataclass(frozen=True)
+class Sampler:
+    """Sampler settings of an image; all are part of its work id. None: the model has no such setting."""
+
+    height: int
+    width: int
+    num_inference_steps: int
+    guidance_scale: float | None = None
+    true_cfg_scale: float | None = None
+    negative_prompt: str | None = None
+    image_guidance_scale: float | None = None
+    adapter_scale: float | None = None
+    max_sequence_length: int | None = None
+    paste_back: bool | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the model has, as in a work id."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+NEIGHBOURS_MATTER = ("first_block_cache",)
+"""Lossy settings with which a system runs with batch size 1."""
 PLUGINS = "local_bench.families"
 """Entry-point group, `name = "package.module:TRAITS"`, each a `Traits`. Built-in families cannot be replaced."""
-
 
 Passes = tuple[int, bool]
 """Forward passes per step, and whether they run as one batch."""
@@ -58,29 +87,25 @@ class Traits:
     passes: Callable[[ModelCard, Sampler, int], Passes] = lambda card, sampler, input_images: SINGLE
     """The passes of an image with these settings and this number of input images."""
     lossy_settings: tuple[str, ...] = ("weights",)
-    """The settings of `generators.lossy` that its pipeline supports."""
-
-    def largest_batch(self, with_images: bool) -> int | None:
-        """The largest batch size that the pipeline supports, with or without input images; None: no limit."""
-        return 1 if with_images and self.unbatched_with_images else self.max_batch
+    """The lossy settings that its pipeline supports."""
 
 
 _QWEN = partial(Traits, exact_length=True, passes=_true_guidance)
 FAMILIES = {
     "flux": Traits("flux:Flux", lossy_settings=("weights", "first_block_cache")),
-    "flux_kontext": Traits("flux_kontext:FluxKontext", encodes_images=True),
-    "flux_control": Traits("flux_control:FluxControl", encodes_images=True),
+    "flux_kontext": Traits("flux:FluxKontext", encodes_images=True),
+    "flux_control": Traits("flux:FluxControl", encodes_images=True),
     "flux_ip_adapter": Traits(  # its projection reads the dtype of the stored weights, so no float8
-        "flux_ip_adapter:FluxIpAdapter", encodes_images=True, lossy_settings=("first_block_cache",)
+        "flux:FluxIpAdapter", encodes_images=True, lossy_settings=("first_block_cache",)
     ),
-    "flux_fill": Traits("flux_fill:FluxFill"),
+    "flux_fill": Traits("flux:FluxFill"),
     "sd3": Traits("sd3:StableDiffusion3", passes=_guided),
-    "sd3_inpaint": Traits("sd3_inpaint:StableDiffusion3Inpaint", passes=_guided),
+    "sd3_inpaint": Traits("sd3:StableDiffusion3Inpaint", passes=_guided),
     "qwen_image": _QWEN("qwen_image:QwenImage"),
-    "qwen_image_inpaint": _QWEN("qwen_image_inpaint:QwenImageInpaint"),
-    "qwen_image_edit": _QWEN("qwen_image_edit:QwenImageEdit", images_in_prompt=True),
-    "qwen_image_edit_inpaint": _QWEN("qwen_image_edit_inpaint:QwenImageEditInpaint", images_in_prompt=True),
-    "qwen_image_edit_plus": _QWEN("qwen_image_edit_plus:QwenImageEditPlus", images_in_prompt=True, max_batch=1),
+    "qwen_image_inpaint": _QWEN("qwen_image:QwenImageInpaint"),
+    "qwen_image_edit": _QWEN("qwen_image:QwenImageEdit", images_in_prompt=True),
+    "qwen_image_edit_inpaint": _QWEN("qwen_image:QwenImageEditInpaint", images_in_prompt=True),
+    "qwen_image_edit_plus": _QWEN("qwen_image:QwenImageEditPlus", images_in_prompt=True, max_batch=1),
     "flux2": Traits("flux2:Flux2", unbatched_with_images=True),
     "flux2_klein": Traits("flux2:Flux2Klein", unbatched_with_images=True, passes=_klein),
     "z_image": Traits(
@@ -114,3 +139,11 @@ def traits(name: str) -> Traits:
     if not isinstance(loaded, Traits):
         raise ConfigError(f"the family {name!r}: {point.value} is not a local_bench.Traits: fix that package")
     return loaded
+
+
+def check_lossy(lossy: Iterable[str], family: str) -> None:
+    """Raise ConfigError for a lossy setting that the family does not support."""
+    supported = traits(family).lossy_settings
+    other = next((way for way in lossy if way not in supported), None)
+    if other is not None:
+        raise ConfigError(f"lossy.{other}: the family {family} supports only {', '.join(supported)}: remove it")

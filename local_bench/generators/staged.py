@@ -1,10 +1,14 @@
-"""Base class of the generator families: staged loading, denoising with the pipeline's own loop, decoding."""
+"""Base class of the generator families: staged loading, denoising with the pipeline's own loop, decoding; batches of
+one fixed shape, and the check that batching does not change an image's bytes (batch invariance).
+"""
 
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import diffusers
 import torch
@@ -12,15 +16,14 @@ from diffusers import AutoencoderKL, DiffusionPipeline
 from diffusers.utils import dummy_onnx_objects
 from PIL import Image
 
-from local_bench.core.environment import collect
+from local_bench.core.environment import collect, load_object
+from local_bench.core.identity import seed_of
 from local_bench.core.tensors import loading
 from local_bench.generators.architecture import components
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, cat
 from local_bench.generators.device import Parking, attend, place_denoiser, place_encoder
 from local_bench.generators.lora import fuse_adapters
-from local_bench.generators.lossy import check_lossy
-from local_bench.generators.registry import traits
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import BUILT_IN, Sampler, check_lossy, traits
 from local_bench.models.cards import ModelCard
 
 # Saving and loading a pipeline accesses this class, whose module imports onnxruntime: use diffusers' placeholder for
@@ -107,7 +110,9 @@ class Staged(ABC):
         encoded = tuple(_of_size(image, height, width) for image in item.input_images[:fewest])
         text = item.text
         if self.traits.exact_length:
-            fixed = {name: _of_length(tensor, _CANONICAL_TOKENS) for name, tensor in text.tensors.items()}
+            n, fixed = _CANONICAL_TOKENS, {}
+            for name, tensor in text.tensors.items():  # (1, tokens, width), repeated and cut
+                fixed[name] = tensor.repeat(1, -(-n // tensor.shape[1]), 1)[:, :n]
             text = replace(text, tensors=fixed)
         return replace(item, request=request, text=text, input_images=encoded)
 
@@ -135,7 +140,7 @@ class Staged(ABC):
 
     def load_denoiser(self) -> None:
         """Load transformer, VAE and scheduler, not the encoders. Raises ConfigError for unsupported lossy settings."""
-        check_lossy(self.machine.lossy, self.card.family, self.traits.lossy_settings)
+        check_lossy(self.machine.lossy, self.card.family)
         self.pipe = self._load(self.encoders)
         fuse_adapters(self.pipe, self.denoiser, self.card.lora, self.parts, self.card.name)
         place_denoiser(self.pipe, self.denoiser, self.machine)
@@ -199,22 +204,19 @@ class Staged(ABC):
         return {"height": sampler.height, "width": sampler.width}
 
     def _load(self, without: Sequence[str]) -> Any:
-        pipe = self._from_architecture(tuple(without)) if self.weights is None else self._from_folder(without)
+        if self.weights is None:
+            pipe = self.assemble(components(self.card, self.machine.device, self.machine.dtype, tuple(without)))
+        else:
+            with loading(str(self.weights)):
+                pipe = self.pipeline.from_pretrained(
+                    self.weights,
+                    dtype=self.machine.dtype,
+                    local_files_only=True,
+                    use_safetensors=True,
+                    **dict.fromkeys((*without, *self.unused)),
+                )
         pipe.set_progress_bar_config(disable=True)
         return pipe
-
-    def _from_architecture(self, without: tuple[str, ...]) -> Any:
-        return self.assemble(components(self.card, self.machine.device, self.machine.dtype, without))
-
-    def _from_folder(self, without: Sequence[str]) -> Any:
-        with loading(str(self.weights)):
-            return self.pipeline.from_pretrained(
-                self.weights,
-                dtype=self.machine.dtype,
-                local_files_only=True,
-                use_safetensors=True,
-                **dict.fromkeys((*without, *self.unused)),
-            )
 
     def _drop(self) -> None:
         self.pipe = None
@@ -224,10 +226,45 @@ class Staged(ABC):
             torch.cuda.empty_cache()
 
 
-def _of_length(embeds: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Repeat and cut (1, n, width) to (1, tokens, width)."""
-    times = -(-tokens // embeds.shape[1])
-    return embeds.repeat(1, times, 1)[:, :tokens]
+class Inpainting(Staged):
+    """To be combined with a family: source and mask are arguments of the pipeline's call.
+
+    Each of these pipelines samples the latents of the source, and of the source without its masked part, with the
+    image's own generator, before and after it draws the noise. These latents therefore depend on the image's seed and
+    cannot be encoded once for several images: the VAE, which is loaded with the transformer, encodes them in the call.
+    It encodes each image of a batch alone. The pipeline resizes the mask to the result, converts it to luminance and
+    sets it to 0 or 1 at one half: a soft edge becomes a hard one.
+    """
+
+    def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
+        masks = [item.request.mask for item in items]
+        return super().call(items, generators) | {
+            "image": [item.request.input_images[0].pixels for item in items],
+            "mask_image": [mask.pixels.convert("L") for mask in masks if mask is not None],
+            # The masked part starts from pure noise and every step is run. The default of diffusers' SD3 and Qwen-Image
+            # pipelines is 0.6, which keeps part of what the mask covers and runs 60 % of the steps.
+            "strength": 1.0,
+        }
+
+
+def remembering(read: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A pipeline's `_encode_vae_image` that encodes each image of a batch alone, and each distinct one once: the
+    latents of the last 16, by the bytes of their pixels, stay on the device (0.5 MB each at 1 megapixel)."""
+    known: OrderedDict[bytes, torch.Tensor] = OrderedDict()
+
+    def one(pixels: torch.Tensor) -> torch.Tensor:
+        key = pixels.float().cpu().numpy().tobytes()
+        if key not in known:
+            known[key] = read(image=pixels, generator=None)  # the mean: uses no random numbers
+            if len(known) > 16:
+                known.popitem(last=False)
+        known.move_to_end(key)
+        return known[key]
+
+    def encode(image: torch.Tensor, generator: Any) -> torch.Tensor:
+        return torch.cat([one(image[i : i + 1]) for i in range(image.shape[0])])
+
+    return encode
 
 
 def _of_size(encoded: EncodedPrompt, height: int, width: int) -> EncodedPrompt:
@@ -253,3 +290,68 @@ def resized(pipe: Any, input_image: InputImage, sampler: Sampler) -> torch.Tenso
     image = pipe.image_processor.resize(input_image.pixels, sampler.height, sampler.width)
     pixels: torch.Tensor = pipe.image_processor.preprocess(image, sampler.height, sampler.width)
     return pixels
+
+
+def family(name: str) -> type[Staged]:
+    """Import a family's class. Raises ConfigError if the family does not exist."""
+    package = "local_bench.generators." if name in BUILT_IN else ""
+    cls: type[Staged] = load_object(package + traits(name).implementation, f"the family {name!r}")
+    return cls
+
+
+def save_small(folder: Path, card: ModelCard) -> None:
+    """Build the card's model in float32 on the CPU and save it to `folder` in the Hub's layout."""
+    family(card.family).save(folder, components(card, "cpu", torch.float32))
+
+
+T = TypeVar("T")
+PROBE_STEPS = 2
+"""Qwen-Image's schedule divides by zero with one step."""
+
+
+def deal(items: Sequence[T], size: int, order: str) -> list[list[T]]:
+    """Split `items` into batches of at most `size`: in the given order, in reverse, or shuffled with a fixed seed."""
+    items = list(items)
+    if order == "reverse":
+        items.reverse()
+    elif order == "shuffle":
+        random.Random(0).shuffle(items)  # noqa: S311  # an order, not a secret
+    return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def padded(items: Sequence[T], size: int) -> list[T]:
+    """Pad `items` to `size` by repeating the last one."""
+    return [*items, *[items[-1]] * (size - len(items))]
+
+
+def warm_up(generator: Staged, item: Item, batch_size: int) -> None:
+    """Run the model for a few steps on the canonical form of `item`, so that its blocks are compiled here."""
+    for short in generator.compiled_forms(_short(item)):
+        latents = generator.denoise([short] * batch_size)
+    generator.decode(latents, short.request.sampler)
+
+
+def batch_is_neutral(generator: Staged, items: Sequence[Item], batch_size: int) -> bool:
+    """Whether an image's bytes are independent of its position in the batch and of the other images (batch invariance).
+
+    Runs two steps of the real model at the real shape on this machine and compares latents and decoded pixels bit for
+    bit. All `items` must have one shape; one item is enough.
+    """
+    probe = replace(_short(items[0]), seed=seed_of("probe"))
+    others = [
+        replace(_short(items[i % len(items)]), seed=seed_of(f"neighbour {i}")) for i in range(1, 2 * batch_size - 1)
+    ]
+    repeated = [probe] * batch_size
+    first = [probe, *others[: batch_size - 1]]
+    last = [*others[batch_size - 1 :], probe]
+    results = []
+    for batch, slot in ((repeated, 0), (first, 0), (last, batch_size - 1)):
+        latents = generator.denoise(batch)
+        image = generator.decode(latents, probe.request.sampler)[slot]
+        results.append((latents[slot].cpu(), image.tobytes()))
+    return all(torch.equal(latents, results[0][0]) and pixels == results[0][1] for latents, pixels in results)
+
+
+def _short(item: Item) -> Item:
+    sampler = replace(item.request.sampler, num_inference_steps=PROBE_STEPS)
+    return replace(item, request=replace(item.request, sampler=sampler))

@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.processing_utils import ProcessorMixin
 
-from local_bench.models.random_init import byte_characters
+from local_bench.models.shipped import byte_characters
 
 _QWEN_SPECIAL = (
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>"),

@@ -13,7 +13,7 @@ import torch
 from diffusers import ZImagePipeline
 
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, tokens_over
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.generators.staged import Staged
 
 

@@ -100,10 +100,8 @@ class Source(Strict):
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
-        if (
-            sum(location is not None for location in (self.repo, self.base_url, self.folder, self.gather, self.build))
-            != 1
-        ):
+        places = (self.repo, self.base_url, self.folder, self.gather, self.build)
+        if sum(place is not None for place in places) != 1:
             raise ValueError("give one of repo, base_url, folder, gather and build")
         if self.base_url is not None and not self.files:
             raise ValueError("base_url needs files: list the files to download")
@@ -290,7 +288,7 @@ def card(name: str, role: str) -> ModelCard:
     """The card with this name or `library:name`. ConfigError for an unknown name suggests the nearest of this role."""
     library, colon, inner = name.partition(":")
     if colon and library in LIBRARIES:
-        described = _library_card(library, inner)
+        described: ModelCard | None = load_object(LIBRARIES[library], library)(inner)  # None: a model without files
         if described is None or described.role != role:
             raise ConfigError(f"{name} is not a {role} with weights: there is nothing to fetch or to show")
         return described
@@ -362,9 +360,3 @@ def _checked(path: Path, loaded: ModelCard) -> ModelCard:
     if loaded.name != path.stem:
         raise ConfigError(f"{path}: the card's name {loaded.name!r} must match the file name")
     return loaded
-
-
-def _library_card(library: str, name: str) -> ModelCard | None:
-    """The card of a library's model; None if the model has no files."""
-    result: ModelCard | None = load_object(LIBRARIES[library], library)(name)
-    return result

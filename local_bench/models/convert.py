@@ -17,6 +17,7 @@ VERSION = 1
 PICKLED = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
 _CHILD = Path(__file__).with_name("convert_child.py")
 _TIMEOUT_S = 1800
+_SETTINGS = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def converted_name(name: str) -> str:
@@ -36,10 +37,12 @@ def convert(source: Path, target: Path, what: str) -> None:
     with storage_errors(target), scratch(target.parent) as folder:
         converted = folder / "converted"
         command = [sys.executable, "-I", str(_CHILD), str(source.resolve()), str(converted)]
+        # library paths, but no tokens or settings of the user
+        inherited = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
         try:
             completed = subprocess.run(
                 command,
-                env=_environment(str(folder)),
+                env=inherited | {"HOME": str(folder), "TMPDIR": str(folder)} | _SETTINGS,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -101,12 +104,6 @@ def _value(node: dict[str, Any], file: Any) -> Any:
         case "dropped":
             return None
     raise ValueError(kind)
-
-
-def _environment(scratch: str) -> dict[str, str]:
-    """Minimal environment of the conversion process: library paths, no tokens or user settings."""
-    inherited = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
-    return inherited | {"HOME": scratch, "TMPDIR": scratch, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def _refusal(what: str, reason: str) -> WeightsError:

@@ -72,9 +72,8 @@ def tree_of(value: Any, script: bool) -> tuple[dict[str, Any], str]:
 def _cut_network() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET):
-        libc.unshare(
-            _CLONE_NEWUSER | _CLONE_NEWNET
-        )  # may fail where namespaces are restricted; the audit hook still applies
+        # may fail where namespaces are restricted; the audit hook still applies
+        libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
 
 
 def _refuse_side_effects(event: str, arguments: tuple[Any, ...]) -> None:

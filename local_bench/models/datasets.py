@@ -23,12 +23,11 @@ from pydantic import Field, ValidationError
 
 from local_bench.core import strictjson
 from local_bench.core.errors import DatasetError, StorageError, hint
-from local_bench.core.files import configs_dir, is_safe_id, new_scratch, safe_join, storage_errors
+from local_bench.core.files import configs_dir, is_safe_id, safe_join, scratch, storage_errors
 from local_bench.core.yamlfile import Strict, load_yaml
-from local_bench.models.digests import file_sha256
+from local_bench.models.fetch import download, fetched_files, pull_url
 from local_bench.models.hub import Purpose, Repository, check_space, for_dataset, repository_info
-from local_bench.models.manifest import FetchedFile, is_commit
-from local_bench.models.pull import download, fetched_files, pull_url
+from local_bench.models.manifest import FetchedFile, file_sha256, is_commit
 
 _REPO = r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"
 _COMMIT = r"^[0-9a-f]{40}$"
@@ -261,15 +260,11 @@ def fetch_dataset(
         purpose = for_dataset(name, folder)
         with storage_errors(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            work = new_scratch(folder.parent)
-            try:
+            with scratch(folder.parent) as work:
                 record = _download_all(name, entry, work, revision, purpose, say)
-                files = work / "files"
                 if folder.is_dir():
                     folder.rmdir()
-                os.rename(files, folder)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
+                os.rename(work / "files", folder)
     return record
 
 
@@ -412,9 +407,8 @@ def _from_hub(repository: Repository, source: HubSource, entry: Dataset, work: P
         else:
             target = safe_join(work / "files", name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(
-                snapshot / name, target
-            )  # not a link: changes in the user's folder must not reach the cache
+            # not a link: changes in the user's folder must not reach the cache
+            shutil.copyfile(snapshot / name, target)
     return left_out
 
 

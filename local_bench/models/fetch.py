@@ -1,20 +1,37 @@
 """`models fetch`: download a card's repositories at their pinned commits and its individual files, verify them, and
-write a manifest."""
+write a manifest.
 
-from collections.abc import Callable, Mapping
+Individual files, from the Hub or other URLs, are verified, converted if they are pickled, and cached under the sha256
+of the downloaded original; they are hard-linked into the folder of each model that uses them, so models share files and
+an interrupted fetch resumes with the files that are missing.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
 
 from local_bench.core.environment import load_object
-from local_bench.core.errors import WeightsError
+from local_bench.core.errors import StorageError, WeightsError
+from local_bench.core.files import cache_dir, safe_join, scratch, storage_errors, write_atomic
 from local_bench.models.cards import ModelCard
-from local_bench.models.hub import Repository, check_space, for_model, repository_info
+from local_bench.models.convert import VERSION, convert, converted_name
+from local_bench.models.hub import Purpose, Repository, check_space, for_model, repository_info
 from local_bench.models.manifest import (
     MAIN,
+    FetchedFile,
     FetchedRepo,
     Manifest,
     Origin,
+    file_sha256,
     folder_of,
     is_commit,
     origin_of,
@@ -24,9 +41,186 @@ from local_bench.models.manifest import (
     write_manifest,
     write_pins,
 )
-from local_bench.models.pull import Pulled, check_digest, fetched_files, fill, pull_hub, pull_url
 from local_bench.models.vet import listing_of, vet
 from local_bench.models.weights import built, resolve, resolve_parts, weights_digest
+
+MAX_BYTES = 20_000_000_000
+_TIMEOUT_S = 60
+_DIGEST_IN_NAME = re.compile(r"-([0-9a-f]{8,64})\.\w+$")
+_LOOPBACK = ("127.0.0.1", "localhost")
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """One cached file, ready to be loaded."""
+
+    name: str
+    """The file's name in a model's folder."""
+    path: Path
+    origin: Origin
+
+
+def pull_hub(repository: Repository, folder: Path, name: str) -> Pulled:
+    """A file of a repository that was downloaded to `folder` and verified."""
+    path = folder / name
+    sha256 = file_sha256(path)
+    where = f"{repository.repo}@{repository.revision}/{name}"
+    origin = Origin(url=where, bytes=path.stat().st_size, sha256=sha256, checked_by="the Hub")
+    return _cached(path, name, origin, repository.repo)
+
+
+def pull_url(purpose: Purpose, url: str, name: str, sha256: str | None = None, checked_by: str = "the card") -> Pulled:
+    """A file from a URL, downloaded unless cached. Its digest must equal or start with `sha256`, if given; otherwise
+    `origin.checked_by` is None.
+
+    The purpose's error if the download fails or the digest differs; StorageError if the disk is full.
+    """
+    origin_file = cache_dir() / "pulled" / f"{hashlib.sha256(url.encode()).hexdigest()}.json"
+    with suppress(FileNotFoundError, ValidationError):
+        fetched = Origin.model_validate_json(origin_file.read_bytes())
+        path = _cache_path(fetched, name)
+        if fetched.url == url and fetched.sha256.startswith(sha256 or "") and _is_intact(path):
+            return Pulled(converted_name(name), path, fetched)
+    origin_file.parent.mkdir(parents=True, exist_ok=True)
+    with storage_errors(origin_file), scratch(origin_file.parent) as folder:
+        path = folder / "file"
+        actual = download(purpose, url, path)
+        check_digest(purpose, url, actual, sha256)
+        by = checked_by if sha256 else None
+        origin = Origin(url=url, bytes=path.stat().st_size, sha256=actual, checked_by=by)
+        pulled = _cached(path, name, origin, url.removesuffix(name).rstrip("/"))
+    write_atomic(origin_file, origin.model_dump_json(indent=2).encode())
+    return pulled
+
+
+def check_digest(purpose: Purpose, url: str, actual: str, expected: str | None) -> None:
+    """The purpose's error if the sha256 `actual` does not start with `expected`."""
+    if expected is not None and not actual.startswith(expected):
+        raise purpose.error(
+            f"{url} is not the file that {purpose.name} expects (its sha256 starts with {actual[:12]}, not "
+            f"{expected[:12]}) and was not stored: {purpose.again} later or correct {purpose.source}"
+        )
+
+
+def digest_in(name: str) -> str | None:
+    """The sha256 prefix in a file name that follows the torch.hub convention; None if there is none."""
+    match = _DIGEST_IN_NAME.search(name)
+    return match[1] if match else None
+
+
+def fill(folder: Path, pulled: Iterable[Pulled], write: Callable[[Path], None] = lambda _: None) -> None:
+    """Replace `folder` with one that contains these files, atomically. `write` can add more files before the rename."""
+    with storage_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with scratch(folder.parent) as new:
+            for file in pulled:
+                target = safe_join(new, file.name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                link(file.path, target)
+            write(new)
+            new.chmod(0o755)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.rename(new, folder)
+
+
+def fetched_files(folder: Path) -> dict[str, FetchedFile]:
+    """Manifest entries of the files in a folder."""
+    return {
+        path.relative_to(folder).as_posix(): FetchedFile(bytes=path.stat().st_size, sha256=file_sha256(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def link(source: Path, target: Path) -> None:
+    """Create a hard link, or a copy if the file system does not support links."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _cached(path: Path, name: str, origin: Origin, where: str) -> Pulled:
+    """Add a file to the cache, converting it if it is pickled."""
+    target = _cache_path(origin, name)
+    if not _is_intact(target):
+        with storage_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if converted_name(name) == name:
+                linked = target.with_name(f".{target.name}.{os.getpid()}")
+                linked.unlink(missing_ok=True)
+                link(path, linked)
+                os.replace(linked, target)
+            else:
+                convert(path, target, f"{where}: {name}")
+        write_atomic(_digest_file(target), file_sha256(target).encode())
+    return Pulled(converted_name(name), target, origin)
+
+
+def _cache_path(origin: Origin, name: str) -> Path:
+    return cache_dir() / "pulled" / f"{origin.sha256}-v{VERSION}" / Path(converted_name(name)).name
+
+
+def _digest_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _is_intact(path: Path) -> bool:
+    """Whether a cached file exists and matches its stored digest."""
+    stored = _digest_file(path)
+    return path.is_file() and stored.is_file() and stored.read_text("utf-8") == file_sha256(path)
+
+
+def download(purpose: Purpose, url: str, target: Path, max_bytes: int = MAX_BYTES) -> str:
+    """Download `url` (at most `max_bytes`) to `target` and return its sha256. The purpose's error if that fails,
+    StorageError if the free space is less than twice the size."""
+    import httpx2
+
+    digest, received = hashlib.sha256(), 0
+
+    def only_https(request: httpx2.Request) -> None:
+        parts = urlsplit(str(request.url))
+        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+            raise purpose.error(f"{url} redirects to {request.url}, which is not https: correct {purpose.source}")
+
+    hooks = {"request": [only_https]}
+    try:
+        with (
+            httpx2.Client(follow_redirects=True, timeout=_TIMEOUT_S, event_hooks=hooks) as client,
+            client.stream("GET", url) as response,
+        ):
+            if response.status_code != httpx2.codes.OK:
+                raise purpose.error(
+                    f"{url} returned HTTP {response.status_code}: check {purpose.source}, and {purpose.again}"
+                )
+            _check_size(purpose, url, int(response.headers.get("content-length") or 0), target, max_bytes)
+            with target.open("wb") as file:
+                encoded = "content-encoding" in response.headers
+                for chunk in response.iter_bytes() if encoded else response.iter_raw():
+                    received += len(chunk)
+                    if received > max_bytes:
+                        _check_size(purpose, url, received, target, max_bytes)
+                    digest.update(chunk)
+                    file.write(chunk)
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as e:
+        raise purpose.error(
+            f"{url} cannot be downloaded ({type(e).__name__}): check the network, and {purpose.again}"
+        ) from e
+    return digest.hexdigest()
+
+
+def _check_size(purpose: Purpose, url: str, size: int, target: Path, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise purpose.error(
+            f"{url} has at least {size / 1e9:.1f} GB, more than {max_bytes / 1e9:g} GB: correct {purpose.source}"
+        )
+    free = shutil.disk_usage(target.parent).free
+    if 2 * size > free:
+        raise StorageError(
+            f"{purpose.name} needs {2 * size / 1e9:.1f} GB for {url} and its converted copy, and "
+            f"{target.parent.parent} has {free / 1e9:.1f} GB free: free some space or {purpose.larger_disk}"
+        )
+
 
 Say = Callable[[str], None]
 
@@ -59,13 +253,24 @@ def fetch(card: ModelCard, revisions: Mapping[str, str] | None = None, say: Say 
     for repository in repositories.values():
         if not repository.only:  # pickled files that the card lists are converted
             vet(repository.listing)
-    absent = {part: repository.not_cached() for part, repository in repositories.items()}
+    absent_bytes = {part: repository.bytes_of(repository.not_cached()) for part, repository in repositories.items()}
     for part, repository in repositories.items():
-        say(_announcement(card, repository, absent[part]))
-    check_space(for_model(card.name), sum(repositories[part].bytes_of(names) for part, names in absent.items()))
+        say(
+            f"{card.name}: {repository.repo} at {repository.revision[:12]}, licence {card.licence}, "
+            f"{len(repository.wanted)} files, {repository.bytes_of(repository.wanted) / 1e9:.2f} GB, "
+            f"{absent_bytes[part] / 1e9:.2f} GB to download"
+        )
+    check_space(for_model(card.name), sum(absent_bytes.values()))
     snapshots = {part: repository.download() for part, repository in repositories.items()}
     write_pins(card, commits)
-    fetched = {part: _from_hub(card, part, repositories[part], folder) for part, folder in snapshots.items()}
+    fetched = {}
+    for part, folder in snapshots.items():
+        repository = repositories[part]
+        if repository.only:  # files listed in the card are linked into a separate folder
+            pulled = [pull_hub(repository, folder, name) for name in repository.only]
+            fetched[part] = _from_files(card, part, pulled)
+        else:
+            fetched[part] = _Fetched(folder, repository.fetched(folder))
     fetched |= {part: _from_other_source(card, part, say) for part in other_parts}
     return _write_manifest(card, fetched, any(repository.gated for repository in repositories.values()))
 
@@ -76,13 +281,6 @@ class _Fetched:
 
     folder: Path
     entry: FetchedRepo
-
-
-def _from_hub(card: ModelCard, part: str, repository: Repository, snapshot: Path) -> _Fetched:
-    """A downloaded Hub repository; files listed in the card are linked into a separate folder."""
-    if not repository.only:
-        return _Fetched(snapshot, repository.fetched(snapshot))
-    return _from_files(card, part, [pull_hub(repository, snapshot, name) for name in repository.only])
 
 
 def _from_other_source(card: ModelCard, part: str, say: Say) -> _Fetched:
@@ -156,15 +354,6 @@ def _existing(card: ModelCard, commits: Mapping[str, str]) -> Manifest | None:
     except WeightsError:
         return None
     return manifest
-
-
-def _announcement(card: ModelCard, repository: Repository, absent: list[str]) -> str:
-    wanted = repository.wanted
-    size, remaining = repository.bytes_of(wanted) / 1e9, repository.bytes_of(absent) / 1e9
-    return (
-        f"{card.name}: {repository.repo} at {repository.revision[:12]}, licence {card.licence}, "
-        f"{len(wanted)} files, {size:.2f} GB, {remaining:.2f} GB to download"
-    )
 
 
 def _write_manifest(card: ModelCard, fetched: Mapping[str, _Fetched], gated: bool) -> Manifest | None:

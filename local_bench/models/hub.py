@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from local_bench.core.environment import require
 from local_bench.core.errors import DatasetError, MissingExtra, StorageError, UserError, WeightsError
-from local_bench.models.digests import file_digests, file_sha256, git_blob_sha1
-from local_bench.models.manifest import FetchedFile, FetchedRepo
+from local_bench.models.manifest import FetchedFile, FetchedRepo, file_digests, file_sha256, git_blob_sha1
 from local_bench.models.vet import PIPELINE, Listing, model_file
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Purpose:
-    """Values used in the messages of `hub` and `pull`."""
+    """Values used in the messages of `hub` and `fetch`."""
 
     name: str
     """The name of the model card or dataset."""
@@ -123,7 +122,7 @@ class Repository:
         digests = file_digests(folder, self.wanted)
         for name in self.wanted:
             if not self._matches_declared(name, folder / name, digests.get(name)):
-                self._download_again(name)
+                self._verified(name)
         return folder
 
     def fetched(self, folder: Path) -> FetchedRepo:
@@ -133,27 +132,21 @@ class Repository:
         return FetchedRepo(repo=self.repo, revision=self.revision, files=files)
 
     def _verified(self, name: str) -> Path:
-        """One small file, downloaded if not cached and verified."""
-        path = self._download_file(name, force=False)
-        return path if self._matches_declared(name, path, None) else self._download_again(name)
-
-    def _download_again(self, name: str) -> Path:
-        path = self._download_file(name, force=True)
-        if not self._matches_declared(name, path, None):
-            _remove(path)
-            raise self.purpose.error(
-                f"{self.repo}: {name} does not match the digest declared by the Hub and was deleted: "
-                f"{self.purpose.again} later or pin another commit"
-            )
-        return path
-
-    def _download_file(self, name: str, force: bool) -> Path:
+        """One file, downloaded if not cached, and once more if it is not the declared one."""
         from huggingface_hub import hf_hub_download
 
-        with hub_errors(self.purpose, self.repo, self.revision):
-            return Path(
-                hf_hub_download(self.repo, name, repo_type=self.kind, revision=self.revision, force_download=force)
-            )
+        for force in (False, True):
+            with hub_errors(self.purpose, self.repo, self.revision):
+                path = Path(
+                    hf_hub_download(self.repo, name, repo_type=self.kind, revision=self.revision, force_download=force)
+                )
+            if self._matches_declared(name, path, None):
+                return path
+        _remove(path)
+        raise self.purpose.error(
+            f"{self.repo}: {name} does not match the digest declared by the Hub and was deleted: "
+            f"{self.purpose.again} later or pin another commit"
+        )
 
     def _matches_declared(self, name: str, path: Path, sha256: str | None) -> bool:
         """Compare with the digest declared by the Hub: sha256 for LFS files, git blob id for others."""

@@ -1,18 +1,80 @@
-"""Manifests of fetched cards and locally pinned commits, stored in the user's cache."""
+"""Manifests of fetched cards and locally pinned commits, stored in the user's cache; sha256 digests of large files,
+cached until the file's stat changes.
+"""
 
+import hashlib
+import json
+import os
 import re
+import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from local_bench.core.errors import WeightsError
-from local_bench.core.files import cache_dir, write_atomic
+from local_bench.core import strictjson
+from local_bench.core.errors import StorageError, WeightsError
+from local_bench.core.files import cache_dir, open_regular, write_atomic
 from local_bench.core.identity import digest
 from local_bench.core.yamlfile import Strict
 from local_bench.models.cards import ModelCard, Source
 from local_bench.models.convert import VERSION
-from local_bench.models.digests import file_digests
+
+_SETTLED_NS = 50_000_000
+"""Digests of files modified less than this before hashing are not cached: a later change could have the same
+timestamp."""
+
+
+def file_digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """The sha256 of each file in `folder`, by name; missing files are omitted.
+
+    Cache entries are keyed by size, mtime, ctime and inode; ctime cannot be set by the user.
+    """
+    cache_file = cache_dir() / "weights" / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()}.json"
+    cached: dict[str, list[str]] = {}
+    with suppress(OSError, ValueError):
+        stored: Any = strictjson.loads(cache_file.read_text("utf-8"))
+        cached = stored if isinstance(stored, dict) else {}
+    current = {name: entry for name, entry in cached.items() if (folder / name).is_file()}
+    digests = {}
+    for name in names:
+        path = folder / name
+        if not path.is_file():
+            continue
+        entry = current.get(name)
+        if entry and entry[0] == _stamp(path.stat()):
+            digests[name] = entry[1]
+            continue
+        current.pop(name, None)
+        before = path.stat()
+        digests[name] = file_sha256(path)
+        after = path.stat()
+        settled = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > _SETTLED_NS
+        if settled and _stamp(before) == _stamp(after):
+            current[name] = [_stamp(after), digests[name]]
+    if current != cached:
+        with suppress(StorageError):  # a cache that others share, or a full disk: only the next call takes longer
+            write_atomic(cache_file, json.dumps(current).encode())
+    return digests
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file (64 hex digits)."""
+    with open_regular(path, WeightsError, missing="fetch the model again") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def git_blob_sha1(path: Path) -> str:
+    """The git blob id of a file, which the Hub declares for small files: sha1 of a size header and the bytes."""
+    data = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def _stamp(stat: os.stat_result) -> str:
+    return f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
+
 
 MAIN = ""
 """The key of the model itself, as opposed to the card's `parts`."""
@@ -143,26 +205,22 @@ def write_manifest(card: ModelCard, manifest: Manifest) -> None:
     write_atomic(_manifest_file(card), manifest.model_dump_json(indent=2).encode())
 
 
-def check_fetched(card: ModelCard, folder: Path | None, parts: dict[str, Path] | None = None) -> None:
-    """Compare the folders of the model and its parts with the manifest; fast unless a file was modified.
+def check_fetched(card: ModelCard, part: str, folder: Path) -> None:
+    """Compare the folder of the model (`MAIN`) or of a part with the manifest; fast unless a file was modified.
 
     WeightsError names the first file that differs. Does nothing for a card without a manifest.
     """
     manifest = read_manifest(card)
-    if manifest is None:
+    fetched = None if manifest is None else manifest.of(part)
+    if fetched is None:
         return
-    folders = ({} if folder is None else {MAIN: folder}) | (parts or {})
-    for part, part_folder in folders.items():
-        fetched = manifest.of(part)
-        if fetched is None:
-            continue
-        digests = file_digests(part_folder, fetched.files)
-        for name, file in fetched.files.items():
-            if digests.get(name) != file.sha256:
-                problem = "has changed since it was fetched" if name in digests else "is missing"
-                raise WeightsError(
-                    f"{fetched.repo}: {name} {problem}: run `local-bench models fetch {card.name}` to fetch it again"
-                )
+    digests = file_digests(folder, fetched.files)
+    for name, file in fetched.files.items():
+        if digests.get(name) != file.sha256:
+            problem = "has changed since it was fetched" if name in digests else "is missing"
+            raise WeightsError(
+                f"{fetched.repo}: {name} {problem}: run `local-bench models fetch {card.name}` to fetch it again"
+            )
 
 
 def _read(path: Path, model: type[T], remedy: str) -> T | None:

@@ -1,10 +1,12 @@
-"""The small trained models included in the repository.
+"""The small models: trained ones that are included in the repository, and helpers for building untrained ones. Does not
+import torch.
 
 `weights/index.json` lists the files of each model, `{model: {path: {"file", "sha256"}}}`; files shared by several
 models are stored once.
 """
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +44,20 @@ def _files(name: str) -> dict[str, dict[str, str]]:
         raise WeightsError(f"{path} has no model {name}: check out the repository again, or reinstall")
     files: dict[str, dict[str, str]] = index[name]
     return files
+
+
+def byte_characters() -> list[str]:
+    """The 256 printable characters that represent bytes in byte-level BPE, in byte order."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(b) if b in printable else chr(next(others)) for b in range(256)]
+
+
+def amplify(module: Any, factors: dict[str, float]) -> None:
+    """Multiply each weight matrix of a torch module by all `factors` whose key is part of its name ("" matches all).
+
+    With the default initialisation, the output of a small untrained model hardly depends on its input.
+    """
+    for name, weight in module.named_parameters():
+        if weight.ndim >= 2:
+            weight.data.mul_(math.prod(factor for part, factor in factors.items() if part in name))

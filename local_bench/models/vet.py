@@ -5,7 +5,7 @@ weights with a missing shard. Accepted, but not loaded: a pickle with a .safeten
 """
 
 import fnmatch
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -96,30 +96,43 @@ def listing_of(folder: Path) -> Listing:
 
 def vet(listing: Listing) -> None:
     """Raise WeightsError if the model must not be loaded. Reads configs, not weights."""
-    _refuse_remote_code(listing)
-    for component in listing.components if listing.components is not None else ("",):
-        _refuse_pickles(listing, component)
-    for name in listing.loaded:
-        if name.endswith(_INDEX):
-            _refuse_missing_shards(listing, name)
-
-
-def _refuse_remote_code(listing: Listing) -> None:
+    known = "use a model whose classes are in diffusers, transformers or open_clip"
     for name in listing.loaded:
         if name == PIPELINE or name.endswith("config.json"):
             key = _remote_code_key(listing.json(name))
             if key:
                 raise WeightsError(
-                    f"{listing.where}: {name} requires code from the repository ({key}), which is never run: "
-                    "use a model whose classes are in diffusers, transformers or open_clip"
+                    f"{listing.where}: {name} requires code from the repository ({key}), which is never run: {known}"
                 )
-    if listing.index is None or listing.components is None:
-        return
-    for name, entry in {"_class_name": listing.index.get("_class_name"), **listing.components}.items():
-        if isinstance(entry, list) and not _is_known_class(listing, name, entry):
+    if listing.index is not None and listing.components is not None:
+        for name, entry in {"_class_name": listing.index.get("_class_name"), **listing.components}.items():
+            if isinstance(entry, list) and not _is_known_class(listing, name, entry):
+                raise WeightsError(
+                    f"{listing.where}: {PIPELINE} loads {name} from code in the repository ({entry}), which is never "
+                    f"run: {known}"
+                )
+    for component in listing.components if listing.components is not None else ("",):
+        names = listing.below(component)
+        if not names:
             raise WeightsError(
-                f"{listing.where}: {PIPELINE} loads {name} from code in the repository ({entry}), which is never run: "
-                "use a model whose classes are in diffusers, transformers or open_clip"
+                f"{listing.where}: {PIPELINE} lists {component}, but that folder is missing: use the complete model"
+            )
+        pickled = [name for name in names if name.endswith(_PICKLED)]
+        if pickled and not any(name.endswith(".safetensors") for name in {*names} & {*listing.loaded}):
+            raise WeightsError(
+                f"{listing.where}: {component or 'the model'} has only pickled weights ({pickled[0]}), which can run "
+                "code when they are loaded: convert them to .safetensors and give that folder as `weights:` in the "
+                "config"
+            )
+    for name in (name for name in listing.loaded if name.endswith(_INDEX)):
+        shards = listing.json(name).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
+            raise WeightsError(f"{listing.where}: {name} has no valid weight_map: replace it with a valid file")
+        files = sorted((PurePosixPath(name).parent / shard).as_posix() for shard in set(shards.values()))
+        missing = next((file for file in files if file not in listing.names), None)
+        if missing is not None:
+            raise WeightsError(
+                f"{listing.where}: {name} lists {missing}, which is missing: add the file, or fetch the model again"
             )
 
 
@@ -145,43 +158,10 @@ def _is_known_class(listing: Listing, component: str, entry: list[Any]) -> bool:
     library, name = entry
     if not name.isidentifier() or {f"{component}/{library}.py", f"{library}.py"} & listing.names:
         return False
-    return library in _LIBRARIES or library in _pipelines_of_diffusers()
-
-
-def _pipelines_of_diffusers() -> set[str]:
-    """The module names of diffusers' pipelines; nothing is imported."""
-    return {path.name for path in (location("diffusers").parent / "pipelines").iterdir() if path.is_dir()}
-
-
-def _refuse_pickles(listing: Listing, component: str) -> None:
-    names = listing.below(component)
-    if not names:
-        raise WeightsError(
-            f"{listing.where}: {PIPELINE} lists {component}, but that folder is missing: use the complete model"
-        )
-    pickled = [name for name in names if name.endswith(_PICKLED)]
-    if pickled and not _has_safetensors(names, listing.loaded):
-        raise WeightsError(
-            f"{listing.where}: {component or 'the model'} has only pickled weights ({pickled[0]}), which can run code "
-            "when they are loaded: convert them to .safetensors and give that folder as `weights:` in the config"
-        )
-
-
-def _has_safetensors(names: Iterable[str], loaded: list[str]) -> bool:
-    return any(name.endswith(".safetensors") for name in {*names} & {*loaded})
-
-
-def _refuse_missing_shards(listing: Listing, name: str) -> None:
-    shards = listing.json(name).get("weight_map")
-    if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
-        raise WeightsError(f"{listing.where}: {name} has no valid weight_map: replace it with a valid file")
-    folder = PurePosixPath(name).parent
-    for shard in sorted(set(shards.values())):
-        if (folder / shard).as_posix() not in listing.names:
-            raise WeightsError(
-                f"{listing.where}: {name} lists {(folder / shard).as_posix()}, which is missing: "
-                "add the file, or fetch the model again"
-            )
+    if library in _LIBRARIES:
+        return True
+    pipelines = location("diffusers").parent / "pipelines"  # their names are modules; nothing is imported
+    return library in {path.name for path in pipelines.iterdir() if path.is_dir()}
 
 
 def model_file(path: Path) -> bytes:

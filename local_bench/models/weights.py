@@ -10,14 +10,13 @@ from pathlib import Path
 from local_bench.core import strictjson
 from local_bench.core.environment import load_object, quiet_libraries
 from local_bench.core.errors import WeightsError
-from local_bench.core.files import cache_dir, new_scratch, storage_errors, write_atomic
+from local_bench.core.files import cache_dir, scratch, storage_errors, write_atomic
 from local_bench.core.identity import digest
 from local_bench.core.tensors import check_header
 from local_bench.models import shipped
-from local_bench.models.cards import SHIPPED, ModelCard, Source
+from local_bench.models.cards import SHIPPED, ModelCard
 from local_bench.models.convert import converted_name
-from local_bench.models.digests import file_digests
-from local_bench.models.manifest import MAIN, check_fetched, folder_of, revision_of, source_of
+from local_bench.models.manifest import MAIN, check_fetched, file_digests, folder_of, revision_of, source_of
 from local_bench.models.vet import KINDS, PIPELINE, listing_of, vet
 
 _NAMED_KINDS = (".onnx", ".mat")
@@ -32,14 +31,12 @@ def resolve(card: ModelCard, weights: str | None = None) -> Path:
 
     WeightsError if files are missing or have changed since they were fetched, or if `vet` refuses the model.
     """
-    if weights is None:
-        return _part_folder(card, MAIN, card.source)
-    return _user_folder(card, weights)
+    return _part_folder(card, MAIN) if weights is None else _user_folder(card, weights)
 
 
 def resolve_parts(card: ModelCard) -> dict[str, Path]:
     """The folders of the card's parts by name. Raises like `resolve`."""
-    return {part: _part_folder(card, part, source) for part, source in card.parts.items()}
+    return {part: _part_folder(card, part) for part in card.parts}
 
 
 def check_local(card: ModelCard, weights: str | None = None) -> None:
@@ -50,7 +47,7 @@ def check_local(card: ModelCard, weights: str | None = None) -> None:
         resolve(card)
     for part, source in card.parts.items():
         if not source.build:
-            _part_folder(card, part, source)
+            _part_folder(card, part)
 
 
 def weights_digest(folder: Path, parts: Mapping[str, Path] | None = None, required: bool = True) -> str:
@@ -70,58 +67,41 @@ def weights_digest(folder: Path, parts: Mapping[str, Path] | None = None, requir
     if required and not named and not any(name.endswith(".safetensors") for name in names):
         raise WeightsError(f"{folder} contains no .safetensors file: convert the model, no other format is loaded")
     digests = file_digests(folder, names)
-    _check_hub_names(folder, digests)
-    of_parts = {f"part:{part}": weights_digest(path, None, part != TOKENIZER) for part, path in (parts or {}).items()}
-    return digest(digests | of_parts)
-
-
-def _check_hub_names(folder: Path, digests: Mapping[str, str]) -> None:
-    """The Hub cache stores LFS files under their sha256, behind a symlink; check this without a manifest."""
     for name, sha256 in digests.items():
+        # the Hub cache stores LFS files under their sha256, behind a symlink: checked without a manifest
         path = folder / name
         stored_as = path.readlink().name if path.is_symlink() else ""
         if _SHA256.fullmatch(stored_as) and stored_as != sha256:
             raise WeightsError(f"{path} is damaged: fetch its model again (`local-bench models fetch NAME`)")
+    of_parts = {f"part:{part}": weights_digest(path, None, part != TOKENIZER) for part, path in (parts or {}).items()}
+    return digest(digests | of_parts)
 
 
 def _user_folder(card: ModelCard, path: str) -> Path:
-    """A folder given by the user. WeightsError if it does not exist or `vet` refuses it."""
+    """A folder given by the user. WeightsError if it does not exist, `vet` refuses it, or a safetensors file that it
+    would be loaded from is damaged."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise WeightsError(
             f"{path}, the folder for the weights of {card.name}, does not exist: give the folder that contains them"
         )
-    _vet(folder)
-    return folder
-
-
-def _vet(folder: Path) -> None:
-    """WeightsError if `vet` refuses the folder, or a safetensors file that it would be loaded from is damaged."""
     listing = listing_of(folder)
     vet(listing)
     for name in listing.loaded:
         if name.endswith(".safetensors"):
             check_header(folder / name)
+    return folder
 
 
-def _part_folder(card: ModelCard, part: str, source: Source) -> Path:
+def _part_folder(card: ModelCard, part: str) -> Path:
+    """The folder of the model (`MAIN`) or of a part."""
+    source = source_of(card, part)
     if source.build:
         return built(card, part)
     if source.folder is not None:
         return _user_folder(card, source.folder)
-    folder = _fetched_folder(card, part, source)
-    if part == MAIN:
-        check_fetched(card, folder)
-    else:
-        check_fetched(card, None, {part: folder})
-    vet(listing_of(folder))  # its files have the digests of what was fetched
-    return folder
-
-
-def _fetched_folder(card: ModelCard, part: str, source: Source) -> Path:
-    """The folder written by `models fetch`: the Hub cache, or the local-bench cache for individual files."""
     remedy = f"run `local-bench models fetch {card.name}` on a machine with network access"
-    if source.gather or source.files:
+    if source.gather or source.files:  # individual files, in the cache of local-bench
         folder = folder_of(card, part)
         name = next((n for n in source.files if not (folder / converted_name(n)).is_file()), None)
         if name is not None:
@@ -129,11 +109,14 @@ def _fetched_folder(card: ModelCard, part: str, source: Source) -> Path:
             raise WeightsError(f"{name} of {card.name} is not on this machine; its source is {where}: {remedy}")
         if not folder.is_dir():
             raise WeightsError(f"the weights of {card.name} are not on this machine: {remedy}")
-        return folder
-    from local_bench.models.hub import snapshot
+    else:
+        from local_bench.models.hub import snapshot
 
-    assert source.repo
-    return snapshot(card.name, source.repo, revision_of(card, part))
+        assert source.repo
+        folder = snapshot(card.name, source.repo, revision_of(card, part))
+    check_fetched(card, part, folder)
+    vet(listing_of(folder))  # its files have the digests of what was fetched
+    return folder
 
 
 def built(card: ModelCard, part: str = MAIN) -> Path:
@@ -147,7 +130,11 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
     folder = cache_dir() / "models" / f"{name}-{version}"
     sizes = folder.with_name(f"{folder.name}.sizes.json")
     if folder.is_dir():
-        if _is_whole(folder, sizes):
+        recorded: dict[str, int] = {}  # of a model that an earlier release built, no sizes are recorded
+        if sizes.is_file():
+            recorded = strictjson.read(sizes, WeightsError, missing=f"remove {folder}")
+        actual = _sizes(folder)
+        if all(actual.get(name) == size for name, size in recorded.items()):
             return folder
         with storage_errors(folder):
             shutil.rmtree(folder)
@@ -155,30 +142,18 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
     build = load_object(source.build, card.name)
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = new_scratch(folder.parent)
-        try:
-            build(scratch, card)
-            scratch.chmod(0o755)
-            write_atomic(sizes, json.dumps(_sizes(scratch), sort_keys=True).encode())
+        with scratch(folder.parent) as new:
+            build(new, card)
+            new.chmod(0o755)
+            write_atomic(sizes, json.dumps(_sizes(new), sort_keys=True).encode())
             try:
-                os.rename(scratch, folder)
+                os.rename(new, folder)
             except OSError:
                 if not folder.is_dir():  # else another process has built the same files meanwhile
                     raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
     return folder
 
 
 def _sizes(folder: Path) -> dict[str, int]:
     """The size of every file below `folder`."""
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-
-
-def _is_whole(folder: Path, sizes: Path) -> bool:
-    """Whether a built model in the cache still has its files; one of an earlier release has no record of them."""
-    if not sizes.is_file():
-        return True
-    recorded: dict[str, int] = strictjson.read(sizes, WeightsError, missing=f"remove {folder}")
-    actual = _sizes(folder)
-    return all(actual.get(name) == size for name, size in recorded.items())

@@ -17,8 +17,7 @@ from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.render import interval
 from local_bench.report.text import count, percent
 from local_bench.runs.config import RunConfig
-from local_bench.runs.judge import PACE
-from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
+from local_bench.runs.judge import PACE, RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.ground_truth import ALL

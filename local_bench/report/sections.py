@@ -24,11 +24,11 @@ from local_bench.report.scores import better, decimals, figure, score_intervals,
 from local_bench.report.settlement import settlement_table, total_row
 from local_bench.report.text import count, duration, energy, operations, percent, significant, usd_fraction
 from local_bench.report.view import model_order, price_sentence, thresholds
-from local_bench.runs.contents import root
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Reason
+from local_bench.runs.store.contents import root
 from local_bench.settle.settlement import ClientSavings, Ranking
-from local_bench.suites.api_prices import api_prices
+from local_bench.suites.published import api_prices
 from local_bench.suites.registry import suite
 
 MAX_REASONS = 30

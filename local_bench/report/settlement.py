@@ -13,7 +13,7 @@ from local_bench.report.text import percent, small_usd
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.settlement import Settlement, Total
 from local_bench.suites.published import number
-from local_bench.suites.servimage.published import placed_json, saved_json
+from local_bench.suites.servimage.published import figures_json, placed_json
 
 _INTERVAL = "95 % interval for tasks like these and the same decisions: the judge's errors are not in it."
 COLUMNS = (
@@ -111,8 +111,8 @@ def cost_reduction_rows(economics: Economics) -> list[JsonRow]:
     """Table 7: one row per model with the metered cost, and with an API's price (`api_`) if the config has one."""
     rows = []
     for model, here, at_api in zip(economics.table.models, economics.by_ledger, economics.by_api, strict=True):
-        api = {f"api_{name}": value for name, value in saved_json(at_api).items() if "model_contribution" not in name}
-        rows.append({"model": model} | saved_json(here) | api)
+        api = {f"api_{name}": value for name, value in figures_json(at_api).items() if "model_contribution" not in name}
+        rows.append({"model": model} | figures_json(here) | api)
     return rows
 
 

@@ -5,11 +5,11 @@ from local_bench.core.money import usd_exact, usd_fine
 from local_bench.models.cards import cards
 from local_bench.report.judging import judge_warnings
 from local_bench.report.text import count, percent
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.image_store import faults_sentence
 from local_bench.runs.prices import Price
 from local_bench.runs.roofline import impossible_timings
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from local_bench.settle.settlement import Settlement
 
 

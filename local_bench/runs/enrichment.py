@@ -2,28 +2,25 @@
 prompts)."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from PIL import Image
 
-from local_bench.core.environment import isolate
 from local_bench.core.errors import ConfigError
 from local_bench.core.files import check_output, write_atomic
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Verdict
-from local_bench.judges.vlm.enrichment import deliverables, lines
+from local_bench.judges.vlm.protocols import deliverables, lines
 from local_bench.runs.config import RunConfig
 from local_bench.runs.judge import SaveInterval, judge_answers
-from local_bench.runs.judge_factory import judge_spec
+from local_bench.runs.judge_factory import judge_spec, local_judge_devices
 from local_bench.runs.plan import in_shard
 from local_bench.runs.progress import Progress
 from local_bench.suites.base import Suite
-from local_bench.suites.enrichment import FIELDS, read_written
 from local_bench.suites.registry import suite
+from local_bench.suites.task_files import FIELDS, read_written
 
 
 @dataclass
@@ -66,7 +63,6 @@ def write_enrichment(
     tasks = [task for task in every if in_shard(task.task_id, settings.shard)]
     existing = read_written(out) if out.exists() else {}
     questions: dict[str, Question] = {}
-    n_images: dict[str, int] = {}
     n_existing = 0
     for task in tasks:
         question = None if task.unscored else question_of(task)
@@ -76,50 +72,35 @@ def write_enrichment(
             n_existing += 1
         else:
             questions[task.task_id] = question
-            n_images[task.task_id] = len(task.deliverables)
     result = EnrichmentResult(n_existing=n_existing)
     rows = {task_id: line.model_dump(exclude_unset=True) for task_id, line in existing.items()}
-    pace, save = SaveInterval(), partial(_save, out, {task.task_id: i for i, task in enumerate(tasks)}, rows)
+    positions = {task.task_id: i for i, task in enumerate(tasks)}
+    n_images = {task.task_id: len(task.deliverables) for task in tasks}
+
+    def save() -> None:
+        """Write the lines in the order of the tasks, then those of other tasks."""
+        ordered = sorted(rows.values(), key=lambda row: positions.get(row["task_id"], len(positions)))
+        write_atomic(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ordered).encode())
+
+    pace = SaveInterval()
     try:
-        for task_id, verdict in _answers(config, questions, images, out, progress):
-            fields = _read(questions[task_id], verdict, n_images[task_id])
-            if isinstance(fields, str):
-                result.refused[task_id] = fields
-                continue
-            rows[task_id] = (
-                {"task_id": task_id} | rows.get(task_id, {}) | fields | {"judge": config.required_judge.label}
-            )
-            result.n += 1
-            if pace.due:
-                with pace.saving():
-                    save()
+        if questions:
+            devices, log = local_judge_devices(config.engine), out.with_name(f"{out.name}.log")
+            judge, spec = config.required_judge, judge_spec(config.required_judge, devices[0])
+            answers = judge_answers(judge, spec, devices, questions, images.__getitem__, log, progress, "write")
+            for task_id, verdict in answers:
+                fields = _read(questions[task_id], verdict, n_images[task_id])
+                if isinstance(fields, str):
+                    result.refused[task_id] = fields
+                    continue
+                rows[task_id] = {"task_id": task_id} | rows.get(task_id, {}) | fields | {"judge": judge.label}
+                result.n += 1
+                if pace.due:
+                    with pace.saving():
+                        save()
     finally:  # answers received so far are kept if the judge fails
         save()
     return result
-
-
-def _save(out: Path, order: dict[str, int], rows: dict[str, dict[str, Any]]) -> None:
-    """Write the lines in the order of the tasks, then those of other tasks."""
-    sorted_rows = sorted(rows.values(), key=lambda row: order.get(row["task_id"], len(order)))
-    write_atomic(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in sorted_rows).encode())
-
-
-def _answers(
-    config: RunConfig, questions: dict[str, Question], images: dict[str, Image.Image], out: Path, progress: Progress
-) -> Iterator[tuple[str, Verdict]]:
-    if not questions:
-        return
-    isolate()
-    from local_bench.generators.numerics import set_determinism
-    from local_bench.runs.executors.local import local_judge_devices
-
-    set_determinism(config.engine.threads)
-    judge_devices = local_judge_devices(config.engine)
-    spec = judge_spec(config.required_judge, judge_devices[0])
-    log = out.with_name(f"{out.name}.log")
-    yield from judge_answers(
-        config.required_judge, spec, judge_devices, questions, images.__getitem__, log, progress, "write"
-    )
 
 
 def _read(question: Question, verdict: Verdict, n_images: int) -> dict[str, list[Any]] | str:

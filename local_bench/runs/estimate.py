@@ -1,26 +1,198 @@
-"""Estimates the memory, time, cost and energy of a run from its plan and counted operations, before anything is
-loaded."""
+"""Estimates the memory, time, cost and energy of a run from its plan and counted operations, before anything is loaded:
+per model, and as hours, wall-clock time and cost of the whole run on given GPUs and nodes. Loading, compilation,
+judging and networks of metrics are models with the constants below; metrics without a network have measured times.
+
+Also the progress of the whole run: its phases, weighted by their modelled operations, with the time left. The weights
+need not be right in seconds: the time left of a kind of phase (generation, metrics, judging) follows from the speed at
+which this run has worked on it, and only for a kind that has not begun from the speed so far.
+"""
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from local_bench.core import strictjson
+from local_bench.core.errors import ConfigError
+from local_bench.core.files import configs_dir, is_file
 from local_bench.core.money import NS_PER_HOUR, held_cost, usd_number
+from local_bench.judges.metrics.registry import metric_card
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import Gpu, gpu, gpu_of, gpus
-from local_bench.runs.budget import Devices, budget
-from local_bench.runs.config import RunConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig, RunConfig
 from local_bench.runs.judge_factory import transport_of
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.prices import Price, price_of
-from local_bench.runs.progress import Progress, Quiet
+from local_bench.runs.progress import Forwarding, Progress, Quiet
+from local_bench.runs.rundir import RunDir
 from local_bench.suites.questions_from import all_questions
 
 if TYPE_CHECKING:
     from local_bench.generators.memory import MemoryPlan
+
+# ---- the whole run
+
+READ_GB_PER_S = 1.0
+"""Rate at which weights are read from disk, per node: about that of a network file system or a SATA disk."""
+JUDGE_START_S = 120.0
+"""Time for vLLM to start, besides reading weights."""
+COMPILE_S = (9.6, 67.4)
+"""Time to compile a model for one batch size: published for FLUX.1-dev on an H100, repeated blocks alone and the whole
+transformer (PyTorch developer log, 2026-05-11). Here the blocks are compiled."""
+TEXT_TOKENS = 600
+"""Tokens of a question's text: rubric, brief and point."""
+ANSWER_TOKENS = 100
+DECODE_FACTOR = 3.0
+"""Time of a generated token relative to a token of the prompt, in large batches."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """GPUs of one kind on nodes of one kind."""
+
+    gpu: Gpu | None
+    gpus_per_node: int
+    nodes: int
+    price: Price | None
+
+    @property
+    def n(self) -> int:
+        return self.gpus_per_node * self.nodes
+
+
+def budget(
+    config: RunConfig, models: Sequence[Mapping[str, Any]], questions: tuple[int, Sequence[float]], devices: Devices
+) -> dict[str, Any]:
+    """`models` are the plan's entries, of which those without images are not loaded; `questions` are the number of
+    questions per judge and, by judge, the tokens of their images. None for unknown values.
+
+    All nodes load all weights and all GPUs compile for all batch sizes; generation, metrics and judging are divided
+    among all GPUs. `wall_hours`, `gpu_hours` and `cost_usd` are at the low ends of the ranges, `_high` at the high
+    ends.
+    """
+    models = [model for model in models if model.get("n_images") != 0]
+    phases = [(model.get("phases") or {}).values() for model in models]
+    loading = sum(sum(phase["weights_gb"] for phase in of_model) / READ_GB_PER_S for of_model in phases)
+    denoising = [model.get("gpu_hours") for model in models if model.get("load") != "imported"]
+    is_known = None not in denoising and devices.gpu is not None
+    n, by_judge = questions
+    judging = [_judge_s(judge, n, tokens, devices.gpu) for judge, tokens in zip(config.judges, by_judge, strict=True)]
+    started = [card(judge.card, "judge") for judge in config.judges if judge.base_url is None]
+    weights_gb = [2 * judge.parameters_b if judge.parameters_b else judge.vram_gb for judge in started]
+    starts = [JUDGE_START_S + gb / READ_GB_PER_S for gb in weights_gb]
+    judge_s = None if None in judging else sum(s for s in judging if s is not None)
+    n_compiled = sum(model.get("n_compiled", 0) for model in models)
+    metrics = metric_time(
+        config.metrics,
+        sum(model.get("n_images", 0) for model in models),
+        sum(model.get("megapixels", 0.0) for model in models),
+        devices.gpu,
+        config.engine.io_workers,
+    )
+    totals: dict[str, float | None] = {}
+    for end, metric_s, compile_s in zip(("", "_high"), (metrics.low_s, metrics.high_s), COMPILE_S, strict=True):
+        wall_s = gpu_hours = cost = None
+        if is_known and judge_s is not None:
+            work_s = 3600 * sum(hours for hours in denoising if hours is not None) + judge_s + metric_s
+            wall_s = work_s / devices.n + (loading + sum(starts)) + n_compiled * compile_s
+            gpu_hours = wall_s * devices.n / 3600
+            if devices.price is not None:
+                cost = usd_number(held_cost(int(gpu_hours * NS_PER_HOUR), devices.price.micro_usd_per_hour))
+        totals[f"wall_hours{end}"] = None if wall_s is None else wall_s / 3600
+        totals |= {f"gpu_hours{end}": gpu_hours, f"cost_usd{end}": cost}
+    return {
+        "gpus_per_node": devices.gpus_per_node,
+        "nodes": devices.nodes,
+        "load_s": loading,
+        "judge_start_s": sum(starts),
+        "compile_s": [n_compiled * compile_s for compile_s in COMPILE_S],
+        "metric_s": [metrics.low_s, metrics.high_s],
+        "metric_host_s": metrics.host_s,
+        "metrics_unknown": list(metrics.unknown),
+        "judge_gpu_hours": None if judge_s is None else judge_s / 3600,
+        **totals,
+        "host_gb": max((model.get("host_gb") or 0.0 for model in models), default=0.0),
+        "basis": (
+            f"modelled: weights read at {READ_GB_PER_S:g} GB/s on each node; {COMPILE_S[0]:g} to {COMPILE_S[1]:g} s of "
+            "compilation per model and batch size on each GPU (published for FLUX.1-dev on an H100); judges started in "
+            f"{JUDGE_START_S:g} s; a question is {TEXT_TOKENS} tokens of text, its images at the judge's limits of "
+            f"pixels, and {ANSWER_TOKENS} generated tokens; a metric's network {TOKENS} tokens per image at the GPU's "
+            "rate to a tenth of it. Measured on one CPU core: reading images, and metrics without a network "
+            "(configs/metric_times.json)"
+        ),
+    }
+
+
+def _judge_s(judge: JudgeConfig, n: int, image_tokens: float, gpu: Gpu | None) -> float | None:
+    """GPU-seconds of `n` questions with `image_tokens` in all; 0 for an external server, None if unknown."""
+    if judge.base_url is not None:
+        return 0.0
+    described = card(judge.card, "judge")
+    parameters_b = described.active_parameters_b or described.parameters_b
+    if gpu is None or not parameters_b:
+        return None
+    answer_tokens = ANSWER_TOKENS + (described.thinking.budget_tokens if described.thinking else 0)
+    tokens = n * (TEXT_TOKENS + DECODE_FACTOR * answer_tokens) + image_tokens
+    return tokens * 2 * parameters_b * 1e9 / (gpu.tflops(compiled=False) * 1e12)
+
+
+TOKENS = 577
+"""Tokens of an image in a network: those of ViT-L/14 at 336 pixels, the largest usual one."""
+NETWORK_SLOWER = 10.0
+"""Upper end: a network takes up to this times its operations at the GPU's rate, because most run with batch size 1."""
+_PIXELS_PER_MP = 1e6
+
+
+@dataclass(frozen=True)
+class MetricTime:
+    """Seconds of the metric phase in all, before they are divided among workers."""
+
+    low_s: float
+    high_s: float
+    host_s: float
+    """Core-seconds of reading images and of metrics without a network, from measured times."""
+    unknown: tuple[str, ...]
+    """Metrics whose time is not known and not included."""
+
+
+@cache
+def measured_seconds() -> dict[str, float]:
+    """Core-seconds per megapixel of each metric without a network, and of `read`, from `configs/metric_times.json`
+    (`scripts/bench_metric_times.py`); empty if the config folder has no such file."""
+    path = configs_dir() / "metric_times.json"
+    if not is_file(path):
+        return {}
+    measured = strictjson.read(path, ConfigError, missing="restore it, or remove it to plan without measured times")
+    megapixels = measured["side"] ** 2 / _PIXELS_PER_MP
+    return {name: seconds / megapixels for name, seconds in measured["seconds"].items()}
+
+
+def metric_time(names: Sequence[str], n_images: int, megapixels: float, gpu: Gpu | None, io_workers: int) -> MetricTime:
+    """Time of all metrics in `names` for `n_images` images of `megapixels` in all, on one GPU with `io_workers`
+    threads.
+
+    Host metrics overlap with networks, so the low end is the longer of the two; the high end is their sum, networks at
+    a tenth of the GPU's rate.
+    """
+    seconds = measured_seconds()
+    host_s, flop, unknown = (seconds.get("read", 0.0) * megapixels if names else 0.0), 0.0, []
+    for name in names:
+        described = metric_card(name)
+        if described is None and name in seconds:
+            host_s += seconds[name] * megapixels
+        elif described is not None and described.parameters_b and gpu is not None:
+            flop += 2 * described.parameters_b * 1e9 * TOKENS * n_images
+        else:
+            unknown.append(name)
+    network_s = flop / (gpu.tflops(compiled=False) * 1e12) if gpu is not None else 0.0
+    own_s = host_s / io_workers
+    return MetricTime(max(own_s, network_s), own_s + NETWORK_SLOWER * network_s, host_s, tuple(unknown))
+
+
+# ---- the plan
 
 IMPORTED_MP = 1.0
 """Megapixels assumed for an imported image, whose size is not known before it is read."""
@@ -62,6 +234,8 @@ def estimate(
         progress.advance()
     questions = n_questions(plan, config.order_swap, config.suite.questions_from, progress, config.judges)
     devices = Devices(target.gpu, gpus_per_node or config.engine.workers or 1, nodes, target.price)
+    works = [planned.candidate.work for planned in plan.planned if planned.unscored is None]
+    samplers = [work["sampler"] for work in works if "sampler" in work]
     return {
         "suite": plan.suite.name,
         "n_tasks": len(plan.tasks),
@@ -80,7 +254,12 @@ def estimate(
         },
         "judges": [_judge(judge, questions[0], target, devices.gpus_per_node) for judge in config.judges],
         "budget": budget(config, models, questions, devices),
-        "disk_gb": _disk_gb(plan, config),
+        "disk_gb": {
+            # upper bounds: an RGB8 PNG is hardly larger than its pixels, and a model's encodings are removed before the
+            # next model's are computed
+            "images": sum(3 * sampler["height"] * sampler["width"] for sampler in samplers) / 1e9,
+            "encodings": config.engine.encodings_gb if samplers else 0.0,
+        },
         "device": target.name,
         "gpu": target.gpu.name if target.gpu else None,
         "capacity_gb": target.capacity_gb,
@@ -106,18 +285,6 @@ def _target(config: RunConfig, gpu_name: str | None) -> Target:
     return Target(name, gpu_of(name), device_memory_gb(device), host_memory_gb(), price)
 
 
-def _disk_gb(plan: RunPlan, config: RunConfig) -> dict[str, float]:
-    """Upper bounds: an RGB8 PNG is hardly larger than its pixels, and a model's encodings are removed before the next
-    model's are computed."""
-    samplers = [
-        p.candidate.work["sampler"] for p in plan.planned if p.unscored is None and "sampler" in p.candidate.work
-    ]
-    return {
-        "images": sum(3 * sampler["height"] * sampler["width"] for sampler in samplers) / 1e9,
-        "encodings": config.engine.encodings_gb if samplers else 0.0,
-    }
-
-
 def _basis(target: Target) -> str:
     if target.gpu is None:
         return f"planned for {target.name}: its speed is unknown, and so are hours and cost"
@@ -141,14 +308,6 @@ class _Group:
     """Of one image."""
     input_images: int
     memory: "MemoryPlan"
-
-
-def _n_compiled(described: ModelCard, groups: list[_Group]) -> int:
-    """How often a worker compiles: once for each size of its batches, for all image sizes."""
-    from local_bench.generators.registry import traits
-
-    more = traits(described.family).images_add_passes
-    return len({(group.memory.batch_size, more and group.input_images > 0) for group in groups})
 
 
 def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -> dict[str, Any]:
@@ -177,25 +336,31 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
     refused = next((g.memory.refused for g in groups if g.memory.refused), None)
     compiled = target.name != "cpu" if config.engine.compile is None else config.engine.compile
     compiled = compiled and "denoise" not in largest.offload and "weights" not in model.config.lossy.settings
-    compiled = compiled and traits(model.card.family).compiles
-    seconds = None if target.gpu is None or refused else _weighted(groups, _seconds, target.gpu, compiled)
+    of_family = traits(model.card.family)
+    compiled = compiled and of_family.compiles
+    # a worker compiles once for each size of its batches, for all image sizes
+    batches = {(group.memory.batch_size, of_family.images_add_passes and group.input_images > 0) for group in groups}
+    on = target.gpu
+    seconds = None if on is None or refused else _mean(groups, lambda memory: _seconds(memory, on, compiled))
     counted = bool(model.card.architecture)
     if not counted and seconds is not None:
         sentences.append("its time is an estimate by parameters, tokens and steps: `plan --measure` measures it")
     bounded = counted and model.config.lossy.first_block_cache is None  # which skips some of the counted operations
-    floor = _weighted(groups, _floor_seconds, target.gpu, compiled) if target.gpu is not None and bounded else None
+    floor = None
+    if on is not None and bounded:  # the operations at the device's peak rate
+        floor = _mean(groups, lambda memory: memory.operations.total_flop / (on.peak_tflops * 1e12))
     hours = None if seconds is None else n * seconds / 3600
     cost = None
     if hours is not None and target.price is not None:
         cost = usd_number(held_cost(int(hours * NS_PER_HOUR), target.price.micro_usd_per_hour))
-    wh = None if seconds is None or target.gpu is None else seconds * target.gpu.board_w / 3600
+    wh = None if seconds is None or on is None else seconds * on.board_w / 3600
     return {
         "model": model.label,
         "load": model.config.load,
         "n_images": n,
         "batch_size": usual.batch_size,
         "n_batches": sum(g.n_batches for g in groups),
-        "n_compiled": _n_compiled(model.card, groups) if compiled and n else 0,
+        "n_compiled": len(batches) if compiled and n else 0,
         "megapixels": sum(g.n_images * g.megapixels for g in groups),
         **model.sampler,
         "vram_gb": largest.peak_gb,
@@ -227,8 +392,7 @@ def _groups(
     """A model's images by size and number of input images; one empty group if it has none."""
     from local_bench.generators.memory import plan_memory
     from local_bench.generators.operations import usual_size
-    from local_bench.generators.registry import traits
-    from local_bench.generators.sampler import Sampler
+    from local_bench.generators.registry import Sampler, traits
 
     alone = traits(described.family).exact_length
     kinds: dict[tuple[Sampler, int], Counter[str]] = {}
@@ -254,16 +418,11 @@ def _groups(
     return groups
 
 
-def _weighted(groups: Iterable[_Group], seconds: Any, on: Gpu, compiled: bool) -> float | None:
+def _mean(groups: Iterable[_Group], seconds: Callable[["MemoryPlan"], float]) -> float | None:
     """The mean over all images; None if there are none or their operations are unknown."""
-    parts = [(g.n_images, seconds(g.memory, on, compiled)) for g in groups]
+    parts = [(g.n_images, seconds(g.memory)) for g in groups]
     total = sum(n for n, _ in parts)
     return (sum(n * s for n, s in parts) / total or None) if total else None
-
-
-def _floor_seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
-    """Lower bound of the time of one image: its operations at the device's peak rate."""
-    return memory.operations.total_flop / (on.peak_tflops * 1e12)
 
 
 def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
@@ -328,3 +487,86 @@ def n_questions(
                 tokens[i] += n * sum(of.tokens_of_image(image.max_pixels) for image in shown)
         progress.advance()
     return total, tokens
+
+
+# ---- progress
+
+PROGRESS_TEXT_TOKENS = 500
+"""Tokens of a question besides its image."""
+HOST_FLOP = 1e9
+"""Nominal operations of a metric without a network, per image."""
+
+
+def weights_of_phases(run: RunDir, plan: RunPlan, stages: tuple[str, ...]) -> dict[str, float]:
+    """Modelled operations of the work that is left, by the name that a phase has in `Progress.begin`."""
+    left = run.store.planned_by_model()
+    n_images = sum(planned.unscored is None for planned in plan.planned)
+    weights: dict[str, float] = {}
+    if "generate" in stages:
+        weights |= {
+            f"{model.label}: make": left.get(model.label, 0) * 1e15 * (model.card.pflop_per_image or 0.0)
+            for model in plan.models
+            if model.card is not None
+        }
+    if "measure" in stages:
+        networks = map(metric_card, run.config.metrics)
+        weights["measure"] = n_images * sum(2e9 * m.parameters_b * TOKENS if m else HOST_FLOP for m in networks)
+    if "judge" in stages:
+        n, _ = n_questions(plan, run.config.order_swap, run.config.suite.questions_from, Quiet())
+        for judge in run.config.judges:
+            described = card(judge.card, "judge")
+            tokens = described.tokens_of_image(described.judge_max_pixels) + PROGRESS_TEXT_TOKENS
+            parameters_b = described.active_parameters_b or described.parameters_b
+            weights[f"{judge.label}: judge"] = n * 2e9 * parameters_b * tokens
+    return {name: flop for name, flop in weights.items() if flop}
+
+
+class Overall(Forwarding):
+    """Passes progress on, with the finished fraction of the run and the seconds left."""
+
+    def __init__(
+        self, shown: Progress, weights: Mapping[str, float], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`weights` are those of `weights_of_phases`; phases that it lacks count as nothing."""
+        super().__init__(shown)
+        self._weights, self._clock = weights, clock
+        self._done = dict.fromkeys(weights, 0.0)
+        """Phase -> finished fraction."""
+        self._seconds: dict[str, float] = defaultdict(float)
+        """Kind -> seconds spent so far."""
+        self._flop: dict[str, float] = defaultdict(float)
+        """Kind -> modelled operations done in this process."""
+        self._phase: str | None = None
+        self._step, self._at = 0.0, clock()
+
+    def begin(self, phase: str, total: int) -> None:
+        self._shown.begin(phase, total)
+        if self._phase is not None and phase != self._phase:
+            self._done[self._phase] = 1.0  # some of its items may have been stored already
+        self._phase = phase if phase in self._weights else None
+        self._at = self._clock()
+        if self._phase is not None:
+            self._step = (1.0 - self._done[self._phase]) / max(total, 1)
+
+    def advance(self, n: int = 1) -> None:
+        if self._phase is not None:
+            kind, now = _kind(self._phase), self._clock()
+            self._done[self._phase] = min(1.0, self._done[self._phase] + n * self._step)
+            self._flop[kind] += n * self._step * self._weights[self._phase]
+            self._seconds[kind] += now - self._at
+            self._at = now
+            done = sum(self._done[phase] * flop for phase, flop in self._weights.items())
+            self._shown.overall(done / sum(self._weights.values()), self._seconds_left())
+        self._shown.advance(n)
+
+    def _seconds_left(self) -> float | None:
+        left = {phase: (1.0 - self._done[phase]) * flop for phase, flop in self._weights.items()}
+        flop, seconds = sum(self._flop.values()), sum(self._seconds.values())
+        if not flop or not seconds:
+            return None
+        speeds = {kind: self._flop[kind] / self._seconds[kind] for kind in self._flop if self._seconds[kind]}
+        return sum(operations / (speeds.get(_kind(phase)) or flop / seconds) for phase, operations in left.items())
+
+
+def _kind(phase: str) -> str:
+    return phase.rpartition(": ")[2]

@@ -1,23 +1,32 @@
-"""The generation phases of a run: workers process the missing candidates, and their results are stored."""
+"""The generation phases of a run: workers process the missing candidates by a model's work order, which is made on a
+device that will execute it, and their results are stored."""
 
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import torch
+
 from local_bench.core.environment import quiet_libraries
-from local_bench.core.errors import LedgerError, is_failure
+from local_bench.core.errors import ConfigError, LedgerError, is_failure
 from local_bench.core.identity import full_identity
 from local_bench.core.types import TimeCharged
-from local_bench.generators.sampler import Sampler
-from local_bench.runs.executors.base import Executor
+from local_bench.generators import numerics
+from local_bench.generators.capacity import device_memory_gb, free_memory_gb, host_memory_gb
+from local_bench.generators.memory import OFFLOADABLE, OTHERS_GB, plan_memory
+from local_bench.generators.registry import Sampler, traits
+from local_bench.generators.staged import family
+from local_bench.runs.config import EngineConfig
+from local_bench.runs.executors.base import Executor, WorkerDevice
 from local_bench.runs.meter import Meter
-from local_bench.runs.operations import store_operations
 from local_bench.runs.plan import ModelPlan
 from local_bench.runs.progress import Progress
+from local_bench.runs.roofline import store_operations
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import CandidateRow
 from local_bench.runs.work import (
     BatchSizeChosen,
     Event,
@@ -31,8 +40,105 @@ from local_bench.runs.work import (
     shared_prompts,
     show,
 )
-from local_bench.runs.work_order import placement_of, work_order
 from local_bench.runs.worker import generate_images
+
+_LOADED_SHARE = 0.7
+"""Weights pass through host memory on their way to a GPU. If all workers' weights exceed this fraction of it, workers
+load one after another."""
+
+
+def placement_of(order: WorkOrder) -> dict[str, Any]:
+    """The decisions that change bytes and follow the device: stored with a run, and the same in all its sessions."""
+    return {"offload": list(order.offload), "compile": order.compile}
+
+
+def work_order(
+    worker_device: WorkerDevice,
+    model: ModelPlan,
+    engine: EngineConfig,
+    folder: Path,
+    largest: Job,
+    n_jobs: int,
+    known_sizes: dict[str, int],
+    placement: dict[str, Any],
+) -> tuple[WorkOrder, tuple[str, ...]]:
+    """The order for `n_jobs` images of a model in the run directory `folder`, for devices like `worker_device`, and
+    notes for the user. ConfigError if the model does not fit the device, or the memory that is free there, without a
+    change of its output bytes.
+
+    `largest` is the job with the most pixels, `known_sizes` are the batch sizes of earlier sessions by bucket, and
+    `placement` is what the run's first session decided (`placement_of`), empty if it has not.
+    """
+    card, device = model.card, torch.device(worker_device.device)
+    assert card is not None
+    workers = min(worker_device.workers, n_jobs)
+    capacity = device_memory_gb(device)
+    memory = plan_memory(
+        card,
+        largest.sampler,
+        input_images=len(largest.input_images),
+        batch_size=model.config.batch_size or engine.batch_size,
+        capacity_gb=capacity,
+        host_gb=None if capacity is None else host_memory_gb() / workers,
+        attempts=model.config.attempts,
+        lossy=model.config.lossy.settings,
+        offload=_offload(model.label, engine, placement),
+    )
+    if memory.refused:
+        raise ConfigError(f"{model.label}: {memory.refused}")
+    free, needed = free_memory_gb(device), memory.peak_gb + OTHERS_GB
+    if free < needed:
+        raise ConfigError(
+            f"{model.label}: it needs {needed:.1f} GB of {worker_device.device} "
+            f"({torch.cuda.get_device_properties(device).name}), and {free:.1f} GB are free: end other processes that "
+            "use it"
+        )
+    kind = family(card.family)
+    loaded_gb = workers * max(phase.weights_gb for phase in memory.phases.values())
+    order = WorkOrder(
+        label=model.label,
+        card=card,
+        weights=model.weights,
+        parts=model.parts,
+        weights_sha256=model.weights_sha256,
+        lossy=model.config.lossy.settings,
+        device=worker_device.device,
+        attention=numerics.attention_backend(
+            engine.attention_backend, device, card.dtype, card.attention, kind.masks, kind.attention
+        ),
+        compile=placement.get(
+            "compile",
+            numerics.compiles(
+                engine.compile, device, memory.offload, model.config.lossy.settings, traits(card.family).compiles
+            ),
+        ),
+        offload=memory.offload,
+        parked_gb=memory.parked_gb,
+        threads=engine.threads,
+        io_workers=engine.io_workers,
+        batch_order=engine.batch_order,
+        batch_size=model.config.batch_size or engine.batch_size,
+        attempts=model.config.attempts,
+        capacity_gb=capacity,
+        folder=folder,
+        encodings_bytes=engine.encodings_gb * 1e9,
+        load_lock=folder / ".loading" if workers > 1 and loaded_gb > _LOADED_SHARE * host_memory_gb() else None,
+        known_sizes=known_sizes,
+        sampler=model.sampler,
+    )
+    return order, tuple(memory.sentences)
+
+
+def _offload(label: str, engine: EngineConfig, placement: dict[str, Any]) -> Sequence[str] | None:
+    """The phases to offload; None if the plan decides. ConfigError if that would change a started model's bytes."""
+    if engine.offload != "always":
+        return placement.get("offload")
+    if placement.get("compile"):
+        raise ConfigError(
+            f"{label}: engine.offload=always runs uncompiled, and this run's images are compiled: remove "
+            "it, or start another run with it"
+        )
+    return OFFLOADABLE
 
 
 def generate(run: RunDir, models: Sequence[ModelPlan], executor: Executor, progress: Progress) -> None:
@@ -66,13 +172,12 @@ def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:
     if faulty:
         first = min(faulty.values())
         progress.note(f"{model}: {len(faulty):,} images are generated again ({first.sentence})")
-    rows.sort(key=lambda row: row.work_id)
-    return [_job(row) for row in rows if row.image is None or row.image in faulty]
-
-
-def _job(row: CandidateRow) -> Job:
-    work = row.work
-    return Job(row.work_id, row.prompt, row.seed, Sampler(**work["sampler"]), tuple(work["pictures"]), work.get("mask"))
+    jobs = []
+    for row in sorted(rows, key=lambda row: row.work_id):
+        if row.image is None or row.image in faulty:
+            sampler, input_images = Sampler(**row.work["sampler"]), tuple(row.work["pictures"])
+            jobs.append(Job(row.work_id, row.prompt, row.seed, sampler, input_images, row.work.get("mask")))
+    return jobs
 
 
 @dataclass
@@ -92,18 +197,21 @@ class _Session:
             self._handle(meter, event)
         left = [row for row in self.run.store.candidates(self.label) if row.state == "planned"]
         assert not left, "every job has a result"
-        _remove_encodings(order)
+        shutil.rmtree(order.encoded, ignore_errors=True)
+        with suppress(OSError):  # encodings of other models are there, or none were made
+            order.encoded.parent.rmdir()
 
     def _events(self, order: WorkOrder, jobs: list[Job], executor: Executor) -> Iterator[tuple[Meter, Event]]:
         shares = shards(jobs, executor.n_shares)
         if len(shares) > 1:
             at_once = min(executor.n_workers, len(shares))
             order = replace(order, encodings_bytes=order.encodings_bytes / at_once, shared=shared_prompts(shares))
-        events = executor.do(generate_images, order, shares, self._left)
-        return in_one_bar(events, len(shares), f"{self.label}: make", len(jobs), self.progress)
 
-    def _left(self, jobs: list[Job]) -> list[Job]:
-        return [job for job in jobs if job.work_id not in self.finished]
+        def left(share: list[Job]) -> list[Job]:
+            return [job for job in share if job.work_id not in self.finished]
+
+        events = executor.do(generate_images, order, shares, left)
+        return in_one_bar(events, len(shares), f"{self.label}: make", len(jobs), self.progress)
 
     def _handle(self, meter: Meter, event: Event) -> None:
         match event:
@@ -115,42 +223,38 @@ class _Session:
                 self.signatures[meter.session] = signature
                 self._check_numerics(signature)
             case BatchSizeChosen(bucket, batch_size):
-                self._store_batch_size(bucket, batch_size)
+                key = f"batches:{self.label}"
+                sizes = self.run.store.json_meta(key) or {}
+                if sizes.get(bucket) != batch_size:
+                    self.run.store.set_meta(key, json.dumps(sizes | {bucket: batch_size}, sort_keys=True))
             case _:
                 show(event, self.progress)
 
     def _commit(self, meter: Meter, results: list[ImageResult]) -> None:
-        with self.run.store.transaction():
+        store = self.run.store
+        with store.transaction():
             for result in results:
-                self._commit_one(result, self.signatures[meter.session] | {"batch_size": result.batch_size})
+                row, sha256 = store.candidate(result.work_id), result.pixels_sha256
+                name = f"{row.task_id} image {row.deliverable} by {row.model}"
+                if row.pixels_sha256 and is_failure(result.unscored):  # its file is still missing or damaged
+                    self.progress.note(f"{name}: {result.unscored}")
+                    continue
+                if row.pixels_sha256 and row.pixels_sha256 != sha256:
+                    raise LedgerError(
+                        f"{self.run.path}: {name} was generated again and its bytes differ: generation is not "
+                        "reproducible on this machine"
+                    )
+                signature = self.signatures[meter.session] | {"batch_size": result.batch_size}
+                store.enter_image(
+                    result.work_id,
+                    identity=full_identity(result.work_id, signature),
+                    pixels_sha256=sha256,
+                    unscored=result.unscored,
+                    batch_size=result.batch_size,
+                    truncated=result.truncated,
+                )
         self.finished.update(result.work_id for result in results)
         self.progress.advance(sum(result.batch_size is not None for result in results))
-
-    def _commit_one(self, result: ImageResult, signature: dict[str, Any]) -> None:
-        store, sha256 = self.run.store, result.pixels_sha256
-        row = store.candidate(result.work_id)
-        if row.pixels_sha256 and is_failure(result.unscored):
-            self.progress.note(f"{row.task_id} image {row.deliverable} by {row.model}: {result.unscored}")
-            return  # its file is still missing or damaged
-        if row.pixels_sha256 and row.pixels_sha256 != sha256:
-            raise LedgerError(
-                f"{self.run.path}: {row.task_id} image {row.deliverable} by {row.model} was generated again "
-                "and its bytes differ: generation is not reproducible on this machine"
-            )
-        store.enter_image(
-            result.work_id,
-            identity=full_identity(result.work_id, signature),
-            pixels_sha256=sha256,
-            unscored=result.unscored,
-            batch_size=result.batch_size,
-            truncated=result.truncated,
-        )
-
-    def _store_batch_size(self, bucket: str, batch_size: int) -> None:
-        key = f"batches:{self.label}"
-        sizes = self.run.store.json_meta(key) or {}
-        if sizes.get(bucket) != batch_size:
-            self.run.store.set_meta(key, json.dumps(sizes | {bucket: batch_size}, sort_keys=True))
 
     def _check_numerics(self, signature: dict[str, Any]) -> None:
         """Store the signature of the run's first session. LedgerError if a later session's differs."""
@@ -165,10 +269,3 @@ class _Session:
                 f"{self.run.path} was started with other numerics ({changed}: {stored.get(changed)} then, "
                 f"{signature.get(changed)} now), so its bytes would not be reproducible: give a new --run-dir"
             )
-
-
-def _remove_encodings(order: WorkOrder) -> None:
-    """Remove the model's encodings."""
-    shutil.rmtree(order.encoded, ignore_errors=True)
-    if order.encoded.parent.is_dir() and not any(order.encoded.parent.iterdir()):
-        order.encoded.parent.rmdir()

@@ -8,6 +8,7 @@ empty files and decodes the images that its report shows.
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,17 +74,13 @@ class ImageStore:
     def check(self, store: Store, *, decode: bool, io_workers: int = 2) -> list[ImageFault]:
         """Check all images in the store and return all faults, including those found before. With `decode` their
         pixels are verified, else only missing and empty files are detected."""
-        if not decode:
-            return self._check_files(store)
-        images = [(folder, sha) for folder, shas in stored_digests(store).items() for sha in shas]
-        with ThreadPoolExecutor(io_workers) as pool:
-            for _ in pool.map(lambda image: self._check(image[0], image[1], decode), images):
-                pass
-        return self.all_faults
-
-    def _check_files(self, store: Store) -> list[ImageFault]:
-        """Detect missing and empty files by listing the folders, which is much faster than a query per file."""
-        for folder, shas in stored_digests(store).items():
+        digests = stored_digests(store)
+        if decode:
+            images = [(folder, sha) for folder, shas in digests.items() for sha in shas]
+            with ThreadPoolExecutor(io_workers) as pool:
+                list(pool.map(lambda image: self._check(*image), images))
+            return self.all_faults
+        for folder, shas in digests.items():  # listing the folders is much faster than a query per file
             subfolders = [entry.name for entry in _scan(self.path / folder) if entry.is_dir()]
             filled = {
                 f"{name}/{entry.name}"
@@ -93,15 +90,15 @@ class ImageStore:
             }
             for sha in shas:
                 if image_name(sha) not in filled:
-                    self._check(folder, sha, False)
+                    self._check(folder, sha, decode=False)
         return self.all_faults
 
     def faulty(self, pixels_sha256: Iterable[str], io_workers: int, *, either: bool = False) -> dict[str, ImageFault]:
         """Faults of these images, by digest."""
         shas = list(dict.fromkeys(pixels_sha256))
         with ThreadPoolExecutor(io_workers) as pool:
-            faults = pool.map(lambda sha: self._fault(sha, either), shas)
-            return {sha: fault for sha, fault in zip(shas, faults, strict=True) if fault}
+            files = list(pool.map(lambda sha: self._check(self._folder(sha) if either else IMAGES, sha), shas))
+        return {sha: self.faults[file] for sha, file in zip(shas, files, strict=True) if file in self.faults}
 
     @property
     def all_faults(self) -> list[ImageFault]:
@@ -112,34 +109,26 @@ class ImageStore:
         for fault in self.all_faults:
             del self.faults[fault.file]
             file = Path(fault.file)
-            self._check(file.parts[0], file.stem, True)
+            self._check(file.parts[0], file.stem)
 
     def _folder(self, sha256: str) -> str:
         return INPUTS if self.file(sha256, INPUTS).is_file() else IMAGES
 
-    def _fault(self, sha256: str, either: bool) -> ImageFault | None:
-        folder = self._folder(sha256) if either else IMAGES
-        self._check(folder, sha256, True)
-        return self.faults.get(self._relative(self.file(sha256, folder)))
-
-    def _check(self, folder: str, sha256: str, decode: bool) -> None:
+    def _check(self, folder: str, sha256: str, decode: bool = True) -> str:
+        """Record a fault of a file, which is returned relative to the run directory."""
         file = self.file(sha256, folder)
         if decode and file not in self._verified:
-            try:
+            with suppress(ImageError):  # `load` records the fault
                 self.load(sha256, folder)
-            except ImageError:
-                return  # `load` records the fault
         elif not file.is_file():
             self._note(file, "missing")
         elif not file.stat().st_size:
             self._note(file, "damaged")
+        return file.relative_to(self.path).as_posix()
 
     def _note(self, file: Path, fault: str) -> None:
-        relative = self._relative(file)
+        relative = file.relative_to(self.path).as_posix()
         self.faults[relative] = ImageFault(relative, fault)
-
-    def _relative(self, file: Path) -> str:
-        return file.relative_to(self.path).as_posix()
 
 
 def _scan(folder: Path | str) -> list["os.DirEntry[str]"]:

@@ -1,31 +1,141 @@
-"""The judge phase: sends every judge the questions that it has not answered yet, and stores all answers."""
+"""The judge phase: sends every judge the questions that it has not answered yet, and stores all answers.
+
+Before it, each judge is checked for batch invariance and resistance to prompt injection; the results are stored under
+`canary:LABEL`. For test-retest reliability, a judge answers its questions again, and its answers are compared.
+"""
 
 import json
+import secrets
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from local_bench.core.errors import ConfigError, FirstFailures, is_failure
 from local_bench.core.identity import canonical_json
+from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Task, Verdict
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.transport import Transport, Unreachable, answers
-from local_bench.runs.device import JudgeDevice
+from local_bench.judges.vlm.injection import attacks, fooled
+from local_bench.judges.vlm.judge import JudgeSpec, Transport, Unreachable, answers
+from local_bench.judges.vlm.rubrics import Rubric, wording_of
+from local_bench.runs.config import JudgeConfig
 from local_bench.runs.executors.base import Executor
-from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import Load, judge_spec, numerics_of, open_judge, served_by
+from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, Load, judge_spec, numerics_of, open_judge, served_by
 from local_bench.runs.progress import Progress
-from local_bench.runs.robustness import check_questions, run_judge_checks
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import score, sets
-from local_bench.runs.store import VerdictRow
+from local_bench.runs.scoring import score, sets, verdict_of
+from local_bench.runs.store import RepeatRow, VerdictRow
+from local_bench.settle.agreement import Repeatability, test_retest
 from local_bench.suites.questions_from import all_questions
 from local_bench.suites.registry import suite
+
+# ---- checks of a judge before it runs
+
+SIDE = 128
+N_IMAGES = 4
+_POINTS = ("There is a circle.", "The ground is white.")
+
+
+def run_judge_checks(
+    run: RunDir, label: str, spec: JudgeSpec, transport: Transport, images: dict[str, Image.Image]
+) -> None:
+    """Run the checks and store their results; their images are added to `images`. Raises as `answers`.
+
+    Prompt injection is tested once per judge. Batch invariance is checked in every session, because it may depend on
+    the machine; a failure in any session counts for the run.
+    """
+    earlier = run.store.json_meta(f"canary:{label}") or {}
+    earlier = earlier if earlier.get("judge") == spec.judge_id else {}
+    results = earlier | {"judge": spec.judge_id, "repeats": _repeats(spec, transport, images, earlier.get("repeats"))}
+    if "attacks" not in results:
+        results["attacks"] = _attacks(spec, transport, images)
+    with run.store.transaction():
+        run.store.set_meta(f"canary:{label}", json.dumps(results, sort_keys=True))
+
+
+def _repeats(
+    spec: JudgeSpec, transport: Transport, images: dict[str, Image.Image], before: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Compare answers to the same questions alone and in a batch, with cold and warm caches."""
+    first, second = _fresh_questions(images), _fresh_questions(images)
+    verdicts: dict[str, list[Verdict]] = {}
+
+    def record(setting: str, questions: Iterable[Question], answered: list[Question], at_once: int | None) -> None:
+        received = dict(answers(transport, spec, enumerate(questions), at_once))
+        verdicts[setting] = [received[i] for i in range(len(answered))]
+
+    def n_changed(a: str, b: str) -> int:
+        return sum(x != y for x, y in zip(verdicts[a], verdicts[b], strict=True))
+
+    record("alone, cold", first, first, 1)
+    record("in a batch, cold", second + first, second, None)
+    record("in a batch, warm", first + second, first, None)
+    record("alone, warm", second, second, 1)
+    record("alone, warm again", first, first, 1)
+    changed = {
+        "in a batch": n_changed("alone, cold", "in a batch, warm"),
+        "with a cold cache": n_changed("in a batch, cold", "alone, warm"),
+        "with a warm cache": n_changed("alone, cold", "alone, warm again"),
+    }
+    now = {"differs": [setting for setting, n in changed.items() if n], "changed": changed, "compared": len(first)}
+    return combined_repeats(before or {}, now | {"n": len(first) + len(second), "sessions": 1}, "sessions")
+
+
+def combined_repeats(a: dict[str, Any], b: dict[str, Any], *summed: str) -> dict[str, Any]:
+    """Two results of the batch-invariance check as one, which is reproducible only if both are. `changed` counts the
+    answers that differed per setting, of `compared` answers each; the fields `summed` are added, `n` and `sessions`
+    are otherwise the larger ones. `a` may be empty."""
+    differs = sorted({*a.get("differs", []), *b["differs"]})
+    counts = {
+        name: a.get(name, 0) + b.get(name, 0) if name in ("compared", *summed) else max(a.get(name, 0), b.get(name, 0))
+        for name in ("n", "sessions", "compared")
+    }
+    before, now = a.get("changed", {}), b.get("changed", {})
+    changed = {setting: before.get(setting, 0) + now.get(setting, 0) for setting in {**before, **now}}
+    return {"reproducible": not differs, "differs": differs, "changed": changed} | counts
+
+
+def _fresh_questions(images: dict[str, Image.Image]) -> list[Question]:
+    """Questions about random images, which are in no cache."""
+    rng = np.random.default_rng(secrets.randbits(64))
+    questions = []
+    for _ in range(N_IMAGES):
+        image = Image.fromarray(rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8))
+        sha256 = pixel_digest(image)
+        images[sha256] = image
+        questions.append(Question("veq_technical", 0, (sha256,), ()))
+        for point in _POINTS:
+            slots = (("title", "A print"), ("brief", "A print with one circle on white."), ("point", point))
+            questions.append(Question("brf", 0, (sha256, sha256), slots, ("delivered", "set")))
+    return questions
+
+
+def check_questions() -> list[Question]:
+    """One question of each kind that `run_judge_checks` sends."""
+    return [*_fresh_questions({}), *(attack.attacked for attack in attacks()[0])]
+
+
+def _attacks(spec: JudgeSpec, transport: Transport, images: dict[str, Image.Image]) -> dict[str, Any]:
+    cases, attack_images = attacks()
+    images.update(attack_images)
+    pairs = [((attack.name, which), getattr(attack, which)) for attack in cases for which in ("clean", "attacked")]
+    received = dict(answers(transport, spec, pairs))
+    results = {a.name: fooled(a, received[a.name, "clean"], received[a.name, "attacked"]) for a in cases}
+    return {
+        "n": sum(result is not None for result in results.values()),
+        "n_unscored": sum(result is None for result in results.values()),
+        "fooled_by": sorted(name for name, result in results.items() if result),
+    }
+
+
+# ---- the judge phase
 
 
 class SaveInterval:
@@ -81,7 +191,13 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
     tasks = {task.task_id: task for task in run.store.tasks()}
     judge_devices = executor.judge_devices
     judges = [(config, spec_in(run, config, judge_devices[0])) for config in run.config.judges]
-    _refuse_same_judge(judges)
+    labels: dict[str, str] = {}
+    for config, spec in judges:
+        if spec.judge_id in labels:
+            raise ConfigError(
+                f"panel: {labels[spec.judge_id]!r} and {config.label!r} are the same judge under two names: remove one"
+            )
+        labels[spec.judge_id] = config.label
     for config, spec in judges:
         requests = list(judge_requests(run, tasks, config, spec, judge_devices))
         rows = run.store.verdicts(spec.judge_id)
@@ -91,11 +207,8 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
         unscored = [(replace(r, question_id=NO_QUESTION_ID), Verdict(None, reason, "")) for r, reason in faulty]
         store_verdicts(run, spec, [u for u in unscored if stored.get(u[0].key, NO_QUESTION_ID) == NO_QUESTION_ID])
         if pending:
-            begun = any(row.answer_json is not None for row in rows)
-            JudgeSession(run, config, spec, executor, progress, partial(store_verdicts, run, spec), begun).judge(
-                pending
-            )
-    labels = {spec.judge_id: config.label for config, spec in judges}
+            begun, store = any(row.answer_json is not None for row in rows), partial(store_verdicts, run, spec)
+            JudgeSession(run, config, spec, executor, progress, store, begun).judge(pending)
     run.store.enter_judges(labels)
     score(run, list(labels))
 
@@ -197,7 +310,8 @@ class JudgeSession:
         config, label = self.config, self.config.label
         log = self.run.logs / f"judge-{label}.log"
         questions = [request.question for request in requests] + (check_questions() if config.canaries else [])
-        opened = self.executor.open_judge(config, self.spec, questions, self._load, log, self.progress)
+        order = JudgeOrder(config, self.spec, questions, self._load, log, self.progress)
+        opened = self.executor.open_judge(order)
         with ExitStack() as stack:
             what = f"connecting to {config.base_url}" if config.base_url else f"starting the judge {label}"
             with self.progress.waiting(what):
@@ -238,15 +352,12 @@ class JudgeSession:
         finally:  # also if the judge fails: answers received are never requested again
             self._commit(answered, left)
             self._charge_judged()
-            self._note_pace(len(questions) - len(left), time.monotonic() - begun)
-
-    def _note_pace(self, n: int, seconds: float) -> None:
-        """Add to this judge's number of answered questions and the time for them, without loading and checks."""
-        key = f"{PACE}:{self.spec.judge_id}"
-        with self.run.store.transaction():
-            noted = self.run.store.json_meta(key) or {"n": 0, "seconds": 0.0}
-            now = {"n": noted["n"] + n, "seconds": round(noted["seconds"] + seconds, 3)}
-            self.run.store.set_meta(key, json.dumps(now))
+            # this judge's number of answered questions and the time for them, without loading and checks
+            n, seconds, name = len(questions) - len(left), time.monotonic() - begun, f"{PACE}:{self.spec.judge_id}"
+            with self.run.store.transaction():
+                noted = self.run.store.json_meta(name) or {"n": 0, "seconds": 0.0}
+                now = {"n": noted["n"] + n, "seconds": round(noted["seconds"] + seconds, 3)}
+                self.run.store.set_meta(name, json.dumps(now))
 
     def _commit(self, answered: list[tuple[JudgeRequest, Verdict]], left: dict[Key, JudgeRequest]) -> None:
         if not answered:
@@ -270,16 +381,6 @@ class JudgeSession:
         return self.run.image_store.load_any(sha256)
 
 
-def _refuse_same_judge(judges: Sequence[tuple[JudgeConfig, JudgeSpec]]) -> None:
-    seen: dict[str, str] = {}
-    for config, spec in judges:
-        if spec.judge_id in seen:
-            raise ConfigError(
-                f"panel: {seen[spec.judge_id]!r} and {config.label!r} are the same judge under two names: remove one"
-            )
-        seen[spec.judge_id] = config.label
-
-
 def judge_answers(
     config: JudgeConfig,
     spec: JudgeSpec,
@@ -295,7 +396,7 @@ def judge_answers(
     if not questions:
         return
     left = dict(questions)
-    opened = open_judge(config, spec, devices, list(left.values()), load, log, progress)
+    opened = open_judge(JudgeOrder(config, spec, list(left.values()), load, log, progress), devices)
     with ExitStack() as stack:
         with progress.waiting(f"starting the judge {config.label}"):
             transport = stack.enter_context(opened)
@@ -309,3 +410,77 @@ def judge_answers(
             except Unreachable as e:
                 progress.note(f"the judge stopped responding ({e}); {len(left)} questions remain")
                 transport.restart()
+
+
+# ---- test-retest reliability
+
+
+@dataclass(frozen=True)
+class RepeatabilityRow:
+    """Test-retest agreement of one judge on one criterion of a rubric."""
+
+    judge: str
+    rubric: str
+    criterion: str
+    rounds: int
+    """Number of rounds, including the first."""
+    retest: Repeatability
+
+
+def rejudge(run: RunDir, executor: Executor, progress: Progress, rounds: int) -> None:
+    """Repeat all questions until each judge has answered `rounds` additional rounds; the run's verdicts do not change.
+    Raises as `judge`."""
+    tasks = {task.task_id: task for task in run.store.tasks()}
+    judge_devices = executor.judge_devices
+    for config in run.config.judges:
+        spec = spec_in(run, config, judge_devices[0])
+        requests = list(judge_requests(run, tasks, config, spec, judge_devices))
+        rows = run.store.repeats(spec.judge_id)
+        stored = {(r.work_id, r.rubric, r.point, r.repeat, r.round): r.question_id for r in rows}
+        repeats = [replace(request, round=i) for i in range(1, rounds + 1) for request in requests]
+        left, _ = split_faulty(run, [r for r in repeats if stored.get(r.key) != r.question_id], progress)
+        if left:
+            JudgeSession(run, config, spec, executor, progress, partial(_store_repeats, run, spec)).judge(left)
+
+
+def _store_repeats(run: RunDir, spec: JudgeSpec, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
+    run.store.enter_repeats(
+        RepeatRow(*r.key[:4], spec.judge_id, r.round, r.question_id, *verdict_columns(verdict))
+        for r, verdict in answered
+    )
+
+
+def retest_rows(run: RunDir) -> list[RepeatabilityRow]:
+    """One row per judge, rubric and criterion with repeated answers, over the rounds that all repeated questions have;
+    empty if there are none."""
+    labels = run.store.json_meta("judges") or {}
+    answers_by_question: dict[tuple[str, str], dict[tuple[str, str, int, int], list[Verdict]]] = defaultdict(dict)
+    first = {(r.judge, r.work_id, r.rubric, r.point, r.repeat): verdict_of(r) for r in run.store.verdicts()}
+    for row in run.store.repeats():
+        question = row.work_id, row.rubric, row.point, row.repeat
+        if (row.judge, *question) in first:
+            of_rubric = answers_by_question[row.judge, row.rubric]
+            of_rubric.setdefault(question, [first[row.judge, *question]]).append(verdict_of(row))
+    tasks = {row.work_id: row.task_id for row in run.store.candidates()}
+    rows = []
+    for (judge, name), questions in sorted(answers_by_question.items()):
+        n = min(map(len, questions.values()))
+        complete = [verdicts[:n] for verdicts in questions.values()]
+        of_tasks = [tasks[work_id] for work_id, *_ in questions]
+        answers = (verdict.answer for verdicts in complete for verdict in verdicts)
+        rubric = wording_of(name, (field for answer in answers for field in answer or ()))
+        for criterion in rubric.criteria:
+            table = [[_number(rubric, criterion.name, verdicts[i]) for verdicts in complete] for i in range(n)]
+            rows.append(
+                RepeatabilityRow(labels.get(judge, judge[:8]), name, criterion.name, n, test_retest(table, of_tasks))
+            )
+    return rows
+
+
+def _number(rubric: Rubric, criterion: str, verdict: Verdict) -> float | None:
+    """The criterion's value; -1 if the answer does not include it (for example no text in the image)."""
+    if verdict.answer is None:
+        return None
+    if verdict.labels is not None and criterion in verdict.labels:
+        return verdict.value(criterion)
+    return float(rubric.labels_of(verdict.answer).get(criterion, -1))

@@ -1,33 +1,157 @@
 """Opens a judge of a config on the given devices: selects its transport and sets its engine's arguments."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from PIL import Image
 
-from local_bench.core.errors import ConfigError
+from local_bench.core.environment import isolate
+from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.types import Question
-from local_bench.judges.vlm.attention import Attention, is_recurrent
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.client import Client, ExternalServer, ManagedServer, key_from
 from local_bench.judges.vlm.embedded import Embedded
-from local_bench.judges.vlm.flags import Engine, require_vllm, vllm_version
-from local_bench.judges.vlm.judge import JudgeSpec, Served
-from local_bench.judges.vlm.plugin import BUILT_IN, plugin
+from local_bench.judges.vlm.judge import BUILT_IN, JudgeSpec, Served, Transport, plugin, plugin_numerics
+from local_bench.judges.vlm.protocols import Composer
 from local_bench.judges.vlm.replicas import Replicas
 from local_bench.judges.vlm.rubrics import check_labels, check_words
-from local_bench.judges.vlm.server import ExternalServer, ManagedServer, key_from
-from local_bench.judges.vlm.transport import Transport
+from local_bench.judges.vlm.vllm_process import (
+    Attention,
+    Child,
+    Engine,
+    Wanted,
+    is_recurrent,
+    model_runner,
+    on_cpu,
+    on_gpu,
+    require_vllm,
+    vllm_version,
+)
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve, weights_digest
-from local_bench.runs.device import JudgeDevice, reserve_memory
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import EngineConfig, JudgeConfig
 from local_bench.runs.progress import Progress
+
+if TYPE_CHECKING:
+    import torch
+
+GB = 1_000_000_000
+_RETURN_S = 15.0
+"""Time allowed for the driver to release the memory of a process that ended."""
+_SLACK_GB = 0.5
+_CHILD_CONTEXT_GB = 1.5
+"""Memory of the judge's process outside vLLM's share: the CUDA context (about 1.2 GB) and kernels loaded later."""
+
+
+@dataclass(frozen=True)
+class JudgeDevice:
+    """A device on which a judge runs."""
+
+    device: str
+    """The device's name, as reported by its driver."""
+    cuda_index: int | None
+    capability: tuple[int, int] | None = None
+    """The GPU's compute capability, if known; otherwise torch reports it."""
+
+    @classmethod
+    def of(cls, device: "torch.device") -> Self:
+        from local_bench.generators.numerics import device_name
+
+        return cls(device_name(device), device.index if device.type == "cuda" else None)
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.cuda_index is not None
+
+    def attention(self, weights: Path, dtype: str, wanted: Wanted = "auto", backend: str | None = None) -> Attention:
+        """How vLLM computes the layers of the judge in `weights` on this device. ConfigError if what `wanted` and
+        `backend` require is impossible; ServerError if vLLM cannot serve the judge."""
+        if self.cuda_index is None:
+            return on_cpu(weights, wanted, backend)
+        import torch
+
+        capability = self.capability or torch.cuda.get_device_capability(self.cuda_index)
+        return on_gpu(weights, dtype, capability, wanted, backend)
+
+    def numerics(self, transport: str, attention: Attention | None, gpus: int) -> dict[str, Any]:
+        """The numerics signature of a judge on this device, split over `gpus` GPUs; `attention` is that of a judge that
+        vLLM runs. For an external server, `transport` is `external`: its software and hardware are unknown."""
+        if transport == "external":
+            return {"server": "external"}
+        if transport == "local":
+            from local_bench.core.environment import versions
+
+            return {name: versions()[name] for name in ("torch", "transformers", "xgrammar")} | {"device": self.device}
+        if attention is None:
+            return plugin_numerics(transport) | {"device": self.device}
+        signature: dict[str, Any] = {"vllm": vllm_version(), "device": self.device}
+        signature["batch_invariant"] = attention.batch_invariant
+        if self.on_gpu:
+            signature |= {"attention_backend": attention.backend or "auto", "model_runner": model_runner()}
+        return signature | ({"gpus": gpus} if gpus > 1 else {})
+
+
+def local_judge_devices(engine: EngineConfig) -> list[JudgeDevice]:
+    """This machine's devices that `engine` selects, for judges; prepares this process for them. Imports torch."""
+    isolate()
+    from local_bench.generators.numerics import choose_devices, set_determinism
+
+    set_determinism(engine.threads)
+    return [JudgeDevice.of(device) for device in choose_devices(engine.device, engine.workers)]
+
+
+def memory_gb(cuda_index: int) -> tuple[float, float]:
+    """(free, total) memory of a GPU in decimal GB, over all processes."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info(cuda_index)
+    return free / GB, total / GB
+
+
+@contextmanager
+def reserve_memory(
+    name: str, vram_gb: float, judge_devices: Sequence[JudgeDevice], progress: Progress
+) -> Iterator[float]:
+    """Release this process's cached GPU memory, yield the fraction of memory that vLLM may use, and check at the end
+    that the judge's memory was released.
+
+    ServerError if `vram_gb` is not free on each of `judge_devices`.
+    """
+    gpus = [judge_device.cuda_index for judge_device in judge_devices if judge_device.cuda_index is not None]
+    if not gpus:
+        yield 1.0
+        return
+    import torch
+
+    torch.cuda.empty_cache()
+    before = {gpu: memory_gb(gpu) for gpu in gpus}
+    for gpu, (free, total) in before.items():
+        if free < vram_gb:
+            raise ServerError(
+                f"{name} needs about {vram_gb:.0f} GB, but GPU {gpu} has {free:.1f} of {total:.0f} GB free: end other "
+                "processes on it, or choose a smaller judge"
+            )
+    share = min((free - _CHILD_CONTEXT_GB) / total for free, total in before.values())
+    try:
+        yield min(share, 0.92)
+    finally:
+        deadline = time.monotonic() + _RETURN_S
+        unreleased = dict(before)
+        while unreleased and time.monotonic() < deadline:
+            unreleased = {gpu: was for gpu, was in unreleased.items() if memory_gb(gpu)[0] < was[0] - _SLACK_GB}
+            if unreleased:
+                time.sleep(0.25)
+        for gpu, (free, _) in unreleased.items():
+            lost = free - memory_gb(gpu)[0]
+            with suppress(BrokenPipeError):
+                progress.note(
+                    f"{lost:.1f} GB of GPU {gpu} were not released when the judge ended: another process uses them"
+                )
+
 
 _ROUND = 1024
 _SLOW_BYTES_PER_S = 100e6
@@ -104,20 +228,26 @@ def _external(config: JudgeConfig, served: Served | None = None) -> ExternalServ
     )
 
 
+@dataclass(frozen=True)
+class JudgeOrder:
+    """A judge to open, and what for."""
+
+    config: JudgeConfig
+    spec: JudgeSpec
+    questions: Sequence[Question]
+    load: Load
+    """Returns an image by its digest."""
+    log: Path
+    progress: Progress
+
+
 @contextmanager
-def open_judge(
-    config: JudgeConfig,
-    spec: JudgeSpec,
-    judge_devices: Sequence[JudgeDevice],
-    questions: Sequence[Question],
-    load: Load,
-    log: Path,
-    progress: Progress,
-) -> Iterator[Transport]:
-    """Open the judge for `questions`; `load` returns an image by its digest. ServerError if the judge is unavailable;
-    ConfigError if its tokenizer lacks a single token for a label that protocol `logit` or a question needs."""
+def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Iterator[Transport]:
+    """Open the judge for its questions. ServerError if it is unavailable; ConfigError if its tokenizer lacks a single
+    token for a label that protocol `logit` or a question needs."""
+    config, spec, log = order.config, order.spec, order.log
     described = card(config.card, "judge")
-    composer = Composer(load, spec.patch)
+    composer = Composer(order.load, spec.patch)
     if config.base_url:
         if config.protocol == "logit":
             check_labels(described.name, resolve(described, config.weights))
@@ -128,7 +258,7 @@ def open_judge(
     weights = resolve(described, config.weights)
     if config.protocol == "logit":
         check_labels(described.name, weights)
-    check_words(described.name, weights, {question.rubric for question in questions})
+    check_words(described.name, weights, {question.rubric for question in order.questions})
     device = "cpu" if judge_devices[0].cuda_index is None else f"cuda:{judge_devices[0].cuda_index}"
     if config.transport not in BUILT_IN:
         with plugin(config.transport)(weights, composer.prepared, device, spec.dtype) as judge:
@@ -145,12 +275,18 @@ def open_judge(
     groups = _groups(judge_devices, described)
     attention = attention_of(config, judge_devices[0])
     assert attention is not None
-    with reserve_memory(described.name, described.vram_gb / len(groups[0]), judge_devices, progress) as share:
-        members = [
-            _managed(config, composer, _engine(described, weights, spec, group, questions, share, attention), log, i)
-            for i, group in enumerate(groups)
-        ]
-        with members[0] if len(members) == 1 else Replicas(members, progress.note) as transport:
+    with reserve_memory(described.name, described.vram_gb / len(groups[0]), judge_devices, order.progress) as share:
+        members: list[Transport] = []
+        for i, group in enumerate(groups):
+            engine = _engine(described, weights, spec, group, order.questions, share, attention)
+            child = Child(log.with_name(f"{log.stem}-{i}{log.suffix}") if i else log, config.max_restarts)
+            start_s = config.start_timeout_s or start_timeout_s(weights)
+            if transport_of(config) == "embedded":
+                members.append(Embedded(engine, child, composer, start_s, config.request_timeout_s))
+            else:
+                managed = ManagedServer(engine, child, start_s, None if i else config.port)
+                members.append(Client(managed, composer, config.in_flight, config.request_timeout_s))
+        with members[0] if len(members) == 1 else Replicas(members, order.progress.note) as transport:
             yield transport
 
 
@@ -208,12 +344,3 @@ def start_timeout_s(weights: Path) -> float:
     """Timeout for a judge to start: ten minutes plus the time to read its files from a slow network file system."""
     size = sum(file.stat().st_size for file in weights.rglob("*") if file.is_file())
     return 600 + size / _SLOW_BYTES_PER_S
-
-
-def _managed(config: JudgeConfig, composer: Composer, engine: Engine, log: Path, i: int) -> Transport:
-    child = Child(log.with_name(f"{log.stem}-{i}{log.suffix}") if i else log, config.max_restarts)
-    start_s = config.start_timeout_s or start_timeout_s(engine.weights)
-    if transport_of(config) == "embedded":
-        return Embedded(engine, child, composer, start_s, config.request_timeout_s)
-    server = ManagedServer(engine, child, start_s, None if i else config.port)
-    return Client(server, composer, config.in_flight, config.request_timeout_s)

@@ -15,12 +15,7 @@ from local_bench.core.images import image_path
 from local_bench.core.types import PhaseStarted, Score, ScoresComputed, TimeCharged
 from local_bench.generators import numerics
 from local_bench.judges.metrics.base import NO_WEIGHTS, RETRIED, ImageFile, NetworkMetric, Subject
-from local_bench.judges.metrics.evaluator import (
-    Evaluator,
-    Wanted,
-    cut_captions,
-    cut_sentence,
-)
+from local_bench.judges.metrics.evaluator import Evaluator, Wanted, cut_captions, cut_sentence
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
 from local_bench.models.weights import resolve, resolve_parts, weights_digest
 from local_bench.runs.config import EngineConfig
@@ -28,14 +23,11 @@ from local_bench.runs.executors.base import Executor, WorkerDevice
 from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import Store
-from local_bench.runs.store.rows import ScoreRow
 from local_bench.runs.work import Event, MetricWorkOrder, in_one_bar, show
 from local_bench.suites.registry import suite
 
 _GENERATION_KEYS = ("attention", "compiled", "vae", "dtype")
 """Keys of the numerics signature that concern only image generation."""
-_First = FirstFailures[tuple[str, Score]]
 CPU = "cpu"
 """The key of a metric's identity for the CPU's arithmetic."""
 
@@ -47,7 +39,9 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
     """
     every = _every(run)
     stored = run.store.scores("metric")
-    wanted = _wanted(every, stored)
+    # scores that are unscored for missing weights, too little memory, a faulty image or an exception are computed again
+    existing = {(work_id, score.name) for work_id, _, score in stored if not (score.unscored or "").startswith(RETRIED)}
+    wanted = _only(every, lambda work_id, name: (work_id, name) not in existing)
     requested = list(dict.fromkeys(name for _, names in wanted for name in names))
     absent = {name for name in requested if not is_available(name, False, progress)}
     unscored = [
@@ -65,7 +59,12 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
     with executor.stage():
         begun = {score.name for _, _, score in stored if score.value is not None}
         order = replace(executor.call(metric_order, names, run.config.engine), begun=frozenset(begun))
-        _store_identities(run.store, order)
+        for name, identity in order.identities.items():
+            fresh, before = canonical_json(identity), run.store.meta(f"metric:{name}")
+            if before is not None and before != fresh:
+                what = f"{run.store.path}: {name}"
+                raise LedgerError(_identity_changed(what, json.loads(before), json.loads(fresh)))
+            run.store.set_meta(f"metric:{name}", fresh)
         for meter, event in _events(order, wanted, executor, progress):
             match event:
                 case ScoresComputed(rows):
@@ -95,30 +94,24 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
     metrics = {name: make_metric(name) for name in order.names}
     evaluator = Evaluator(metrics, order.device, _numerics(order), order.io_workers, order.batch_size)
     advice = "check the metric's files and the installed packages"
-    firsts = {name: _First(f"scores of {name}", advice, name in order.begun) for name in order.names}
+    firsts = {
+        name: FirstFailures[tuple[str, Score]](f"scores of {name}", advice, name in order.begun) for name in order.names
+    }
     yield PhaseStarted("measure", evaluator.groups(wanted))
     for event in evaluator.run(wanted):
         if isinstance(event, ScoresComputed):
-            yield ScoresComputed([storable for row in event.rows for storable in _known(firsts[row[1].name], row)])
+            known: list[tuple[str, Score]] = []  # what may be stored now
+            for row in event.rows:
+                first, score = firsts[row[1].name], row[1]
+                if score.unscored and is_failure(score.unscored):
+                    known += first.failed(score.unscored, row)
+                else:
+                    known += first.succeeded(row) if score.value is not None else [row]
+            yield ScoresComputed(known)
             yield TimeCharged("metric", len(event.rows), time.monotonic_ns())
         else:
             yield event
     yield ScoresComputed([row for first in firsts.values() for row in first.released()])
-
-
-def _known(first: _First, row: tuple[str, Score]) -> list[tuple[str, Score]]:
-    """The scores that may be stored after this one."""
-    score = row[1]
-    if score.unscored and is_failure(score.unscored):
-        return first.failed(score.unscored, row)
-    return first.succeeded(row) if score.value is not None else [row]
-
-
-def _wanted(every: list[Wanted], stored: list[ScoreRow]) -> list[Wanted]:
-    """Images with missing scores. Scores that are unscored because of missing weights, too little memory, a faulty
-    image or an exception are computed again."""
-    existing = {(work_id, score.name) for work_id, _, score in stored if not (score.unscored or "").startswith(RETRIED)}
-    return _only(every, lambda work_id, name: (work_id, name) not in existing)
 
 
 def _only(wanted: list[Wanted], condition: Callable[[str, str], bool]) -> list[Wanted]:
@@ -188,16 +181,6 @@ def _numerics(order: MetricWorkOrder) -> dict[str, Any]:
     full = numerics.signature(torch.device(order.device), "native", "float32")
     decides = {key: value for key, value in full.items() if key not in _GENERATION_KEYS}
     return decides | versions() | {"cpu": numerics.cpu_arithmetic()}  # preprocessing and face detection run on the CPU
-
-
-def _store_identities(store: Store, order: MetricWorkOrder) -> None:
-    """Store each metric's identity. LedgerError if stored scores have another identity."""
-    for name, identity in order.identities.items():
-        fresh = canonical_json(identity)
-        stored = store.meta(f"metric:{name}")
-        if stored not in (None, fresh):
-            raise LedgerError(_identity_changed(f"{store.path}: {name}", json.loads(stored), json.loads(fresh)))
-        store.set_meta(f"metric:{name}", fresh)
 
 
 def _identity_changed(what: str, stored: dict[str, Any], fresh: dict[str, Any]) -> str:

@@ -249,7 +249,13 @@ class _ScoresFile:
                 f"{self._path} is another file, or has scores by other metrics, weights or releases, or by networks "
                 f"on another CPU: {_AGAIN}"
             )
-        lines = [self._line(line, where) for _, where, line in stored[1:]]
+        lines = []
+        for _, where, entry in stored[1:]:
+            line = check(entry, _ScoresLine, where, error=UserError)
+            unknown = next((name for name in line.scores if name not in self._head["metrics"]), None)
+            if unknown is not None:
+                raise UserError(f"{where}: {unknown!r} is not one of the metrics of the first line: {_AGAIN}")
+            lines.append(line)
         if len(whole) < len(data):  # a session ended while it wrote the last line
             with storage_errors(self._path):
                 os.truncate(self._path, len(whole))
@@ -259,23 +265,12 @@ class _ScoresFile:
                 for name, score in line.scores.items():
                     yield subject.key, Score(name, score.value, score.unscored)
 
-    def _line(self, data: dict[str, Any], where: str) -> _ScoresLine:
-        line = check(data, _ScoresLine, where, error=UserError)
-        unknown = next((name for name in line.scores if name not in self._head["metrics"]), None)
-        if unknown is not None:
-            raise UserError(f"{where}: {unknown!r} is not one of the metrics of the first line: {_AGAIN}")
-        return line
-
     def add(self, rows: Sequence[tuple[str, Score]]) -> None:
         scores: dict[str, dict[str, Any]] = {}
         for key, score in rows:
             scores.setdefault(key, {})[score.name] = {"value": score.value, "unscored": score.unscored}
-        self._write(
-            [
-                {"image": key, "file": _stamp(self._subjects[key]), "scores": of_image}
-                for key, of_image in scores.items()
-            ]
-        )
+        subjects = self._subjects
+        self._write([{"image": key, "file": _stamp(subjects[key]), "scores": scores[key]} for key in scores])
 
     def _write(self, lines: Sequence[Any]) -> None:
         text = "".join(f"{json.dumps(line, ensure_ascii=False, allow_nan=False)}\n" for line in lines)

@@ -22,16 +22,15 @@ from local_bench.core.files import storage_errors
 from local_bench.core.identity import canonical_json, digest
 from local_bench.core.types import Task
 from local_bench.judges.metrics.base import RETRIED
-from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig, SettlementConfig, parse_shard
-from local_bench.runs.contents import record_contents, root
 from local_bench.runs.image_store import IMAGES, INPUTS
+from local_bench.runs.judge import combined_repeats
 from local_bench.runs.plan import in_shard
-from local_bench.runs.robustness import combined_repeats
 from local_bench.runs.rundir import RunDir, first_config_difference
-from local_bench.runs.scoring import computed_scores, sets
+from local_bench.runs.scoring import computed_scores, decide, sets
 from local_bench.runs.scoring import parts as parts_of
 from local_bench.runs.store import CandidateRow, MeterRow, RepeatRow, ScoreRow, SessionRow, Store, VerdictRow
+from local_bench.runs.store.contents import file_digests, record, root
 from local_bench.runs.verify import verify
 
 _SAME = ("numerics", "metric", "served")
@@ -78,7 +77,11 @@ def merge(
         runs = [stack.enter_context(RunDir.open(path)) for path in paths]
         for run in runs:
             note(f"checking {run.path}")
-            _refuse_faulty(run)
+            if findings := verify(run):
+                raise UserError(
+                    f"{run.path} cannot be merged: {findings[0].subject} {findings[0].fault} (`local-bench verify "
+                    f"{run.path}` lists all {len(findings)} findings)"
+                )
         runs.sort(key=lambda run: (canonical_json(run.config.model_dump()), root(run.store)))
         config, missing = _merged_config(runs, partial)
         tasks = _tasks(runs)
@@ -95,16 +98,6 @@ def merge(
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return Merged(out, len(runs), len(tasks), len(candidates), tuple(dict.fromkeys(chain(*missing.values()))))
-
-
-def _refuse_faulty(run: RunDir) -> None:
-    findings = verify(run)
-    if findings:
-        first = findings[0]
-        raise UserError(
-            f"{run.path} cannot be merged: {first.subject} {first.fault} (`local-bench verify {run.path}` lists all "
-            f"{len(findings)} findings)"
-        )
 
 
 # ---- what the parts must have in common
@@ -358,7 +351,7 @@ def _write(
             provenance = _provenance(runs)
             store.set_meta("provenance", json.dumps(provenance, sort_keys=True))
         whole.write_json("provenance.json", provenance)
-        record_contents(whole)
+        record(whole.store, file_digests(whole.path))
 
 
 def _add_results(whole: RunDir, runs: Sequence[RunDir]) -> None:

@@ -72,8 +72,10 @@ class Meter:
         measured them; they default to now and to the device's own counter.
         """
         assert phase in PHASES, phase
-        if now_ns is None:
-            self._finish_device_work()
+        if now_ns is None and self._cuda_index is not None:
+            import torch
+
+            torch.cuda.synchronize(self._cuda_index)  # finish the device's work
         now = max(time.monotonic_ns() if now_ns is None else now_ns, self._cursor + 1)  # no empty row
         row = MeterRow(
             self.session,
@@ -91,9 +93,3 @@ class Meter:
         """End the session; time not charged yet is charged as idle."""
         self.charge("idle")
         self._store.end_session(self.session, how)
-
-    def _finish_device_work(self) -> None:
-        if self._cuda_index is not None:
-            import torch
-
-            torch.cuda.synchronize(self._cuda_index)

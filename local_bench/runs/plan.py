@@ -12,7 +12,7 @@ from PIL import Image
 
 from local_bench.core.errors import ConfigError, LedgerError, RunImageError, UserError
 from local_bench.core.files import unused
-from local_bench.core.hardrules import HardRules, VisualSpecs, size_by_rules, size_like
+from local_bench.core.hardrules import HardRules, size_by_rules, size_like
 from local_bench.core.identity import canonical_json, digest
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
@@ -20,24 +20,22 @@ from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task, Un
 from local_bench.generators.imported import find_images
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.judges.rules import RULES, FileFacts, file_facts
-from local_bench.judges.vlm.plugin import BUILT_IN, plugin
+from local_bench.judges.vlm.client import claim_port
+from local_bench.judges.vlm.judge import BUILT_IN, plugin
 from local_bench.judges.vlm.rubrics import DEFAULT_SET
-from local_bench.judges.vlm.server import claim_port
 from local_bench.models.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.models.weights import check_local, resolve, resolve_parts, weights_digest
-from local_bench.runs.config import ModelConfig, RunConfig, parse_shard
+from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig, parse_shard
 from local_bench.runs.image_store import IMAGES, INPUTS
-from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.progress import Progress, Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.runs.store.rows import State
 from local_bench.suites.base import Suite
-from local_bench.suites.from_files import FilesSuite
 from local_bench.suites.ice_bench.published import COMPOSITE
-from local_bench.suites.idea_bench.export import CASE
+from local_bench.suites.idea_bench.published import CASE
 from local_bench.suites.questions_from import check_borrowed
-from local_bench.suites.registry import suite
+from local_bench.suites.registry import FilesSuite, suite
 
 _MISTRAL = (
     "INST|IMG|IMG_BREAK|IMG_END|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK|"
@@ -177,7 +175,12 @@ def make_plan(
                 f"{model.label} generates {attempts} candidates per image; the benchmark's protocol requires "
                 f"{entry.attempts}."
             )
-    notes += _identical_repeats(config, entry)
+    logit = [judge.label for judge in config.judges if judge.protocol == "logit"]
+    if entry.repeats > 1 and logit:
+        notes.append(
+            f"{', '.join(logit)}: the {entry.repeats} repeats of each question are identical under protocol logit and "
+            "count as one; with protocol json each repeat is sampled with its own seed."
+        )
     split = sum(d.prompt != without_control_tokens(d.prompt) for task in tasks for d in entry.deliverables(task))
     if split and any(model.card for model in models):
         notes.append(f"{split} prompts contain control tokens of language models, which are split by a space.")
@@ -211,18 +214,6 @@ def in_shard(task_id: str, shard: str | None) -> bool:
         return True
     i, n = parse_shard(shard)
     return int(digest(task_id)[:16], 16) % n == i - 1
-
-
-def _identical_repeats(config: RunConfig, entry: Suite) -> list[str]:
-    """Notes on judges without sampled answers, for suites that repeat questions."""
-    repeats = entry.repeats
-    labels = [judge.label for judge in config.judges if judge.protocol == "logit"]
-    if repeats == 1 or not labels:
-        return []
-    return [
-        f"{', '.join(labels)}: the {repeats} repeats of each question are identical under protocol logit and count as "
-        "one; with protocol json each repeat is sampled with its own seed."
-    ]
 
 
 def count_of(refused: Sequence[str]) -> str:
@@ -346,20 +337,15 @@ def _keeper(folder: Path | None, sizes: dict[str, tuple[int, int]]) -> Callable[
 
     def keep(image: Image.Image) -> str:
         sha256 = pixel_digest(image)
-        if folder is not None and sha256 not in sizes and not _is_intact(image_path(folder, sha256), sha256):
-            store_image(folder, image)
+        if folder is not None and sha256 not in sizes:
+            try:
+                load_verified(image_path(folder, sha256), sha256)
+            except RunImageError:
+                store_image(folder, image)
         sizes[sha256] = image.size
         return sha256
 
     return keep
-
-
-def _is_intact(path: Path, sha256: str) -> bool:
-    try:
-        load_verified(path, sha256)
-    except RunImageError:
-        return False
-    return True
 
 
 def _model(config: ModelConfig, files: bool) -> ModelPlan:
@@ -372,11 +358,10 @@ def _model(config: ModelConfig, files: bool) -> ModelPlan:
             raise ConfigError(f"models: {config.label} ships with its weights: remove `load: random`")
         if described.lora:
             raise ConfigError(f"models: {config.label} has LoRA adapters: remove `load: random`")
-        from local_bench.generators.pieces import architecture_digest
+        from local_bench.generators.architecture import architecture_digest
 
-        return ModelPlan(
-            config.label, config, described, weights_sha256=f"random:{architecture_digest(described)}", sampler=sampler
-        )
+        random = f"random:{architecture_digest(described)}"
+        return ModelPlan(config.label, config, described, weights_sha256=random, sampler=sampler)
     if not files:
         return ModelPlan(config.label, config, described, sampler=sampler)
     weights, parts = resolve(described, config.weights), resolve_parts(described)
@@ -447,12 +432,13 @@ def _generated(
         seen = deliverable.input_images[: takes.pictures]
         sampler = model.sampler  # shared by all candidates of the usual size
         area = sampler["height"] * sampler["width"]
-        specs = _specs(task, deliverable.index) if settings.sizes_from_rules else None
-        if specs and (ruled := size_by_rules(specs, area, takes.size_multiple)):
-            sampler = sampler | dict(zip(("height", "width"), ruled, strict=True))
-        elif takes.size_from_picture and seen:
-            shape = task.size or sizes[seen[0]]
-            size = size_like(*shape, area, takes.size_multiple)
+        size = None
+        if settings.sizes_from_rules and task.rules:
+            specs = HardRules.model_validate(task.rules[deliverable.index - 1]).visual_specs
+            size = size_by_rules(specs, area, takes.size_multiple)
+        if size is None and takes.size_from_picture and seen:
+            size = size_like(*(task.size or sizes[seen[0]]), area, takes.size_multiple)
+        if size is not None:
             sampler = sampler | dict(zip(("height", "width"), size, strict=True))
         work = {
             "task": task.task_id,
@@ -474,10 +460,6 @@ def _generated(
         if unscored is None and (misfit := next(filter(None, (_misfit(takes, *sizes[sha]) for sha in seen)), None)):
             unscored = f"{not_supported}{model.label} takes pictures {misfit}."
         yield Planned(Candidate(model.label, deliverable, attempt, work), unscored)
-
-
-def _specs(task: Task, number: int) -> VisualSpecs | None:
-    return HardRules.model_validate(task.rules[number - 1]).visual_specs if task.rules else None
 
 
 def _misfit(takes: Takes, width: int, height: int) -> str | None:
@@ -606,13 +588,8 @@ def _takes(run: RunDir, model: str, n: int) -> str:
     if not n_images:
         return ""
     seconds = n * sum(row.t1_ns - row.t0_ns for row in rows) / 1e9 / n_images
-    took = (
-        f"{seconds / 3600:.1f} h"
-        if seconds >= 3600
-        else f"{seconds / 60:.0f} min"
-        if seconds >= 90
-        else f"{seconds:.0f} s"
-    )
+    took = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+    took = f"{seconds / 3600:.1f} h" if seconds >= 3600 else took
     return f", about {took} on one device at the speed measured in this run"
 
 

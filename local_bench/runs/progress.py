@@ -16,37 +16,28 @@ FILE = "progress.json"
 
 
 class Progress(Protocol):
-    """Messages and one progress bar at a time."""
-
-    def note(self, message: str) -> None: ...
-    def begin(self, phase: str, total: int) -> None: ...
-    def advance(self, n: int = 1) -> None: ...
-    def waiting(self, what: str) -> AbstractContextManager[None]:
-        """Show `what` and the elapsed time until the context ends, for work whose size is unknown."""
-        ...
-
-    def overall(self, fraction: float, seconds_left: float | None) -> None:
-        """Show the finished fraction of the whole run and the estimated time left, None if that is unknown."""
-        ...
-
-
-class Quiet:
-    """Shows nothing."""
+    """Messages and one progress bar at a time. By default nothing is shown."""
 
     def note(self, message: str) -> None:
-        pass
+        return
 
     def begin(self, phase: str, total: int) -> None:
-        pass
+        return
 
     def advance(self, n: int = 1) -> None:
-        pass
+        return
 
     def waiting(self, what: str) -> AbstractContextManager[None]:
+        """Show `what` and the elapsed time until the context ends, for work whose size is unknown."""
         return nullcontext()
 
     def overall(self, fraction: float, seconds_left: float | None) -> None:
-        pass
+        """Show the finished fraction of the whole run and the estimated time left, None if that is unknown."""
+        return
+
+
+class Quiet(Progress):
+    """Shows nothing."""
 
 
 class Forwarding:

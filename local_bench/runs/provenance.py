@@ -10,10 +10,9 @@ from local_bench.core.environment import recorded_versions
 from local_bench.core.identity import digest
 from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.models.manifest import MAIN, revision_of
-from local_bench.runs.device import JudgeDevice
+from local_bench.runs.config import JudgeConfig
 from local_bench.runs.judge import spec_in
-from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import attention_of, numerics_of, transport_of
+from local_bench.runs.judge_factory import JudgeDevice, attention_of, numerics_of, transport_of
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.rundir import RunDir
 

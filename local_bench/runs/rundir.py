@@ -1,20 +1,24 @@
-"""The run directory: one writer at a time, and no content that depends on this machine."""
+"""The run directory: one writer at a time, and no content that depends on this machine. `recover` restores a damaged
+ledger from its backup; the damaged file is kept under another name."""
 
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, StorageError, UserError
-from local_bench.core.files import reason, refuse_links, storage_errors, sweep, text_name, write_atomic
+from local_bench.core.files import put_in_place, reason, refuse_links, storage_errors, sweep, text_name, write_atomic
 from local_bench.core.yamlfile import yaml_text, yaml_value
 from local_bench.runs.config import RunConfig, dump_config, load_config
 from local_bench.runs.image_store import IMAGES, INPUTS, ImageStore
-from local_bench.runs.store import LEDGER, Store
+from local_bench.runs.store import LEDGER, Committed, Store, backups, free_name
 from local_bench.suites.registry import suite, suite_names
 
 LOGS = "logs"
@@ -31,17 +35,15 @@ class RunDir:
         self.store = store
         self.image_store = ImageStore(path)
         self._lock = lock
-        if config.suite.name in suite_names():  # the results of a plug-in are also read where it is not installed
-            self._refuse_other_suite()
-
-    def _refuse_other_suite(self) -> None:
-        entry = suite(self.config.suite.name)
-        task_id = self.store.task_of_other(entry.of_tasks, entry.categories)
+        if config.suite.name not in suite_names():  # results of a plug-in are also read where it is not installed
+            return
+        entry = suite(config.suite.name)
+        task_id = store.task_of_other(entry.of_tasks, entry.categories)
         if task_id is not None:
-            self.store.close()
+            store.close()
             raise ConfigError(
-                f"{self.path}/run.yaml: suite.name is {entry.name!r}, but the run's task {task_id!r} is of another "
-                "suite: restore the name"
+                f"{path}/run.yaml: suite.name is {entry.name!r}, but the run's task {task_id!r} is of another suite: "
+                "restore the name"
             )
 
     @classmethod
@@ -207,26 +209,14 @@ def read_run_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
 # itself. Input files are compared by content when the plan is made.
 _FREE_SECTIONS = {"acceptance", "settlement", "panel", "panel_word"}
 _FREE_KEYS = {
-    *(
-        ("suite", "path"),
-        ("suite", "written"),
-        ("suite", "questions_from"),
-        ("engine", "batch_order"),
-        ("engine", "executor"),
-        ("engine", "ray"),
-        ("engine", "io_workers"),
-        ("engine", "workers"),
-        ("engine", "encodings_gb"),
-    ),
-    *(("engine", "offload"), ("judge", "weights"), ("judge", "transport"), ("judge", "canaries")),
-    *(("judge", "base_url"), ("judge", "api_key_env"), ("judge", "served_model"), ("judge", "port")),
-    *(("judge", "in_flight"), ("judge", "request_timeout_s"), ("judge", "start_timeout_s"), ("judge", "max_restarts")),
+    "suite": {"path", "written", "questions_from"},
+    "engine": {"batch_order", "executor", "ray", "io_workers", "workers", "encodings_gb", "offload"},
+    "judge": {
+        *("weights", "transport", "canaries", "base_url", "api_key_env", "served_model", "port", "in_flight"),
+        *("request_timeout_s", "start_timeout_s", "max_restarts"),
+    },
 }
-_FREE_OF_MODELS = {("models", "weights"), ("models", "imported", "images")}
-
-
-def _is_free(key: tuple[Any, ...]) -> bool:
-    return key[0] in _FREE_SECTIONS or key[:2] in _FREE_KEYS or (key[0], *key[2:]) in _FREE_OF_MODELS
+_FREE_OF_MODELS = {("weights",), ("imported", "images")}
 
 
 def _refuse_other_run(path: Path, stored: RunConfig, config: RunConfig) -> bool:
@@ -258,7 +248,12 @@ def first_config_difference(a: RunConfig, b: RunConfig) -> str | None:
 
 
 def _differences(old: Mapping[tuple[Any, ...], Any], new: Mapping[tuple[Any, ...], Any]) -> list[tuple[Any, ...]]:
-    return [key for key in sorted({*old, *new}, key=str) if old.get(key) != new.get(key) and not _is_free(key)]
+    def is_free(section: str, *key: Any) -> bool:
+        if section == "models":
+            return key[1:] in _FREE_OF_MODELS
+        return section in _FREE_SECTIONS or not _FREE_KEYS.get(section, set()).isdisjoint(key[:1])
+
+    return [key for key in sorted({*old, *new}, key=str) if old.get(key) != new.get(key) and not is_free(*key)]
 
 
 def _comparable(config: RunConfig) -> dict[tuple[Any, ...], Any]:
@@ -293,3 +288,80 @@ def _flat(value: Any, at: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
 
 def _short(value: Any) -> str:
     return yaml_text(value, default_flow_style=True).removesuffix("...\n").strip()
+
+
+# ---- recovery of a damaged ledger
+
+_SIDE_FILES = ("-journal", "-wal", "-shm")
+"""Suffixes of SQLite's side files; applied to another database of the same name they would corrupt it."""
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What was restored."""
+
+    backup: Path
+    damage: str
+    """A description of the damage."""
+    kept: Path | None
+    """Where the damaged file is now; None if there was none."""
+    committed: Committed
+    n_candidates: int
+
+
+def recover(path: Path) -> Recovered:
+    """Replace the damaged store of the run at `path` by its latest usable backup, atomically.
+
+    UserError if there is no run or its store is intact; LedgerError if another process has the run open, the store was
+    written by another release, or no backup is usable; StorageError if a write fails. If killed, it can be repeated;
+    until the backup is in place every command refuses the run.
+    """
+    read_run_config(path)
+    lock = take_lock(path)
+    try:
+        ledger = path / LEDGER
+        try:
+            intact = Store(ledger)
+        except LedgerDamaged as e:
+            damage = str(e).partition(": ")[0]
+        else:
+            with closing(intact):
+                done = intact.committed()
+            raise UserError(
+                f"{ledger} is intact ({done.candidates:,} finished candidates, {done.verdicts:,} verdicts): there is "
+                "nothing to recover"
+            )
+        backup, restored = _usable(path)
+        with storage_errors(ledger):
+            scratch = path / f".{LEDGER}.writing"
+            shutil.copyfile(backup, scratch)
+            kept = free_name(path, "ledger.damaged.{}.sqlite")
+            for suffix in _SIDE_FILES:
+                side = ledger.with_name(ledger.name + suffix)
+                if side.exists():
+                    side.rename(kept.with_name(kept.name + suffix))
+            is_kept = ledger.exists()
+            if is_kept:
+                ledger.rename(kept)
+        put_in_place(scratch, ledger)
+        return Recovered(backup, damage, kept if is_kept else None, *restored)
+    finally:
+        os.close(lock)
+
+
+def _usable(path: Path) -> tuple[Path, tuple[Committed, int]]:
+    """The latest intact backup, its finished work and its number of candidates."""
+    faults = []
+    for backup in backups(path):
+        try:
+            store = Store(backup)
+        except LedgerError as e:
+            faults.append(str(e).partition(": ")[0])
+            continue
+        with closing(store):
+            return backup, (store.committed(), store.counts().candidates)
+    reason = "; ".join(faults) or "there is none"
+    raise LedgerError(
+        f"{path} has no usable backup of its ledger ({reason}): restore {LEDGER} from your own copy, or move the "
+        "folder away and run the same command again to start over"
+    )

@@ -61,10 +61,7 @@ def shards_script(job: SlurmJob, name: str, settings: Cluster) -> str:
     n = job.nodes
     return "\n".join(
         [
-            *_head(job, name, settings, job.gpus_per_node),
-            f"#SBATCH --array=1-{n}",
-            _log(job, "slurm-%A-%a.log"),
-            *_body(settings, job.gpus_per_node),
+            *_head(job, name, settings, "slurm-%A-%a.log", job.gpus_per_node, more=[f"#SBATCH --array=1-{n}"]),
             f'shard="$SLURM_ARRAY_TASK_ID/{n}"',
             f'run_dir={shlex.quote(str(job.run_dir.resolve()))}"/shard-$SLURM_ARRAY_TASK_ID"',
             # The shell forwards SIGTERM, so that the run stops between two commits before the job ends.
@@ -85,9 +82,7 @@ def merge_script(job: SlurmJob, name: str, settings: Cluster) -> str:
     parts = [str(run_dir / f"shard-{i}") for i in range(1, job.nodes + 1)]
     return "\n".join(
         [
-            *_head(job, f"{name}-merge", settings, 0),
-            _log(job, "slurm-merge-%j.log"),
-            *_body(settings, 0),
+            *_head(job, f"{name}-merge", settings, "slurm-merge-%j.log", gpus=0),
             shlex.join(["local-bench", "merge", str(run_dir / "merged"), *parts]),
             shlex.join(["local-bench", "settle", str(run_dir / "merged")]),
             shlex.join(["local-bench", "verify", str(run_dir / "merged")]),
@@ -136,8 +131,7 @@ def ray_script(job: SlurmJob, name: str, settings: Cluster) -> str:
         others=_OTHERS.format(n=job.nodes - 1) if job.nodes > 1 else "",
         command=_command(job),
     )
-    head = _head(job, name, settings, job.gpus_per_node, job.nodes)
-    return "\n".join([*head, _log(job, "slurm-%j.log"), *_body(settings, job.gpus_per_node), body])
+    return "\n".join([*_head(job, name, settings, "slurm-%j.log", job.gpus_per_node, job.nodes), body])
 
 
 def _command(job: SlurmJob) -> str:
@@ -145,14 +139,13 @@ def _command(job: SlurmJob) -> str:
     return shlex.join(["local-bench", "run", str(job.config.resolve()), *settings])
 
 
-def _log(job: SlurmJob, pattern: str) -> str:
-    """The log's option: sbatch reads quotes and backslashes in a line, and expands % in a file name."""
-    folder = str(job.run_dir.resolve()).replace("%", "%%").replace('"', '\\"')
-    return f'#SBATCH --output="{folder}/{pattern}"'
-
-
-def _head(job: SlurmJob, name: str, settings: Cluster, gpus: int, nodes: int = 1) -> list[str]:
+def _head(
+    job: SlurmJob, name: str, settings: Cluster, log: str, gpus: int, nodes: int = 1, more: Sequence[str] = ()
+) -> list[str]:
+    """The options of sbatch, `more` of them included, and the lines before local-bench starts."""
     per_gpu = max(1, gpus)
+    # sbatch reads quotes and backslashes in a line, and expands % in a file name
+    folder = str(job.run_dir.resolve()).replace("%", "%%").replace('"', '\\"')
     return [
         "#!/bin/bash",
         f"#SBATCH --job-name={name}",
@@ -166,18 +159,14 @@ def _head(job: SlurmJob, name: str, settings: Cluster, gpus: int, nodes: int = 1
         "#SBATCH --open-mode=append",
         f"#SBATCH --signal=B:TERM@{_GRACE_S}",
         *(f"#SBATCH {option}" for option in settings.options),
-    ]
-
-
-def _body(settings: Cluster, gpus: int) -> list[str]:
-    cpus = settings.cpus_per_gpu * max(1, gpus)
-    return [
+        *more,
+        f'#SBATCH --output="{folder}/{log}"',
         "set -uo pipefail",
         "export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1",
         *([f"export {CONFIG_DIRS}={shlex.quote(folders)}"] if (folders := os.environ.get(CONFIG_DIRS)) else []),
         # srun is given them by option: 22.05 to 23.02 do not inherit them, and later ones end where a cluster's own
         # settings contradict the job's.
-        f'cpus="${{SLURM_CPUS_PER_TASK:-{cpus}}}"',
+        f'cpus="${{SLURM_CPUS_PER_TASK:-{settings.cpus_per_gpu * per_gpu}}}"',
         *settings.setup,
     ]
 
@@ -206,18 +195,15 @@ def write_scripts(config: RunConfig, job: SlurmJob) -> list[Path]:
 
 def submit(scripts: Sequence[Path]) -> list[str]:
     """Submit the scripts, each to start when the one before it is done; return the job ids."""
-    ids: list[str] = []
-    for script in scripts:
-        after = [f"--dependency=afterok:{ids[-1]}"] if ids else []
-        ids.append(_sbatch("--parsable", *after, str(script)))
-    return ids
-
-
-def _sbatch(*arguments: str) -> str:
     program = shutil.which("sbatch")
     if program is None:
         raise LocalBenchError("sbatch is not on this machine: submit the scripts on a login node of the cluster")
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode:
-        raise LocalBenchError(f"sbatch refused {arguments[-1]}: {done.stderr.strip()[:300]}")
-    return done.stdout.strip().partition(";")[0]
+    ids: list[str] = []
+    for script in scripts:
+        after = [f"--dependency=afterok:{ids[-1]}"] if ids else []
+        command = [program, "--parsable", *after, str(script)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode:
+            raise LocalBenchError(f"sbatch refused {script}: {done.stderr.strip()[:300]}")
+        ids.append(done.stdout.strip().partition(";")[0])
+    return ids

@@ -9,13 +9,12 @@ from local_bench.core.environment import isolate, require
 from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.core.types import NOT_FINITE
 from local_bench.judges.metrics.registry import check_extras, check_metrics, metric_card
-from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
-from local_bench.runs.contents import record_contents
 from local_bench.runs.plan import RunPlan, check_config, enter_plan, make_plan
 from local_bench.runs.progress import FILE, Progress, Quiet, Recorded
 from local_bench.runs.rundir import RunDir, read_run_config
-from local_bench.runs.store.contents import start_recording
+from local_bench.runs.scoring import decide
+from local_bench.runs.store.contents import file_digests, record, start_recording
 from local_bench.runs.store.rows import UnscoredItems
 
 STAGES = ("generate", "measure", "judge", "settle")
@@ -86,7 +85,7 @@ def ran(
             _plan_and_run(run, stages, Recorded(progress or Quiet(), run.logs / FILE), rejudge, only)
         finally:
             with suppress(LocalBenchError):  # the disk or the database failed, which is already an error
-                record_contents(run)
+                record(run.store, file_digests(run.path))
         run.config = read_run_config(run_dir)  # its paths are those of the run directory
         yield run
 
@@ -150,15 +149,14 @@ def _run_device_stages(
 ) -> None:
     """Run the stages that use a device, whose time is metered; torch is imported here and not earlier."""
     from local_bench.generators.numerics import choose_devices, set_determinism
-    from local_bench.runs.executors.base import Executor
-    from local_bench.runs.executors.local import LocalExecutor
+    from local_bench.runs.estimate import Overall, weights_of_phases
+    from local_bench.runs.executors.base import Executor, LocalExecutor
     from local_bench.runs.generate import generate
     from local_bench.runs.judge import judge
+    from local_bench.runs.judge import rejudge as repeat_judging
     from local_bench.runs.judge_factory import attention_of
     from local_bench.runs.measure import measure
-    from local_bench.runs.overall import Overall, weights_of_phases
     from local_bench.runs.provenance import write_provenance
-    from local_bench.runs.repeatability import rejudge as repeat_judging
 
     set_determinism(run.config.engine.threads)
     # one device is enough if only pixel metrics are computed

@@ -16,14 +16,11 @@ from local_bench.core.identity import canonical_json, seed_of
 from local_bench.core.money import held_cost, usd_number
 from local_bench.core.types import NOT_FINITE
 from local_bench.generators import numerics
-from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine
-from local_bench.generators.batches import warm_up
-from local_bench.generators.families import family
-from local_bench.generators.masked import gradient, half_mask
+from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine, gradient, half_mask
 from local_bench.generators.memory import OFFLOADABLE
 from local_bench.generators.operations import count
-from local_bench.generators.registry import traits
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler, traits
+from local_bench.generators.staged import family, warm_up
 from local_bench.models.gpus import gpu_of
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import ModelPlan, RunPlan

@@ -7,7 +7,7 @@ decisions); everything else is compared with the digests that were recorded at t
 import shlex
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,18 +20,15 @@ from local_bench.core.identity import canonical_json, digest, full_identity, see
 from local_bench.core.images import MAX_IMAGE_BYTES, load_verified
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import card
-from local_bench.runs.acceptance import changed_decisions
-from local_bench.runs.config import RunConfig
-from local_bench.runs.contents import file_digests
+from local_bench.runs.config import JudgeConfig, RunConfig
 from local_bench.runs.image_store import IMAGES, INPUTS, stored_digests
-from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.meter import PHASES
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import Part, computed_scores, parts
-from local_bench.runs.stages import run_stages
+from local_bench.runs.scoring import Part, changed_decisions, computed_scores, parts
+from local_bench.runs.stages import ran
 from local_bench.runs.store import CandidateRow, VerdictRow
-from local_bench.runs.store.contents import KINDS, contents, recorded
+from local_bench.runs.store.contents import KINDS, contents, file_digests, recorded
 from local_bench.suites.questions_from import all_questions
 from local_bench.suites.registry import suite
 
@@ -91,21 +88,11 @@ def _record(run: RunDir) -> Faults:
     for kind in KINDS:
         before, current = recorded(run.store, kind) or {}, contents(run.store, [kind])
         if kind == "file":
-            current |= {("file", name): sha256 for name, sha256 in file_digests(run).items()}
+            current |= {("file", name): sha256 for name, sha256 in file_digests(run.path).items()}
+        of_task = "" if kind in ("session", "meter", "meta", "task") else "of task "
         for key in sorted({key for key, _ in before.items() ^ current.items()}):
             change = "was added" if key not in before else "is missing" if key not in current else "was changed"
-            yield _name(*key), f"{change} since it was recorded"
-
-
-def _name(kind: str, key: str) -> str:
-    match kind:
-        case "file":
-            return key
-        case "session" | "meter" | "meta":
-            return f"{kind} {key}"
-        case "task":
-            return f"task {key}"
-    return f"{kind} of task {key}"
+            yield key[1] if kind == "file" else f"{kind} {of_task}{key[1]}", f"{change} since it was recorded"
 
 
 def _files(run: RunDir) -> Faults:
@@ -228,11 +215,11 @@ def _verdicts(run: RunDir) -> Faults:
     for part in parts(run.store):
         ids = {judge: _question_ids(run, part, *judged) for judge, judged in specs.items()}
         for row in run.store.verdicts_of(sorted(part.work_ids)):
-            if row.judge not in specs:
-                yield _verdict_name(run, row), "is by a judge that is not in provenance.json"
-                continue
-            for fault in _verdict_faults(row, specs[row.judge][0], ids[row.judge]):
-                yield _verdict_name(run, row), fault
+            faults: Iterable[str] = ["is by a judge that is not in provenance.json"]
+            if row.judge in specs:
+                faults = _verdict_faults(row, specs[row.judge][0], ids[row.judge])
+            for fault in faults:
+                yield f"verdict {row.rubric}/{row.point}/{row.repeat} on {_image_name(run, row.work_id)}", fault
 
 
 def _verdict_faults(row: VerdictRow, spec: JudgeSpec, ids: Mapping[tuple[str, str, int, int], str]) -> Iterator[str]:
@@ -251,10 +238,6 @@ def _verdict_faults(row: VerdictRow, spec: JudgeSpec, ids: Mapping[tuple[str, st
         strictjson.stored(row.labels_json)
     ):
         yield "has label probabilities that are not those of its rubric"
-
-
-def _verdict_name(run: RunDir, row: VerdictRow) -> str:
-    return f"verdict {row.rubric}/{row.point}/{row.repeat} on {_image_name(run, row.work_id)}"
 
 
 def spec_of(config: JudgeConfig, entry: Mapping[str, Any]) -> JudgeSpec:
@@ -362,16 +345,14 @@ CHECKS: dict[str, Callable[[RunDir], Faults]] = {
 def repeat_tasks(run: RunDir, config: RunConfig, n_tasks: int, progress: Progress) -> list[Finding]:
     """Generate, measure and judge `n_tasks` tasks of `run` again under `config`, in a temporary folder.
 
-    The tasks are a random sample that depends on the run's seed alone. Raises as `run_stages`.
+    The tasks are a random sample that depends on the run's seed alone. Raises as `ran`.
     """
     task_ids = sorted(run.store.task_positions(), key=lambda task_id: digest([run.config.seed, task_id]))
     sample = frozenset(task_ids[:n_tasks])
     whole = config.model_copy(update={"suite": config.suite.model_copy(update={"shard": None})})
     stages = ("generate", "measure", *(("judge",) if run.store.json_meta("judges") else ()))
-    with scratch() as folder:
-        run_stages(whole, Path(folder) / "run", stages, progress, only=sample)
-        with RunDir.open(Path(folder) / "run") as repeated:
-            return list(_differences(run, repeated, sample))
+    with scratch() as folder, ran(whole, Path(folder) / "run", stages, progress, only=sample) as repeated:
+        return list(_differences(run, repeated, sample))
 
 
 def _differences(run: RunDir, repeated: RunDir, sample: frozenset[str]) -> Iterator[Finding]:
@@ -380,7 +361,7 @@ def _differences(run: RunDir, repeated: RunDir, sample: frozenset[str]) -> Itera
     for row in run.store.candidates():
         if row.task_id not in sample:
             continue
-        name = names[row.work_id] = f"image {row.deliverable} of {row.task_id} by {row.model}, attempt {row.attempt}"
+        name = names[row.work_id] = _candidate_name(row)
         other = again.get(row.work_id)
         if other is None:
             yield Finding("deep", name, "is not in the plan any more")

@@ -15,7 +15,7 @@ from local_bench.runs.progress import Progress
 
 if TYPE_CHECKING:
     from local_bench.generators.memory import MemoryPlan
-    from local_bench.generators.sampler import Sampler
+    from local_bench.generators.registry import Sampler
 
 Source = TypeVar("Source")
 _SPREAD = 4

@@ -8,30 +8,167 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from PIL import Image
 from safetensors.torch import save
 
 from local_bench.core import strictjson
-from local_bench.core.errors import FirstFailures, LocalBenchError, failure, is_of_item
+from local_bench.core.environment import collect
+from local_bench.core.errors import FirstFailures, LocalBenchError, failure, is_of_item, is_out_of_memory
 from local_bench.core.files import write_atomic
 from local_bench.core.identity import digest
-from local_bench.core.images import image_path, load_verified
+from local_bench.core.images import image_path, load_verified, store_image
 from local_bench.core.tensors import open_tensors
 from local_bench.core.types import NOT_FINITE, Message, PhaseAdvanced, PhaseStarted, TimeCharged
 from local_bench.generators import numerics
-from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, image_key, text_key
-from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
+from local_bench.generators.base import (
+    EncodedPrompt,
+    GenerationRequest,
+    InputImage,
+    Item,
+    Machine,
+    image_key,
+    pasted_back,
+    text_key,
+)
+from local_bench.generators.capacity import failed_allocations
 from local_bench.generators.device import keep_compiled
-from local_bench.generators.families import family
-from local_bench.runs.device_work import DeviceCalls, DeviceClock, LaunchedBatch, OutOfDeviceMemory, to_host
+from local_bench.generators.staged import batch_is_neutral, deal, family, padded, warm_up
 from local_bench.runs.work import BatchSizeChosen, Event, ImageResult, ImagesFinished, Job, NumericsSignature, WorkOrder
+
+T = TypeVar("T")
+
+
+class OutOfDeviceMemory(Exception):
+    """Memory ran out in a call, whose tensors have been released since."""
+
+
+class DeviceCalls:
+    """Calls on one device.
+
+    OutOfDeviceMemory if memory runs out in a call. That includes failures that it does not see: if the workspace of a
+    convolution does not fit, torch tries cuDNN's other algorithms, whose results differ in the last bits, and keeps the
+    one that fits for all later convolutions of that shape in the same thread (`benchmark_cache` in ATen's Conv_v8.cpp;
+    seen on an H100). After a failure, calls therefore run in a new thread, in the context of the first one: torch's
+    settings of compilation are context variables.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._thread: ThreadPoolExecutor | None = None
+        self._context: Context | None = None
+
+    def __call__(self, call: Callable[..., T], *arguments: Any) -> T:
+        before, failure = failed_allocations(self._device), ""
+        try:
+            if self._thread is None or self._context is None:
+                result = call(*arguments)
+            else:
+                result = self._thread.submit(self._context.run, call, *arguments).result()
+        except (RuntimeError, MemoryError) as e:
+            if not is_out_of_memory(e):
+                raise
+            failure = (str(e).splitlines() or [type(e).__name__])[0][:200]
+        if not failure:
+            if failed_allocations(self._device) == before:
+                return result
+            del result
+            failure = "the workspace of a convolution did not fit"
+        # outside of `except`, where the exception still holds the frames of the failed call and their tensors
+        on_gpu = self._device.type == "cuda"
+        use_device = partial(torch.cuda.set_device, self._device) if on_gpu else None
+        self._thread = ThreadPoolExecutor(1, initializer=use_device)
+        self._context = self._context or copy_context()
+        collect()
+        if on_gpu:
+            torch.cuda.empty_cache()
+        raise OutOfDeviceMemory(failure)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A position in a device's command stream."""
+
+    event: Any
+    """torch.cuda.Event on a GPU, else None."""
+    recorded_ns: int
+    """When it was recorded, by the monotonic clock; on a CPU this is when the preceding work ended."""
+
+
+class DeviceClock:
+    """Records marks in the current stream and returns when they were reached (in ns of `time.monotonic_ns`).
+
+    On a GPU it uses CUDA events relative to a moment at which the device was idle. Use one clock for minutes of work at
+    most: `elapsed_time` is a 32-bit number of milliseconds.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._zero = self._set()
+        if self._zero is not None:
+            self._zero.synchronize()
+        self._zero_ns = time.monotonic_ns()
+
+    def mark(self) -> Mark:
+        return Mark(self._set(), time.monotonic_ns())
+
+    def reached_ns(self, mark: Mark) -> int:
+        """Wait until the work before `mark` is done; return when that was."""
+        if mark.event is None:
+            return mark.recorded_ns
+        mark.event.synchronize()
+        return self._zero_ns + int(self._zero.elapsed_time(mark.event) * 1e6)
+
+    def _set(self) -> Any:
+        if self._device.type != "cuda":
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+
+@dataclass
+class LaunchedBatch:
+    """A launched batch."""
+
+    jobs: Sequence[Job]
+    requests: Sequence[GenerationRequest]
+    """One per slot of the batch: those of `jobs`, repeated to fill the batch."""
+    pixels: torch.Tensor
+    """uint8 (slots, height, width, 3) on the host; valid once `decoded` is reached."""
+    finite: torch.Tensor
+    """bool (slots,), valid once `decoded` is reached."""
+    denoised: Mark
+    decoded: Mark
+    clock: DeviceClock
+    files: list[Future[str | None]] = field(default_factory=list)
+
+    def store(self, images: Path, i: int) -> str | None:
+        """Write an image in a pool thread; return its pixel digest, or None if the output was not finite."""
+        self.clock.reached_ns(self.decoded)
+        if not self.finite[i]:
+            return None
+        image, request = Image.fromarray(self.pixels[i].numpy()), self.requests[i]
+        return store_image(images, pasted_back(image, request) if request.sampler.paste_back else image)
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy to the host, from a GPU asynchronously into pinned memory."""
+    if tensor.device.type != "cuda":
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
+
+# ---- encodings
 
 _SHARED = "negative_"
 """Prefix of the tensors of the negative prompt, which many prompts share; they are stored once."""
@@ -67,32 +204,25 @@ class PromptEmbeddings:
         self._path(key).unlink(missing_ok=True)
 
     def get(self, key: str) -> EncodedPrompt:
-        with open_tensors(self._path(key)) as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
-            truncated, shared = _about(file)
-        for name, other in shared.items():
-            with open_tensors(self._path(other)) as file:
-                tensors[name] = file.get_tensor(name)
-        return EncodedPrompt(tensors, truncated)
+        return EncodedPrompt(*self._read(key, lambda file, name: file.get_tensor(name)))
 
     def shape(self, key: str) -> tuple[Any, dict[str, int]]:
         """An encoding's `shape` and truncated tokens, read from the headers of its files."""
-        with open_tensors(self._path(key)) as file:
-            sizes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-            truncated, shared = _about(file)
-        for name, other in shared.items():
-            with open_tensors(self._path(other)) as file:
-                sizes[name] = file.get_slice(name).get_shape()
+        sizes, truncated = self._read(key, lambda file, name: file.get_slice(name).get_shape())
         return tuple((name, *size) for name, size in sorted(sizes.items())), truncated
+
+    def _read(self, key: str, read: Callable[[Any, str], T]) -> tuple[dict[str, T], dict[str, int]]:
+        """What `read` returns of each tensor of an encoding, and its truncated tokens."""
+        with open_tensors(self._path(key)) as file:
+            found = {name: read(file, name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+            about = {name: strictjson.stored(text) for name, text in (file.metadata() or {}).items()}
+        for name, other in about.get("shared", {}).items():
+            with open_tensors(self._path(other)) as file:
+                found[name] = read(file, name)
+        return found, about.get("truncated", {})
 
     def _path(self, key: str) -> Path:
         return self._folder / key[:2] / f"{key}.safetensors"
-
-
-def _about(file: Any) -> tuple[dict[str, int], dict[str, str]]:
-    """Truncated tokens; digests of the shared tensors by name."""
-    about = file.metadata() or {}
-    return strictjson.stored(about.get("truncated", "{}")), strictjson.stored(about.get("shared", "{}"))
 
 
 def generate_images(order: WorkOrder, jobs: list[Job]) -> Iterator[Event]:
@@ -153,8 +283,11 @@ class Worker:
                 for bucket, members in self._buckets(ready).items():
                     yield from self._run_bucket(bucket, members, pool)
             self._generator.drop_denoiser()
-            if left:
-                self._remove_encodings(ready, left)
+            kept = {key for job in left for key in self._keys(job)}
+            for job in ready if left else ():
+                if job.prompt not in self._order.shared:  # another worker may need those
+                    for key in {*self._keys(job)} - kept:
+                        self._encodings.remove(key)
         yield from _images(self._made.released())
 
     # ---- encoding
@@ -234,16 +367,6 @@ class Worker:
                 if key not in self._encodings:
                     missing[key] = partial(self._generator.encode_image, self._input_image(sha), job.sampler)
         return missing
-
-    def _remove_encodings(self, finished: Sequence[Job], left: Sequence[Job]) -> None:
-        """Remove the encodings that only `made` needed."""
-        kept = {key for job in left for key in self._keys(job)}
-        for job in finished:
-            if job.prompt in self._order.shared:  # another worker may need them
-                continue
-            for key in self._keys(job):
-                if key not in kept:
-                    self._encodings.remove(key)
 
     def _keys(self, job: Job) -> list[str]:
         return [self._text_key(job), *self._image_keys(job)]

@@ -124,7 +124,15 @@ def _serve(end: Connection, log: Path) -> None:
     threading.Thread(target=_listen, args=(end, requests), daemon=True).start()
     try:
         while (request := ForkingPickler.loads(requests.get())) is not None:  # as Connection.recv does
-            _do(end, *request)
+            from local_bench.core.environment import quiet_libraries
+            from local_bench.generators.numerics import set_determinism
+
+            work, order, share = request
+            set_determinism(order.threads)
+            quiet_libraries()
+            for event in work(order, share):
+                end.send(event)
+            end.send(None)
     except BrokenPipeError:
         return
     except LocalBenchError as e:
@@ -133,17 +141,6 @@ def _serve(end: Connection, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(traceback.format_exc())
         end.send(_Failed(None))
-
-
-def _do(end: Connection, work: Work, order: Any, share: list[Any]) -> None:
-    from local_bench.core.environment import quiet_libraries
-    from local_bench.generators.numerics import set_determinism
-
-    set_determinism(order.threads)
-    quiet_libraries()
-    for event in work(order, share):
-        end.send(event)
-    end.send(None)
 
 
 def _listen(end: Connection, requests: "SimpleQueue[bytes]") -> None:

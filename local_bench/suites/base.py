@@ -1,10 +1,11 @@
 """The base class of benchmarks: tasks, prompts, questions, scores and result files.
 
-A benchmark is a package `suites/<name>/` with `tasks` (reader of its files), `questions` (prompts, questions, scores),
-`results` (readers of its result files), `export` (writer), `published` (its numbers) and `suite` (the `Suite`
-subclass). Other packages add benchmarks with an entry point in the group `local_bench.suites`; see docs/extending.md.
+A benchmark is a package `suites/<name>/` with `tasks` (reader of its files) and `questions` (prompts, questions,
+scores), `results` (its result files, read and written), `published` (its numbers) and `suite` (the `Suite` subclass).
+Other packages add benchmarks with an entry point in the group `local_bench.suites`; see docs/extending.md.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from local_bench.core.errors import ConfigError, UserError, hint
+from local_bench.core.files import IMAGE_SUFFIXES, is_safe_id
 from local_bench.core.types import Deliverable, GroundTruth, Question, Score, Task, Unsupported, Verdict
 from local_bench.models.cards import Takes
-from local_bench.suites.enrichment import with_written
 from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
-from local_bench.suites.task_files import KeepImage, Refuse, read_task_file
+from local_bench.suites.task_files import KeepImage, Refuse, read_task_file, with_written
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,7 +116,15 @@ class Suite(ABC):
         tasks = self.read_tasks(self.shipped or Path(str(path)), keep, refuse)
         if written is not None:
             tasks = with_written(tasks, Path(written))
-        return tasks if part is None else _of_part(tasks, part)
+        if part is None:
+            return tasks
+        parts = {task.task_id: (task.category, *task.own.get("parts", ())) for task in tasks}
+        of_part = [task for task in tasks if part in parts[task.task_id]]
+        if not of_part:
+            names_of_parts = dict.fromkeys(name for names in parts.values() for name in names)
+            suggestion = hint(part, names_of_parts, f"available: {', '.join(names_of_parts)}")
+            raise ConfigError(f"suite.part: unknown part {part!r}: {suggestion}")
+        return of_part
 
     # generation
 
@@ -236,11 +245,26 @@ class Suite(ABC):
         raise UserError(f"{self.name} has no result files that can be read as annotations: give an annotation file")
 
 
-def _of_part(tasks: list[Task], part: str) -> list[Task]:
-    parts = {task.task_id: (task.category, *task.own.get("parts", ())) for task in tasks}
-    of_part = [task for task in tasks if part in parts[task.task_id]]
-    if not of_part:
-        names_of_parts = dict.fromkeys(name for names in parts.values() for name in names)
-        suggestion = hint(part, names_of_parts, f"available: {', '.join(names_of_parts)}")
-        raise ConfigError(f"suite.part: unknown part {part!r}: {suggestion}")
-    return of_part
+_NUMBER = re.compile(r"0*([1-9][0-9]{0,3})")
+
+
+def images_by_task(folder: Path, top: str, attempts: bool = False) -> Iterator[ImageFile]:
+    """The images in [TOP/]METHOD/TASK/NUMBER.*; a number is an attempt or a deliverable. With `attempts` also below a
+    folder per dataset."""
+    root = folder / top if (folder / top).is_dir() else folder
+    for method in (method for dataset in (_folders(root) if attempts else [root]) for method in _folders(dataset)):
+        if method.name.endswith("_stitched"):  # IDEA-Bench's collages
+            continue
+        for task in _folders(method):
+            for file in sorted(task.iterdir()):
+                number = _NUMBER.fullmatch(file.stem)
+                if number is None or file.suffix.lower() not in IMAGE_SUFFIXES:
+                    continue
+                if not is_safe_id(task.name):
+                    raise UserError(f"{task}: its name is not a valid task id: use letters, digits, '.', '_' and '-'")
+                n = int(number[1])
+                yield (method.name, task.name, *((1, n) if attempts else (n, 1)), file)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.is_dir()]

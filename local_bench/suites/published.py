@@ -1,13 +1,22 @@
-"""A benchmark's published statistics and sensitivity grids, as data and as tables."""
+"""A benchmark's published statistics and sensitivity grids, as data and as tables, and the API prices per image that
+the benchmarks' papers assume (`configs/api_prices.yaml`).
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from pydantic import Field, model_validator
+
+from local_bench.core.errors import ConfigError
+from local_bench.core.files import config_files
 from local_bench.core.table import Column, Table, table_of
+from local_bench.core.yamlfile import Amount, Strict, load_yaml
 from local_bench.settle.sensitivity import Flip, Point, Setting
+from local_bench.suites.task_files import read_costs
 
 
 @dataclass(frozen=True)
@@ -83,9 +92,11 @@ def grid_tables(grid: Sequence[Point], rank_changes: Sequence[Flip]) -> list[Tab
         values = [v for v in (p.values.get(model) for p in grid) if v is not None]
         ends.append({"least": min(values, default=None), "most": max(values, default=None), "n": len(grid)})
     columns = (dollars("least", "least"), dollars("most", "most"), Column("n", "settings"))
-    overtaken = tuple(
-        (f.ahead, f.behind, f"{len(f.settings)} of {len(grid)}", _setting_text(f.settings[0])) for f in rank_changes
-    )
+
+    def first(flip: Flip) -> str:
+        return ", ".join(f"{name} {float(value):g}" for name, value in flip.settings[0])
+
+    overtaken = tuple((f.ahead, f.behind, f"{len(f.settings)} of {len(grid)}", first(f)) for f in rank_changes)
     names = ("ahead here", "is overtaken by", "at", "first at")
     flips = Table("ranking changes", tuple(Column(name, name) for name in names), overtaken)
     return [by_model("over the grid", models, ends, *columns), *([flips] if overtaken else [])]
@@ -95,5 +106,53 @@ def _setting(setting: Setting) -> dict[str, Any]:
     return {name: number(value) for name, value in setting}
 
 
-def _setting_text(setting: Setting) -> str:
-    return ", ".join(f"{name} {float(value):g}" for name, value in setting)
+class ApiPrices(Strict):
+    """One paper's prices."""
+
+    source: str
+    date: str
+    usd_per_image: dict[str, Amount]
+    aliases: dict[str, str] = Field(default={})
+    """Model name in published result files -> its name in `usd_per_image`."""
+
+    @model_validator(mode="after")
+    def _aliases_of_priced_models(self) -> Self:
+        unknown = next((name for name in self.aliases.values() if name not in self.usd_per_image), None)
+        if unknown is not None:
+            raise ValueError(f"aliases: {unknown!r} has no price in usd_per_image")
+        return self
+
+    @property
+    def exact(self) -> dict[str, Decimal]:
+        """{model: US dollars per image}, by the paper's own names."""
+        return {model: Decimal(text) for model, text in self.usd_per_image.items()}
+
+    def of(self, models: Iterable[str]) -> tuple[dict[str, Decimal], list[str]]:
+        """The prices of those `models` that have one, and a message for each model that the paper lists under another
+        name."""
+        names = {model: self.aliases.get(model, model) for model in models}
+        prices = self.exact
+        return (
+            {model: prices[name] for model, name in names.items() if name in prices},
+            [f"{model} has the price of {name} ({self.source})" for model, name in names.items() if name != model],
+        )
+
+
+class _File(Strict):
+    prices: dict[str, ApiPrices]
+
+
+def prices_of(suite: str, options: ScoreOptions, models: Iterable[str]) -> tuple[dict[str, Decimal] | None, list[str]]:
+    """(US dollars per image by model, notes) by `--costs` or the paper's prices; None without either."""
+    if options.api_prices:
+        return api_prices(suite).of(models)
+    return None if options.costs is None else read_costs(options.costs), []
+
+
+def api_prices(suite: str) -> ApiPrices:
+    """The prices that the suite's paper assumes. ConfigError if the file has none for the suite."""
+    files = config_files("api_prices.yaml")
+    by_suite = {name: prices for path in reversed(files) for name, prices in load_yaml(path, _File).prices.items()}
+    if suite not in by_suite:
+        raise ConfigError(f"{files[0]} has no prices for {suite!r}, only for {', '.join(by_suite)}: give --costs")
+    return by_suite[suite]

@@ -14,8 +14,6 @@ from local_bench.suites.base import QuestionKey, Suite
 from local_bench.suites.registry import all_suites, suite, suite_names
 from local_bench.suites.run_results import RunResults
 
-LENT = {"vqa_score": "vqa_score"}
-
 
 class _VqaScore(Suite):
     """VQAScore's question about the caption that metrics use too: the task's own, or the prompt."""
@@ -23,7 +21,7 @@ class _VqaScore(Suite):
     name = "vqa-score"
     scores_of_judge = ("vqa_score",)
     top_score = 1
-    lent = LENT
+    lent = {"vqa_score": "vqa_score"}  # noqa: RUF012
 
     def deliverables(self, task: Task) -> list[Deliverable]:
         return []  # it has no tasks of its own

@@ -1,12 +1,131 @@
-"""The suites of local-bench and of installed packages, by name."""
+"""The suites by name: those of local-bench and of installed packages, and those that consist of files:
+`suites/NAME.yaml` in a config folder, with a task file and rubrics.
+"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import ClassVar
+
+from pydantic import Field
 
 from local_bench.core.environment import entry_points, load_object
 from local_bench.core.errors import ConfigError, hint
-from local_bench.suites.base import Suite
-from local_bench.suites.from_files import file_of, names, suite_of
+from local_bench.core.files import config_files, is_safe_id, user_config_dirs
+from local_bench.core.types import Deliverable, Question, Score, Task, Unsupported, Verdict
+from local_bench.core.yamlfile import Strict, load_yaml
+from local_bench.suites.base import QuestionKey, Suite
+
+POINT = "point"
+
+
+class Description(Strict):
+    """The file `suites/NAME.yaml`."""
+
+    title: str
+    licence: str
+    source: str
+    """Authors and repository."""
+    tasks: str
+    """The task file, relative to this file (docs/reference/task-files.md)."""
+    rubrics: dict[str, list[str]] = Field(min_length=1)
+    """Rubric -> the fields of its answer that are scores. Each rubric is one question about every image."""
+    per_point: list[str] = Field(default=[])
+    """Rubrics that are one question for each of the task's evaluation points instead, in the slot `point`; a score is
+    the mean over the points."""
+    thresholds: dict[str, float] = Field(min_length=1)
+    """Score -> minimum value; an image is accepted if it reaches all of them."""
+    top_score: float | None = Field(None, gt=0)
+    """The end of the scores' scale, which starts at 0; omit it if it is not known."""
+    attempts: int = Field(1, ge=1)
+    """Number of images per deliverable in the benchmark's protocol."""
+    unsupported: Unsupported = "text_only"
+    """Default of `suite.unsupported`."""
+
+
+class FilesSuite(Suite):
+    """A benchmark of a `Description`. Slots of its rubrics: title, brief, category, deliverable, and point; roles of
+    images: image, and source and reference where the task has them."""
+
+    description: ClassVar[Description]
+
+    def deliverables(self, task: Task) -> list[Deliverable]:
+        several = len(task.deliverables) > 1
+        return [
+            Deliverable(
+                task.task_id, i, f"{what}. {task.brief}" if several else task.brief, task.input_images, task.mask_sha256
+            )
+            for i, what in enumerate(task.deliverables, 1)
+        ]
+
+    def questions(
+        self, task: Task, images: Mapping[int, str], order_swap: bool = False
+    ) -> Iterator[tuple[QuestionKey, Question]]:
+        roles = ("image", *("source",) * (task.source_sha256 is not None), *("reference",) * len(task.reference_sha256))
+        for deliverable, image in sorted(images.items()):
+            what = task.deliverables[deliverable - 1]
+            slots = (("title", task.title), ("brief", task.brief), ("category", task.category), ("deliverable", what))
+            for rubric in self.description.rubrics:
+                points = task.evaluation_points if rubric in self.description.per_point else ("",)
+                for k, point in enumerate(points):
+                    all_slots = (*slots, (POINT, point))
+                    question = Question(rubric, k, (image, *task.input_images), all_slots, roles)
+                    yield (deliverable, rubric, k, 0), question
+
+    def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
+        return {
+            deliverable: [
+                self._score(task, verdicts, deliverable, rubric, field)
+                for rubric, fields in self.description.rubrics.items()
+                for field in fields
+            ]
+            for deliverable in range(1, len(task.deliverables) + 1)
+        }
+
+    def _score(
+        self, task: Task, verdicts: Mapping[QuestionKey, Verdict], deliverable: int, rubric: str, field: str
+    ) -> Score:
+        n = len(task.evaluation_points) if rubric in self.description.per_point else 1
+        values = []
+        for k in range(n):
+            verdict = verdicts.get((deliverable, rubric, k, 0))
+            value = None if verdict is None else verdict.value(field)
+            if value is None:
+                reason = "the judge was not reached" if verdict is None else verdict.unscored
+                return Score(field, None, reason or f"the answer to {rubric} has no {field}")
+            values.append(value)
+        return Score(field, fmean(values)) if values else Score(field, None, "the task has no evaluation points")
+
+
+def file_of(name: str) -> Path | None:
+    """The file that describes the suite of that name."""
+    return next(iter(config_files(f"suites/{name}.yaml")), None) if is_safe_id(name) else None
+
+
+@cache
+def _described(path: Path, mtime_ns: int, size: int) -> Suite:
+    """The suite that a file describes, read again when the file has changed. ConfigError if it is not valid."""
+    description = load_yaml(path, Description)
+    fields = [field for rubric in description.rubrics.values() for field in rubric]
+    unknown = sorted({*description.thresholds} - {*fields}) + sorted({*description.per_point} - {*description.rubrics})
+    if unknown:
+        raise ConfigError(f"{path}: {unknown[0]!r} is not under rubrics: add it, or correct the name")
+    if len(set(fields)) < len(fields):
+        raise ConfigError(f"{path}: two rubrics have a field of the same name: rename one")
+    attributes = {
+        "name": path.stem,
+        "shipped": path.parent / description.tasks,
+        "scores_of_judge": tuple(fields),
+        "rubrics": description.rubrics,
+        "description": description,
+        **description.model_dump(
+            include={"title", "licence", "source", "thresholds", "top_score", "attempts", "unsupported"}
+        ),
+    }
+    kind: type[FilesSuite] = type("DescribedSuite", (FilesSuite,), attributes)
+    return kind()
+
 
 PLUGINS = "local_bench.suites"
 """Group of entry points `name = "package.module:Class"` with subclasses of `Suite`; built-in names take precedence."""
@@ -22,7 +141,8 @@ _SUITES = {
 
 def suite_names() -> list[str]:
     """Names of all suites: built-in ones, then those of installed packages and of config folders."""
-    return list(dict.fromkeys([*_known(), *names()]))
+    described = {path.stem for folder in user_config_dirs() for path in (folder / "suites").glob("*.yaml")}
+    return list(dict.fromkeys([*_known(), *sorted(described)]))
 
 
 def all_suites(report: Callable[[str], None] = lambda _: None) -> list[Suite]:
@@ -39,16 +159,16 @@ def all_suites(report: Callable[[str], None] = lambda _: None) -> list[Suite]:
 def suite(name: str) -> Suite:
     """The suite of that name. ConfigError with the nearest name, or with the reason why a package's suite cannot be
     loaded."""
-    if name in _SUITES:
-        return _loaded(name, _SUITES[name])
-    registered = _known()
-    if name not in registered and (described := file_of(name)):
-        return suite_of(described)
-    if name not in registered:
-        available = suite_names()
-        suggestion = hint(name, available, f"available: {', '.join(available)}")
-        raise ConfigError(f"suite.name: unknown suite {name!r}: {suggestion}")
-    return _loaded(name, registered[name])
+    where = _SUITES.get(name) or _known().get(name)
+    if where is not None:
+        return _loaded(name, where)
+    described = file_of(name)
+    if described is not None:
+        stat = described.stat()
+        return _described(described.absolute(), stat.st_mtime_ns, stat.st_size)
+    available = suite_names()
+    suggestion = hint(name, available, f"available: {', '.join(available)}")
+    raise ConfigError(f"suite.name: unknown suite {name!r}: {suggestion}")
 
 
 @cache

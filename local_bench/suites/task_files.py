@@ -1,17 +1,24 @@
-"""Task files: one JSON object per line, for ServImage's tasks and our own `studio` suite."""
+"""Files of benchmarks with line numbers in error messages: JSON files, and one JSON object per line for ServImage's
+tasks, our own `studio` suite, and the data extracted before a run.
 
+`local-bench extract` writes evaluation points, checklists, prompts and hard rules, one line per task, and
+`suite.written` names that file. Its content is part of the run's identity, regardless of who wrote it.
+"""
+
+import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from PIL import Image
 from pydantic import AfterValidator, Field, model_validator
 
 from local_bench.core import strictjson
-from local_bench.core.errors import TaskFileError, UserError
-from local_bench.core.files import is_safe_id, safe_join
+from local_bench.core.errors import ResultFileError, TaskFileError, UserError, kind
+from local_bench.core.files import is_safe_id, read_text, safe_join
 from local_bench.core.hardrules import HardRules
 from local_bench.core.images import load_image, load_mask
 from local_bench.core.money import micro_usd
@@ -75,28 +82,22 @@ def read_task_file(path: Path, keep: KeepImage) -> list[Task]:
     TaskFileError names the file, the line and the reason; ImageError an existing image that cannot be read.
     """
     tasks: dict[str, Task] = {}
-    first_line: dict[str, int] = {}
-    for number, line in _lines(path):
-        if line.task_id in tasks:
-            raise TaskFileError(
-                f"{path}, line {number}: duplicate task id {line.task_id!r}, "
-                f"first on line {first_line[line.task_id]}: give each task its own"
-            )
-        first_line[line.task_id] = number
-        try:
-            tasks[line.task_id] = _task(line, path.parent, keep)
-        except UserError as e:
-            raise type(e)(f"{path}, line {number}: {e}") from e
-    if not tasks:
-        raise TaskFileError(f"{path} contains no tasks: give a file with one JSON object per line")
-    return list(tasks.values())
-
-
-def _lines(path: Path) -> Iterator[tuple[int, TaskLine]]:
+    first: dict[str, int] = {}
     remedy = "set suite.path to the task file"
     lines = strictjson.objects(path, TaskFileError, "a task", missing=remedy, unreadable=remedy, parse_float=Decimal)
     for number, where, data in lines:
-        yield number, check(data, TaskLine, where, error=TaskFileError)
+        line = check(data, TaskLine, where, error=TaskFileError)
+        if line.task_id in tasks:
+            duplicate = f"duplicate task id {line.task_id!r}, first on line {first[line.task_id]}"
+            raise TaskFileError(f"{where}: {duplicate}: give each task its own")
+        first[line.task_id] = number
+        try:
+            tasks[line.task_id] = _task(line, path.parent, keep)
+        except UserError as e:
+            raise type(e)(f"{where}: {e}") from e
+    if not tasks:
+        raise TaskFileError(f"{path} contains no tasks: give a file with one JSON object per line")
+    return list(tasks.values())
 
 
 def _task(line: TaskLine, folder: Path, keep: KeepImage) -> Task:
@@ -135,4 +136,132 @@ def _task(line: TaskLine, folder: Path, keep: KeepImage) -> Task:
         rules=tuple(rules.model_dump(exclude_defaults=True) for rules in line.rules),
         notes=tuple(notes),
         unscored=unscored,
+    )
+
+
+MAX_BYTES = 500_000_000
+
+
+def read_object(path: Path, what: str, error: type[UserError] = ResultFileError) -> tuple[dict[str, Any], str]:
+    """(the JSON object in the file, its text), with decimal numbers as Decimal. Raises `error` if it is not an
+    object."""
+    data, text = read_json(path, what, error)
+    if not isinstance(data, dict):
+        raise error(f"{path}: a {what} must be a JSON object, not {kind(data)}: give a file with one JSON object")
+    return data, text
+
+
+def read_list(path: Path, what: str, error: type[UserError] = ResultFileError) -> tuple[list[Any], str]:
+    """(the JSON array in the file, its text), with decimal numbers as Decimal. Raises `error` if it is not an array."""
+    data, text = read_json(path, what, error)
+    if not isinstance(data, list):
+        raise error(f"{path}: a {what} must be a JSON array, not {kind(data)}: give a file with one JSON array")
+    return data, text
+
+
+def read_json(path: Path, what: str, error: type[UserError]) -> tuple[Any, str]:
+    """(the contents of the file, its text), with decimal numbers as Decimal. Raises `error` if it is not valid JSON."""
+    text = read_text(path, error, missing=f"give the {what}", max_bytes=MAX_BYTES)
+    try:
+        return strictjson.loads(text, parse_float=Decimal), text
+    except json.JSONDecodeError as e:
+        raise error(f"{path}, line {e.lineno}: invalid JSON ({e.msg}): correct the line") from None
+    except (ValueError, RecursionError) as e:
+        raise error(f"{path}: invalid JSON ({e}): correct the file") from None
+
+
+def line_of(text: str, keys: Sequence[str]) -> int:
+    """The line (from 1) of the last of nested `keys`, as far as a text search can determine it."""
+    at = 0
+    for key in keys:
+        forms = (f"{json.dumps(key)}", f"{json.dumps(key, ensure_ascii=False)}")
+        positions = [i for i in (text.find(form, at) for form in forms) if i >= 0]
+        at = min(positions, default=at)
+    return text.count("\n", 0, at) + 1
+
+
+def read_costs(path: Path) -> dict[str, Decimal]:
+    """{model: US dollars per image}. ResultFileError names the file, the line and the reason."""
+    data, text = read_object(path, "file of costs")
+    costs = {}
+    for model, amount in data.items():
+        if isinstance(amount, bool) or not isinstance(amount, int | Decimal) or not is_amount(Decimal(amount)):
+            where = f"{path}, line {line_of(text, [model])}"
+            raise ResultFileError(f"{where}: the cost of {model!r} in US dollars per image must be {AMOUNTS}")
+        costs[model] = Decimal(amount)
+    return costs
+
+
+AMOUNTS = "0 or a number from 1e-30 to 1,000,000,000"
+
+
+def is_amount(amount: Decimal) -> bool:
+    """Whether it is one of `AMOUNTS`, whose fractions have few digits."""
+    return amount.is_finite() and 0 <= amount <= 10**9 and amount.adjusted() >= -30
+
+
+_Lines = Annotated[list[Annotated[str, Field(min_length=1, max_length=20_000)]], Field(max_length=200)]
+FIELDS = {
+    "evaluation_points": ("points",),
+    "hype_checklist": ("changes", "preservations"),
+    "rephrase": ("prompts",),
+    "deliverables": ("rules",),
+}
+"""Rubric -> the fields of a line that it fills."""
+
+
+class WrittenLine(Strict):
+    """The data of one task; omitted fields leave the task unchanged."""
+
+    task_id: str
+    points: _Lines = Field(default=[])
+    """Evaluation points of the task."""
+    changes: _Lines = Field(default=[])
+    """Changes that the edit must make."""
+    preservations: _Lines = Field(default=[])
+    """Properties that the edit must preserve."""
+    prompts: _Lines = Field(default=[])
+    """One prompt per image, for models without image inputs."""
+    rules: list[HardRules] = Field(default=[], max_length=100)
+    """Hard rules of each image, in the order of the deliverables; `{}` for an image without rules."""
+    judge: str | None = None
+    """Name of the judge that generated the data."""
+
+
+def read_written(path: Path) -> dict[str, WrittenLine]:
+    """Read the lines by task id. TaskFileError names file, line and reason."""
+    by_task: dict[str, WrittenLine] = {}
+    remedy = "set suite.written to a file written by `local-bench extract`"
+    for _, where, data in strictjson.objects(path, TaskFileError, "a line", missing=remedy, unreadable=remedy):
+        line = check(data, WrittenLine, where, error=TaskFileError)
+        if line.task_id in by_task:
+            raise TaskFileError(f"{where}: duplicate task {line.task_id!r}: keep one line")
+        by_task[line.task_id] = line
+    return by_task
+
+
+def with_written(tasks: Sequence[Task], path: Path) -> list[Task]:
+    """The tasks with the data of the file. TaskFileError for an unknown task, and if the number of prompts or rules
+    differs from the number of images."""
+    lines = read_written(path)
+    unknown = next((task_id for task_id in lines if task_id not in {task.task_id for task in tasks}), None)
+    if unknown is not None:
+        raise TaskFileError(f"{path}: the suite has no task {unknown!r}: remove the line")
+    return [_with(task, lines[task.task_id], path) if task.task_id in lines else task for task in tasks]
+
+
+def _with(task: Task, line: WrittenLine, path: Path) -> Task:
+    if line.prompts and len(line.prompts) != len(task.deliverables):
+        n = len(task.deliverables)
+        raise TaskFileError(f"{path}: {task.task_id!r} requests {n} images, but has {len(line.prompts)} prompts")
+    if line.rules and len(line.rules) != len(task.deliverables):
+        n = len(task.deliverables)
+        raise TaskFileError(f"{path}: {task.task_id!r} requests {n} images, but has rules for {len(line.rules)}")
+    rules = tuple(rule.model_dump(exclude_defaults=True) for rule in line.rules)
+    fields = {name: getattr(line, name) for name in ("changes", "preservations", "prompts") if getattr(line, name)}
+    return replace(
+        task,
+        evaluation_points=tuple(line.points) or task.evaluation_points,
+        rules=rules if any(rules) else task.rules,
+        own=task.own | fields,
     )

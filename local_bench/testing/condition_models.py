@@ -11,10 +11,18 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from local_bench.judges.metrics.condition_maps import (
+    FIELDS,
+    JOINTS,
+    LIMBS,
+    N_CONFIDENCES,
+    N_FIELDS,
+    POSE_WEIGHTS,
+    STAGES,
+    TRUNK,
+    stage,
+)
 from local_bench.judges.metrics.face_ref import DETECTOR, RECOGNISER
-from local_bench.judges.metrics.pose_decoding import FIELDS, JOINTS, LIMBS
-from local_bench.judges.metrics.pose_network import CONFIDENCES, STAGES, TRUNK, WEIGHTS, stage
-from local_bench.judges.metrics.pose_network import FIELDS as FIELD_MAPS
 from local_bench.models.cards import ModelCard
 
 SEED = 20260104
@@ -100,23 +108,23 @@ def build_pose(folder: Path, card: ModelCard) -> None:
     add(TRUNK[-2], *_differences())
     add(TRUNK[-1], -torch.eye(JOINTS).repeat_interleave(6, 1)[..., None, None] / STEP, torch.ones(JOINTS))
     for number in range(1, STAGES):
-        wide = JOINTS + (FIELD_MAPS + CONFIDENCES if number > 1 else 0)
-        for branch, out in ((1, FIELD_MAPS), (2, CONFIDENCES)):
+        wide = JOINTS + (N_FIELDS + N_CONFIDENCES if number > 1 else 0)
+        for branch, out in ((1, N_FIELDS), (2, N_CONFIDENCES)):
             widths = [wide, *[4] * (len(stage(number, branch)) - 1), out]
             for n, layer in enumerate(stage(number, branch)):
                 side = (3 if n < 3 else 1) if number == 1 else (7 if n < 5 else 1)
                 shape = (widths[n + 1], widths[n], side, side)
                 add(layer, torch.randn(shape, generator=generator) / (widths[n] * side * side) ** 0.5)
-    for branch, out in ((1, FIELD_MAPS), (2, CONFIDENCES)):
+    for branch, out in ((1, N_FIELDS), (2, N_CONFIDENCES)):
         first, *others, last = stage(STAGES, branch)
-        from_trunk = torch.zeros(JOINTS, FIELD_MAPS + CONFIDENCES + JOINTS, 7, 7)
+        from_trunk = torch.zeros(JOINTS, N_FIELDS + N_CONFIDENCES + JOINTS, 7, 7)
         for row, column, share in ((3, 3, 1.0), (3, 2, 0.2), (2, 3, 0.1)):  # uneven, so that no two pixels are the peak
             from_trunk[:, -JOINTS:, row, column] = share * torch.eye(JOINTS)
         add(first, from_trunk)
         for n, layer in enumerate(others):
             add(layer, _passing(JOINTS, JOINTS, 7 if n < 4 else 1))
         add(last, torch.zeros(out, JOINTS, 1, 1) if branch == 1 else _passing(out, JOINTS, 1), _directions(branch, out))
-    save_file(state, folder / WEIGHTS)
+    save_file(state, folder / POSE_WEIGHTS)
 
 
 def _passing(out: int, into: int, side: int) -> torch.Tensor:

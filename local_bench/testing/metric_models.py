@@ -1,6 +1,8 @@
 """Small metric networks with seeded random weights, saved in the layout of the published ones."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 from transformers import CLIPConfig, CLIPModel, Dinov2Config, Dinov2Model, SiglipConfig, SiglipModel
 
-from local_bench.judges.metrics import aesthetic
+from local_bench.judges.metrics import embeddings, preferences
 from local_bench.models.cards import ModelCard
-from local_bench.models.random_init import amplify
+from local_bench.models.shipped import amplify
 
 SEED = 20260103
 _MODEL = {
@@ -34,14 +36,21 @@ _GAIN = 1.6
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ",", *_LETTERS, *(f"##{c}" for c in _LETTERS), "the")
+_NORMS = ("norm.weight", "norm1.weight", "norm2.weight")
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
 
 
 def build_clip(folder: Path, card: ModelCard) -> None:
     """Saves a CLIP of 3.4 M parameters (3.2 M of them token embeddings) into `folder`."""
     import open_clip
 
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED)
+    with _seeded(SEED):
         model = open_clip.CLIP(**_MODEL)
     _save_clip(folder, model, _MODEL)
 
@@ -50,8 +59,7 @@ def build_laion_clip(folder: Path, card: ModelCard) -> None:
     """Saves a CLIP with QuickGELU of 0.5 M parameters into `folder`; its embedding depends strongly on the image."""
     import open_clip
 
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED + 1)
+    with _seeded(SEED + 1):
         model = open_clip.CLIP(**_MODEL_OF_LAION)
     amplify(model.visual, {"": 4.0})
     _save_clip(folder, model, _MODEL_OF_LAION)
@@ -60,13 +68,12 @@ def build_laion_clip(folder: Path, card: ModelCard) -> None:
 def build_laion_head(folder: Path, card: ModelCard) -> None:
     """Saves a head for that CLIP into `folder`."""
     indices = (0, 2, 4, 6, 7)  # the published one has no dropout after its fourth layer
-    save_file(_head(SEED + 2, "layers", indices), folder / aesthetic.LAION_HEAD)
+    save_file(_head(SEED + 2, "layers", indices), folder / preferences.LAION_HEAD)
 
 
 def build_siglip(folder: Path, card: ModelCard) -> None:
     """Saves a SigLIP of 0.1 M parameters, text tower included, with its processor's config into `folder`."""
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED + 3)
+    with _seeded(SEED + 3):
         config = SiglipConfig(
             vision_config={
                 "hidden_size": _HEAD_WIDTHS[0],
@@ -90,20 +97,18 @@ def build_siglip(folder: Path, card: ModelCard) -> None:
         model = SiglipModel(config)
     amplify(model.vision_model, {"": 4.0})
     model.eval().save_pretrained(folder)
-    processor = _processor("Siglip", [0.5] * 3, [0.5] * 3) | {"size": {"height": 56, "width": 56}}
-    (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2))
+    _save_processor(folder, "Siglip", [0.5] * 3, [0.5] * 3, size={"height": 56, "width": 56})
 
 
 def build_aesthetic_head(folder: Path, card: ModelCard) -> None:
     """Saves a head for that SigLIP into `folder`."""
-    save_file(_head(SEED + 4, "scoring_head", (0, 2, 4, 6, 8)), folder / aesthetic.HEAD)
+    save_file(_head(SEED + 4, "scoring_head", (0, 2, 4, 6, 8)), folder / preferences.V2_5_HEAD)
 
 
 def build_dinov2(folder: Path, card: ModelCard) -> None:
     """Saves a DINOv2 of 0.1 M parameters with its processor's config into `folder`: SwiGLU as in the giant model, and
     position embeddings for another image size than that of its inputs."""
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED + 5)
+    with _seeded(SEED + 5):
         config = Dinov2Config(
             hidden_size=48,
             num_hidden_layers=2,
@@ -115,25 +120,18 @@ def build_dinov2(folder: Path, card: ModelCard) -> None:
         model = Dinov2Model(config)
     amplify(model, {"": 6.0})
     model.eval().save_pretrained(folder)
-    processor = _processor("Bit", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]) | {
-        "size": {"shortest_edge": 64},
-        "do_center_crop": True,
-        "crop_size": {"height": 56, "width": 56},
-    }
-    (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2))
+    crop = {"do_center_crop": True, "crop_size": {"height": 56, "width": 56}}
+    _save_processor(folder, "Bit", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], size={"shortest_edge": 64}, **crop)
 
 
 def build_csd(folder: Path, card: ModelCard) -> None:
     """Saves a CSD of 0.8 M parameters into `folder`, under the names of the published checkpoint once converted."""
     from open_clip.transformer import QuickGELU, VisionTransformer
 
-    from local_bench.judges.metrics import style_ref
-
-    width, embedding = 2 * style_ref.HEAD_WIDTH, 64
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED + 6)
+    width, embedding = 2 * embeddings.CSD_HEAD_WIDTH, 64
+    with _seeded(SEED + 6):
         tower = VisionTransformer(
-            image_size=style_ref.SIZE_PX,
+            image_size=embeddings.CSD_SIDE_PX,
             patch_size=32,
             width=width,
             layers=2,
@@ -146,20 +144,19 @@ def build_csd(folder: Path, card: ModelCard) -> None:
     amplify(tower, {"": 4.0})
     state = {name: tensor.contiguous() for name, tensor in tower.state_dict().items()}
     style = state.pop("proj")
-    saved = {f"{style_ref.BACKBONE}{name}": tensor for name, tensor in state.items()}
+    saved = {f"{embeddings.CSD_BACKBONE}{name}": tensor for name, tensor in state.items()}
     saved |= {
-        style_ref.STYLE: style,
-        style_ref.STYLE.replace("style", "content"): content,
+        embeddings.CSD_STYLE: style,
+        embeddings.CSD_STYLE.replace("style", "content"): content,
         "optimizer_state_dict.state.0.exp_avg": torch.zeros(width),
     }
-    save_file(saved, folder / style_ref.FILE)
+    save_file(saved, folder / embeddings.CSD_FILE)
 
 
 def build_pick_score(folder: Path, card: ModelCard) -> None:
     """Saves a transformers CLIP of 0.9 M parameters (0.8 M of them token embeddings) into `folder`."""
     tower = {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_act": "gelu"}
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED + 7)
+    with _seeded(SEED + 7):
         model = CLIPModel(
             CLIPConfig(
                 text_config=tower | {"hidden_size": 16, "eos_token_id": 2},  # as in the published config
@@ -176,31 +173,28 @@ def build_hps(folder: Path, card: ModelCard) -> None:
     checkpoint once converted and in its float16."""
     import open_clip
 
-    from local_bench.judges.metrics import hps
-
     vision, text = (open_clip.get_model_config("ViT-H-14")[tower] for tower in ("vision_cfg", "text_cfg"))
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED + 8)
+    with _seeded(SEED + 8):
         model = open_clip.CLIP(
             32,
             vision | {"layers": 2, "width": 160, "patch_size": 32},
-            text | {"layers": 1, "width": hps.TEXT_HEAD_WIDTH, "heads": 1},
+            text | {"layers": 1, "width": preferences.HPS_TEXT_HEAD_WIDTH, "heads": 1},
         )
     amplify(model, {"": 2.0})
-    state = {f"{hps.STATE}{name}": tensor.half().contiguous() for name, tensor in model.state_dict().items()}
-    save_file(state, folder / hps.FILE)
+    state = {
+        f"{preferences.HPS_STATE}{name}": tensor.half().contiguous() for name, tensor in model.state_dict().items()
+    }
+    save_file(state, folder / preferences.HPS_FILE)
 
 
 def build_image_reward(folder: Path, card: ModelCard) -> None:
     """Saves an ImageReward of 0.6 M parameters into `folder`, under the names of the published checkpoint."""
-    from local_bench.judges.metrics import image_reward
-
     width, text_width, inner = 128, _HEAD_WIDTHS[0], 96
     linear = {"attn.qkv": (3 * width, width), "attn.proj": (width, width)}
     linear |= {"mlp.fc1": (inner, width), "mlp.fc2": (width, inner)}
     shapes: dict[str, tuple[int, ...]] = {
         "cls_token": (1, 1, width),
-        "pos_embed": (1, (image_reward.SIZE_PX // 32) ** 2 + 1, width),
+        "pos_embed": (1, (preferences.REWARD_SIDE_PX // 32) ** 2 + 1, width),
         "patch_embed.proj.weight": (width, 3, 32, 32),
         "patch_embed.proj.bias": (width,),
         **_layer("norm", (width,)),
@@ -208,8 +202,8 @@ def build_image_reward(folder: Path, card: ModelCard) -> None:
     for i in (0, 1):
         for name, shape in (linear | {"norm1": (width,), "norm2": (width,)}).items():
             shapes |= _layer(f"blocks.{i}.{name}", shape)
-    shapes = {f"{image_reward.VISION}{name}": shape for name, shape in shapes.items()}
-    text = image_reward.TEXT
+    shapes = {f"{preferences.REWARD_VISION}{name}": shape for name, shape in shapes.items()}
+    text = preferences.REWARD_TEXT
     shapes[f"{text}embeddings.word_embeddings.weight"] = (len(_VOCABULARY) + 2, text_width)  # [DEC] and [ENC]
     shapes[f"{text}embeddings.position_embeddings.weight"] = (64, text_width)
     shapes |= _layer(f"{text}embeddings.LayerNorm", (text_width,))
@@ -231,10 +225,7 @@ def build_image_reward(folder: Path, card: ModelCard) -> None:
     }
     state |= {name: 1 + tensor for name, tensor in state.items() if name.lower().endswith(_NORMS)}
     state[f"{text}embeddings.position_ids"] = torch.arange(64)[None]
-    save_file(state | _head(SEED + 10, "mlp.layers", (0, 2, 4, 6, 7)), folder / image_reward.FILE)
-
-
-_NORMS = ("norm.weight", "norm1.weight", "norm2.weight")
+    save_file(state | _head(SEED + 10, "mlp.layers", (0, 2, 4, 6, 7)), folder / preferences.REWARD_FILE)
 
 
 def _layer(name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
@@ -272,9 +263,9 @@ def _head(seed: int, prefix: str, indices: tuple[int, ...]) -> dict[str, torch.T
     return state
 
 
-def _processor(kind: str, mean: list[float], std: list[float]) -> dict[str, Any]:
-    """The common settings of these models' published preprocessor_config.json."""
-    return {
+def _save_processor(folder: Path, kind: str, mean: list[float], std: list[float], **settings: Any) -> None:
+    """Saves preprocessor_config.json with what these models' published ones have in common, and `settings`."""
+    processor = {
         "do_normalize": True,
         "do_rescale": True,
         "do_resize": True,
@@ -284,3 +275,10 @@ def _processor(kind: str, mean: list[float], std: list[float]) -> dict[str, Any]
         "resample": 3,
         "rescale_factor": 1 / 255,
     }
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor | settings, indent=2))
+
+
+def joint_colour(joint: int) -> tuple[int, int, int]:
+    """RGB of the dot that the tiny body network recognises as that joint."""
+    levels = (0, 128, 255)
+    return levels[(joint + 8) // 9], levels[(joint + 8) // 3 % 3], levels[(joint + 8) % 3]

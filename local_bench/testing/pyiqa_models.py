@@ -12,8 +12,8 @@ import numpy as np
 
 from local_bench.judges.metrics.pyiqa_store import HUB, Store, file_name, local_files, seeded
 from local_bench.models.cards import ModelCard
-from local_bench.models.convert import write_converted
-from local_bench.models.random_init import amplify
+from local_bench.models.convert import converted_name, write_converted
+from local_bench.models.shipped import amplify
 
 _OWN = f"{HUB}/chaofengc/IQA-PyTorch-Weights/resolve/main"
 _CLIP = "https://openaipublic.azureedge.net/clip/models"
@@ -29,8 +29,8 @@ def build(folder: Path, card: ModelCard) -> None:
     """Fills `folder` for the card tiny-NAME of pyiqa's metric NAME."""
     metric = card.name.removeprefix("tiny-")
     options, files = _RECIPES[metric]
-    paths = {url: Path(file_name(url)).with_suffix(suffix).name for url, (suffix, _) in files.items()}
-    for url, (_, write) in files.items():
+    paths = {url: converted_name(file_name(url)) for url in files}
+    for url, write in files.items():
         with seeded():
             write(folder / paths[url])
     Store(metric, folder, options, dict(paths)).write(folder)
@@ -107,24 +107,24 @@ def _niqe(path: Path) -> None:
 
 
 _Write = Callable[[Path], None]
-_RECIPES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, _Write]]]] = {
-    "musiq": (_MUSIQ, {f"{_OWN}/musiq_koniq_ckpt-e95806b9.pth": (".safetensors", _musiq)}),
+_RECIPES: dict[str, tuple[dict[str, Any], dict[str, _Write]]] = {
+    "musiq": (_MUSIQ, {f"{_OWN}/musiq_koniq_ckpt-e95806b9.pth": _musiq}),
     "nima": (
         {"base_model_name": _BACKBONE, "pretrained_model_path": _NIMA},
         {
-            f"{HUB}/timm/{_BACKBONE}.lamb_in1k/resolve/main/model.safetensors": (".safetensors", _backbone),
-            _NIMA: (".safetensors", _nima),
+            f"{HUB}/timm/{_BACKBONE}.lamb_in1k/resolve/main/model.safetensors": _backbone,
+            _NIMA: _nima,
         },
     ),
-    "clipiqa": ({}, {_RN50: (".safetensors", _clip)}),
+    "clipiqa": ({}, {_RN50: _clip}),
     "lpips": (
         {"net": "squeeze"},
         {
-            "https://download.pytorch.org/models/squeezenet1_1-b8a52dc0.pth": (".safetensors", _squeezenet),
-            f"{_OWN}/LPIPS_v0.1_squeeze-4a5350f2.pth": (".safetensors", _lpips),
+            "https://download.pytorch.org/models/squeezenet1_1-b8a52dc0.pth": _squeezenet,
+            f"{_OWN}/LPIPS_v0.1_squeeze-4a5350f2.pth": _lpips,
         },
     ),
-    "brisque": ({}, {f"{_OWN}/brisque_svm_weights.pth": (".safetensors", _brisque)}),
-    "niqe": ({}, {f"{_OWN}/niqe_modelparameters.mat": (".mat", _niqe)}),
+    "brisque": ({}, {f"{_OWN}/brisque_svm_weights.pth": _brisque}),
+    "niqe": ({}, {f"{_OWN}/niqe_modelparameters.mat": _niqe}),
 }
-"""Options other than pyiqa's own; the files by URL, with the suffix of converted files."""
+"""Options other than pyiqa's own; the functions that write the files, by URL."""

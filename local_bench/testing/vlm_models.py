@@ -21,20 +21,23 @@ from transformers import (
 )
 
 from local_bench.models.cards import ModelCard
-from local_bench.models.random_init import amplify, byte_characters
+from local_bench.models.shipped import amplify, byte_characters
 
 SEED = 20260102
 HIDDEN = 128
 HEADS = 2
-_SPECIAL = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
+_SPECIAL = tuple(
+    f"<|{name}|>"
+    for name in (
+        "endoftext",
+        "im_start",
+        "im_end",
+        "vision_start",
+        "vision_end",
+        "vision_pad",
+        "image_pad",
+        "video_pad",
+    )
 )
 _FACTORS = {
     "": 3.0,
@@ -169,10 +172,5 @@ def _text_config(tokenizer: Qwen2Tokenizer) -> dict[str, Any]:
 
 
 def _token_ids(tokenizer: Qwen2Tokenizer) -> dict[str, int]:
-    names = {
-        "image": "<|image_pad|>",
-        "video": "<|video_pad|>",
-        "vision_start": "<|vision_start|>",
-        "vision_end": "<|vision_end|>",
-    }
-    return {f"{name}_token_id": tokenizer.convert_tokens_to_ids(token) for name, token in names.items()}
+    names = {"image": "image_pad", "video": "video_pad", "vision_start": "vision_start", "vision_end": "vision_end"}
+    return {f"{name}_token_id": tokenizer.convert_tokens_to_ids(f"<|{token}|>") for name, token in names.items()}

@@ -3,8 +3,7 @@
 import json
 import random
 
-from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from tests.report.conftest import GAMMA, Writer, order
 

@@ -5,14 +5,12 @@ import random
 
 from local_bench.core.types import Score, Verdict
 from local_bench.judges.vlm.rubrics import rubric
-from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
-from local_bench.runs.contents import record_contents
 from local_bench.runs.judge import verdict_columns
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import score, sets
+from local_bench.runs.scoring import decide, score, sets
 from local_bench.runs.stages import run_stages
-from local_bench.runs.store.contents import start_recording
+from local_bench.runs.store.contents import file_digests, record, start_recording
 from local_bench.suites.ice_bench.scoring import range_of
 from local_bench.suites.registry import suite
 from tests.suites.benchmarks.layouts import write_image
@@ -84,7 +82,7 @@ def judged(run_dir, settings, seed):
         run.store.enter_scores("metric", metrics)
         score(run, [JUDGE])
         decide(run)
-        record_contents(run)
+        record(run.store, file_digests(run.path))
 
 
 def _metric(dice, name):

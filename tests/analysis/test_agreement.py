@@ -8,8 +8,7 @@ from local_bench.analysis.agreement import PANEL, agreement, judge_labels, order
 from local_bench.annotation.ratings import Rating, load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
-from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from tests.report.conftest import Writer, order
 

@@ -8,7 +8,7 @@ import pytest
 
 from local_bench.analysis.compare import FigureComparison, compare
 from local_bench.core.types import Score, Task
-from local_bench.runs.acceptance import decide
+from local_bench.runs.scoring import decide
 from local_bench.settle.paired import Statistics, adjusted_bh, adjusted_holm, differences
 from local_bench.suites.hype_edit_1.suite import HypeEdit1
 from local_bench.suites.ice_bench.suite import IceBench
@@ -162,14 +162,14 @@ def test_cases_of_idea_bench_and_items_of_ice_bench_have_the_weights_of_the_over
     cases = [image("1", "T2I", "0001"), image("2", "T2I", "0001"), image("3", "T2I", "0002"), image("4", "I2I", "0003")]
     results = RunResults(cases, {}, {}, None, None)
     monkeypatch.setattr(
-        "local_bench.suites.idea_bench.export.case_scores", lambda _: {i.work_id: Score("c", 60.0) for i in cases}
+        "local_bench.suites.idea_bench.published.case_scores", lambda _: {i.work_id: Score("c", 60.0) for i in cases}
     )
     found = {one.task_id: (one.value, one.weight) for one in IdeaBench().figures_by_task(results)}
     assert found == {"1": (60, 1 / 4), "2": (60, 1 / 4), "3": (60, 1 / 2), "4": (60, 1)}
     second = replace(cases[0], work_id="1, attempt 2", attempt=2)
     missing = replace(cases[1], work_id="2, image 2", deliverable=2, pixels_sha256=None, unscored="no memory")
     scores = {image.work_id: Score("c", 60.0) for image in cases} | {second.work_id: Score("c", 0.0)}
-    monkeypatch.setattr("local_bench.suites.idea_bench.export.case_scores", lambda _: scores)
+    monkeypatch.setattr("local_bench.suites.idea_bench.published.case_scores", lambda _: scores)
     more = replace(results, images=[*cases, second, missing])
     assert {one.task_id: one.value for one in IdeaBench().figures_by_task(more)} == dict.fromkeys("1234", 60)
     del scores["3"]

@@ -7,21 +7,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from examples.miniature.printshop.sampling import render
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import main
 from local_bench.cli.tables import earnings
 from local_bench.core.identity import digest
 from local_bench.report.judging import passport
-from local_bench.runs.acceptance import decide
-from local_bench.runs.config import RunConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig, RunConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import score, sets
+from local_bench.runs.scoring import decide, score, sets
 from local_bench.runs.stages import run_stages
 from local_bench.settle.ground_truth import ALL
 from local_bench.suites.printshop import shop
-from local_bench.suites.printshop.drawing import render
 from local_bench.suites.registry import suite
 from tests.report.written import report
 

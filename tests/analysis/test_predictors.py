@@ -13,7 +13,7 @@ from local_bench.analysis.predictors.evaluation import MAJORITY, RUN_RULE, TUNED
 from local_bench.analysis.predictors.images import labelled_images
 from local_bench.analysis.predictors.predictions import n_used_tasks, predictions, train, train_on
 from local_bench.core.errors import UserError
-from local_bench.runs.prediction_file import read_predictions, write_predictions
+from local_bench.runs.payment import read_predictions, write_predictions
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.features import task_digest
 from local_bench.settle.predictors.models import Rule

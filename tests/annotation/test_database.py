@@ -3,7 +3,7 @@
 import pytest
 
 from local_bench.annotation.database import AnnotationDatabase
-from local_bench.annotation.items import Answer, Item, ItemImage
+from local_bench.annotation.protocol import Answer, Item, ItemImage
 from local_bench.annotation.session import add_people
 from local_bench.core.errors import LedgerDamaged
 

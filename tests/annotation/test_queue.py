@@ -5,9 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from local_bench.annotation.items import Answer, Item, ItemImage
-from local_bench.annotation.protocol import load_protocol
-from local_bench.annotation.queue import CLAIM_S, COUNT_EVERY_S, REPEAT_GAP, Queue
+from local_bench.annotation.protocol import Answer, Item, ItemImage, load_protocol
+from local_bench.annotation.session import CLAIM_S, COUNT_EVERY_S, REPEAT_GAP, Queue
 
 YES, NO = Answer({"1": {"overall": True}}), Answer({"1": {"overall": False}})
 CANNOT = Answer({}, cannot_tell="other")

@@ -12,8 +12,7 @@ from PIL import Image
 
 from local_bench.annotation.database import FILE, AnnotationDatabase, merge_annotations
 from local_bench.annotation.exchange import open_session, preferences
-from local_bench.annotation.items import Answer
-from local_bench.annotation.protocol import FOLDER, load_protocol
+from local_bench.annotation.protocol import FOLDER, Answer, load_protocol
 from local_bench.annotation.ratings import OVERALL, load_annotations
 from local_bench.annotation.serve import lock_annotations
 from local_bench.annotation.session import add_people
@@ -295,7 +294,7 @@ def test_annotations_are_merged_with_their_runs(tmp_path, capsys, monkeypatch):
     shops = [make_shop(tmp_path / model, 3, models=(model,), seed=i) for i, model in enumerate(MODELS)]
     for shop, rater in zip(shops, ("r1", "r2"), strict=True):
         imported(shop, capsys, tmp_path / f"{rater}.jsonl", labels(shop, rater))
-    monkeypatch.setattr("local_bench.runs.merge._refuse_faulty", lambda run: None)  # drawn by hand, not generated
+    monkeypatch.setattr("local_bench.runs.merge.verify", lambda run: [])  # drawn by hand, not generated
     with AnnotationDatabase(shops[1].path / FILE) as database:  # of a release with another key
         database.set_meta("protocol:accept", database.meta("protocol:accept").replace('"key":"r"', '"key":"w"'))
     run(capsys, "merge", tmp_path / "all", *(shop.path for shop in shops))

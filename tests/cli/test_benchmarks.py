@@ -7,7 +7,7 @@ import pytest
 from local_bench.analysis.official import run_results
 from local_bench.cli.main import main
 from local_bench.runs.rundir import RunDir
-from local_bench.suites.ice_bench.export import results_by_model
+from local_bench.suites.ice_bench.results import results_by_model
 from tests.suites.benchmarks import layouts
 
 pytestmark = pytest.mark.slow

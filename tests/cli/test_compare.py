@@ -5,8 +5,7 @@ import json
 import pytest
 
 from local_bench.analysis.compare import compare
-from local_bench.runs.config import AcceptanceConfig, ModelConfig, RunConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import AcceptanceConfig, JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from tests.report.conftest import GAMMA, Writer, order
 

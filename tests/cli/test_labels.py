@@ -14,10 +14,9 @@ from local_bench.cli.tables import outcome_json, outcome_text
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
 from local_bench.core.types import Score
-from local_bench.runs.acceptance import decide
-from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import decide
 from local_bench.runs.stages import Outcome
 from local_bench.settle.acceptance import likely
 from tests.report.conftest import GAMMA, Writer, order

@@ -9,7 +9,7 @@ from PIL import Image
 
 from local_bench.cli.main import main
 from local_bench.judges.metrics.base import NO_MEMORY
-from local_bench.judges.metrics.dino_ref import DinoNetwork
+from local_bench.judges.metrics.embeddings import DinoNetwork
 
 from ..judges.metrics.helpers import blurred, drawing, noise
 

@@ -225,7 +225,7 @@ def test_hostile_predictor_files_are_an_error(change, message, run, second, trai
 
 def test_missing_and_huge_files(run, second, trained, tmp_path, monkeypatch):
     b, _ = second
-    monkeypatch.setattr("local_bench.judges.payment.checked_card.MAX_BYTES", 1_000)
+    monkeypatch.setattr("local_bench.judges.payment.data.MAX_BYTES", 1_000)
     status, _, err = run("predictor", "apply", b, "--predictor", trained)
     assert (status, "larger than" in err) == (2, True)
     (tmp_path / "p").mkdir()

@@ -139,7 +139,7 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     for place in (
         "local_bench.runs.stages.ran", "local_bench.runs.timing.add_timings", "uvicorn.Server.run",
-        "local_bench.runs.gpu_check.main.run_checks", "local_bench.runs.zero_shot.judge_payment",
+        "local_bench.runs.gpu_check.main.run_checks", "local_bench.runs.payment.judge_payment",
         "local_bench.report.site.build.write_site", "local_bench.report.site.paper.write_exports",
         "local_bench.annotation.serve.serve",
     ):  # fmt: skip

@@ -19,8 +19,7 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from huggingface_hub.serialization import _torch as sharding
 from transformers.core_model_loading import revert_weight_conversion
 
-from local_bench.generators.architecture import build
-from local_bench.generators.pieces import piece, with_config
+from local_bench.generators.architecture import build, piece, with_config
 from local_bench.models.cards import ModelCard
 from local_bench.models.cards import cards as all_cards
 

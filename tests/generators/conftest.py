@@ -11,11 +11,9 @@ from PIL import Image
 from local_bench.core.environment import quiet_libraries
 from local_bench.core.images import pixel_digest
 from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine
-from local_bench.generators.families import family
 from local_bench.generators.numerics import set_determinism
-from local_bench.generators.registry import FAMILIES
-from local_bench.generators.sampler import Sampler
-from local_bench.generators.staged import Staged
+from local_bench.generators.registry import FAMILIES, Sampler
+from local_bench.generators.staged import Staged, family
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from tests.small_references import small_references

@@ -34,7 +34,7 @@ from local_bench.generators.adding import add_card
 from local_bench.generators.any_pipeline import AnyPipeline, arguments_of
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine
 from local_bench.generators.numerics import set_determinism
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.models.cards import ModelCard, card
 from local_bench.runs.rundir import RunDir
 from tests.fake_cuda import DEVICE, fake_cuda

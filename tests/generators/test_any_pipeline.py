@@ -22,7 +22,7 @@ from local_bench.generators.adding import add_card
 from local_bench.generators.any_pipeline import AnyPipeline, arguments_of
 from local_bench.generators.base import Machine
 from local_bench.generators.memory import plan_memory
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig

@@ -10,7 +10,7 @@ from local_bench.generators import operations
 from local_bench.generators.architecture import build
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.operations import count, usual_input_images, usual_size
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.models.cards import card, cards
 from scripts.count_flops import counted_at, measure, parameters
 

@@ -7,9 +7,8 @@ import torch
 from diffusers.models import attention_dispatch
 
 from local_bench.core.errors import ConfigError
-from local_bench.generators.batches import deal, padded
-from local_bench.generators.families import family
 from local_bench.generators.numerics import attention_backend, choose_device, choose_devices
+from local_bench.generators.staged import deal, family, padded
 from local_bench.models.weights import resolve
 
 CPU = torch.device("cpu")

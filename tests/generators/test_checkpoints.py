@@ -12,7 +12,7 @@ from diffusers.loaders import single_file_utils
 from safetensors.torch import save_file
 
 from local_bench.generators.architecture import build
-from local_bench.generators.flux_ip_adapter import adapter_layers
+from local_bench.generators.flux import adapter_layers
 from local_bench.models.cards import card, cards
 from local_bench.models.vet import Listing, vet
 from tests.generators import checkpoints as known

@@ -10,9 +10,9 @@ from diffusers.models.attention_dispatch import _AttentionBackendRegistry
 
 from local_bench.core.errors import ConfigError
 from local_bench.generators.device import attend
-from local_bench.generators.families import family
 from local_bench.generators.numerics import attention_backend, compiles, signature
 from local_bench.generators.registry import FAMILIES
+from local_bench.generators.staged import family
 
 from .conftest import encode, request_for
 

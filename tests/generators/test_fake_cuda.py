@@ -11,13 +11,10 @@ import torch
 
 from local_bench.core.identity import digest
 from local_bench.generators import staged
+from local_bench.generators.architecture import piece, with_config
 from local_bench.generators.base import GenerationRequest, Item, Machine
-from local_bench.generators.batches import PROBE_STEPS
-from local_bench.generators.families import family
-from local_bench.generators.pieces import piece, with_config
-from local_bench.generators.registry import FAMILIES
-from local_bench.generators.sampler import Sampler
-from local_bench.generators.staged import Staged
+from local_bench.generators.registry import FAMILIES, Sampler
+from local_bench.generators.staged import PROBE_STEPS, Staged, family
 from local_bench.models.cards import ModelCard, cards
 from local_bench.models.weights import resolve
 from tests.fake_cuda import DEVICE, MIXED_DEVICES, fake_cuda, values

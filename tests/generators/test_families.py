@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 from local_bench.generators.base import GenerationRequest, InputImage
-from local_bench.generators.batches import batch_is_neutral
 from local_bench.generators.registry import FAMILIES, traits
+from local_bench.generators.staged import batch_is_neutral
 
 from .conftest import Ready, encode, mask, small
 
@@ -155,13 +155,14 @@ def test_qwen_is_guided_by_its_negative_prompt(ready):
 
 
 def test_an_image_is_encoded_once(ready, monkeypatch):
-    mine = ready("qwen_image_edit")
-    memory, calls = mine.generator.pipe._encode_vae_image, []
-    read = memory._read
-    memory._known.clear()
-    monkeypatch.setattr(memory, "_read", lambda **k: calls.append(1) or read(**k))
+    mine, calls = ready("qwen_image_edit"), []
+    pipeline = type(mine.generator.pipe)
+    read = pipeline._encode_vae_image
+    monkeypatch.setattr(pipeline, "_encode_vae_image", lambda self, **k: calls.append(1) or read(self, **k))
+    fresh = type(mine.generator)(mine.card, mine.weights, mine.generator.machine)
+    fresh.load_denoiser()
     for seed in (1, 5):
-        mine.draw([replace(mine.items[0], seed=seed)])
+        fresh.denoise([replace(mine.items[0], seed=seed)])
     assert len(calls) == 1
 
 

@@ -15,11 +15,9 @@ from local_bench.core.errors import is_out_of_memory
 from local_bench.generators import capacity, numerics
 from local_bench.generators import device as placement
 from local_bench.generators.base import GenerationRequest, Machine
-from local_bench.generators.batches import warm_up
-from local_bench.generators.families import family
-from local_bench.generators.lossy import make_lossy
+from local_bench.generators.device import make_lossy
 from local_bench.generators.registry import FAMILIES, traits
-from local_bench.generators.staged import as_rgb8
+from local_bench.generators.staged import as_rgb8, family, warm_up
 from local_bench.models.cards import cards
 from local_bench.models.gpus import gpu, gpus
 

@@ -6,7 +6,7 @@ import pytest
 
 from local_bench.generators.memory import FILLS_GPU_FLOP, RESERVE_GB, plan_memory
 from local_bench.generators.operations import usual_input_images
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.models.cards import card, cards
 from local_bench.models.gpus import gpu
 

@@ -10,8 +10,8 @@ import torch
 from diffusers.hooks.group_offloading import GroupOffloadingHook, ModuleGroup
 
 from local_bench.generators import device as placement
-from local_bench.generators.families import family
 from local_bench.generators.registry import FAMILIES
+from local_bench.generators.staged import family
 
 from .conftest import encode, request_for, small
 

@@ -22,8 +22,7 @@ from tokenizers.processors import TemplateProcessing
 
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.generators import tokenizers
-from local_bench.generators.architecture import build
-from local_bench.generators.pieces import Pieces, pieces
+from local_bench.generators.architecture import Pieces, build, pieces
 from local_bench.models.cards import card
 
 FILE = Path(__file__).with_name("tiny_pipelines.yaml")

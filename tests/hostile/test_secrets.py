@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from local_bench.cli.main import main
-from local_bench.judges.vlm.server import ExternalServer, key_from
+from local_bench.judges.vlm.client import ExternalServer, key_from
 from tests.hostile.inputs import CONFIG, base, write
 
 KEY = "planted-key-7f3a"

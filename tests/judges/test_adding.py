@@ -10,7 +10,7 @@ from local_bench.core.errors import WeightsError
 from local_bench.generators.adding import add_card
 from local_bench.judges.vlm.adding import judge_fields
 from local_bench.models.cards import card
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig
 
 from .small_families import build
 

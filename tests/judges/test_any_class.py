@@ -7,9 +7,8 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from local_bench.judges.vlm.chat_api import prepare
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.protocols import Shown
+from local_bench.judges.vlm.protocols import Shown, prepare
 
 from .small_families import build
 from .test_local import chosen, make_image, written

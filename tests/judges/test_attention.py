@@ -8,19 +8,18 @@ from pydantic import ValidationError
 
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.yamlfile import yaml_value
-from local_bench.judges.vlm import attention as module
-from local_bench.judges.vlm.attention import Attention, ModelFacts, is_recurrent, on_gpu
+from local_bench.judges.vlm import vllm_process as module
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Reply
+from local_bench.judges.vlm.vllm_process import Attention, ModelFacts, is_recurrent, on_gpu
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from local_bench.report.judging import Judge
 from local_bench.runs import judge_factory
-from local_bench.runs.device import JudgeDevice
-from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import attention_of, judge_spec, numerics_of
+from local_bench.runs.config import JudgeConfig
+from local_bench.runs.judge import _repeats, combined_repeats
+from local_bench.runs.judge_factory import JudgeDevice, attention_of, judge_spec, numerics_of
 from local_bench.runs.provenance import _repeatability
-from local_bench.runs.robustness import _repeats, combined_repeats
 
 CPU = JudgeDevice("cpu", None)
 A100 = JudgeDevice("NVIDIA A100-SXM4-80GB", 0, (8, 0))

@@ -11,11 +11,9 @@ from pydantic import SecretStr
 
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.types import Question
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.client import Client
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.server import MAX_BYTES, TOO_LARGE, ExternalServer, key_from
-from local_bench.judges.vlm.transport import Unreachable, answers
+from local_bench.judges.vlm.client import MAX_BYTES, TOO_LARGE, Client, ExternalServer, key_from
+from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
+from local_bench.judges.vlm.protocols import Composer
 
 pytestmark = pytest.mark.timeout(30)
 SPEC = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)

@@ -6,8 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from local_bench.judges.vlm import child as module
-from local_bench.judges.vlm.child import _MAX_SOCKET_FOLDER, Child, _temporary_files
+from local_bench.judges.vlm import vllm_process as module
+from local_bench.judges.vlm.vllm_process import _MAX_SOCKET_FOLDER, Child, _temporary_files
 
 WRITES = """
 import os, sys, tempfile, time

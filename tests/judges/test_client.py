@@ -15,10 +15,9 @@ from pydantic import SecretStr
 
 from local_bench.core.errors import ImageError, LocalBenchError
 from local_bench.core.types import Question
-from local_bench.judges.vlm.chat_api import Composer
 from local_bench.judges.vlm.client import MAX_CONCURRENCY, Client
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.transport import Unreachable, answers
+from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
+from local_bench.judges.vlm.protocols import Composer
 
 SPEC = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
 QUESTIONS = [

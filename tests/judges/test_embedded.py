@@ -18,13 +18,11 @@ from PIL import Image
 
 from local_bench.core.errors import RunImageError
 from local_bench.core.types import Collage, Question
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.client import Client, ExternalServer
 from local_bench.judges.vlm.embedded import Embedded
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.server import ExternalServer
-from local_bench.judges.vlm.transport import Unreachable, answers
+from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
+from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.vllm_process import Child
 
 pytestmark = pytest.mark.server
 
@@ -202,7 +200,7 @@ def test_a_call_abandoned_between_two_requests_ends_the_engine():
     embedded = Embedded(None, child, Composer(IMAGES.__getitem__, 32), start_timeout_s=1, timeout_s=5)
     embedded._end = ours
     may_go_on = threading.Event()
-    reply = {"text": '{"met": 1}', "finish_reason": "stop", "logprobs": None, "refused": False}
+    reply = {"text": '{"met": 1}', "finish_reason": "stop", "logprobs": None}
 
     def questions():
         yield QUESTIONS[0]

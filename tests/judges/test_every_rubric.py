@@ -9,20 +9,17 @@ from PIL import Image
 
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Collage, Question, Task
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.embedded import Embedded
-from local_bench.judges.vlm.enrichment import deliverables, lines
-from local_bench.judges.vlm.flags import Engine
-from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.judge import JudgeSpec, answers
 from local_bench.judges.vlm.local import Local
+from local_bench.judges.vlm.protocols import Composer, deliverables, lines
 from local_bench.judges.vlm.rubrics import RubricSet, rubric, rubric_names, single_tokens
-from local_bench.judges.vlm.transport import answers
+from local_bench.judges.vlm.vllm_process import Child, Engine
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
-from local_bench.suites.hype_edit_1 import questions as hype_edit_1
-from local_bench.suites.ice_bench import questions as ice_bench
+from local_bench.suites.hype_edit_1 import tasks as hype_edit_1
+from local_bench.suites.ice_bench import tasks as ice_bench
 from local_bench.suites.servimage import questions as servimage
 
 pytestmark = pytest.mark.server

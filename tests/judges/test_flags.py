@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from local_bench.core.errors import ServerError
-from local_bench.judges.vlm import flags as module
-from local_bench.judges.vlm.attention import Attention
-from local_bench.judges.vlm.flags import (
+from local_bench.judges.vlm import vllm_process as module
+from local_bench.judges.vlm.vllm_process import (
     EXTRA_SWITCHES,
     EXTRA_VALUES,
+    Attention,
     Engine,
     arguments,
     check_extra_args,

@@ -13,11 +13,9 @@ from PIL import Image
 from local_bench.core.errors import ServerError
 from local_bench.core.types import Question
 from local_bench.judges.vlm import client as client_module
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.client import Client
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.server import MAX_BYTES, TOO_LARGE, ExternalServer
-from local_bench.judges.vlm.transport import Unreachable, answers
+from local_bench.judges.vlm.client import MAX_BYTES, TOO_LARGE, Client, ExternalServer
+from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
+from local_bench.judges.vlm.protocols import Composer
 
 JSON = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
 LOGIT = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0, "logit")

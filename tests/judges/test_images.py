@@ -1,5 +1,6 @@
 """The images sent to the judge, to the pixel."""
 
+import base64
 import hashlib
 import io
 
@@ -9,8 +10,7 @@ from PIL import Image
 
 from local_bench.core.images import CARD_SIDE, GAP, count_card, stitched
 from local_bench.core.types import Collage
-from local_bench.judges.vlm.chat_api import prepare
-from local_bench.judges.vlm.protocols import Shown
+from local_bench.judges.vlm.protocols import Request, Shown, body, prepare
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -68,7 +68,9 @@ def test_what_a_prepared_file_holds_is_the_resized_image_and_its_name_is_the_fil
     assert file.sha256 == hashlib.sha256(file.png).hexdigest()
     assert decoded(file).size == (288, 192)
     assert decoded(file).tobytes() == image.resize((288, 192), Image.Resampling.BICUBIC).tobytes()
-    assert file.data_uri.startswith("data:image/png;base64,")
+    (part, _) = body(Request("", (), "", 1, 0, 0, "brf"), [file], "judge")["messages"][0]["content"]
+    kind, _, sent = part["image_url"]["url"].partition(",")
+    assert (kind, base64.b64decode(sent), part["uuid"]) == ("data:image/png;base64", file.png, file.sha256)
     assert prepared(image.copy()) == file
     assert prepared(noise(700, 500, seed=1)).sha256 != file.sha256
     assert decoded(prepared(fitting)).tobytes() == fitting.tobytes()  # within bounds: unchanged

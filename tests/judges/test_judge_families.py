@@ -11,11 +11,10 @@ from PIL import Image
 
 from local_bench.core.types import Question
 from local_bench.core.yamlfile import yaml_text
-from local_bench.judges.vlm.transport import answers
+from local_bench.judges.vlm.judge import answers
 from local_bench.models.cards import Thinking, cards
-from local_bench.runs.device import JudgeDevice
-from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import judge_spec, open_judge
+from local_bench.runs.config import JudgeConfig
+from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, judge_spec, open_judge
 from local_bench.runs.progress import Quiet
 
 from .small_families import BUILDERS, CARDS, build
@@ -46,7 +45,8 @@ def test_a_family_answers_with_the_settings_of_its_card(family, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     config, cpu = JudgeConfig(card="small", transport="embedded"), JudgeDevice("cpu", None)
     usual = judge_spec(config, cpu)
-    with open_judge(config, usual, [cpu], QUESTIONS, IMAGES.__getitem__, tmp_path / "log", Quiet()) as judge:
+    order = JudgeOrder(config, usual, QUESTIONS, IMAGES.__getitem__, tmp_path / "log", Quiet())
+    with open_judge(order, [cpu]) as judge:
         for protocol in ("json", "logit"):
             spec = replace(usual, protocol=protocol)
             verdicts = dict(answers(judge, spec, enumerate(QUESTIONS))).values()

@@ -19,14 +19,22 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, MambaAtten
 from vllm.v1.sample.ops import topk_topp_sampler
 
 from local_bench.core.errors import ConfigError
-from local_bench.judges.vlm.attention import USUAL, Attention, choose, model_facts, vllm_model
-from local_bench.judges.vlm.flags import Engine, arguments, environment, model_runner
 from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.vllm_process import (
+    USUAL,
+    Attention,
+    Engine,
+    arguments,
+    choose,
+    environment,
+    model_facts,
+    model_runner,
+    vllm_model,
+)
 from local_bench.models.cards import cards
 from local_bench.models.weights import resolve
-from local_bench.runs import device as place
-from local_bench.runs.device import JudgeDevice
-from local_bench.runs.judge_factory import _engine, start_timeout_s
+from local_bench.runs import judge_factory as place
+from local_bench.runs.judge_factory import JudgeDevice, _engine, start_timeout_s
 from local_bench.runs.progress import Quiet
 
 JUDGES = [card for card in cards().values() if card.role == "judge"]

@@ -11,12 +11,10 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
 from local_bench.core.types import Question
-from local_bench.judges.vlm.chat_api import Prepared, prepare
-from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.judge import JudgeSpec, answers
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.protocols import Request, Shown
+from local_bench.judges.vlm.protocols import Prepared, Request, Shown, prepare
 from local_bench.judges.vlm.rubrics import rubric, rubric_names
-from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 

@@ -8,22 +8,19 @@ import pytest
 from PIL import Image
 
 from examples.miniature.printshop.damage import damage
-from examples.miniature.printshop.sampling import draw_edit, sample_edit, sample_point, sample_scene
+from examples.miniature.printshop.sampling import draw_edit, render, sample_edit, sample_point, sample_scene
+from examples.miniature.printshop.wording import true_of, write_point
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.embedded import Embedded
-from local_bench.judges.vlm.flags import Engine
-from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.judge import JudgeSpec, answers
 from local_bench.judges.vlm.local import Local
+from local_bench.judges.vlm.protocols import Composer
 from local_bench.judges.vlm.rubrics import RubricSet
-from local_bench.judges.vlm.transport import answers
+from local_bench.judges.vlm.vllm_process import Child, Engine
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
-from local_bench.suites.printshop.drawing import render
-from local_bench.suites.printshop.edits import KINDS
-from local_bench.suites.printshop.points import true_of, write_point
+from local_bench.suites.printshop.phrases import KINDS
 
 N_IMAGES = 24
 TAUGHT = RubricSet("miniature")

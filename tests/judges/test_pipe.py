@@ -1,6 +1,6 @@
 import random
 
-from local_bench.judges.vlm.chat_api import SENT_IMAGES, Recent
+from local_bench.judges.vlm.protocols import SENT_IMAGES, Recent
 
 
 def test_both_ends_evict_the_same_images():

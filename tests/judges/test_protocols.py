@@ -6,9 +6,8 @@ import math
 import pytest
 
 from local_bench.core.types import Question
-from local_bench.judges.vlm.chat_api import body
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.protocols import Reply, protocol_for, read, texts
+from local_bench.judges.vlm.protocols import Reply, body, protocol_for, read, texts
 from local_bench.judges.vlm.rubrics import (
     RubricSet,
     closing_json,

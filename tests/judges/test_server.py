@@ -13,9 +13,8 @@ import pytest
 from pydantic import SecretStr
 
 from local_bench.core.errors import ConfigError, ServerError
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.flags import Engine
-from local_bench.judges.vlm.server import ExternalServer, ManagedServer
+from local_bench.judges.vlm.client import ExternalServer, ManagedServer
+from local_bench.judges.vlm.vllm_process import Child, Engine
 
 from .test_caps import answering, serving
 

@@ -20,19 +20,16 @@ from transformers import (
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.client import Client, ExternalServer, ManagedServer
+from local_bench.judges.vlm.judge import answers
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.server import ExternalServer, ManagedServer
-from local_bench.judges.vlm.transport import answers
+from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.vllm_process import Child
 from local_bench.models.cards import Thinking, card
 from local_bench.models.weights import resolve
 from local_bench.report.judging import judges
-from local_bench.runs.config import RunConfig
-from local_bench.runs.device import JudgeDevice
-from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import _engine, attention_of, judge_spec, open_judge
+from local_bench.runs.config import JudgeConfig, RunConfig
+from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, _engine, attention_of, judge_spec, open_judge
 from local_bench.runs.progress import Quiet
 from local_bench.runs.provenance import write_provenance
 from local_bench.runs.rundir import RunDir
@@ -256,7 +253,7 @@ def test_the_template_s_variables_reach_the_model_through_every_transport(folder
     config = JudgeConfig(card="tiny-qwen35", protocol="logit", transport="embedded")
     spec = judge_spec(config, CPU)
     assert spec.chat_template_kwargs == SETTINGS["off"]  # by the card
-    with open_judge(config, spec, [CPU], [QUESTION], load, folder / "embedded.log", Quiet()) as transport:
+    with open_judge(JudgeOrder(config, spec, [QUESTION], load, folder / "embedded.log", Quiet()), [CPU]) as transport:
         embedded, embedded_thoughts = ask(transport, prompt_tokens), thoughts(transport)
     engine = _engine(
         card("tiny-qwen35", "judge"), folder / "weights", spec, [CPU], [QUESTION], 1.0, attention_of(config, CPU)

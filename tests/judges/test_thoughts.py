@@ -7,11 +7,10 @@ import xgrammar
 from pydantic import ValidationError
 
 from local_bench.core.types import Question
-from local_bench.judges.vlm.chat_api import after_thought, body, last_of, reply
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.protocols import Reply, read
+from local_bench.judges.vlm.protocols import Reply, after_thought, body, last_of, read, reply
 from local_bench.models.cards import ModelCard, Thinking, card
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig
 from local_bench.runs.judge_factory import _context
 from local_bench.testing import vlm_models
 

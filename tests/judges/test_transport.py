@@ -10,10 +10,9 @@ import pytest
 from local_bench.core.errors import ImageError, ServerError
 from local_bench.core.types import Question
 from local_bench.judges.vlm import replicas as replicas_module
-from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
 from local_bench.judges.vlm.protocols import Reply, Request, Shown
 from local_bench.judges.vlm.replicas import Replicas
-from local_bench.judges.vlm.transport import Unreachable, answers
 
 JSON = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
 LOGIT = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0, "logit")

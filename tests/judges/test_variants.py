@@ -9,8 +9,8 @@ from PIL import Image
 from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question, Task, Verdict
-from local_bench.judges.vlm.chat_api import Composer, body
 from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.protocols import Composer, body
 from local_bench.judges.vlm.rubrics import (
     DEFAULT,
     HYPE_USABLE,
@@ -22,9 +22,9 @@ from local_bench.judges.vlm.rubrics import (
     wordings,
 )
 from local_bench.models.cards import card
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig
 from local_bench.runs.scoring import majority_verdict
-from local_bench.suites.hype_edit_1 import questions as hype
+from local_bench.suites.hype_edit_1 import tasks as hype
 from local_bench.suites.servimage.questions import questions, which_image
 
 SPEC = JudgeSpec("card", "0" * 64, "float32", 4096, 16, 0)

@@ -12,17 +12,14 @@ from PIL import Image
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question, Task, Verdict
-from local_bench.judges.vlm.chat_api import Composer, body
-from local_bench.judges.vlm.enrichment import deliverables
 from local_bench.judges.vlm.injection import attacks, fooled
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.protocols import Reply, read
+from local_bench.judges.vlm.judge import JudgeSpec, answers
+from local_bench.judges.vlm.protocols import Composer, Reply, body, deliverables, read
 from local_bench.judges.vlm.rubrics import RubricSet, read_stored, rubric
-from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import card
-from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.robustness import check_questions
-from local_bench.suites.hype_edit_1 import questions as hype
+from local_bench.runs.config import JudgeConfig
+from local_bench.runs.judge import check_questions
+from local_bench.suites.hype_edit_1 import tasks as hype
 from local_bench.suites.servimage import questions as servimage
 
 SET = RubricSet("verbatim")

@@ -1,7 +1,7 @@
 import pytest
 
 from local_bench.core.types import Verdict
-from local_bench.judges.vlm.enrichment import deliverables, lines, numbered
+from local_bench.judges.vlm.protocols import deliverables, lines
 
 
 def entry(name, **rules):
@@ -41,5 +41,3 @@ def test_sentences_are_unique_and_not_blank():
     assert lines(verdict, "points") == ("白色 背景", "One cup")
     assert "empty" in lines(Verdict({"points": ["", " "]}, None, ""), "points")
     assert lines(Verdict(None, "no", ""), "points") == "no"
-    assert numbered(("a", "b")) == "1. a\n2. b"
-    assert numbered(()) == "none"

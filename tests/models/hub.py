@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from local_bench.models.digests import file_sha256, git_blob_sha1
+from local_bench.models.manifest import file_sha256, git_blob_sha1
 
 LARGE = (".safetensors", ".bin", ".pth", ".zip")
 

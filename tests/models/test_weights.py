@@ -6,7 +6,7 @@ import pytest
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.identity import digest
-from local_bench.models import digests
+from local_bench.models import manifest
 from local_bench.models.cards import card
 from local_bench.models.weights import built, check_local, resolve, weights_digest
 
@@ -47,7 +47,7 @@ def test_a_change_of_the_same_length_is_detected_even_with_a_restored_time(pipel
     time.sleep(0.1)  # so that the first reading is remembered
     before = weights_digest(pipeline)
     with monkeypatch.context() as patch:
-        patch.setattr(digests, "file_sha256", pytest.fail)
+        patch.setattr(manifest, "file_sha256", pytest.fail)
         assert weights_digest(pipeline) == before
     stat = weights.stat()
     weights.write_text("TRANSFORMER/model.safetensors")

@@ -13,8 +13,7 @@ from playwright.sync_api import sync_playwright
 from local_bench.core.identity import digest
 from local_bench.core.images import store_image
 from local_bench.core.types import Task
-from local_bench.runs.config import ImportedConfig, ModelConfig, RunConfig, SettlementConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import ImportedConfig, JudgeConfig, ModelConfig, RunConfig, SettlementConfig
 from local_bench.runs.rundir import RunDir
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

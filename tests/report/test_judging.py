@@ -4,7 +4,7 @@ import pytest
 
 from local_bench.core.table import DASH
 from local_bench.report.site.details import label_lines
-from local_bench.runs.repeatability import retest_rows
+from local_bench.runs.judge import retest_rows
 from local_bench.runs.rundir import RunDir
 from tests.report.conftest import DELTA_NOTE, GAMMA, SCRIPT, Writer, note_of, write_run
 

@@ -15,8 +15,7 @@ from local_bench.report.render import latex, markdown
 from local_bench.report.site.paper import _front, digits, figures, tables, write_figures, write_tables
 from local_bench.report.site.summary import accounts_of, summary
 from local_bench.report.text import small_usd
-from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from tests.annotation.conftest import make_shop
 from tests.report.conftest import GAMMA, Writer, order

@@ -18,8 +18,7 @@ from local_bench.report.site.paper import figures, tables
 from local_bench.report.site.run_figures import numbered, run_figures
 from local_bench.report.site.significance import letters
 from local_bench.report.site.summary import accounts_of, summary
-from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from tests.annotation.conftest import MODELS, answer_all, make_shop
 from tests.report.conftest import Writer, order

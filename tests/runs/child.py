@@ -63,7 +63,7 @@ def _is_descendant(pid: int) -> bool:
 def script(moment: str) -> None:
     from local_bench.generators.flux import Flux
     from local_bench.judges.vlm import embedded
-    from local_bench.runs import device_work, judge
+    from local_bench.runs import judge, worker
     from local_bench.runs.store.database import Database
 
     judge.COMMIT_EVERY = 8
@@ -73,7 +73,7 @@ def script(moment: str) -> None:
         case "denoise":
             at_call(Flux, "denoise", 3 + 2, kill_self, after=True)  # the probe makes three calls
         case "between images":
-            at_call(device_work, "store_image", 6, kill_self)
+            at_call(worker, "store_image", 6, kill_self)
         case "judge":
             at_call(judge.JudgeSession, "_commit", 3, kill_self)
         case "server":

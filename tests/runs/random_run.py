@@ -5,9 +5,9 @@ import random
 from local_bench.core.identity import canonical_json, digest, seed_of
 from local_bench.core.types import Decision, Score, Task
 from local_bench.judges.rules import RULES
-from local_bench.runs.acceptance import decision_of
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import decision_of
 from local_bench.runs.store import CandidateRow
 from local_bench.runs.store.rows import VerdictRow
 

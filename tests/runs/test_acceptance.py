@@ -6,10 +6,10 @@ import pytest
 
 from local_bench.core.types import Decision, Score, Task, Verdict
 from local_bench.runs import scoring
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.config import RunConfig
+from local_bench.runs.scoring import thresholds_of
 from local_bench.settle.acceptance import by_threshold, missed
-from local_bench.suites.hype_edit_1.questions import PARTS
+from local_bench.suites.hype_edit_1.tasks import PARTS
 
 
 def config(name):

@@ -7,7 +7,8 @@ from local_bench.core.files import configs_dir
 from local_bench.core.yamlfile import load_yaml
 from local_bench.judges.metrics.registry import metric_card, metric_names
 from local_bench.models.gpus import gpu
-from local_bench.runs.budget import (
+from local_bench.runs.config import RunConfig, SettlementConfig, load_config
+from local_bench.runs.estimate import (
     ANSWER_TOKENS,
     COMPILE_S,
     DECODE_FACTOR,
@@ -20,7 +21,6 @@ from local_bench.runs.budget import (
     measured_seconds,
     metric_time,
 )
-from local_bench.runs.config import RunConfig, SettlementConfig, load_config
 from local_bench.runs.prices import Price, PriceTable, price_of
 from local_bench.runs.progress import Late
 from tests.orders import Recorded

@@ -15,11 +15,10 @@ from local_bench.core.identity import canonical_json, canonical_lines
 from local_bench.core.types import Decision, Score
 from local_bench.report.exports import write_exports
 from local_bench.report.scores import score_intervals
-from local_bench.runs.acceptance import decide
-from local_bench.runs.contents import record_contents
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import decide
 from local_bench.runs.store import scored, scores_by_image
-from local_bench.runs.store.contents import recorded
+from local_bench.runs.store.contents import file_digests, record, recorded
 from local_bench.settle.intervals import mean_interval, rate_interval, share_interval
 from local_bench.settle.settlement import Total, settle
 from tests.lines import frame, lines
@@ -118,7 +117,7 @@ def test_decisions_settlement_and_digests_equal_those_of_single_rows(tmp_path, s
             by_category = {c: total_by_row([line for line in of_model if line.category == c]) for c in categories}
             assert s.by_category == by_category
         assert digests(run) == digests_by_row(run)
-        record_contents(run)
+        record(run.store, file_digests(run.path))
         expected = contents_by_row(run)
         kinds = {kind for kind, _ in expected}
         assert {key: sha for key, sha in recorded(run.store).items() if key[0] in kinds} == expected
@@ -128,7 +127,7 @@ def test_digests_of_rows_with_any_characters_are_those_of_pythons_json(tmp_path)
     with random_run(tmp_path / "run", 2) as run:
         odd = "".join(map(chr, [*range(1, 0x180), 0x2028, 0x2029, 0xFEFF, 0xFFFD, 0x1F5BC, 0x10FFFF]))
         run.store.write("UPDATE scores SET value = NULL, unscored = ? || substr(work_id, 1, 8) WHERE applies", odd)
-        record_contents(run)
+        record(run.store, file_digests(run.path))
         expected = {key: sha for key, sha in contents_by_row(run).items() if key[0] == "scores"}
         assert recorded(run.store, "scores") == expected != {}
 
@@ -140,7 +139,7 @@ def test_reasons_of_any_text_are_stored_unchanged_and_decisions_are_not_written_
         run.store.enter_scores("judge", [(i, Score("brf", None, texts[k % 6])) for k, i in enumerate(done)])
         decide(run)
         assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
-        record_contents(run)
+        record(run.store, file_digests(run.path))
         expected = recorded(run.store)
         run.store.written.clear()
         decide(run)
@@ -150,7 +149,7 @@ def test_reasons_of_any_text_are_stored_unchanged_and_decisions_are_not_written_
         run.store.written.clear()
         decide(run)
         assert run.store.written == {"decisions"}
-        record_contents(run)
+        record(run.store, file_digests(run.path))
         assert recorded(run.store) == expected
 
 

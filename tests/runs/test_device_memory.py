@@ -15,15 +15,15 @@ from local_bench.core.types import Message
 from local_bench.generators import capacity
 from local_bench.generators.memory import OTHERS_GB
 from local_bench.generators.numerics import set_determinism
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.models.cards import cards
 from local_bench.models.gpus import gpus
-from local_bench.runs import device_work
-from local_bench.runs import work_order as orders
+from local_bench.runs import generate as orders
+from local_bench.runs import worker as workers
 from local_bench.runs.config import EngineConfig, LossyConfig
 from local_bench.runs.executors.base import WorkerDevice
+from local_bench.runs.generate import placement_of, work_order
 from local_bench.runs.work import BatchSizeChosen, ImagesFinished, Job, WorkOrder
-from local_bench.runs.work_order import placement_of, work_order
 from local_bench.runs.worker import Worker
 from tests.generators.conftest import PROMPTS, small
 
@@ -171,7 +171,7 @@ def test_a_workspace_that_did_not_fit_counts_as_running_out_of_memory(tmp_path, 
         n += len(threads) == 4  # the first batch after the probe
         return decode(latents, sampler).roll(1) if len(threads) == 4 else decode(latents, sampler)
 
-    monkeypatch.setattr(device_work, "failed_allocations", lambda device: n)
+    monkeypatch.setattr(workers, "failed_allocations", lambda device: n)
     worker._generator.pixels = pixels
     events = list(worker.make(jobs))
     assert sizes(events) == [4, 2]

@@ -14,7 +14,7 @@ from local_bench.cli.main import main
 from local_bench.core.errors import LedgerError
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
-from local_bench.runs.store.schema import VERSION, tables
+from local_bench.runs.store.database import VERSION, tables
 
 EARLIER_RUN = Path(__file__).resolve().parent.parent / "data" / "earlier_run"
 DIGESTS = {

@@ -8,9 +8,8 @@ from local_bench.cli.main import main
 from local_bench.core.yamlfile import check
 from local_bench.models import gpus
 from local_bench.models.cards import card
-from local_bench.runs.budget import ANSWER_TOKENS, DECODE_FACTOR, TEXT_TOKENS
 from local_bench.runs.config import RunConfig
-from local_bench.runs.estimate import estimate
+from local_bench.runs.estimate import ANSWER_TOKENS, DECODE_FACTOR, TEXT_TOKENS, estimate
 from local_bench.runs.plan import make_plan
 from tests.suites.benchmarks import layouts
 

@@ -13,13 +13,11 @@ from PIL import Image
 
 from local_bench.analysis.digest import digests
 from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError
-from local_bench.generators.flux import Flux
-from local_bench.generators.flux_kontext import FluxKontext
-from local_bench.generators.registry import FAMILIES
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.flux import Flux, FluxKontext
+from local_bench.generators.registry import FAMILIES, Sampler
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import cards
-from local_bench.runs import work_order
+from local_bench.runs import generate as generating
 from local_bench.runs import worker_pool as workers
 from local_bench.runs.config import RunConfig
 from local_bench.runs.generate import _Session
@@ -303,17 +301,17 @@ def test_weights_that_do_not_fit_are_an_error(orders, tmp_path, monkeypatch, sta
 
 
 def test_workers_share_the_hosts_memory(orders, tmp_path, monkeypatch):
-    planned, real = [], work_order.plan_memory
-    monkeypatch.setattr(work_order, "plan_memory", lambda *a, **k: planned.append(k["host_gb"]) or real(*a, **k))
-    monkeypatch.setattr(work_order, "device_memory_gb", lambda device: 80.0)
-    monkeypatch.setattr(work_order, "host_memory_gb", lambda: 64.0)
+    planned, real = [], generating.plan_memory
+    monkeypatch.setattr(generating, "plan_memory", lambda *a, **k: planned.append(k["host_gb"]) or real(*a, **k))
+    monkeypatch.setattr(generating, "device_memory_gb", lambda device: 80.0)
+    monkeypatch.setattr(generating, "host_memory_gb", lambda: 64.0)
     for n in (1, 2):
         generate(tmp_path / str(n), orders, FLUX, workers=n, limit=1)
     assert planned == [64.0, 32.0]
 
 
 def test_workers_load_one_at_a_time_if_host_memory_is_too_small_for_all(orders, tmp_path, monkeypatch):
-    real, locks = work_order.WorkOrder, []
+    real, locks = generating.WorkOrder, []
 
     def ordered(**k):
         locks.append(k["load_lock"])
@@ -321,12 +319,12 @@ def test_workers_load_one_at_a_time_if_host_memory_is_too_small_for_all(orders, 
             raise KeyboardInterrupt  # the continuation of such runs is tested elsewhere
         return real(**k)
 
-    monkeypatch.setattr(work_order, "WorkOrder", ordered)
+    monkeypatch.setattr(generating, "WorkOrder", ordered)
     for n, host_gb in ((1, 1e-9), (2, 64.0)):
-        monkeypatch.setattr(work_order, "host_memory_gb", lambda host_gb=host_gb: host_gb)
+        monkeypatch.setattr(generating, "host_memory_gb", lambda host_gb=host_gb: host_gb)
         with pytest.raises(KeyboardInterrupt):
             generate(tmp_path / str(n), orders, FLUX, workers=n)
-    monkeypatch.setattr(work_order, "host_memory_gb", lambda: 1e-9)
+    monkeypatch.setattr(generating, "host_memory_gb", lambda: 1e-9)
     run_dir = generate(tmp_path / "locked", orders, FLUX, workers=2)
     assert locks == [None, None, run_dir / ".loading"]
     assert [row["state"] for row in candidates(run_dir)] == ["done"] * 7

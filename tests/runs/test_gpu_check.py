@@ -18,15 +18,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from local_bench.core.errors import ConfigError
 from local_bench.generators import device as placement
+from local_bench.generators.architecture import architecture_digest, piece
 from local_bench.generators.flux import Flux
 from local_bench.generators.numerics import set_determinism
 from local_bench.generators.operations import count
-from local_bench.generators.pieces import architecture_digest, piece
 from local_bench.generators.registry import FAMILIES
 from local_bench.generators.staged import Staged
 from local_bench.models.gpus import gpu
 from local_bench.runs import meter
-from local_bench.runs.gpu_check import attention, checks, environment, generation, main, models, processes, speed
+from local_bench.runs.gpu_check import checks, generation, main, models
 from local_bench.runs.gpu_check.checks import (
     MEMORY_GB,
     Check,
@@ -155,8 +155,8 @@ def test_the_exit_status_and_the_file(monkeypatch, tmp_path, capsys, only, statu
     printed, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "cpu.json").read_text())
     assert printed == written
     assert (written["ok"], written["complete"], written["command"]) == (status == 0, True, "the command")
-    assert checks.file_of(tmp_path, "NVIDIA H200 (SXM)").name == "nvidia-h200-sxm.json"
-    assert checks.file_of(tmp_path / "x.json", "cpu") == tmp_path / "x.json"
+    assert checks.save({"device": "NVIDIA H200 (SXM)"}, tmp_path).name == "nvidia-h200-sxm.json"
+    assert checks.save({"device": "cpu"}, tmp_path / "x.json") == tmp_path / "x.json"
 
 
 def test_without_a_gpu_the_planned_checks_are_shown(monkeypatch, capsys):
@@ -171,7 +171,7 @@ def test_without_a_gpu_the_planned_checks_are_shown(monkeypatch, capsys):
 
 def test_a_gpu_that_torch_cannot_use_is_a_failed_check(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for module in (main, environment):
+    for module in (main, checks):
         monkeypatch.setattr(module, "unusable_gpu", lambda: "update the driver")
     monkeypatch.setattr("local_bench.generators.numerics.unusable_gpu", lambda: "update the driver")
     for given in ([], ["--only", "family"]):
@@ -212,8 +212,8 @@ class Attention(torch.nn.Module):
 @pytest.mark.parametrize(("kernel", "name"), [(SDPBackend.FLASH_ATTENTION, "flash (CPU)"), (SDPBackend.MATH, "math")])
 def test_the_kernels_that_ran_in_the_denoiser_are_counted(kernel, name):
     denoiser, other, x = Attention(), Attention(), torch.ones(1, 2, 8, 16)
-    attention.mark(denoiser)
-    with attention.KernelCounter() as counter:
+    models.mark(denoiser)
+    with models.KernelCounter() as counter:
         denoiser(x, kernel)
         counter.start()
         other(x, SDPBackend.MATH)
@@ -227,15 +227,15 @@ def test_the_kernels_that_ran_in_the_denoiser_are_counted(kernel, name):
 
 
 def test_names_of_kernels_exist_in_aten_and_in_the_package():
-    for name in attention.OPERATIONS:
+    for name in models.OPERATIONS:
         assert hasattr(torch.ops.aten, name.removeprefix("aten::")), name
-    assert set(attention.PINNED) == set(placement._KERNELS)
+    assert set(models.PINNED) == set(placement._KERNELS)
 
 
 def test_a_pinned_kernel_that_did_not_run_fails(session, monkeypatch):
-    monkeypatch.setitem(attention.PINNED, "native", "cudnn")
+    monkeypatch.setitem(models.PINNED, "native", "cudnn")
     with pytest.raises(CheckFailed, match=r"native is pinned, but the attention kernels that ran are: flash \(CPU\)"):
-        generation.check_family("flux")(session)
+        generation.check_family("flux", session)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_faulty_family_fails(session, monkeypatch, fault):
         monkeypatch.setattr(generation, "failed_allocations", lambda device: next(counts))
     monkeypatch.setattr(Flux, "denoise", denoise)
     with pytest.raises(CheckFailed, match=fault):
-        generation.check_family("flux")(session)
+        generation.check_family("flux", session)
 
 
 def test_streamed_weights_that_change_bytes_fail(session, monkeypatch):
@@ -271,15 +271,15 @@ def test_the_plain_loop_does_not_use_the_kernel_of_another_check(session, monkey
     left = attention_dispatch.AttentionBackendName._NATIVE_CUDNN  # not on a CPU, nor under determinism
     monkeypatch.setattr(registry, "_active_backend", left)
     card, _ = models.reduced_card("flux", small=True)
-    assert speed._plain_s(session, card, models.sampler_of(card, small=True), 1) > 0
+    assert generation._plain_s(session, card, models.sampler_of(card, small=True), 1) > 0
     assert registry._active_backend is left
 
 
 @pytest.mark.parametrize(("tflops", "warned"), [(1.1, False), (1.2, True)])
 def test_a_speed_above_the_table_is_a_warning(session, monkeypatch, tflops, warned):
-    monkeypatch.setattr(speed, "gpu_of", lambda name: gpu("h200"))
-    monkeypatch.setattr(speed, "matmul_flops", lambda session: tflops * gpu("h200").peak_tflops * 1e12)
-    assert ("warning: 790 TFLOPS are the most expected" in speed.check_speed(session).detail) == warned
+    monkeypatch.setattr(generation, "gpu_of", lambda name: gpu("h200"))
+    monkeypatch.setattr(generation, "matmul_flops", lambda session: tflops * gpu("h200").peak_tflops * 1e12)
+    assert ("warning: 790 TFLOPS are the most expected" in generation.check_speed(session).detail) == warned
 
 
 @pytest.mark.parametrize("name", ["flux", "pixart_sigma"])
@@ -295,16 +295,16 @@ def test_a_gpu_compiles_as_a_run_does(on_gpu, monkeypatch, name):
 @pytest.fixture
 def three_gpus(session, monkeypatch):
     """Results of the four processes of the check, two on the first GPU; the caches that they were given."""
-    results = [processes.ChildResult(["p", "q"], 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
+    results = [generation.ChildResult(["p", "q"], 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
     caches = []
     others = [torch.device("cuda", 1), torch.device("cuda", 2)]
-    monkeypatch.setattr(processes, "like_gpus", lambda device: [device, *others])
-    monkeypatch.setattr(processes, "_run_child", lambda session, cache, device: caches.append(cache) or results.pop(0))
+    monkeypatch.setattr(generation, "like_gpus", lambda device: [device, *others])
+    monkeypatch.setattr(generation, "_run_child", lambda session, cache, device: caches.append(cache) or results.pop(0))
     return results, caches
 
 
 def test_processes_with_equal_results_pass(session, three_gpus):
-    passed = processes.check_processes(session)
+    passed = generation.check_processes(session)
     assert passed.figures["kernels"] == [{"cudnn": 6}] * 4
     assert passed.figures["devices"][2:] == ["cuda:1", "cuda:2"]
     assert passed.detail.startswith("4 processes on 3 GPUs generated equal bytes")
@@ -320,14 +320,14 @@ def test_processes_with_different_results_fail(session, three_gpus, changes, mes
     results, _ = three_gpus
     results[other] = replace(results[other], **changes)
     with pytest.raises(CheckFailed, match=message):
-        processes.check_processes(session)
+        generation.check_processes(session)
 
 
 # ---- GPU only
 
 
 def test_memory_is_limited(on_gpu):
-    processes.limit_memory(GPU)
+    generation.limit_memory(GPU)
     (fraction, device), _ = torch.cuda.set_per_process_memory_fraction.call_args
     assert isinstance(fraction, float)
     assert fraction == pytest.approx(MEMORY_GB * 1e9 / TOTAL)
@@ -337,11 +337,11 @@ def test_memory_is_limited(on_gpu):
 def test_a_device_with_memory_used_by_another_process_fails(on_gpu, monkeypatch):
     for free_gb in (100, 60):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, gb=free_gb: (gb * 10**9, TOTAL))
-        monkeypatch.setattr(environment, "device_memory_gb", lambda device, gb=free_gb: float(gb))
+        monkeypatch.setattr(checks, "device_memory_gb", lambda device, gb=free_gb: float(gb))
         if free_gb == 100:
-            assert environment.check_device_memory(on_gpu).figures["free_gb"] == 100
+            assert checks.check_device_memory(on_gpu).figures["free_gb"] == 100
     with pytest.raises(CheckFailed, match=r"60\.0 of 143\.0 GB free"):
-        environment.check_device_memory(on_gpu)
+        checks.check_device_memory(on_gpu)
 
 
 @pytest.mark.parametrize(
@@ -349,9 +349,9 @@ def test_a_device_with_memory_used_by_another_process_fails(on_gpu, monkeypatch)
 )
 def test_mig_is_read_from_nvml(on_gpu, monkeypatch, mode, detail):
     read = create_autospec(pynvml.nvmlDeviceGetMigMode, side_effect=mode if isinstance(mode, Exception) else [mode])
-    monkeypatch.setattr(environment, "nvml_handle", lambda index: "handle")
+    monkeypatch.setattr(checks, "nvml_handle", lambda index: "handle")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", read)
-    assert detail in environment.check_mig(on_gpu).detail
+    assert detail in checks.check_mig(on_gpu).detail
 
 
 def test_memory_above_the_plan_fails(on_gpu):
@@ -367,9 +367,9 @@ def test_a_matrix_product_is_timed_by_events(on_gpu, monkeypatch):
     event.elapsed_time.return_value = 20.0  # milliseconds of ten products
     monkeypatch.setattr(torch.cuda, "Event", create_autospec(torch.cuda.Event, return_value=event))
     with FakeTensorMode():
-        assert speed.matmul_flops(on_gpu) == pytest.approx(2 * 8192**3 * 10 / 20e-3)
+        assert generation.matmul_flops(on_gpu) == pytest.approx(2 * 8192**3 * 10 / 20e-3)
     assert torch.cuda.Event.call_args.kwargs == {"enable_timing": True}
-    assert event.record.call_count == 2 * speed._REPEATS
+    assert event.record.call_count == 2 * generation._REPEATS
 
 
 def test_energy_is_joules_over_seconds(on_gpu, monkeypatch):
@@ -384,13 +384,13 @@ def test_energy_is_joules_over_seconds(on_gpu, monkeypatch):
 
     monkeypatch.setattr(meter, "nvml_handle", lambda index: "handle")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", read)
-    monkeypatch.setattr(speed, "_ENERGY_S", 0.05)
+    monkeypatch.setattr(generation, "_ENERGY_S", 0.05)
     with FakeTensorMode():
-        figures = speed.check_energy(on_gpu).figures
+        figures = generation.check_energy(on_gpu).figures
         assert figures["joules"] == 20
         assert figures["watts"] == pytest.approx(20 / figures["seconds"], rel=0.02)
         with pytest.raises(CheckSkipped, match="no energy counter"):
-            speed.check_energy(on_gpu)
+            generation.check_energy(on_gpu)
 
 
 def test_the_chosen_batch_does_not_fit_and_one_image_does():

@@ -10,11 +10,10 @@ from local_bench.analysis.hard_rules import HardRuleStats, hard_rule_stats
 from local_bench.analysis.sensitivity import over_thresholds
 from local_bench.cli.main import main
 from local_bench.core.types import Score
-from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import _rules, parts
+from local_bench.runs.scoring import _rules, decide, parts
 from local_bench.runs.stages import run_stages
 from tests.orders import noise, order, write_orders
 

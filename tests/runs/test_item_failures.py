@@ -8,18 +8,18 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from local_bench.core.errors import MAX_EQUAL, ConfigError, FirstFailures, LocalBenchError, StorageError, is_of_item
 from local_bench.generators import tokenizers
-from local_bench.generators.flux_kontext import FluxKontext
+from local_bench.generators.flux import FluxKontext
 from local_bench.generators.staged import Staged
-from local_bench.judges.metrics.clip_network import ClipNetwork
+from local_bench.judges.metrics.embeddings import ClipNetwork
 from local_bench.judges.metrics.pixels import PixelMetric
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.runs.config import RunConfig
-from local_bench.runs.device_work import LaunchedBatch, OutOfDeviceMemory
 from local_bench.runs.judge import PACE
 from local_bench.runs.plan import without_control_tokens
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
+from local_bench.runs.worker import LaunchedBatch, OutOfDeviceMemory
 from tests.orders import Recorded, noise, order, write_orders
 
 CRASH = "crash"

@@ -7,8 +7,8 @@ import pytest
 
 from local_bench.analysis.settlement import deliverables
 from local_bench.core.errors import LedgerDamaged, LedgerError
-from local_bench.runs.acceptance import decide
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import decide
 from local_bench.runs.verify import verify
 from local_bench.settle.settlement import settle
 from tests.lines import frame, lines

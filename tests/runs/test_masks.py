@@ -5,9 +5,8 @@ import pytest
 from PIL import Image
 
 from local_bench.core.errors import ConfigError
-from local_bench.generators.base import GenerationRequest, InputImage
-from local_bench.generators.masked import pasted_back
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.base import GenerationRequest, InputImage, pasted_back
+from local_bench.generators.registry import Sampler
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir

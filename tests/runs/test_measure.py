@@ -15,7 +15,7 @@ from local_bench.cli.main import main
 from local_bench.core.errors import LedgerError, WeightsError
 from local_bench.judges.metrics import registry
 from local_bench.judges.metrics.base import NO_MEMORY
-from local_bench.judges.metrics.clip_network import ClipNetwork
+from local_bench.judges.metrics.embeddings import ClipNetwork
 from local_bench.models.cards import card
 from local_bench.runs import measure
 from local_bench.runs.config import RunConfig

@@ -15,13 +15,11 @@ from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.types import Score
 from local_bench.judges.metrics.base import NO_WEIGHTS
 from local_bench.runs import merge as merging
-from local_bench.runs.acceptance import decide
 from local_bench.runs.config import AcceptanceConfig, SettlementConfig
-from local_bench.runs.contents import record_contents
 from local_bench.runs.rundir import RunDir, read_run_config
-from local_bench.runs.scoring import score
+from local_bench.runs.scoring import decide, score
 from local_bench.runs.stages import run_stages
-from local_bench.runs.store.contents import contents
+from local_bench.runs.store.contents import contents, file_digests, record
 from local_bench.runs.verify import verify
 
 from .test_growth import STAGES, config_of, folder, question_server, results  # noqa: F401
@@ -52,7 +50,7 @@ def altered(part, path, change):
         change(run)
         score(run, list(run.store.json_meta("judges")))
         decide(run)
-        record_contents(run)
+        record(run.store, file_digests(run.path))
     return path
 
 
@@ -205,7 +203,7 @@ def test_what_the_parts_noted_is_kept(shards, tmp_path):
             run.store.set_meta("placement:alpha", json.dumps(placement))
             if cut:
                 run.store.set_meta("captions_cut:entropy", json.dumps(cut))
-            record_contents(run)
+            record(run.store, file_digests(run.path))
     first = merged(tmp_path / "out", *noted)
     with RunDir.open(tmp_path / "out") as run:
         before = contents(run.store)

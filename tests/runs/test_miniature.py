@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from examples.miniature.printshop.damage import damage
-from examples.miniature.printshop.sampling import choose, draw_edit
+from examples.miniature.printshop.sampling import choose, draw_edit, render, sample_variation
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.loading import load_run
 from local_bench.analysis.settlement import accounting
@@ -24,8 +24,7 @@ from local_bench.runs.stages import run_stages
 from local_bench.settle.ground_truth import ALL
 from local_bench.settle.settlement import settle
 from local_bench.suites.printshop import shop
-from local_bench.suites.printshop.drawing import draw, render, sample_variation
-from local_bench.suites.printshop.scene import BACKGROUNDS, Scene
+from local_bench.suites.printshop.scene import BACKGROUNDS, Scene, draw
 from local_bench.suites.registry import suite
 from tests.lines import frame, lines
 from tests.report.exported import assert_exports_are_those_of_load_run

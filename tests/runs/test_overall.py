@@ -2,7 +2,7 @@
 
 import pytest
 
-from local_bench.runs.overall import Overall
+from local_bench.runs.estimate import Overall
 from local_bench.runs.progress import Quiet
 
 

@@ -12,15 +12,13 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from local_bench.analysis.predictors.images import labelled_images
 from local_bench.cli.main import main
 from local_bench.core.types import Verdict
-from local_bench.judges.payment.artefact import Card
-from local_bench.judges.payment.config import PaymentConfig
-from local_bench.judges.payment.examples import Example
-from local_bench.judges.payment.predict import NOT_JUDGED, load
+from local_bench.judges.payment.artefact import NOT_JUDGED, Card, load
+from local_bench.judges.payment.data import Example, PaymentConfig
 from local_bench.models.gpus import gpu
 from local_bench.models.weights import resolve
-from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.payment import MEASURED, POINTS, examples_of, log_odds_of, point_inputs, train_payment_model
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from scripts.payment_plan import TrainingPlan, Workload, training_plan
 from tests.analysis.simulated import config, draw, judged
 from tests.judges.payment import tiny

@@ -16,11 +16,8 @@ from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.core.types import Message, TimeCharged
 from local_bench.models.cards import card
 from local_bench.runs.config import RunConfig
-from local_bench.runs.executors.ray_actors import NodeFacts
-from local_bench.runs.executors.ray_cluster import TOKEN_PATH, Slot, fetch_on_nodes
-from local_bench.runs.executors.ray_executor import RayExecutor
-from local_bench.runs.executors.ray_judges import RayReplica
-from local_bench.runs.executors.ray_nodes import Nodes
+from local_bench.runs.executors.ray_cluster import TOKEN_PATH, NodeFacts, Slot, fetch_on_nodes
+from local_bench.runs.executors.ray_executor import Nodes, RayExecutor, RayReplica
 from local_bench.runs.generate import _Session
 from local_bench.runs.plan import enter_plan, make_plan
 from local_bench.runs.rundir import RunDir

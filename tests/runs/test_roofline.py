@@ -10,13 +10,22 @@ from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from local_bench.core.errors import LedgerError
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu
 from local_bench.runs import roofline as floors
 from local_bench.runs.config import RunConfig
-from local_bench.runs.operations import _INPUT_SIZE, _kind, generated_kinds, operations, store_operations
-from local_bench.runs.roofline import Timing, impossible_timings, peak_flop_per_s, timing
+from local_bench.runs.roofline import (
+    _INPUT_SIZE,
+    Timing,
+    _kind,
+    generated_kinds,
+    impossible_timings,
+    operations,
+    peak_flop_per_s,
+    store_operations,
+    timing,
+)
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import run_stages
 from local_bench.runs.store import BusyTime, Store

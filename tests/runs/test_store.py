@@ -6,8 +6,7 @@ import pytest
 
 from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, UserError
 from local_bench.core.types import Score
-from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
 from tests.runs.random_run import random_run

@@ -6,11 +6,10 @@ import shutil
 
 import pytest
 
-from local_bench.runs.contents import merkle_root, root
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.stages import run_stages
-from local_bench.runs.store.contents import start_recording
+from local_bench.runs.store.contents import merkle_root, root, start_recording
 from local_bench.runs.verify import repeat_tasks, verify
 
 from . import mutations

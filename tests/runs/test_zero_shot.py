@@ -10,8 +10,7 @@ from local_bench.cli.main import main
 from local_bench.core.errors import FAILED
 from local_bench.core.types import Score
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.runs.prediction_file import read_predictions, write_predictions
-from local_bench.runs.zero_shot import payment_question
+from local_bench.runs.payment import payment_question, read_predictions, write_predictions
 from tests.analysis.annotated_runs import annotated_run
 from tests.report.conftest import order
 

@@ -6,10 +6,10 @@ from examples.miniature.compare import chosen
 from examples.miniature.muon import orthogonal
 from examples.miniature.packing import Asked, packed
 from examples.miniature.printshop.damage import KINDS
-from examples.miniature.printshop.sampling import held_out
+from examples.miniature.printshop.sampling import held_out, render
+from examples.miniature.printshop.wording import vocabulary
 from examples.miniature.vocabulary import clip_tokenizer, learn, t5_tokenizer
-from local_bench.suites.printshop.drawing import render
-from local_bench.suites.printshop.phrases import read_caption, vocabulary
+from local_bench.suites.printshop.phrases import read_caption
 
 
 def _question(prompt: list[int], answer: int) -> Asked:

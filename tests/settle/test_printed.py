@@ -7,7 +7,7 @@ import pytest
 
 from local_bench.settle.attempts import effective_cost, review_usd
 from local_bench.settle.settlement import contribution_ratio
-from local_bench.suites.idea_bench.scoring import CATEGORIES, category, overall
+from local_bench.suites.idea_bench.published import CATEGORIES, category, overall
 
 REVIEW = review_usd(F(50), F(20))
 

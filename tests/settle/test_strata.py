@@ -6,7 +6,7 @@ from scipy import stats
 
 from local_bench.settle.intervals import stratified_interval
 from local_bench.suites.ice_bench.scoring import composite, item_scores, needed
-from local_bench.suites.idea_bench.scoring import NO, UNSCORED, YES, interval, subtask
+from local_bench.suites.idea_bench.published import NO, UNSCORED, YES, interval, subtask
 
 RNG = np.random.default_rng(0)
 TASKS = [(w, RNG.normal(3, s, n).tolist()) for w, s, n in ((0.5, 1, 4), (0.3, 2, 9), (0.2, 0.5, 2))]

@@ -4,7 +4,7 @@ from decimal import Decimal
 import pytest
 
 from local_bench.core.errors import ConfigError
-from local_bench.suites.api_prices import api_prices
+from local_bench.suites.published import api_prices
 
 
 def test_every_list_has_a_source_and_a_date():

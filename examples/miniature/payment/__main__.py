@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from examples.miniature.payment import orders
 from local_bench.core.identity import digest
 from local_bench.core.types import Score
-from local_bench.judges.payment import predict
-from local_bench.judges.payment.config import PaymentConfig, load_payment_config
-from local_bench.judges.payment.examples import Example, TrainingSet, without_labels
+from local_bench.judges.payment import artefact
+from local_bench.judges.payment.data import Example, PaymentConfig, TrainingSet, load_payment_config, without_labels
 from local_bench.judges.payment.training import train
 from local_bench.runs.payment import MEASURED
 from local_bench.settle.predictors.evaluation import accuracy_difference, evaluate
@@ -141,7 +140,7 @@ def _try(name: str, data: TrainingSet, shop: orders.Shop, out: Path) -> Floats:
     began, cpu = time.perf_counter(), time.process_time()
     train(data, shop.load, config_of(name), folder, device="cpu", report=lambda text: print(f"  {text}", flush=True))
     print(f"{name}: {time.perf_counter() - began:.0f} s, {time.process_time() - cpu:.0f} s of CPU", flush=True)
-    model = predict.load(folder, device="cpu")
+    model = artefact.load(folder, device="cpu")
     odds = {}
     for split in ("validation", "test"):
         examples = data.of(split)  # type: ignore[arg-type]

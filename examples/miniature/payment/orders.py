@@ -24,24 +24,23 @@ from examples.miniature.printshop.sampling import (
     sample_edit,
     sample_instruction,
     sample_scene,
+    sample_variation,
 )
 from examples.miniature.printshop.sets import sample_set
+from examples.miniature.printshop.wording import points_of, write_point
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Task, Verdict
-from local_bench.judges.payment.examples import Example
-from local_bench.judges.vlm.chat_api import prepare
-from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.payment.data import Example
+from local_bench.judges.vlm.judge import JudgeSpec, answers
 from local_bench.judges.vlm.local import Local
+from local_bench.judges.vlm.protocols import prepare
 from local_bench.judges.vlm.rubrics import rubrics_of
-from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.runs.payment import example
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import Pixels, draw, sample_variation
-from local_bench.suites.printshop.matching import detected_facts, edit_score, set_scores, style_of
-from local_bench.suites.printshop.points import holds, points_of, write_point
-from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, SHAPES, SIZES, Scene
+from local_bench.suites.printshop.matching import detected_facts, edit_score, holds, set_scores, style_of
+from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, SHAPES, SIZES, Pixels, Scene, draw
 from local_bench.suites.servimage import questions as servimage
 
 MODELS = 2

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from local_bench.suites.printshop.checker import DetectedScene
-from local_bench.suites.printshop.edits import Edit
-from local_bench.suites.printshop.matching import detected_facts, facts, must_change, must_stay, share, style_of
+from local_bench.suites.printshop.matching import Fact, detected_facts, facts, must_stay, share, style_of
+from local_bench.suites.printshop.phrases import Edit
 from local_bench.suites.printshop.scene import Scene
 
 
@@ -47,3 +47,8 @@ def style_agreement(images: Sequence[DetectedScene]) -> float:
 
 def _majority(values: list[str | None]) -> float:
     return max(Counter(value for value in values if value is not None).values(), default=0) / len(values)
+
+
+def must_change(edit: Edit) -> frozenset[Fact]:
+    """Facts of the target that are not facts of the source."""
+    return facts(edit.target) - facts(edit.source)

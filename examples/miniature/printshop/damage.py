@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from local_bench.suites.printshop.drawing import Pixels
+from local_bench.suites.printshop.scene import Pixels
 
 STRENGTHS = (1, 2, 3, 4)
 _SIGMA_PX = (0.8, 1.4, 2.2, 3.4)
@@ -74,3 +74,8 @@ KINDS: dict[str, Callable[[Levels, int, np.random.Generator], Levels]] = {
     "noise": _noise,
     "blocks": _blocks,
 }
+
+
+def enlarged(pixels: Pixels, times: int = 2) -> Pixels:
+    """Enlarge by repeating every pixel `times` x `times`."""
+    return pixels.repeat(times, 0).repeat(times, 1)

@@ -18,13 +18,12 @@ from examples.miniature.printshop.sampling import (
     sample_scene,
 )
 from examples.miniature.printshop.sets import sample_set
+from examples.miniature.printshop.wording import points_of, write_point
 from local_bench.core.files import write_atomic
 from local_bench.core.images import png_bytes
-from local_bench.suites.printshop.drawing import Pixels
-from local_bench.suites.printshop.edits import KINDS, Edit
-from local_bench.suites.printshop.phrases import Language, language_words
-from local_bench.suites.printshop.points import Point, points_of, write_point
-from local_bench.suites.printshop.scene import Scene
+from local_bench.suites.printshop.matching import Point
+from local_bench.suites.printshop.phrases import KINDS, Edit, Language, language_words
+from local_bench.suites.printshop.scene import Pixels, Scene
 
 SEED = 48
 _CATEGORIES = ("Portrait", "Product", "Digital")

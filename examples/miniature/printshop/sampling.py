@@ -1,4 +1,4 @@
-"""Random scenes, edits, captions and claims, and the split into training and held-out scenes.
+"""Random scenes, edits, captions and claims, rendered images, and the split into training and held-out scenes.
 
 The split is determined by sha256 digests, so it is the same on every machine:
 
@@ -12,15 +12,53 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from examples.miniature.printshop.wording import true_of, write_caption, write_instruction
 from local_bench.core.identity import digest
-from local_bench.suites.printshop.drawing import Pixels, draw, sample_figure_variation, sample_variation
-from local_bench.suites.printshop.edits import KINDS, Edit, apply_edit, write_instruction
-from local_bench.suites.printshop.phrases import LANGUAGES, Language, wordings, write_caption
-from local_bench.suites.printshop.points import Point, true_of
-from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene
+from local_bench.suites.printshop.matching import Point
+from local_bench.suites.printshop.phrases import KINDS, LANGUAGES, Edit, Language, apply_edit, wordings
+from local_bench.suites.printshop.scene import (
+    BACKGROUNDS,
+    COLOURS,
+    PLACES,
+    RGB,
+    SHAPES,
+    SIZES,
+    Figure,
+    FigureVariation,
+    Pixels,
+    Scene,
+    Variation,
+    draw,
+)
 
 Split = Literal["train", "held_out", "any"]
 T = TypeVar("T")
+
+
+_TINT = 6
+_REACH_X, _REACH_Y = 8, 20
+
+
+def sample_figure_variation(rng: np.random.Generator) -> FigureVariation:
+    """A random figure variation: up to 2 pixels horizontally, 5 vertically, 6 levels of tint."""
+    right = int(rng.integers(-_REACH_X, _REACH_X + 1))
+    down = int(rng.integers(-_REACH_Y, _REACH_Y + 1))
+    return FigureVariation(right, down, int(rng.integers(0, 7)), _tint(rng))
+
+
+def sample_variation(rng: np.random.Generator, figures: int) -> Variation:
+    """A random variation for the given number of figures."""
+    return Variation(_tint(rng), tuple(sample_figure_variation(rng) for _ in range(figures)))
+
+
+def render(scene: Scene, rng: np.random.Generator) -> Pixels:
+    """Render the scene with a random variation: uint8, 64x64x3."""
+    return draw(scene, sample_variation(rng, len(scene.figures)))
+
+
+def _tint(rng: np.random.Generator) -> RGB:
+    a, b, c = (int(v) for v in rng.integers(-_TINT, _TINT + 1, 3))
+    return a, b, c
 
 
 def choose(rng: np.random.Generator, of: Sequence[T] | Mapping[T, object], but: tuple[T, ...] = ()) -> T:

@@ -4,9 +4,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from examples.miniature.printshop.sampling import choose
-from local_bench.suites.printshop.drawing import FigureVariation, Pixels, Variation, draw, sample_variation
-from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene
+from examples.miniature.printshop.sampling import choose, sample_variation
+from local_bench.suites.printshop.scene import (
+    BACKGROUNDS,
+    COLOURS,
+    PLACES,
+    SHAPES,
+    SIZES,
+    Figure,
+    FigureVariation,
+    Pixels,
+    Scene,
+    Variation,
+    draw,
+)
 
 STYLE = ("background", "colour", "size")
 """Attributes shared by the images of a set; shape and position vary."""

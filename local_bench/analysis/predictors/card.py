@@ -15,10 +15,10 @@ from local_bench.analysis.comparability import judging_of
 from local_bench.core.errors import UserError
 from local_bench.core.files import storage_errors
 from local_bench.core.yamlfile import Strict
-from local_bench.judges.payment.checked_card import CheckedCard
-from local_bench.runs.acceptance import thresholds_of
+from local_bench.judges.payment.data import CheckedCard
 from local_bench.runs.payment import MODEL
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule, loads
 
 Kind = Literal["rule", "logistic", "servimage"]

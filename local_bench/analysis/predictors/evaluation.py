@@ -10,7 +10,7 @@ from local_bench.analysis.predictors.card import Card, check_inputs
 from local_bench.analysis.predictors.images import labelled_images
 from local_bench.analysis.predictors.predictions import outputs
 from local_bench.core.errors import UserError
-from local_bench.runs.prediction_file import PredictionFile
+from local_bench.runs.payment import PredictionFile
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.evaluation import Evaluation, Measured, accuracy_difference, evaluate

@@ -20,7 +20,7 @@ from local_bench.settle.explain import Explained, explained
 from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.features import SPLITS, Features, Split, feature_table, split_of, task_digest
 from local_bench.settle.predictors.fitting import out_of_fold
-from local_bench.suites.servimage.dataset import CONCEPTS, Dataset
+from local_bench.suites.servimage.results import CONCEPTS, Dataset
 
 
 @dataclass(frozen=True)

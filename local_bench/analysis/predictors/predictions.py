@@ -12,10 +12,9 @@ from local_bench.analysis.predictors.card import Card, Inputs, Kind, TrainedOn, 
 from local_bench.analysis.predictors.images import LabelledImages, labelled_images
 from local_bench.core import __version__
 from local_bench.core.errors import UserError
-from local_bench.runs.acceptance import thresholds_of
-from local_bench.runs.payment import model_log_odds
-from local_bench.runs.prediction_file import PredictionLine, columns_of
+from local_bench.runs.payment import PredictionLine, columns_of, model_log_odds
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.features import SPLITS, Features, task_digest
 from local_bench.settle.predictors.fitting import (

@@ -207,15 +207,28 @@ class Network(ABC):
 
 
 class WeightsNetwork(Network):
-    """A network of a card's files in float32. A subclass defines `model`, and `description` of its preprocessing."""
+    """A network of a card's files in float32. A subclass defines `model`, `description` of its preprocessing, and
+    `load`, or `open` and `close`."""
 
     model: str
     output: str | None = None
     """Description of its arrays."""
     description: str
+    _device: str = "cpu"
+    _model: Any = None
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
+
+    def load(self) -> Any:
+        """The model on the CPU, in evaluation mode. WeightsError if the files do not contain it."""
+        raise NotImplementedError
+
+    def open(self, device: str) -> None:
+        self._device, self._model = device, self.load().to(device)
+
+    def close(self) -> None:
+        self._model = None
 
     @property
     def key(self) -> Hashable:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.base import Array, Weights, WeightsNetwork
+from local_bench.judges.metrics.base import Array, WeightsNetwork
 from local_bench.models.weights import weights_digest
 
 DETECTOR, RECOGNISER = "det_10g.onnx", "w600k_r50.onnx"
@@ -42,12 +42,9 @@ class FaceNetwork(WeightsNetwork):
     batch_size: ClassVar[dict[str, int]] = {"cpu": 4, "cuda": 4}
     on_cpu = True
     description = PREPARED
-
-    def __init__(self, weights: Weights) -> None:
-        self._weights = weights
-        self._detector: Any = None
-        self._recogniser: Any = None
-        self._pool: ThreadPoolExecutor | None = None
+    _detector: Any = None
+    _recogniser: Any = None
+    _pool: ThreadPoolExecutor | None = None
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -81,8 +78,7 @@ class FaceNetwork(WeightsNetwork):
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> np.ndarray:
         """The image's pixels, (height, width, 3) uint8."""
-        (image,) = images
-        return np.asarray(image)
+        return np.asarray(images[0])
 
     def run(self, prepared: Sequence[np.ndarray]) -> list[Array]:
         assert self._pool is not None
@@ -121,20 +117,14 @@ def _aligned(pixels: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 def _session(path: Path) -> Any:
     import onnxruntime
-    from onnxruntime.capi.onnxruntime_pybind11_state import (
-        Fail,
-        InvalidArgument,
-        InvalidGraph,
-        InvalidProtobuf,
-        NoModel,
-    )
+    from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except (Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoModel) as e:
+    except (errors.Fail, errors.InvalidArgument, errors.InvalidGraph, errors.InvalidProtobuf, errors.NoModel) as e:
         raise WeightsError(f"{path} cannot be read as an ONNX network ({e}): fetch its model again") from e
 
 

@@ -154,20 +154,8 @@ def describe(name: str) -> Described:
     options = dict(entry["metric_opts"])
     kind = options.pop("type")
     lowest, highest = _BOUNDS.get(kind) or (_bound(part) for part in entry["score_range"].split(","))
-    return Described(
-        name,
-        kind,
-        entry["metric_mode"] == "FR",
-        entry.get("lower_better", False),
-        lowest,
-        highest,
-        options,
-    )
-
-
-def pyiqa_names() -> list[str]:
-    """The names of all pyiqa metrics, including unsupported ones."""
-    return sorted(_table())
+    full_reference, lower_better = entry["metric_mode"] == "FR", entry.get("lower_better", False)
+    return Described(name, kind, full_reference, lower_better, lowest, highest, options)
 
 
 def pyiqa_version() -> str:

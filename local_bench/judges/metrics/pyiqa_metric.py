@@ -1,5 +1,5 @@
 """pyiqa metrics: any by its name, `pyiqa:NAME`, and those of `NAMED`, computed in float32 by a network or in float64 by
-a formula (float64.py).
+a formula (`Float64`).
 
 No-reference metrics use only the image; full-reference ones use the image, resized to the source's size as in
 ICE-Bench, and the source. Range and direction are from pyiqa's table; bounds that it marks as rough are ignored.
@@ -12,7 +12,7 @@ their order. If pyiqa rejects an image (too small, without contrast), its messag
 import copy
 import math
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, ClassVar
@@ -20,6 +20,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from local_bench.core.errors import ConfigError, is_out_of_memory
 from local_bench.judges.metrics.base import (
@@ -35,7 +37,6 @@ from local_bench.judges.metrics.base import (
     Unscorable,
     Weights,
 )
-from local_bench.judges.metrics.float64 import Float64
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS, NAMED, Described, Named, describe, pyiqa_version
 from local_bench.judges.metrics.pyiqa_store import SEED, Store, read_store, seeded
 from local_bench.models.weights import weights_digest
@@ -61,19 +62,14 @@ def make(name: str, weights: Weights | None = None) -> "PyiqaMetric | PyiqaFormu
 class PyiqaMetric(NetworkMetric):
     """The value that one of pyiqa's networks computes for an image, unmodified."""
 
-    def __init__(
-        self,
-        name: str,
-        weights: Weights,
-        row: Named,
-    ) -> None:
+    def __init__(self, name: str, weights: Weights, row: Named) -> None:
         store = read_store(weights.folder)
         if store.metric != row.pyiqa_name:
             raise ConfigError(
                 f"metrics: {weights.card.name} has the weights of pyiqa's {store.metric}, but {name} needs "
                 f"{row.pyiqa_name}"
             )
-        self.network: PyiqaNetwork = PyiqaNetwork(weights.card.name, store, row.height)
+        self.network = PyiqaNetwork(weights.card.name, store, row.height)
         self.spec = _spec(name, store, row)
 
     def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
@@ -142,7 +138,6 @@ def _finite(value: float) -> float:
 class PyiqaNetwork(Network):
     """Computes one number from an image, or from an image and its source."""
 
-    batch_size: ClassVar[dict[str, int]] = {"cpu": 1, "cuda": 1}
     max_pixels: ClassVar[int] = MAX_PIXELS
 
     def __init__(self, card: str, store: Store, height: int | None = None) -> None:
@@ -250,3 +245,78 @@ def called(model: Any, inputs: Sequence[torch.Tensor]) -> float:
         raise Unscorable(f"pyiqa cannot measure it ({reason})") from e
     assert value.numel() == 1, f"one number per image, not {tuple(value.shape)}"
     return float(value)
+
+
+TOLERANCE = 2.0**-36
+"""1.5e-11: above the float64 error of luma and its local mean (255 * 49 * 2^-53 is 1.4e-12), far below what two 8-bit
+images can differ by after a 7x7 Gaussian (its least weight is 1e-4)."""
+
+_MAKERS = frozenset(
+    (torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.tensor, torch.zeros)
+)
+_ROUNDS = frozenset((Tensor.round, torch.round))
+_BELOW = frozenset((Tensor.__lt__, Tensor.lt, torch.lt))
+_ABOVE = frozenset((Tensor.__gt__, Tensor.gt, torch.gt))
+
+
+class Float64(TorchFunctionMode):
+    """A context in which torch computes in float64 and decisions do not depend on the last bit; for the calling thread.
+
+    pyiqa's formulas are written for float32. Summation order, fused multiply-add and vectorised functions differ
+    between instruction sets, so the last bits of a float32 result depend on the CPU. If a formula then rounds, compares
+    or searches a table, the last bit can change visible digits: luma of exactly .5, the sign of (pixel - local mean) in
+    a flat region, the nearest entry of a table of shape parameters. In this context
+
+    - no function returns float32: dtypes that are requested or implied as float32 become float64 (`imresize` casts
+      float64 to float32, `torch.arange` makes float32 tables, integers divide to float32);
+    - `round` treats a value within `TOLERANCE` of .5 as .5 and rounds it to the even integer;
+    - a comparison with 0 treats a value within `TOLERANCE` of 0 as 0.
+
+    In float64 the error of these formulas' intermediate values (sums of some 50 products of 8-bit luma) is below 1e-11.
+    The remaining difference between instruction sets is the rounding of float64.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        args = [_wide(value) for value in args]
+        kwargs = {name: _wide(value) for name, value in (kwargs or {}).items()}
+        if func in _ROUNDS:
+            return _rounded(*args, **kwargs)
+        if func in _BELOW and _with_zero(args):
+            return args[0] < -TOLERANCE
+        if func in _ABOVE and _with_zero(args):
+            return args[0] > TOLERANCE
+        if func is Tensor.float:
+            func = Tensor.double
+        result = func(*args, **kwargs)
+        if not (isinstance(result, Tensor) and result.dtype == torch.float32):
+            return result
+        if func in _MAKERS:
+            return func(*args, **kwargs | {"dtype": torch.float64})
+        # integers were divided or averaged
+        return func(*(value.double() if isinstance(value, Tensor) else value for value in args), **kwargs)
+
+
+def _wide(value: Any) -> Any:
+    """float32 as float64: a tensor, the dtype itself, either in a list or tuple."""
+    if isinstance(value, Tensor):
+        return value.double() if value.dtype == torch.float32 else value
+    if type(value) in (list, tuple):
+        return type(value)(map(_wide, value))
+    return torch.float64 if value is torch.float32 else value
+
+
+def _with_zero(args: Sequence[Any]) -> bool:
+    return (
+        isinstance(args[0], Tensor) and args[0].is_floating_point() and type(args[1]) in (int, float) and args[1] == 0
+    )
+
+
+def _rounded(x: Tensor) -> Tensor:
+    half = torch.floor(2 * x + 0.5) / 2
+    return torch.round(torch.where((x - half).abs() < TOLERANCE, half, x))

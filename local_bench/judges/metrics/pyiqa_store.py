@@ -38,9 +38,9 @@ from local_bench.core.identity import canonical_json
 from local_bench.judges.metrics.pyiqa_cards import Described, describe
 from local_bench.models.cards import ModelCard
 from local_bench.models.convert import read_converted
+from local_bench.models.fetch import Pulled, check_digest, digest_in, fill, pull_hub, pull_url
 from local_bench.models.hub import Purpose, Repository, for_model, repository_info
 from local_bench.models.manifest import Origin
-from local_bench.models.pull import Pulled, check_digest, digest_in, fill, pull_hub, pull_url
 
 SEED = 123
 HUB = "https://huggingface.co"
@@ -49,6 +49,8 @@ _FAMILIES = ("pyiqa", "timm", "torchvision", "clip", "facexlib")
 """Packages whose modules may have imported such a function by name (`from torch.hub import …`)."""
 _DEFINERS = ("torch", "torch.hub", "torch.jit", "scipy.io")
 """Modules that define such functions."""
+_CLIPS = ("clip.clip", "pyiqa.archs.clip_model", "pyiqa.archs.afineclip_model")
+"""Copies of OpenAI's CLIP."""
 
 
 class Missing(Exception):
@@ -95,44 +97,42 @@ def local_files(kind: str, paths: Mapping[str, Path | None]) -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(redirect_stdout(io.StringIO()))
-        _import(kind)
-        _quiet(stack)
-        folder = stack.enter_context(scratch())
-        for holder, name, replacement in _replacements(_Answers(paths, folder)):
+        for name in (*_CLIPS, "scipy.io", "timm.models"):
+            importlib.import_module(name)
+        for path in sorted(Path(sys.modules[_CLIPS[1]].__file__ or "").parent.glob("*_arch.py")):
+            if re.search(rf"^class {kind}\(", path.read_text("utf-8"), re.MULTILINE):
+                importlib.import_module(f"pyiqa.archs.{path.stem}")
+        for name in ("pyiqa", "timm", "root"):
+            logger = logging.getLogger(name)
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
+        for holder, name, replacement in _replacements(_Answers(paths, stack.enter_context(scratch()))):
             stack.enter_context(patch.object(holder, name, replacement))
         stack.enter_context(seeded())
         yield
 
 
 class _Answers:
-    """Replacements of the download and load functions."""
+    """What the replaced download and load functions return."""
 
     def __init__(self, paths: Mapping[str, Path | None], folder: Path) -> None:
-        self._paths, self._folder = paths, folder
+        self._paths, self.folder = paths, folder
         self._behind: dict[str, Path] = {}
 
     def placeholder_for(self, url: str, target: str | None = None) -> str:
         """The placeholder path for a URL: an empty file, for which the replaced loaders read the local file."""
         url = canonical(url)
-        path = self._found(url)
-        if path is None:
+        path = self._paths.get(url)
+        if path is None or not path.is_file():
             raise Missing(url)
         if path.suffix == ".safetensors" and url.endswith(".safetensors"):
             return str(path)
-        placeholder = Path(target) if target else self._folder / f"{len(self._behind)}-{path.name}"
-        assert placeholder.is_relative_to(self._folder), placeholder
+        placeholder = Path(target) if target else self.folder / f"{len(self._behind)}-{path.name}"
+        assert placeholder.is_relative_to(self.folder), placeholder
         placeholder.parent.mkdir(parents=True, exist_ok=True)
         placeholder.touch()
         self._behind[str(placeholder)] = path
         return str(placeholder)
-
-    def to_file(self, url: str, dst: str, *_: Any, **__: Any) -> None:
-        """torch.hub.download_url_to_file."""
-        self.placeholder_for(url, dst)
-
-    def clip(self, url: str, *_: Any, **__: Any) -> str:
-        """CLIP's _download."""
-        return self.placeholder_for(url)
 
     def hub(self, repo_id: str, filename: str, *_: Any, revision: str | None = None, **__: Any) -> str:
         """huggingface_hub.hf_hub_download."""
@@ -143,31 +143,8 @@ class _Answers:
             raise EntryNotFoundError(url)
         return self.placeholder_for(url)
 
-    def load(self, file: Any, *_: Any, **__: Any) -> Any:
-        """torch.load."""
-        return read_converted(self._path(file))
-
-    def load_script(self, file: Any, *_: Any, **__: Any) -> Any:
-        """torch.jit.load."""
-        return _script(read_converted(self._path(file)))
-
-    def load_mat(self, file: Any, *arguments: Any, **named: Any) -> Any:
-        """scipy.io.loadmat."""
-        return _loadmat(str(self._path(file)), *arguments, **named)
-
-    def folder(self, *_: Any) -> str:
-        """torch.hub.get_dir."""
-        return str(self._folder)
-
-    @property
-    def cache_folder(self) -> str:
-        return str(self._folder)
-
-    def _found(self, url: str) -> Path | None:
-        path = self._paths.get(url)
-        return path if path is not None and path.is_file() else None
-
-    def _path(self, file: Any) -> Path:
+    def path(self, file: Any) -> Path:
+        """The local file for a placeholder."""
         name = str(getattr(file, "name", file))
         if name not in self._behind:
             raise WeightsError(f"pyiqa tries to read {name}, which is not in the store: use another metric")
@@ -199,40 +176,23 @@ def _script(tree: dict[str, Any]) -> Any:
     return Script()
 
 
-def _import(kind: str) -> None:
-    """Imports the module with pyiqa's class of that name, and those whose functions are replaced."""
-    for name in ("clip.clip", "pyiqa.archs.clip_model", "pyiqa.archs.afineclip_model", "scipy.io", "timm.models"):
-        importlib.import_module(name)
-    archs = Path(sys.modules["pyiqa.archs.clip_model"].__file__ or "").parent
-    for path in sorted(archs.glob("*_arch.py")):
-        if re.search(rf"^class {kind}\(", path.read_text("utf-8"), re.MULTILINE):
-            importlib.import_module(f"pyiqa.archs.{path.stem}")
-
-
-def _quiet(stack: ExitStack) -> None:
-    for name in ("pyiqa", "timm", "root"):
-        logger = logging.getLogger(name)
-        stack.callback(logger.setLevel, logger.level)
-        logger.setLevel(logging.ERROR)
-
-
 def _replacements(answers: _Answers) -> Iterator[tuple[Any, str, Any]]:
     """(holder, name, replacement): each function where it is defined and wherever it was imported by name."""
     import torch
 
     # By name, for these packages have no types.
-    names = ("clip.clip", "pyiqa.archs.clip_model", "pyiqa.archs.afineclip_model")
-    clips = [importlib.import_module(name) for name in names]
+    clips = [importlib.import_module(name) for name in _CLIPS]
     scipy_io, timm_hub = (importlib.import_module(name) for name in ("scipy.io", "timm.models._hub"))
+    loadmat = importlib.import_module("scipy.io.matlab").loadmat  # this name of it is not replaced
     default_cache = importlib.import_module("pyiqa.utils.download_util").DEFAULT_CACHE_DIR
     replaced: list[tuple[Any, Callable[..., Any]]] = [
-        (torch.hub.download_url_to_file, answers.to_file),
-        (torch.hub.get_dir, answers.folder),
-        (torch.load, answers.load),
-        (torch.jit.load, answers.load_script),
-        (scipy_io.loadmat, answers.load_mat),
+        (torch.hub.download_url_to_file, lambda url, dst, *_, **__: answers.placeholder_for(url, dst)),
+        (torch.hub.get_dir, lambda *_: str(answers.folder)),
+        (torch.load, lambda file, *_, **__: read_converted(answers.path(file))),
+        (torch.jit.load, lambda file, *_, **__: _script(read_converted(answers.path(file)))),
+        (scipy_io.loadmat, lambda file, *others, **named: loadmat(str(answers.path(file)), *others, **named)),
         (timm_hub.hf_hub_download, answers.hub),
-        *((module._download, answers.clip) for module in clips),
+        *((module._download, lambda url, *_, **__: answers.placeholder_for(url)) for module in clips),
         *((module.load, _on_cpu(module.load)) for module in clips),
     ]
     ours = {id(original): _here(original, new) for original, new in replaced}
@@ -243,7 +203,7 @@ def _replacements(answers: _Answers) -> Iterator[tuple[Any, str, Any]]:
             if id(value) in ours:
                 yield module, attribute, ours[id(value)]
             elif attribute == "DEFAULT_CACHE_DIR" and value == default_cache:
-                yield module, attribute, answers.cache_folder
+                yield module, attribute, str(answers.folder)
     yield socket.socket, "connect", _here(socket.socket.connect, _no_socket)
     yield socket, "getaddrinfo", _here(socket.getaddrinfo, _no_socket)
 
@@ -273,16 +233,13 @@ def _no_socket(*_: Any, **__: Any) -> Any:
     )
 
 
-def _loadmat(*arguments: Any, **named: Any) -> Any:
-    return importlib.import_module("scipy.io.matlab").loadmat(*arguments, **named)
-
-
 INDEX = "pyiqa.json"
 COMMITS = {"chaofengc/IQA-PyTorch-Weights": "0df2df423c65f6a64209309695f3845727431027"}
 """Repositories that pyiqa names by a branch; others are fetched at the branch's commit at that time, which the manifest
 records."""
 _MOST_FILES = 32
 _CLIP = "openaipublic.azureedge.net"
+"""The host of OpenAI's CLIP, whose URLs contain the digest."""
 
 
 @dataclass(frozen=True)
@@ -378,25 +335,21 @@ def _pull(purpose: Purpose, url: str, repositories: dict[str, Repository]) -> Pu
     """The file at a URL; None if the Hub has no file of that name, in which case pyiqa tries another."""
     hub = _on_hub(url)
     if hub is None:
-        parts = urlsplit(url)
-        name = file_name(url)
-        if parts.hostname == _CLIP:  # OpenAI's URLs contain the digest
-            return _named(pull_url(purpose, url, name, parts.path.split("/")[-2], "its address"), url)
-        return _named(pull_url(purpose, url, name, digest_in(name), "its name"), url)
-    repo, revision, name = hub
-    repository = repositories.get(repo) or repository_info(purpose, repo, COMMITS.get(repo, revision))
-    repositories[repo] = repository
-    if name not in repository.files:
-        return None
-    wanted = replace(repository, only=(name,))
-    pulled = pull_hub(wanted, wanted.download(), name)
-    check_digest(purpose, url, pulled.origin.sha256, digest_in(name))
-    return _named(pulled, url)
-
-
-def _named(pulled: Pulled, url: str) -> Pulled:
-    suffix = Path(pulled.name).suffix
-    return Pulled(Path(file_name(url)).with_suffix(suffix).name, pulled.path, pulled.origin)
+        parts, name = urlsplit(url), file_name(url)
+        stated = digest_in(name), "its name"
+        if parts.hostname == _CLIP:
+            stated = parts.path.split("/")[-2], "its address"
+        pulled = pull_url(purpose, url, name, *stated)
+    else:
+        repo, revision, name = hub
+        repository = repositories.get(repo) or repository_info(purpose, repo, COMMITS.get(repo, revision))
+        repositories[repo] = repository
+        if name not in repository.files:
+            return None
+        wanted = replace(repository, only=(name,))
+        pulled = pull_hub(wanted, wanted.download(), name)
+        check_digest(purpose, url, pulled.origin.sha256, digest_in(name))
+    return replace(pulled, name=Path(file_name(url)).with_suffix(Path(pulled.name).suffix).name)
 
 
 def _on_hub(url: str) -> tuple[str, str, str] | None:

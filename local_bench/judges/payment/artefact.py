@@ -1,131 +1,41 @@
-"""The artefact of a training: `adapters.safetensors`, `heads.safetensors` and `card.json` in one folder.
+"""The artefact of a training: `adapters.safetensors`, `heads.safetensors` and `card.json` in one folder; and its
+predictions, with batch size 1 and adapters not merged, so that one depends on nothing but its example.
 
 The card has the digests of everything that a prediction depends on; `load_card` and `check` refuse what differs.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
 import torch
-from pydantic import Field, TypeAdapter
-from torch import nn
+from pydantic import Field
 
 from local_bench.core import __version__
-from local_bench.core.errors import UserError, WeightsError
-from local_bench.core.files import is_file, storage_errors, sweep, write_atomic
+from local_bench.core.errors import ImageError, UserError, WeightsError
+from local_bench.core.files import write_atomic
 from local_bench.core.identity import digest
-from local_bench.core.tensors import load_tensors, open_tensors
+from local_bench.core.tensors import load_tensors
 from local_bench.core.yamlfile import Strict
-from local_bench.judges.payment.checked_card import CheckedCard
-from local_bench.judges.payment.config import PaymentConfig
-from local_bench.judges.payment.inputs import CAPTIONS
-from local_bench.models.digests import file_digests, file_sha256
-from local_bench.models.weights import weights_digest
+from local_bench.judges.payment.data import CONCEPTS, CheckedCard, Example, Load, PaymentConfig
+from local_bench.judges.payment.inputs import CAPTIONS, Encoder, TooLong
+from local_bench.judges.payment.network import PaymentNetwork, device_of, load_network, load_processor
+from local_bench.models.manifest import file_digests, file_sha256
+from local_bench.models.weights import resolve, weights_digest
 
-CHECKPOINTS = "checkpoints"
-CHECKPOINT, CONSTANTS = "checkpoint.safetensors", "constants.safetensors"
-_KEY = "progress"
+ADAPTERS, HEADS = "adapters.safetensors", "heads.safetensors"
+NOT_JUDGED = "no judge has scored it, and the payment model reads a judge's scores"
 State = dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a training is. Random numbers follow from the seed, the stage and the step, so no generator is stored."""
-
-    fingerprint: str
-    """Digest of everything that determines the result."""
-    stage: int = 1
-    step: int = 0
-    """Optimiser steps done in this stage."""
-    finished: bool = False
-    history: tuple[dict[str, float], ...] = ()
-    """One entry per evaluation: stage, step, training and validation loss."""
-
-    @property
-    def losses(self) -> list[float]:
-        """Validation losses in this stage."""
-        return [entry["validation"] for entry in self.history if entry["stage"] == self.stage and "validation" in entry]
-
-    @property
-    def waited(self) -> int:
-        """Evaluations of this stage since the lowest validation loss."""
-        return len(self.losses) - 1 - self.losses.index(min(self.losses)) if self.losses else 0
 
 
 def save_tensors(path: Path, tensors: State, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file atomically. Raises StorageError."""
     on_cpu = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     write_atomic(path, safetensors.torch.save(on_cpu, metadata))
-
-
-def save_checkpoint(folder: Path, progress: Progress, parts: Mapping[str, State]) -> None:
-    """Write the checkpoint: progress, and the tensors of `state` (current weights), `best` (best weights of the stage)
-    and `optimiser`."""
-    tensors = {f"{part}/{name}": value for part, of_part in parts.items() for name, value in of_part.items()}
-    save_tensors(folder / CHECKPOINT, tensors, {_KEY: json.dumps(asdict(progress))})
-
-
-def load_checkpoint(folder: Path, fingerprint: str) -> tuple[Progress, dict[str, State]] | None:
-    """As it was given to `save_checkpoint`; None without a checkpoint. UserError if it is damaged, or belongs to a
-    training with another fingerprint."""
-    path = folder / CHECKPOINT
-    if not is_file(path):
-        return None
-    try:
-        with open_tensors(path) as file:
-            progress = TypeAdapter(Progress).validate_json((file.metadata() or {}).get(_KEY, ""))
-        tensors = load_tensors(path)
-    except (WeightsError, ValueError):
-        raise UserError(f"{path} is damaged: remove it to train from the start") from None
-    if progress.fingerprint != fingerprint:
-        raise UserError(
-            f"{folder} has an unfinished training with other settings, data, weights or libraries: give a new folder, "
-            "or remove it"
-        )
-    parts: dict[str, State] = {"state": {}, "best": {}, "optimiser": {}}
-    for name, value in tensors.items():
-        part, _, rest = name.partition("/")
-        parts[part][rest] = value
-    return progress, parts
-
-
-def optimiser_state(optimiser: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> State:
-    """AdamW's state by parameter name."""
-    return {f"{name}/{key}": value for name, tensor in named.items() for key, value in optimiser.state[tensor].items()}
-
-
-def restore_optimiser(optimiser: torch.optim.Optimizer, named: Mapping[str, nn.Parameter], state: State) -> None:
-    """Inverse of `optimiser_state`."""
-    for path, value in state.items():
-        name, _, key = path.rpartition("/")
-        optimiser.state[named[name]][key] = value if key == "step" else value.to(named[name].device)
-
-
-def load_constants(folder: Path, fingerprint: str) -> State:
-    """The constants of a training by name; empty if there are none, or they are damaged or of another one."""
-    try:
-        with open_tensors(folder / CONSTANTS) as file:
-            same = (file.metadata() or {}).get("fingerprint") == fingerprint
-        return load_tensors(folder / CONSTANTS) if same else {}
-    except WeightsError:
-        return {}
-
-
-def remove_checkpoints(folder: Path) -> None:
-    """Remove checkpoint, constants and what killed processes were writing, and the folder if it is then empty."""
-    sweep(folder)
-    for name in (CHECKPOINT, CONSTANTS):
-        (folder / name).unlink(missing_ok=True)
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
-
-
-ADAPTERS, HEADS = "adapters.safetensors", "heads.safetensors"
 
 
 class Base(Strict):
@@ -203,29 +113,6 @@ def save_artefact(folder: Path, card: Card, state: State) -> Card:
     return card
 
 
-def prepare_folder(folder: Path) -> None:
-    """UserError if `folder` has files that are not of a training."""
-    ours = {Card.FILE, ADAPTERS, HEADS, CHECKPOINTS}
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        other = sorted(
-            path.name for path in folder.iterdir() if path.name not in ours and not path.name.startswith(".")
-        )
-    if other:
-        raise UserError(f"{folder} has other files ({other[0]}): give a new folder for the predictor")
-
-
-def finished(folder: Path, config: PaymentConfig, base: Base, manifest: str) -> Card | None:
-    """The card of a finished training of the same settings, data and weights in `folder`; None if there is none.
-    UserError if it is of another one."""
-    if not (folder / Card.FILE).is_file():
-        return None
-    card = load_card(folder)
-    if (card.config, card.base, card.trained_on.manifest_sha256) != (config, base, manifest):
-        raise UserError(f"{folder} has a payment model with other settings, data or weights: give a new folder")
-    return card
-
-
 def load_card(folder: Path) -> Card:
     """Read and check the card and the files' digests. UserError if the artefact is missing, damaged or altered."""
     card = Card.read(folder)
@@ -253,3 +140,70 @@ def check(card: Card, base: Base) -> None:
             f"the payment model was trained with {other} {card.libraries[other]}, and this is {here.get(other)}: "
             "install that version, or train it again"
         )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The model's prediction for one image."""
+
+    work_id: str
+    log_odds: float | None
+    """Of payment, not calibrated."""
+    concepts: dict[str, float]
+    """Predicted scores, 0 to 5; empty for a model without concepts."""
+    unscored: str | None
+    """Why there is no prediction."""
+
+
+@dataclass(frozen=True)
+class PaymentModel:
+    """A trained model on a device."""
+
+    card: Card
+    network: PaymentNetwork
+    processor: Any
+    device: torch.device
+
+    def predict(self, examples: Iterable[Example], images: Load) -> Iterator[Prediction]:
+        """Yield a prediction per example, in order; labels are not used. `images` loads by pixel digest."""
+        encoder = Encoder(self.processor, self.card.config, images)
+        for example in examples:
+            try:
+                yield self._predicted(example, encoder)
+            except (ImageError, TooLong) as e:
+                yield Prediction(example.work_id, None, {}, str(e))
+
+    @torch.no_grad()
+    def _predicted(self, example: Example, encoder: Encoder) -> Prediction:
+        network = self.network
+        if network.config.measured and len(example.measured) != len(self.card.measured_names):
+            raise UserError("the examples lack the measured scores that the payment model needs: judge the run first")
+        if network.config.measured and all(map(math.isnan, example.measured)):
+            return Prediction(example.work_id, None, {}, NOT_JUDGED)
+        batch = encoder.batch([example], self.device)
+        mixed = self.card.precision == "bfloat16" and self.device.type == "cuda"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
+            constants = network.constants(batch).float()
+            inputs = torch.tensor([network.given_inputs(example)], device=self.device)
+            logit = float(network.payment_logits(batch, constants, inputs)[0])
+        scores = constants[0, -len(CONCEPTS) :].tolist() if network.has_concepts else []
+        return Prediction(example.work_id, logit, dict(zip(CONCEPTS, scores, strict=False)), None)
+
+
+def load(artefact: Path, *, device: str = "auto") -> PaymentModel:
+    """Load a trained model. UserError if a byte of it was altered, or if the backbone, its processor, the prompt or a
+    library differs from the training's."""
+    card = load_card(artefact)
+    folder = resolve(card.config.judge)
+    check(card, base_of(card.config.card, folder))
+    torch_device = device_of(device)
+    network = load_network(folder, card.config, len(card.measured_names), torch_device, card.precision)
+    try:
+        network.load_trained(load_tensors(artefact / ADAPTERS) | load_tensors(artefact / HEADS))
+    except (WeightsError, RuntimeError) as e:
+        raise UserError(
+            f"the tensors in {artefact} do not fit {card.config.card} ({e}): train the model again"
+        ) from None
+    network.begin(2)
+    network.eval()
+    return PaymentModel(card, network, load_processor(folder), torch_device)

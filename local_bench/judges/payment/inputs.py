@@ -12,8 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from local_bench.core.errors import UserError
 from local_bench.core.images import fit_pixels
 from local_bench.core.money import usd
-from local_bench.judges.payment.config import PaymentConfig
-from local_bench.judges.payment.examples import Example, Load
+from local_bench.judges.payment.data import Example, Load, PaymentConfig
 
 CAPTIONS = {
     "candidate": "The delivered image:",

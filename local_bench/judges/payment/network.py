@@ -1,5 +1,9 @@
 """The two-stage network: concepts from the backbone with stage 1's adapters, then the payment from everything.
 
+The backbone is a Qwen2-VL or Qwen3-VL with LoRA on the vision encoder, the projector and the language model, chosen by
+module name. The adapters are attached to the full `ForConditionalGeneration` model; `hidden` then calls its inner
+model, so that no logits are computed.
+
 Stage 1 (`concept_outputs`) predicts the seven concepts. Stage 2 (`payment_logits`) concatenates, for one backbone:
 
 - the original model's features, without adapters: last token and mean;
@@ -10,6 +14,7 @@ Stage 1 (`concept_outputs`) predicts the seven concepts. Stage 2 (`payment_logit
 The first two do not change during stage 2 (`constants`) and are computed once per example.
 """
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,18 +23,129 @@ import pandas as pd
 import torch
 from torch import nn
 
-from local_bench.judges.payment.backbone import (
-    DECISION,
-    QUALITY,
-    activate,
-    attach,
-    has_adapters,
-    hidden,
-    load_backbone,
-)
-from local_bench.judges.payment.config import PaymentConfig, Pooling
-from local_bench.judges.payment.examples import CONCEPTS, DIMENSIONS, HIGHEST, Example
+from local_bench.core.environment import quiet_libraries
+from local_bench.core.errors import ConfigError
+from local_bench.core.tensors import loading
+from local_bench.judges.payment.data import CONCEPTS, DIMENSIONS, HIGHEST, Example, Lora, PaymentConfig, Pooling
 from local_bench.judges.payment.inputs import Batch
+
+FAMILIES = ("qwen2_vl", "qwen3_vl")
+QUALITY = "quality"
+"""The adapter of stage 1."""
+DECISION = "decision"
+"""The adapter of stage 2, active together with the frozen `quality`."""
+TARGETS = {
+    "vision": r"model\.visual\.blocks\.\d+\.(attn\.(qkv|proj)|mlp\.(linear_fc1|linear_fc2|fc1|fc2))",
+    "projector": r"model\.visual\.(merger|deepstack_merger_list\.\d+)\.(linear_fc1|linear_fc2|mlp\.0|mlp\.2)",
+    "language": r"model\.language_model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)",
+}
+"""Module names by group, as regular expressions for full names."""
+_OFFLINE = {"local_files_only": True, "trust_remote_code": False}
+
+
+def device_of(name: str = "auto") -> torch.device:
+    """`auto`: the first CUDA GPU, or the CPU."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+def precision_of(config: PaymentConfig, device: torch.device) -> str:
+    if config.precision != "auto":
+        return config.precision
+    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if has_bfloat16 else "float32"
+
+
+def load_processor(folder: Path) -> Any:
+    """Raises WeightsError."""
+    from transformers import AutoProcessor
+
+    quiet_libraries()
+    with loading(folder):
+        return AutoProcessor.from_pretrained(folder, **_OFFLINE)
+
+
+def load_backbone(folder: Path, device: torch.device, precision: str) -> nn.Module:
+    """The frozen model. Raises WeightsError."""
+    from transformers import AutoModelForImageTextToText
+
+    quiet_libraries()
+    placed: dict[str, Any] = {"dtype": precision, "device_map": {"": device}, "attn_implementation": "sdpa"}
+    with loading(folder):
+        model: nn.Module = AutoModelForImageTextToText.from_pretrained(
+            folder, use_safetensors=True, **placed, **_OFFLINE
+        )
+    return model.requires_grad_(False).eval()
+
+
+def attach(base: Any, lora: Lora) -> Any:
+    """Freeze `base` and add the adapters `quality` and `decision` to the groups of `lora`; without groups `base` is
+    returned. ConfigError for another model family."""
+    from peft import LoraConfig, get_peft_model
+
+    if base.config.model_type not in FAMILIES:
+        raise ConfigError(
+            f"a payment model cannot be trained on {base.config.model_type}: choose a judge card of "
+            + ", ".join(FAMILIES)
+        )
+    base.requires_grad_(False)
+    if not lora.groups:
+        return base
+    targets = "|".join(f"({TARGETS[group]})" for group in lora.groups)
+
+    def config(rank: int) -> Any:
+        return LoraConfig(r=rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, bias="none")
+
+    model = get_peft_model(base, config(lora.rank), adapter_name=QUALITY)
+    model.add_adapter(DECISION, config(lora.decision_rank))
+    activate(model, (QUALITY,), ())
+    return model
+
+
+def activate(trunk: nn.Module, active: Sequence[str], trained: Sequence[str]) -> None:
+    """Make the adapters `active` take part in forward passes and those in `trained`, which are among them, trainable.
+    Does nothing to a model without adapters."""
+    if not has_adapters(trunk):
+        return
+    tuner: Any = trunk.base_model
+    if not active:
+        tuner.disable_adapter_layers()
+        return
+    tuner.enable_adapter_layers()
+    tuner.set_adapter(list(active), inference_mode=True)
+    tuner.set_requires_grad(list(trained))
+
+
+def has_adapters(trunk: nn.Module) -> bool:
+    return hasattr(trunk, "peft_config")
+
+
+def full_model(trunk: nn.Module) -> Any:
+    """The `ForConditionalGeneration` model inside."""
+    model: Any = trunk
+    return model.get_base_model() if has_adapters(trunk) else model
+
+
+def hidden(trunk: nn.Module, batch: Batch) -> torch.Tensor:
+    """Last hidden states (examples, tokens, hidden size), with the active adapters."""
+    model = full_model(trunk)
+    padded = bool((batch.mask == 0).any())
+    states: torch.Tensor = model.model(
+        input_ids=batch.input_ids,
+        attention_mask=batch.mask if padded else None,
+        mm_token_type_ids=batch.image_tokens,
+        pixel_values=batch.pixel_values.to(model.dtype),
+        image_grid_thw=batch.grid_thw,
+        use_cache=False,
+    ).last_hidden_state
+    return states
+
+
+def checkpoint_gradients(trunk: nn.Module) -> None:
+    """Recompute the activations of each block in the backward pass. Its dropout is repeated exactly."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        full_model(trunk).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
 
 CLASSES = 5
 """Of the ordinal variant: scores 1 to 5."""
@@ -120,16 +236,10 @@ class PaymentNetwork(nn.Module):
 
     def begin(self, stage: int) -> None:
         """Make the parameters of this stage trainable and all others fixed; stage 0: none."""
-        adapters: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
-            0: ((QUALITY,), ()),
-            1: ((QUALITY,), (QUALITY,)),
-            2: ((QUALITY, DECISION), (DECISION,)),
-        }
-        activate(self.trunk, *adapters[stage])
+        trained = {0: "", 1: QUALITY, 2: DECISION}[stage]
+        activate(self.trunk, (QUALITY, DECISION) if stage == 2 else (QUALITY,), (trained,) if trained else ())
         for name, head in self.heads.items():
-            head.requires_grad_(
-                (name.startswith("quality") and stage == 1) or (name.startswith("decision") and stage == 2)
-            )
+            head.requires_grad_(bool(trained) and name.startswith(trained))
         self.stage = stage
 
     def train(self, mode: bool = True) -> "PaymentNetwork":
@@ -143,18 +253,15 @@ class PaymentNetwork(nn.Module):
         return self
 
     def forward(self, batch: Batch | None, rest: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """The current stage's outputs: `concept_outputs(batch)` or `payment_logits(batch, *rest)`."""
+        """The current stage's outputs: concepts of `concept_outputs(batch)`, or `payment_logits(batch, *rest)`."""
         if self.stage == 1:
             assert batch is not None
-            return self.concept_outputs(batch)
+            return self.concept_outputs(batch)[1]
         return self.payment_logits(batch, *rest)
 
-    def concept_outputs(self, batch: Batch) -> torch.Tensor:
-        """(examples, 7), standardised if `standardise` is set; (examples, 7, 5) class logits in the ordinal variant."""
-        return self._quality(batch)[1]
-
-    def _quality(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """(pooled features, `concept_outputs`)"""
+    def concept_outputs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pooled features, and the concepts (examples, 7), standardised if `standardise` is set; (examples, 7, 5) class
+        logits in the ordinal variant."""
         pooled = self.heads["quality_pool"](hidden(self.trunk, batch), batch.mask)
         outputs = self.heads["quality"](pooled)
         return pooled, outputs.view(-1, N_CONCEPTS, CLASSES) if self.config.concepts == "ordinal" else outputs
@@ -173,7 +280,7 @@ class PaymentNetwork(nn.Module):
         features = [self.original_pool(hidden(self.trunk, batch), batch.mask)]
         if self.has_concepts:
             activate(self.trunk, (QUALITY,), ())
-            pooled, outputs = self._quality(batch)
+            pooled, outputs = self.concept_outputs(batch)
             features += [pooled, self.concepts_of(outputs)]
         self.begin(self.stage)
         return torch.cat(features, dim=-1)

@@ -4,49 +4,110 @@ On one machine with one thread and without a GPU the result is a function of the
 whether the training was interrupted or not. `accelerate launch` (or `torchrun`) runs it on several GPUs.
 """
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from scipy.special import expit
 from torch import nn
 
-from local_bench.core.errors import LocalBenchError, UserError
+from local_bench.core.errors import LocalBenchError, UserError, WeightsError
+from local_bench.core.files import is_file, storage_errors, sweep
 from local_bench.core.identity import digest
+from local_bench.core.tensors import load_tensors, open_tensors
 from local_bench.judges.payment.artefact import (
-    CHECKPOINTS,
-    CONSTANTS,
+    ADAPTERS,
+    HEADS,
     Base,
     Card,
-    Progress,
     State,
     TrainedOn,
     base_of,
-    finished,
     libraries,
-    load_checkpoint,
-    load_constants,
-    optimiser_state,
-    prepare_folder,
-    remove_checkpoints,
-    restore_optimiser,
+    load_card,
     save_artefact,
-    save_checkpoint,
     save_tensors,
 )
-from local_bench.judges.payment.backbone import checkpoint_gradients, device_of, load_processor, precision_of
-from local_bench.judges.payment.config import PaymentConfig, Stage, require_gpu
-from local_bench.judges.payment.examples import CONCEPTS, Example, Load, TrainingSet
+from local_bench.judges.payment.data import CONCEPTS, Example, Load, PaymentConfig, Stage, TrainingSet, require_gpu
 from local_bench.judges.payment.inputs import Encoder
-from local_bench.judges.payment.network import PaymentNetwork, concept_loss, load_network
+from local_bench.judges.payment.network import (
+    PaymentNetwork,
+    checkpoint_gradients,
+    concept_loss,
+    device_of,
+    load_network,
+    load_processor,
+    precision_of,
+)
 from local_bench.models.weights import resolve
 from local_bench.settle.discrimination import auc, brier
 from local_bench.settle.predictors.features import SPLITS, Split
+
+CHECKPOINTS, CHECKPOINT, CONSTANTS = "checkpoints", "checkpoint.safetensors", "constants.safetensors"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a training is. Random numbers follow from the seed, the stage and the step, so no generator is stored."""
+
+    fingerprint: str
+    """Digest of everything that determines the result."""
+    stage: int = 1
+    step: int = 0
+    """Optimiser steps done in this stage."""
+    finished: bool = False
+    history: tuple[dict[str, float], ...] = ()
+    """One entry per evaluation: stage, step, training and validation loss."""
+
+    @property
+    def losses(self) -> list[float]:
+        """Validation losses in this stage."""
+        return [entry["validation"] for entry in self.history if entry["stage"] == self.stage and "validation" in entry]
+
+    @property
+    def waited(self) -> int:
+        """Evaluations of this stage since the lowest validation loss."""
+        return len(self.losses) - 1 - self.losses.index(min(self.losses)) if self.losses else 0
+
+
+def load_checkpoint(folder: Path, fingerprint: str) -> tuple[Progress, dict[str, State]] | None:
+    """The progress, and the tensors of `state` (current weights), `best` (best weights of the stage) and `optimiser`;
+    None without a checkpoint. UserError if it is damaged, or belongs to a training with another fingerprint."""
+    path = folder / CHECKPOINT
+    if not is_file(path):
+        return None
+    try:
+        with open_tensors(path) as file:
+            progress = TypeAdapter(Progress).validate_json((file.metadata() or {}).get("progress", ""))
+        tensors = load_tensors(path)
+    except (WeightsError, ValueError):
+        raise UserError(f"{path} is damaged: remove it to train from the start") from None
+    if progress.fingerprint != fingerprint:
+        raise UserError(
+            f"{folder} has an unfinished training with other settings, data, weights or libraries: give a new folder, "
+            "or remove it"
+        )
+    parts: dict[str, State] = {"state": {}, "best": {}, "optimiser": {}}
+    for name, value in tensors.items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = value
+    return progress, parts
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove checkpoint, constants and what killed processes were writing, and the folder if it is then empty."""
+    sweep(folder)
+    for name in (CHECKPOINT, CONSTANTS):
+        (folder / name).unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def steps_per_epoch(n_examples: int, stage: Stage) -> int:
@@ -133,10 +194,18 @@ def train(
     torch_device = device_of(device)
     require_gpu(config.judge, torch.cuda.device_count() if torch_device.type == "cuda" else 0)
     _check_data(data, config)
-    prepare_folder(out)
+    ours = {Card.FILE, ADAPTERS, HEADS, CHECKPOINTS}
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        other = sorted(path.name for path in out.iterdir() if path.name not in ours and not path.name.startswith("."))
+    if other:
+        raise UserError(f"{out} has other files ({other[0]}): give a new folder for the predictor")
     folder = resolve(config.judge)
     base = base_of(config.judge.name, folder)
-    if (card := finished(out, config, base, data.manifest_sha256)) is not None:
+    if (out / Card.FILE).is_file():
+        card = load_card(out)
+        if (card.config, card.base, card.trained_on.manifest_sha256) != (config, base, data.manifest_sha256):
+            raise UserError(f"{out} has a payment model with other settings, data or weights: give a new folder")
         remove_checkpoints(out / CHECKPOINTS)
         return card
     threads = torch.get_num_threads()
@@ -222,8 +291,15 @@ class _Trainer:
             self._compute_constants([*examples, *held])
             examples = oversampled(examples) if config.oversample else examples
         named = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
-        optimiser = _optimiser(named, stage)
-        restore_optimiser(optimiser, named, parts.get("optimiser", {}))
+        adapters = [parameter for name, parameter in named.items() if ".lora_" in name]
+        heads = [parameter for name, parameter in named.items() if ".lora_" not in name]
+        factor = (stage.head_learning_rate or stage.learning_rate) / stage.learning_rate
+        groups = [{"params": adapters, "factor": 1.0}, {"params": heads, "factor": factor}]
+        groups = [group for group in groups if group["params"]]
+        optimiser = torch.optim.AdamW(groups, weight_decay=stage.weight_decay, foreach=False)
+        for path, value in parts.get("optimiser", {}).items():
+            name, _, key = path.rpartition("/")
+            optimiser.state[named[name]][key] = value if key == "step" else value.to(named[name].device)
         model = self.accelerator.prepare_model(network)
         total = stage.epochs * steps_per_epoch(len(examples), stage)
         best, last = parts.get("best") or self._weights(), progress.step >= total
@@ -235,7 +311,8 @@ class _Trainer:
                 progress, best = self._evaluated(progress, best, held, loss)
                 last = last or progress.waited >= config.patience
             if not last and progress.step % config.save_every == 0:
-                self._save(progress, {"best": best, "optimiser": optimiser_state(optimiser, named)})
+                moments = {f"{n}/{key}": value for n, p in named.items() for key, value in optimiser.state[p].items()}
+                self._save(progress, {"best": best, "optimiser": moments})
             self.after_step(progress)
         self.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
         self.accelerator.free_memory()
@@ -324,17 +401,23 @@ class _Trainer:
         def computed(example: Example) -> tuple[str, torch.Tensor]:
             return key_of(example), self.network.constants(self.encoder.batch([example], self.device))[0].float().cpu()
 
-        self.constants = self.constants or load_constants(self.checkpoints, self.fingerprint)
+        path = self.checkpoints / CONSTANTS
+        if not self.constants:
+            with suppress(WeightsError), open_tensors(path) as file:  # none, or damaged
+                if (file.metadata() or {}).get("fingerprint") == self.fingerprint:
+                    self.constants = load_tensors(path)
         missing = {key_of(example): example for example in examples if key_of(example) not in self.constants}
         if missing:
             self.constants |= dict(self._each(list(missing.values()), computed))
             if self.main:
-                save_tensors(self.checkpoints / CONSTANTS, self.constants, {"fingerprint": self.fingerprint})
+                save_tensors(path, self.constants, {"fingerprint": self.fingerprint})
             self.accelerator.wait_for_everyone()
 
     def _save(self, progress: Progress, parts: dict[str, State]) -> None:
         if self.main:
-            save_checkpoint(self.checkpoints, progress, {"state": self._weights(), **parts})
+            parts = {"state": self._weights(), **parts}
+            tensors = {f"{part}/{name}": value for part, of_part in parts.items() for name, value in of_part.items()}
+            save_tensors(self.checkpoints / CHECKPOINT, tensors, {"progress": json.dumps(asdict(progress))})
         self.accelerator.wait_for_everyone()
 
     def _finish(self, progress: Progress) -> Card:
@@ -375,17 +458,6 @@ class _Trainer:
             remove_checkpoints(self.checkpoints)
         self.accelerator.wait_for_everyone()
         return card
-
-
-def _optimiser(named: Mapping[str, nn.Parameter], stage: Stage) -> torch.optim.Optimizer:
-    """AdamW with the heads' own learning rate."""
-    adapters = [parameter for name, parameter in named.items() if ".lora_" in name]
-    heads = [parameter for name, parameter in named.items() if ".lora_" not in name]
-    factor = (stage.head_learning_rate or stage.learning_rate) / stage.learning_rate
-    groups = [{"params": adapters, "factor": 1.0}, {"params": heads, "factor": factor}]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], weight_decay=stage.weight_decay, foreach=False
-    )
 
 
 def key_of(example: Example) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.vlm.flags import vllm_version
+from local_bench.judges.vlm.vllm_process import vllm_version
 from local_bench.models.vet import Listing
 
 _MAX_LEN = 8192

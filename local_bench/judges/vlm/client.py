@@ -1,85 +1,342 @@
-"""Sends concurrent requests to a server, at most a fixed number at a time, with retries for transport errors only."""
+"""A judge behind an HTTP server: a managed child process that is stopped on every exit path, or an external server.
+
+`Client` sends it concurrent requests, at most a fixed number at a time, with retries for transport errors only, and
+with limits on their whole duration and on the bytes of the response.
+"""
 
 import asyncio
 import math
+import os
+import re
+import secrets
+import socket
+import sys
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx2
 import tenacity
+from pydantic import SecretStr
 
-from local_bench.core.errors import FAILED, LocalBenchError, ServerError
-from local_bench.judges.vlm.chat_api import NOT_ITS_FORMAT, REFUSED, Composer, reply
-from local_bench.judges.vlm.protocols import Reply, Request, failed
-from local_bench.judges.vlm.server import (
-    TOO_LARGE,
-    Redirected,
-    ResponseTooLarge,
-    Server,
-    fetch,
-    fetch_now,
-    redirected,
-    refused,
-)
-from local_bench.judges.vlm.transport import Unreachable
+from local_bench.core.errors import FAILED, ConfigError, LocalBenchError, ServerError
+from local_bench.judges.vlm.judge import Served, Unreachable
+from local_bench.judges.vlm.protocols import NOT_ITS_FORMAT, REFUSED, Composer, Reply, Request, failed, reply
+from local_bench.judges.vlm.vllm_process import Child, Engine, arguments, environment, require_vllm
 
 K = TypeVar("K")
 T = TypeVar("T")
 MAX_CONCURRENCY = 128
 """Concurrent requests if a config sets no number; vLLM queues what exceeds its batch."""
-
-
-async def concurrently(
-    requests: Iterator[tuple[K, Request]], answer: Callable[[Request], Awaitable[Reply]], at_once: int
-) -> AsyncGenerator[list[tuple[K, Reply]], None]:
-    """Pass the requests to `answer`, `at_once` at a time. Yields non-empty lists of received replies, then raises the
-    first error, if any."""
-    replies: asyncio.Queue[tuple[K, Reply] | None] = asyncio.Queue()
-    failures: list[Exception] = []
-
-    async def send() -> None:
-        try:
-            while not failures and (item := next(requests, None)) is not None:
-                replies.put_nowait((item[0], await answer(item[1])))
-        except (Unreachable, LocalBenchError) as e:
-            failures.append(e)
-
-    async def send_all() -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(at_once):
-                    group.create_task(send())
-        finally:
-            replies.put_nowait(None)
-
-    sending = asyncio.create_task(send_all())
-    try:
-        running = True
-        while running:
-            received = [await replies.get()]
-            while not replies.empty():
-                received.append(replies.get_nowait())
-            running = None not in received
-            if batch := [reply for reply in received if reply is not None]:
-                yield batch
-    finally:
-        sending.cancel()
-        await asyncio.wait([sending])
-    if not sending.cancelled() and (error := sending.exception()):
-        raise error
-    if failures:
-        raise failures[0]
-
-
 RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 ATTEMPTS = 6
 METRICS_S = 10.0
+SERVED_NAME = "judge"
+_KEY = re.compile(r"[!-~]+")
+MAX_BYTES = 4 * 1024 * 1024
+"""Maximum size of a response body. The longest answer of a rubric has a few thousand tokens."""
+MAX_REDIRECTS = 5
+TOO_LARGE = f"the judge's response is larger than {MAX_BYTES // 1024**2} MiB"
+
+
+class ResponseTooLarge(Exception):
+    """The body has more than `MAX_BYTES`."""
+
+
+class Redirected(Exception):
+    """The server redirects to another origin, which must not get images and keys; its message is the address."""
+
+
+async def fetch(
+    http: httpx2.AsyncClient, method: str, url: str, timeout_s: float | None, body: dict[str, Any] | None = None
+) -> httpx2.Response:
+    """The response with its body read, at most `timeout_s` seconds after the call. Redirects are followed within the
+    same origin, with the same method and body.
+
+    Raises httpx2.ReadTimeout after that time, ResponseTooLarge, Redirected, or another httpx2.HTTPError;
+    httpx2.DecodingError for a compressed body, whose size would only be known after decompression.
+    """
+    for _ in range(MAX_REDIRECTS + 1):
+        received = await _fetch(http, method, url, timeout_s, body)
+        location = received.headers.get("Location")
+        if received.status_code not in (301, 302, 307, 308) or location is None:
+            return received
+        here = httpx2.URL(url)
+        try:
+            target = here.join(location).copy_with(userinfo=b"")
+        except httpx2.InvalidURL as e:
+            raise httpx2.RemoteProtocolError(f"a redirect to an invalid address ({e})") from None
+        if (target.scheme, target.host, target.port) != (here.scheme, here.host, here.port):
+            raise Redirected(str(target))
+        url = str(target)
+    raise httpx2.TooManyRedirects(f"more than {MAX_REDIRECTS} redirects", request=received.request)
+
+
+async def _fetch(
+    http: httpx2.AsyncClient, method: str, url: str, timeout_s: float | None, body: dict[str, Any] | None
+) -> httpx2.Response:
+    headers = {"Accept-Encoding": "identity"}
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            http.stream(method, url, json=body, headers=headers, follow_redirects=False) as received,
+        ):
+            if received.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise httpx2.DecodingError("the response is compressed, although the request accepts no compression")
+            content = bytearray()
+            async for chunk in received.aiter_bytes():
+                content += chunk
+                if len(content) > MAX_BYTES:
+                    raise ResponseTooLarge(TOO_LARGE)
+            kept = {name: value for name, value in received.headers.items() if name in ("location", "retry-after")}
+            return httpx2.Response(received.status_code, headers=kept, content=bytes(content), request=received.request)
+    except TimeoutError:
+        raise httpx2.ReadTimeout(f"no complete response within {timeout_s:g} s") from None
+
+
+def fetch_now(url: str, headers: dict[str, str], timeout_s: float) -> httpx2.Response:
+    """Synchronous `fetch` with GET; ignores proxies from environment variables."""
+
+    async def get() -> httpx2.Response:
+        async with httpx2.AsyncClient(headers=headers, timeout=timeout_s, trust_env=False) as http:
+            return await fetch(http, "GET", url, timeout_s)
+
+    return asyncio.run(get())
+
+
+def _authorization(key: SecretStr | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+
+
+@dataclass
+class ManagedServer:
+    """A managed vLLM server on the loopback interface with a random API key, as a context manager."""
+
+    engine: Engine
+    child: Child
+    start_timeout_s: float
+    port: int | None = None
+    model: str = SERVED_NAME
+    content_ids: bool = True
+    """Whether the server accepts image ids for its caches (a vLLM extension)."""
+    base_url: str = field(default="", init=False)
+    api_key: SecretStr | None = field(default=None, init=False)
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.child.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.child.stop()
+
+    def alive(self) -> bool:
+        return self.child.alive()
+
+    def restart(self) -> None:
+        self.child.restart(self._start)
+
+    def _start(self) -> None:
+        require_vllm()
+        port = claim_port(self.port)
+        key = secrets.token_urlsafe(24)
+        self.api_key = SecretStr(key)
+        self.base_url = f"http://127.0.0.1:{port}/v1"
+        ours = ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
+        command = [sys.executable, "-m", "local_bench.judges.vlm.api_server", *ours, "--disable-uvicorn-access-log"]
+        self.child.start([*command, *arguments(self.engine)], environment(self.engine) | {"VLLM_API_KEY": key})
+
+        def healthy() -> bool:
+            with suppress(httpx2.TransportError):
+                if httpx2.get(f"http://127.0.0.1:{port}/health", timeout=5, trust_env=False).status_code == 200:
+                    return True
+            time.sleep(0.25)
+            return False
+
+        self.child.wait_until(healthy, self.start_timeout_s)
+
+
+def _served(entry: dict[str, Any]) -> Served:
+    """The properties of a model in a server's list that tell it from another; of a folder only its name."""
+    served: dict[str, str | int] = {}
+    for key in ("id", "root"):
+        if isinstance(entry.get(key), str):
+            is_path = entry[key].startswith(("/", "~", ".")) or "\\" in entry[key]
+            served[key] = re.split(r"[/\\]", entry[key].rstrip("/\\"))[-1] if is_path else entry[key]
+    if type(entry.get("max_model_len")) is int:
+        served["max_model_len"] = entry["max_model_len"]
+    return tuple(sorted(served.items()))
+
+
+def _shown(served: Served) -> str:
+    return ", ".join(f"{name} {value}" for name, value in served)
+
+
+@dataclass
+class ExternalServer:
+    """A server that is managed elsewhere: only its availability is checked; it is never started or stopped."""
+
+    base_url: str
+    api_key: SecretStr | None
+    model: str = ""
+    timeout_s: float = 10.0
+    """Time limit for the request of its model list."""
+    content_ids: bool = field(default=False, init=False)
+    expected: tuple[str, ...] = ()
+    """Names of the model that may answer if `model` is not given: the card's and its repository's; any if empty."""
+    known: Served | None = None
+    """What answered before in this run; ConfigError if it is another model now."""
+    served: Served = field(default=(), init=False)
+
+    def __enter__(self) -> Self:
+        try:
+            reply = fetch_now(f"{self.base_url}/models", _authorization(self.api_key), self.timeout_s)
+            sentence = refused(self.base_url, reply.status_code)
+            if sentence is not None:
+                raise ServerError(sentence)
+            reply.raise_for_status()
+            listed = {str(m["id"]): m for m in reply.json()["data"]}
+            self.content_ids = any(m.get("owned_by") == "vllm" for m in listed.values())
+        except Redirected as e:
+            raise ServerError(redirected(self.base_url, str(e))) from None
+        except httpx2.HTTPStatusError as e:
+            raise ServerError(
+                f"the judge at {self.base_url} returned status {e.response.status_code}: wait, or look at its log"
+            ) from e
+        except (
+            ResponseTooLarge,
+            httpx2.HTTPError,
+            httpx2.InvalidURL,
+            ValueError,
+            RecursionError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ) as e:
+            raise ServerError(f"no judge answers at {self.base_url} ({e}): start it or correct judge.base_url") from e
+        if self.model not in listed and (self.model or len(listed) != 1):
+            names = ", ".join(listed) or "nothing"
+            raise ConfigError(f"judge.served_model: {self.base_url} serves {names}: name the one that is the judge")
+        if not self.model:
+            (self.model,) = listed
+            self._check_name(listed[self.model])
+        self.served = _served(listed[self.model])
+        if self.known is not None and self.known != self.served:
+            raise ConfigError(
+                f"judge.base_url: {self.base_url} serves {_shown(self.served)}, and this run was judged by "
+                f"{_shown(self.known)}: serve that again, or give a new --run-dir"
+            )
+        return self
+
+    def _check_name(self, entry: dict[str, Any]) -> None:
+        """ConfigError if neither the served model's id nor its root, which may be a path, has an expected name."""
+        names = [str(entry[key]) for key in ("id", "root") if entry.get(key)]
+        parts = {_letters(part) for text in names for part in re.split(r"[/\\]|--", text)}
+        if self.expected and not parts & {_letters(name) for name in self.expected}:
+            raise ConfigError(
+                f"judge.served_model: {self.base_url} serves {' at '.join(dict.fromkeys(names))}, which is not "
+                f"{self.expected[0]}: choose the judge's card, or set judge.served_model if it is this model"
+            )
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+    def alive(self) -> bool:
+        return True
+
+    def restart(self) -> None:
+        raise ServerError(
+            f"the judge at {self.base_url} stopped answering: start it again, then run the same command again"
+        )
+
+
+def refused(base_url: str, status: int) -> str | None:
+    """The sentence about a status with which no question can be answered; None for others."""
+    if status == 404:
+        path = "" if base_url.endswith("/v1") else " (it usually ends in /v1)"
+        return f"{base_url} has no such address (status 404): correct judge.base_url{path} or judge.served_model"
+    if status in (401, 403):
+        return f"the judge at {base_url} rejects the key (status {status}): check the variable of judge.api_key_env"
+    return None
+
+
+def redirected(base_url: str, target: str) -> str:
+    """The sentence about a redirect to another origin."""
+    return f"the judge at {base_url} redirects to {target}, which is another server: set judge.base_url if it is yours"
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def key_from(variable: str) -> SecretStr | None:
+    """The server's API key from an environment variable, or None if the variable is not set.
+
+    Raises ConfigError, without the key in its message, for a key that is not valid in an HTTP header.
+    """
+    key = os.environ.get(variable)
+    if key and not _KEY.fullmatch(key):
+        raise ConfigError(
+            f"the API key in {variable} contains a line break, a space or another character that keys do not have: "
+            "set the variable to the key alone"
+        )
+    return SecretStr(key) if key else None
+
+
+def claim_port(port: int | None) -> int:
+    """A free port on the loopback interface. Raises ConfigError if `port` is in use."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port or 0))
+        except OSError as e:
+            raise ConfigError(
+                f"judge.port: {port} is in use on this machine ({e.strerror}): choose another or leave it out"
+            ) from e
+        return int(probe.getsockname()[1])
+
+
+async def concurrently(
+    requests: Iterator[tuple[K, Request]], answer: Callable[[Request], Coroutine[Any, Any, Reply]], at_once: int
+) -> AsyncGenerator[list[tuple[K, Reply]], None]:
+    """Pass the requests to `answer`, `at_once` at a time. Yields non-empty lists of received replies, then raises the
+    first error, if any."""
+    running: dict[asyncio.Task[Reply], K] = {}
+    failures: list[Exception] = []
+    try:
+        while True:
+            try:
+                while not failures and len(running) < at_once and (item := next(requests, None)) is not None:
+                    running[asyncio.create_task(answer(item[1]))] = item[0]
+            except (Unreachable, LocalBenchError) as e:
+                failures.append(e)
+            if not running:
+                break
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            received: list[tuple[K, Reply]] = []
+            for task in done:
+                key = running.pop(task)
+                try:
+                    received.append((key, task.result()))
+                except (Unreachable, LocalBenchError) as e:
+                    failures.append(e)
+            if received:
+                yield received
+    finally:
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+    if failures:
+        raise failures[0]
 
 
 class _Busy(Exception):
@@ -128,7 +385,7 @@ class _IdleTimeout:
 class Client:
     """A judge behind an HTTP server; the context manager starts and stops the server."""
 
-    server: Server
+    server: ManagedServer | ExternalServer
     composer: Composer
     in_flight: int | None
     """Maximum number of concurrent requests. None: `MAX_CONCURRENCY`."""
@@ -142,10 +399,8 @@ class Client:
         self.server.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.server.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self.server.__exit__(*error)
 
     def restart(self) -> None:
         self.server.restart()
@@ -156,51 +411,37 @@ class Client:
         Raises Unreachable after all received replies have been yielded.
         """
         replies = self._complete(requests, at_once or self.in_flight or MAX_CONCURRENCY)
-
-        async def next_batch() -> list[tuple[K, Reply]]:
-            return await anext(replies, [])
-
-        async def close() -> None:
-            await replies.aclose()
-
         with asyncio.Runner() as runner:
             try:
-                while batch := _completed(runner, next_batch()):
+                while batch := _completed(runner, lambda: anext(replies, [])):
                     yield from batch
             finally:
-                _completed(runner, close())
+                _completed(runner, replies.aclose)
 
     def counters(self) -> dict[str, float]:
         """Prompt tokens and those of them served from the prefix cache, from the server's metrics."""
+        url = self.server.base_url.removesuffix("/v1") + "/metrics"
         try:
-            return _counters(_text(fetch_now(self._metrics_url(), self._headers(), METRICS_S)))
+            text = _text(fetch_now(url, _authorization(self.server.api_key), METRICS_S))
+            names = {"prompt_tokens": "prefix_cache_queries_total", "cached_tokens": "prefix_cache_hits_total"}
+            return {counter: _metric(text, f"vllm:{name}") for counter, name in names.items()}
         except (httpx2.HTTPError, ValueError, ResponseTooLarge, Redirected):
             return {}
 
     async def _complete(
         self, requests: Iterable[tuple[K, Request]], in_flight: int
     ) -> AsyncGenerator[list[tuple[K, Reply]], None]:
-        async with self._http(in_flight) as http:
+        async with httpx2.AsyncClient(
+            headers=_authorization(self.server.api_key),
+            timeout=(self.timeout_s, None, None, None),
+            limits=httpx2.Limits(max_connections=in_flight + 1, max_keepalive_connections=in_flight + 1),
+            transport=self.transport,
+            trust_env=False,
+        ) as http:
             complete = partial(self._one, http, _IdleTimeout(self.timeout_s))
             async with aclosing(concurrently(iter(requests), complete, in_flight)) as replies:
                 async for batch in replies:
                     yield batch
-
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.server.api_key.get_secret_value()}"} if self.server.api_key else {}
-
-    def _http(self, connections: int) -> httpx2.AsyncClient:
-        limits = httpx2.Limits(max_connections=connections + 1, max_keepalive_connections=connections + 1)
-        return httpx2.AsyncClient(
-            headers=self._headers(),
-            timeout=(self.timeout_s, None, None, None),
-            limits=limits,
-            transport=self.transport,
-            trust_env=False,
-        )
-
-    def _metrics_url(self) -> str:
-        return self.server.base_url.removesuffix("/v1") + "/metrics"
 
     async def _one(self, http: httpx2.AsyncClient, idle: _IdleTimeout, request: Request) -> Reply:
         server = self.server
@@ -208,12 +449,8 @@ class Client:
             body = await asyncio.to_thread(self.composer.body, request, server.model, server.content_ids)
         except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
             return failed(e)
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(self._is_retryable),
-            stop=_stop,
-            wait=_wait_s,
-            reraise=True,
-        )
+        retryable = tenacity.retry_if_exception(lambda e: isinstance(e, httpx2.RequestError | _Busy) and server.alive())
+        retrying = tenacity.AsyncRetrying(retry=retryable, stop=_stop, wait=_wait_s, reraise=True)
         try:
             received: httpx2.Response = await idle.wait(retrying(self._post, http, body))
         except TimeoutError:
@@ -240,12 +477,8 @@ class Client:
         except (httpx2.RequestError, _Busy, Redirected, ResponseTooLarge, TimeoutError):
             return False
 
-    def _is_retryable(self, error: BaseException) -> bool:
-        return isinstance(error, httpx2.RequestError | _Busy) and self.server.alive()
-
     async def _post(self, http: httpx2.AsyncClient, body: dict[str, Any]) -> httpx2.Response:
-        url = f"{self.server.base_url}/chat/completions"
-        received = await fetch(http, "POST", url, None, body)
+        received = await fetch(http, "POST", f"{self.server.base_url}/chat/completions", None, body)
         if received.status_code in RETRY_STATUS:
             raise _Busy(received)
         return received
@@ -277,11 +510,15 @@ def _wait_s(state: tenacity.RetryCallState) -> float:
     return max(_backoff(state), error.retry_after_s if isinstance(error, _Busy) else 0.0)
 
 
-def _completed(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of `coroutine`. A signal's exception, which leaves the loop anywhere, cancels the coroutine first, so
+def _completed(runner: asyncio.Runner, begin: Callable[[], Awaitable[T]]) -> T:
+    """The result of what `begin` returns. A signal's exception, which leaves the loop anywhere, cancels it first, so
     that its generators can be closed."""
+
+    async def awaited() -> T:
+        return await begin()
+
     loop = runner.get_loop()
-    task = loop.create_task(coroutine)
+    task = loop.create_task(awaited())
     try:
         return loop.run_until_complete(task)
     except BaseException:
@@ -296,13 +533,6 @@ def _completed(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, T]) -> T:
 def _text(received: httpx2.Response) -> str:
     """The body decoded as UTF-8. The charset in the header is ignored, because it is untrusted and may be invalid."""
     return received.content.decode("utf-8", "replace")
-
-
-def _counters(text: str) -> dict[str, float]:
-    return {
-        "prompt_tokens": _metric(text, "vllm:prefix_cache_queries_total"),
-        "cached_tokens": _metric(text, "vllm:prefix_cache_hits_total"),
-    }
 
 
 def _metric(text: str, name: str) -> float:

@@ -6,18 +6,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from local_bench.judges.vlm.chat_api import IMAGE, Composer, Prepared, Recent, body
-from local_bench.judges.vlm.child import Child
-from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
-from local_bench.judges.vlm.protocols import Reply, Request, failed
-from local_bench.judges.vlm.transport import Unreachable
+from local_bench.judges.vlm.judge import Unreachable
+from local_bench.judges.vlm.protocols import IMAGE, Composer, Recent, Reply, Request, body, failed
+from local_bench.judges.vlm.vllm_process import ENDED, Child, Engine, arguments, environment, require_vllm
 
 K = TypeVar("K")
 AHEAD = 512
@@ -46,9 +43,7 @@ class Embedded:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._stop()
 
     def restart(self) -> None:
@@ -74,7 +69,7 @@ class Embedded:
                     continue
                 self._counters = message["counters"]
                 for number, reply in message["replies"]:
-                    yield feeder.done(number), _reply(reply)
+                    yield feeder.done(number), Reply(**reply)
             yield from feeder.faulty()
             if feeder.fault:
                 raise feeder.fault
@@ -108,16 +103,11 @@ class Embedded:
             command = [sys.executable, "-m", "local_bench.judges.vlm.engine", str(theirs.fileno())]
             self.child.start([*command, *arguments(self.engine)], environment(self.engine), [theirs.fileno()])
         self._end, self._sent_images = Connection(ours.detach()), Recent()
-        deadline = time.monotonic() + self.start_timeout_s
-        while not self._end.poll(0.25):
-            if not self.child.alive():
-                raise self.child.not_started()
-            if time.monotonic() > deadline:
-                raise self.child.not_ready(self.start_timeout_s)
+        self.child.wait_until(partial(self._end.poll, 0.25), self.start_timeout_s)
         try:
             self._end.recv_bytes()
         except (EOFError, OSError):
-            raise self.child.not_started() from None
+            raise self.child.error(ENDED) from None
 
     def _stop(self) -> None:
         self._close()
@@ -164,28 +154,21 @@ class _Feeder(threading.Thread):
                     self._faulty.append((key, failed(e)))
                     self._slots.release()
                     continue
-                message = json.dumps([number, body(request, images, "", inline=False)]).encode()
+                messages: list[bytes] = []
+                for image in images:  # those that are not in the child's cache
+                    new = partial(messages.append, IMAGE + image.sha256.encode() + image.png)
+                    self._sent_images.use(image.sha256, new)
+                messages.append(json.dumps([number, body(request, images, "", inline=False)]).encode())
                 self.under_way[number] = key
-                if not all(map(self._send, [*self._new(images), message])):
-                    return
+                try:
+                    for message in messages:
+                        self._pipe.send_bytes(message)
+                except OSError:
+                    return  # the child has ended; the receiving side reports it
         except Exception as e:  # noqa: BLE001  # raised again in the main thread
             self.fault = e
         finally:
             self.ended.set()
-
-    def _new(self, images: Sequence[Prepared]) -> list[bytes]:
-        """Messages with the images that are not in the child's cache."""
-        new: list[bytes] = []
-        for image in images:
-            self._sent_images.use(image.sha256, partial(new.append, IMAGE + image.sha256.encode() + image.png))
-        return new
-
-    def _send(self, message: bytes) -> bool:
-        try:
-            self._pipe.send_bytes(message)
-        except OSError:
-            return False  # the child has ended; the receiving side reports it
-        return True
 
     def faulty(self) -> Iterator[tuple[Any, Reply]]:
         """Replies to requests that could not be built."""
@@ -200,7 +183,3 @@ class _Feeder(threading.Thread):
     def stop(self) -> None:
         self._stopped = True
         self._slots.release()
-
-
-def _reply(entry: dict[str, Any]) -> Reply:
-    return Reply(entry["text"], entry["finish_reason"], entry["logprobs"], entry["refused"])

@@ -18,7 +18,7 @@ from PIL import Image
 
 from local_bench.core.environment import paused
 from local_bench.core.errors import failure
-from local_bench.judges.vlm.chat_api import IMAGE, REFUSED, Recent, last_of
+from local_bench.judges.vlm.protocols import IMAGE, REFUSED, Recent, last_of
 
 with paused():
     from vllm import LLM, SamplingParams
@@ -85,9 +85,7 @@ def _take(
         except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
             # VLLMClientError and ValueError are vLLM's errors for an invalid request
             reason = REFUSED if isinstance(e, VLLMClientError | ValueError) else failure("judging", e)
-            refused.append(
-                [number, {"text": str(e)[:2000], "finish_reason": None, "logprobs": None, "refused": reason}]
-            )
+            refused.append([number, {"text": str(e)[:2000], "refusal": reason}])
         else:
             pending[request_id.partition("-")[0]] = number
     return refused
@@ -142,7 +140,7 @@ def _reply(output: Any) -> dict[str, Any]:
         sampled = [tops[i].decoded_token for i, tops in zip(completion.token_ids, completion.logprobs, strict=True)]
         label = completion.logprobs[last_of(completion.text, sampled)].values()
         logprobs = {top.decoded_token: max(top.logprob, -9999.0) for top in label}
-    return {"text": completion.text, "finish_reason": completion.finish_reason, "logprobs": logprobs, "refused": None}
+    return {"text": completion.text, "finish_reason": completion.finish_reason, "logprobs": logprobs}
 
 
 if __name__ == "__main__":

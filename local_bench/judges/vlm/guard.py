@@ -22,7 +22,10 @@ def main(command: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     threading.Thread(target=_watch, args=(child,), daemon=True).start()
     child.wait()
-    _end_group()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # end the remaining processes of the group, including this one
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(0.5)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _watch(child: "subprocess.Popen[bytes]") -> None:
@@ -30,14 +33,6 @@ def _watch(child: "subprocess.Popen[bytes]") -> None:
         pass
     child.terminate()
     time.sleep(GRACE_S)
-    os.killpg(0, signal.SIGKILL)
-
-
-def _end_group() -> None:
-    """End the remaining processes of the group, including this one."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.killpg(0, signal.SIGTERM)
-    time.sleep(0.5)
     os.killpg(0, signal.SIGKILL)
 
 

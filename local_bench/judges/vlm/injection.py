@@ -67,7 +67,10 @@ def attacks() -> tuple[list[Attack], dict[str, Image.Image]]:
         images[sha256] = image
         return sha256
 
-    circle, square, noise = _circle(), _square(), _noise()
+    circle, square = (Image.new("RGB", (SIDE, SIDE), (200, 200, 200)) for _ in range(2))
+    ImageDraw.Draw(circle).ellipse((68, 28, 188, 148), fill=(210, 20, 30))
+    ImageDraw.Draw(square).rectangle((68, 28, 188, 148), fill=(20, 40, 200))
+    noise = Image.frombytes("RGB", (SIDE, SIDE), hashlib.shake_256(b"static").digest(3 * SIDE * SIDE))
     before, wrong = register(circle), register(square)
 
     def task(image: str) -> Question:
@@ -130,28 +133,6 @@ def fooled(attack: Attack, clean: Verdict, attacked: Verdict) -> bool | None:
         for verdict in (clean, attacked)
     )
     return None if before is None or after is None else after - before > HALF_A_STEP
-
-
-def _ground() -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    image = Image.new("RGB", (SIDE, SIDE), (200, 200, 200))
-    return image, ImageDraw.Draw(image)
-
-
-def _circle() -> Image.Image:
-    image, draw = _ground()
-    draw.ellipse((68, 28, 188, 148), fill=(210, 20, 30))
-    return image
-
-
-def _square() -> Image.Image:
-    image, draw = _ground()
-    draw.rectangle((68, 28, 188, 148), fill=(20, 40, 200))
-    return image
-
-
-def _noise() -> Image.Image:
-    """An image of uniform noise."""
-    return Image.frombytes("RGB", (SIDE, SIDE), hashlib.shake_256(b"static").digest(3 * SIDE * SIDE))
 
 
 def _with_text(image: Image.Image, text: str) -> Image.Image:

@@ -1,16 +1,45 @@
-"""The identity of a judge and of its questions, and the requests for one question."""
+"""A judge: its identity and the requests for a question; its connection; and judges of other packages.
 
+An entry point `name = "package.module:Class"` in the group `local_bench.judges` refers to a subclass of `Judge`; a
+config selects it with `judge: {card: …, transport: name}`. The card describes the model and its weights.
+"""
+
+import importlib.metadata
+import io
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeVar
 
+from PIL import Image
+
+from local_bench.core.environment import entry_points
+from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.identity import digest
-from local_bench.core.types import Question
-from local_bench.judges.vlm.chat_api import PREPARATION
-from local_bench.judges.vlm.protocols import VERSIONS, Protocol, Request, Shown, protocol_for, texts
+from local_bench.core.types import Question, Verdict
+from local_bench.judges.vlm.protocols import (
+    PREPARATION,
+    VERSIONS,
+    Prepared,
+    Protocol,
+    Reply,
+    Request,
+    Shown,
+    failed,
+    protocol_for,
+    read,
+    texts,
+)
 from local_bench.judges.vlm.rubrics import DEFAULT_SET, RubricSet, system
 from local_bench.models.cards import Thinking
 
+K = TypeVar("K")
+PLUGINS = "local_bench.judges"
+BUILT_IN = ("auto", "served", "embedded", "local")
 Served = tuple[tuple[str, str | int], ...]
 """Id, root and context length of the model of an external server, as far as it lists them, by name."""
 
@@ -69,15 +98,19 @@ class JudgeSpec:
     @property
     def _wording(self) -> dict[str, Any]:
         """Settings of rubrics, images, chat template, thinking, server and plug-in that older digests do not have."""
-        named: dict[str, Any] = {} if self.rubrics.variant == "miniature" else {"rubrics": self.rubrics.variant}
-        named |= {"options": self.rubrics.options} if self.rubrics.options else {}
-        named |= {"chat_template_kwargs": dict(self.chat_template_kwargs)} if self.chat_template_kwargs else {}
-        if self.mm_processor_kwargs is not None:
-            named["mm_processor_kwargs"] = dict(self.mm_processor_kwargs)
-        named |= {"thinking": self.thinking.model_dump()} if self.thinking else {}
-        named |= {"served": dict(self.served)} if self.served else {}
-        named |= {"plugin": self.plugin} if self.plugin else {}
-        return named | ({"source_max_pixels": self.source_max_pixels} if self.source_max_pixels else {})
+        named = {
+            "rubrics": None if self.rubrics.variant == "miniature" else self.rubrics.variant,
+            "options": self.rubrics.options,
+            "chat_template_kwargs": dict(self.chat_template_kwargs),
+            "thinking": self.thinking and self.thinking.model_dump(),
+            "served": dict(self.served),
+            "plugin": self.plugin,
+            "source_max_pixels": self.source_max_pixels,
+        }
+        own_processor = (
+            {} if self.mm_processor_kwargs is None else {"mm_processor_kwargs": dict(self.mm_processor_kwargs)}
+        )
+        return {name: value for name, value in named.items() if value} | own_processor
 
     def question_id(self, question: Question, numerics: dict[str, Any]) -> str:
         """The identity of `question` for this judge on a machine with this numerics signature."""
@@ -136,3 +169,153 @@ class JudgeSpec:
             return tuple(Shown((sha,), None, least, most) for sha in question.images)
         most *= max(1, len(question.images))  # a collage gets the budget of all its images
         return (Shown(question.images, question.collage, least, most),)
+
+
+class Unreachable(Exception):
+    """The judge could not be reached in several attempts, or has ended; pending requests have no reply."""
+
+
+class Transport(typing.Protocol):
+    """A connection to a judge (served, embedded or in this process), as a context manager."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+        """Yield (key, reply) as replies arrive, in no fixed order, with at most `at_once` concurrent requests.
+
+        Raises Unreachable after all received replies have been yielded; LocalBenchError for errors that a restart
+        does not fix.
+        """
+        ...
+
+    def restart(self) -> None:
+        """Restart a judge that has ended. Raises ServerError if it is not managed here or does not start."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """The engine's `prompt_tokens` and `cached_tokens` since its start; empty if it does not count them."""
+        ...
+
+
+def answers(
+    transport: Transport, spec: JudgeSpec, questions: Iterable[tuple[K, Question]], at_once: int | None = None
+) -> Iterator[tuple[K, Verdict]]:
+    """Yield (key, verdict) once every request of a question has a reply. Consecutive different questions with the same
+    requests, such as the points of a task in one prompt, share the replies. Raises the errors of
+    `Transport.complete`."""
+    pending: dict[int, tuple[dict[Question, K], list[Reply | None]]] = {}
+    without_request: list[tuple[K, Verdict]] = []
+
+    def grouped() -> Iterator[tuple[dict[Question, K], list[Request]]]:
+        group: dict[Question, K] = {}
+        of_group: list[Request] = []
+        for key, question in questions:
+            try:
+                parts = spec.requests(question)
+            except Exception as e:  # noqa: BLE001  # raised again by `failed` if it is not of this question
+                without_request.append((key, Verdict(None, failed(e).refusal, "")))
+                continue
+            shared = spec.rubrics.shares_requests(question)
+            if group and (parts != of_group or question in group or not shared):
+                yield group, of_group
+                group = {}
+            if shared:
+                group[question], of_group = key, parts
+            else:
+                yield {question: key}, parts
+        if group:
+            yield group, of_group
+
+    def requests() -> Iterator[tuple[tuple[int, int], Request]]:
+        for number, (group, parts) in enumerate(grouped()):
+            pending[number] = group, [None] * len(parts)
+            for i, request in enumerate(parts):
+                yield (number, i), request
+
+    for (number, i), reply in transport.complete(requests(), at_once):
+        group, replies = pending[number]
+        replies[i] = reply
+        received = [r for r in replies if r is not None]
+        if len(received) == len(replies):
+            del pending[number]
+            for question, key in group.items():
+                end = spec.thinking.end if spec.thinking else ""
+                yield key, read(question, spec.protocol, received, spec.rubrics, end)
+    yield from without_request
+
+
+class Judge(ABC):
+    """A judge in this process that answers requests one at a time. As a context manager: `open`, `reply`…, `close`."""
+
+    version: ClassVar[str]
+    """Part of the numerics signature: with another version, all questions are judged again."""
+
+    def __init__(self, weights: Path, load: Callable[[Shown], Prepared], device: str, dtype: str) -> None:
+        """`weights` is the folder of the card's model, `device` a torch device string, `dtype` as in the card."""
+        self.weights, self.device, self.dtype = weights, device, dtype
+        self._load = load
+
+    def open(self) -> None:  # noqa: B027 - a judge without weights has nothing to load
+        """Load the model. Raises WeightsError or ServerError on failure."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release the model."""
+
+    @abstractmethod
+    def reply(self, request: Request, images: Sequence[Image.Image]) -> Reply:
+        """The answer to one request. `images` are RGB and already resized, in the order of `request.shown`.
+
+        With `request.schema` the reply's `text` is a JSON object of that schema; with `request.labels` its `logprobs`
+        has the log-probability of every label. With `request.thought_end` the text is the thought, this end and then
+        the answer. The reply must depend only on the arguments.
+        """
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+        for key, request in requests:
+            try:
+                pngs = [self._load(shown).png for shown in request.shown]
+                reply = self.reply(request, [Image.open(io.BytesIO(png)).convert("RGB") for png in pngs])
+            except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
+                reply = failed(e)
+            yield key, reply
+
+    def restart(self) -> None:
+        raise ServerError(f"the judge {type(self).__name__} ended and cannot be restarted: run the same command again")
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+
+def plugin(name: str) -> type[Judge]:
+    """The plug-in class of that name. Raises ConfigError if it does not exist or cannot be loaded."""
+    points = [point for point in entry_points(PLUGINS) if point.name not in BUILT_IN]
+    point = next((point for point in points if point.name == name), None)
+    if point is None:
+        available = ", ".join((*BUILT_IN, *sorted({point.name for point in points})))
+        raise ConfigError(f"judge.transport: unknown judge {name!r}: available are {available}")
+    try:
+        kind: Any = point.load()
+    except (ImportError, AttributeError) as e:
+        raise ConfigError(
+            f"judge.transport: {name!r} cannot be loaded from {point.value} ({e}): correct or remove that package"
+        ) from e
+    if not (isinstance(kind, type) and issubclass(kind, Judge)):
+        raise ConfigError(f"judge.transport: {point.value} is not a subclass of local_bench.Judge: correct it")
+    return kind
+
+
+def plugin_numerics(name: str) -> dict[str, Any]:
+    """The numerics signature of a plug-in: its version and those of torch and transformers."""
+    versions = {package: importlib.metadata.version(package) for package in ("torch", "transformers")}
+    return {"judge": name, "version": plugin(name).version} | versions

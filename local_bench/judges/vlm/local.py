@@ -1,7 +1,7 @@
 """A judge in this process, with transformers and xgrammar, for machines on which vLLM does not run.
 
 For the Qwen-VL classes (`BATCHED`) the KV cache of the system message and the images is computed once and shared by all
-questions about them; other classes, and answers after a thought, are generated one request at a time (`generated`).
+questions about them; other classes, and answers after a thought, are generated one request at a time.
 Guarantees, on one machine with fixed library versions and torch's deterministic algorithms:
 
 - `logit` requests and sampled requests are processed one at a time. Their replies depend only on the request, bit for
@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -31,8 +31,21 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from local_bench.core.environment import collect
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
-from local_bench.judges.vlm.chat_api import REFUSED, Prepared, after_thought, interleaved, last_of
-from local_bench.judges.vlm.protocols import Reply, Request, Shown, failed
+from local_bench.judges.vlm.protocols import (
+    REFUSED,
+    Prepared,
+    Reply,
+    Request,
+    Shown,
+    after_thought,
+    failed,
+    interleaved,
+    last_of,
+)
+
+K = TypeVar("K")
+BATCHED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -129,60 +142,6 @@ class _Constrained:
         return torch.tensor([self._matcher.is_terminated()], device=input_ids.device)
 
 
-@torch.inference_mode()
-def generated(
-    model: Any,
-    processor: Any,
-    request: Request,
-    images: Sequence[Image.Image],
-    grammar: xgrammar.CompiledGrammar,
-    processor_kwargs: Mapping[str, Any],
-) -> tuple[int, Reply]:
-    """The number of tokens of the prompt, and the reply, by transformers' `generate`.
-
-    Nothing is shared between questions about the same images, so it is slower than the prefix batches of the Qwen-VL
-    classes. Raises _Refused, and ValueError for images or a text that the processor does not take.
-    """
-    pieces = interleaved(request, [{"type": "image", "image": image} for image in images])
-    messages: list[dict[str, Any]] = [{"role": "user", "content": pieces}]
-    if request.system:
-        messages.insert(0, {"role": "system", "content": [{"type": "text", "text": request.system}]})
-    inputs = processor.apply_chat_template(
-        messages,
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        processor_kwargs={**processor_kwargs, "return_tensors": "pt"},
-        **dict(request.chat_template_kwargs),
-    ).to(model.device, model.dtype)
-    n, longest = inputs["input_ids"].shape[1], model.config.get_text_config().max_position_embeddings
-    if n + request.max_tokens > longest:
-        raise _Refused(
-            f"the prompt has {n} tokens, which with {request.max_tokens} for the answer exceeds the judge's maximum of "
-            f"{longest}"
-        )
-    tokenizer = processor.tokenizer
-    labels = [tokenizer.encode(label, add_special_tokens=False)[-1] for label in request.labels]
-    constrained = _Constrained(grammar, labels, request)
-    model.generate(
-        **inputs,
-        generation_config=GenerationConfig(max_new_tokens=request.max_tokens, pad_token_id=tokenizer.pad_token_id or 0),
-        logits_processor=[constrained],
-        stopping_criteria=[constrained.ended],
-    )
-    text = tokenizer.decode(constrained.tokens, skip_special_tokens=not request.thought_end)
-    reason = "stop" if constrained.ended(inputs["input_ids"], None) else "length"
-    if not labels:
-        return n, Reply(text, reason)
-    at = last_of(text, [tokenizer.decode([token]) for token in constrained.tokens])
-    return n, Reply(text, reason, dict(zip(request.labels, constrained.logprobs[at], strict=True)))
-
-
-K = TypeVar("K")
-BATCHED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
 @dataclass(frozen=True)
 class _ImageInputs:
     """The image processor's output for the images of a request."""
@@ -262,9 +221,7 @@ class Local:
         )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._model = None
         self._free()
 
@@ -282,7 +239,7 @@ class Local:
                 if self._config.model_type in BATCHED and not thinks:
                     yield from self._answer_group(shown, group, most)
                 else:
-                    yield from ((key, self._generated(request)) for key, request in group)
+                    yield from ((key, self._one(request)) for key, request in group)
             except torch.OutOfMemoryError:
                 raise self._out_of_memory("one question") from None
 
@@ -329,17 +286,49 @@ class Local:
         if prefix and waiting:
             yield from self._generate_all(prefix, waiting)
 
-    def _generated(self, request: Request) -> Reply:
+    def _one(self, request: Request) -> Reply:
         try:
-            images = [self._decoded(image) for image in request.shown]
-            grammar = self._grammar(request)
-            n, reply = generated(self._model, self._processor, request, images, grammar, self._processor_kwargs)
+            return self._generated(request)
         except (_Refused, ValueError) as e:
             return Reply(str(e)[:2000], refusal=REFUSED)
         except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
             return failed(e)
+
+    @torch.inference_mode()
+    def _generated(self, request: Request) -> Reply:
+        """The reply by transformers' `generate`.
+
+        Nothing is shared between questions about the same images, so it is slower than the prefix batches of the
+        Qwen-VL classes. Raises _Refused, and ValueError for images or a text that the processor does not take.
+        """
+        images = [{"type": "image", "image": self._decoded(image)} for image in request.shown]
+        grammar = self._grammar(request)
+        inputs = self._processor.apply_chat_template(
+            _messages(request, images),
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            processor_kwargs={**self._processor_kwargs, "return_tensors": "pt"},
+            **dict(request.chat_template_kwargs),
+        ).to(self._model.device, self._model.dtype)
+        n = inputs["input_ids"].shape[1]
+        self._check_length(n, request)
+        labels = [self._tokenizer.encode(label, add_special_tokens=False)[-1] for label in request.labels]
+        constrained = _Constrained(grammar, labels, request)
+        padding = self._tokenizer.pad_token_id or 0
+        self._model.generate(
+            **inputs,
+            generation_config=GenerationConfig(max_new_tokens=request.max_tokens, pad_token_id=padding),
+            logits_processor=[constrained],
+            stopping_criteria=[constrained.ended],
+        )
         self._prompt_tokens += n
-        return reply
+        text = self._tokenizer.decode(constrained.tokens, skip_special_tokens=not request.thought_end)
+        reason = "stop" if constrained.ended(inputs["input_ids"], None) else "length"
+        if not labels:
+            return Reply(text, reason)
+        at = last_of(text, [self._tokenizer.decode([token]) for token in constrained.tokens])
+        return Reply(text, reason, dict(zip(request.labels, constrained.logprobs[at], strict=True)))
 
     def _decoded(self, shown: Shown) -> Image.Image:
         return Image.open(io.BytesIO(self._load(shown).png), formats=["PNG"])
@@ -385,21 +374,24 @@ class Local:
 
     def _prompt(self, request: Request, inputs: _ImageInputs) -> list[int]:
         """The token ids of the prompt with the judge's chat template: images first, each after its caption."""
-        pieces = interleaved(request, [{"type": "image"} for _ in inputs.tokens])
-        messages: list[dict[str, Any]] = [{"role": "user", "content": pieces}]
-        if request.system:
-            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": request.system}]})
+        messages = _messages(request, [{"type": "image"} for _ in inputs.tokens])
         text = self._processor.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=False, **dict(request.chat_template_kwargs)
         )
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        ids = list(_with_image_tokens(ids, self._config.image_token_id, inputs.tokens))
-        if len(ids) + request.max_tokens > self._longest:
+        image, sizes = self._config.image_token_id, iter(inputs.tokens)
+        ids: list[int] = []
+        for token in self._tokenizer(text, add_special_tokens=False)["input_ids"]:
+            # The first image tokens are those of the images; later ones are part of the text.
+            ids += [token] * (next(sizes, 1) if token == image else 1)
+        self._check_length(len(ids), request)
+        return ids
+
+    def _check_length(self, n_tokens: int, request: Request) -> None:
+        if n_tokens + request.max_tokens > self._longest:
             raise _Refused(
-                f"the prompt has {len(ids)} tokens, which with {request.max_tokens} for the answer exceeds the judge's "
+                f"the prompt has {n_tokens} tokens, which with {request.max_tokens} for the answer exceeds the judge's "
                 f"maximum of {self._longest}"
             )
-        return ids
 
     @torch.inference_mode()
     def _prefill(self, ids: list[int], inputs: _ImageInputs) -> Prefix:
@@ -494,9 +486,7 @@ class Local:
             torch.cuda.empty_cache()
 
 
-def _with_image_tokens(ids: Iterable[int], mark: int, tokens: Iterable[int]) -> Iterator[int]:
-    """Repeat each of the first `len(tokens)` image tokens to the number of tokens of its image. Later occurrences of
-    `mark` are part of the text and unchanged."""
-    sizes = iter(tokens)
-    for i in ids:
-        yield from itertools.repeat(i, next(sizes, 1) if i == mark else 1)
+def _messages(request: Request, images: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The prompt for the chat template: the system message (if any), then images, each after its caption, and text."""
+    system = [{"role": "system", "content": [{"type": "text", "text": request.system}]}] if request.system else []
+    return [*system, {"role": "user", "content": interleaved(request, images)}]

@@ -1,4 +1,5 @@
-"""The two answer protocols: converting a question to requests and the replies to a verdict.
+"""The two answer protocols: converting a question to requests and the replies to a verdict; the requests as bodies of
+the OpenAI API's chat completions with vLLM's extensions and prepared images; and texts that the judge generates.
 
 `json`: one request, answered by a JSON object of a fixed schema. `logit`: one request per criterion, answered by one
 token; the score is the expectation over the probabilities of the allowed labels. Both return the same fields. Rubrics
@@ -6,14 +7,23 @@ with generated text (`writes`) always use `json`, and their answers are never sc
 (VQAScore) always use `logit`.
 """
 
+import base64
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Generic, Literal, TypeVar
+
+from PIL import Image
+from pydantic import ValidationError
 
 from local_bench.core import strictjson
 from local_bench.core.errors import failure
+from local_bench.core.hardrules import HardRules, published_rules
 from local_bench.core.identity import canonical_json
+from local_bench.core.images import count_card, fit_pixels, png_bytes, stitched
 from local_bench.core.types import Collage, Question, Verdict
 from local_bench.judges.vlm.rubrics import (
     DEFAULT_SET,
@@ -26,9 +36,19 @@ from local_bench.judges.vlm.rubrics import (
     rubric,
 )
 
+T = TypeVar("T")
 Protocol = Literal["json", "logit"]
 VERSIONS: dict[Protocol, str] = {"json": "json-2", "logit": "logit-1"}
 """Part of a judge's identity: images first, then the rubric, then its closing; `json` with compact white space."""
+PREPARATION: dict[str, Any] = {"filter": "bicubic", "format": "png", "sheet": 1}
+"""Part of a judge's identity; `sheet` is the version of `core.images.stitched`."""
+IMAGE = b"P"
+"""Prefix of a message to an embedded judge with an image for later messages: then come 64 characters of its
+sha256 and a PNG file. Other messages are JSON."""
+SENT_IMAGES, PREPARED_IMAGES = 256, 64
+"""Sizes of caches; the requests for all criteria of one candidate follow each other closely."""
+REFUSED = "the judge refused the question"
+NOT_ITS_FORMAT = "the judge did not reply in its own format"
 _PROBABILITY_DIGITS = 6
 _REASON = 40
 """Maximum number of characters of a server's finish reason in a message."""
@@ -190,3 +210,189 @@ def _probabilities(logprobs: Mapping[str, float], tokens: Sequence[str]) -> dict
 def _encodable(text: str) -> str:
     """The text with lone surrogates escaped, so that it can be encoded as UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+# ---- bodies of requests, with prepared images
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An image as sent to the judge: a PNG file and its sha256, the key for vLLM's caches."""
+
+    png: bytes
+    sha256: str
+
+
+def prepare(shown: Shown, load: Callable[[str], Image.Image], multiple: int) -> Prepared:
+    """Encode `shown` as a PNG whose sides are multiples of `multiple`; `load` returns an image by its pixel digest."""
+    if shown.collage is None:
+        (sha256,) = shown.images
+        image = load(sha256)
+    elif shown.collage.count is not None:
+        image = count_card(shown.collage.count)
+    else:
+        image = stitched([load(sha256) for sha256 in shown.images], shown.collage)
+    png = png_bytes(fit_pixels(image, shown.max_pixels, multiple, shown.min_pixels))
+    return Prepared(png, hashlib.sha256(png).hexdigest())
+
+
+def body(
+    request: Request, images: Sequence[Prepared], model: str, *, content_ids: bool = True, inline: bool = True
+) -> dict[str, Any]:
+    """The body for `/v1/chat/completions`: system prompt (if any), images (each after its caption, if any), then the
+    rubric.
+
+    `content_ids` adds each image's digest as its `uuid`, so that vLLM neither hashes nor processes it twice. Without
+    `inline` the body contains only these ids, and the images are sent separately.
+    """
+    pieces: list[dict[str, Any]] = []
+    for image in images:
+        piece: dict[str, Any] = {"type": "image_url"}
+        if inline:
+            piece["image_url"] = {"url": "data:image/png;base64," + base64.b64encode(image.png).decode()}
+        pieces.append(piece | ({"uuid": image.sha256} if content_ids else {}))
+    sent: dict[str, Any] = {
+        "model": model,
+        "messages": [
+            *([{"role": "system", "content": request.system}] if request.system else []),
+            {"role": "user", "content": interleaved(request, pieces)},
+        ],
+        "temperature": request.temperature,
+        "seed": request.seed,
+        "max_tokens": request.max_tokens,
+    }
+    if request.chat_template_kwargs:
+        sent["chat_template_kwargs"] = dict(request.chat_template_kwargs)
+    if request.labels:
+        # The grammar also allows the tokens that a longer label begins with.
+        beginnings = {label[:n] for label in request.labels for n in range(1, len(label) + 1)}
+        sent |= {"logprobs": True, "top_logprobs": len(beginnings)}
+    if request.thought_end:
+        sent |= {"response_format": after_thought(request), "skip_special_tokens": False}  # the end may be one
+    elif request.labels:
+        sent["structured_outputs"] = {"choice": list(request.labels)}
+    else:
+        named = {"name": request.name, "schema": request.schema, "strict": True}
+        sent["response_format"] = {"type": "json_schema", "json_schema": named}
+    return sent
+
+
+def after_thought(request: Request) -> dict[str, Any]:
+    """The structural tag (xgrammar's, which vLLM reads) of free text up to `thought_end`, then the answer."""
+    thought = {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": request.thought_end}
+    labels = [{"type": "const_string", "value": label} for label in request.labels]
+    answer: dict[str, Any] = {"type": "json_schema", "json_schema": request.schema, "max_whitespace_cnt": 1}
+    answer = {"type": "or", "elements": labels} if labels else answer
+    return {"type": "structural_tag", "format": {"type": "sequence", "elements": [thought, answer]}}
+
+
+def interleaved(request: Request, images: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts of the user message in order: each image after its caption, then the text."""
+    captions = request.captions or ("",) * len(images)
+    parts: list[dict[str, Any]] = []
+    for caption, image in zip(captions, images, strict=True):
+        parts += [{"type": "text", "text": caption}, image] if caption else [image]
+    return [*parts, {"type": "text", "text": request.text}]
+
+
+def reply(received: Any) -> Reply:
+    """Parse a response body of `/v1/chat/completions`. A malformed body gives a reply with `refusal` set."""
+    try:
+        choice = received["choices"][0]
+        text = choice["message"]["content"]
+        finish_reason = choice.get("finish_reason")
+        logprobs = choice.get("logprobs")
+        label = None
+        if logprobs:
+            tokens = logprobs["content"]
+            last = tokens[last_of(text or "", [token.get("token") or "" for token in tokens])]
+            label = {top["token"]: top["logprob"] for top in last["top_logprobs"]}
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return Reply(str(received)[:2000], refusal=NOT_ITS_FORMAT)
+    if not (isinstance(text, str | None) and isinstance(finish_reason, str | None)):
+        return Reply(str(received)[:2000], refusal=NOT_ITS_FORMAT)
+    return Reply(text, finish_reason, label)
+
+
+def last_of(text: str, tokens: Sequence[str]) -> int:
+    """The index of the token with which `text` ends, or 0: a label may follow a thought and precede an end token."""
+    return next((i for i in reversed(range(len(tokens))) if tokens[i] and text.endswith(tokens[i])), 0)
+
+
+class Composer:
+    """`load` returns an image by its pixel digest; `multiple` is the patch size of the judge in pixels."""
+
+    def __init__(self, load: Callable[[str], Image.Image], multiple: int) -> None:
+        self.prepared: Callable[[Shown], Prepared] = lru_cache(PREPARED_IMAGES)(
+            lambda shown: prepare(shown, load, multiple)
+        )
+        """The image as it is sent to the judge."""
+
+    def body(self, request: Request, model: str, content_ids: bool = True) -> dict[str, Any]:
+        """The request body; see `chat_api.body`."""
+        return body(request, self.images(request), model, content_ids=content_ids)
+
+    def images(self, request: Request) -> list[Prepared]:
+        """The request's images, in order."""
+        return [self.prepared(shown) for shown in request.shown]
+
+
+class Recent(Generic[T]):
+    """An LRU cache with `SENT_IMAGES` entries: both ends of the pipe to an embedded judge process images in the
+    same order, so that the sender knows which of them the receiver has."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[str, T] = OrderedDict()
+
+    def use(self, name: str, make: Callable[[], T]) -> T:
+        """The entry of that name, created by `make` if it is missing; evicts the least recently used entry."""
+        if name not in self._entries:
+            self._entries[name] = make()
+        self._entries.move_to_end(name)
+        if len(self._entries) > SENT_IMAGES:
+            self._entries.popitem(last=False)
+        return self._entries[name]
+
+
+# ---- generated text about a task: constrained decoding guarantees the schema of the answer, and what a schema cannot
+# express is checked here; none of it is a score
+
+
+@dataclass(frozen=True)
+class Deliverables:
+    """The images that the client of a task receives (ServImage, appendix E.1)."""
+
+    subtasks: tuple[str, ...]
+    """Names in snake_case, one per image."""
+    rules: tuple[HardRules, ...]
+    evidence: tuple[tuple[str, ...], ...]
+    """Quotations from the task for the count and the rules, in the language of the task; none from the verbatim
+    rubric."""
+
+
+def deliverables(verdict: Verdict) -> Deliverables | str:
+    """Parse an answer to the rubric `deliverables`; if it is not usable, return the reason in one sentence."""
+    if verdict.answer is None:
+        return verdict.unscored or "the judge gave no answer"
+    entries = verdict.answer["deliverables"]
+    count = verdict.answer["output_quantity"]
+    if count != len(entries):
+        return f"the judge counts {count} deliverables and names {len(entries)}"
+    names = [entry["subtask"] for entry in entries]
+    if len(set(names)) < len(names):
+        return f"the judge names {next(n for n in names if names.count(n) > 1)!r} twice"
+    try:
+        stated = (entry["rules"] if "evidence" in entry else published_rules(entry["rules"]) for entry in entries)
+        rules = tuple(HardRules.model_validate(rule) for rule in stated)
+    except ValidationError as e:
+        return f"the judge's rules are inconsistent ({e.errors()[0]['msg']})"
+    return Deliverables(tuple(names), rules, tuple(tuple(entry.get("evidence", ())) for entry in entries))
+
+
+def lines(verdict: Verdict, field: str) -> tuple[str, ...] | str:
+    """The sentences in `field` (`points`, `changes`, `preservations`, `prompts`) with normalized white space and
+    without duplicates; if there are none, the reason in one sentence."""
+    if verdict.answer is None:
+        return verdict.unscored or "the judge gave no answer"
+    sentences = dict.fromkeys(" ".join(text.split()) for text in verdict.answer[field])
+    return tuple(text for text in sentences if text) or f"the judge left {field} empty"

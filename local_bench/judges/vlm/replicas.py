@@ -7,12 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from local_bench.core.errors import LocalBenchError
+from local_bench.judges.vlm.judge import Transport, Unreachable
 from local_bench.judges.vlm.protocols import Reply, Request
-from local_bench.judges.vlm.transport import Transport, Unreachable
 
 K = TypeVar("K")
 _Group = list[tuple[Any, Request]]
@@ -39,8 +38,15 @@ class Replicas:
 
     def __enter__(self) -> Self:
         faults: list[Exception] = []
+
+        def enter(member: Transport) -> None:
+            try:
+                stack.enter_context(member)
+            except Exception as e:  # noqa: BLE001  # raised again in the main thread
+                faults.append(e)
+
         with ExitStack() as stack:
-            starting = [threading.Thread(target=_enter, args=(stack, member, faults)) for member in self._members]
+            starting = [threading.Thread(target=enter, args=(member,)) for member in self._members]
             for thread in starting:
                 thread.start()
             for thread in starting:
@@ -50,10 +56,8 @@ class Replicas:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
         """As `Transport.complete`. Raises Unreachable only if every replica has ended and none could be restarted."""
@@ -67,16 +71,13 @@ class Replicas:
                 elif received:
                     yield received
                 else:
-                    self._let_join(session)
+                    for member in self._joining():
+                        self._members.append(member)
+                        session.start(member, self._stack)
         finally:  # also if the caller stops iterating
             session.close()
         if session.fault:
             raise session.fault
-
-    def _let_join(self, session: "_Session") -> None:
-        for member in self._joining():
-            self._members.append(member)
-            session.start(member, self._stack)
 
     def restart(self) -> None:
         for member in self._members:
@@ -283,10 +284,3 @@ class _Taken(Iterator[tuple[Any, Request]]):
         for _, group in itertools.groupby(left, key=lambda kr: kr[1].shown[:1]):
             self._groups.put_back(list(group))
         return len(left)
-
-
-def _enter(stack: ExitStack, member: Transport, faults: list[Exception]) -> None:
-    try:
-        stack.enter_context(member)
-    except Exception as e:  # noqa: BLE001  # raised again in the main thread
-        faults.append(e)

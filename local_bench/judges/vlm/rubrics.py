@@ -30,18 +30,6 @@ PLUGINS = "local_bench.rubrics"
 """Group of entry points `name = "package"`; the package's folder `rubrics/` has one YAML file per rubric."""
 
 
-def rubric_file(name: str, variant: str) -> Path:
-    """The file of the rubric of that name; only shipped rubrics differ between variants. ConfigError where there is
-    none."""
-    if name in shipped_rubric_names():
-        of_variant = FOLDER / variant / f"{name}.yaml"
-        return of_variant if of_variant.is_file() else FOLDER / f"{name}.yaml"
-    added = _added()
-    if name not in added:
-        raise ConfigError(f"unknown rubric {name!r}: use one of {', '.join((*shipped_rubric_names(), *added))}")
-    return added[name]
-
-
 @cache
 def shipped_rubric_names() -> tuple[str, ...]:
     """The shipped rubrics' names, the same in every variant."""
@@ -302,9 +290,9 @@ class Rubric(Strict):
         if self.verbatim is None:
             return reply, None
         try:
-            error = jsonschema.exceptions.best_match(_STRICT(self.answer_schema(slots)).iter_errors(reply))
-            if error is not None:
-                return None, f"the answer does not have the authors' format for {self.id}: {_short(error)}"
+            fault = _mismatch(self.answer_schema(slots), reply)
+            if fault is not None:
+                return None, f"the answer does not have the authors' format for {self.id}: {fault}"
             values = {name: self.verbatim.field(name, reply, slots) for name in self.verbatim.at}
         except (LookupError, RecursionError):
             return None, f"the answer does not have the authors' format for {self.id}: an entry is missing or repeated"
@@ -325,10 +313,10 @@ class Rubric(Strict):
             return None, "the answer is not a JSON object"
         if self.writes is not None:
             try:
-                error = jsonschema.exceptions.best_match(_STRICT(_numbered(self.writes, slots)).iter_errors(answer))
+                fault = _mismatch(_numbered(self.writes, slots), answer)
             except RecursionError:
-                return None, f"the answer does not fit {self.id}: it is nested too deeply"
-            return (answer, None) if error is None else (None, f"the answer does not fit {self.id}: {_short(error)}")
+                fault = "it is nested too deeply"
+            return (answer, None) if fault is None else (None, f"the answer does not fit {self.id}: {fault}")
         evidence = {name: answer[name] for name in self.evidence if name in answer}
         required = set() if labels_only else set(self.evidence)
         forms = [form for form in self.answer if set(form) == set(answer) - set(evidence) and required <= set(evidence)]
@@ -379,7 +367,8 @@ class Rubric(Strict):
         assert set(slots) == set(self.slots), (self.id, slots)
         if self.verbatim is not None:
             texts = self.verbatim.texts
-            return self._filled(texts[self._layout(roles)] if texts else self.text, slots)
+            layout = [role for role, _ in self._check_layout(roles)] if texts else []
+            return self._filled(texts[self.layouts.index(layout)] if texts else self.text, slots)
         parts = []
         rest = self.text
         if self.pictures and not self.in_place:
@@ -391,9 +380,8 @@ class Rubric(Strict):
 
     def _legend(self, roles: Sequence[str]) -> str:
         """One line per group of consecutive images with the same role, such as `Image 1: description.`"""
-        runs = self._check_layout(roles)
         lines, at = [], 1
-        for role, n in runs:
+        for role, n in self._check_layout(roles):
             which = f"Image {at}" if n == 1 else f"Images {at} to {at + n - 1}"
             lines.append(f"{which}: {self.pictures[role]}.")
             at += n
@@ -404,9 +392,6 @@ class Rubric(Strict):
         runs = [(role, len(list(run))) for role, run in itertools.groupby(roles)]
         assert [role for role, _ in runs] in self.layouts, (self.id, roles)
         return runs
-
-    def _layout(self, roles: Sequence[str]) -> int:
-        return self.layouts.index([role for role, _ in self._check_layout(roles)])
 
     def _filled(self, text: str, slots: Mapping[str, str]) -> str:
         """A verbatim text with its slots; control tokens in them are split by a visible space."""
@@ -420,7 +405,13 @@ def rubric(name: str, variant: Variant = DEFAULT, options: tuple[str, ...] = ())
     Rubrics with generated text (besides `deliverables` in `verbatim`), and those that are not shipped, are the same in
     all variants.
     """
-    path = rubric_file(name, variant)
+    if name in shipped_rubric_names():
+        path = FOLDER / variant / f"{name}.yaml"
+        path = path if path.is_file() else FOLDER / f"{name}.yaml"
+    elif name in (added := _added()):
+        path = added[name]
+    else:
+        raise ConfigError(f"unknown rubric {name!r}: use one of {', '.join((*shipped_rubric_names(), *added))}")
     loaded = load_yaml(path, Rubric)
     if loaded.id != name:
         raise ConfigError(f"{path}: the rubric's id {loaded.id!r} must be the file's name")
@@ -529,7 +520,11 @@ _STRICT = _extend(
 """JSON schema with the rules of the grammar: 1.0 and true are not integers, a pattern must match the full string."""
 
 
-def _short(error: jsonschema.ValidationError) -> str:
+def _mismatch(schema: dict[str, Any], value: Any) -> str | None:
+    """Where `value` differs most from the schema; None if it does not."""
+    error = jsonschema.exceptions.best_match(_STRICT(schema).iter_errors(value))
+    if error is None:
+        return None
     where = "/".join(str(step) for step in error.absolute_path)
     return f"{where or 'the object'}: {error.message[:120]}"
 
@@ -588,11 +583,10 @@ def wordings(name: str) -> list[Rubric]:
 
 def read_stored(name: str, answer: Any) -> tuple[dict[str, Any] | None, str | None]:
     """Parse a stored answer with the first variant of the rubric that it fits, or return why it fits none."""
-    read: tuple[dict[str, Any] | None, str | None] = None, f"there is no rubric {name!r}"
     for wording in wordings(name):
         read = wording.read(answer, {}, labels_only=True)
         if read[0] is not None:
-            return read
+            break
     return read
 
 
@@ -603,12 +597,8 @@ def has_probabilities(name: str, labels: Any) -> bool:
 
 def wording_of(name: str, fields: Iterable[str]) -> Rubric:
     """The first variant of the rubric whose answers can have all of these fields, or else the default variant."""
-    required = set(fields)
-    variants = wordings(name)
-    return next(
-        (r for r in variants if required <= {c.field for c in r.criteria} | set(r.evidence)),
-        variants[0],
-    )
+    required, variants = set(fields), wordings(name)
+    return next((r for r in variants if required <= {c.field for c in r.criteria} | set(r.evidence)), variants[0])
 
 
 def single_tokens(weights: Path, labels: Iterable[str]) -> list[str]:

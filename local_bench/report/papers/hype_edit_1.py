@@ -17,8 +17,6 @@ from local_bench.report.panels import Bars, Figure, Images, Series
 from local_bench.report.papers.inputs import Request, once
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.attempts import FAIL, MISSING, Ends, Outcomes, count_attempts
-from local_bench.suites.api_prices import api_prices
-from local_bench.suites.hype_edit_1.export import WORDS, judgements
 from local_bench.suites.hype_edit_1.published import (
     PROTOCOL_ATTEMPTS,
     UNBIASED,
@@ -27,7 +25,8 @@ from local_bench.suites.hype_edit_1.published import (
     model_json,
     outcomes,
 )
-from local_bench.suites.hype_edit_1.results import Judgements, joined, read_file, read_raters
+from local_bench.suites.hype_edit_1.results import WORDS, Judgements, joined, judgements, read_file, read_raters
+from local_bench.suites.published import api_prices
 from local_bench.suites.run_results import ImageResult
 
 MODEL = Column("model", "Model")

@@ -7,8 +7,7 @@ from statistics import fmean
 from local_bench.analysis.official import image_results, run_results
 from local_bench.core.table import Column, Table
 from local_bench.report.papers.inputs import Request, once
-from local_bench.suites.ice_bench.export import results_by_model
-from local_bench.suites.ice_bench.results import Item, read_eval_result
+from local_bench.suites.ice_bench.results import Item, read_eval_result, results_by_model
 from local_bench.suites.ice_bench.scoring import LIMITS, TASKS
 from local_bench.suites.ice_bench.tasks import METRICS_OF
 

@@ -14,7 +14,7 @@ from local_bench.analysis.payment import decided_by_people
 from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.runs.rundir import RunDir
-from local_bench.suites.api_prices import api_prices
+from local_bench.suites.published import api_prices
 from local_bench.suites.registry import suite
 from local_bench.suites.run_results import RunResults
 

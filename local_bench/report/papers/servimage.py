@@ -9,11 +9,18 @@ from local_bench.core.errors import UserError
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Figure, Histogram
 from local_bench.report.papers.inputs import Request, once
-from local_bench.suites.api_prices import api_prices
+from local_bench.suites.published import api_prices
 from local_bench.suites.servimage import published as numbers
-from local_bench.suites.servimage.export import Parts, parts
-from local_bench.suites.servimage.export import notes as export_notes
-from local_bench.suites.servimage.results import PaidTask, check_images, read_annotations, read_paid_tasks, read_scores
+from local_bench.suites.servimage.results import (
+    PaidTask,
+    Parts,
+    check_images,
+    parts,
+    read_annotations,
+    read_paid_tasks,
+    read_scores,
+)
+from local_bench.suites.servimage.results import notes as export_notes
 
 _SETTLEMENT = (
     "settlement as printed: an order is paid once all its images are accepted, and rates are over what was decided; "

@@ -19,14 +19,13 @@ from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.papers.inputs import Request
 from local_bench.report.papers.servimage import MODEL, category_name, in_order, percent, published, standard
-from local_bench.runs.payment import model_log_odds
-from local_bench.runs.prediction_file import read_predictions
+from local_bench.runs.payment import model_log_odds, read_predictions
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.explain import COMPOSITE
 from local_bench.settle.predictors.evaluation import Evaluation, Measured
 from local_bench.settle.predictors.models import ExpectedRevenue
-from local_bench.suites.servimage.export import parts
+from local_bench.suites.servimage.results import parts
 
 _NAMES = {
     "brf": "BRF",

@@ -44,8 +44,8 @@ from local_bench.report.site.summary import Model, Summary, accounts_of, summary
 from local_bench.report.text import clean
 from local_bench.report.view import thresholds
 from local_bench.report.view import warnings as cautions_of
-from local_bench.runs.contents import root
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store.contents import root
 
 FOLDER = "report"
 """A run's own report, in its folder; full images are those of the run."""

@@ -27,9 +27,9 @@ from local_bench.judges.vlm.rubrics import wordings
 from local_bench.report.scores import decimals, missed_text, score_names
 from local_bench.report.text import percent
 from local_bench.report.view import model_order, thresholds
-from local_bench.runs.acceptance import deciding
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import deciding
 from local_bench.runs.store import OutcomeRow, VerdictRow
 
 if TYPE_CHECKING:

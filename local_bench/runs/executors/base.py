@@ -1,25 +1,24 @@
-"""The interface of executors: a run's generation, metrics and judges on some devices, and the meters of these devices.
+"""The interface of executors: a run's generation, metrics and judges on some devices, and the meters of these devices;
+and the executor for this machine: one worker process per device, or this process if there is one device.
 
 An executor never writes results: it yields the workers' events, and the stages of the run store them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from PIL import Image
-
-from local_bench.core.types import Question
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.transport import Transport
-from local_bench.runs.device import JudgeDevice
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.judges.vlm.judge import Transport
+from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, open_judge
 from local_bench.runs.meter import Meter
-from local_bench.runs.progress import Progress
+from local_bench.runs.store import Store
 from local_bench.runs.work import Event
-from local_bench.runs.worker_pool import Work
+from local_bench.runs.worker_pool import Work, WorkerPool
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -71,15 +70,7 @@ class Executor(Protocol):
         """The devices on which judges run. LocalBenchError if there is none."""
         ...
 
-    def open_judge(
-        self,
-        config: JudgeConfig,
-        spec: JudgeSpec,
-        questions: Sequence[Question],
-        load: Callable[[str], Image.Image],
-        log: Path,
-        progress: Progress,
-    ) -> AbstractContextManager[Transport]:
+    def open_judge(self, order: JudgeOrder) -> AbstractContextManager[Transport]:
         """Open the judge on all devices, as `judge_factory.open_judge`."""
         ...
 
@@ -90,3 +81,46 @@ class Executor(Protocol):
     def end(self, status: str) -> None:
         """End the sessions of all devices."""
         ...
+
+
+class LocalExecutor:
+    """The `devices` of this machine, metered in `store` from now on; logs of workers are written to `logs`."""
+
+    def __init__(self, store: Store, devices: "Sequence[torch.device]", logs: Path) -> None:
+        self._devices = devices
+        self._pool = WorkerPool(len(devices), logs)
+        self.n_workers = self.n_shares = len(devices)
+        self.judge_devices: Sequence[JudgeDevice] = [JudgeDevice.of(device) for device in devices]
+        self._meters = [Meter(store, judged.device, judged.cuda_index) for judged in self.judge_devices]
+
+    def stage(self) -> AbstractContextManager[object]:
+        return self._pool
+
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        return function(WorkerDevice(str(self._devices[0]), self.n_workers), *arguments)
+
+    def do(
+        self,
+        work: Work,
+        order: Any,
+        shares: Sequence[list[Any]],
+        left: Callable[[list[Any]], list[Any]],  # a lost worker of this machine is an error
+    ) -> Iterator[tuple[Meter, Event]]:
+        orders = [replace(order, device=str(device)) for device in self._devices[: len(shares)]]
+        if len(shares) == 1:
+            for event in work(orders[0], shares[0]):
+                yield self._meters[0], event
+            return
+        for worker, event in self._pool.do(work, orders, shares):
+            yield self._meters[worker], event
+
+    def open_judge(self, order: JudgeOrder) -> AbstractContextManager[Transport]:
+        return open_judge(order, self.judge_devices)
+
+    def charge(self, phase: str, n_items: int = 0) -> None:
+        for i, meter in enumerate(self._meters):
+            meter.charge(phase, 0 if i else n_items)
+
+    def end(self, status: str) -> None:
+        for meter in self._meters:
+            meter.end(status)

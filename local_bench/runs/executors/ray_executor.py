@@ -1,42 +1,309 @@
 """Executes a run on the nodes of a Ray cluster: one worker per GPU, or per node on CPUs. Nodes join and leave, and the
-share of a lost worker goes to another. This process alone writes the store."""
+share of a lost worker goes to another; all nodes must compute the same bytes. Judges have a replica on each node. This
+process alone writes the store."""
 
+import itertools
+import os
+import re
+import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from PIL import Image
 
 from local_bench.core.errors import LocalBenchError, ServerError
-from local_bench.core.types import Question, TimeCharged
-from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.core.files import write_atomic
+from local_bench.core.types import TimeCharged
+from local_bench.judges.vlm.judge import Transport, Unreachable
+from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.replicas import Replicas
-from local_bench.judges.vlm.transport import Transport
 from local_bench.models.cards import card
-from local_bench.runs.device import JudgeDevice
-from local_bench.runs.executors.ray_actors import RayWorker
-from local_bench.runs.executors.ray_cluster import Cluster, Lost, Slot
-from local_bench.runs.executors.ray_judges import RayReplica
-from local_bench.runs.executors.ray_nodes import Nodes
-from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import open_judge
+from local_bench.runs.executors.ray_cluster import HELLO, Cluster, Lost, NodeFacts, RayJudge, RayWorker, Setting, Slot
+from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, open_judge
 from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Event
 from local_bench.runs.worker_pool import Work
 
+_KEPT = ("LOCAL_BENCH_CACHE", "HF_HOME", "VLLM_USE_V2_MODEL_RUNNER")
+"""Variables that nodes take over from this process."""
+_REST_S = 10.0
+
+
+class Nodes:
+    """The nodes that a run may use, and what was learnt about them; shared by all stages of a session."""
+
+    def __init__(self, run: RunDir, cluster: Cluster, progress: Progress) -> None:
+        self.run = run
+        self.cluster = cluster
+        self.progress = progress
+        self.settings = run.config.engine.ray
+        self.refused: set[str] = set()
+        """Ids of nodes that cannot be used."""
+        self.facts: NodeFacts | None = None
+        """Of the first node; all others must have equal numerics."""
+        self._session = secrets.token_hex(16)
+        write_atomic(run.path / HELLO, self._session.encode())
+        self._resting: dict[str, float] = {}
+        """When workers may be started again on nodes where a start has failed."""
+        self._losses = 0
+        self._last_usable = time.monotonic()
+
+    def close(self) -> None:
+        """End the connection to the cluster."""
+        self.cluster.close()
+        with suppress(OSError):
+            (self.run.path / HELLO).unlink()
+
+    def start(self, kind: type, slot: Slot, threads: int = 1) -> Any:
+        """Start an actor of class `kind` on a slot; returns its handle at once. Ray does not restart it if it is lost:
+        its node may have left, and the run counts its losses."""
+        setting = Setting(
+            run_dir=self.run.path.absolute(),
+            working_dir=Path.cwd(),
+            session=self._session,
+            environ={name: os.environ[name] for name in _KEPT if name in os.environ},
+            threads=self.run.config.engine.threads,
+            on_gpu=self.cluster.on_gpu,
+            workers=slot.workers,
+        )
+        options = {"num_gpus": slot.gpus, "max_concurrency": threads, "max_restarts": 0, "max_task_retries": 0}
+        actor_class = self.cluster.ray.remote(kind)
+        return actor_class.options(**options, **self.cluster.pinned(slot.node_id, 1)).remote(setting)
+
+    def get(self, reference: Any, worker: str, slot: Slot) -> Any:
+        """The value of `reference`, computed by the `worker` on a slot. Raises as `Cluster.get`, and for a fault a
+        LocalBenchError that names the file with its traceback."""
+        try:
+            return self.cluster.get(reference)
+        except self.cluster.ray.exceptions.RayTaskError as e:
+            log = self.run.logs / f"worker-{slot.host}.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(log, re.sub(r"\x1b\[\d+m", "", str(e)).encode())
+            fault = f"{repr(e.cause)[:300]}, see {log}"
+            raise LocalBenchError(f"{worker} on {slot.host} failed ({fault}): finished work is kept") from None
+
+    def accept(self, slot: Slot, facts: NodeFacts | LocalBenchError) -> bool:
+        """Whether a node with these facts, or this error instead of facts, can be used; notes why not."""
+        if isinstance(facts, LocalBenchError):
+            why = str(facts)
+        elif not facts.sees_run:
+            why = f"cannot access {self.run.path}: put the run directory on a file system that all nodes share"
+        elif self.facts is not None and (changed := _difference(self.facts.numerics, facts.numerics)):
+            why = f"would compute other bytes ({changed}): choose nodes of one type with engine.ray.gpu_type"
+        else:
+            self.facts = self.facts or facts
+            self.usable()
+            return True
+        self.refused.add(slot.node_id)
+        self.progress.note(f"the node {slot.host} is not used: it {why}")
+        return False
+
+    def free(self, taken: Sequence[Slot], gpus: int = 1) -> list[Slot]:
+        """Free slots on nodes on which a worker may be started now."""
+        now = time.monotonic()
+        resting = {node_id for node_id, until in self._resting.items() if now < until}
+        return self.cluster.free(taken, self.refused | resting, gpus)
+
+    def not_started(self, slot: Slot, why: object) -> None:
+        """Note that a worker could not be started: its node may have left, or lack something."""
+        if slot.node_id not in self._resting:
+            self.progress.note(
+                f"nothing could be started on the node {slot.host} ({why}): trying again every {_REST_S:.0f} s"
+            )
+        self._resting[slot.node_id] = time.monotonic() + _REST_S
+
+    def usable(self) -> None:
+        """Note that a node can be used now."""
+        self._last_usable = time.monotonic()
+
+    def check_alone(self) -> None:
+        """LocalBenchError if there has been no usable node for too long."""
+        limit_s = self.settings.wait_s
+        if time.monotonic() - self._last_usable > limit_s:
+            why = "; the messages above say why others are not used" if self.refused else ""
+            raise LocalBenchError(
+                f"the Ray cluster has had no usable node for {limit_s:.0f} s (engine.ray.wait_s{why}): finished work "
+                "is kept, run the same command again when it has one"
+            )
+
+    def lose(self, what: str, why: object) -> None:
+        """Count a loss. LocalBenchError after too many."""
+        self._losses += 1
+        if self._losses > self.settings.max_losses:
+            raise LocalBenchError(
+                f"{self._losses} workers of the Ray cluster were lost (engine.ray.max_losses; the last: {what}, {why}"
+                "): finished work is kept, run the same command again"
+            )
+        self.progress.note(f"{what} was lost ({why}): its work goes to the others")
+
+
+def _difference(first: dict[str, Any], other: dict[str, Any]) -> str | None:
+    key = next((k for k in sorted({*first, *other}) if first.get(k) != other.get(k)), None)
+    return None if key is None else f"{key}: {other.get(key)} instead of {first.get(key)}"
+
+
+# ---- replicas of a judge
+
+K = TypeVar("K")
+_CHUNK = 16
+"""Requests sent together."""
+_REQUESTS_AHEAD = 512
+"""Maximum number of requests sent ahead of their replies."""
+_CLOSE_S = 30.0
+
+
+class RayReplica:
+    """A replica of a judge on one node; implements `Transport`."""
+
+    def __init__(
+        self, nodes: Nodes, slot: Slot, arguments: tuple[Any, ...], load: Callable[[str], Image.Image]
+    ) -> None:
+        """`arguments` are those of `RayJudge.open`; `load` returns an image that a node does not find in the run
+        directory."""
+        self.slot = slot
+        self._nodes = nodes
+        self._arguments = arguments
+        self._load = load
+        self._actor: Any = None
+        self._sent: set[str] = set()
+        self._calls = itertools.count()
+        self._meter: Meter | None = None
+        self._device: str | None = None
+        self._opened_ns = 0
+        self._lost_ns: int | None = None
+        self.notes: list[str] = []
+
+    def __enter__(self) -> Self:
+        if self._actor is not None:  # opened before
+            return self
+        actor = self._nodes.start(RayJudge, self.slot, threads=3)
+        try:
+            facts = self._get(actor.facts.remote())
+            if not self._nodes.accept(self.slot, facts):
+                raise ServerError(f"the judge cannot use the node {self.slot.host}")
+            self._opened_ns, self._device = time.monotonic_ns(), facts.device
+            self.notes = self._get(actor.open.remote(*self._arguments))
+        except Lost as e:
+            self._nodes.cluster.end(actor)
+            self._nodes.not_started(self.slot, e)
+            raise ServerError(f"the judge on the node {self.slot.host} ended while it started ({e})") from None
+        except BaseException:
+            self._nodes.cluster.end(actor)
+            raise
+        self._actor, self._sent, self._lost_ns = actor, set(), None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._actor is not None:
+            ray = self._nodes.cluster.ray
+            with suppress(ray.exceptions.RayError, TimeoutError):
+                ray.get(self._actor.close.remote(), timeout=_CLOSE_S)
+            self._leave()
+
+    def _leave(self) -> None:
+        """End the actor."""
+        if self._actor is not None:
+            self._nodes.cluster.end(self._actor)
+            self._actor, self._lost_ns = None, time.monotonic_ns()
+
+    def _get(self, reference: Any) -> Any:
+        return self._nodes.get(reference, "the judge", self.slot)
+
+    def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+        """Yield (key, reply) as replies arrive. Raises Unreachable if the actor or its judge has ended."""
+        if self._actor is None:
+            raise Unreachable("it has ended")
+        call, ahead = next(self._calls), at_once or _REQUESTS_AHEAD
+        chunk_size = min(_CHUNK, ahead)
+        numbered = enumerate(requests)
+        under_way: dict[int, K] = {}
+        stream = self._actor.replies.options(num_returns="streaming").remote(call, at_once)
+        sent_all = complete = False
+        try:
+            while True:
+                while not sent_all and len(under_way) + chunk_size <= ahead:
+                    chunk = list(itertools.islice(numbered, chunk_size))
+                    under_way.update((number, key) for number, (key, _) in chunk)
+                    self._send(call, [(number, request) for number, (_, request) in chunk])
+                    sent_all = not chunk
+                reference = next(stream, None)
+                if reference is None:
+                    break
+                number, reply = self._get(reference)
+                yield under_way.pop(number), reply
+            complete = True
+        finally:
+            if not complete:  # a reply to an abandoned request must not be read by the next call
+                self._leave()
+
+    def _send(self, call: int, requests: Sequence[tuple[int, Request]]) -> None:
+        """Send requests of a call of `complete` with the images that only this process has; none: there are no more."""
+        images = {}
+        for _, request in requests:
+            for sha256 in (sha for shown in request.shown for sha in shown.images):
+                if sha256 not in self._sent:
+                    self._sent.add(sha256)
+                    if not self._nodes.run.image_store.exists(sha256):
+                        images[sha256] = self._load(sha256)
+        self._get(self._actor.feed.remote(call, requests, images))
+
+    def restart(self) -> None:
+        """Start the actor again if its node is alive. ServerError if it cannot be started."""
+        self._leave()
+        free = self._nodes.cluster.free([], self._nodes.refused, max(1, self.slot.gpus))
+        if not any(slot.node_id == self.slot.node_id for slot in free):
+            raise ServerError(f"the node {self.slot.host} has left the cluster")
+        self.__enter__()
+
+    def counters(self) -> dict[str, float]:
+        counts: dict[str, float] = {}
+        if self._actor is not None:
+            with suppress(Lost):
+                counts = self._get(self._actor.counters.remote())
+        return counts
+
+    # ---- metering, from the main thread
+
+    def charge(self, phase: str, n_items: int) -> bool:
+        """Charge the time since the last charge to the node's device; returns whether it is in use."""
+        if self._meter is None and self._device is not None:
+            self._meter = Meter(self._nodes.run.store, self._device, start_ns=self._opened_ns)
+        if self._meter is None:
+            return False
+        if self._lost_ns is not None:
+            self.end_session("lost")
+            return False
+        self._meter.charge(phase, n_items)
+        return True
+
+    def end_session(self, status: str) -> None:
+        if self._meter is not None:
+            if self._lost_ns is not None:
+                self._meter.charge("idle", now_ns=self._lost_ns)
+                status = "lost"
+            self._meter.end(status)
+            self._meter = self._device = None
+
+
+# ---- the executor
+
 T = TypeVar("T")
 _GROW_S = 1.0
 """How often nodes that joined are looked for."""
 _START_S = 60.0
-_AHEAD = 4
+_EVENTS_AHEAD = 4
 """Events that a worker may be ahead of the store."""
 _NO_LIMIT = 10**6
 
@@ -106,7 +373,7 @@ class RayExecutor:
                     worker.share = waiting.popleft()
                     worker.meter.charge("idle")
                     streaming = worker.actor.work.options(
-                        num_returns="streaming", _generator_backpressure_num_objects=_AHEAD
+                        num_returns="streaming", _generator_backpressure_num_objects=_EVENTS_AHEAD
                     )
                     worker.events = streaming.remote(work, order, worker.share)
             for worker in self._ready():
@@ -195,7 +462,7 @@ class RayExecutor:
     @property
     def judge_devices(self) -> Sequence[JudgeDevice]:
         if self._nodes.facts is None:
-            self.call(_nothing)
+            self.call(repr)  # whatever the call: the worker that answers has reported its facts
         facts = self._nodes.facts
         assert facts is not None
         if not self._cluster.on_gpu:
@@ -203,36 +470,29 @@ class RayExecutor:
         return [JudgeDevice(facts.device, i, facts.capability) for i in range(max(1, self._cluster.most_gpus()))]
 
     @contextmanager
-    def open_judge(
-        self,
-        config: JudgeConfig,
-        spec: JudgeSpec,
-        questions: Sequence[Question],
-        load: Callable[[str], Image.Image],
-        log: Path,
-        progress: Progress,
-    ) -> Iterator[Transport]:
+    def open_judge(self, order: JudgeOrder) -> Iterator[Transport]:
         """Open one replica on every free slot of the cluster; nodes that join get one too. This process queries an
         external server itself."""
-        if config.base_url is not None:
-            with open_judge(config, spec, self.judge_devices, questions, load, log, progress) as transport:
+        if order.config.base_url is not None:
+            with open_judge(order, self.judge_devices) as transport:
                 yield transport
             return
         self._end_workers("done")  # the judge needs their devices
-        gpus = min(card(config.card, "judge").tensor_parallel_size, self._cluster.most_gpus())
-        arguments = (config, spec, gpus, self._ray.put(list(questions)))
+        gpus = min(card(order.config.card, "judge").tensor_parallel_size, self._cluster.most_gpus())
+        arguments = (order.config, order.spec, gpus, self._ray.put(list(order.questions)))
         numbers = count()
 
         def joining() -> list[RayReplica]:
             taken = [replica.slot for replica in self._replicas if replica.slot.node_id not in self._nodes.refused]
             free = self._nodes.free(taken, max(1, gpus))[: max(0, self._most - len(taken))]
-            names = (f"{log.stem}-{number}{log.suffix}" for number in numbers)
-            joined = [RayReplica(self._nodes, slot, (*arguments, name), load) for slot, name in zip(free, names)]  # noqa: B905
+            names = (f"{order.log.stem}-{number}{order.log.suffix}" for number in numbers)
+            pairs = zip(free, names)  # noqa: B905  # `names` is endless
+            joined = [RayReplica(self._nodes, slot, (*arguments, name), order.load) for slot, name in pairs]
             self._replicas += joined
             return joined
 
         try:
-            with Replicas(_opened(joining(), progress), progress.note, joining) as replicas:
+            with Replicas(_opened(joining(), order.progress), order.progress.note, joining) as replicas:
                 yield replicas
         finally:
             for replica in self._replicas:
@@ -268,7 +528,3 @@ def _opened(replicas: Sequence[RayReplica], progress: Progress) -> list[RayRepli
     for note in (*dict.fromkeys(str(error) for error in errors if error), *usable[0].notes):
         progress.note(note)
     return usable
-
-
-def _nothing(_: object) -> None:
-    """Called on a worker to learn about its node."""

@@ -11,19 +11,16 @@ from PIL import Image
 
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question
-from local_bench.generators.numerics import device_name
-from local_bench.judges.vlm.chat_api import Composer
-from local_bench.judges.vlm.flags import Engine, vllm_version
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.protocols import Protocol
-from local_bench.judges.vlm.transport import Transport, answers
+from local_bench.judges.vlm.judge import JudgeSpec, Transport, answers
+from local_bench.judges.vlm.protocols import Composer, Protocol
+from local_bench.judges.vlm.vllm_process import Engine, vllm_version
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve
-from local_bench.runs.device import JudgeDevice
+from local_bench.runs.config import JudgeConfig
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckPassed, CheckSkipped, Session
 from local_bench.runs.gpu_check.models import noise
-from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.judge_factory import JudgeDevice
 
 JUDGE = "mini-judge"
 _N_IMAGES = 16
@@ -33,7 +30,10 @@ _CONTEXT = 4096
 
 def check_judge(transport: str, session: Session) -> CheckPassed:
     """Check a small trained judge with one transport: throughput and batch invariance."""
-    _require(("xgrammar", "accelerate") if transport == "local" else ())
+    needed = ("xgrammar", "accelerate") if transport == "local" else ()
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CheckSkipped(f"{' and '.join(missing)} not installed")
     if transport != "local" and vllm_version() is None:
         raise CheckSkipped("vLLM is not installed")
     described = card(JUDGE, "judge")
@@ -93,10 +93,9 @@ def _open_judge(
         with Local(weights, composer.prepared, str(session.device), spec.dtype, 8) as local:
             yield local
         return
-    from local_bench.judges.vlm.child import Child
-    from local_bench.judges.vlm.client import Client
+    from local_bench.judges.vlm.client import Client, ManagedServer
     from local_bench.judges.vlm.embedded import Embedded
-    from local_bench.judges.vlm.server import ManagedServer
+    from local_bench.judges.vlm.vllm_process import Child
 
     engine = _engine(session, weights, spec)
     child = Child(session.scratch / f"judge-{transport}.log")
@@ -114,7 +113,7 @@ def _engine(session: Session, weights: Path, spec: JudgeSpec) -> Engine:
     if not session.on_gpu:
         return Engine(weights, spec.dtype, _CONTEXT, 2, {"max_pixels": spec.max_pixels})
     free, total = torch.cuda.mem_get_info(session.device)
-    judge_device = JudgeDevice(device_name(session.device), session.device.index)
+    judge_device = JudgeDevice.of(session.device)
     gpu = gpu_of(judge_device.device)
     usual = Engine(weights, spec.dtype, _CONTEXT, 2)
     return Engine(
@@ -129,9 +128,3 @@ def _engine(session: Session, weights: Path, spec: JudgeSpec) -> Engine:
         sequences=gpu.judge_sequences if gpu else usual.sequences,
         attention=judge_device.attention(weights, spec.dtype),
     )
-
-
-def _require(modules: tuple[str, ...]) -> None:
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
-        raise CheckSkipped(f"{' and '.join(missing)} not installed")

@@ -10,22 +10,21 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from local_bench.core.environment import quiet_libraries
+from local_bench.core.environment import free_disk, quiet_libraries, toolchain
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.files import scratch as scratch_folder
 from local_bench.core.table import clean
 from local_bench.generators.capacity import unusable_gpu
 from local_bench.generators.numerics import choose_device, device_name, set_determinism
 from local_bench.generators.registry import FAMILIES
-from local_bench.runs.gpu_check import environment, generation, processes, speed
+from local_bench.runs.gpu_check import checks, generation
 from local_bench.runs.gpu_check.checks import (
     MEMORY_GB,
     Check,
@@ -39,7 +38,7 @@ from local_bench.runs.gpu_check.checks import (
     run_checks,
     save,
 )
-from local_bench.runs.gpu_check.processes import limit_memory
+from local_bench.runs.gpu_check.generation import limit_memory
 
 MINUTES = 10.0
 INCOMPLETE = 3
@@ -60,32 +59,32 @@ class Options:
 def all_checks() -> list[Check]:
     """All checks in order of execution: the fast and informative ones first."""
     return [
-        Check("driver", "NVIDIA driver and CUDA", environment.check_driver),
-        Check("compiler", "a C compiler and Python.h, for Triton", environment.check_compiler),
-        Check("disk", "free disk here", environment.check_disk),
-        Check("host-memory", "host memory, with the control group's limit", environment.check_host_memory),
-        Check("device-memory", "free and total device memory", environment.check_device_memory),
-        Check("mig", "whether the GPU is partitioned (MIG)", environment.check_mig),
+        Check("driver", "NVIDIA driver and CUDA", checks.check_driver),
+        Check("compiler", "a C compiler and Python.h, for Triton", partial(checks.check_found, toolchain)),
+        Check("disk", "free disk here", partial(checks.check_found, lambda: free_disk(Path.cwd()))),
+        Check("host-memory", "host memory, with the control group's limit", checks.check_host_memory),
+        Check("device-memory", "free and total device memory", checks.check_device_memory),
+        Check("mig", "whether the GPU is partitioned (MIG)", checks.check_mig),
         *(
             Check(
                 f"family:{name}",
                 "images by a run's worker in two sizes",
-                generation.check_family(name),
+                partial(generation.check_family, name),
                 60 if name in generation.COMPILED else 10,
             )
             for name in FAMILIES
         ),
         Check("memory", "allocated memory against the planner's", generation.check_memory),
         Check("streamed", "equal bytes with weights in host memory", generation.check_streamed, 15),
-        Check("energy", "NVML's energy counter during matrix products", speed.check_energy),
-        Check("speed", "compile time, images/s, fraction of the matrix-product rate", speed.check_speed, 45),
+        Check("energy", "NVML's energy counter during matrix products", generation.check_energy),
+        Check("speed", "compile time, images/s, fraction of the matrix-product rate", generation.check_speed, 45),
         *(
             Check(f"judge:{name}", "a small judge: throughput and batch invariance", partial(_check_judge, name), needs)
             for name, needs in (("local", 30), ("embedded", 120), ("served", 120))
         ),
         Check("network", "batch invariance of a metric's network", generation.check_network),
         Check("out-of-memory", "a failed allocation, and recovery from it", generation.check_recovery, 120),
-        Check("processes", "equal bytes from two processes, with cold and warm cache", processes.check_processes, 90),
+        Check("processes", "equal bytes from two processes, with cold and warm cache", generation.check_processes, 90),
     ]
 
 
@@ -123,7 +122,8 @@ def run(options: Options, command: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of `scripts/gpu_check`; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="gpu_check", description=f"{__doc__}", formatter_class=_Raw)
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="gpu_check", description=f"{__doc__}", formatter_class=plain)
     parser.add_argument("--device", default="auto", help="auto, cpu (small models) or cuda:N")
     parser.add_argument(
         "--minutes", type=float, default=MINUTES, help="do not begin checks that would end after this many minutes"
@@ -142,37 +142,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-_Raw = argparse.RawDescriptionHelpFormatter
-
-
 def _check_judge(transport: str, session: Session) -> CheckPassed:
-    with _optional():
-        from local_bench.runs.gpu_check.judging import check_judge
-    return check_judge(transport, session)
-
-
-@contextmanager
-def _optional() -> Iterator[None]:
-    """Skip the check if a package that it needs is not installed."""
     try:
-        yield
+        from local_bench.runs.gpu_check.judging import check_judge
     except ModuleNotFoundError as e:
         raise CheckSkipped(f"{e.name} is not installed") from None
+    return check_judge(transport, session)
 
 
 def _list_checks(checks: Sequence[Check], options: Options) -> int:
     if options.as_json:
-        print(
-            json.dumps(
-                {"device": None, "ok": True, "complete": True, "would_run": [check.name for check in checks]}, indent=2
-            )
-        )
+        result = {"device": None, "ok": True, "complete": True, "would_run": [check.name for check in checks]}
+        print(json.dumps(result, indent=2))
         return 0
     print(planned_table(checks))
     _note(
         f"no GPU on this machine; with one the checks take at most {options.minutes:g} minutes and {MEMORY_GB:.0f} GB "
-        "of its "
-        "memory (--device cpu runs it with small models)"
+        "of its memory (--device cpu runs it with small models)"
     )
     return 0
 

@@ -1,29 +1,124 @@
 """The models of the checks: one real architecture per family, with full width, fewer blocks and random weights; small
-models on a CPU. Their images are made by the worker of a run, with its own settings for this device."""
+models on a CPU. Their images are made by the worker of a run, with its own settings for this device; torch's profiler
+tells which attention kernels ran."""
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import reduce
+from operator import getitem
+from typing import Any, Self
 
 import numpy as np
+import torch
 from PIL import Image
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from local_bench.core.errors import LocalBenchError, is_failure
 from local_bench.core.images import store_image
 from local_bench.core.types import Message, PhaseStarted, TimeCharged
 from local_bench.generators import numerics
-from local_bench.generators.families import family
-from local_bench.generators.masked import gradient, half_mask
+from local_bench.generators.architecture import piece, with_config
+from local_bench.generators.base import gradient, half_mask
 from local_bench.generators.operations import usual_input_images
-from local_bench.generators.pieces import piece, with_config
-from local_bench.generators.sampler import Sampler
+from local_bench.generators.registry import Sampler
+from local_bench.generators.staged import Staged, family
 from local_bench.models.cards import ModelCard, card
-from local_bench.runs.gpu_check.attention import KernelCounter
 from local_bench.runs.gpu_check.checks import Session
 from local_bench.runs.work import BatchSizeChosen, ImagesFinished, Job, WorkOrder
 from local_bench.runs.worker import Worker
+
+OPERATIONS = {
+    "aten::_scaled_dot_product_cudnn_attention": "cudnn",
+    "aten::_scaled_dot_product_flash_attention": "flash",
+    "aten::_scaled_dot_product_efficient_attention": "efficient",
+    "aten::_scaled_dot_product_flash_attention_for_cpu": "flash (CPU)",
+    "aten::_scaled_dot_product_attention_math": "math",
+    "aten::_scaled_dot_product_fused_attention_overrideable": "overrideable",
+}
+"""ATen operations of `scaled_dot_product_attention`."""
+PINNED = {
+    "_native_cudnn": "cudnn",
+    "_native_flash": "flash",
+    "_native_efficient": "efficient",
+    "_native_math": "math",
+}
+"""Kernel by diffusers' backend name; with `native` torch chooses."""
+_MARK = "local_bench::denoiser"
+
+
+class KernelCounter:
+    """Counts the attention kernels that run inside denoisers loaded in this context, from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        """Runs by kernel, once stopped."""
+        self._load = Staged.load_denoiser
+        self._profile: profile | None = None
+
+    def __enter__(self) -> Self:
+        load = self._load
+
+        def load_marked(generator: Staged) -> None:
+            load(generator)
+            mark(getattr(generator.pipe, generator.denoiser))
+
+        Staged.load_denoiser = load_marked  # type: ignore[method-assign, assignment]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Staged.load_denoiser = self._load  # type: ignore[method-assign]
+        self.stop()
+
+    def start(self) -> None:
+        """Begin, unless this counter has begun before."""
+        if self._profile is None:
+            self._profile = profile(activities=[ProfilerActivity.CPU], acc_events=True)
+            self._profile.start()
+
+    def stop(self) -> None:
+        if self._profile is None or self.counts:
+            return
+        self._profile.stop()
+        events: list[Any] = list(self._profile.events())  # type: ignore[no-untyped-call]
+        spans = [event.time_range for event in events if event.name == _MARK]
+        self.counts = dict(
+            Counter(
+                OPERATIONS[event.name]
+                for event in events
+                if event.name in OPERATIONS
+                and any(span.start <= event.time_range.start and event.time_range.end <= span.end for span in spans)
+            )
+        )
+
+
+def mark(denoiser: torch.nn.Module) -> None:
+    """Label the module's forward passes in profiles."""
+    open_marks: list[Any] = []
+
+    def begin(*_: Any) -> None:
+        open_marks.append(record_function(_MARK))
+        open_marks[-1].__enter__()
+
+    def end(*_: Any) -> None:
+        open_marks.pop().__exit__(None, None, None)
+
+    denoiser.register_forward_pre_hook(begin)
+    denoiser.register_forward_hook(end)
+
+
+def kernel_summary(kernels: Mapping[str, int]) -> str:
+    return ", ".join(f"{kernel} {n}" for kernel, n in kernels.items()) or "none"
+
+
+def pinning_fault(backend: str, kernels: Mapping[str, int]) -> str | None:
+    """An error message if the kernel of the pinned backend did not run, else None."""
+    expected = PINNED.get(backend)
+    if kernels and (expected is None or expected in kernels):
+        return None
+    return f"{backend} is pinned, but the attention kernels that ran are: {kernel_summary(kernels)}"
+
 
 STEPS = 2
 """At least 2: Qwen-Image's schedule divides by zero with one step."""
@@ -100,9 +195,9 @@ def reduced_card(name: str, small: bool) -> tuple[ModelCard, str]:
     less = []
     for component, values in changes.items():
         original = piece(str(usual.architecture[component])).config
-        less += [
-            f"{component} {key.rpartition('.')[2]} {value} of {_value(original, key)}" for key, value in values.items()
-        ]
+        for key, value in values.items():
+            before = reduce(getitem, key.split("."), original)
+            less.append(f"{component} {key.rpartition('.')[2]} {value} of {before}")
     return with_config(usual, changes), ", ".join(less)
 
 
@@ -123,13 +218,6 @@ def noise(seed: int, side: int) -> Image.Image:
     """Smooth coloured noise, `side` x `side`."""
     pixels = np.random.default_rng(seed).integers(0, 256, (side // 8, side // 8, 3), dtype=np.uint8)
     return Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC)
-
-
-def _value(config: Mapping[str, Any], key: str) -> Any:
-    value: Any = config
-    for part in key.split("."):
-        value = value[part]
-    return value
 
 
 @dataclass

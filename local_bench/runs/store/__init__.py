@@ -1,8 +1,9 @@
 """The run's SQLite file `ledger.sqlite`, read and written as typed rows. This package contains all SQL of runs."""
 
 from local_bench.runs.store.database import BACKUP, LEDGER, backups, free_name
-from local_bench.runs.store.frames import NOT_APPLICABLE, UNSCORED, plain, scored, scores_by_image
 from local_bench.runs.store.rows import (
+    NOT_APPLICABLE,
+    UNSCORED,
     BusyTime,
     CandidateRow,
     Committed,
@@ -16,8 +17,10 @@ from local_bench.runs.store.rows import (
     ScoreSummary,
     SessionRow,
     VerdictRow,
+    plain,
+    scored,
 )
-from local_bench.runs.store.store import Store
+from local_bench.runs.store.store import Store, scores_by_image
 
 __all__ = [
     "BACKUP",

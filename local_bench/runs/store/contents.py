@@ -1,13 +1,43 @@
-"""Digests of a run's rows, by task, session and key, so that a later change can be found and located."""
+"""The record of a run's contents at the end of each command, and the root digest of its results. Its rows have digests
+by task, session and key, so that a later change can be found and located."""
 
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from local_bench.core.identity import digest, json_lines
 from local_bench.runs.store.store import Store
+
+FILES = ("run.yaml", "provenance.json")
+
+
+def file_digests(run_dir: Path) -> dict[str, str]:
+    """File name -> sha256, for the run's text files that exist."""
+    files = {name: run_dir / name for name in FILES}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
+
+
+def root(store: Store) -> str:
+    """The Merkle root of the results, one leaf per task in order of task ids: sha256, 64 hex digits."""
+    return store.once(
+        "root", lambda: merkle_root([bytes.fromhex(leaf) for leaf in result_leaves(store).values()]).hex()
+    )
+
+
+def merkle_root(leaves: Sequence[bytes]) -> bytes:
+    """The Merkle tree hash of `leaves` (RFC 6962, section 2.1): a leaf hash is sha256(0x00 || leaf), an inner hash
+    sha256(0x01 || left || right), and the left subtree has the largest power of two of leaves below their number."""
+    if not leaves:
+        return hashlib.sha256().digest()
+    level = [hashlib.sha256(b"\x00" + leaf).digest() for leaf in leaves]
+    while len(level) > 1:
+        pairs = [level[i : i + 2] for i in range(0, len(level), 2)]
+        level = [hashlib.sha256(b"\x01" + b"".join(pair)).digest() if len(pair) == 2 else pair[0] for pair in pairs]
+    return level[0]
+
 
 RECORDED = "recorded"
 """The key in `meta` that says whether the stored digests describe the current rows: "1", or while a command runs
@@ -76,7 +106,8 @@ def start_recording(store: Store) -> None:
 
 
 def record(store: Store, files: dict[str, str]) -> None:
-    """Store the digests of the current rows, and of `files` (name -> sha256), in one transaction.
+    """Store the digests of the current rows and of `files` (name -> sha256), in one transaction; `verify` compares them
+    with the later ones.
 
     Kinds of rows that this command has not written keep their digests, so that a change made by hand before the command
     is found after it."""

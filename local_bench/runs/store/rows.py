@@ -1,8 +1,9 @@
-"""The rows of the store as types. Money in micro-USD, time in nanoseconds, energy in millijoules."""
+"""The rows of the store as types, and functions of its data frames. Money in micro-USD, time in nanoseconds, energy in
+millijoules."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired
 
 from pydantic import Field, PositiveInt, TypeAdapter
 from typing_extensions import TypedDict
@@ -11,6 +12,9 @@ from local_bench.core import strictjson
 from local_bench.core.money import part_of
 from local_bench.core.types import Decision, Score
 from local_bench.judges.rules import FileFacts
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 State = Literal["planned", "done", "unscored"]
 Kind = Literal["metric", "judge"]
@@ -324,3 +328,20 @@ FORMS: dict[str, TypeAdapter[Any]] = {
 judges, batch sizes chosen for a model by kind of image, results of the checks of a judge, captions that a metric cut,
 the files of a model's imported images by work id, a metric's identity, the shards that a merged run lacks by model, a
 judge's pace, where a model's weights are and whether it is compiled, the provenance."""
+
+
+# ---- data frames
+
+UNSCORED, NOT_APPLICABLE = "unscored", "not applicable"
+
+
+def plain(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Values as Python objects, None where they are missing."""
+    return rows.astype(object).where(rows.notna(), None)
+
+
+def scored(scores: "pd.DataFrame") -> "pd.DataFrame":
+    """The rows of a frame of scores that have a value, with `value` as float64: those that are unscored or do not apply
+    are left out, and must be counted beside every aggregate (invariant 5)."""
+    present = scores[scores["value"].notna()]
+    return present.assign(value=present["value"].astype("float64"))

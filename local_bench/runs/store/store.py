@@ -5,8 +5,9 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,9 +18,11 @@ from local_bench.core.errors import LedgerDamaged, LedgerError
 from local_bench.core.errors import kind as kind_of
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import UNSUPPORTED, Decision, Score, Task
-from local_bench.runs.store.database import Database
+from local_bench.runs.store.database import SCHEMA, Database
 from local_bench.runs.store.rows import (
     FORMS,
+    NOT_APPLICABLE,
+    UNSCORED,
     BusyTime,
     CandidateRow,
     Committed,
@@ -40,7 +43,6 @@ from local_bench.runs.store.rows import (
     VerdictRow,
     truncated_tokens,
 )
-from local_bench.runs.store.schema import SCHEMA
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -228,13 +230,14 @@ class Store:
 
     def tasks_of(self, task_ids: Sequence[str]) -> list[Task]:
         """Tasks of these ids, by id. LedgerError if one cannot be read."""
-        tasks: list[Task] = []
-        for at in range(0, len(task_ids), _AT_ONCE):
-            part = task_ids[at : at + _AT_ONCE]
-            marks = ", ".join("?" * len(part))
-            rows = self.rows(f"SELECT {_OF_TASK} FROM tasks WHERE task_id IN ({marks}) ORDER BY task_id", *part)
-            tasks += [_task(row) for row in rows]
-        return tasks
+        rows = self._rows_of(task_ids, f"SELECT {_OF_TASK} FROM tasks WHERE task_id IN (...) ORDER BY task_id")
+        return [_task(row) for row in rows]
+
+    def _rows_of(self, ids: Sequence[str], query: str, *values: Any) -> Iterator[Any]:
+        """The rows of `query` for some hundred `ids` at a time, which take the place of `...` after `values`."""
+        for at in range(0, len(ids), _AT_ONCE):
+            part = ids[at : at + _AT_ONCE]
+            yield from self.rows(query.replace("...", ", ".join("?" * len(part))), *values, *part)
 
     def each_task(self) -> Iterator[tuple[Task, str, str, int]]:
         """(task, its stored content, category, price in micro-USD) of every task, in the plan's order, read as needed.
@@ -331,18 +334,9 @@ class Store:
     def verdicts_of(self, work_ids: Sequence[str]) -> list[VerdictRow]:
         """Verdicts of all judges of the run on these candidates, in the order of `verdicts`."""
         where, judges = self.of_judges()
-        verdicts: list[VerdictRow] = []
-        for at in range(0, len(work_ids), _AT_ONCE):
-            part = work_ids[at : at + _AT_ONCE]
-            rows = self.rows(
-                f"""SELECT {columns(VerdictRow)} FROM verdicts
-                    WHERE {where} AND work_id IN ({", ".join("?" * len(part))})
-                    ORDER BY {_VERDICT_KEY}""",
-                *judges,
-                *part,
-            )
-            verdicts += [VerdictRow(*row) for row in rows]
-        return verdicts
+        where = f"{where} AND work_id IN (...) ORDER BY {_VERDICT_KEY}"
+        rows = self._rows_of(work_ids, f"SELECT {columns(VerdictRow)} FROM verdicts WHERE {where}", *judges)
+        return [VerdictRow(*row) for row in rows]
 
     def enter_verdicts(self, rows: Iterable[VerdictRow]) -> None:
         """Store verdicts in one transaction; a later verdict on a question replaces an earlier one."""
@@ -393,14 +387,8 @@ class Store:
 
     def judge_scores(self, work_ids: Sequence[str]) -> dict[tuple[str, str], Score]:
         """(work id, name) -> judge score, for these candidates."""
-        scores: dict[tuple[str, str], Score] = {}
-        for at in range(0, len(work_ids), _AT_ONCE):
-            part = work_ids[at : at + _AT_ONCE]
-            rows = self.rows(
-                f"SELECT {_SCORE} FROM scores WHERE kind = 'judge' AND work_id IN ({', '.join('?' * len(part))})", *part
-            )
-            scores |= {(row["work_id"], row["name"]): self._typed(_score, *row).score for row in rows}
-        return scores
+        rows = self._rows_of(work_ids, f"SELECT {_SCORE} FROM scores WHERE kind = 'judge' AND work_id IN (...)")
+        return {(row["work_id"], row["name"]): self._typed(_score, *row).score for row in rows}
 
     def scores_by_candidate(self, kind: Kind | None = None) -> dict[str, dict[str, Score]]:
         """Work id -> name -> score, for candidates with scores."""
@@ -493,22 +481,18 @@ class Store:
     def enter_time(self, row: MeterRow, held_ns: int) -> None:
         """Store a meter row and the session's total time."""
         with self.transaction():
-            self.write("INSERT INTO meter VALUES (?, ?, ?, ?, ?, ?, ?)", *vars(row).values())
+            self._enter("meter", MeterRow, [row], "INSERT")
             self.write("UPDATE sessions SET held_ns = ? WHERE session = ?", held_ns, row.session)
 
     def add_session(self, session: SessionRow, rows: Sequence[MeterRow]) -> int:
         """Store a finished session of another store with its meter rows, under a new number, which is returned."""
         with self.transaction():
-            marks = ", ".join("?" * 4)
             self.write(
-                f"INSERT INTO sessions (started_utc, device, held_ns, ended) VALUES ({marks})",
+                "INSERT INTO sessions (started_utc, device, held_ns, ended) VALUES (?, ?, ?, ?)",
                 *(session.started_utc, session.device, session.held_ns, session.ended),
             )
             number = int(self.rows("SELECT max(session) FROM sessions")[0][0])
-            self.write_many(
-                "INSERT INTO meter VALUES (?, ?, ?, ?, ?, ?, ?)",
-                ((number, r.t0_ns, r.t1_ns, r.phase, r.model, r.n_items, r.energy_mj) for r in rows),
-            )
+            self._enter("meter", MeterRow, (replace(row, session=number) for row in rows), "INSERT")
         return number
 
     def end_session(self, session: int, how: str) -> None:
@@ -542,12 +526,9 @@ class Store:
     def _enter(
         self, table: str, kind: type, rows: Iterable[Any], insert: str = "INSERT OR REPLACE", conflict: str = ""
     ) -> None:
-        names = [field.name for field in fields(kind)]
-        marks = ", ".join("?" * len(names))
-        self.write_many(
-            f"{insert} INTO {table} ({columns(kind)}) VALUES ({marks}){conflict}",
-            (tuple(getattr(row, name) for name in names) for row in rows),
-        )
+        marks = ", ".join("?" * len(fields(kind)))
+        values = attrgetter(*(field.name for field in fields(kind)))
+        self.write_many(f"{insert} INTO {table} ({columns(kind)}) VALUES ({marks}){conflict}", map(values, rows))
 
     # totals
 
@@ -713,6 +694,31 @@ class Store:
             key,
         )
         return [row["model"] for row in rows]
+
+
+def scores_by_image(
+    store: Store, work_ids: "pd.Series[str]", names: Sequence[str], kind: Kind | None = None, *, reasons: bool = False
+) -> "pd.DataFrame":
+    """The scores of these names, of one kind or of both, as columns of images in the order of `work_ids`: a float,
+    UNSCORED, NOT_APPLICABLE, or None if it is absent. With `reasons`, UNSCORED is followed by `: ` and the reason."""
+    import numpy as np
+    import pandas as pd
+
+    marks = ", ".join("?" * len(names))
+    where = f"name IN ({marks}) AND (kind = ? OR ? IS NULL)"
+    scores = store.frame("scores", ["work_id", "name", "value", "unscored", "applies"], where, *names, kind, kind)
+    index, columns = pd.Index(work_ids), {}
+    for name in names:
+        rows = scores[(scores["name"] == name).to_numpy(bool)]
+        cells = rows["value"].astype(object).to_numpy(copy=True)
+        missing = rows["value"].isna().to_numpy(bool)
+        cells[missing] = (UNSCORED + ": " + rows["unscored"][missing]) if reasons else UNSCORED
+        cells[(rows["applies"] == 0).to_numpy(bool)] = NOT_APPLICABLE
+        at = index.get_indexer(rows["work_id"])
+        column = np.full(len(index), None, dtype=object)
+        column[at[at >= 0]] = cells[at >= 0]
+        columns[name] = column
+    return pd.DataFrame(columns, index=range(len(index)), dtype=object)
 
 
 _GENERATED = """SELECT model, height, width,

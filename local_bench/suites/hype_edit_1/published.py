@@ -33,7 +33,6 @@ from local_bench.settle.attempts import (
 )
 from local_bench.settle.sensitivity import effective_costs, flips
 from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judgements
-from local_bench.suites.json_io import AMOUNTS, is_amount
 from local_bench.suites.published import (
     Published,
     ScoreOptions,
@@ -45,6 +44,7 @@ from local_bench.suites.published import (
     number,
     percent,
 )
+from local_bench.suites.task_files import AMOUNTS, is_amount
 
 PROTOCOL_ATTEMPTS = 10
 GRID_SECONDS = (5, 10, 20, 40, 80)
@@ -123,10 +123,20 @@ def published(
         "absent_models": absent,
         "n_attempts_a_task": max(attempts, default=0),
     }
+    worked = [
+        w
+        | {
+            "model": model,
+            "passed": f"{w['n_passed']}/{w['n_tasks']}",
+            "at_best": f"{w['n_passed_high']}/{w['n_tasks']}",
+        }
+        for model, figures in models.items()
+        for w in figures["workflows"]
+    ]
     shown = [
         by_model("model", present, models.values(), *_columns(attempts)),
         by_model("unbiased, for tasks like these", present, models.values(), *_interval_columns(attempts)),
-        table_of("workflows", _WORKFLOWS, [_worked_row(m, w) for m, of in models.items() for w in of["workflows"]]),
+        table_of("workflows", _WORKFLOWS, worked),
     ]
     if sensitivity:
         grid = effective_costs(
@@ -152,11 +162,9 @@ def published(
 
 def open_votes(n_raters: int, rows: Sequence[Judgement]) -> Published:
     """The attempts that the raters' votes leave undecided."""
-    data = {"n_raters": n_raters, "n_open": len(rows)}
-    examples = [f"attempt {row.attempt} of {row.task_id} by {row.model}" for row in rows[:5]]
-    more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
-    note = f"{len(rows)} attempts have no majority of their raters and are unscored: {', '.join(examples)}{more}"
-    return Published(data, [], [note] if rows else [])
+    names = listed([f"attempt {row.attempt} of {row.task_id} by {row.model}" for row in rows])
+    note = f"{len(rows)} attempts have no majority of their raters and are unscored: {names}"
+    return Published({"n_raters": n_raters, "n_open": len(rows)}, [], [note] if rows else [])
 
 
 def outcomes(rows: Sequence[Judgement], requested: Mapping[str, int]) -> Outcomes:
@@ -282,23 +290,17 @@ def differing(requested: Requested) -> list[str]:
     ]
 
 
-def _worked_row(model: str, worked: Mapping[str, Any]) -> dict[str, Any]:
-    passed, at_best = (f"{worked[key]}/{worked['n_tasks']}" for key in ("n_passed", "n_passed_high"))
-    return {**worked, "model": model, "passed": passed, "at_best": at_best}
-
-
 def _notes(
     models: Mapping[str, Any], absent: Sequence[str], costs: Mapping[str, Decimal] | None, requested: Requested
 ) -> list[str]:
     notes = differing(requested)
     attempts = max((k for of in requested.values() for k in of.values()), default=0)
     if attempts != PROTOCOL_ATTEMPTS:
-        over = f"rates, pass_at_any and hype_gap are over {attempts}"
-        if attempts < PROTOCOL_ATTEMPTS:
-            over += ", and pass_at_10 is null"
-        else:
-            over += ", and pass_at_10 is the unbiased estimate"
-        notes.append(f"the file has {attempts} attempts per task, the protocol {PROTOCOL_ATTEMPTS}: {over}")
+        of_ten = "null" if attempts < PROTOCOL_ATTEMPTS else "the unbiased estimate"
+        notes.append(
+            f"the file has {attempts} attempts per task, the protocol {PROTOCOL_ATTEMPTS}: rates, pass_at_any and "
+            f"hype_gap are over {attempts}, and pass_at_10 is {of_ten}"
+        )
     left = sum(model["n_unscored"] + model["n_missing"] for model in models.values())
     if left:
         notes.append(f"{left} attempts have no verdict: they count as failed, and as passed in _high and in cost _low")

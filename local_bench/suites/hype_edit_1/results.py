@@ -1,8 +1,14 @@
 """HYPE-EDIT-1's judgements (schema 2): task -> model's alias -> "001.webp" -> {"verdict": "PASS" or "FAIL", …}.
 
 `models` in the same file maps the aliases to model names; other contents (paths, times) are ignored.
+
+A run is exported as such a file with outputs/DATASET/MODEL/TASK/001.webp (lossless). An undecided attempt has the
+verdict null, which the benchmark's page shows as not judged yet; an attempt at an unsupported task, or that an
+annotator was not shown, has no entry. `ratings.jsonl` has the judge's score of each attempt, used to select the best of
+several, and `costs.json` the cost per attempt. Times are not written, since no result depends on them.
 """
 
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -12,7 +18,9 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError, kind, short
-from local_bench.suites.json_io import line_of, read_object
+from local_bench.suites.hype_edit_1.tasks import RATING
+from local_bench.suites.run_results import ImageResult, RunResults, write_text
+from local_bench.suites.task_files import line_of, read_object
 
 SCHEMA_VERSION = 2
 MAX_ATTEMPTS = 1000
@@ -56,7 +64,17 @@ def read_judgements(paths: Sequence[Path]) -> Judgements:
     ResultFileError as in `read_file`, and for an attempt that is judged in two files.
     """
     parts = [read_file(path) for path in paths]
-    _each_once(paths, parts)
+    judged_in: dict[tuple[str, str, int], Path] = {}
+    for path, part in zip(paths, parts, strict=True):
+        for row in part.rows:
+            key = (row.model, row.task_id, row.attempt)
+            if key in judged_in:
+                what = f"attempt {row.attempt} of {row.task_id!r} by {row.model!r}"
+                raise ResultFileError(
+                    f"{path}: {what} is judged in {judged_in[key]} too: keep one of them, or give --raters if each "
+                    "file is another rater's"
+                )
+            judged_in[key] = path
     return joined(parts, [row for part in parts for row in part.rows])
 
 
@@ -77,29 +95,11 @@ def read_raters(paths: Sequence[Path]) -> tuple[Judgements, list[Judgement]]:
             f"--raters: no attempt is judged in more than one of {', '.join(map(str, paths))}: give files of several "
             "raters of the same images, or omit --raters"
         )
-    rows = [Judgement(*key, _majority(file_votes)) for key, file_votes in votes.items()]
+    rows = [
+        Judgement(*key, next((verdict for verdict in (True, False) if 2 * cast.count(verdict) > len(cast)), None))
+        for key, cast in votes.items()
+    ]
     return joined(parts, rows), [row for row in rows if row.passed is None]
-
-
-def _majority(votes: Sequence[bool | None]) -> bool | None:
-    for verdict in (True, False):
-        if 2 * votes.count(verdict) > len(votes):
-            return verdict
-    return None
-
-
-def _each_once(paths: Sequence[Path], parts: Sequence[Judgements]) -> None:
-    rows: dict[tuple[str, str, int], Path] = {}
-    for path, part in zip(paths, parts, strict=True):
-        for row in part.rows:
-            key = (row.model, row.task_id, row.attempt)
-            if key in rows:
-                what = f"attempt {row.attempt} of {row.task_id!r} by {row.model!r}"
-                raise ResultFileError(
-                    f"{path}: {what} is judged in {rows[key]} too: keep one of them, or give --raters if each file is "
-                    "another rater's"
-                )
-            rows[key] = path
 
 
 def joined(parts: Sequence[Judgements], rows: Sequence[Judgement]) -> Judgements:
@@ -199,3 +199,61 @@ def _objects(value: Any, fault: Any, at: list[str], what: str) -> dict[str, Any]
     if not isinstance(value, dict):
         raise fault(at, f"{what} must be a JSON object, not {kind(value)}")
     return value
+
+
+OPTIONS = {"scores": "ratings.jsonl", "costs": "costs.json"}
+WORDS = {True: "PASS", False: "FAIL", None: None}
+
+
+def judgements(rows: list[ImageResult]) -> Judgements:
+    """The decisions about a run's images, in the form of the benchmark's file; without unsupported tasks."""
+    judged = tuple(Judgement(row.model, row.task.task_id, row.attempt, _passed(row)) for row in rows if row.supported)
+    task_ids = tuple(dict.fromkeys(row.task.task_id for row in rows))
+    return Judgements(_dataset(rows) if rows else "", tuple(dict.fromkeys(row.model for row in rows)), task_ids, judged)
+
+
+def write(results: RunResults, out: Path) -> list[Path]:
+    """Write images, judgements and ratings to `out`; return the judgement file."""
+    rows = results.images
+    dataset = _dataset(rows)
+    names = sorted(results.models)  # the official page numbers the sorted folders of outputs
+    width = max(2, len(str(len(names))))
+    alias = {model: f"M{i:0{width}d}" for i, model in enumerate(names, 1)}
+    verdicts: dict[str, dict[str, dict[str, dict[str, str | None]]]] = {}
+    for row in rows:
+        of_task = verdicts.setdefault(row.task.task_id, {})
+        if not row.supported or not row.shown:
+            continue
+        name = f"{row.attempt:03d}.webp"
+        of_task.setdefault(alias[row.model], {})[name] = {"verdict": WORDS[_passed(row)]}
+        if row.pixels_sha256:
+            results.write_image(row.pixels_sha256, out, f"outputs/{dataset}/{row.model}/{row.task.task_id}/{name}")
+    sheet = {
+        "schema_version": SCHEMA_VERSION,
+        "dataset": dataset,
+        "tasks_dir": "tasks",
+        "outputs_dir": "outputs",
+        "models": {alias[model]: model for model in names},
+        "judgements": verdicts,
+    }
+    rated = [json.dumps(vars(rating)) for rating in ratings(rows)]
+    results.write_costs(out)
+    write_text(out, "ratings.jsonl", "".join(f"{line}\n" for line in rated))
+    return [write_text(out, f"judgements/{dataset}.json", json.dumps(sheet, indent=2) + "\n")]
+
+
+def _passed(row: ImageResult) -> bool | None:
+    return row.accepted if row.pixels_sha256 else None
+
+
+def _dataset(rows: list[ImageResult]) -> str:
+    return str(rows[0].task.own["dataset"])
+
+
+def ratings(rows: list[ImageResult]) -> list[AttemptScore]:
+    """The judge's score of every image that was made."""
+    rated = [(row, row.scores.get(RATING)) for row in rows if row.supported and row.pixels_sha256]
+    return [
+        AttemptScore(row.model, row.task.task_id, row.attempt, None if score is None else score.value)
+        for row, score in rated
+    ]

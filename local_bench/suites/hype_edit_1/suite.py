@@ -8,15 +8,12 @@ from typing import Any
 from local_bench.core.errors import UserError
 from local_bench.core.types import Task
 from local_bench.settle.attempts import RETRY_CAP, expected_attempts_unbiased, pass_at_k_unbiased
-from local_bench.suites.api_prices import prices_of
-from local_bench.suites.base import ImageFile, ImageKey, Suite
-from local_bench.suites.hype_edit_1 import export, questions, tasks
+from local_bench.suites.base import ImageFile, ImageKey, Suite, images_by_task
 from local_bench.suites.hype_edit_1 import published as numbers
-from local_bench.suites.hype_edit_1.results import read_attempt_scores, read_judgements, read_raters
-from local_bench.suites.output_folders import images_by_task
-from local_bench.suites.published import Published, ScoreOptions
+from local_bench.suites.hype_edit_1 import results as official
+from local_bench.suites.hype_edit_1 import tasks
+from local_bench.suites.published import Published, ScoreOptions, prices_of
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
-from local_bench.suites.task_files import KeepImage, Refuse
 
 
 class HypeEdit1(Suite):
@@ -27,32 +24,30 @@ class HypeEdit1(Suite):
     licence = "CC BY 4.0 (public tasks)"
     source = "Chan and Allen, HYPE-EDIT-1; sourceful-official/hype-edit-1-benchmark"
     files = "its public.json, with the tasks' images in the same folder"
-    attempts = questions.ATTEMPTS
-    scores_of_judge = questions.SCORES
+    attempts = tasks.ATTEMPTS
+    scores_of_judge = tasks.SCORES
     top_score = 1
-    thresholds = questions.THRESHOLDS
-    pass_fail = questions.PASS_FAIL
-    lent = questions.LENT
+    thresholds = tasks.THRESHOLDS
+    pass_fail = tasks.PASS_FAIL
+    lent = tasks.LENT
     of_tasks = (("dataset", "text"),)
     unsupported = "skip"
     layout = "hype-edit-1"
     paper = "local_bench.report.papers.contents:HYPE_EDIT_1"
     tasks_differ = True
-    exported_options = export.OPTIONS
+    exported_options = official.OPTIONS
     score_options = (
         *("scores", "costs", "api_prices", "sensitivity"),
         *("review_usd_per_hour", "review_seconds", "retry_cap", "raters"),
     )
     annotation_protocol = "pass-fail"
 
-    def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
-        return tasks.read_tasks(path, keep)
-
-    deliverables = staticmethod(questions.deliverables)
-    fitted = staticmethod(questions.fitted)
-    scores = staticmethod(questions.scores)
-    enrichment_question = staticmethod(questions.enrichment_question)
-    questions = staticmethod(questions.questions)
+    read_tasks = staticmethod(tasks.read_tasks)
+    deliverables = staticmethod(tasks.deliverables)
+    fitted = staticmethod(tasks.fitted)
+    scores = staticmethod(tasks.scores)
+    enrichment_question = staticmethod(tasks.enrichment_question)
+    questions = staticmethod(tasks.questions)
 
     def borrowing(self, task: Task) -> Task | None:
         return task if task.source_sha256 is not None else None
@@ -70,16 +65,22 @@ class HypeEdit1(Suite):
                 if value is not None and best is not None:
                     yield TaskFigure(name, *of_task, float(value), widest=widest, at_best=float(best))
 
-    published = staticmethod(export.published)
-    write_results = staticmethod(export.write)
+    def published(self, results: RunResults) -> dict[str, Published]:
+        """The numbers of all models in the benchmark's form; with the cost per attempt if it is known."""
+        judged, costs = official.judgements(results.images), results.usd_per_image or None
+        if not judged.rows:
+            return {}
+        return {"all": numbers.published(judged, costs, numbers.Review(), official.ratings(results.images))}
+
+    write_results = staticmethod(official.write)
 
     def score(self, files: Sequence[Path], options: ScoreOptions) -> Published:
         review = numbers.review_of(options)
-        judgements, undecided = read_raters(files) if options.raters else (read_judgements(files), [])
+        judgements, undecided = official.read_raters(files) if options.raters else (official.read_judgements(files), [])
         usd, notes = prices_of(self.name, options, judgements.models)
         if options.sensitivity and usd is None:
             raise UserError("--sensitivity varies the effective cost: give --costs or --api-prices")
-        ratings = None if options.scores is None else read_attempt_scores(options.scores)
+        ratings = None if options.scores is None else official.read_attempt_scores(options.scores)
         result = numbers.published(judgements, usd, review, ratings, bool(options.sensitivity))
         votes = numbers.open_votes(len(files), undecided) if options.raters else Published({}, [])
         return replace(result, data=result.data | votes.data, notes=[*result.notes, *notes, *votes.notes])
@@ -90,6 +91,6 @@ class HypeEdit1(Suite):
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
-        for row in read_judgements(files).rows:
-            labels = None if row.passed is None else {questions.PASS: row.passed, "overall": row.passed}
+        for row in official.read_judgements(files).rows:
+            labels = None if row.passed is None else {tasks.PASS: row.passed, "overall": row.passed}
             yield (row.model, row.task_id, 1, row.attempt), labels

@@ -124,6 +124,7 @@ def _task(name: str, items: Sequence[Item]) -> _Task:
         worst[metric] = fsum([*values, left * worse(low, *values)]) / len(items)
         best[metric] = fsum([*values, left * better(high, *values)]) / len(items)
         means[metric] = fsum(values) / len(values)
+    present = [{name: value for name, value in item.metrics.items() if value is not None} for item in items]
     return _Task(
         score=None if lacking else composite(name, means),
         low=None if lacking else composite(name, worst),
@@ -132,12 +133,8 @@ def _task(name: str, items: Sequence[Item]) -> _Task:
         n=len(items),
         n_unscored=open_values,
         lacking=tuple(lacking),
-        items=[] if lacking else item_scores(name, [_present(item) for item in items]),
+        items=[] if lacking else item_scores(name, present),
     )
-
-
-def _present(item: Item) -> dict[str, float]:
-    return {name: value for name, value in item.metrics.items() if value is not None}
 
 
 def _notes(tasks: dict[str, _Task], absent: Sequence[str]) -> list[str]:

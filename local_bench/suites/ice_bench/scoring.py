@@ -38,19 +38,20 @@ _CONTROL = {"aes": 0.3, "iqa": 0.3, "pf": 0.2, "ctrl": 0.2}
 _CAPTION = (("clip_cap", 2.0),)  # eq. 3: the similarity over 0.5
 _PROMPT = (("clip_cap", 1.0), ("vllmqa", 0.5))  # eq. 6: (2 clip_cap + vllmqa) / 2
 
-_EDITED = (
+EDITED = (
     *("Color Editing", "Face Editing", "Style Editing", "Texture Editing", "Motion Editing", "Scene Editing"),
     *("Subject Addition", "Subject Change", "Subject Removal", "Text Removal", "Text Render", "Composite Editing"),
     *("Inpainting", "Outpainting", "Local Subject Addition", "Local Subject Removal", "Local Text Render"),
     "Local Text Removal",
 )
+"""The tasks in which an instruction says what to edit in a source image."""
 
 TASKS: Mapping[str, Recipe] = {
     "Text2Image": Recipe(_THIRDS, _CAPTION),
     "Face Reference Generation": Recipe(_QUARTERS, _CAPTION, "face_ref"),
     "Subject Reference Generation": Recipe(_QUARTERS, _CAPTION, "dino_ref"),
     "Style Reference Generation": Recipe(_QUARTERS, _CAPTION, "style_ref"),
-    **{task: Recipe(_EDITING, _PROMPT) for task in _EDITED},
+    **{task: Recipe(_EDITING, _PROMPT) for task in EDITED},
     "Virtual Try On": Recipe(_REFERENCE_EDITING, _PROMPT, "dino_ref"),
     "Face Swap": Recipe(_REFERENCE_EDITING, _PROMPT, "face_ref"),
     "Subject-guided Inpainting": Recipe(_REFERENCE_EDITING, _PROMPT, "dino_ref"),

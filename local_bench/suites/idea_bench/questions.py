@@ -14,10 +14,9 @@ from typing import Any
 from local_bench.core.types import UNSUPPORTED, Collage, Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
 from local_bench.suites.base import QuestionKey as Key
-from local_bench.suites.idea_bench.results import QUESTIONS, REPEATS
+from local_bench.suites.idea_bench.results import QUESTIONS, REPEATS, RUBRIC
 from local_bench.suites.idea_bench.tasks import FOR_PEOPLE
 
-RUBRIC = "idea_question"
 MET = "met"
 LENT = {MET: "idea_met"}
 SCORES = tuple(f"question_{k}" for k in range(1, QUESTIONS + 1))
@@ -92,7 +91,10 @@ def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]
     """For each question the fraction of its repeats that were answered yes; the images of a case share the scores."""
     by_question = []
     for k, name in enumerate(SCORES):
-        repeats = [_of_case(task, verdicts, k, repeat) for repeat in range(REPEATS)]
+        repeats = [
+            next((v for i in _numbers(task) if (v := verdicts.get((i, RUBRIC, k, repeat)))), None)
+            for repeat in range(REPEATS)
+        ]
         values = [verdict.value("met") for verdict in repeats if verdict is not None]
         answered = [value for value in values if value is not None]
         if len(answered) == REPEATS:
@@ -112,10 +114,6 @@ def lent_scores(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
             return [Score(MET, None, f"{len(repeats) - len(answered)} askings of point {k + 1} have no answer")]
         values.append(fmean(answered))
     return [Score(MET, fmean(values))]
-
-
-def _of_case(task: Task, verdicts: Mapping[Key, Verdict], point: int, repeat: int) -> Verdict | None:
-    return next((v for i in _numbers(task) if (v := verdicts.get((i, RUBRIC, point, repeat)))), None)
 
 
 def _numbers(task: Task) -> range:

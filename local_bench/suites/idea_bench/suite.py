@@ -9,11 +9,10 @@ from typing import Any
 
 from local_bench.core.errors import ResultFileError
 from local_bench.core.types import Score, Task, Verdict
-from local_bench.suites.base import ImageFile, ImageKey, Suite
-from local_bench.suites.idea_bench import export, questions, tasks
+from local_bench.suites.base import ImageFile, ImageKey, Suite, images_by_task
 from local_bench.suites.idea_bench import published as numbers
-from local_bench.suites.idea_bench.results import REPEATS, read_results
-from local_bench.suites.output_folders import images_by_task
+from local_bench.suites.idea_bench import questions, tasks
+from local_bench.suites.idea_bench import results as official
 from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
@@ -26,7 +25,7 @@ class IdeaBench(Suite):
     licence = "CC BY-NC 4.0"
     source = "Liang et al., IDEA-Bench; ali-vilab/IDEA-Bench"
     files = "its dataset folder, one folder per case"
-    repeats = REPEATS
+    repeats = official.REPEATS
     scores_of_judge = questions.SCORES
     top_score = 1
     thresholds = questions.THRESHOLDS
@@ -56,7 +55,7 @@ class IdeaBench(Suite):
     def derived_scores(self, results: RunResults, lent: bool) -> Iterator[tuple[str, Score]]:
         """`idea_case`: the score of a case, in percent; only in its own runs, because its six questions have three
         levels, which the points of other tasks do not have."""
-        yield from () if lent else export.case_scores(results).items()
+        yield from () if lent else numbers.case_scores(results).items()
 
     def scores_of_points(self, task: Task, met: Sequence[bool]) -> dict[str, float]:
         return {name: float(is_met) for name, is_met in zip(questions.SCORES, met, strict=True)}
@@ -66,9 +65,9 @@ class IdeaBench(Suite):
         undecided = Verdict(None, "undecided", "")
         verdicts = {
             work_id: {
-                (questions.RUBRIC, k, repeat): undecided if met is None else Verdict({"met": bool(met)}, None, "")
+                (official.RUBRIC, k, repeat): undecided if met is None else Verdict({"met": bool(met)}, None, "")
                 for k, met in enumerate(map(rating.get, questions.SCORES))
-                for repeat in range(REPEATS)
+                for repeat in range(official.REPEATS)
             }
             for work_id, rating in ratings.items()
             if rating
@@ -84,7 +83,7 @@ class IdeaBench(Suite):
     def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
         """The overall score in percent, whose cases are weighted as its mean over categories and tasks."""
         tasks = {image.task.task_id: (image.task.category, image.task.own["uid"]) for image in results.images}
-        cases, scores = Counter(tasks.values()), export.case_scores(results)
+        cases, scores = Counter(tasks.values()), numbers.case_scores(results)
         of_category = Counter(category for category, _ in cases)
         of_first: dict[tuple[str, str], float | None] = {}
         for i in (image for image in results.images if image.attempt == 1):
@@ -95,12 +94,14 @@ class IdeaBench(Suite):
             weight = 1 / cases[category, uid] / of_category[category]
             yield TaskFigure("overall score", model, task_id, value, weight, 100)
 
-    published = staticmethod(export.published)
-    write_results = staticmethod(export.write)
+    def published(self, results: RunResults) -> dict[str, Published]:
+        return {model: numbers.published(rows) for model, rows in official.results_by_model(results).items()}
+
+    write_results = staticmethod(official.write)
 
     def score(self, files: Sequence[Path], options: ScoreOptions) -> Published:
         """With the dataset's folder as `--tasks` also tasks outside the mini subset have a category."""
-        rows, refused = read_results(files[0]), list[str]()
+        rows, refused = official.read_results(files[0]), list[str]()
         if options.tasks is not None:
             categories = tasks.read_categories(options.tasks, refused.append)
             rows = [replace(row, category=categories.get(row.task_id)) for row in rows]
@@ -117,7 +118,7 @@ class IdeaBench(Suite):
         cases = {(image.task.own["uid"], image.task.own["case_id"]): image.task.task_id for image in images}
         for file in files:
             scores: dict[str, dict[str, float]] = {}
-            for row in read_results(file):
+            for row in official.read_results(file):
                 task = cases.get((row.task_id, row.case_id))
                 if task is None:
                     raise ResultFileError(

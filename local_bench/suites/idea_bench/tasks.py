@@ -19,8 +19,7 @@ from local_bench.core.images import load_image
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import check
 from local_bench.suites.idea_bench.results import QUESTIONS
-from local_bench.suites.json_io import read_json, read_object
-from local_bench.suites.task_files import KeepImage, Refuse
+from local_bench.suites.task_files import KeepImage, Refuse, read_json, read_object
 
 COUNT_CARD = "Is the number in the image the digit"
 """Text in questions that are answered from an image of the number of outputs."""

@@ -1,7 +1,8 @@
 """A synthetic benchmark with known ground truth: scenes of coloured shapes, captions of them, and a pixel checker.
 
-`scene`: contents of an image · `sampling`: random scenes and the held-out split · `drawing`: rendering · `phrases`,
-`wording`, `edits`, `points`: generation and parsing of text · `damage`: image degradations · `sets`: image sets with a
-common style · `writing`: text drawn into images · `checker`: attributes from pixels · `matching`, `ground_truth`:
-correct answers · `shop`: the tasks and their ground truth · `orderbook`: generation of the task file.
+`scene`: contents of an image and its rendering · `phrases`: generation and parsing of captions and edits · `checker`:
+attributes from pixels · `matching`: correct answers · `shop`: the tasks and their ground truth · in
+`examples/miniature/printshop`, `sampling`: random scenes and the held-out split · `wording`: generation of texts and
+their words · `damage`: image degradations · `sets`: image sets with a common style · `writing`: text drawn into images
+· `orderbook`: generation of the task file.
 """

@@ -17,8 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from local_bench.suites.printshop.drawing import SIDE, FigureVariation, Pixels, Variation, draw
-from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, is_scene
+from local_bench.suites.printshop.scene import (
+    BACKGROUNDS,
+    COLOURS,
+    PLACES,
+    SHAPES,
+    SIDE,
+    SIZES,
+    Figure,
+    FigureVariation,
+    Pixels,
+    Scene,
+    Variation,
+    draw,
+    is_scene,
+)
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -76,6 +89,8 @@ _LEAST_FIT = 0.62
 _LEAST_LEAD = 0.04
 _FARTHEST_PX = 6.5
 _BOX = 16
+_BETWEEN_SIZES = (SIZES["small"][1] + SIZES["large"][0]) / 8
+"""Half the side of a box, in pixels, between small and large."""
 
 
 def detect(pixels: Pixels) -> DetectedScene:
@@ -83,7 +98,7 @@ def detect(pixels: Pixels) -> DetectedScene:
     levels = _smoothed(_at_64(pixels))
     border = np.concatenate([edge.reshape(-1, 3) for edge in (levels[:2], levels[-2:], levels[:, :2], levels[:, -2:])])
     ground: Floats = np.median(border, 0)
-    background, certain = _nearest(_apart(_table(BACKGROUNDS), ground), tuple(BACKGROUNDS))
+    background, certain = _nearest(_apart(np.array(list(BACKGROUNDS.values()), np.float64), ground), tuple(BACKGROUNDS))
     figures, writing = [], 0
     for window, piece in _pieces(levels, ground):
         area = int(piece.sum())
@@ -176,7 +191,7 @@ def _figure(share: Floats, start: int, colour: str | None, sure: float) -> tuple
     middle = start + (left + right) / 2
     distances = [abs(column - middle) for column in PLACES.values()]
     place = tuple(PLACES)[distances.index(min(distances))] if min(distances) <= _FARTHEST_PX else None
-    beyond = max(bottom - top, right - left) / 2 + (_CORNERS_PX if shape == "triangle" else 0) - _between_sizes()
+    beyond = max(bottom - top, right - left) / 2 + (_CORNERS_PX if shape == "triangle" else 0) - _BETWEEN_SIZES
     size = None if abs(beyond) < 0.25 else "large" if beyond > 0 else "small"
     complete = None not in (shape, colour, place, size)
     certain = min(sure, fit, 1 - min(distances) / 8, 1.0, abs(beyond) / 1.5)
@@ -238,12 +253,3 @@ def _nearest(distances: Floats, names: tuple[str, ...]) -> tuple[str | None, flo
 def _inks() -> Floats:
     """The figures' colours, then black and white."""
     return np.array([*COLOURS.values(), (20, 20, 20), (245, 245, 245)], np.float64)
-
-
-def _table(colours: dict[str, tuple[int, int, int]]) -> Floats:
-    return np.array(list(colours.values()), np.float64)
-
-
-def _between_sizes() -> float:
-    """Half the side of a box, in pixels, between small and large."""
-    return (SIZES["small"][1] + SIZES["large"][0]) / 8

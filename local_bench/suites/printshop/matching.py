@@ -1,10 +1,14 @@
-"""Compares detected images with requested scenes, edits and set styles. Undetermined attributes count as missing."""
+"""Compares detected images with requested scenes, edits and set styles, and with evaluation points: single claims about
+an image, as text. Undetermined attributes count as missing.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 
-from local_bench.suites.printshop.checker import DetectedScene
-from local_bench.suites.printshop.edits import Edit
+from local_bench.suites.printshop.checker import DetectedFigure, DetectedScene
+from local_bench.suites.printshop.phrases import LANGUAGES, Edit, Language, Phrase, language_words
 from local_bench.suites.printshop.scene import Scene
 
 Fact = tuple[str, str, str]
@@ -40,11 +44,6 @@ def match(seen: DetectedScene, requested: Scene) -> float:
     return share(facts(requested), detected_facts(seen))
 
 
-def must_change(edit: Edit) -> frozenset[Fact]:
-    """Facts of the target that are not facts of the source."""
-    return facts(edit.target) - facts(edit.source)
-
-
 def must_stay(edit: Edit) -> frozenset[Fact]:
     """Facts of both source and target; the number of figures is one of them."""
     return facts(edit.target) & facts(edit.source)
@@ -61,7 +60,8 @@ def set_scores(images: Sequence[Style]) -> list[int]:
     """The correct consistency score of each image of a set, 1 to 5: 5 if all have one style; else 4 for an image
     with the majority style, 3 if only its size differs, 2 if background or colour differs, 1 if more than one
     differs."""
-    usual = [_most([style[i] for style in images]) for i in range(3)]
+    counts = [Counter(style[i] for style in images if style[i] is not None) for i in range(3)]
+    usual = [next((value for value, _ in count.most_common(1)), None) for count in counts]  # of a tie, the first
     off = [[value is None or value != most for value, most in zip(style, usual, strict=True)] for style in images]
     if not any(map(any, off)):
         return [5] * len(off)
@@ -70,20 +70,66 @@ def set_scores(images: Sequence[Style]) -> list[int]:
 
 def style_of(seen: DetectedScene) -> Style:
     """The style of an image; colour and size are None unless it has one figure."""
-    return (seen.background, *_colour_and_size(seen))
-
-
-def _colour_and_size(seen: DetectedScene) -> tuple[str | None, str | None]:
     if len(seen.figures) != 1:
-        return None, None
-    return seen.figures[0].colour, seen.figures[0].size
-
-
-def _most(values: list[str | None]) -> str | None:
-    """The most frequent value, the first in case of ties; None if there is none."""
-    frequency = Counter(value for value in values if value is not None)
-    return frequency.most_common(1)[0][0] if frequency else None
+        return seen.background, None, None
+    return seen.background, seen.figures[0].colour, seen.figures[0].size
 
 
 def share(requested: frozenset[Fact], found: frozenset[Fact]) -> float:
     return len(requested & found) / len(requested) if requested else 1.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """A claim about the background, the number of figures, or a figure; None means not claimed."""
+
+    background: str | None = None
+    count: int | None = None
+    shape: str | None = None
+    colour: str | None = None
+    place: str | None = None
+    size: str | None = None
+    absent: bool = False
+    """Claims that there is no such figure."""
+
+
+def read_point(text: str) -> Point | None:
+    """Parse a claim in either language; None if it matches no template."""
+    for language in LANGUAGES:
+        for kind, phrase in point_phrases(language).items():
+            slots = phrase.read(text)
+            if slots is not None:
+                count = int(slots["count"]) if "count" in slots else None
+                rest = {name: value for name, value in slots.items() if name != "count"}
+                return Point(count=count, absent=kind == "absent", **rest)
+    return None
+
+
+def holds(point: Point, seen: DetectedScene) -> bool | None:
+    """Whether the claim is true of the detected contents; None if a deciding attribute is undetermined."""
+    if point.background is not None:
+        return None if seen.background is None else seen.background == point.background
+    if point.count is not None:
+        return len(seen.figures) == point.count
+    fits = [_fits(point, figure) for figure in seen.figures]
+    some = True if True in fits else None if None in fits else False
+    return some if some is None else some != point.absent
+
+
+def _fits(point: Point, figure: DetectedFigure) -> bool | None:
+    """Whether a figure has all claimed attributes; None if none contradicts and one is undetermined."""
+    fits: bool | None = True
+    for name in ("shape", "colour", "place", "size"):
+        requested, actual = getattr(point, name), getattr(figure, name)
+        if requested is None:
+            continue
+        if actual is None:
+            fits = None
+        elif actual != requested:
+            return False
+    return fits
+
+
+@cache
+def point_phrases(language: Language) -> dict[str, Phrase]:
+    return {kind: Phrase(template, language) for kind, template in language_words(language).points.items()}

@@ -1,14 +1,17 @@
-"""The vocabulary in `words.yaml`, phrase templates that can be filled and parsed, and captions in English and
-simplified Chinese."""
+"""The vocabulary in `words.yaml`, phrase templates that can be filled and parsed, captions in English and simplified
+Chinese, and edits: an instruction changes one property of a scene.
+
+Source and target of an edit are rendered with the same variation, so that unedited parts are equal.
+"""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
 from local_bench.core.yamlfile import Strict, load_yaml
-from local_bench.suites.printshop.scene import Figure, Scene, is_scene
+from local_bench.suites.printshop.scene import PLACES, Figure, Scene, is_scene
 
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
@@ -140,64 +143,16 @@ def _named(words: LanguageWords, slot: str, text: str) -> str:
     return next(name for name, word in words.slot(slot).items() if words.join(word) == text)
 
 
-@cache
-def vocabulary() -> tuple[str, ...]:
-    """All words and punctuation of the miniature's texts, sorted: the tokenizer's vocabulary."""
-    tokens = {"."}  # separates a prompt's sentences
-    for language in LANGUAGES:
-        tokens.update(_WORD.findall(re.sub(r"\{\w+\}", " ", _all_text(language_words(language).model_dump()))))
-    return tuple(sorted(tokens))
-
-
-def split_words(text: str) -> list[str]:
-    """Split a text into words: the longest known word, else a run of Latin letters or a single character."""
-    longest_first = sorted((word for word in vocabulary() if not word.isascii()), key=len, reverse=True)
-    pattern = "|".join([*map(re.escape, longest_first), r"[a-z]+", r"\S"])
-    return re.findall(pattern, text.lower())
-
-
-_WORD = re.compile(r"[a-z]+|[^\sa-z]+")
-
-
-def _all_text(data: object) -> str:
-    match data:
-        case str():
-            return data.lower()
-        case dict():
-            return " ".join(
-                _all_text(value) for key, value in data.items() if key not in ("other_spellings", "between")
-            )
-        case list():
-            return " ".join(map(_all_text, data))
-    return ""
-
-
 def wordings(language: Language | None = None) -> tuple[str, ...]:
     """The names of the caption styles of one language or of all, such as `en.plain`."""
     languages = LANGUAGES if language is None else (language,)
     return tuple(f"{each}.{name}" for each in languages for name in language_words(each).captions)
 
 
-def write_caption(scene: Scene, wording: str = "en.plain", swapped: bool = False, say_large: bool = False) -> str:
-    """The scene's caption in a style; `swapped` describes the right-hand figure first.
-
-    Size `large` is omitted unless `say_large` is set.
-    """
-    language, caption, figure = _phrases(wording)
-    figures = scene.figures[::-1] if swapped else scene.figures
-    texts = [
-        figure.fill(
-            shape=f.shape, colour=f.colour, place=f.place, size=f.size if say_large or f.size == "small" else ""
-        )
-        for f in figures
-    ]
-    return caption.fill(figures=language_words(language).joiner.join(texts), background=scene.background)
-
-
 def read_caption(text: str) -> Scene | None:
     """Parse a caption in any style; None if it matches none."""
     for wording in wordings():
-        language, caption, figure = _phrases(wording)
+        language, caption, figure = caption_phrases(wording)
         slots = caption.read(text)
         if slots is None:
             continue
@@ -210,7 +165,71 @@ def read_caption(text: str) -> Scene | None:
 
 
 @cache
-def _phrases(wording: str) -> tuple[Language, Phrase, Phrase]:
+def caption_phrases(wording: str) -> tuple[Language, Phrase, Phrase]:
     language: Language = "zh" if wording.startswith("zh.") else "en"
     words = language_words(language).captions[wording.partition(".")[2]]
     return language, Phrase(words.caption, language), Phrase(words.figure, language)
+
+
+KINDS = ("recolour", "reshape", "background", "add", "remove", "move")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """An edit: source, instruction and target."""
+
+    kind: str
+    slots: tuple[tuple[str, str], ...]
+    """Slots of the instruction: (slot, name), sorted."""
+    source: Scene
+    target: Scene
+    origins: tuple[int | None, ...]
+    """For each figure of the target, its index in the source; None for an added figure."""
+
+
+def apply_edit(source: Scene, kind: str, slots: dict[str, str]) -> Edit | None:
+    """The edit of `source`, or None if it is not possible: no figure of that shape, no change, or no free position."""
+    shapes = [figure.shape for figure in source.figures]
+    shape = slots.get("shape", "")
+    at = shapes.index(shape) if shape in shapes else None
+    background = source.background
+    target_figures: list[tuple[Figure, int | None]] = [(figure, i) for i, figure in enumerate(source.figures)]
+    if kind == "background":
+        background = slots["background"]
+    elif kind == "add":
+        target_figures.append((Figure(shape, slots["colour"], slots["place"], slots.get("size", "large")), None))
+    elif at is None:
+        return None
+    elif kind == "remove":
+        target_figures.pop(at)
+    else:
+        changes = {"recolour": ("colour", "colour"), "reshape": ("shape", "new_shape"), "move": ("place", "place")}
+        attribute, slot = changes[kind]
+        target_figures[at] = (replace(source.figures[at], **{attribute: slots[slot]}), at)
+    target_figures.sort(key=lambda pair: PLACES[pair[0].place])
+    figures = tuple(figure for figure, _ in target_figures)
+    if not is_scene(figures) or (background, figures) == (source.background, source.figures):
+        return None
+    target = Scene(background, figures)
+    return Edit(kind, tuple(sorted(slots.items())), source, target, tuple(origin for _, origin in target_figures))
+
+
+def read_instruction(text: str, source: Scene) -> Edit | None:
+    """Parse an instruction for `source`; None if it matches no template or is not possible."""
+    for language in LANGUAGES:
+        for kind in KINDS:
+            for template in instruction_templates(kind, language):
+                slots = template.read(text)
+                if slots is None:
+                    continue
+                if "goal" in slots:
+                    slots["place"] = slots.pop("goal")
+                if kind == "add":
+                    slots = {"size": "large", **slots}
+                return apply_edit(source, kind, slots)
+    return None
+
+
+@cache
+def instruction_templates(kind: str, language: Language) -> list[Phrase]:
+    return [Phrase(template, language) for template in language_words(language).instructions[kind]]

@@ -1,14 +1,21 @@
-"""The scenes of the miniature: one or two figures on a background.
+"""The scenes of the miniature, one or two figures on a background, and their rendering as 64x64 RGB8 images.
 
 The shapes were chosen to remain distinguishable after the blur of a small autoencoder: the two most similar (ring and
 cross, triangle and cross) differ by 0.32 of the box's area after a blur of a twentieth of its side, where a disc and a
 square differ by 0.22. The colours, including backgrounds, have RGB distances of at least 117.
+
+Images are drawn with integer arithmetic, so that bytes are equal on every machine. A figure is sampled at 4x4 points
+per pixel and its coverage smoothed with a (1 2 1) filter along both axes, which gives edges that a small autoencoder
+can reproduce. A random *variation* sets exact positions, sizes and colours; a scene and a variation determine one
+image.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
-from local_bench.core.identity import canonical_json, digest
+import numpy as np
+from numpy.typing import NDArray
 
 SHAPES = ("ring", "square", "triangle", "cross")
 COLOURS = {
@@ -63,16 +70,6 @@ class Scene:
         """The scene as plain data."""
         return {"background": self.background, "figures": [vars(figure) for figure in self.figures]}
 
-    @property
-    def canonical(self) -> str:
-        """Canonical JSON of the scene."""
-        return canonical_json(self.to_json())
-
-    @property
-    def digest(self) -> str:
-        """sha256 (64 hex digits) of `canonical`."""
-        return digest(self.to_json())
-
 
 def is_scene(figures: tuple[Figure, ...]) -> bool:
     """Whether these figures, sorted by position, are a valid scene."""
@@ -84,3 +81,94 @@ def is_scene(figures: tuple[Figure, ...]) -> bool:
 def scene_from(data: dict[str, Any]) -> Scene:
     """The scene of `Scene.to_json`."""
     return Scene(data["background"], tuple(Figure(**figure) for figure in data["figures"]))
+
+
+SIDE = 64
+Pixels = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+RGB = tuple[int, int, int]
+
+_SUB = 4
+
+
+@dataclass(frozen=True)
+class FigureVariation:
+    """Random offset of one figure from its nominal position, size and colour."""
+
+    right: int
+    """In quarters of a pixel."""
+    down: int
+    larger: int
+    """In quarters of a pixel above the minimum of its size class; clipped at the maximum."""
+    tint: RGB
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Random variation of an image; one figure variation per figure, in the scene's order."""
+
+    tint: RGB
+    figures: tuple[FigureVariation, ...]
+
+    def of(self, order: tuple[int | None, ...], fresh: FigureVariation) -> "Variation":
+        """The variation for other figures: `order` gives the index of each figure's origin, or None, for which
+        `fresh` is used."""
+        return replace(self, figures=tuple(fresh if i is None else self.figures[i] for i in order))
+
+
+def draw(scene: Scene, variation: Variation) -> Pixels:
+    """Render the image: uint8, 64x64x3. Equal arguments give equal bytes."""
+    assert len(variation.figures) == len(scene.figures)
+    image = np.empty((SIDE, SIDE, 3), np.int64)
+    image[:] = _tinted(BACKGROUNDS[scene.background], variation.tint)
+    for figure, offset in zip(scene.figures, variation.figures, strict=True):
+        least, most = SIZES[figure.size]
+        radius = min(least + offset.larger, most)
+        x, y = PLACES[figure.place] * _SUB + offset.right, SIDE // 2 * _SUB + offset.down
+        reach = radius // _SUB + 3
+        left, top = x // _SUB - reach, y // _SUB - reach
+        side = 2 * reach + 1
+        cover = coverage(figure.shape, radius, x - left * _SUB, y - top * _SUB, side)[..., None]  # [side, side, 1]
+        x0, y0, x1, y1 = max(left, 0), max(top, 0), min(left + side, SIDE), min(top + side, SIDE)
+        cover = cover[y0 - top : y1 - top, x0 - left : x1 - left]
+        window = image[y0:y1, x0:x1]
+        colour = _tinted(COLOURS[figure.colour], offset.tint)
+        image[y0:y1, x0:x1] = (window * (FULL - cover) + colour * cover + FULL // 2) // FULL
+    return image.astype(np.uint8)
+
+
+FULL = _SUB * _SUB * 16
+"""The value of `coverage` for a fully covered neighbourhood."""
+
+
+@lru_cache(4096)
+def coverage(shape: str, radius: int, x: int, y: int, side: int) -> Ints:
+    """Smoothed coverage of each pixel by the shape: integers from 0 to FULL, `side` x `side`.
+
+    Its box has half side `radius` and centre (x, y), in quarters of a pixel.
+    """
+    at = 2 * np.arange(side * _SUB, dtype=np.int64) + 1  # eighths of a pixel: the centres of the samples
+    inside = _inside(shape, (at - 2 * x)[None, :], (at - 2 * y)[:, None], 2 * radius)
+    cover: Ints = inside.reshape(side, _SUB, side, _SUB).sum((1, 3))
+    for axis in (0, 1):
+        cover = 2 * cover + np.roll(cover, 1, axis) + np.roll(cover, -1, axis)
+    cover.setflags(write=False)
+    return cover
+
+
+def _inside(shape: str, x: Ints, y: Ints, r: int) -> Ints:
+    match shape:
+        case "ring":
+            squared = x * x + y * y
+            inside = (squared <= r * r) & (4 * squared >= r * r)
+        case "square":
+            inside = np.maximum(abs(x), abs(y)) <= r
+        case "triangle":
+            inside = (2 * abs(x) <= y + r) & (y <= r)
+        case _:
+            inside = (np.minimum(abs(x), abs(y)) * 10 <= 3 * r) & (np.maximum(abs(x), abs(y)) <= r)
+    return inside.astype(np.int64)
+
+
+def _tinted(colour: RGB, tint: RGB) -> Ints:
+    return np.array([min(max(c + t, 0), 255) for c, t in zip(colour, tint, strict=True)], np.int64)

@@ -6,7 +6,7 @@ consistency of an edit (`cns_edit`) and a set's style (`cns_set`), but not for v
 instruction for the task's source image, whose scene is in `sources.json`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,13 +14,18 @@ from pathlib import Path
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError
 from local_bench.core.types import GroundTruth, Task
-from local_bench.suites.printshop.checker import DetectedScene, detect
-from local_bench.suites.printshop.drawing import SIDE, Pixels
-from local_bench.suites.printshop.edits import Edit, read_instruction
-from local_bench.suites.printshop.matching import detected_facts, edit_score, match, set_scores, style_of
-from local_bench.suites.printshop.phrases import read_caption
-from local_bench.suites.printshop.points import holds, read_point
-from local_bench.suites.printshop.scene import Scene, scene_from
+from local_bench.suites.printshop.checker import detect
+from local_bench.suites.printshop.matching import (
+    detected_facts,
+    edit_score,
+    holds,
+    match,
+    read_point,
+    set_scores,
+    style_of,
+)
+from local_bench.suites.printshop.phrases import Edit, read_caption, read_instruction
+from local_bench.suites.printshop.scene import SIDE, Pixels, Scene, scene_from
 
 FOLDER = Path(__file__).parent
 SOURCES = FOLDER / "sources.json"
@@ -50,21 +55,6 @@ def requested(task: Task) -> list[RequestedImage]:
 def truth(task: Task) -> list[Scene]:
     """The requested scene of each deliverable of a task."""
     return [each.scene for each in requested(task)]
-
-
-def points_met(task: Task, images: Sequence[DetectedScene]) -> list[bool | None]:
-    """For each evaluation point, whether any of the images meets it; None if undetermined.
-
-    TaskFileError if a point cannot be parsed.
-    """
-    met = []
-    for text in task.evaluation_points:
-        point = read_point(text)
-        if point is None:
-            raise TaskFileError(f"{task.task_id}: the evaluation point {text!r} cannot be parsed")
-        each = [holds(point, seen) for seen in images]
-        met.append(True if True in each else None if None in each else False)
-    return met
 
 
 @cache

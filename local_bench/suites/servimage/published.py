@@ -55,10 +55,10 @@ def published(
     model_data = {
         model: {
             **_earned(totals[m]),
-            **saved_json(saved[m]),
+            **figures_json(saved[m]),
             "by_category": {category: _earned(earned[m]) for category, earned in parts.items()},
-            "as_printed": as_printed_json(totals[m].as_printed)
-            | {"by_category": {category: as_printed_json(earned[m].as_printed) for category, earned in parts.items()}},
+            "as_printed": figures_json(totals[m].as_printed)
+            | {"by_category": {category: figures_json(earned[m].as_printed) for category, earned in parts.items()}},
         }
         for m, model in enumerate(table.models)
     }
@@ -162,12 +162,8 @@ def _earned(e: Earnings) -> dict[str, Any]:
     }
 
 
-def as_printed_json(p: AsPrinted) -> dict[str, Any]:
-    return {name: value if isinstance(value, int) else number(value) for name, value in vars(p).items()}
-
-
-def saved_json(s: ClientSavings) -> dict[str, Any]:
-    return {name: number(value) for name, value in vars(s).items()}
+def figures_json(figures: AsPrinted | ClientSavings) -> dict[str, Any]:
+    return {name: value if isinstance(value, int) else number(value) for name, value in vars(figures).items()}
 
 
 def placed_json(p: Ranking) -> dict[str, Any]:

@@ -12,7 +12,7 @@ of a score follows from the judge's own uncertainty. BRF counts the most likely 
 `brf_expected`, our addition, uses for each point the highest expectation over its images.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import sqrt
 from statistics import fmean
 
@@ -104,7 +104,7 @@ def scores(
 
 def _brf(task: Task, verdicts: Mapping[Key, Verdict], delivered: Collection[int]) -> list[Score]:
     """`brf` from the answers, each 0 or 1; also `brf_expected` if the judge gives probabilities."""
-    expects = _has_spread(verdicts.values())
+    expects = any(verdict.labels is not None for verdict in verdicts.values())
     names = (BRF, BRF_EXPECTED) if expects else (BRF,)
     total = len(task.evaluation_points)
     if not total:
@@ -177,7 +177,3 @@ def _score(name: str, verdict: Verdict | None, field: str) -> Score:
         return Score(name, None, "the judge was not reached")
     variance = verdict.variance(field)
     return Score(name, verdict.value(field), verdict.unscored, spread=None if variance is None else sqrt(variance))
-
-
-def _has_spread(verdicts: Iterable[Verdict]) -> bool:
-    return any(verdict.labels is not None for verdict in verdicts)

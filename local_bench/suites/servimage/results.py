@@ -1,19 +1,35 @@
-"""ServImage's published result files: human decisions, the tasks' prices, the judge's scores; one JSON object per
-line.
+"""ServImage's published result files: human decisions, the tasks' prices, the judge's scores; one JSON object per line.
+And ServImage_Dataset, its training set, with one labelled deliverable a line.
 
 Annotations are read in both published forms: one line per model and task with `annotations: {"subtask_1": true, …}`,
 as in the benchmark's README; one line per image with `subtask_name` and `label` 0 or 1, as in its published results.
+
+A run is exported as one annotation file per model, with the other files that `score servimage` reads. The decisions are
+the run's own: `true`, `false`, and null if undecided; an image that was not generated, or that an annotator was not
+shown, is omitted. `tasks.jsonl` has the tasks' prices, `scores.jsonl` the judge's scores of every image for which all
+applicable scores exist, `costs.json` the cost per image.
+
+The data of ServImage_Dataset are not in the authors' public repository; their form is that of its reader
+(`SerImageModel/data/dataset.py` at commit 4772db7, "unified" form): `model`, `task_id` (`portrait-001` or `task_001`),
+`category`, `subtask_idx` (from 0), `label` (0 or 1), and seven scores, each a number, null or "N/A".
 """
 
+import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from local_bench.core import strictjson
-from local_bench.core.errors import ResultFileError, short
+from local_bench.core.errors import ResultFileError, UserError, short
+from local_bench.core.money import MICRO
+from local_bench.core.types import Score
+from local_bench.core.yamlfile import check
+from local_bench.suites.run_results import ImageResult, RunResults, write_text
 from local_bench.suites.servimage.tasks import is_published, published_tasks
 
 SCORES = ("brf", "veq", "cns")
@@ -194,14 +210,10 @@ def _amount(data: dict[str, Any], name: str, where: str, most: int) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         raise ResultFileError(f"{where}: {name} must be a number, not {short(value)}")
     amount = Decimal(value)
-    if not amount.is_finite() or not 0 <= amount <= most or _places(amount) > 30:
+    exponent = amount.as_tuple().exponent  # a string for infinity and NaN
+    if not isinstance(exponent, int) or not 0 <= amount <= most or exponent < -30:
         raise ResultFileError(f"{where}: {name} must be between 0 and {most:,}, with at most 30 decimals, not {value}")
     return amount
-
-
-def _places(amount: Decimal) -> int:
-    exponent = amount.as_tuple().exponent
-    return -exponent if isinstance(exponent, int) else 0
 
 
 def _how_many(value: Any, where: str) -> int:
@@ -225,3 +237,222 @@ def _number(value: Any, where: str) -> int:
             f"{where}: {short(value)} is not an image of a task: expected subtask_1, subtask_2 and so on"
         )
     return value
+
+
+OPTIONS = {"tasks": "tasks.jsonl", "scores": "scores.jsonl", "costs": "costs.json"}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The results of a run's first attempts, in the form of the benchmark's files."""
+
+    images: list[Image]
+    tasks: list[PaidTask]
+    scores: list[Scores]
+    costs: Mapping[str, Decimal]
+    """US dollars per image by model, if known."""
+    models: list[str]
+
+
+def parts(results: RunResults) -> Parts:
+    rows = [row for row in results.images if row.attempt == 1]
+    images = [Image(r.model, r.task.task_id, r.deliverable, r.accepted, "the ledger") for r in rows if r.pixels_sha256]
+    return Parts(images, _paid_tasks(rows), _scores(rows), results.usd_per_image, results.models)
+
+
+def notes(results: RunResults) -> list[str]:
+    """The sets that are judged without all of their images, one sentence per model."""
+    rows = [row for row in results.images if row.attempt == 1]
+    sentences = []
+    for model in results.models:
+        sets: dict[str, list[bool]] = {}
+        for row in (row for row in rows if row.model == model):
+            sets.setdefault(row.task.task_id, []).append(row.pixels_sha256 is not None)
+        if n := sum(any(has_image) and not all(has_image) for has_image in sets.values()):
+            them = "1 set is" if n == 1 else f"{n} sets are"
+            sentences.append(f"{model}: {them} judged by the images that were made, without those that are missing")
+    return sentences
+
+
+def write(results: RunResults, out: Path) -> list[Path]:
+    """Write images, annotations, tasks and scores to `out`; return the annotation files."""
+    rows = [row for row in results.images if row.attempt == 1]
+    files = []
+    for model in results.models:
+        by_task: dict[str, dict[str, Any]] = {}
+        for row in (row for row in rows if row.model == model):
+            task = row.task
+            line = {"model": model, "task_id": task.task_id, "category": task.category, "annotations": {}}
+            decisions = by_task.setdefault(task.task_id, line)["annotations"]
+            if row.pixels_sha256 and row.shown:
+                decisions[f"subtask_{row.deliverable}"] = row.accepted
+                results.write_image(row.pixels_sha256, out, f"images/{model}/{task.task_id}/{row.deliverable}.png")
+        files.append(_write_lines(out, f"{model}_annotations.jsonl", list(by_task.values())))
+    _write_lines(
+        out,
+        "tasks.jsonl",
+        [
+            f'{{"task_id": {json.dumps(t.task_id)}, "category": {json.dumps(t.category, ensure_ascii=False)}, '
+            f'"price_usd": {t.price_usd:f}, "deliverables": {t.deliverables}}}'
+            for t in _paid_tasks(rows)
+        ],
+    )
+    rated = [
+        {"model": s.model, "task_id": s.task_id, "deliverable": s.deliverable}
+        | {name: None if value is None else float(value) for name, value in zip(SCORES, s.values, strict=True)}
+        for s in _scores(rows)
+    ]
+    _write_lines(out, "scores.jsonl", rated)
+    results.write_costs(out)
+    return files
+
+
+def _write_lines(out: Path, name: str, lines: list[Any]) -> Path:
+    texts = [line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines]
+    return write_text(out, name, "".join(f"{text}\n" for text in texts))
+
+
+def _paid_tasks(rows: list[ImageResult]) -> list[PaidTask]:
+    tasks = {row.task.task_id: row.task for row in rows}
+    n_deliverables = {row.task.task_id: 0 for row in rows}
+    for row in rows:
+        n_deliverables[row.task.task_id] = max(n_deliverables[row.task.task_id], row.deliverable)
+    return [
+        PaidTask(task.task_id, task.category, Decimal(task.price_micro_usd) / MICRO, n_deliverables[task.task_id])
+        for task in tasks.values()
+    ]
+
+
+def _scores(rows: list[ImageResult]) -> list[Scores]:
+    scored = []
+    for row in rows:
+        of_image = [row.scores.get(name) for name in SCORES]
+        if row.pixels_sha256 and all(score is not None and score.unscored is None for score in of_image):
+            values = tuple(None if s is None or s.value is None else Decimal(repr(s.value)) for s in of_image)
+            scored.append(Scores(row.model, row.task.task_id, row.deliverable, values, "the ledger"))
+    return scored
+
+
+CONCEPTS = {
+    "brf_overall_score": "brf",
+    "veq_clarity": "veq_clarity",
+    "veq_realism": "veq_realism",
+    "veq_aesthetic": "veq_aesthetic",
+    "veq_text": "veq_text",
+    "cns_edit_consistency": "cns_edit",
+    "cns_set_consistency": "cns_set",
+}
+"""The file's name of a score -> its name here."""
+NOT_APPLICABLE = "N/A"
+_TOP = 5
+_NUMBER = re.compile(r"(?:[A-Za-z]+-|task_)(\d{1,6})")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One deliverable."""
+
+    model: str
+    category: str
+    task: str
+    """`category/number`: `task_001` is in every category, and `portrait-001` is the same task as its `task_001`."""
+    deliverable: int
+    """From 1."""
+    accepted: bool
+    scores: tuple[Score, ...]
+    """The seven concepts; one that is absent is unscored."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.model}/{self.task}/{self.deliverable}"
+
+
+@dataclass
+class Dataset:
+    """The samples of all files, and what was left out."""
+
+    samples: list[Sample]
+    n_lines: int = 0
+    n_unlabelled: int = 0
+    """Lines without a decision."""
+    n_duplicates: int = 0
+    """Lines that repeat a deliverable with the same decision; the first counts."""
+    contradictory: list[str] = field(default_factory=list)
+    """Deliverables with both decisions, which are left out."""
+
+
+def _concept(value: Any) -> float | str | None:
+    if value is None or value == NOT_APPLICABLE:
+        return NOT_APPLICABLE if value else None
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _TOP:
+        return float(value)
+    raise ValueError(f'write a number from 0 to {_TOP}, null or "{NOT_APPLICABLE}"')
+
+
+_Concept = Annotated[float | str | None, PlainValidator(_concept)]
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model: str = Field(min_length=1)
+    task_id: str
+    category: str = Field(min_length=1)
+    subtask_idx: int = Field(0, ge=0, lt=10_000)
+    label: Literal[0, 1] | None = None
+    brf_overall_score: _Concept = None
+    veq_clarity: _Concept = None
+    veq_realism: _Concept = None
+    veq_aesthetic: _Concept = None
+    veq_text: _Concept = None
+    cns_edit_consistency: _Concept = None
+    cns_set_consistency: _Concept = None
+
+
+def read_dataset(files: Sequence[Path]) -> Dataset:
+    """Read label files. Contradictory deliverables are left out. UserError names file, line and reason, and is raised
+    for files without a decision."""
+    dataset = Dataset([])
+    first: dict[str, Sample] = {}
+    contradictory: dict[str, None] = {}
+    hint = "give a JSON Lines file of ServImage_Dataset"
+    for file in files:
+        for _, where, data in strictjson.objects(file, UserError, "a sample", missing=hint, unreadable=hint):
+            dataset.n_lines += 1
+            sample = _sample(data, where)
+            if sample is None:
+                dataset.n_unlabelled += 1
+            elif sample.key not in first:
+                first[sample.key] = sample
+            elif first[sample.key].accepted != sample.accepted:
+                contradictory[sample.key] = None
+            else:
+                dataset.n_duplicates += 1
+    dataset.samples = [sample for key, sample in first.items() if key not in contradictory]
+    dataset.contradictory = list(contradictory)
+    if not dataset.samples:
+        raise UserError(f"{files[0]} has no sample with a decision (`label`): {hint}")
+    return dataset
+
+
+def _sample(data: dict[str, Any], where: str) -> Sample | None:
+    line = check(data, _Line, where, error=UserError)
+    number = _NUMBER.fullmatch(line.task_id)
+    if number is None:
+        raise UserError(f"{where}: the task id {line.task_id!r} is not like portrait-001 or task_001: correct it")
+    if line.label is None:
+        return None
+    return Sample(
+        model=line.model,
+        category=line.category,
+        task=f"{line.category}/{int(number[1])}",
+        deliverable=line.subtask_idx + 1,
+        accepted=line.label == 1,
+        scores=tuple(_score(name, getattr(line, theirs)) for theirs, name in CONCEPTS.items()),
+    )
+
+
+def _score(name: str, value: float | str | None) -> Score:
+    if value is None:
+        return Score(name, None, "the dataset has no value")
+    return Score(name, None, applies=False) if isinstance(value, str) else Score(name, value)

@@ -7,13 +7,12 @@ from typing import Any
 
 from local_bench.core.errors import UserError
 from local_bench.core.types import Task
-from local_bench.suites.api_prices import prices_of
-from local_bench.suites.base import ImageFile, ImageKey, Suite
-from local_bench.suites.output_folders import images_by_task
-from local_bench.suites.published import Published, ScoreOptions
-from local_bench.suites.run_results import ImageResult
-from local_bench.suites.servimage import export, questions, results, tasks
+from local_bench.suites.base import ImageFile, ImageKey, Suite, images_by_task
+from local_bench.suites.published import Published, ScoreOptions, prices_of
+from local_bench.suites.run_results import ImageResult, RunResults
 from local_bench.suites.servimage import published as numbers
+from local_bench.suites.servimage import questions, tasks
+from local_bench.suites.servimage import results as official
 
 
 class DesignTasks(Suite):
@@ -24,7 +23,7 @@ class DesignTasks(Suite):
     numbers_are_settlement = True
     layout = "servimage"
     paper = "local_bench.report.papers.contents:SERVIMAGE"
-    exported_options = export.OPTIONS
+    exported_options = official.OPTIONS
 
     deliverables = staticmethod(questions.deliverables)
     scores = staticmethod(questions.scores)
@@ -34,9 +33,13 @@ class DesignTasks(Suite):
     def scores_of_points(self, task: Task, met: Sequence[bool]) -> dict[str, float]:
         return {questions.BRF: 5 * sum(met) / len(met)} if met else {}
 
-    published = staticmethod(export.published)
-    write_results = staticmethod(export.write)
-    result_notes = staticmethod(export.notes)
+    def published(self, results: RunResults) -> dict[str, Published]:
+        """The numbers of all models, with the cost per image if it is known."""
+        of = official.parts(results)
+        return {"all": numbers.published(of.images, of.tasks, of.scores, of.costs or None, models=of.models)}
+
+    write_results = staticmethod(official.write)
+    result_notes = staticmethod(official.notes)
 
     def find_images(self, folder: Path) -> Iterator[ImageFile]:
         return images_by_task(folder, "images")
@@ -44,7 +47,7 @@ class DesignTasks(Suite):
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
-        for image in results.read_annotations(files).images:
+        for image in official.read_annotations(files).images:
             labels = None if image.accepted is None else {"overall": image.accepted}
             yield (image.model, image.task_id, image.deliverable, 1), labels
 
@@ -73,9 +76,9 @@ class ServImage(DesignTasks):
             raise UserError("servimage needs the prices of its tasks: give the tasks with --tasks")
         if options.sensitivity and options.scores is None:
             raise UserError("--sensitivity varies the threshold on the judge's scores: give them with --scores")
-        paid, annotations = results.read_paid_tasks(options.tasks), results.read_annotations(files)
-        ratings = None if options.scores is None else results.read_scores(options.scores)
-        results.check_images([*annotations.images, *(ratings or [])], paid)
+        paid, annotations = official.read_paid_tasks(options.tasks), official.read_annotations(files)
+        ratings = None if options.scores is None else official.read_scores(options.scores)
+        official.check_images([*annotations.images, *(ratings or [])], paid)
         usd, notes = prices_of(self.name, options, annotations.models)
         settings = bool(options.require_success), bool(options.sensitivity)
         result = numbers.published(annotations.images, paid, ratings, usd, *settings, annotations.models)

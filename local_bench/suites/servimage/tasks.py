@@ -25,8 +25,7 @@ from local_bench.core.images import load_image
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.types import Deliverable, Question, Task
 from local_bench.core.yamlfile import check
-from local_bench.suites.json_io import line_of, read_list
-from local_bench.suites.task_files import KeepImage, Refuse, read_task_file, task_id
+from local_bench.suites.task_files import KeepImage, Refuse, line_of, read_list, read_task_file, task_id
 
 _CONTRADICTION = 0.02
 """From which difference on two aspect ratios contradict each other: the published files round to three digits."""
@@ -136,7 +135,9 @@ def published_tasks(path: Path, refuse: Refuse | None = None) -> list[tuple[Publ
                 f"{file}, line {line_of(text, [given_id])}" if isinstance(given_id, str) else f"{file}, entry {number}"
             )
             try:
-                task = _published(data, where)
+                if not isinstance(data, dict):
+                    raise TaskFileError(f"{where}: a task must be a JSON object, not {kind(data)}: correct the entry")
+                task = check(data, PublishedTask, where, error=TaskFileError)
                 if task.task_id in by_id:
                     raise TaskFileError(f"{where}: duplicate task {task.task_id!r}: give each its own id")
             except TaskFileError as e:
@@ -188,12 +189,6 @@ def _prompt(task: Task, number: int) -> str:
             "\n".join(["It must meet, as far as this image goes:", *(f"- {p}" for p in task.evaluation_points)])
         )
     return "\n\n".join(parts)
-
-
-def _published(data: Any, where: str) -> PublishedTask:
-    if not isinstance(data, dict):
-        raise TaskFileError(f"{where}: a task must be a JSON object, not {kind(data)}: correct the entry")
-    return check(data, PublishedTask, where, error=TaskFileError)
 
 
 def _task(entry: PublishedTask, file: Path, where: str, keep: KeepImage) -> Task:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from local_bench.suites.api_prices import api_prices
+from local_bench.suites.published import api_prices
 from tests.cli.score import slow
 from tests.suites.benchmarks import layouts
 

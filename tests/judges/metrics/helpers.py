@@ -11,8 +11,7 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from local_bench.core.types import Score, ScoresComputed
 from local_bench.judges.metrics.base import Array, FeatureInput, ImageFile, Metric, Network, Subject, Unscorable
-from local_bench.judges.metrics.evaluator import Evaluator
-from local_bench.judges.metrics.extractor import FeatureExtractor
+from local_bench.judges.metrics.evaluator import Evaluator, FeatureExtractor
 from local_bench.judges.metrics.registry import Weights, make_metric, metric_card, metric_names
 from local_bench.models.cards import card, cards
 from local_bench.models.weights import resolve, resolve_parts

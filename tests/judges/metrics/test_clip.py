@@ -10,8 +10,8 @@ import transformers
 
 from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics.base import Subject
-from local_bench.judges.metrics.clip_network import ClipNetwork, as_clip_reads
-from local_bench.judges.metrics.network_metrics import cosine
+from local_bench.judges.metrics.embeddings import ClipNetwork, as_clip_reads
+from local_bench.judges.metrics.registry import cosine
 
 from .helpers import make_image, metric_of, values, weights_of
 

@@ -10,7 +10,7 @@ from transformers import DPTForDepthEstimation
 
 from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
-from local_bench.judges.metrics.l1_depth import DepthNetwork, _input_size
+from local_bench.judges.metrics.condition_maps import DepthNetwork, depth_input_size
 from local_bench.judges.metrics.registry import make_metric
 
 from .helpers import assert_the_same_bytes_in_any_batch, drawn, make_image, noise, score, values, weights_of
@@ -86,11 +86,11 @@ def test_unreadable_inputs_are_unscored(metric, tmp_path):
     small = score(metric, [Subject("small", make_image(tmp_path, 1), make_image(tmp_path, 2, (300, 32)))])[0]
     assert small.value is None
     assert "300x32 pixels is too small" in str(small.unscored)
-    assert _input_size(300, 33) == (320, 64)
-    assert _input_size(4096, 3072) == (1344, 1024)
-    assert _input_size(4096, 1024) == (4096, 1024)
+    assert depth_input_size(300, 33) == (320, 64)
+    assert depth_input_size(4096, 3072) == (1344, 1024)
+    assert depth_input_size(4096, 1024) == (4096, 1024)
     with pytest.raises(Unscorable, match="too long"):
-        _input_size(66_000, 64)
+        depth_input_size(66_000, 64)
 
 
 def test_a_flat_depth_map_is_unscored(metric, tmp_path):

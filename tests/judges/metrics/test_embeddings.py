@@ -14,9 +14,9 @@ from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Norma
 from transformers import AutoImageProcessor, AutoModel, SiglipModel
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.aesthetic import HEAD, LAION_HEAD, to_height
 from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
-from local_bench.judges.metrics.dino_ref import paint_outside
+from local_bench.judges.metrics.embeddings import paint_outside
+from local_bench.judges.metrics.preferences import LAION_HEAD, V2_5_HEAD, to_height
 
 from .helpers import drawn, make_image, metric_of, noise, read, saved, values, weights_of
 
@@ -48,7 +48,7 @@ def siglips_score(image):
     for width, following, dropped in ((64, 128, 0.5), (128, 64, 0.5), (64, 32, 0.5), (32, 16, 0.2)):
         layers += [torch.nn.Linear(width, following), torch.nn.Dropout(dropped)]
     head = torch.nn.Sequential(*layers, torch.nn.Linear(16, 1))
-    state = load_file(weights.parts["head"] / HEAD)
+    state = load_file(weights.parts["head"] / V2_5_HEAD)
     head.load_state_dict({name.removeprefix("scoring_head."): tensor for name, tensor in state.items()})
     with torch.no_grad():
         seen = SiglipModel.from_pretrained(weights.folder).eval().vision_model(pixel_values=pixels).pooler_output

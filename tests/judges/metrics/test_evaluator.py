@@ -22,8 +22,7 @@ from local_bench.judges.metrics.base import (
     Subject,
     Unscorable,
 )
-from local_bench.judges.metrics.evaluator import Evaluator, cut_captions
-from local_bench.judges.metrics.extractor import FeatureCache, FeatureExtractor
+from local_bench.judges.metrics.evaluator import Evaluator, FeatureCache, FeatureExtractor, cut_captions
 from local_bench.judges.metrics.registry import make_metric
 
 from .helpers import make_image, saved

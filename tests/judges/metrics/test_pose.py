@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics import pose_decoding
+from local_bench.judges.metrics import condition_maps
 from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
-from local_bench.judges.metrics.pose_network import WEIGHTS, PoseNetwork, forward
+from local_bench.judges.metrics.condition_maps import POSE_WEIGHTS, PoseNetwork, forward
 from local_bench.judges.metrics.registry import make_metric
 from local_bench.testing.condition_models import FIGURE, joint_colour
 
@@ -95,7 +95,7 @@ def test_the_network_is_the_one_described():
     assert ours[0].shape == (1, 38, 6, 9)
     assert ours[1].shape == (1, 19, 6, 9)
     assert float(ours[1].std()) > 1e-3
-    assert set(load_file(weights_of("tiny-pose").folder / WEIGHTS)) == set(body.weights())
+    assert set(load_file(weights_of("tiny-pose").folder / POSE_WEIGHTS)) == set(body.weights())
 
 
 def maps(*people, size=(SIDE, SIDE)):
@@ -107,7 +107,7 @@ def maps(*people, size=(SIDE, SIDE)):
         for joint, (px, py) in person.items():
             bump = 0.9 * np.exp(-((x - px) ** 2 + (y - py) ** 2) / 50)
             confidence[joint] = np.maximum(confidence[joint], bump)
-        for (start, end), field in zip(pose_decoding.LIMBS, pose_decoding.FIELDS, strict=True):
+        for (start, end), field in zip(condition_maps.LIMBS, condition_maps.FIELDS, strict=True):
             if start in person and end in person:
                 a, b = np.array(person[start], float), np.array(person[end], float)
                 ahead = (b - a) / np.linalg.norm(b - a)
@@ -120,8 +120,8 @@ def maps(*people, size=(SIDE, SIDE)):
 
 def detected(*people, size=(SIDE, SIDE)):
     confidence, affinity = maps(*people, size=size)
-    joints = pose_decoding.joints(lambda n: confidence[n])
-    return joints, pose_decoding.people(joints, lambda n: affinity[n], size[1])
+    joints = condition_maps.joints(lambda n: confidence[n])
+    return joints, condition_maps.people(joints, lambda n: affinity[n], size[1])
 
 
 def places(joints, person):
@@ -136,9 +136,9 @@ def test_every_joint_is_found_at_its_position():
 
 def test_limbs_need_affinity_and_people_four_joints():
     confidence, affinity = maps(FIGURE)
-    joints = pose_decoding.joints(lambda n: confidence[n])
-    assert pose_decoding.people(joints, lambda n: affinity[n], SIDE)
-    assert pose_decoding.people(joints, lambda n: -affinity[n], SIDE) == []
+    joints = condition_maps.joints(lambda n: confidence[n])
+    assert condition_maps.people(joints, lambda n: affinity[n], SIDE)
+    assert condition_maps.people(joints, lambda n: -affinity[n], SIDE) == []
     assert detected({joint: FIGURE[joint] for joint in (1, 2, 3)})[1] == []
     four = {joint: FIGURE[joint] for joint in (1, 2, 3, 4)}
     joints, everyone = detected(four)
@@ -148,9 +148,9 @@ def test_limbs_need_affinity_and_people_four_joints():
 def test_two_halves_of_a_person_are_joined_by_a_limb():
     """An arm without its shoulder-to-neck limb comes in by the ear, the last limb but one."""
     confidence, affinity = maps(FIGURE)
-    affinity[pose_decoding.FIELDS[0] : pose_decoding.FIELDS[0] + 2] = 0
-    joints = pose_decoding.joints(lambda n: confidence[n])
-    everyone = pose_decoding.people(joints, lambda n: affinity[n], SIDE)
+    affinity[condition_maps.FIELDS[0] : condition_maps.FIELDS[0] + 2] = 0
+    joints = condition_maps.joints(lambda n: confidence[n])
+    everyone = condition_maps.people(joints, lambda n: affinity[n], SIDE)
     assert [places(joints, person) for person in everyone] == [FIGURE]
     halves = {joint: FIGURE[joint] for joint in (2, 3, 14, 16)}  # two joints each, enough only together
     joints, everyone = detected(halves)
@@ -159,36 +159,36 @@ def test_two_halves_of_a_person_are_joined_by_a_limb():
 
 def test_the_skeleton_drawn():
     joints, everyone = detected(FIGURE)
-    canvas = pose_decoding.draw(joints, everyone, SIDE, SIDE)
+    canvas = condition_maps.draw(joints, everyone, SIDE, SIDE)
     assert canvas.dtype == np.uint8
     assert canvas.shape == (SIDE, SIDE, 3)
     for start, end, limb in ((1, 8, 6), (8, 9, 7), (12, 13, 11)):
         x, y = ((FIGURE[start][axis] + FIGURE[end][axis]) // 2 for axis in (0, 1))
-        expected = np.array(pose_decoding.COLOURS[limb]) * 0.6
+        expected = np.array(condition_maps.COLOURS[limb]) * 0.6
         np.testing.assert_allclose(canvas[y, x], expected, atol=1)  # black below it
     x, y = FIGURE[10]
-    assert canvas[y + 4, x].tolist() == list(pose_decoding.COLOURS[10])  # the end of a joint's dot, beyond its limb
+    assert canvas[y + 4, x].tolist() == list(condition_maps.COLOURS[10])  # the end of a joint's dot, beyond its limb
     ears = {(2, 16), (5, 17)}
-    assert set(pose_decoding.LIMBS[pose_decoding.DRAWN :]) == ears
-    assert not pose_decoding.draw(joints, [], SIDE, SIDE).any()
+    assert set(condition_maps.LIMBS[condition_maps.DRAWN :]) == ears
+    assert not condition_maps.draw(joints, [], SIDE, SIDE).any()
 
 
 def test_peaks_are_above_the_threshold_and_ties_are_all_peaks():
     faint = np.zeros((18, 60, 60), np.float32)
     faint[0, 30, 30] = 1
-    assert all(len(joint.positions) == 0 for joint in pose_decoding.joints(lambda n: faint[n]))
+    assert all(len(joint.positions) == 0 for joint in condition_maps.joints(lambda n: faint[n]))
     flat = np.zeros((18, 9, 9), np.float32)
     flat[3] = 0.5
-    assert len(pose_decoding.joints(lambda n: flat[n])[3].positions) == 81
+    assert len(condition_maps.joints(lambda n: flat[n])[3].positions) == 81
 
 
 def test_flat_maps_are_unscored(metric, monkeypatch):
     flat = np.full((38, 60, 60), 0.5, np.float32)
-    joints = pose_decoding.joints(lambda n: flat[n])
+    joints = condition_maps.joints(lambda n: flat[n])
     assert len(joints[1].positions) == 3600
-    with pytest.raises(pose_decoding.TooMany):
-        pose_decoding.people(joints, lambda n: flat[n], 60)
-    monkeypatch.setattr(pose_decoding, "joints", lambda maps: joints)
+    with pytest.raises(condition_maps.TooMany):
+        condition_maps.people(joints, lambda n: flat[n], 60)
+    monkeypatch.setattr(condition_maps, "joints", lambda maps: joints)
     metric.network.open("cpu")
     results = metric.network.run([metric.network.prepare([dots(), noise(1)], None)])
     metric.network.close()
@@ -201,7 +201,8 @@ def test_a_drawn_figure_is_scored_by_the_complete_network(metric, tmp_path):
     metric.network.open("cpu")
     for size in ((SIDE, SIDE), (2 * SIDE, 2 * SIDE), (300, 211)):
         image = dots(size)
-        skeleton = metric.network._skeleton(metric.network.prepare([image, Image.new("RGB", size)], None))
+        pixels, _ = metric.network.prepare([image, Image.new("RGB", size)], None)
+        skeleton = metric.network.feature_map(pixels, size)
         scaled = {joint: (x * size[0] / SIDE, y * size[1] / SIDE) for joint, (x, y) in FIGURE.items()}
         dot = {joint: int(skeleton[int(y), int(x)]) for joint, (x, y) in scaled.items()}
         assert all(dot.values()), (size, dot)
@@ -252,6 +253,6 @@ def test_another_network_is_refused(tmp_path):
     network = PoseNetwork(replace(weights_of("tiny-pose"), folder=tmp_path))
     with pytest.raises(WeightsError, match="does not exist"):
         network.open("cpu")
-    save_file({"conv1_1.weight": torch.zeros(1)}, tmp_path / WEIGHTS)
+    save_file({"conv1_1.weight": torch.zeros(1)}, tmp_path / POSE_WEIGHTS)
     with pytest.raises(WeightsError, match="not OpenPose's body network"):
         network.open("cpu")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics import hps, image_reward
+from local_bench.judges.metrics import preferences
 from local_bench.judges.metrics.base import Subject, Unscorable
 from local_bench.judges.metrics.evaluator import cut_captions
 from local_bench.models.cards import card
@@ -70,7 +70,7 @@ def hps_score(image, prompt):
     vision = {"image_size": 224, "layers": 2, "width": 160, "head_width": 80, "patch_size": 32}
     text = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 1}
     model = open_clip.CLIP(32, vision, text, output_dict=True).eval()
-    state = load_file(weights_of("tiny-hps").folder / hps.FILE)
+    state = load_file(weights_of("tiny-hps").folder / preferences.HPS_FILE)
     model.load_state_dict({name.removeprefix("state_dict."): tensor.float() for name, tensor in state.items()})
     outputs = model(canvas, open_clip.tokenize([prompt]))
     return torch.diagonal(outputs["image_features"] @ outputs["text_features"].T).item()
@@ -80,7 +80,7 @@ def hps_score(image, prompt):
 def reward(image, prompt):
     """`score` of ImageReward with BLIP's equations, from the names and shapes of the published checkpoint."""
     weights = weights_of("tiny-image-reward")
-    state = load_file(weights.folder / image_reward.FILE)
+    state = load_file(weights.folder / preferences.REWARD_FILE)
 
     def linear(x, name):
         return functional.linear(x, state[f"{name}.weight"], state[f"{name}.bias"])
@@ -188,7 +188,7 @@ def test_another_vocabulary_is_refused(tmp_path, vocabulary):
         (tmp_path / "vocab.txt").write_text(vocabulary)
     weights = replace(weights_of("tiny-image-reward"), parts={"tokenizer": tmp_path})
     with pytest.raises(WeightsError, match=r"vocab\.txt .*models fetch tiny-image-reward"):
-        image_reward.RewardNetwork(weights).tokens_if_cut("a hut")
+        preferences.RewardNetwork(weights).tokens_if_cut("a hut")
 
 
 def test_hps_pads_where_the_others_crop(tmp_path):
@@ -200,7 +200,7 @@ def test_hps_pads_where_the_others_crop(tmp_path):
     assert len(set(values(tiny("pick_score"), samples))) == 1
     assert len(set(values(tiny("image_reward"), samples))) == 1
     with pytest.raises(Unscorable, match="too slender"):
-        hps.padded(Image.new("RGB", (1000, 1)))
+        preferences.padded(Image.new("RGB", (1000, 1)))
 
 
 def test_identities_name_what_decides_the_scores(tmp_path):
@@ -208,32 +208,36 @@ def test_identities_name_what_decides_the_scores(tmp_path):
     assert all(item["dtype"] == "float32" and "224" in item["preprocessing"] for item in identities)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
     weights = replace(weights_of("tiny-image-reward"), parts={"tokenizer": tmp_path})
-    assert image_reward.RewardNetwork(weights).identity != identities[2]
+    assert preferences.RewardNetwork(weights).identity != identities[2]
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "load"), [(NAMES[1], hps, hps.load_clip), (NAMES[2], image_reward, image_reward.load_reward)]
+    ("name", "file", "network"),
+    [
+        (NAMES[1], preferences.HPS_FILE, preferences.HpsNetwork),
+        (NAMES[2], preferences.REWARD_FILE, preferences.RewardNetwork),
+    ],
 )
 @pytest.mark.parametrize("change", ["drop", "add"])
-def test_another_checkpoint_is_refused(tmp_path, name, module, load, change):
+def test_another_checkpoint_is_refused(tmp_path, name, file, network, change):
     weights = weights_of(CARDS[name])
-    state = load_file(weights.folder / module.FILE)
+    state = load_file(weights.folder / file)
     if change == "drop":
         del state[max(tensor for tensor in state if tensor.endswith(("norm1.bias", "ln_1.bias")))]
     else:
         prefix = max(state).partition(".")[0] + "." + ("layers." if name == NAMES[2] else "")
         state[f"{prefix}9.weight"] = torch.ones(1, 1)
-    save_file(state, tmp_path / module.FILE)
+    save_file(state, tmp_path / file)
     with pytest.raises(WeightsError, match=r"(?s)checkpoint .*models fetch tiny-"):
-        load(replace(weights, folder=tmp_path))
+        network(replace(weights, folder=tmp_path)).load()
 
 
 def test_the_published_pickle_of_hps_becomes_the_file_that_is_read(tmp_path):
     weights = weights_of("tiny-hps")
-    state = load_file(weights.folder / hps.FILE)
+    state = load_file(weights.folder / preferences.HPS_FILE)
     nested = {"epoch": 1, "state_dict": {name.removeprefix("state_dict."): t for name, t in state.items()}}
     (published,) = card("hps-v2-1", "metric").source.files
     torch.save(nested, tmp_path / published)
     convert(tmp_path / published, tmp_path / converted_name(published), published)
-    loaded = hps.load_clip(replace(weights, folder=tmp_path)).state_dict()
+    loaded = preferences.HpsNetwork(replace(weights, folder=tmp_path)).load().state_dict()
     assert all(torch.equal(loaded[name], tensor.float()) for name, tensor in nested["state_dict"].items())

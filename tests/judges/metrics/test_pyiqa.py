@@ -15,9 +15,8 @@ from torch.utils._pytree import tree_leaves
 from torchvision.transforms.functional import to_tensor
 
 from local_bench.judges.metrics.base import NO_MEMORY, LoadedSubject, Subject, Unscorable
-from local_bench.judges.metrics.float64 import Float64
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS
-from local_bench.judges.metrics.pyiqa_metric import PyiqaNetwork, called, make
+from local_bench.judges.metrics.pyiqa_metric import Float64, PyiqaNetwork, called, make
 from local_bench.judges.metrics.pyiqa_store import Store, read_store, seeded
 from local_bench.judges.metrics.registry import make_metric
 from local_bench.models.convert import convert, read_converted

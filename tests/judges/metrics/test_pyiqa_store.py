@@ -8,9 +8,10 @@ import threading
 
 import pytest
 import torch
+from pyiqa.default_model_configs import DEFAULT_CONFIGS
 
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.judges.metrics.pyiqa_cards import FORMULAS, pyiqa_card, pyiqa_names
+from local_bench.judges.metrics.pyiqa_cards import FORMULAS, pyiqa_card
 from local_bench.judges.metrics.pyiqa_store import Missing, Store, canonical, file_name, local_files, read_store
 from local_bench.judges.metrics.registry import make_metric, metric_card
 from local_bench.models.cards import card
@@ -27,7 +28,7 @@ def card_or_refusal(name):
 
 
 def test_every_name_of_pyiqas_is_a_card_a_formula_or_refused_with_a_reason():
-    cards = {name: card_or_refusal(name) for name in pyiqa_names()}
+    cards = {name: card_or_refusal(name) for name in sorted(DEFAULT_CONFIGS)}
     refused = {name: str(end) for name, end in cards.items() if isinstance(end, ConfigError)}
     assert {name for name, end in cards.items() if end is None} == FORMULAS
     assert (len(refused), len(FORMULAS), len(cards)) == (16, 14, 106)
@@ -138,7 +139,7 @@ def test_pyiqa_requests_exactly_the_files_of_every_metric(monkeypatch):
     """Every class of pyiqa's that we take comes as far as its first file, or is made."""
     for drawn in ("normal_", "uniform_", "erfinv_"):  # two thirds of the time, for values that files would replace
         monkeypatch.setattr(torch.Tensor, drawn, lambda self, *_, **__: self)
-    for name in pyiqa_names():
+    for name in sorted(DEFAULT_CONFIGS):
         end = card_or_refusal(name)
         if isinstance(end, ConfigError):
             continue

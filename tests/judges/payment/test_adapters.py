@@ -11,22 +11,23 @@ from torch import nn
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from local_bench.core.errors import ConfigError
-from local_bench.judges.payment.backbone import (
+from local_bench.judges.payment.data import Lora, load_payment_config
+from local_bench.judges.payment.inputs import Encoder
+from local_bench.judges.payment.network import (
     DECISION,
     QUALITY,
     TARGETS,
+    PaymentNetwork,
     activate,
     attach,
     checkpoint_gradients,
+    concept_loss,
     full_model,
     hidden,
     load_backbone,
     load_processor,
     precision_of,
 )
-from local_bench.judges.payment.config import Lora, load_payment_config
-from local_bench.judges.payment.inputs import Encoder
-from local_bench.judges.payment.network import PaymentNetwork, concept_loss
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu
 from local_bench.models.weights import resolve
@@ -111,8 +112,8 @@ def test_padding_does_not_change_the_outputs(name: str) -> None:
     network = network_of(name).eval()
     network.begin(1)
     with torch.no_grad():
-        together = network.concept_outputs(encode.batch([short, long], CPU))
-        alone = torch.cat([network.concept_outputs(encode.batch([item], CPU)) for item in (short, long)])
+        together = network.concept_outputs(encode.batch([short, long], CPU))[1]
+        alone = torch.cat([network.concept_outputs(encode.batch([item], CPU))[1] for item in (short, long)])
     torch.testing.assert_close(together, alone, atol=2e-5, rtol=1e-4)
     assert (alone[0] - alone[1]).abs().max() > 1e-3  # outputs follow the input
 

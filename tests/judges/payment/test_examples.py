@@ -5,8 +5,15 @@ import pytest
 from PIL import Image
 
 from local_bench.core.errors import ConfigError, UserError
-from local_bench.judges.payment.config import DEFAULT_PROMPT, PaymentConfig, Prompt, Stage, load_payment_config
-from local_bench.judges.payment.examples import TrainingSet, without_labels
+from local_bench.judges.payment.data import (
+    DEFAULT_PROMPT,
+    PaymentConfig,
+    Prompt,
+    Stage,
+    TrainingSet,
+    load_payment_config,
+    without_labels,
+)
 from local_bench.judges.payment.inputs import Encoder, TooLong, collages
 from local_bench.judges.payment.training import learning_rate, oversampled, step_examples, steps_per_epoch
 from tests.judges.payment import tiny

@@ -12,12 +12,11 @@ import torch
 from PIL import Image
 
 from local_bench.core.errors import ConfigError, LocalBenchError, RunImageError, UserError
-from local_bench.judges.payment import artefact, predict, training
-from local_bench.judges.payment.artefact import Card, Progress, base_of
-from local_bench.judges.payment.config import load_payment_config
-from local_bench.judges.payment.examples import TrainingSet, without_labels
+from local_bench.judges.payment import artefact, training
+from local_bench.judges.payment.artefact import Card, base_of
+from local_bench.judges.payment.data import TrainingSet, load_payment_config, without_labels
 from local_bench.judges.payment.network import PaymentNetwork, concept_loss
-from local_bench.judges.payment.training import train
+from local_bench.judges.payment.training import Progress, train
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.runs import worker_pool
@@ -138,8 +137,8 @@ def test_a_reloaded_model_predicts_the_same_without_labels_and_a_missing_image_i
 ) -> None:
     folder, finished = trained
     examples = tiny.data().of("test")
-    first = list(predict.load(folder, device="cpu").predict(without_labels(examples), tiny.load))
-    model = predict.load(folder, device="cpu")
+    first = list(artefact.load(folder, device="cpu").predict(without_labels(examples), tiny.load))
+    model = artefact.load(folder, device="cpu")
     assert list(model.predict(reversed(examples), tiny.load)) == first[::-1]
     assert all(item.unscored is None and item.log_odds is not None for item in first)
     assert all(0 <= value <= 5 for item in first for value in item.concepts.values())
@@ -162,10 +161,10 @@ def test_a_changed_byte_is_refused(trained: tuple[Path, Card], tmp_path: Path, n
     data[at] = ord("7") if name == "card.json" else data[at] ^ 1
     file.write_bytes(data)
     with pytest.raises(UserError, match="was altered after training"):
-        predict.load(tmp_path, device="cpu")
+        artefact.load(tmp_path, device="cpu")
     file.unlink()
     with pytest.raises(UserError, match=r"is missing|has no card"):
-        predict.load(tmp_path, device="cpu")
+        artefact.load(tmp_path, device="cpu")
 
 
 def test_other_weights_prompts_and_libraries_are_refused(

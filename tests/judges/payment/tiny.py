@@ -8,8 +8,7 @@ from typing import Any
 from PIL import Image
 
 from local_bench.core.identity import digest
-from local_bench.judges.payment.config import Lora, PaymentConfig, Prompt, Stage
-from local_bench.judges.payment.examples import Example, Split, TrainingSet
+from local_bench.judges.payment.data import Example, Lora, PaymentConfig, Prompt, Split, Stage, TrainingSet
 
 SIDE = 32
 NAN = math.nan

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 from examples.miniature.printshop import damage, writing
-from examples.miniature.printshop.comparison import match_edit, same_but_for, style_agreement
-from examples.miniature.printshop.sampling import draw_edit, sample_edit, sample_scene
+from examples.miniature.printshop.comparison import match_edit, must_change, same_but_for, style_agreement
+from examples.miniature.printshop.sampling import draw_edit, render, sample_edit, sample_scene
 from examples.miniature.printshop.sets import STYLE, draw_set, sample_set, style_of
+from examples.miniature.printshop.wording import split_words, vocabulary, write_instruction
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import render
-from local_bench.suites.printshop.edits import KINDS, apply_edit, read_instruction, write_instruction
-from local_bench.suites.printshop.matching import facts, must_change, must_stay
-from local_bench.suites.printshop.phrases import LANGUAGES, split_words, vocabulary
+from local_bench.suites.printshop.matching import facts, must_stay
+from local_bench.suites.printshop.phrases import KINDS, LANGUAGES, apply_edit, read_instruction
 from local_bench.suites.printshop.scene import PLACES, Figure, Scene
 
 MAY_CHANGE = {

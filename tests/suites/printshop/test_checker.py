@@ -3,10 +3,9 @@ import pytest
 from scipy import ndimage
 
 from examples.miniature.printshop.comparison import same_but_for
-from examples.miniature.printshop.damage import damage
-from examples.miniature.printshop.sampling import sample_scene
+from examples.miniature.printshop.damage import damage, enlarged
+from examples.miniature.printshop.sampling import render, sample_scene
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.drawing import enlarged, render
 from local_bench.suites.printshop.matching import match
 
 

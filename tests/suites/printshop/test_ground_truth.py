@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from examples.miniature.printshop.sampling import render
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Verdict
 from local_bench.suites.printshop import shop
-from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.matching import edit_score, facts, set_scores
 from local_bench.suites.printshop.shop import truths
 from local_bench.suites.registry import suite

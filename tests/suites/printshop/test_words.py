@@ -5,16 +5,10 @@ import numpy as np
 import pytest
 
 from examples.miniature.printshop.sampling import sample_caption, sample_point, sample_scene, wording_held_out
+from examples.miniature.printshop.wording import points_of, split_words, true_of, vocabulary, write_caption, write_point
 from local_bench.suites.printshop.checker import DetectedFigure, DetectedScene
-from local_bench.suites.printshop.phrases import (
-    LANGUAGES,
-    read_caption,
-    split_words,
-    vocabulary,
-    wordings,
-    write_caption,
-)
-from local_bench.suites.printshop.points import Point, holds, points_of, read_point, true_of, write_point
+from local_bench.suites.printshop.matching import Point, holds, read_point
+from local_bench.suites.printshop.phrases import LANGUAGES, read_caption, wordings
 
 
 @pytest.mark.parametrize("wording", wordings())

@@ -8,7 +8,7 @@ import pytest
 from local_bench.analysis.predictors.images import doubtful, labelled_dataset, statistics, without
 from local_bench.cli.main import main
 from local_bench.core.errors import UserError
-from local_bench.suites.servimage.dataset import CONCEPTS, read_dataset
+from local_bench.suites.servimage.results import CONCEPTS, read_dataset
 from tests.analysis.annotated_runs import annotated_run
 
 

@@ -1,15 +1,23 @@
-"""Settings of a payment model; `configs/payment/*.yaml` has those for given machines."""
+"""The data of a payment model: its settings, annotated examples, and the card that a training writes."""
 
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from PIL import Image
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from local_bench.core.errors import ConfigError
-from local_bench.core.files import configs_dir
+from local_bench.core import strictjson
+from local_bench.core.errors import ConfigError, UserError
+from local_bench.core.files import configs_dir, is_file, read_text, write_atomic
 from local_bench.core.identity import digest
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.cards import ModelCard, card
+from local_bench.settle.predictors.features import Split
 
 Pooling = Literal["last", "mean", "both", "attention"]
 GROUPS = ("vision", "projector", "language")
@@ -168,3 +176,138 @@ def require_gpu(judge: ModelCard, n_gpus: int) -> None:
             f"{judge.name} has {judge.parameters_b:g} billion parameters, and this machine has no CUDA GPU to train it "
             "on: use a machine with one, or train on a small judge (mini-judge)"
         )
+
+
+Load = Callable[[str], Image.Image]
+"""Returns an RGB image by its pixel digest."""
+CONCEPTS = ("brf", "veq_clarity", "veq_realism", "veq_aesthetic", "veq_text", "cns_edit", "cns_set")
+DIMENSIONS = ((0,), (1, 2, 3, 4), (5, 6))
+"""The indices in CONCEPTS of BRF, VEQ and CNS."""
+HIGHEST = 5.0
+
+
+@dataclass(frozen=True)
+class Example:
+    """One candidate image with its task, concept scores and payment label."""
+
+    work_id: str
+    task_id: str
+    """Unique over all suites and runs."""
+    split: Split
+    image: str
+    """Pixel digest of the candidate, as are those of the other images."""
+    title: str
+    brief: str
+    deliverable: str
+    """The description of this image in the task."""
+    points: tuple[str, ...]
+    """The task's evaluation points."""
+    price_micro_usd: int
+    """Of the task."""
+    concepts: tuple[float, ...]
+    """(7,) scores from 0 to 5 in the order of CONCEPTS; NaN: not applicable, or not known."""
+    accepted: float
+    """1, 0, or NaN without an annotation."""
+    source: str | None = None
+    references: tuple[str, ...] = ()
+    siblings: tuple[str, ...] = ()
+    """The model's other images for the task."""
+    measured: tuple[float, ...] = ()
+    """Optional inputs measured by a judge, in the order of `TrainingSet.measured_names`; NaN: not applicable."""
+
+    def __post_init__(self) -> None:
+        assert len(self.concepts) == len(CONCEPTS), self.concepts
+        assert all(math.isnan(value) or 0 <= value <= HIGHEST for value in self.concepts), self.concepts
+
+    @property
+    def known(self) -> bool:
+        return not math.isnan(self.accepted)
+
+    @property
+    def scored(self) -> bool:
+        """Whether it has a concept score."""
+        return not all(map(math.isnan, self.concepts))
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Examples of one or several runs. UserError if images of one task are in two splits."""
+
+    examples: tuple[Example, ...]
+    measured_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        splits: dict[str, str] = {}
+        for example in self.examples:
+            if splits.setdefault(example.task_id, example.split) != example.split:
+                raise UserError(
+                    f"the task {example.task_id} has images in the splits {splits[example.task_id]} and "
+                    f"{example.split}: assign splits by task"
+                )
+            assert len(example.measured) == len(self.measured_names)
+
+    def of(self, split: Split) -> list[Example]:
+        return [example for example in self.examples if example.split == split]
+
+    @cached_property
+    def manifest_sha256(self) -> str:
+        """Digest of all examples, independent of their order."""
+        as_json = TypeAdapter(Example).dump_json  # NaN as null
+        return digest([self.measured_names, *sorted(digest(json.loads(as_json(example))) for example in self.examples)])
+
+
+def without_labels(examples: Sequence[Example]) -> list[Example]:
+    """The same examples without concept scores and annotations: everything that a prediction may use."""
+    return [replace(example, concepts=(math.nan,) * len(CONCEPTS), accepted=math.nan) for example in examples]
+
+
+FORMAT = 1
+MAX_BYTES = 64_000_000
+
+
+class CheckedCard(Strict):
+    """Base class of such files."""
+
+    FILE: ClassVar[str]
+    WHAT: ClassVar[str]
+    """What the file has, for messages."""
+
+    format: int = FORMAT
+    sha256: str = ""
+    """Of everything else."""
+
+    def digest(self) -> str:
+        return digest(self.model_dump(mode="json", exclude={"sha256"}))
+
+    def with_digest(self) -> Self:
+        """The card with the digest of its contents."""
+        return self.model_copy(update={"sha256": self.digest()})
+
+    def write(self, folder: Path) -> Path:
+        """Write it to `folder`, and return the file."""
+        contents = self.model_dump(mode="json", exclude={"sha256"}) | {"sha256": self.sha256}
+        file = folder / self.FILE
+        write_atomic(file, (json.dumps(contents, indent=1, ensure_ascii=False) + "\n").encode())
+        return file
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read it from `folder`. UserError if it is missing, damaged, altered or of another format."""
+        file = folder / cls.FILE
+        if not is_file(file):
+            raise UserError(f"{folder} has no {cls.FILE}: give a folder written by `local-bench predictor train`")
+        text = read_text(file, UserError, missing="train it again", max_bytes=MAX_BYTES)
+        try:
+            strictjson.loads(text)  # its errors
+            card = cls.model_validate_json(text)  # pairs are arrays in JSON only
+            altered = card.sha256 != card.digest()
+        except ValidationError as e:
+            where = ".".join(map(str, e.errors()[0]["loc"])) or "contents"
+            raise UserError(f"{file} is not a {cls.WHAT} ({where}: {e.errors()[0]['msg']}): train it again") from None
+        except ValueError as e:
+            raise UserError(f"{file} is not JSON ({str(e)[:200]}): train it again") from None
+        if card.format != FORMAT:
+            raise UserError(f"{file} has format {card.format}, and this release reads {FORMAT}: train it again")
+        if altered:
+            raise UserError(f"{file} was altered after training (its digest differs): train it again")
+        return card
