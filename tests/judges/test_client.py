@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from local_bench.core.errors import ImageError, LocalBenchError
 from local_bench.core.types import Question
-from local_bench.judges.vlm.client import MAX_CONCURRENCY, Client
+from local_bench.judges.vlm.client import MAX_CONCURRENCY, Client, concurrently
 from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
 from local_bench.judges.vlm.protocols import Composer
 
@@ -76,6 +76,23 @@ def verdicts_of(handler, server=None, in_flight=4, timeout_s=5.0, load=make_imag
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     monkeypatch.setattr("local_bench.judges.vlm.client._backoff", tenacity.wait_none())
+
+
+def test_the_next_request_is_on_its_way_before_the_caller_has_a_reply():
+    """Otherwise the server has less to do while replies are stored."""
+    begun, seen = [], []
+
+    async def answer(request):
+        begun.append(request)
+        await asyncio.sleep(0)
+        return request
+
+    async def ask():
+        async for replies in concurrently(iter(zip("abc", range(3), strict=True)), answer, 1):
+            seen.append((replies, len(begun)))
+
+    asyncio.run(ask())
+    assert seen == [([("a", 0)], 2), ([("b", 1)], 3), ([("c", 2)], 3)]
 
 
 @pytest.mark.parametrize(("in_flight", "least", "most"), [(3, 3, 3), (None, 33, MAX_CONCURRENCY)])

@@ -310,6 +310,7 @@ async def concurrently(
     """Pass the requests to `answer`, `at_once` at a time. Yields non-empty lists of received replies, then raises the
     first error, if any."""
     running: dict[asyncio.Task[Reply], K] = {}
+    received: list[tuple[K, Reply]] = []
     failures: list[Exception] = []
     try:
         while True:
@@ -318,18 +319,19 @@ async def concurrently(
                     running[asyncio.create_task(answer(item[1]))] = item[0]
             except (Unreachable, LocalBenchError) as e:
                 failures.append(e)
+            if received:
+                await asyncio.sleep(0)  # the next requests are on their way while the caller works on these replies
+                yield received
             if not running:
                 break
             done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            received: list[tuple[K, Reply]] = []
+            received = []
             for task in done:
                 key = running.pop(task)
                 try:
                     received.append((key, task.result()))
                 except (Unreachable, LocalBenchError) as e:
                     failures.append(e)
-            if received:
-                yield received
     finally:
         for task in running:
             task.cancel()
