@@ -260,8 +260,9 @@ def test_the_template_s_variables_reach_the_model_through_every_transport(folder
     )
     with ManagedServer(engine, Child(folder / "served.log"), 600) as server:
 
-        def tokens(client):
-            lines = httpx2.get(server.base_url.removesuffix("/v1") + "/metrics", headers=client._headers()).text
+        def tokens(_):
+            key = {"Authorization": f"Bearer {server.api_key.get_secret_value()}"}
+            lines = httpx2.get(server.base_url.removesuffix("/v1") + "/metrics", headers=key).text
             (line,) = (line for line in lines.splitlines() if line.startswith("vllm:prompt_tokens_total"))
             return float(line.rpartition(" ")[2])
 
