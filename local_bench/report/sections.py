@@ -20,10 +20,18 @@ from local_bench.core.table import Cell, Column, Table, table_of
 from local_bench.models.gpus import gpu_of
 from local_bench.report.judging import judging_tables
 from local_bench.report.render import interval
-from local_bench.report.scores import better, decimals, figure, score_intervals, score_names
 from local_bench.report.settlement import settlement_table, total_row
 from local_bench.report.text import count, duration, energy, operations, percent, significant, usd_fraction
-from local_bench.report.view import model_order, price_sentence, thresholds
+from local_bench.report.view import (
+    better,
+    decimals,
+    figure,
+    model_order,
+    price_sentence,
+    score_intervals,
+    score_names,
+    thresholds,
+)
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Reason
 from local_bench.runs.store.contents import root

@@ -14,7 +14,7 @@ from local_bench.analysis.settlement import deliverables
 from local_bench.core.identity import canonical_json, canonical_lines
 from local_bench.core.types import Decision, Score
 from local_bench.report.exports import write_exports
-from local_bench.report.scores import score_intervals
+from local_bench.report.view import score_intervals
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import decide
 from local_bench.runs.store import scored, scores_by_image

@@ -24,7 +24,6 @@ from local_bench.core.table import Cell, Column, Table, table_of
 from local_bench.report.panels import Figure
 from local_bench.report.papers.draw import SMALL, SUFFIXES, width_inches
 from local_bench.report.render import page_table
-from local_bench.report.scores import decimals
 from local_bench.report.sections import Section, sections
 from local_bench.report.settlement import model_row, settlement_table, total_row
 from local_bench.report.site.details import RunDetails, write_images
@@ -42,7 +41,7 @@ from local_bench.report.site.paper import (
 from local_bench.report.site.run_figures import numbered, run_figures
 from local_bench.report.site.summary import Model, Summary, accounts_of, summary
 from local_bench.report.text import clean
-from local_bench.report.view import thresholds
+from local_bench.report.view import decimals, thresholds
 from local_bench.report.view import warnings as cautions_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store.contents import root

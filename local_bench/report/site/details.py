@@ -24,9 +24,8 @@ from local_bench.core.images import load_verified
 from local_bench.core.money import usd_number
 from local_bench.core.types import GroundTruth, Task
 from local_bench.judges.vlm.rubrics import wordings
-from local_bench.report.scores import decimals, missed_text, score_names
 from local_bench.report.text import percent
-from local_bench.report.view import model_order, thresholds
+from local_bench.report.view import decimals, missed_text, model_order, score_names, thresholds
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import deciding

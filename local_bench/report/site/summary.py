@@ -9,10 +9,9 @@ from local_bench.analysis.comparability import comparable
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.money import usd
-from local_bench.report.scores import better, score_intervals, score_names
 from local_bench.report.site.significance import ALPHA, significance
 from local_bench.report.text import amount, count, duration, interval, percent
-from local_bench.report.view import cost_text
+from local_bench.report.view import better, cost_text, score_intervals, score_names
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store.rows import ScoreSummary
 from local_bench.settle.settlement import Settlement
