@@ -311,7 +311,7 @@ def changed_decisions(run: RunDir) -> pd.DataFrame:
 
 _NOT_MADE = "its image has not been made"
 _WITHOUT_IMAGE = "\0without image"
-"""A column beside the names of scores: why there is no image."""
+"""A column in addition to those of the scores: why there is no image."""
 
 
 def _decision(

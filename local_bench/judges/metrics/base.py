@@ -207,8 +207,7 @@ class Network(ABC):
 
 
 class WeightsNetwork(Network):
-    """A network of a card's files in float32. A subclass defines `model`, `description` of its preprocessing, and
-    `load`, or `open` and `close`."""
+    """A network of a card's files in float32. A subclass defines `model`, and `description` of its preprocessing."""
 
     model: str
     output: str | None = None
@@ -219,13 +218,6 @@ class WeightsNetwork(Network):
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
-
-    def load(self) -> Any:
-        """The model on the CPU, in evaluation mode. WeightsError if the files do not contain it."""
-        raise NotImplementedError
-
-    def open(self, device: str) -> None:
-        self._device, self._model = device, self.load().to(device)
 
     def close(self) -> None:
         self._model = None
@@ -239,6 +231,17 @@ class WeightsNetwork(Network):
         named = {"model": self.model, "preprocessing": self.description, "dtype": "float32"}
         named |= {"output": self.output} if self.output else {}
         return named | {"weights": weights_digest(self._weights.folder, self._weights.parts)}
+
+
+class ModuleNetwork(WeightsNetwork):
+    """A network that is one module of torch."""
+
+    @abstractmethod
+    def load(self) -> Any:
+        """The model on the CPU, in evaluation mode. WeightsError if the files do not contain it."""
+
+    def open(self, device: str) -> None:
+        self._device, self._model = device, self.load().to(device)
 
 
 class Metric(ABC):

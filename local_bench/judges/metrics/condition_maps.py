@@ -18,7 +18,7 @@ from scipy.ndimage import gaussian_filter
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.tensors import load_tensors
-from local_bench.judges.metrics.base import Array, Unscorable, Weights, WeightsNetwork
+from local_bench.judges.metrics.base import Array, ModuleNetwork, Unscorable, Weights, WeightsNetwork
 from local_bench.judges.metrics.pixels import COMPARED, TO_CONDITION, as_condition, likeness
 
 MULTIPLE = 64
@@ -93,7 +93,7 @@ class ConditionNetwork(WeightsNetwork):
         return [np.array([value], np.float32) for value in values]
 
 
-class DepthNetwork(ConditionNetwork):
+class DepthNetwork(ConditionNetwork, ModuleNetwork):
     """Depth maps by MiDaS 3.0 DPT-hybrid (Ranftl et al. 2021, arXiv 2103.13413); None for a constant map.
 
     The network is the implementation in transformers with Intel's conversion of dpt_hybrid-midas-501f0c75. transformers

@@ -21,7 +21,7 @@ from local_bench.core.environment import quiet_transformers
 from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
 from local_bench.core.tensors import open_tensors
-from local_bench.judges.metrics.base import Array, Unscorable, Weights, WeightsNetwork
+from local_bench.judges.metrics.base import Array, ModuleNetwork, Unscorable, Weights
 
 CONFIG = "open_clip_config.json"
 INSIDE_FROM = 129
@@ -38,7 +38,7 @@ CSD_HEAD_WIDTH = 64
 CSD_SIDE_PX = 224
 
 
-class EmbeddingNetwork(WeightsNetwork):
+class EmbeddingNetwork(ModuleNetwork):
     """A network that computes a row for each tensor of a batch."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ from local_bench.core.errors import WeightsError
 from local_bench.core.files import read_text
 from local_bench.core.images import MAX_PIXELS
 from local_bench.core.tensors import load_tensors
-from local_bench.judges.metrics.base import Array, Weights, WeightsNetwork
+from local_bench.judges.metrics.base import Array, ModuleNetwork, Weights
 from local_bench.judges.metrics.embeddings import (
     ClipNetwork,
     EmbeddingNetwork,
@@ -178,7 +178,7 @@ class PickNetwork(ClipNetwork):
         return scaled
 
 
-class RewardNetwork(WeightsNetwork):
+class RewardNetwork(ModuleNetwork):
     """ImageReward: predicted human preference for an image and its prompt, from a fine-tuned BLIP ViT-L; each feature
     input is one image with one text. Arrays are (1,), the reward.
 

@@ -286,8 +286,8 @@ _TYPES = {".svg": "image/svg+xml", ".webp": "image/webp"}
 
 
 def write_single_file(index: Path) -> Path:
-    """Write the site of `index` to one file beside it and return it. Full images and what exceeds MAX_IMAGE_BYTES are
-    left out. StorageError if the write fails."""
+    """Write the site of `index` to one file in its folder and return it. Full images and what exceeds MAX_IMAGE_BYTES
+    are left out. StorageError if the write fails."""
     folder = index.parent
     data = [_text(path) for path in sorted((folder / "data").glob("*.js"))]
     inline = {path.name: _address(path) for path in sorted((folder / "figures").glob("*.svg"))}

@@ -342,6 +342,6 @@ def plain(rows: "pd.DataFrame") -> "pd.DataFrame":
 
 def scored(scores: "pd.DataFrame") -> "pd.DataFrame":
     """The rows of a frame of scores that have a value, with `value` as float64: those that are unscored or do not apply
-    are left out, and must be counted beside every aggregate (invariant 5)."""
+    are left out, and must be reported with every aggregate (invariant 5)."""
     present = scores[scores["value"].notna()]
     return present.assign(value=present["value"].astype("float64"))
