@@ -38,20 +38,6 @@ class Outcome:
     """Images, verdicts and metric scores without a value, with the reasons."""
 
 
-def run_stages(
-    config: RunConfig,
-    run_dir: Path,
-    stages: tuple[str, ...] = STAGES,
-    progress: Progress | None = None,
-    rejudge: int = 0,
-    require_metrics: bool = False,
-    only: frozenset[str] | None = None,
-) -> Outcome:
-    """As `ran`; the run is closed."""
-    with ran(config, run_dir, stages, progress, rejudge, require_metrics, only) as run:
-        return outcome_of(run)
-
-
 @contextmanager
 def ran(
     config: RunConfig,
@@ -92,7 +78,7 @@ def ran(
 
 @contextmanager
 def settled_view(config: RunConfig, run_dir: Path) -> Iterator[RunDir]:
-    """The run in `run_dir` settled under `config`, in memory; nothing is stored. Raises the errors of `run_stages`,
+    """The run in `run_dir` settled under `config`, in memory; nothing is stored. Raises the errors of `ran`,
     and a ConfigError if `config` differs in settings other than acceptance, prices and the like."""
     isolate()
     check_config(config, files=False)

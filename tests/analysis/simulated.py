@@ -9,10 +9,10 @@ from local_bench.runs.config import RunConfig
 from local_bench.runs.judge import verdict_columns
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import decide, score, sets
-from local_bench.runs.stages import run_stages
 from local_bench.runs.store.contents import file_digests, record, start_recording
 from local_bench.suites.ice_bench.scoring import range_of
 from local_bench.suites.registry import suite
+from tests.stages import run_stages
 from tests.suites.benchmarks.layouts import write_image
 
 JUDGE = "d" * 64

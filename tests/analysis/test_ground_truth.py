@@ -17,11 +17,11 @@ from local_bench.report.judging import passport
 from local_bench.runs.config import JudgeConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import decide, score, sets
-from local_bench.runs.stages import run_stages
 from local_bench.settle.ground_truth import ALL
 from local_bench.suites.printshop import shop
 from local_bench.suites.registry import suite
 from tests.report.written import report
+from tests.stages import run_stages
 
 JUDGE = digest({"judge": 1})
 N_TASKS = 16

@@ -8,8 +8,8 @@ from local_bench.analysis.official import export
 from local_bench.annotation.ratings import load_annotations
 from local_bench.cli.main import main
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.stages import run_stages
 from tests.analysis.simulated import LAYOUTS, config, draw, judged
+from tests.stages import run_stages
 from tests.suites.benchmarks import layouts
 
 

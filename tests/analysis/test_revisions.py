@@ -15,9 +15,9 @@ from local_bench.core.types import Task, Verdict
 from local_bench.runs.config import AcceptanceConfig
 from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.scoring import verdicts_of
-from local_bench.runs.stages import run_stages
 from local_bench.suites.registry import suite
 from tests.analysis.simulated import config, draw, judged
+from tests.stages import run_stages
 from tests.suites.benchmarks import layouts
 
 

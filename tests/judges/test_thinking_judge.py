@@ -33,8 +33,8 @@ from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, _engine, att
 from local_bench.runs.progress import Quiet
 from local_bench.runs.provenance import write_provenance
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.stages import run_stages
 from local_bench.testing import vlm_models
+from tests.stages import run_stages
 
 pytestmark = pytest.mark.server
 

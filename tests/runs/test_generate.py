@@ -22,11 +22,11 @@ from local_bench.runs import worker_pool as workers
 from local_bench.runs.config import RunConfig
 from local_bench.runs.generate import _Session
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.stages import run_stages
 from local_bench.runs.work import Job, shards, shared_prompts
 from local_bench.runs.worker import PromptEmbeddings, _exclusive
 from tests.orders import Recorded, order, write_orders
 from tests.small_references import small_references
+from tests.stages import run_stages
 
 from . import rows
 

@@ -15,12 +15,12 @@ from torch._dynamo.utils import counters
 from local_bench.generators.staged import Staged
 from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
-from local_bench.runs.stages import run_stages
 from local_bench.runs.worker import Worker
 from tests.fake_cuda import fake_cuda
 from tests.generators.conftest import machine, small  # noqa: F401  # a fixture
 from tests.orders import order, write_orders
 from tests.small_references import small_references
+from tests.stages import run_stages
 
 from .test_device_memory import images, order_of
 from .test_generate import candidates, digest_of
@@ -100,7 +100,7 @@ import os, signal, sys
 from pathlib import Path
 from local_bench.generators.staged import Staged
 from local_bench.runs.config import RunConfig
-from local_bench.runs.stages import run_stages
+from tests.stages import run_stages
 from tests.small_references import small_references
 
 small_references(setattr)

@@ -17,9 +17,9 @@ from local_bench.annotation.ratings import stored_lines
 from local_bench.core.errors import ConfigError, LedgerError
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.stages import run_stages
 from tests.annotation.conftest import answer_all
 from tests.orders import Recorded, order, write_orders
+from tests.stages import run_stages
 
 from .failing_server import FailingServer
 

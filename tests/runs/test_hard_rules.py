@@ -14,8 +14,8 @@ from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import _rules, decide, parts
-from local_bench.runs.stages import run_stages
 from tests.orders import noise, order, write_orders
+from tests.stages import run_stages
 
 SQUARE, EXACT, PRINT = {"aspect_ratio": "square"}, {"width_px": 128, "height_px": 64}, {"aspect_ratio": "1:1.4"}
 ORDERS = {

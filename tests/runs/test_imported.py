@@ -13,8 +13,8 @@ from local_bench.generators.imported import find_images
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.stages import run_stages
 from tests.orders import order, write_orders
+from tests.stages import run_stages
 
 ORDERS = {"mug": 2, "logo": 1}
 

@@ -18,9 +18,9 @@ from local_bench.runs.config import RunConfig
 from local_bench.runs.judge import PACE
 from local_bench.runs.plan import without_control_tokens
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.stages import run_stages
 from local_bench.runs.worker import LaunchedBatch, OutOfDeviceMemory
 from tests.orders import Recorded, noise, order, write_orders
+from tests.stages import run_stages
 
 CRASH = "crash"
 """Prompts with this word are those of the item for which an exception is raised."""

@@ -21,10 +21,10 @@ from local_bench.runs import measure
 from local_bench.runs.config import RunConfig
 from local_bench.runs.measure import _every
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.stages import run_stages
 from local_bench.runs.store import Store
 from local_bench.runs.work import MetricWorkOrder
 from tests.orders import Recorded, noise, order, write_orders
+from tests.stages import run_stages
 from tests.suites.benchmarks import layouts
 
 from .child import at_call, kill_self

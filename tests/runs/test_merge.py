@@ -13,9 +13,9 @@ from local_bench.runs import merge as merging
 from local_bench.runs.config import parse_shard
 from local_bench.runs.plan import in_shard
 from local_bench.runs.rundir import RunDir, read_run_config
-from local_bench.runs.stages import run_stages
 from local_bench.runs.store.contents import contents, record, recorded, root
 from local_bench.runs.verify import verify
+from tests.stages import run_stages
 
 from .test_growth import STAGES, config_of, folder, results  # noqa: F401
 

@@ -18,9 +18,9 @@ from local_bench.runs import merge as merging
 from local_bench.runs.config import AcceptanceConfig, SettlementConfig
 from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.scoring import decide, score
-from local_bench.runs.stages import run_stages
 from local_bench.runs.store.contents import contents, file_digests, record
 from local_bench.runs.verify import verify
+from tests.stages import run_stages
 
 from .test_growth import STAGES, config_of, folder, question_server, results  # noqa: F401
 from .test_merge import merge

@@ -20,7 +20,6 @@ from local_bench.cli.tables import settlement_text
 from local_bench.report.view import warnings
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.stages import run_stages
 from local_bench.settle.ground_truth import ALL
 from local_bench.settle.settlement import settle
 from local_bench.suites.printshop import shop
@@ -28,6 +27,7 @@ from local_bench.suites.printshop.scene import BACKGROUNDS, Scene, draw
 from local_bench.suites.registry import suite
 from tests.lines import frame, lines
 from tests.report.exported import assert_exports_are_those_of_load_run
+from tests.stages import run_stages
 
 ORDERS = 24
 """Of the shop's 48: six each of one figure, two, a set, an edit."""

@@ -21,9 +21,9 @@ from local_bench.runs.executors.ray_executor import Nodes, RayExecutor, RayRepli
 from local_bench.runs.generate import _Session
 from local_bench.runs.plan import enter_plan, make_plan
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.stages import run_stages
 from tests.orders import Recorded
 from tests.runs.test_generate import digest_of
+from tests.stages import run_stages
 
 from .local_nodes import LocalNodes
 

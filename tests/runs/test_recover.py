@@ -12,8 +12,8 @@ from local_bench.cli.main import main
 from local_bench.core.errors import LedgerDamaged, LedgerError, UserError
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir, read_run_config, recover
-from local_bench.runs.stages import run_stages
 from local_bench.runs.store import Store
+from tests.stages import run_stages
 
 from . import two_orders
 

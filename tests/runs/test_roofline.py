@@ -27,12 +27,12 @@ from local_bench.runs.roofline import (
     timing,
 )
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.stages import run_stages
 from local_bench.runs.store import BusyTime, Store
 from local_bench.runs.work import WorkOrder
 from local_bench.runs.worker import Worker
 from scripts.count_flops import count_modules, sizes
 from tests.orders import order, write_orders
+from tests.stages import run_stages
 
 from . import plain_order
 

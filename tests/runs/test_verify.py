@@ -8,9 +8,9 @@ import pytest
 
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir, read_run_config
-from local_bench.runs.stages import run_stages
 from local_bench.runs.store.contents import merkle_root, root, start_recording
 from local_bench.runs.verify import repeat_tasks, verify
+from tests.stages import run_stages
 
 from . import mutations
 from .test_earlier_release import EARLIER_RUN

@@ -10,7 +10,6 @@ from local_bench.core.types import Score, Task, Verdict
 from local_bench.judges.metrics.registry import metric_names
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import check_config
-from local_bench.runs.stages import run_stages
 from local_bench.suites.questions_from import (
     all_questions,
     borrowed_scores,
@@ -21,6 +20,7 @@ from local_bench.suites.questions_from import (
 )
 from local_bench.suites.registry import all_suites, suite
 from local_bench.suites.run_results import ImageResult, RunResults
+from tests.stages import run_stages
 
 ALL = ["ice-bench", "hype-edit-1", "idea-bench"]
 POINTS = ("It is red", "It is sharp")
