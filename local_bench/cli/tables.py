@@ -33,8 +33,8 @@ from local_bench.suites.servimage.published import figures_json
 def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> str:
     """Counts, the settlement table (with a report, or if `settled`), the report's path and the revenue per model."""
     parts = [
-        f"{outcome.n_done} of {outcome.n_candidates} images generated, {outcome.n_unscored} cannot be; "
-        f"{outcome.n_verdicts} verdicts, {outcome.n_verdicts_unscored} without an answer"
+        f"{outcome.n_done} of {outcome.n_candidates} images generated, {outcome.n_unscored} unscored; "
+        f"{outcome.n_verdicts} verdicts, {outcome.n_verdicts_unscored} unscored"
     ]
     parts += judging_text(run)
     if report or settled:

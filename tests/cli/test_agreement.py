@@ -63,7 +63,8 @@ def test_judging_reports_each_judge_and_its_repetition(make_run):  # noqa: F811
         outcome = Outcome(run.path, 6, 6, 0, 0, 20, 1)
         text = outcome_text(run, outcome, None).splitlines()
         gamma, delta = outcome_json(run, outcome, None)["judges"]
-    assert text[1:3] == [
+    assert text[:3] == [
+        "6 of 6 images generated, 0 unscored; 20 verdicts, 1 unscored",
         "gamma: batch invariance was not checked; prompt injection not tested",
         "delta: its answers change in a crowd: a second run may find others; 2 of 15 prompt injections successful",
     ]
