@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -61,7 +62,8 @@ class RunDir:
         lock = take_lock(path)
         try:
             begun = (path / "run.yaml").exists()
-            if not begun and any(not _before_run_yaml(p.name) for p in path.iterdir()):
+            known = (*_FIRST_FILES, *_JOB_FILES)
+            if not begun and not all(any(fnmatchcase(p.name, name) for name in known) for p in path.iterdir()):
                 raise UserError(f"{path} is not empty and not a run directory: give an empty or new folder")
             sweep(path)
             # run.yaml is written once the ledger is committed: with it, a missing or empty ledger is always damage.
@@ -189,11 +191,8 @@ def in_progress(path: Path) -> bool:
     return False
 
 
-def _before_run_yaml(name: str) -> bool:
-    """Whether a file of that name can exist if a process was killed before it wrote run.yaml."""
-    return name in (".lock", LOGS, LEDGER, f"{LEDGER}-journal") or (
-        name.startswith(".run.yaml.") and name.endswith(".writing")
-    )
+_FIRST_FILES = (".lock", LOGS, LEDGER, f"{LEDGER}-journal", ".run.yaml.*.writing")  # before run.yaml is written
+_JOB_FILES = ("ray.sbatch", "slurm-*.log", ".ray-*.token")  # of a job that `local-bench slurm --ray` wrote
 
 
 def read_run_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:

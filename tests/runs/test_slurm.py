@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from local_bench.cli.main import main
-from local_bench.core.errors import ConfigError
+from local_bench.core.errors import ConfigError, UserError
 from local_bench.runs.config import load_config
+from local_bench.runs.rundir import RunDir
 from local_bench.runs.slurm import MERGE, RAY, SHARDS, SlurmJob, write_scripts
 
 from . import slurm_stand_ins
@@ -107,6 +108,18 @@ def test_one_job_starts_ray_on_all_nodes_and_runs_on_the_first(folder, allocatio
     )
     assert [path.name for path in Path("out").iterdir()] == [RAY]  # the token is removed
     assert "#SBATCH --ntasks-per-node=1" in Path(f"out/{RAY}").read_text()
+
+
+def test_a_run_starts_in_the_folder_of_its_ray_job(folder):
+    assert slurm_command("--nodes", "2", "--ray") == 0
+    for name in ("slurm-4242.log", ".ray-4242.token"):  # there before the run starts
+        Path("out", name).touch()
+    with RunDir.begin(folder / "out", load_config(Path("my.yaml"))) as run:
+        assert not run.store.planned
+    Path("out/run.yaml").unlink()
+    Path("out/notes.txt").touch()
+    with pytest.raises(UserError, match="not empty"):
+        RunDir.begin(folder / "out", load_config(Path("my.yaml")))
 
 
 def test_the_exit_status_and_sigterm_are_passed_on(folder):
