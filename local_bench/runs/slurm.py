@@ -78,15 +78,14 @@ def shards_script(job: SlurmJob, name: str, settings: Cluster) -> str:
 
 def merge_script(job: SlurmJob, name: str, settings: Cluster) -> str:
     """A job without GPUs that merges the shards and writes the report."""
-    run_dir = job.run_dir.resolve()
-    parts = [str(run_dir / f"shard-{i}") for i in range(1, job.nodes + 1)]
+    folders = ("merged", *(f"shard-{i}" for i in range(1, job.nodes + 1)))
+    merged, *parts = (str(job.run_dir.resolve() / folder) for folder in folders)
+    after = [shlex.join(["local-bench", phase, merged]) + " || status=$?" for phase in ("settle", "report", "verify")]
     return "\n".join(
         [
             *_head(job, f"{name}-merge", settings, "slurm-merge-%j.log", gpus=0),
-            shlex.join(["local-bench", "merge", str(run_dir / "merged"), *parts]),
-            shlex.join(["local-bench", "settle", str(run_dir / "merged")]),
-            shlex.join(["local-bench", "verify", str(run_dir / "merged")]),
-            "",
+            shlex.join(["local-bench", "merge", merged, *parts]) + " || exit",
+            *("status=0", *after, 'exit "$status"', ""),
         ]
     )
 

@@ -193,7 +193,7 @@ def test_every_shard_has_its_jobs_cpus_in_all_versions_of_slurm(folder, slurm, v
     assert slurm_command("--nodes", "3", "--gpus-per-node", "4", "--submit") == 0
     shards, rest = calls(folder)[:3], calls(folder)[3:]
     assert [(call[0], call[-3]) for call in shards] == [("32", f"{i}/3") for i in (1, 2, 3)]
-    assert [call[1] for call in rest] == ["merge", "settle", "verify"]
+    assert [call[1] for call in rest] == ["merge", "settle", "report", "verify"]
     assert jobs(folder) == [0, 0]
     assert sorted(path.name for path in Path("out").glob("*.log")) == [
         "slurm-41-1.log", "slurm-41-2.log", "slurm-41-3.log", "slurm-merge-42.log",
@@ -275,6 +275,14 @@ def test_shards_are_not_merged_if_one_of_them_failed(folder, slurm, capsys):
     assert slurm_command("--nodes", "3", "--submit") == 0
     assert [call[1] for call in calls(folder)] == ["run"] * 3
     assert jobs(folder) == [1, "DependencyNeverSatisfied"]
+
+
+@pytest.mark.parametrize(("phase", "n"), [("merge", 1), ("settle", 4), ("report", 4), ("verify", 4)])
+def test_a_phase_that_fails_after_the_shards_is_the_job_s_exit_status(folder, slurm, phase, n):
+    slurm("24.05", does=f'[ "$1" != {phase} ] || exit 3')
+    assert slurm_command("--nodes", "2", "--submit") == 0
+    assert [call[1] for call in calls(folder)] == ["run", "run", "merge", "settle", "report", "verify"][: 2 + n]
+    assert jobs(folder) == [0, 3]
 
 
 def test_a_requeued_shard_continues_with_the_same_command(folder, slurm):
