@@ -271,8 +271,12 @@ def _scores(run: RunDir) -> Faults:
     for part in parts(run.store):
         expected = {(work_id, score.name): score for work_id, score in computed_scores(run, part, list(labels))}
         stored = run.store.judge_scores(part.work_ids)
+        judged = {work_id for work_id, _ in stored}
+        for work_id in sorted({work_id for work_id, _ in expected} - judged):
+            again = f"enter `local-bench judge {shlex.quote(str(run.path))}`, then `settle`"
+            yield _image_name(run, work_id), f"has no scores: if it was added after the others were judged, {again}"
         for key in sorted({*expected, *stored}):
-            if expected.get(key) != stored.get(key):
+            if key[0] in judged and expected.get(key) != stored.get(key):
                 fault = "is missing" if key not in stored else "does not follow from the verdicts"
                 yield f"{key[1]} of {_image_name(run, key[0])}", fault
 

@@ -17,6 +17,7 @@ from local_bench.annotation.ratings import stored_lines
 from local_bench.core.errors import ConfigError, LedgerError
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.verify import verify
 from tests.annotation.conftest import answer_all
 from tests.orders import Recorded, order, write_orders
 from tests.stages import run_stages
@@ -114,6 +115,23 @@ def test_any_order_of_additions_gives_the_digests_of_the_complete_run(
     assert results_of_judging(path, question_server) == complete_run
     assert complete_run[2]
     assert sum(complete_run[3].values()) > 100
+
+
+def test_images_added_after_judging_are_named_until_they_are_judged(folder, tmp_path, question_server):
+    def findings():
+        with RunDir.open(tmp_path / "run") as run:
+            return verify(run)
+
+    grow(folder, tmp_path / "run", set(), question_server)
+    assert findings() == []
+    more = config_of(folder, {"attempts alpha"}, judge_url=question_server.url)
+    run_stages(more, tmp_path / "run", ("generate",))
+    faults = [(finding.subject, finding.fault) for finding in findings() if finding.check == "scores"]
+    assert {name for name, _ in faults} == {f"image {i} of mug by alpha, attempt 2" for i in (1, 2)}
+    assert len(faults) == 2
+    assert all(f"enter `local-bench judge {tmp_path}/run`" in fault for _, fault in faults)
+    run_stages(more, tmp_path / "run", ("judge", "settle"))
+    assert findings() == []
 
 
 def test_a_run_reports_the_time_of_additions(folder, tmp_path):
