@@ -30,7 +30,7 @@ from local_bench.runs.rundir import RunDir, first_config_difference
 from local_bench.runs.scoring import computed_scores, decide, sets
 from local_bench.runs.scoring import parts as parts_of
 from local_bench.runs.store import CandidateRow, MeterRow, RepeatRow, ScoreRow, SessionRow, Store, VerdictRow
-from local_bench.runs.store.contents import file_digests, record, root
+from local_bench.runs.store.contents import file_digests, record, recorded, root
 from local_bench.runs.verify import verify
 
 _SAME = ("numerics", "metric", "served")
@@ -78,8 +78,9 @@ def merge(
         for run in runs:
             note(f"checking {run.path}")
             if findings := verify(run):
+                first = findings[0 if recorded(run.store, "meta") else -1]  # a command that did not finish explains all
                 raise UserError(
-                    f"{run.path} cannot be merged: {findings[0].subject} {findings[0].fault} (`local-bench verify "
+                    f"{run.path} cannot be merged: {first.subject} {first.fault} (`local-bench verify "
                     f"{run.path}` lists all {len(findings)} findings)"
                 )
         runs.sort(key=lambda run: (canonical_json(run.config.model_dump()), root(run.store)))

@@ -13,7 +13,7 @@ from local_bench.runs import merge as merging
 from local_bench.runs.config import parse_shard
 from local_bench.runs.plan import in_shard
 from local_bench.runs.rundir import RunDir, read_run_config
-from local_bench.runs.store.contents import contents, record, recorded, root
+from local_bench.runs.store.contents import contents, record, recorded, root, start_recording
 from local_bench.runs.verify import verify
 from tests.stages import run_stages
 
@@ -102,6 +102,11 @@ def test_incompatible_runs_are_refused_and_nothing_is_written(parts, folder, tmp
     with RunDir.begin(altered, read_run_config(altered)) as run:
         run.store.write("UPDATE scores SET value = value + 1")
     refused([altered, *shards[1:]], "scores of task .* was changed since it was recorded")
+    killed = shutil.copytree(shards[0], tmp_path / "killed")
+    with RunDir.begin(killed, read_run_config(killed)) as run:
+        start_recording(run.store)
+        (run.images / f"{'0' * 64}.png").touch()  # its row was not committed
+    refused([killed, *shards[1:]], "has no record of its contents: continue its last command, which did not finish")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(UserError, match="is not empty and not a run directory"):
