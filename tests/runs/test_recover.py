@@ -9,10 +9,10 @@ import pytest
 
 from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
-from local_bench.core.errors import LedgerDamaged, LedgerError, UserError
+from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir, read_run_config, recover
-from local_bench.runs.store import Store
+from local_bench.runs.store import Store, database
 from tests.stages import run_stages
 
 from . import two_orders
@@ -143,6 +143,17 @@ def test_the_backup_of_one_session_has_its_provenance(finished_run, tmp_path, mo
     recover(path)
     with RunDir.open(path) as run:
         assert run.store.json_meta("provenance") == before is not None
+
+
+def test_a_backup_that_a_full_disk_cut_off_does_not_hold_its_space(run_dir, monkeypatch):
+    config, before = read_run_config(run_dir), {path.name for path in run_dir.iterdir()}
+    with RunDir.begin(run_dir, config) as run, monkeypatch.context() as patched:
+        patched.setattr(database, "put_in_place", lambda *_: (_ for _ in ()).throw(StorageError("full")))
+        with pytest.raises(StorageError):
+            run.store.backup()
+    assert len({path.name for path in run_dir.iterdir()} - before - {".lock"}) == 1
+    with RunDir.begin(run_dir, config):
+        assert {path.name for path in run_dir.iterdir()} - {".lock"} == before - {".lock"}
 
 
 def test_results_missing_from_the_backup_are_computed_again(finished_run, run_dir):

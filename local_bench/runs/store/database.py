@@ -433,7 +433,7 @@ class Database:
         """Copy the committed state to `ledger.backup.sqlite`, atomically. An earlier backup is replaced, or kept as
         `ledger.backup.N.sqlite` where `keep_former` of its path is true."""
         target = self.path.with_name(BACKUP)
-        scratch = target.with_name(f".{BACKUP}")
+        scratch = target.with_name(f".{BACKUP}.writing")  # `sweep` removes it
         with storage_errors(target):
             scratch.unlink(missing_ok=True)
         self.write("VACUUM INTO CAST(? AS TEXT)", os.fsencode(scratch))  # a path may be no UTF-8
