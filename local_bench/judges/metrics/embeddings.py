@@ -3,6 +3,7 @@
 Arrays are (width,) float32 with norm 1.
 """
 
+import re
 import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -220,9 +221,10 @@ class CsdNetwork(EmbeddingNetwork):
 
 
 def as_clip_reads(text: str) -> str:
-    """The text as transformers' CLIP tokenizer normalises it before tokenisation: NFC, single spaces, lower case.
-    open_clip's own normalisation would also repair HTML entities, curly quotes and wrongly decoded characters."""
-    return " ".join(unicodedata.normalize("NFC", text).split()).lower()
+    """The text as transformers' CLIP tokenizer normalises it before tokenisation: NFC, single spaces, lower case by
+    character (also a Greek word's last sigma), the control characters U+001C to U+001F kept. open_clip's own
+    normalisation would also repair HTML entities, curly quotes and wrongly decoded characters."""
+    return re.sub(r"[^\S\x1c-\x1f]+", " ", "".join(map(str.lower, unicodedata.normalize("NFC", text))))
 
 
 def clip_transform(settings: dict[str, Any]) -> tuple[Any, str]:

@@ -95,6 +95,8 @@ CAPTIONS = [
     "\uff26\uff55\uff4c\uff4c width, \ufb01ligature, 12345",
     "\u4e00\u53ea\u7ea2\u8272\u7684\u9774\u5b50\u3002",
     "it's we'll they've don't",
+    "\u039f\u0394\u039f\u03a3 \u03a3, \u0130stanbul",  # lower case by character: no final sigma
+    " a\u00a0b\u2028c\x85d\x1ce\x1f",
     "word " * 100,
 ]
 
