@@ -97,10 +97,13 @@ run_dir={run_dir}
 export RAY_AUTH_TOKEN_PATH="$run_dir/.ray-$SLURM_JOB_ID.token" RAY_TMPDIR="/tmp/lb-ray-$SLURM_JOB_ID"
 (umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > "$RAY_AUTH_TOKEN_PATH")
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-ip=$(hostname --ip-address | cut -d' ' -f1)
+# not the address 127.0.1.1 that some systems give a machine's own name, nor one of IPv6
+address() {{ printf '%s\\n' $(hostname --ip-address; hostname -I) | grep -vm1 -e '^127\\.' -e : || echo 127.0.0.1; }}
+export -f address
+ip=$(address)
 port=$((20000 + SLURM_JOB_ID % 20000))
 start='mkdir -m 700 -p "$RAY_TMPDIR" && exec ray start "$@" --block --disable-usage-stats --temp-dir "$RAY_TMPDIR" \
-  --node-ip-address "$(hostname --ip-address | cut -d" " -f1)"'
+  --node-ip-address "$(address)"'
 step="srun --cpus-per-task=$cpus --overlap --kill-on-bad-exit=0 --ntasks-per-node=1"
 $step --nodes=1 --nodelist="$first" bash -c "$start" ray --head --port "$port" --include-dashboard=false &
 head=$!
@@ -118,9 +121,7 @@ kill $(jobs -p) 2>/dev/null
 rm -rf "$RAY_AUTH_TOKEN_PATH" "$RAY_TMPDIR"
 exit "$status"
 """
-_OTHERS = """\
-$step --nodes={n} --exclude="$first" bash -c "$start" ray --address "$ip:$port" &
-"""
+_OTHERS = '$step --nodes={n} --exclude="$first" bash -c "$start" ray --address "$ip:$port" &\n'
 
 
 def ray_script(job: SlurmJob, name: str, settings: Cluster) -> str:
