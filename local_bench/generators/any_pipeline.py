@@ -22,6 +22,7 @@ from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.images import ALPHA_ON
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
 from local_bench.generators.device import attend, place_denoiser
+from local_bench.generators.lora import fuse_adapters
 from local_bench.generators.registry import Sampler
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard
@@ -131,6 +132,7 @@ class AnyPipeline(Staged):
         if self.card.pipeline not in (None, kind):
             raise ConfigError(f"{self.card.name}: the card has pipeline: {self.card.pipeline}, the model is a {kind}")
         self._takes = arguments_of(type(self.pipe), self.card)
+        fuse_adapters(self.pipe, self._denoiser, self.card.lora, self.parts, self.card.name)
         if "denoise" in self.machine.offload and self.machine.device.type == "cuda":
             if self.pipe.model_cpu_offload_seq is None:
                 raise ConfigError(

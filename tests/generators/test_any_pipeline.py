@@ -14,6 +14,7 @@ import diffusers
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 
 from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
@@ -123,6 +124,25 @@ def test_a_safety_checker_is_not_loaded(table):
         generator.load_denoiser()
         images.append(pipelines.pixels(generator, request, 7))
     assert torch.equal(*images)
+
+
+def test_an_adapter_is_fused_or_refused(table, tmp_path):
+    folder, described = pipelines.add("StableDiffusionPipeline", table["StableDiffusionPipeline"])
+    unet = diffusers.UNet2DConditionModel.from_pretrained(folder / "unet")
+    layer = next(name for name, _ in unet.named_modules() if name.endswith("attn2.to_v"))
+    before = unet.get_submodule(layer).weight
+    down, up = torch.ones(2, before.shape[1]), torch.ones(before.shape[0], 2)
+    adapted = described.model_copy(update={"parts": {"style": described.source}, "lora": {"style": 0.5}})
+    machine = Machine(torch.device("cpu"), torch.float32, "native")
+    generator = AnyPipeline(adapted, folder, machine, parts={"style": tmp_path})
+    save_file({f"unet.{layer}.lora_A.weight": down, f"unet.{layer}.lora_B.weight": up}, tmp_path / "lora.safetensors")
+    generator.load_denoiser()
+    torch.testing.assert_close(generator.pipe.unet.get_submodule(layer).weight, before + 0.5 * up @ down)
+    save_file({"decoder.conv_in.weight": up}, tmp_path / "lora.safetensors")
+    with pytest.raises(WeightsError, match="the model's unet does not use 1 of the 1 tensors"):
+        generator.load_denoiser()
+    with pytest.raises(ValueError, match="parts: the family `diffusers` has LoRA adapters only"):
+        ModelCard.model_validate(CARD | {"parts": {"vae": {"folder": "/x"}}})
 
 
 def test_components_are_moved_one_by_one_where_the_sum_does_not_fit(tmp_path):
