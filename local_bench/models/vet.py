@@ -1,7 +1,7 @@
 """Checks of a model's repository or folder before it is loaded.
 
-Refused: weights available only as pickles (loading them can run code), classes defined in the repository, and sharded
-weights with a missing shard. Accepted, but not loaded: a pickle with a .safetensors equivalent, an unused script.
+Refused: weights available only as pickles (loading them can run code) or in another precision, the repository's own
+classes, and a missing shard. Accepted, but not loaded: a pickle with a .safetensors equivalent, an unused script.
 """
 
 import fnmatch
@@ -117,12 +117,13 @@ def vet(listing: Listing) -> None:
             raise WeightsError(
                 f"{listing.where}: {PIPELINE} lists {component}, but that folder is missing: use the complete model"
             )
-        pickled = [name for name in names if name.endswith(_PICKLED)]
-        if pickled and not any(name.endswith(".safetensors") for name in {*names} & {*listing.loaded}):
+        stored = [name for kind in (*_PICKLED, ".safetensors") for name in names if name.endswith(kind)]
+        if stored and not any(name.endswith(".safetensors") for name in {*names} & {*listing.loaded}):
+            pickle = f"pickled weights ({stored[0]}), which can run code when loaded: convert them to .safetensors"
+            other = f"weights of another precision ({stored[0]}), which are not loaded: save it without `variant`"
             raise WeightsError(
-                f"{listing.where}: {component or 'the model'} has only pickled weights ({pickled[0]}), which can run "
-                "code when they are loaded: convert them to .safetensors and give that folder as `weights:` in the "
-                "config"
+                f"{listing.where}: {component or 'the model'} has only "
+                f"{pickle if stored[0].endswith(_PICKLED) else other} and give that folder as `weights:` in the config"
             )
     for name in (name for name in listing.loaded if name.endswith(_INDEX)):
         shards = listing.json(name).get("weight_map")

@@ -73,6 +73,7 @@ MAPPED = '{"auto_map": {"AutoModel": "mine.Mine"}}'
         (VAE, {}, "lists vae, but that folder is missing"),
         (VAE, {"vae/m.pt": ""}, "vae has only pickled weights (vae/m.pt)"),
         (VAE, {"vae/m.bin": "", "vae/m.fp16.safetensors": "not loaded"}, "vae has only pickled weights"),
+        (VAE, {"vae/m.fp16.safetensors": ""}, "vae has only weights of another precision (vae/m.fp16.safetensors)"),
         ({}, {"transformer/d.safetensors.index.json": '{"weight_map": {"a": "../x"}}'}, "transformer/../x"),
         ({}, {"transformer/d.safetensors.index.json": "{}"}, "has no valid weight_map"),
     ],
