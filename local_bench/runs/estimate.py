@@ -343,8 +343,9 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
     on = target.gpu
     seconds = None if on is None or refused else _mean(groups, lambda memory: _seconds(memory, on, compiled))
     counted = bool(model.card.architecture)
-    if not counted and seconds is not None:
-        sentences.append("its time is an estimate by parameters, tokens and steps: `plan --measure` measures it")
+    if not counted and on is not None and n and not refused:
+        unknown = "its time is unknown, and so is the whole run's: give `pflop_per_image` in its card"
+        sentences.append("its time is an estimate by parameters, tokens and steps" if seconds else unknown)
     bounded = counted and model.config.lossy.first_block_cache is None  # which skips some of the counted operations
     floor = None
     if on is not None and bounded:  # the operations at the device's peak rate
@@ -370,7 +371,7 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
         "parked_gb": largest.parked_gb,
         "host_gb": largest.host_gb,
         "refused": refused,
-        "pflop_per_image": sum(g.n_images * g.memory.operations.pflop for g in groups) / max(n, 1) if n else None,
+        "pflop_per_image": sum(g.n_images * g.memory.operations.pflop for g in groups) / max(n, 1) or None,
         "floor_s_per_image": floor,
         "planned_s_per_image": seconds,
         "gpu_hours": hours,

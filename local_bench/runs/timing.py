@@ -1,4 +1,4 @@
-"""`plan --measure`: times a model on this machine's device, with random weights if its files are missing.
+"""`plan --measure`: times a model on this machine's device, with random weights.
 
 Speed does not depend on the values of the weights, so a run's hours are known before its files are downloaded.
 """
@@ -41,6 +41,9 @@ def add_timings(config: RunConfig, plan: RunPlan, planned: dict[str, Any]) -> No
     for model, entry in zip(plan.models, planned["models"], strict=True):
         works = [candidate.work for candidate in plan.scheduled(model.label)]
         applies = model.card is not None and works and not entry["refused"]
+        if applies and model.card and not model.card.architecture:
+            applies = False
+            entry["sentences"].append("not timed: its card has no architecture, which random weights need")
         entry["measured"] = _measured(config, model, works, entry) if applies else None
 
 

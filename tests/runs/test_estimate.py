@@ -8,6 +8,7 @@ from local_bench.cli.main import main
 from local_bench.core.yamlfile import check
 from local_bench.models import gpus
 from local_bench.models.cards import card
+from local_bench.runs import plan as plans
 from local_bench.runs.config import RunConfig
 from local_bench.runs.estimate import ANSWER_TOKENS, DECODE_FACTOR, TEXT_TOKENS, estimate
 from local_bench.runs.plan import make_plan
@@ -65,6 +66,17 @@ def test_without_a_known_gpu_no_hours_are_estimated():
     assert {m[name] for name in unknown} == {None}
     assert m["vram_gb"] > 0
     assert "its speed is unknown" in plan["basis"]
+
+
+def test_operations_that_a_card_does_not_state_are_unknown(monkeypatch):
+    sentence = "its time is unknown, and so is the whole run's: give `pflop_per_image` in its card"
+    config = RunConfig(name="t", suite={"name": "studio"}, models=[{"card": "sd-1.5"}])
+    assert sentence not in estimate(config, make_plan(config, files=False), "a6000")["models"][0]["sentences"]
+    monkeypatch.setattr(plans, "card", lambda *of: card(*of).model_copy(update={"pflop_per_image": None}))
+    plan = estimate(config, make_plan(config, files=False), "a6000")
+    (m,) = plan["models"]
+    assert (m["pflop_per_image"], m["planned_s_per_image"], plan["budget"]["gpu_hours"]) == (None, None, None)
+    assert sentence in m["sentences"]
 
 
 def test_prompts_of_different_lengths_are_in_different_batches():

@@ -15,8 +15,8 @@ from local_bench.runs.timing import add_timings
 
 @pytest.fixture(scope="module")
 def planned():
-    """A plan of two small models and one without applicable tasks, made without their weights. A clock that counts the
-    calls of modules stands for the time, which other processes would change."""
+    """A plan of two small models, one without applicable tasks and one without an architecture, made without their
+    weights. A clock that counts the calls of modules stands for the time, which other processes would change."""
     calls = itertools.count()
     hook = register_module_forward_hook(lambda *_: next(calls) and None)
     clock = SimpleNamespace(monotonic=lambda: next(calls) * 1e-3)
@@ -27,6 +27,7 @@ def planned():
             {"card": "tiny-flux", "num_inference_steps": 40, "attempts": 3},
             {"card": "tiny-sd3", "lossy": {"weights": "float8_e4m3fn"}},
             {"card": "tiny-pix2pix"},
+            {"card": "sd-1.5"},
         ],
         metrics=[],
         engine={"device": "cpu"},
@@ -41,7 +42,7 @@ def planned():
 
 
 def test_a_trial_predicts_the_time_of_the_run(planned):
-    flux, sd3, pix2pix = planned["models"]
+    flux, sd3, pix2pix, pipeline = planned["models"]
     for entry in (flux, sd3):
         measured = entry["measured"]
         assert (measured["device"], measured["random_weights"]) == ("cpu", True)
@@ -51,6 +52,8 @@ def test_a_trial_predicts_the_time_of_the_run(planned):
         assert measured["cost_usd"] == pytest.approx(measured["gpu_hours"] * 3.6, abs=1e-5)
         assert measured["mfu"] is None  # the peak of this device is unknown
     assert pix2pix["measured"] is None  # these orders have no source image
+    assert pipeline["measured"] is None
+    assert "not timed: its card has no architecture, which random weights need" in pipeline["sentences"]
     measured = flux["measured"]
     s_per_image = (40 * measured["step_s"]) / measured["batch_size"] + measured["decode_s_per_image"]
     assert measured["s_per_image"] == pytest.approx(s_per_image, rel=0.5)
