@@ -120,7 +120,7 @@ def _pipeline_fields(place: _Place, pipeline: type) -> tuple[dict[str, Any], lis
     fields = {
         "role": "generator",
         "family": "diffusers",
-        "title": Path(place.listing.where).name,
+        "title": Path(place.listing.where).resolve().name,
         "pipeline": pipeline.__name__,
         "parameters_b": round(n / 1e9, 3),
         "vram_gb": total,

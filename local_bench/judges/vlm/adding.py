@@ -47,7 +47,7 @@ def judge_fields(listing: Listing, parameters: int) -> tuple[dict[str, Any], lis
     fields = {
         "role": "judge",
         "family": str(config.get("model_type") or architecture),
-        "title": f"{Path(listing.where).name} ({architecture})",
+        "title": f"{Path(listing.where).resolve().name} ({architecture})",
         "parameters_b": round(parameters / 1e9, 3),
         "vram_gb": vram_gb,
         **images,
