@@ -146,4 +146,5 @@ def check_lossy(lossy: Iterable[str], family: str) -> None:
     supported = traits(family).lossy_settings
     other = next((way for way in lossy if way not in supported), None)
     if other is not None:
-        raise ConfigError(f"lossy.{other}: the family {family} supports only {', '.join(supported)}: remove it")
+        only = f"only {', '.join(supported)}" if supported else "no lossy setting"
+        raise ConfigError(f"lossy.{other}: the family {family} supports {only}: remove it")

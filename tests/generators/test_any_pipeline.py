@@ -23,7 +23,7 @@ from local_bench.generators.adding import add_card
 from local_bench.generators.any_pipeline import AnyPipeline, arguments_of
 from local_bench.generators.base import Machine
 from local_bench.generators.memory import plan_memory
-from local_bench.generators.registry import Sampler
+from local_bench.generators.registry import Sampler, check_lossy
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
@@ -212,6 +212,8 @@ def test_arguments_of_a_card_are_part_of_an_image(tmp_path):
     ],
 )
 def test_a_setting_that_the_pipeline_lacks_is_an_error(changes, sentence):
+    with pytest.raises(ConfigError, match=r"lossy.weights: the family diffusers supports no lossy setting: remove it"):
+        check_lossy(["weights"], "diffusers")
     with pytest.raises(ConfigError, match=sentence):
         arguments_of(diffusers.PixArtAlphaPipeline, ModelCard.model_validate(CARD | changes))
 
@@ -233,9 +235,12 @@ def test_a_pipeline_of_several_images_is_an_error(table, monkeypatch):
         pipelines.pixels(generator, pipelines.request_of("ZImagePipeline", described), 7)
 
 
-def test_what_cannot_be_added_is_refused(tmp_path):
+def test_what_cannot_be_added_is_refused(tmp_path, monkeypatch):
     folder, cards = folder_of("QwenImagePipeline", "tiny-qwen-image", tmp_path), tmp_path / "local-bench/models"
     (tmp_path / "empty").mkdir()
+    with monkeypatch.context() as patch:
+        patch.chdir(folder)
+        assert add_card(".", "dot", Path("cards")).card["title"] == folder.name
     for target, name, error, sentence in (
         ("empty", None, WeightsError, "has no model_index.json"),
         ("nowhere", None, ConfigError, "neither a folder nor a Hub repository"),
