@@ -106,7 +106,7 @@ def test_too_few_labels_are_an_error(run, tmp_path):  # noqa: F811
         text, _ = LabelOptions(path, None, None, explain=True).output(open_run)
     assert (found.predictors, found.expected) == ({}, {})
     assert "annotate more images" in found.not_fitted
-    assert "no predictor: the labels have 1 accepted and 0 rejected" in text
+    assert "no predictor: the labels have 1 accepted and 0 rejected images with all scores to train on" in text
 
 
 @pytest.mark.parametrize("other", [0.5, 0.25])

@@ -181,7 +181,7 @@ def _folds(features: Features, accepted: Bools) -> int:
     if fewest < 2:
         raise UserError(
             f"the labels have {int(accepted.sum())} accepted and {int((~accepted).sum())} rejected images with all "
-            "scores, and a predictor needs both in two tasks or more: annotate more images"
+            "scores to train on, and a predictor needs both in two tasks or more: annotate more images"
         )
     return min(FOLDS, fewest)
 
