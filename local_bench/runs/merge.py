@@ -298,10 +298,6 @@ def _captions_cut(runs: Sequence[RunDir]) -> dict[str, str]:
     return metas
 
 
-def _smallest(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
-    return a | {bucket: min(size, a.get(bucket, size)) for bucket, size in b.items()}
-
-
 def _union(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     both = {key for key, value in b.items() if isinstance(value, dict) and isinstance(a.get(key), dict)}
     return a | {key: _union(a[key], value) if key in both else value for key, value in b.items()}
@@ -319,7 +315,11 @@ def _larger(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     return max(a, b, key=lambda value: (len(value.get("offload", ())), value.get("n", 0), canonical_json(value)))
 
 
-_COMBINED = {"batches": _smallest, "canary": _checks, **dict.fromkeys(("operations", "delivered"), _union)}
+_COMBINED = {
+    "batches": lambda a, b: a | {k: min(n, a.get(k, n)) for k, n in b.items()},
+    "canary": _checks,
+    **dict.fromkeys(("operations", "delivered"), _union),
+}
 _COMBINED |= dict.fromkeys(("pace", "placement"), _larger)
 """Kinds of values in `meta` that differ between parts, and what the whole has: of a judge's pace, that of the part with
 the most answers; of placements, which differ in streaming alone, the one that streams."""

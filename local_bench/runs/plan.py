@@ -157,7 +157,8 @@ def make_plan(
     in_plan = {task.task_id for task in tasks}
     left_out = [task for task in of_suite if task.task_id not in in_plan]
     models = [_model(m, files) for m in config.models]
-    notes: list[str] = [*([f"{count_of(refused)}:"] if refused else []), *refused]
+    cases = "1 case cannot be read and is" if len(refused) == 1 else f"{len(refused)} cases cannot be read and are"
+    notes: list[str] = [*([f"{cases} skipped:"] if refused else []), *refused]
     notes += [f"{task.task_id}: {' '.join(task.notes)}" for task in tasks if task.notes]
     planned: list[Planned] = []
     progress.begin("plan candidates", len(tasks) * len(models))
@@ -214,12 +215,6 @@ def in_shard(task_id: str, shard: str | None) -> bool:
         return True
     i, n = parse_shard(shard)
     return int(digest(task_id)[:16], 16) % n == i - 1
-
-
-def count_of(refused: Sequence[str]) -> str:
-    """A sentence with the number of cases that were skipped."""
-    n = len(refused)
-    return f"{n} case{'s' * (n > 1)} cannot be read and {'are' if n > 1 else 'is'} skipped"
 
 
 def check_config(config: RunConfig, *, files: bool = True) -> None:
