@@ -485,8 +485,8 @@ def init(suite_name: str, path: Path | None, out: Path | None, as_json: bool) ->
     if as_json:
         show_json({"config": str(target)})
     else:
-        file = quoted(target)
-        show(f"{target}: `local-bench plan {file}` estimates it, `local-bench run {file}` runs it")
+        file, first = quoted(target), "" if entry.shipped or path else "once suite.path in it is set, "
+        show(f"{target}: {first}`local-bench plan {file}` estimates it, `local-bench run {file}` runs it")
     return 0
 
 

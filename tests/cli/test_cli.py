@@ -41,8 +41,11 @@ def test_init_writes_a_config_of_the_suite(cli, tmp_path, name):
     assert config.suite.path == (None if suite(name).shipped else "CHANGE-ME")
     assert config.judge
     assert cli("init", name).returncode == 2
+    (tmp_path / path).unlink()
+    assert ("once suite.path in it is set" in cli("init", name).stdout) == (config.suite.path is not None)
     if config.suite.path:
-        assert cli("init", name, "--path", "a: b", "--out", "other.yaml").returncode == 0
+        other = cli("init", name, "--path", "a: b", "--out", "other.yaml")
+        assert (other.returncode, "suite.path" in other.stdout) == (0, False)
         assert load_config(tmp_path / "other.yaml").suite.path == "a: b"
 
 
