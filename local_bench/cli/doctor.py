@@ -77,7 +77,7 @@ def doctor(
     checks = [
         *_packages(imported=config is None),
         *_devices(),
-        _disk(),
+        _row("disk", *free_disk(Path.cwd())),
         *(_models() if config is None else _config_checks(config)),
     ]
     if as_json:
@@ -214,10 +214,6 @@ def _devices() -> list[dict[str, Any]]:
 
 def _compiler() -> dict[str, Any]:
     return _row("compiler", *toolchain())
-
-
-def _disk() -> dict[str, Any]:
-    return _row("disk", *free_disk(Path.cwd()))
 
 
 def _models() -> list[dict[str, Any]]:

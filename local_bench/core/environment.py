@@ -237,7 +237,8 @@ NEEDED_GB = 5
 def toolchain() -> tuple[bool, str]:
     """Whether Triton can compile, and a message. Triton compiles a small C program against Python's headers when its
     first kernel runs."""
-    missing = [what for what, present in (("a C compiler", has_compiler()), ("Python.h", has_headers())) if not present]
+    has_headers = Path(sysconfig.get_path("include"), "Python.h").is_file()
+    missing = [what for what, present in (("a C compiler", has_compiler()), ("Python.h", has_headers)) if not present]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if missing:
         return False, f"{' and '.join(missing)} missing: install gcc and python{version}-dev (Debian's names)"
@@ -247,10 +248,6 @@ def toolchain() -> tuple[bool, str]:
 def has_compiler() -> bool:
     chosen = os.environ.get("CC")
     return any(shutil.which(name) for name in ([chosen] if chosen else ["gcc", "clang", "cc"]))
-
-
-def has_headers() -> bool:
-    return Path(sysconfig.get_path("include"), "Python.h").is_file()
 
 
 def free_disk(folder: Path) -> tuple[bool, str]:

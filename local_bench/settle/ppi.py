@@ -181,7 +181,8 @@ def prediction_powered(
     least, most = bounds if over == "these orders" else (0.0, 1.0)
     unanswered = sampled & ~answered
     tables = (table, *(_filled(table, unanswered, chances, label) for label in (0.0, 1.0)))
-    estimate, at_least, at_most = (min(most, max(least, _estimate(filled, power))) for filled in tables)
+    estimates = (float(power * (filled.share @ filled.judge)) + _correction(filled, power) for filled in tables)
+    estimate, at_least, at_most = (min(most, max(least, unclipped)) for unclipped in estimates)
     undefined = TOO_FEW if sampling is None else None
     low, high = None, None
     if over == "orders like these" and np.count_nonzero(np.bincount(codes, value)) < 2:
@@ -225,10 +226,6 @@ def _inclusion_and_response(chances: Floats, sampled: NDArray[np.bool_], answere
 def _correction(table: _Table, power: float) -> float:
     """Weighted mean over the annotations of (label - power x judge)."""
     return float(table.label_share @ (table.labels - power * table.judge))
-
-
-def _estimate(table: _Table, power: float) -> float:
-    return float(power * (table.share @ table.judge)) + _correction(table, power)
 
 
 def _filled(table: _Table, unanswered: NDArray[np.bool_], chances: Floats, label: float) -> _Table:

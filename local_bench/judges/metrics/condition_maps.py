@@ -121,16 +121,14 @@ class DepthNetwork(ConditionNetwork, ModuleNetwork):
         if not config.is_hybrid or any(not name.startswith(UNUSED) for name in missing):
             raise WeightsError(f"{folder} contains a network other than DPT-hybrid: give the folder of that model")
 
-        def any_size(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            return args, kwargs | {"interpolate_pos_encoding": True}
-
         def any_aspect(_: Any, args: tuple[Any, ...]) -> tuple[Any, int, int]:
             """Passes the number of patch rows and columns to the neck, from the first stage's map (a quarter of the
             size)."""
             height, width = args[0][0].shape[-2:]
             return args[0], height // 4, width // 4
 
-        model.dpt.embeddings.register_forward_pre_hook(any_size, with_kwargs=True)
+        any_size = {"interpolate_pos_encoding": True}
+        model.dpt.embeddings.register_forward_pre_hook(lambda _, args, kw: (args, kw | any_size), with_kwargs=True)
         model.neck.register_forward_pre_hook(any_aspect)
         return model
 
