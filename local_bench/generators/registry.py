@@ -88,6 +88,8 @@ class Traits:
     """The passes of an image with these settings and this number of input images."""
     lossy_settings: tuple[str, ...] = ("weights",)
     """The lossy settings that its pipeline supports."""
+    parts: tuple[str, ...] = ()
+    """The parts of a card that it reads, besides LoRA adapters; a plug-in's may be any."""
 
 
 _QWEN = partial(Traits, exact_length=True, passes=_true_guidance)
@@ -96,7 +98,10 @@ FAMILIES = {
     "flux_kontext": Traits("flux:FluxKontext", encodes_images=True),
     "flux_control": Traits("flux:FluxControl", encodes_images=True),
     "flux_ip_adapter": Traits(  # its projection reads the dtype of the stored weights, so no float8
-        "flux:FluxIpAdapter", encodes_images=True, lossy_settings=("first_block_cache",)
+        "flux:FluxIpAdapter",
+        encodes_images=True,
+        lossy_settings=("first_block_cache",),
+        parts=("adapter", "image_encoder"),
     ),
     "flux_fill": Traits("flux:FluxFill"),
     "sd3": Traits("sd3:StableDiffusion3", passes=_guided),
@@ -148,3 +153,11 @@ def check_lossy(lossy: Iterable[str], family: str) -> None:
     if other is not None:
         only = f"only {', '.join(supported)}" if supported else "no lossy setting"
         raise ConfigError(f"lossy.{other}: the family {family} supports {only}: remove it")
+
+
+def check_parts(card: ModelCard) -> None:
+    """Raise ConfigError for a part that the family does not read: the images would be those without it."""
+    read = BUILT_IN[card.family].parts if card.family in BUILT_IN else card.parts
+    for part in sorted(card.parts.keys() - card.lora.keys() - {*read}):
+        what = f"{card.name}: the family {card.family} does not read the part {part!r}"
+        raise ConfigError(f"{what}: give a LoRA adapter its scale in `lora`, or remove the part")

@@ -141,8 +141,6 @@ def test_an_adapter_is_fused_or_refused(table, tmp_path):
     save_file({"decoder.conv_in.weight": up}, tmp_path / "lora.safetensors")
     with pytest.raises(WeightsError, match="the model's unet does not use 1 of the 1 tensors"):
         generator.load_denoiser()
-    with pytest.raises(ValueError, match="parts: the family `diffusers` has LoRA adapters only"):
-        ModelCard.model_validate(CARD | {"parts": {"vae": {"folder": "/x"}}})
 
 
 def test_components_are_moved_one_by_one_where_the_sum_does_not_fit(tmp_path):

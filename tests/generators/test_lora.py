@@ -10,6 +10,8 @@ from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.generators.lora import fuse_adapters
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
+from local_bench.runs import plan
+from local_bench.runs.config import RunConfig
 
 ATTENTION = "transformer.transformer_blocks.0.attn"
 DEEPER = "transformer.transformer_blocks.20.attn.to_q"
@@ -137,6 +139,32 @@ def test_an_adapter_that_would_be_fused_in_part_is_refused_with_what_is_unused(f
 def test_an_adapter_of_a_text_encoder_is_refused(flux, tmp_path, state):
     with pytest.raises(ConfigError, match=re.escape("only adapters of the transformer are supported")):
         fuse(flux, tmp_path, state)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "unread"),
+    [
+        ("tiny-flux", ("style",), "style"),  # a scale in `lora` was forgotten
+        ("tiny-flux", ("vae",), "vae"),
+        ("tiny-flux-ip-adapter", ("adapter", "image_encoder"), None),
+        ("tiny-flux-ip-adapter", ("encoder",), "encoder"),
+        ("sd-1.5", ("vae",), "vae"),
+    ],
+)
+def test_a_part_that_its_family_does_not_read_is_refused_before_anything_is_made(monkeypatch, name, parts, unread):
+    described = card(name, "generator")
+    monkeypatch.setattr(plan, "card", lambda *_: described.model_copy(update=changes))
+    changes = {"parts": dict.fromkeys(parts, described.source)}
+    config = RunConfig(name="t", suite={"name": "studio"}, models=[{"card": name}])
+    if unread is None:
+        plan.check_config(config, files=False)
+        return
+    with pytest.raises(
+        ConfigError, match=f"does not read the part '{unread}': give a LoRA adapter its scale in `lora`"
+    ):
+        plan.check_config(config, files=False)
+    changes["lora"] = {unread: 1.0}
+    plan.check_config(config, files=False)
 
 
 def test_a_unet_takes_the_layouts_of_its_pipeline(tmp_path):

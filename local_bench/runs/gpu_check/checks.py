@@ -154,20 +154,15 @@ def _outcome(check: Check, session: Session) -> Row:
     return Row(check.name, "passed", passed.detail, 0.0, passed.figures)
 
 
-def _aligned(header: list[str], rows: list[list[str]]) -> str:
+def aligned(header: list[str], rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in (header, *rows))
 
 
 def as_table(rows: Sequence[Row]) -> str:
-    return _aligned(
+    return aligned(
         ["check", "status", "seconds", "detail"], [[r.check, r.status, f"{r.seconds:.1f}", r.detail] for r in rows]
     )
-
-
-def planned_table(checks: Sequence[Check]) -> str:
-    """A table of the checks that would run."""
-    return _aligned(["check", "what it does"], [[check.name, check.about] for check in checks])
 
 
 def as_json(rows: Sequence[Row], device: str, command: str) -> dict[str, Any]:

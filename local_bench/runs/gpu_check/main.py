@@ -31,10 +31,10 @@ from local_bench.runs.gpu_check.checks import (
     CheckPassed,
     CheckSkipped,
     Session,
+    aligned,
     as_json,
     as_table,
     chosen,
-    planned_table,
     run_checks,
     save,
 )
@@ -155,7 +155,7 @@ def _list_checks(checks: Sequence[Check], options: Options) -> int:
         result = {"device": None, "ok": True, "complete": True, "would_run": [check.name for check in checks]}
         print(json.dumps(result, indent=2))
         return 0
-    print(planned_table(checks))
+    print(aligned(["check", "what it does"], [[check.name, check.about] for check in checks]))
     _note(
         f"no GPU on this machine; with one the checks take at most {options.minutes:g} minutes and {MEMORY_GB:.0f} GB "
         "of its memory (--device cpu runs it with small models)"
