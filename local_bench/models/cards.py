@@ -260,8 +260,6 @@ class ModelCard(Strict):
             raise ValueError(f"lora: {missing!r} is not in parts: add a part with its source")
         if (self.call or self.pipeline) and self.family != "diffusers":
             raise ValueError("call and pipeline: only the family `diffusers` has them")
-        if self.parts and self.role == "judge":
-            raise ValueError("parts: a judge has none: merge an adapter into its weights")
         if self.lora and self.role != "generator":
             raise ValueError("lora: only generators support adapters")
         return self

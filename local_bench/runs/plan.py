@@ -319,6 +319,8 @@ def _check_judge(judge: JudgeConfig, files: bool) -> None:
     if not judge.card:
         raise ConfigError("judge.card: name the judge's card (`local-bench models list` has them)")
     described = card(judge.card, "judge")
+    if described.parts:
+        raise ConfigError(f"{described.name}: a judge reads no parts: merge an adapter into its weights")
     judge.rubric_set(described)
     if judge.transport not in BUILT_IN:
         plugin(judge.transport)

@@ -11,7 +11,7 @@ from local_bench.generators.lora import fuse_adapters
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.runs import plan
-from local_bench.runs.config import RunConfig
+from local_bench.runs.config import JudgeConfig, RunConfig
 
 ATTENTION = "transformer.transformer_blocks.0.attn"
 DEEPER = "transformer.transformer_blocks.20.attn.to_q"
@@ -165,6 +165,13 @@ def test_a_part_that_its_family_does_not_read_is_refused_before_anything_is_made
         plan.check_config(config, files=False)
     changes["lora"] = {unread: 1.0}
     plan.check_config(config, files=False)
+
+
+def test_a_judge_reads_no_parts(monkeypatch):
+    judge = card("mini-judge", "judge")
+    monkeypatch.setattr(plan, "card", lambda *_: judge.model_copy(update={"parts": {"adapter": judge.source}}))
+    with pytest.raises(ConfigError, match="mini-judge: a judge reads no parts: merge an adapter into its weights"):
+        plan._check_judge(JudgeConfig(card="mini-judge"), files=False)
 
 
 def test_a_unet_takes_the_layouts_of_its_pipeline(tmp_path):

@@ -279,7 +279,6 @@ CARD = "name: {name}\nextends: {extends}\ntitle: t\n"
         (CARD.format(name="x", extends="no-such") + "lora: {}\n", "extends: unknown card 'no-such'"),
         (CARD.format(name="x", extends="x"), "extends: 'x' is extended by this card and extends it"),
         (CARD.format(name="x", extends="tiny-flux") + "lora: {style: 1.0}\n", "lora: 'style' is not in parts"),
-        (CARD.format(name="x", extends="mini-judge") + "parts: {a: {folder: a}}\n", "parts: a judge has none"),
         (CARD.format(name="x", extends="tiny-flux") + "source: {build: 'os:system'}\n", "only built-in cards can have"),
         (CARD.format(name="x", extends="tiny-flux") + "sampler: {heigth: 64}\n", "line 4: there is no key"),
     ],
