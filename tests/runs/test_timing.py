@@ -16,7 +16,7 @@ from local_bench.runs.timing import add_timings
 @pytest.fixture(scope="module")
 def planned():
     """A plan of two small models, one without applicable tasks and one without an architecture, made without their
-    weights. A clock that counts the calls of modules stands for the time, which other processes would change."""
+    weights. Instead of seconds the clock counts calls of modules, which do not depend on other processes."""
     calls = itertools.count()
     hook = register_module_forward_hook(lambda *_: next(calls) and None)
     clock = SimpleNamespace(monotonic=lambda: next(calls) * 1e-3)
