@@ -41,9 +41,9 @@ from local_bench.generators.operations import (
     counts_key,
     usual_input_images,
 )
-from local_bench.generators.registry import Sampler, traits
+from local_bench.generators.registry import FAMILIES, Sampler, traits
 from local_bench.models.cards import ModelCard, cards
-from local_bench.runs.gpu_check.models import MODELS, reduced_card
+from local_bench.runs.gpu_check.models import reduced_card
 
 SIDES = (1 / 2, 1)
 """The sizes at which a card is counted, as factors of its sides."""
@@ -57,7 +57,7 @@ def main() -> int:
     quiet_libraries()
     known = [card for card in cards().values() if card.role == "generator"]
     if options.write:
-        write_shipped([*known, *(reduced_card(name, small=False)[0] for name in MODELS)])
+        write_shipped([*known, *(reduced_card(name, small=False)[0] for name in FAMILIES)])
         return 0
     wrong = [sentence for card in known for sentence in differences(card)]
     print("\n".join(wrong) or f"{len(known)} cards agree with what is counted")

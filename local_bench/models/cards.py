@@ -215,6 +215,9 @@ class ModelCard(Strict):
     """diffusers attention backend by GPU class (sm80, sm86, sm89, sm90, sm100), where it differs from the default."""
     architecture: dict[str, str | bool] = Field(default={})
     """The pipeline's components: component name -> architecture in configs/architectures.yaml."""
+    reduced: dict[str, dict[str, int]] | None = None
+    """For the card with which `doctor --gpu` checks its family: component -> key of its config (dotted) -> a smaller
+    value. Widths stay, but for FLUX.2's text encoder, whose 30th layer is used."""
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     sampler: SamplerDefaults = SamplerDefaults()
     call: dict[str, bool | int | float | str | None] = Field(default={})

@@ -24,7 +24,7 @@ from local_bench.generators.base import gradient, half_mask
 from local_bench.generators.operations import usual_input_images
 from local_bench.generators.registry import Sampler
 from local_bench.generators.staged import Staged, family
-from local_bench.models.cards import ModelCard, card
+from local_bench.models.cards import ModelCard, cards
 from local_bench.runs.gpu_check.checks import Session
 from local_bench.runs.work import BatchSizeChosen, ImagesFinished, Job, WorkOrder
 from local_bench.runs.worker import Worker
@@ -129,70 +129,14 @@ PROMPTS = (
 )
 """Prompts of equal length, as Qwen-Image's batches need."""
 
-Changes = Mapping[str, Mapping[str, Any]]
-_T5: Mapping[str, Any] = {"num_layers": 4}
-_FLUX: Changes = {"transformer": {"num_layers": 3, "num_single_layers": 6}, "text_encoder_2": _T5}
-_SD3: Changes = {"transformer": {"num_layers": 6}, "text_encoder_3": _T5}
-_QWEN: Changes = {
-    "transformer": {"num_layers": 6},
-    "text_encoder": {"text_config.num_hidden_layers": 4},
-}
-
-
-@dataclass(frozen=True)
-class FamilyModels:
-    """The models of a family."""
-
-    full: str
-    """Card of the real model."""
-    small: str
-    """Card of the small model, for a CPU."""
-    changes: Changes
-    """Config values that are reduced in the real model. Widths are unchanged, except for FLUX.2's text encoder,
-    whose 30th layer is used."""
-
-
-MODELS = {
-    "flux": FamilyModels("flux1-dev", "tiny-flux", _FLUX),
-    "flux_kontext": FamilyModels("flux1-kontext-dev", "tiny-flux-kontext", _FLUX),
-    "flux_control": FamilyModels("flux1-canny-dev", "tiny-flux-control", _FLUX),
-    "flux_ip_adapter": FamilyModels("flux1-dev-ip-adapter", "tiny-flux-ip-adapter", _FLUX),
-    "flux_fill": FamilyModels("flux1-fill-dev", "tiny-flux-fill", _FLUX),
-    "sd3": FamilyModels("sd35-large", "tiny-sd3", _SD3),
-    "sd3_inpaint": FamilyModels("sd35-large-inpaint", "tiny-sd3-inpaint", _SD3),
-    "qwen_image": FamilyModels("qwen-image", "tiny-qwen-image", _QWEN),
-    "qwen_image_inpaint": FamilyModels("qwen-image-inpaint", "tiny-qwen-image-inpaint", _QWEN),
-    "qwen_image_edit": FamilyModels("qwen-image-edit", "tiny-qwen-image-edit", _QWEN),
-    "qwen_image_edit_inpaint": FamilyModels("qwen-image-edit-inpaint", "tiny-qwen-image-edit-inpaint", _QWEN),
-    "qwen_image_edit_plus": FamilyModels("qwen-image-edit-2511", "tiny-qwen-image-edit-plus", _QWEN),
-    "flux2": FamilyModels(
-        "flux2-dev",
-        "tiny-flux2",
-        {
-            "transformer": {"num_layers": 2, "num_single_layers": 4},
-            "text_encoder": {"text_config.num_hidden_layers": 31, "text_config.intermediate_size": 8192},
-        },
-    ),
-    "flux2_klein": FamilyModels(
-        "flux2-klein-4b", "tiny-flux2-klein", {"transformer": {"num_layers": 2, "num_single_layers": 4}}
-    ),
-    "z_image": FamilyModels(
-        "z-image",
-        "tiny-z-image",
-        {"transformer": {"n_layers": 4}, "text_encoder": {"num_hidden_layers": 4}},
-    ),
-    "pixart_sigma": FamilyModels("pixart-sigma", "tiny-pixart", {"text_encoder": _T5}),
-    "instruct_pix2pix": FamilyModels("instruct-pix2pix", "tiny-pix2pix", {}),
-    "omnigen": FamilyModels("omnigen", "tiny-omnigen", {"transformer": {"num_layers": 8}}),
-}
-
 
 def reduced_card(name: str, small: bool) -> tuple[ModelCard, str]:
     """The card to check a family with, and a text of what is reduced ("" if nothing)."""
+    of_family = [known for known in cards().values() if known.family == name]
     if small:
-        return card(MODELS[name].small, "generator"), "small model"
-    usual, changes = card(MODELS[name].full, "generator"), MODELS[name].changes
-    less = []
+        return next(known for known in of_family if known.source.random), "small model"
+    usual, less = next(known for known in of_family if known.reduced is not None), []
+    changes = usual.reduced or {}
     for component, values in changes.items():
         original = piece(str(usual.architecture[component])).config
         for key, value in values.items():
