@@ -12,9 +12,9 @@ from local_bench.core.environment import quiet_libraries
 from local_bench.core.images import pixel_digest
 from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine
 from local_bench.generators.numerics import set_determinism
-from local_bench.generators.registry import FAMILIES, Sampler
+from local_bench.generators.registry import Sampler
 from local_bench.generators.staged import Staged, family
-from local_bench.models.cards import ModelCard, card
+from local_bench.models.cards import ModelCard, card, cards
 from local_bench.models.weights import resolve
 from tests.small_references import small_references
 
@@ -22,8 +22,7 @@ SIDE = 64
 STEPS = 3
 PROMPTS = ["a red boot", "a blue box", "six birds!", "a doorknob"]
 """All ten bytes long: Qwen's batches hold prompts of one length."""
-CARDS = {name: f"tiny-{name.replace('_', '-')}" for name in FAMILIES}
-CARDS |= {"pixart_sigma": "tiny-pixart", "instruct_pix2pix": "tiny-pix2pix"}
+CARDS = {card.family: card.name for card in cards().values() if card.source.random}
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ def one_shot(ready: Ready, request: GenerationRequest, seed: int) -> bytes:
     match name:
         case "flux_kontext":
             arguments |= {"image": input_images[0], "max_area": sampler.height * sampler.width, "_auto_resize": False}
-        case "flux_fill" | "sd3_inpaint" | "qwen_image_inpaint" | "qwen_image_edit_inpaint":
-            assert request.mask
+        case _ if request.mask:
             arguments |= {"image": input_images[0], "mask_image": request.mask.pixels, "strength": 1.0}
         case "flux_control":
             arguments["control_image"] = input_images[0]
@@ -79,7 +78,7 @@ def test_prompt_seed_and_image_all_matter(ready, name):
     assert len({mine.draw([changed])[0] for changed in items}) == len(items)
 
 
-@pytest.mark.parametrize("name", ["flux_fill", "sd3_inpaint", "qwen_image_inpaint", "qwen_image_edit_inpaint"])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if small(name)[0].takes.mask])
 def test_a_mask_of_another_size_and_one_that_is_all_black_or_all_white_work(ready, name):
     mine, item = ready(name), ready(name).items[0]
     masks = [mask(1, 40, 24), *(InputImage(colour, Image.new("RGB", (8, 8), colour)) for colour in ("black", "white"))]
