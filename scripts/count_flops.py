@@ -477,7 +477,9 @@ Inputs = dict[str, Any]
 
 def forward_inputs(module: Any, s: Sizes, dtype: torch.dtype) -> Inputs:
     """Arguments of one forward pass of the transformer or UNet for one image, as meta tensors."""
-    return _FORWARD[s.family](module.config, s, lambda *shape: torch.empty(shape, device="meta", dtype=dtype))
+    return _FORWARD[type(module).__name__](
+        module.config, s, lambda *shape: torch.empty(shape, device="meta", dtype=dtype)
+    )
 
 
 def _tokens(size: tuple[int, int]) -> int:
@@ -581,14 +583,14 @@ def _omnigen(config: Any, s: Sizes, empty: Empty) -> Inputs:
 
 
 _FORWARD: dict[str, Callable[[Any, Sizes, Empty], Inputs]] = {
-    **dict.fromkeys(("flux", "flux_kontext", "flux_control", "flux_fill", "flux_ip_adapter"), _flux),
-    **dict.fromkeys(QWEN_TEMPLATE, _qwen),
-    **dict.fromkeys(("flux2", "flux2_klein"), _flux2),
-    **dict.fromkeys(("sd3", "sd3_inpaint"), _sd3),
-    "pixart_sigma": _pixart,
-    "z_image": _z_image,
-    "instruct_pix2pix": _unet,
-    "omnigen": _omnigen,
+    "FluxTransformer2DModel": _flux,
+    "QwenImageTransformer2DModel": _qwen,
+    "Flux2Transformer2DModel": _flux2,
+    "SD3Transformer2DModel": _sd3,
+    "PixArtTransformer2DModel": _pixart,
+    "ZImageTransformer2DModel": _z_image,
+    "UNet2DConditionModel": _unet,
+    "OmniGenTransformer2DModel": _omnigen,
 }
 
 if __name__ == "__main__":
