@@ -135,7 +135,6 @@ _SUITES = {
     "servimage": "local_bench.suites.servimage.suite:ServImage",
     "hype-edit-1": "local_bench.suites.hype_edit_1.suite:HypeEdit1",
     "idea-bench": "local_bench.suites.idea_bench.suite:IdeaBench",
-    "counting": "local_bench.suites.counting.suite:Counting",
     "ice-bench": "local_bench.suites.ice_bench.suite:IceBench",
 }
 

@@ -1,1 +1,0 @@
-"""A benchmark of counted objects."""
