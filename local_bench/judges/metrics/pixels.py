@@ -85,14 +85,6 @@ def psnr(seen: LoadedSubject) -> float:
     return float(10 * np.log10(1 / (((image - source) ** 2).mean() + EPSILON)))
 
 
-def psnr_raw(seen: LoadedSubject) -> float:
-    """`psnr` over the pixels outside the mask, as inpainting papers report what an edit left unchanged."""
-    image, source, keep = _float(seen.image_as_source) / 255, _float(seen.source) / 255, _kept(seen)
-    if not keep.any():
-        raise Unscorable("the mask leaves nothing to compare")
-    return float(10 * np.log10(1 / (((image - source)[keep] ** 2).mean() + EPSILON)))
-
-
 def ssim(seen: LoadedSubject) -> float:
     """SSIM (Wang et al., IEEE TIP 2004) as pyiqa's `ssim`: ICE-Bench's controllability of deblurring (B.6, eq. 10)."""
     return similarity(seen.image_as_source, seen.source)
@@ -274,7 +266,6 @@ METRICS = {
         _row(l1_raw, False, _L1, "ICE-Bench B.4, L1 of eq. 7 (ali-vilab/ICE-Bench l1_dist)"),
         _row(l1_aligned, False, _L1 + _ALIGNED, "l1_raw (ICE-Bench B.4) after phase correlation"),
         _row(psnr, True, f"{_TO_SOURCE}RGB8 / 255, float64", "pyiqa 0.1.16 `psnr`, in float64", highest=80.0),
-        _row(psnr_raw, True, f"{_L1}; as psnr", "psnr outside the mask", highest=80.0),
         _row(ssim, True, _SSIM, "ICE-Bench eq. 10; pyiqa 0.1.16 `ssim` (Wang et al. 2004)"),
         _row(ssim_aligned, True, _SSIM + _ALIGNED, "ssim (Wang et al. 2004) after phase correlation"),
         _row(
