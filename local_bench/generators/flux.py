@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import FluxControlPipeline, FluxFillPipeline, FluxInpaintPipeline, FluxKontextPipeline, FluxPipeline
+from diffusers import FluxControlPipeline, FluxFillPipeline, FluxKontextPipeline, FluxPipeline
 from diffusers.utils.torch_utils import randn_tensor
 from safetensors.torch import save_file
 from transformers import CLIPImageProcessor, CLIPVisionModelWithProjection
@@ -103,12 +103,6 @@ class FluxFill(Inpainting, Flux):
     of the masked source (64 each, packed 2 x 2), and the mask at full resolution (256)."""
 
     pipeline = FluxFillPipeline
-
-
-class FluxInpaint(Inpainting, Flux):
-    """Inpaints with the text-to-image model: what the mask keeps is put back into the latents after every step."""
-
-    pipeline = FluxInpaintPipeline
 
 
 ADAPTER = "ip_adapter.safetensors"

@@ -104,7 +104,6 @@ FAMILIES = {
         parts=("adapter", "image_encoder"),
     ),
     "flux_fill": Traits("flux:FluxFill"),
-    "flux_inpaint": Traits("flux:FluxInpaint"),
     "sd3": Traits("sd3:StableDiffusion3", passes=_guided),
     "sd3_inpaint": Traits("sd3:StableDiffusion3Inpaint", passes=_guided),
     "qwen_image": _QWEN("qwen_image:QwenImage"),
