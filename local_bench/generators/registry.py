@@ -88,11 +88,15 @@ class Traits:
     """The passes of an image with these settings and this number of input images."""
     lossy_settings: tuple[str, ...] = ("weights",)
     """The lossy settings that its pipeline supports."""
+    settings: tuple[str, ...] = ("guidance_scale", "max_sequence_length")
+    """The settings of a card's sampler that it reads, besides size and steps; a plug-in's may be any."""
     parts: tuple[str, ...] = ()
     """The parts of a card that it reads, besides LoRA adapters; a plug-in's may be any."""
 
 
-_QWEN = partial(Traits, exact_length=True, passes=_true_guidance)
+_NEGATIVE = (*Traits.settings, "negative_prompt")
+_QWEN = partial(Traits, exact_length=True, passes=_true_guidance, settings=(*_NEGATIVE, "true_cfg_scale"))
+_QWEN_EDIT = partial(_QWEN, images_in_prompt=True, settings=("guidance_scale", "negative_prompt", "true_cfg_scale"))
 FAMILIES = {
     "flux": Traits("flux:Flux", lossy_settings=("weights", "first_block_cache")),
     "flux_kontext": Traits("flux:FluxKontext", encodes_images=True),
@@ -101,25 +105,38 @@ FAMILIES = {
         "flux:FluxIpAdapter",
         encodes_images=True,
         lossy_settings=("first_block_cache",),
+        settings=(*Traits.settings, "adapter_scale"),
         parts=("adapter", "image_encoder"),
     ),
     "flux_fill": Traits("flux:FluxFill"),
-    "sd3": Traits("sd3:StableDiffusion3", passes=_guided),
-    "sd3_inpaint": Traits("sd3:StableDiffusion3Inpaint", passes=_guided),
+    "sd3": Traits("sd3:StableDiffusion3", passes=_guided, settings=_NEGATIVE),
+    "sd3_inpaint": Traits("sd3:StableDiffusion3Inpaint", passes=_guided, settings=_NEGATIVE),
     "qwen_image": _QWEN("qwen_image:QwenImage"),
     "qwen_image_inpaint": _QWEN("qwen_image:QwenImageInpaint"),
-    "qwen_image_edit": _QWEN("qwen_image:QwenImageEdit", images_in_prompt=True),
-    "qwen_image_edit_inpaint": _QWEN("qwen_image:QwenImageEditInpaint", images_in_prompt=True),
-    "qwen_image_edit_plus": _QWEN("qwen_image:QwenImageEditPlus", images_in_prompt=True, max_batch=1),
+    "qwen_image_edit": _QWEN_EDIT("qwen_image:QwenImageEdit"),
+    "qwen_image_edit_inpaint": _QWEN_EDIT("qwen_image:QwenImageEditInpaint"),
+    "qwen_image_edit_plus": _QWEN_EDIT("qwen_image:QwenImageEditPlus", max_batch=1),
     "flux2": Traits("flux2:Flux2", unbatched_with_images=True),
     "flux2_klein": Traits("flux2:Flux2Klein", unbatched_with_images=True, passes=_klein),
     "z_image": Traits(
-        "z_image:ZImage", exact_length=True, passes=lambda card, s, n: SINGLE if s.guidance_scale == 0 else (2, True)
+        "z_image:ZImage",
+        exact_length=True,
+        passes=lambda card, s, n: SINGLE if s.guidance_scale == 0 else (2, True),
+        settings=_NEGATIVE,
     ),
-    "pixart_sigma": Traits("pixart_sigma:PixArtSigma", passes=_guided),
-    "instruct_pix2pix": Traits("instruct_pix2pix:InstructPix2Pix", encodes_images=True, passes=_image_guided),
+    "pixart_sigma": Traits("pixart_sigma:PixArtSigma", passes=_guided, settings=_NEGATIVE),
+    "instruct_pix2pix": Traits(
+        "instruct_pix2pix:InstructPix2Pix",
+        encodes_images=True,
+        passes=_image_guided,
+        settings=("guidance_scale", "image_guidance_scale", "negative_prompt"),
+    ),
     "omnigen": Traits(
-        "omnigen:OmniGen", max_batch=1, images_add_passes=True, passes=lambda card, s, n: (3 if n else 2, True)
+        "omnigen:OmniGen",
+        max_batch=1,
+        images_add_passes=True,
+        passes=lambda card, s, n: (3 if n else 2, True),
+        settings=("guidance_scale", "image_guidance_scale"),
     ),
 }
 """The families with stages of their own."""
@@ -155,9 +172,15 @@ def check_lossy(lossy: Iterable[str], family: str) -> None:
         raise ConfigError(f"lossy.{other}: the family {family} supports {only}: remove it")
 
 
-def check_parts(card: ModelCard) -> None:
-    """Raise ConfigError for a part that the family does not read: the images would be those without it."""
+def check_card(card: ModelCard) -> None:
+    """Raise ConfigError for a part or a setting that the family does not read: the images would be those without it."""
     read = BUILT_IN[card.family].parts if card.family in BUILT_IN else card.parts
     for part in sorted(card.parts.keys() - card.lora.keys() - {*read}):
         what = f"{card.name}: the family {card.family} does not read the part {part!r}"
         raise ConfigError(f"{what}: give a LoRA adapter its scale in `lora`, or remove the part")
+    given = {name for name, value in card.sampler.model_dump().items() if value is not None}
+    own = FAMILIES[card.family].settings if card.family in FAMILIES else given - {"paste_back"}
+    known = {"height", "width", "num_inference_steps", *own, *(("paste_back",) if card.takes.mask else ())}
+    for name in sorted(given - known):
+        what = f"{card.name}: the family {card.family} does not read sampler.{name}"
+        raise ConfigError(f"{what}: remove it (it reads {', '.join(sorted(known))})")

@@ -18,7 +18,7 @@ from local_bench.core.images import image_path, load_image, load_verified, pixel
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task, Unsupported
 from local_bench.generators.imported import find_images
-from local_bench.generators.registry import check_parts
+from local_bench.generators.registry import check_card
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.judges.rules import RULES, FileFacts, file_facts
 from local_bench.judges.vlm.client import claim_port
@@ -305,7 +305,7 @@ def _check_scores(config: RunConfig) -> None:
 def _check_model(model: ModelConfig, files: bool) -> None:
     if model.imported is None:
         described = card(model.card, "generator")
-        check_parts(described)
+        check_card(described)
         _settings(model, described)
         if files and model.load == "weights":
             check_local(described, model.weights)

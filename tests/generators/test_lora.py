@@ -8,7 +8,8 @@ from safetensors.torch import save_file
 
 from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.generators.lora import fuse_adapters
-from local_bench.models.cards import card
+from local_bench.generators.registry import FAMILIES
+from local_bench.models.cards import card, cards
 from local_bench.models.weights import resolve
 from local_bench.runs import plan
 from local_bench.runs.config import JudgeConfig, RunConfig
@@ -165,6 +166,34 @@ def test_a_part_that_its_family_does_not_read_is_refused_before_anything_is_made
         plan.check_config(config, files=False)
     changes["lora"] = {unread: 1.0}
     plan.check_config(config, files=False)
+
+
+READ = {
+    "adapter_scale": "flux_ip_adapter",
+    "guidance_scale": ".*",
+    "image_guidance_scale": "omnigen|instruct_pix2pix",
+    "max_sequence_length": "flux.*|sd3.*|qwen_image(_inpaint)?|z_image|pixart_sigma",
+    "negative_prompt": "sd3.*|qwen_image.*|z_image|pixart_sigma|instruct_pix2pix",
+    "paste_back": "flux_fill|.*_inpaint",
+    "true_cfg_scale": "qwen_image.*",
+}
+"""Setting -> the families whose images it changes."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_setting_that_its_family_does_not_read_is_refused_before_anything_is_made(monkeypatch, family):
+    """FLUX.1's pipeline has `true_cfg_scale`, its family here does not: its images would be those without guidance."""
+    described = next(c for c in cards().values() if c.family == family)
+    config = RunConfig(name="t", suite={"name": "studio"}, models=[{"card": described.name}])
+    for setting, readers in READ.items():
+        value = "blurred" if setting == "negative_prompt" else True if setting == "paste_back" else 2
+        changed = described.sampler.model_copy(update={setting: value})
+        monkeypatch.setattr(plan, "card", lambda *_, to=changed: described.model_copy(update={"sampler": to}))
+        if re.fullmatch(readers, family):
+            plan.check_config(config, files=False)
+        else:
+            with pytest.raises(ConfigError, match=f"{family} does not read sampler.{setting}: remove it .it reads .*"):
+                plan.check_config(config, files=False)
 
 
 def test_a_judge_reads_no_parts(monkeypatch):
