@@ -96,8 +96,8 @@ def arguments_of(pipeline: type, card: ModelCard) -> Arguments:
     if unknown:
         taken = ", ".join(sorted(names - _OWN - {"self"}))
         raise ConfigError(f"{card.name}: {pipeline.__name__} has no {', '.join(unknown)}; its arguments are {taken}")
-    reserved = sorted(card.call.keys() & _OWN)
-    if reserved:
+    reserved = sorted(card.call.keys() & {*_OWN, *(called.get(name, name) for name in settings)})
+    if reserved:  # those of `sampler` would be overridden, in a config too
         raise ConfigError(f"{card.name}: call: {', '.join(reserved)} is set for each image: remove it")
     if card.takes.pictures and arguments.image is None:
         raise ConfigError(f"{card.name}: {pipeline.__name__} takes no input image: set takes.pictures to 0")

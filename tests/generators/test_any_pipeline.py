@@ -203,6 +203,8 @@ def test_arguments_of_a_card_are_part_of_an_image(tmp_path):
     [
         ({"call": {"strenght": 0.5}}, "PixArtAlphaPipeline has no strenght; its arguments are .*clean_caption"),
         ({"call": {"height": 8}}, "call: height is set for each image"),
+        ({"call": {"num_inference_steps": 8}}, "call: num_inference_steps is set for each image"),
+        ({"call": {"guidance_scale": 2.0}, "sampler": {"guidance_scale": 4.5}}, "call: guidance_scale is set for each"),
         ({"sampler": {"true_cfg_scale": 2.0}}, "has no true_cfg_scale"),
         ({"sampler": {"image_guidance_scale": 2.0}}, "has no image_guidance_scale"),
         ({"takes": {"pictures": 1}}, "takes no input image"),
