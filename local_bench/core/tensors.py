@@ -99,5 +99,26 @@ def loading(path: Path | str) -> Iterator[None]:
         raise WeightsError(f"{path} cannot be loaded ({first[:200]}): {AGAIN}, or give another folder") from e
 
 
+@contextmanager
+def complete() -> Iterator[None]:
+    """Raise ValueError for a model of transformers that is loaded here and whose files lack weights, which the library
+    would initialise at random."""
+    from transformers import PreTrainedModel
+
+    usual: Any = PreTrainedModel.__dict__["from_pretrained"]
+
+    def load(cls: Any, /, *given: Any, output_loading_info: bool = False, **named: Any) -> Any:
+        model, report = usual.__func__(cls, *given, output_loading_info=True, **named)
+        if lacking := sorted(report["missing_keys"]):
+            raise ValueError(f"its files lack weights of {cls.__name__}: {lacking[0]}, {len(lacking)} in all")
+        return (model, report) if output_loading_info else model
+
+    PreTrainedModel.from_pretrained = classmethod(load)
+    try:
+        yield
+    finally:
+        PreTrainedModel.from_pretrained = usual
+
+
 def _damaged(path: Path, what: str) -> WeightsError:
     return WeightsError(f"{path} is damaged ({what}): {AGAIN}")

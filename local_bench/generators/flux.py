@@ -12,9 +12,10 @@ from safetensors.torch import save_file
 from transformers import CLIPImageProcessor, CLIPVisionModelWithProjection
 
 from local_bench.core.identity import seed_of
+from local_bench.core.tensors import complete, loading
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, tokens_over
 from local_bench.generators.registry import Sampler
-from local_bench.generators.staged import Inpainting, Staged, resized
+from local_bench.generators.staged import Inpainting, Staged, check_complete, resized
 
 
 class Flux(Staged):
@@ -119,10 +120,11 @@ class FluxIpAdapter(Flux):
         super().load_encoder()
         folder = self.parts.get("image_encoder")
         if folder is not None:
-            encoder = CLIPVisionModelWithProjection.from_pretrained(
-                folder, dtype=self.machine.dtype, local_files_only=True, use_safetensors=True
-            )
-            processor = CLIPImageProcessor.from_pretrained(folder, local_files_only=True)
+            with loading(folder), complete():
+                encoder = CLIPVisionModelWithProjection.from_pretrained(
+                    folder, dtype=self.machine.dtype, local_files_only=True, use_safetensors=True
+                )
+                processor = CLIPImageProcessor.from_pretrained(folder, local_files_only=True)
             self.pipe.register_modules(image_encoder=encoder.to(self.machine.device), feature_extractor=processor)
 
     def encode_image(self, input_image: InputImage, sampler: Sampler) -> EncodedPrompt:
@@ -147,12 +149,15 @@ class FluxIpAdapter(Flux):
         if self.weights is None:
             pipe.transformer._load_ip_adapter_weights([_by_part(_random_adapter(pipe.transformer))])
         else:
-            pipe.load_ip_adapter(
-                str(self.parts.get("adapter", self.weights / "ip_adapter")),
-                weight_name=ADAPTER,
-                image_encoder_pretrained_model_name_or_path=None,
-                local_files_only=True,
-            )
+            adapter = str(self.parts.get("adapter", self.weights / "ip_adapter"))
+            with loading(adapter):
+                pipe.load_ip_adapter(
+                    adapter,
+                    weight_name=ADAPTER,
+                    image_encoder_pretrained_model_name_or_path=None,
+                    local_files_only=True,
+                )
+                check_complete(pipe)
         pipe.transformer.to(self.machine.dtype)
         return pipe
 

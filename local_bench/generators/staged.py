@@ -18,7 +18,7 @@ from PIL import Image
 
 from local_bench.core.environment import collect, load_object
 from local_bench.core.identity import seed_of
-from local_bench.core.tensors import loading
+from local_bench.core.tensors import complete, loading
 from local_bench.generators.architecture import components
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, cat
 from local_bench.generators.device import Parking, attend, place_denoiser, place_encoder
@@ -207,7 +207,7 @@ class Staged(ABC):
         if self.weights is None:
             pipe = self.assemble(components(self.card, self.machine.device, self.machine.dtype, tuple(without)))
         else:
-            with loading(str(self.weights)):
+            with loading(str(self.weights)), complete():
                 pipe = self.pipeline.from_pretrained(
                     self.weights,
                     dtype=self.machine.dtype,
@@ -215,6 +215,7 @@ class Staged(ABC):
                     use_safetensors=True,
                     **dict.fromkeys((*without, *self.unused)),
                 )
+                check_complete(pipe)
         pipe.set_progress_bar_config(disable=True)
         return pipe
 
@@ -274,6 +275,14 @@ def _of_size(encoded: EncodedPrompt, height: int, width: int) -> EncodedPrompt:
         name: torch.nn.functional.interpolate(t, size) if t.dim() == 4 else t for name, t in encoded.tensors.items()
     }
     return EncodedPrompt(tensors)
+
+
+def check_complete(pipe: Any) -> None:
+    """Raise ValueError if a component's files lack weights: diffusers leaves these on the device "meta"."""
+    for component, part in pipe.components.items():
+        weights = part.named_parameters() if isinstance(part, torch.nn.Module) else ()
+        if lacking := [name for name, weight in weights if weight.is_meta]:
+            raise ValueError(f"its files lack weights of {component}: {lacking[0]}, {len(lacking)} in all")
 
 
 def as_rgb8(pixels: torch.Tensor) -> torch.Tensor:

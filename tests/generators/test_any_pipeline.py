@@ -19,11 +19,13 @@ from safetensors.torch import save_file
 from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.core.tensors import load_tensors
 from local_bench.generators.adding import add_card
 from local_bench.generators.any_pipeline import AnyPipeline, arguments_of
 from local_bench.generators.base import Machine
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.registry import Sampler, check_lossy
+from local_bench.generators.staged import family
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
@@ -124,6 +126,29 @@ def test_a_safety_checker_is_not_loaded(table):
         generator.load_denoiser()
         images.append(pipelines.pixels(generator, request, 7))
     assert torch.equal(*images)
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("text_encoder/model", "lack weights of Qwen3ForCausalLM: model.layers.0.mlp.down_proj.weight, 1 in all"),
+        ("transformer/diffusion_pytorch_model", "lack weights of transformer: .*, 1 in all"),
+    ],
+)
+def test_a_checkpoint_that_lacks_a_weight_is_refused(file, sentence, tmp_path):
+    """transformers would initialise it at random: an image of nobody's model, another one in each run."""
+    folder = folder_of("ZImagePipeline", "tiny-z-image", tmp_path)
+    path = folder / f"{file}.safetensors"
+    tensors = load_tensors(path)
+    del tensors[next(key for key in tensors if key.endswith(("down_proj.weight", "to_out.0.weight")))]
+    save_file(tensors, path, {"format": "pt"})
+    machine = Machine(torch.device("cpu"), torch.float32, "native")
+    described = ModelCard.model_validate(add_card(str(folder), "ours", tmp_path / "cards").card)
+    with pytest.raises(WeightsError, match=rf"zimagepipeline cannot be loaded \(its files {sentence}\): fetch"):
+        AnyPipeline(described, folder, machine).load_denoiser()
+    staged = family("z_image")(card("tiny-z-image", "generator"), folder, machine)
+    with pytest.raises(WeightsError, match=sentence):
+        (staged.load_encoder if "encoder" in file else staged.load_denoiser)()
 
 
 def test_an_adapter_is_fused_or_refused(table, tmp_path):

@@ -1,5 +1,6 @@
 import io
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -7,10 +8,13 @@ import pytest
 import torch
 import xgrammar
 from PIL import Image
+from safetensors.torch import save_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
+from local_bench.core.tensors import load_tensors
 from local_bench.core.types import Question
+from local_bench.judges.payment.network import load_backbone
 from local_bench.judges.vlm.judge import JudgeSpec, answers
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.protocols import Prepared, Request, Shown, prepare
@@ -265,3 +269,16 @@ def test_a_model_that_cannot_be_loaded_is_an_error(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}', "utf-8")
     with pytest.raises(ConfigError, match="is a qwen2 model"), unloaded:
         pass
+
+
+def test_a_judge_that_lacks_a_weight_is_refused(cache, tmp_path):
+    """transformers would initialise it at random."""
+    folder = shutil.copytree(resolve(card("tiny-qwen3-vl", "judge")), tmp_path / "judge")
+    tensors = load_tensors(folder / "model.safetensors")
+    del tensors[next(key for key in tensors if key.endswith("down_proj.weight"))]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    lacking = Local(folder, lambda _: Prepared(b"", ""), "cpu", "float32")
+    with pytest.raises(WeightsError, match=r"its files lack weights of \w+: .*down_proj.weight, 1 in all"), lacking:
+        pass
+    with pytest.raises(WeightsError, match=r"its files lack weights of \w+: .*down_proj.weight, 1 in all"):
+        load_backbone(folder, torch.device("cpu"), "float32")

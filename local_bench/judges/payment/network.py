@@ -25,7 +25,7 @@ from torch import nn
 
 from local_bench.core.environment import quiet_libraries
 from local_bench.core.errors import ConfigError
-from local_bench.core.tensors import loading
+from local_bench.core.tensors import complete, loading
 from local_bench.judges.payment.data import CONCEPTS, DIMENSIONS, HIGHEST, Example, Lora, PaymentConfig, Pooling
 from local_bench.judges.payment.inputs import Batch
 
@@ -70,7 +70,7 @@ def load_backbone(folder: Path, device: torch.device, precision: str) -> nn.Modu
 
     quiet_libraries()
     placed: dict[str, Any] = {"dtype": precision, "device_map": {"": device}, "attn_implementation": "sdpa"}
-    with loading(folder):
+    with loading(folder), complete():
         model: nn.Module = AutoModelForImageTextToText.from_pretrained(
             folder, use_safetensors=True, **placed, **_OFFLINE
         )

@@ -31,6 +31,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from local_bench.core.environment import collect
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
+from local_bench.core.tensors import complete
 from local_bench.judges.vlm.protocols import (
     REFUSED,
     Prepared,
@@ -196,14 +197,15 @@ class Local:
                     "images and text: choose another model or serve it with vLLM"
                 )
             self._processor = AutoProcessor.from_pretrained(self._weights, **offline)
-            self._model = AutoModelForImageTextToText.from_pretrained(
-                self._weights,
-                dtype=self._dtype,
-                device_map={"": self._device},
-                attn_implementation="sdpa",
-                use_safetensors=True,
-                **offline,
-            ).eval()
+            with complete():
+                self._model = AutoModelForImageTextToText.from_pretrained(
+                    self._weights,
+                    dtype=self._dtype,
+                    device_map={"": self._device},
+                    attn_implementation="sdpa",
+                    use_safetensors=True,
+                    **offline,
+                ).eval()
         except (OSError, ValueError, KeyError) as e:
             raise WeightsError(
                 f"the judge in {self._weights} cannot be loaded ({e}): fetch it or give its complete folder"
