@@ -1,7 +1,8 @@
 """Checks of a model's repository or folder before it is loaded.
 
 Refused: weights available only as pickles (loading them can run code) or in another precision, the repository's own
-classes, and a missing shard. Accepted, but not loaded: a pickle with a .safetensors equivalent, an unused script.
+classes, a missing shard, a tokenizer without vocabulary. Accepted, but not loaded: a pickle with a .safetensors
+equivalent, an unused script.
 """
 
 import fnmatch
@@ -28,6 +29,7 @@ _VARIANTS = tuple(f"*.{kind}{end}*" for kind in ("fp16", "bf16", "fp8", "non_ema
 """Copies of the weights in another precision, not loaded."""
 UNUSED = ("safety_checker",)
 """Pipeline components that are never loaded."""
+_VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "tekken.json")
 _LIBRARIES = ("diffusers", "transformers", "open_clip")
 
 
@@ -125,6 +127,7 @@ def vet(listing: Listing) -> None:
                 f"{listing.where}: {component or 'the model'} has only "
                 f"{pickle if stored[0].endswith(_PICKLED) else other} and give that folder as `weights:` in the config"
             )
+    _vet_tokenizers(listing)
     for name in (name for name in listing.loaded if name.endswith(_INDEX)):
         shards = listing.json(name).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
@@ -134,6 +137,18 @@ def vet(listing: Listing) -> None:
         if missing is not None:
             raise WeightsError(
                 f"{listing.where}: {name} lists {missing}, which is missing: add the file, or fetch the model again"
+            )
+
+
+def _vet_tokenizers(listing: Listing) -> None:
+    for path in (PurePosixPath(name) for name in listing.loaded if name.endswith("tokenizer_config.json")):
+        beside = [name for name in listing.loaded if PurePosixPath(name).parent == path.parent]
+        if not any(PurePosixPath(name).match(kind) for name in beside for kind in _VOCABULARIES) and (
+            listing.json(str(path)).get("tokenizer_class") != "ByT5Tokenizer"  # its tokens are bytes
+        ):
+            raise WeightsError(
+                f"{listing.where}: {path} has no vocabulary beside it ({', '.join(_VOCABULARIES)}), so that every text "
+                "would be empty: add the tokenizer's files, or fetch the model again"
             )
 
 

@@ -44,6 +44,8 @@ def model(tmp_path):
         ({}, {"transformer/diffusion_pytorch_model.bin": "a pickled twin", "convert.py": "a script"}),
         ({}, {"old/model.bin": "in a folder that is not named", "old/config.json": '{"auto_map": {"A": "b"}}'}),
         ({}, {"transformer/config.json": '{"auto_map": {}, "trust_remote_code": false}'}),
+        ({}, {"transformer/tokenizer_config.json": '{"tokenizer_class": "ByT5Tokenizer"}'}),
+        ({}, {"transformer/tokenizer_config.json": "{}", "transformer/spiece.model": "a vocabulary"}),
         ({"scheduler": ["diffusers", "X"]}, {"scheduler/scheduler_config.json": '{"lambda_min_clipped": -Infinity}'}),
     ],
 )
@@ -76,6 +78,11 @@ MAPPED = '{"auto_map": {"AutoModel": "mine.Mine"}}'
         (VAE, {"vae/m.fp16.safetensors": ""}, "vae has only weights of another precision (vae/m.fp16.safetensors)"),
         ({}, {"transformer/d.safetensors.index.json": '{"weight_map": {"a": "../x"}}'}, "transformer/../x"),
         ({}, {"transformer/d.safetensors.index.json": "{}"}, "has no valid weight_map"),
+        (
+            {},
+            {"transformer/tokenizer_config.json": '{"tokenizer_class": "T5Tokenizer"}'},
+            "has no vocabulary beside it",
+        ),
     ],
 )
 def test_refused_repositories(model, index, files, message):
