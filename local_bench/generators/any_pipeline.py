@@ -36,6 +36,8 @@ IMAGE_GUIDANCE = ("image_guidance_scale", "img_guidance_scale")
 OWN_SIZE = ("LongCatImageEditPipeline", "QwenImageLayeredPipeline")
 """Pipelines without `height` that compute a size of about 1 megapixel; the images of others are as large as the first
 input image, which is therefore resized to the planned size."""
+SIZE_OF_SOURCE = ("KolorsImg2ImgPipeline", "ZImageImg2ImgPipeline", "ZImageInpaintPipeline")
+"""Pipelines with `height` that fail, or make images of the input image's size, if that is another one."""
 _REQUIRED = ("prompt", "generator", "output_type")
 _OWN = {*_REQUIRED, *IMAGES, *SECOND_IMAGES, *MASKS, "return_dict", "height", "width", "num_images_per_prompt"}
 """Arguments that are not the card's to set."""
@@ -175,7 +177,8 @@ class AnyPipeline(Staged):
         if takes.image_guidance and sampler.image_guidance_scale is not None:
             named[takes.image_guidance] = sampler.image_guidance_scale
         images = [image.pixels for image in request.input_images]
-        if images and "height" not in takes.names and type(self.pipe).__name__ not in OWN_SIZE:
+        kind = type(self.pipe).__name__
+        if images and (kind in SIZE_OF_SOURCE or ("height" not in takes.names and kind not in OWN_SIZE)):
             images[0] = images[0].resize((sampler.width, sampler.height), Image.Resampling.LANCZOS)
         if takes.second_image and len(images) > 1:
             named[takes.second_image] = images.pop(1)

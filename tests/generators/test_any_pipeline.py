@@ -102,7 +102,13 @@ def test_every_pipeline_of_diffusers_passes_or_has_a_reason(name, table, tmp_pat
     assert not failed
 
 
-@pytest.mark.parametrize("name", ["StableDiffusionImg2ImgPipeline", "StableDiffusionXLImg2ImgPipeline"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("StableDiffusionImg2ImgPipeline", "StableDiffusionXLImg2ImgPipeline"),
+        *("ZImageImg2ImgPipeline", "ZImageInpaintPipeline"),  # they have `height`, and fail for another one
+    ],
+)
 def test_a_pipeline_without_height_makes_the_planned_size(name, table):
     """Its images are as large as the input image."""
     folder, described = pipelines.add(name, table[name])
