@@ -490,6 +490,9 @@ def _model_notes(model: ModelPlan, fits: Sequence[_Fit], mode: Unsupported) -> l
         )
     if model.sampler.get("paste_back"):
         sentences.append(f"{label}: pixels outside the mask are copied from the source (paste_back).")
+    negative = {"negative_prompt"} & (model.sampler.keys() | model.card.call.keys())
+    if (model.sampler.get("true_cfg_scale") or 0) > 1 and not negative:
+        sentences.append(f'{label}: true_cfg_scale has no effect without a negative_prompt in its card ("" is one).')
     if takes.condition and any(n_inputs):
         sentences.append(f"{label} uses a task's input image as its {takes.condition} map.")
     return sentences

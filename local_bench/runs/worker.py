@@ -253,6 +253,7 @@ class Worker:
         self._about: dict[str, tuple[Any, dict[str, int]]] = {}
         self._device = DeviceCalls(device)
         self._compiled_for: set[str] = set()
+        self._other_size = False
         advice = "check the model's card, its settings (dtype) and its files"
         begun = bool(order.known_sizes)  # an earlier session has generated images
         self._encoded = FirstFailures[ImageResult](f"prompts of {order.label}", advice, begun)
@@ -467,6 +468,11 @@ class Worker:
             return
         yield TimeCharged("denoise", len(batch.jobs), batch.clock.reached_ns(batch.denoised))
         yield TimeCharged("decode", len(batch.jobs), batch.clock.reached_ns(batch.decoded))
+        planned, (height, width) = batch.jobs[0].sampler, batch.pixels.shape[1:3]
+        if (planned.height, planned.width) != (height, width) and not self._other_size:
+            self._other_size = True
+            sizes = f"of {width} x {height} pixels, not {planned.width} x {planned.height} as planned"
+            yield Message(f"{self._order.label}: the pipeline makes images of a size of its own ({sizes})")
         results: list[ImageResult] = []
         for job, file in zip(batch.jobs, batch.files, strict=True):
             truncated, sha256, reason = self._encoding_info(self._text_key(job))[1], None, NOT_FINITE

@@ -220,6 +220,30 @@ def test_an_added_model_runs_and_its_images_depend_on_no_order(tmp_path, capsys)
     assert main(["plan", "plan.yaml"]) == 0
 
 
+def test_what_the_pipeline_ignores_is_said(tmp_path, capsys, monkeypatch):
+    """A size, where it has sizes of its own (HunyuanDiT), and guidance without a negative prompt (Qwen-Image)."""
+    folder = folder_of("PixArtAlphaPipeline", "tiny-pixart", tmp_path)
+    path = add_card(str(folder), "ours", tmp_path / "local-bench/models").path
+    model = {"card": "ours", "height": 64, "width": 64, "num_inference_steps": 2}
+    config = {"name": "x", "suite": {"name": "studio", "limit": 3}, "models": [model], "judge": None, "metrics": []}
+    Path("x.yaml").write_text(yaml.safe_dump(config | {"engine": {"device": "cpu"}}))
+    assert main(["generate", "x.yaml", "--run-dir", "as-planned"]) == 0
+    assert "a size of its own" not in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        pixels = AnyPipeline.pixels
+        patch.setattr(AnyPipeline, "pixels", lambda *a: pixels(*a)[:, :32])
+        assert main(["generate", "x.yaml", "--run-dir", "other"]) == 0
+    said = "ours: the pipeline makes images of a size of its own (of 64 x 32 pixels, not 64 x 64 as planned)"
+    assert capsys.readouterr().err.count(said) == 1
+    path.write_text(path.read_text().replace("guidance_scale", "true_cfg_scale"))
+    note = "ours: true_cfg_scale has no effect without a negative_prompt in its card"
+    for more, noted in ((None, True), ({"negative_prompt": ""}, False)):
+        if more:
+            path.write_text(path.read_text() + yaml.safe_dump({"call": more}))
+        plan = make_plan(RunConfig.model_validate(config), files=False)
+        assert any(sentence.startswith(note) for sentence in plan.notes) == noted
+
+
 def test_arguments_of_a_card_are_part_of_an_image(tmp_path):
     folder = folder_of("PixArtAlphaPipeline", "tiny-pixart", tmp_path)
     path = add_card(str(folder), "ours", tmp_path / "local-bench/models").path
