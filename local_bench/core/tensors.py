@@ -17,6 +17,7 @@ from local_bench.core.files import open_regular
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors format."""
 AGAIN = "fetch its model again (`local-bench models fetch NAME`)"
+_FAULTS = (OSError, ImportError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
 _BITS = {"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32}
 _BITS |= {"U64": 64, "I64": 64, "F64": 64, "C64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6}
 _BITS |= {"F6_E3M2": 6, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8}
@@ -92,7 +93,7 @@ def loading(path: Path | str) -> Iterator[None]:
         yield
     except LocalBenchError:
         raise
-    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as e:
+    except (SafetensorError, *_FAULTS) as e:
         if is_out_of_memory(e):
             raise
         first = without_secrets((str(e).strip().splitlines() or ["a file is damaged"])[0])

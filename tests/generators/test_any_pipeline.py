@@ -157,6 +157,16 @@ def test_a_checkpoint_that_lacks_a_weight_is_refused(file, sentence, tmp_path):
         (staged.load_encoder if "encoder" in file else staged.load_denoiser)()
 
 
+def test_a_quantised_checkpoint_whose_library_is_not_installed_is_an_error(tmp_path):
+    folder = folder_of("ZImagePipeline", "tiny-z-image", tmp_path)
+    config = folder / "text_encoder/config.json"
+    quantised = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    config.write_text(json.dumps(json.loads(config.read_text()) | quantised))
+    described = ModelCard.model_validate(add_card(str(folder), "ours", tmp_path / "cards").card)
+    with pytest.raises(WeightsError, match=r"zimagepipeline cannot be loaded \(.*bitsandbytes"):
+        AnyPipeline(described, folder, Machine(torch.device("cpu"), torch.float32, "native")).load_denoiser()
+
+
 def test_an_adapter_is_fused_or_refused(table, tmp_path):
     folder, described = pipelines.add("StableDiffusionPipeline", table["StableDiffusionPipeline"])
     unet = diffusers.UNet2DConditionModel.from_pretrained(folder / "unet")
