@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.tensors import load_tensors
 
@@ -43,6 +44,7 @@ def fuse_adapters(pipe: Any, denoiser: str, scales: Mapping[str, float], parts: 
                 "be one file"
             )
         (file,) = files
+        _check_config(file.with_name("adapter_config.json"), name)
         local: dict[str, Any] = {"weight_name": file.name, "local_files_only": True, "use_safetensors": True}
         try:
             tensors = load_tensors(file)
@@ -77,6 +79,18 @@ def fuse_adapters(pipe: Any, denoiser: str, scales: Mapping[str, float], parts: 
             raise WeightsError(f"{name}: {file} is not a LoRA adapter of this model ({reason})") from e
         if _shapes(pipe, denoiser) != shapes:  # the library widens layers for adapters of control models
             raise WeightsError(f"{name}: {file} is an adapter for a different number of input channels: remove it")
+
+
+def _check_config(path: Path, name: str) -> None:
+    """WeightsError if PEFT's config, which diffusers does not read, scales the adapter."""
+    config = strictjson.read(path, WeightsError, missing="replace it") if path.is_file() else {}
+    config = config if isinstance(config, dict) else {}
+    alpha, rank = config.get("lora_alpha"), config.get("r")
+    if alpha != rank or config.get("use_rslora") or config.get("alpha_pattern") or config.get("rank_pattern"):
+        raise WeightsError(
+            f"{name}: {path} scales the adapter (lora_alpha {alpha}, r {rank}), which diffusers does not read: use the "
+            ".safetensors file in a folder without that config, with its scale in `lora` times lora_alpha / r"
+        )
 
 
 class _Trace(TorchFunctionMode):

@@ -1,5 +1,6 @@
 """A LoRA file is fused as a whole or refused: which layouts and extra keys are used, and which are named."""
 
+import json
 import re
 
 import pytest
@@ -140,6 +141,21 @@ def test_an_adapter_that_would_be_fused_in_part_is_refused_with_what_is_unused(f
 def test_an_adapter_of_a_text_encoder_is_refused(flux, tmp_path, state):
     with pytest.raises(ConfigError, match=re.escape("only adapters of the transformer are supported")):
         fuse(flux, tmp_path, state)
+
+
+def test_a_scale_in_the_config_of_peft_is_refused(flux, tmp_path):
+    """diffusers does not read adapter_config.json: an adapter with lora_alpha 8 and r 4 would have half its effect."""
+    config = tmp_path / "adapter_config.json"
+    for more in (
+        {"lora_alpha": 8},
+        {"lora_alpha": 4, "use_rslora": True},
+        {"lora_alpha": 4, "alpha_pattern": {"q": 8}},
+    ):
+        config.write_text(json.dumps({"peft_type": "LORA", "r": 4} | more))
+        with pytest.raises(WeightsError, match=r"adapter_config.json scales the adapter \(lora_alpha \d, r 4\), which"):
+            fuse(flux, tmp_path, GOOD)
+    config.write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 4, "alpha_pattern": {}}))
+    assert fuse(flux, tmp_path, GOOD) == {TO_Q, TO_K}
 
 
 @pytest.mark.parametrize(
