@@ -198,6 +198,12 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
                 f"panel: {labels[spec.judge_id]!r} and {config.label!r} are the same judge under two names: remove one"
             )
         labels[spec.judge_id] = config.label
+    for judge_id, name in (run.store.json_meta("judges") or {}).items():
+        if judge_id not in labels and name in labels.values():
+            progress.note(
+                f"{name} is another judge than before (its weights or settings changed): it answers every question, "
+                "and the earlier answers are kept and do not count."
+            )
     for config, spec in judges:
         requests = list(judge_requests(run, tasks, config, spec, judge_devices))
         rows = run.store.verdicts(spec.judge_id)

@@ -34,3 +34,13 @@ def test_the_example_runs_as_it_is_printed(tmp_path, monkeypatch, capsys):
         assert counts.verdicts > 0
         assert run.store.rows("SELECT count(*) AS n FROM verdicts WHERE unscored IS NULL")[0]["n"] > 0
     assert "$" in capsys.readouterr().out
+    # The files of the judge are not part of the run. If they change, its answers are not silently others.
+    (weights,) = (tmp_path / "checkpoints" / "our-judge").glob("*.safetensors")
+    changed = bytearray(weights.read_bytes())
+    changed[-100] ^= 1
+    weights.write_bytes(changed)
+    for times in (1, 0):
+        assert main(["judge", "runs/day-one"]) == 0
+        assert capsys.readouterr().err.count("our-judge is another judge than before (its weights or") == times
+    with RunDir.open(Path("runs/day-one")) as run:
+        assert len(run.store.verdicts(counted=False)) == 2 * len(run.store.verdicts()) == 2 * counts.verdicts
