@@ -313,11 +313,12 @@ def fetch_rows(cards: dict[str, "ModelCard"], fetched: dict[str, dict[str, Any]]
     for name, data in fetched.items():
         manifest = data["manifest"]
         repositories = [manifest, *manifest["parts"].values()] if manifest else []
+        kind = "built" if cards[name].source.build else "folder"
         rows.append(
             [
                 name,
                 cards[name].licence,
-                str(sum(len(repository["files"]) for repository in repositories)) if repositories else "built",
+                str(sum(len(repository["files"]) for repository in repositories)) if repositories else kind,
                 f"{(data['bytes'] or 0) / 1e9:.2f} GB",
                 (data["revision"] or "-")[:12],
                 data["weights_sha256"] or "-",

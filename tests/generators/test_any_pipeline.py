@@ -217,6 +217,8 @@ def test_an_added_model_runs_and_its_images_depend_on_no_order(tmp_path, capsys)
     folder = folder_of("PixArtAlphaPipeline", "tiny-pixart", tmp_path)
     assert main(["models", "add", str(folder), "--name", "ours"]) == 0
     assert "`models: [{card: ours}]`" in capsys.readouterr().out
+    assert main(["models", "fetch", "ours"]) == 0
+    assert " folder " in capsys.readouterr().out  # of the column `files`: nothing was built
     model = {"card": "ours", "height": 64, "width": 64, "num_inference_steps": 2}
     config = {"name": "x", "suite": {"name": "studio", "limit": 3}, "models": [model], "judge": None, "metrics": []}
     found = []
