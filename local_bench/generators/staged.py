@@ -17,6 +17,7 @@ from diffusers.utils import dummy_onnx_objects
 from PIL import Image
 
 from local_bench.core.environment import collect, load_object
+from local_bench.core.errors import ConfigError
 from local_bench.core.identity import seed_of
 from local_bench.core.tensors import complete, loading
 from local_bench.generators.architecture import components
@@ -139,9 +140,11 @@ class Staged(ABC):
         self._drop()
 
     def load_denoiser(self) -> None:
-        """Load transformer, VAE and scheduler, not the encoders. Raises ConfigError for unsupported lossy settings."""
+        """Load transformer, VAE and scheduler, not the encoders. Raises ConfigError for unsupported settings."""
         check_lossy(self.machine.lossy, self.card.family)
         self.pipe = self._load(self.encoders)
+        if self.pipe.scheduler.config.get("stochastic_sampling"):  # its noise is not from the image's generator
+            raise ConfigError(f"{self.card.name}: `stochastic_sampling` of its scheduler needs the family `diffusers`")
         fuse_adapters(self.pipe, self.denoiser, self.card.lora, self.parts, self.card.name)
         place_denoiser(self.pipe, self.denoiser, self.machine)
         self._parking = Parking(getattr(self.pipe, self.denoiser), self.machine.parked_gb, self.machine.device)

@@ -167,6 +167,16 @@ def test_a_quantised_checkpoint_whose_library_is_not_installed_is_an_error(tmp_p
         AnyPipeline(described, folder, Machine(torch.device("cpu"), torch.float32, "native")).load_denoiser()
 
 
+def test_a_scheduler_whose_noise_is_not_the_image_s_is_refused(tmp_path):
+    """It draws from torch's global generator, which only the family `diffusers` seeds for each image."""
+    folder = shutil.copytree(resolve(card("tiny-sd3", "generator")), tmp_path / "sd3")
+    path = folder / "scheduler/scheduler_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"stochastic_sampling": True}))
+    staged = family("sd3")(card("tiny-sd3", "generator"), folder, Machine(torch.device("cpu"), torch.float32, "native"))
+    with pytest.raises(ConfigError, match="tiny-sd3: `stochastic_sampling` of its scheduler needs the family `diffus"):
+        staged.load_denoiser()
+
+
 def test_an_adapter_is_fused_or_refused(table, tmp_path):
     folder, described = pipelines.add("StableDiffusionPipeline", table["StableDiffusionPipeline"])
     unet = diffusers.UNet2DConditionModel.from_pretrained(folder / "unet")
