@@ -210,7 +210,7 @@ class Staged(ABC):
         if self.weights is None:
             pipe = self.assemble(components(self.card, self.machine.device, self.machine.dtype, tuple(without)))
         else:
-            with loading(str(self.weights)), complete():
+            with loading(str(self.weights)), complete(unused=("lm_head.",)):  # encoders predict no words
                 pipe = self.pipeline.from_pretrained(
                     self.weights,
                     dtype=self.machine.dtype,
