@@ -137,11 +137,13 @@ def _labelled(
     consensus = human.consensus.get(OVERALL, {}) if human else {}
     labels = _column(consensus[w].decision if w in consensus else None for w in ids)
     sampled = np.array([human is not None and w in human.probabilities for w in ids], dtype=bool)
-    probabilities = _inclusion(_column(human.probabilities.get(w) if human else None for w in ids), sampled)
+    chances = {**human.waiting, **human.probabilities} if human else {}
+    drawn = np.array([w in chances for w in ids], dtype=bool)
+    probabilities = _inclusion(_column(chances.get(w) for w in ids), drawn)
     estimates, plan = None, None
     if not np.isnan(labels).all():
         not_made = np.array([row.part_micro_usd for row in rows if not row.candidate.image], dtype=np.float64)
-        estimates = _estimates(tasks, judge, labels, np.array(pays, np.float64), sampled, probabilities, not_made)
+        estimates = _estimates(tasks, judge, labels, np.array(pays, np.float64), drawn, probabilities, not_made)
     if width is not None and ids and sum(pays):
         n_labelled = int((~np.isnan(labels)).sum())
         reached = None if estimates is None else estimates.revenue.width

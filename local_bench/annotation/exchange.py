@@ -92,14 +92,26 @@ def open_session(
         work = replace(work, items=[replace(item, gold=gold_of.get(item.item_id)) for item in work.items])
     repeats = before.get("repeats", protocol.repeats) if repeats is None else repeats
     seed, item_ids = runs[0].config.seed, [item.item_id for item in work.items]
+    items = {item.item_id: item for item in work.items}
+    if work.planned:
+        items |= {item_id: _of_round(item, items.get(item_id), work.planned) for item_id, item in stored.items()}
     setting = {"seed": seed, "repeats": repeats, "runs": len(runs), "items": item_ids}
     with ExitStack() as on_failure:
         database = on_failure.enter_context(AnnotationDatabase(path, create=True))
-        _begin(database, protocol, work.items, setting)
-        queue = Queue(protocol, work.items, seed, repeats)
+        _begin(database, protocol, list(items.values()), setting)
+        queue = Queue(protocol, [items[item_id] for item_id in item_ids], seed, repeats)
         session = Session(protocol, queue, database, work.tasks, partial(png_of, runs), work.n_missing)
         on_failure.pop_all()
     return session
+
+
+def _of_round(item: Item, new: Item | None, planned: Mapping[tuple[str, str, ItemImage], float]) -> Item:
+    """An item of an earlier sample (or `new`, the same in the next) with the probabilities of the next round's file, in
+    which what is annotated is certain: with its own it would also stand for what is sampled now."""
+    images = {image.deliverable: image for image in item.images}
+    of_file = ((m, i, planned.get((item.task_id, m, images[i]), None if new else p)) for m, i, p in item.sampled)
+    sampled = [(model, i, p) for model, i, p in of_file if p is not None]
+    return replace(new or item, sampled=tuple(dict.fromkeys([*sampled, *(new.sampled if new else ())])))
 
 
 def _begin(database: AnnotationDatabase, protocol: Protocol, items: Sequence[Item], setting: Mapping[str, Any]) -> None:
@@ -263,8 +275,9 @@ class Imported:
         return sentence
 
 
-_Rated = tuple[str, Kind, str, str, int, int, bool]
-"""Rater, kind, model, task, attempt, deliverable (0 for a set) and whether it has a probability: what is answered."""
+_Rated = tuple[str, Kind, str, str, int, int, int]
+"""Rater, kind, model, task, attempt, deliverable (0 for a set) and, with a probability, 1 or 2 by whether it is decided
+(rounds ask about parts of a set), else 0: what is answered."""
 
 
 def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
@@ -338,7 +351,8 @@ class _Import:
             self._equal[stored.number] = same and self._equal.get(stored.number, True)
             _check_probability(where, self._stored[stored.item_id], line)
             return
-        about = (line.rater, kind, model, task_id, attempt, 0 if of_set else deliverable, line.probability is not None)
+        part = 0 if line.probability is None else 1 + bool(values)
+        about = (line.rater, kind, model, task_id, attempt, 0 if of_set else deliverable, part)
         self._rated[about][deliverable] = values, line
 
     def _values(self, where: str, scores: Mapping[str, Any], compared: bool) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from unicodedata import category
 
 from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, create_model
 
-from local_bench.annotation.database import FILE, AnnotationDatabase
+from local_bench.annotation.database import FILE, SESSION_META, AnnotationDatabase
 from local_bench.annotation.protocol import OVERALL, POINT, Item, ItemImage, Protocol, StoredAnswer
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
@@ -58,6 +58,8 @@ class Annotations:
     raters: dict[str, Opinion] = field(default_factory=dict)
     probabilities: dict[str, float | None] = field(default_factory=dict)
     """Work id -> sampling probability, None if not given; includes images without a rating."""
+    waiting: dict[str, float] = field(default_factory=dict)
+    """Work id -> sampling probability of the images of a sample that annotators have not been shown yet."""
     tied: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Dimension -> work ids with as many accepting as rejecting raters; only dimensions with ties."""
 
@@ -157,7 +159,7 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
     for opinion in raters.values():
         _add_overall(opinion, applies)
     _add_overall(consensus, applies, tied.get(OVERALL, ()))
-    return Annotations(consensus, raters, probabilities, tied)
+    return Annotations(consensus, raters, probabilities, _waiting(path, run), tied)
 
 
 def _rating(value: bool | float, threshold: float | None) -> Rating:
@@ -243,10 +245,8 @@ def image_lines(
     }
     scores |= dict.fromkeys(unchecked, (Any, None))
     model: type[AnnotationLine] = create_model("Label", __base__=AnnotationLine, **scores)
-    # a file, a database, or a run directory with one
-    database = path if path.suffix == ".sqlite" else path / FILE if (path / "run.yaml").is_file() else None
     objects: Iterator[tuple[int, str, dict[str, Any]]]
-    if database is None:
+    if (database := _database(path)) is None:
         objects = strictjson.objects(
             path, UserError, "an annotation", missing="check the path", unreadable="give a file of annotations"
         )
@@ -268,6 +268,26 @@ def image_lines(
 
 
 # ---- annotations that `local-bench annotate` stored
+
+
+def _database(path: Path) -> Path | None:
+    """The database of a path: itself, or that of the run directory. None for a file of annotations."""
+    return path if path.suffix == ".sqlite" else path / FILE if (path / "run.yaml").is_file() else None
+
+
+def _waiting(path: Path, run: RunDir) -> dict[str, float]:
+    if (database := _database(path)) is None:
+        return {}
+    with AnnotationDatabase(database) as opened:
+        items, meta, answers = opened.items(), opened.all_meta(), opened.answers()
+    shown = {i for key, text in meta.items() if key.startswith(SESSION_META) for i in strictjson.stored(text)["items"]}
+    chances = {
+        (item.task_id, model, i, dict(item.images)[i]): probability
+        for item in (items[i] for i in shown - {answer.item_id for answer in answers})
+        for model, i, probability in item.sampled
+    }
+    keys = {row.work_id: (row.task_id, row.model, row.deliverable, row.image) for row in run.store.candidates()}
+    return {work_id: chances[key] for work_id, key in keys.items() if key in chances}
 
 
 def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[dict[str, Any]]:

@@ -49,6 +49,8 @@ class AnnotationWork:
     tasks: dict[str, TaskView]
     n_missing: int
     """Images that the protocol would show, and that do not exist."""
+    planned: Mapping[tuple[str, str, ItemImage], float]
+    """(task, model, image) -> probability in the file of questions, which has the images that are annotated too."""
 
 
 def annotation_work(
@@ -68,7 +70,9 @@ def annotation_work(
     if protocol.attempts == "first":
         rows = [row for row in rows if row.attempt == 1]
     with_image = [row for row in rows if row.image]
-    sample = _sample(questions, with_image) if isinstance(questions, Path) else _sampled(questions, with_image)
+    planned = _planned(questions, with_image) if isinstance(questions, Path) else {}
+    open_images = {key: p for key, (p, annotated) in planned.items() if not annotated}
+    sample = open_images if isinstance(questions, Path) else _sampled(questions, with_image)
     gold_answers = {} if gold is None else _gold(gold, protocol, runs[0], with_image)
     if protocol.points:
         without = next((row.task_id for row in with_image if not tasks[row.task_id].points), None)
@@ -84,7 +88,9 @@ def annotation_work(
         paths, pairs = ", ".join(str(run.path) for run in runs), protocol.shows == "pair" and with_image
         why = "it needs images of two models" if pairs else "no image has been generated"
         raise UserError(f"{paths}: there is nothing to annotate with protocol {protocol.id}: {why}")
-    return AnnotationWork(items, tasks, len(rows) - len(with_image))
+    images = [(row, ItemImage(row.deliverable, str(row.image))) for row in with_image if row.key in planned]
+    probabilities = {(row.task_id, row.model, image): planned[row.key][0] for row, image in images}
+    return AnnotationWork(items, tasks, len(rows) - len(with_image), probabilities)
 
 
 def _tasks(runs: Sequence[RunDir]) -> dict[str, TaskView]:
@@ -157,10 +163,10 @@ def _pairs(protocol: Protocol, with_image: Sequence[CandidateRow], seed: int) ->
     return sorted(items, key=lambda item: item.item_id)
 
 
-def _sample(path: Path, with_image: Sequence[CandidateRow]) -> dict[ImageKey, float]:
-    """Images to annotate -> probability, from a file of `settle --plan-labels`; annotated images are left out."""
+def _planned(path: Path, with_image: Sequence[CandidateRow]) -> dict[ImageKey, tuple[float, bool]]:
+    """Image -> probability and whether it is annotated, from a file of `settle --plan-labels`."""
     keys = {row.key for row in with_image}
-    probabilities: dict[ImageKey, float] = {}
+    planned: dict[ImageKey, tuple[float, bool]] = {}
     lines = strictjson.objects(
         path, UserError, "an image", missing="check the path", unreadable="give a JSON Lines file"
     )
@@ -169,11 +175,10 @@ def _sample(path: Path, with_image: Sequence[CandidateRow]) -> dict[ImageKey, fl
         key = (line.model, line.task_id, line.deliverable, line.attempt)
         if key not in keys:
             raise UserError(f"{where}: the run has no such image: plan the annotations again")
-        if line.overall is None:
-            probabilities[key] = line.probability
-    if not probabilities:
+        planned[key] = line.probability, line.overall is not None
+    if all(annotated for _, annotated in planned.values()):
         raise UserError(f"{path} has no image without an answer: there is nothing to annotate")
-    return probabilities
+    return planned
 
 
 def _sampled(items: Sequence[Item], with_image: Sequence[CandidateRow]) -> dict[ImageKey, float] | None:

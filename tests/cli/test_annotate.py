@@ -167,6 +167,38 @@ def test_a_sample_is_annotated_with_its_probabilities(shop, tmp_path, capsys):
     assert "compares pairs" in refused(capsys, shop.path, *pairs)
 
 
+@pytest.mark.parametrize("protocol", ["accept", "scores"])
+def test_answers_of_earlier_rounds_have_the_probabilities_of_the_next_one(protocol, tmp_path, capsys):
+    """As in the round's file: certain, so that they do not stand for what is drawn now; also where `scores` shows an
+    image again with its set. What nobody has answered yet is a part of the sample."""
+    large, (first, second, out) = make_shop(tmp_path / "large", 30), (tmp_path / f"{i}.jsonl" for i in range(3))
+
+    def right(name, item, field, key):
+        return (5 if large.right[_sha(item, key)] else 1) if protocol == "scores" else large.right[_sha(item, key)]
+
+    def models(people, *more):
+        return run(capsys, "settle", large.path, "--people", people, *more, "--json")["labels"]
+
+    run(capsys, "settle", large.path, "--plan-labels", "0.5", "--questions", first)
+    answer_all(large.path, protocol, dict.fromkeys("ab", "annotator"), right, questions=first)
+    models(large.path, "--plan-labels", "0.15", "--questions", second)
+    lines = [json.loads(line) for line in second.read_text().splitlines()]
+    drawn = [line for line in lines if line["overall"] is None]
+    assert 0 < len(drawn) < len(lines)
+    with RunDir.open(large.path) as opened:
+        open_session([opened], load_protocol(protocol), second).database.close()
+    begun = [model["estimates"]["revenue_share"] for model in models(large.path).values()]
+    whole_sets = sum(share["n_labelled"] for share in begun) - (len(lines) - len(drawn))
+    assert sum(share["n_unanswered"] for share in begun) == len(drawn) - whole_sets
+    assert (whole_sets > 0) == (protocol == "scores")
+    answer_all(large.path, protocol, {}, right, questions=second)
+    key = ("model", "task_id", "deliverable")
+    filled = [line | {"overall": large.right[large.images[(*(line[k] for k in key), 1)]]} for line in lines]
+    assert models(large.path) == models(write(tmp_path / "filled.jsonl", filled))
+    run(capsys, "annotate", "export", large.path, "--out", out)
+    assert models(out) == models(large.path)
+
+
 def test_consistency_is_a_question_only_where_something_can_be_compared(shop, tmp_path, capsys):
     """Without a source image and other images of the set CNS is not answered, and no number of the run has it."""
     people = dict.fromkeys(("a", "b"), "annotator")
@@ -614,6 +646,16 @@ def test_an_import_that_the_run_cannot_keep_changes_nothing(answered, tmp_path, 
         database._db.execute(f"CREATE TRIGGER fails {fifth}")
         assert main(["annotate", "import", str(answered.path), str(write(path, new)), "--protocol", "accept"]) == 1
         assert ("r9" in {annotator.name for annotator in database.annotators()}, len(database.answers())) == (False, 36)
+
+
+def test_an_import_has_what_two_rounds_asked_about_a_set(shop, tmp_path, capsys):
+    """Of which an annotator could decide one image only."""
+    (model, task, *_), *_ = [key for key in shop.images if key[2] == 2]
+    of_image = {"model": model, "task_id": task, "attempt": 1, "rater": "r1"}
+    rounds = ((1, 1.0, None), (2, 0.5, True))
+    lines = [of_image | {"deliverable": i, "probability": p, "overall": said} for i, p, said in rounds]
+    assert imported(shop, capsys, tmp_path / "in.jsonl", lines) == "2 new of 2 answers; 0 were there already\n"
+    assert [json.loads(line) for line in lines_of(shop.path, tmp_path / "out.jsonl", capsys)] == lines
 
 
 def test_an_import_leaves_out_the_attempts_that_the_protocol_does_not_show(tmp_path, capsys):
