@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from itertools import groupby
 from typing import Any
 
@@ -82,6 +83,8 @@ def shown(cell: Cell, column: Column) -> str:
         return YES if cell else NO
     if isinstance(cell, str):
         return cell
+    if column.unit == "$" and isinstance(cell, float) and isinstance(column.form, str):
+        return format(Decimal(str(cell)), column.form)  # rounds half a cent as `usd` does
     return column.form(cell) if callable(column.form) else format(cell, column.form)
 
 

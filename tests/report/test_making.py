@@ -2,9 +2,12 @@
 
 import pytest
 
+from local_bench.core.money import MICRO, usd
 from local_bench.core.table import DASH
+from local_bench.report.render import with_unit
 from local_bench.report.text import operations, significant
 from local_bench.runs.rundir import RunDir
+from local_bench.suites.published import dollars
 
 from .written import change, report
 
@@ -89,3 +92,9 @@ def test_smaller_batches_extra_images_and_each_models_inputs_are_reported(make_r
 )
 def test_figures_have_three_digits_and_operations_their_largest_unit(form, value, expected):
     assert form(value) == expected
+
+
+@pytest.mark.parametrize("micro", [132_415_000, 132_425_000, -1_005_000, 8_165_000, 1_079_700_000, 243_243_286])
+def test_tables_and_sentences_round_half_a_cent_alike(micro):
+    """A float of half a cent is a little more or less than that."""
+    assert with_unit(micro / MICRO, dollars("usd", "revenue")) == usd(micro)
