@@ -70,6 +70,9 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
         "it is judged and paid once per model."
         for models, n in run.store.shared_images().items()
     ]
+    n_tasks = count(len(run.store.tasks()), "task")
+    fewer = [s for s in settlements if s.total.n_tasks < len(run.store.tasks())]
+    sentences += [f"{s.model}: {s.total.n_tasks:,} of the run's {n_tasks}; its figures are of these." for s in fewer]
     least = run.config.settlement.coverage_min
     required = max(percent(least), f"{100 * least:g} %", key=len)  # not rounded
     for s in settlements:

@@ -121,6 +121,19 @@ def test_unfinished_work_is_a_warning_and_costs_without_a_price_are_not_zero(mak
     assert not {"cost", "profit"} & set(written.headings["Leaderboard"])
 
 
+def test_a_model_with_fewer_of_the_runs_tasks_is_a_warning(make_run):
+    """As after a merge with a run on a part of the tasks."""
+    path = make_run()
+    sentence = "beta: 1 of the run's 2 tasks; its figures are of these."
+    assert sentence not in report(path).warnings
+    with RunDir.open(path) as run:
+        assert len(run.store.tasks()) == 2
+        of_task = "work_id IN (SELECT work_id FROM candidates WHERE model = 'beta' AND task_id = 't1')"
+        for table in ("scores", "verdicts", "decisions", "candidates"):
+            run.store.write(f"DELETE FROM {table} WHERE {of_task}")
+    assert sentence in report(path).warnings
+
+
 def test_what_was_configured_is_not_rounded(make_run):
     path = make_run(price="1.2345", coverage_min=0.6875)
     (path / "run.yaml").write_text((path / "run.yaml").read_text().replace("brf: 3.0", "brf: 4.125"))
