@@ -197,17 +197,27 @@ def annotation_lines(run: RunDir, only: str | None = None) -> list[dict[str, Any
     return lines
 
 
-def write_csv(run: RunDir, out: Path, only: str | None = None) -> int:
-    """Write everything that annotators entered about `run`'s images, one row per value, without formulas of
-    spreadsheets; return the number of rows."""
-    frame = pd.DataFrame(_csv_rows(run, only), columns=CSV_COLUMNS, dtype=object).map(guarded)
+def write_csv(runs: Sequence[RunDir], out: Path, only: str | None = None) -> int:
+    """Write everything that annotators entered about the images of runs that were annotated together, one row per
+    value, without formulas of spreadsheets; return the number of rows."""
+    frame = pd.DataFrame(_csv_rows(runs, only), columns=CSV_COLUMNS, dtype=object).map(guarded)
     write_new(out, frame.to_csv(index=False, lineterminator="\r\n").encode(), "annotations")
     return len(frame)
 
 
-def _csv_rows(run: RunDir, only: str | None) -> Iterator[dict[str, Any]]:
-    of_image = rows_by_image(run)
-    with AnnotationDatabase(run.path / FILE) as database:
+def _rows_of(runs: Sequence[RunDir]) -> dict[tuple[str, ItemImage], list[CandidateRow]]:
+    """As `rows_by_image`, of all runs; a model that several of them have is named with its run."""
+    n_runs = Counter(model for run in runs for model in run.store.models())
+    rows = defaultdict[tuple[str, ItemImage], list[CandidateRow]](list)
+    for run in runs:
+        for key, of_run in rows_by_image(run).items():
+            rows[key] += [r if n_runs[r.model] == 1 else replace(r, model=f"{run.path}/{r.model}") for r in of_run]
+    return rows
+
+
+def _csv_rows(runs: Sequence[RunDir], only: str | None) -> Iterator[dict[str, Any]]:
+    of_image = _rows_of(runs)
+    with AnnotationDatabase(runs[0].path / FILE) as database:
         answers = database.answers_with_items(only)
     for answer, item, protocol in answers:
         common = vars(answer) | vars(answer.given) | {"protocol": item.protocol, "task_id": item.task_id}
@@ -456,9 +466,10 @@ def _option(value: Any, field: AnswerField, protocol: Protocol, where: str) -> A
 # ---- preferences
 
 
-def preferences(run: RunDir) -> list[RankedModel]:
-    """The models ranked by annotators' comparisons. UserError if there are none."""
-    of_image = rows_by_image(run)
+def preferences(run: RunDir, *others: RunDir) -> list[RankedModel]:
+    """The models of runs that were annotated together, ranked by annotators' comparisons, which the first run has.
+    UserError if there are none."""
+    of_image = _rows_of((run, *others))
     comparisons = []
     with AnnotationDatabase(run.path / FILE) as database:
         answers = database.answers_with_items()
@@ -467,7 +478,9 @@ def preferences(run: RunDir) -> list[RankedModel]:
         if value is not None:
             comparisons += [Comparison(*models, 1 - value, item.task_id) for models in _pairs_of(item, of_image)]
     if not comparisons:
+        paths = ", ".join(str(one.path) for one in (run, *others))
         raise UserError(
-            f"{run.path / FILE} has no comparisons of models of {run.path}: annotate with --protocol pairwise"
+            f"{run.path / FILE} has no comparisons of models of {paths}: annotate with --protocol pairwise, and give "
+            "all runs that were annotated together"
         )
     return rank(comparisons)

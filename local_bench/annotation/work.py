@@ -66,10 +66,11 @@ def annotation_work(
     differs between runs, or for an invalid file.
     """
     tasks = _tasks(runs)
-    rows = [row for run in runs for row in run.store.candidates()]
-    if protocol.attempts == "first":
-        rows = [row for row in rows if row.attempt == 1]
-    with_image = [row for row in rows if row.image]
+    attempts = [
+        [row for row in run.store.candidates() if protocol.attempts != "first" or row.attempt == 1] for run in runs
+    ]
+    by_run = [[row for row in rows if row.image] for rows in attempts]  # a model can be in several runs
+    with_image = [row for rows in by_run for row in rows]
     planned = _planned(questions, with_image) if isinstance(questions, Path) else {}
     open_images = {key: p for key, (p, annotated) in planned.items() if not annotated}
     sample = open_images if isinstance(questions, Path) else _sampled(questions, with_image)
@@ -81,16 +82,16 @@ def annotation_work(
     if protocol.shows == "pair":
         if sample is not None:
             raise UserError(f"protocol {protocol.id} compares pairs, and --questions lists single images: leave it out")
-        items = _pairs(protocol, with_image, runs[0].config.seed)
+        items = _pairs(protocol, by_run, runs[0].config.seed)
     else:
-        items = _single(protocol, with_image, sample, gold_answers)
+        items = _single(protocol, by_run, sample, gold_answers)
     if not items:
         paths, pairs = ", ".join(str(run.path) for run in runs), protocol.shows == "pair" and with_image
         why = "it needs images of two models" if pairs else "no image has been generated"
         raise UserError(f"{paths}: there is nothing to annotate with protocol {protocol.id}: {why}")
     images = [(row, ItemImage(row.deliverable, str(row.image))) for row in with_image if row.key in planned]
     probabilities = {(row.task_id, row.model, image): planned[row.key][0] for row, image in images}
-    return AnnotationWork(items, tasks, len(rows) - len(with_image), probabilities)
+    return AnnotationWork(items, tasks, sum(map(len, attempts)) - len(with_image), probabilities)
 
 
 def _tasks(runs: Sequence[RunDir]) -> dict[str, TaskView]:
@@ -123,12 +124,13 @@ def _images(rows: Iterable[CandidateRow]) -> Images:
 
 def _single(
     protocol: Protocol,
-    with_image: Sequence[CandidateRow],
+    by_run: Sequence[Sequence[CandidateRow]],
     sample: Mapping[ImageKey, float] | None,
     gold_answers: Mapping[ImageKey, Mapping[str, Any]],
 ) -> list[Item]:
     by_id: dict[str, Item] = {}
-    for (_, task_id, _, _), rows in _sets(with_image, protocol.shows == "image").items():
+    sets = [_sets(with_image, protocol.shows == "image") for with_image in by_run]
+    for (_, task_id, _, _), rows in (entry for of_run in sets for entry in of_run.items()):
         chosen = rows if sample is None else [row for row in rows if row.key in sample]
         if not chosen:
             continue
@@ -143,14 +145,15 @@ def _single(
     return [by_id[item_id] for item_id in sorted(by_id)]
 
 
-def _pairs(protocol: Protocol, with_image: Sequence[CandidateRow], seed: int) -> list[Item]:
-    by_task: dict[str, dict[str, Images]] = defaultdict(dict)
-    for (model, task_id, attempt, _), rows in _sets(with_image, apart=False).items():
+def _pairs(protocol: Protocol, by_run: Sequence[Sequence[CandidateRow]], seed: int) -> list[Item]:
+    by_task: dict[str, set[Images]] = defaultdict(set)
+    sets = [_sets(with_image, apart=False) for with_image in by_run]
+    for (_, task_id, attempt, _), rows in (entry for of_run in sets for entry in of_run.items()):
         if attempt == 1:
-            by_task[task_id][model] = _images(rows)
+            by_task[task_id].add(_images(rows))
     items: list[Item] = []
-    for task_id, by_model in by_task.items():
-        different = sorted(set(by_model.values()))
+    for task_id, of_task in by_task.items():
+        different = sorted(of_task)
         pairs = [
             (a, b)
             for a, b in itertools.combinations(different, 2)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from local_bench.annotation.summary import Summary
 
 
+_RUNS = click.argument("run_dirs", metavar="RUN…", nargs=-1, required=True, type=PATH, shell_complete=runs_completed)
+
+
 class _Annotate(Commands):
     """`annotate RUN…` starts the server; other commands are named."""
 
@@ -52,7 +55,7 @@ def annotate() -> None:
         "local-bench annotate runs/studio --annotators raters.yaml --base https://annotate.lab.org   # behind a proxy",
     )
 )
-@click.argument("run_dirs", metavar="RUN…", nargs=-1, required=True, type=PATH, shell_complete=runs_completed)
+@_RUNS
 @click.option(
     "--protocol",
     metavar="NAME|FILE",
@@ -186,29 +189,31 @@ def _status_text(numbers: "Summary") -> str:
 @annotate.command(
     epilog=examples(
         "local-bench annotate export runs/studio --out labels.jsonl",
-        "local-bench annotate export runs/studio --out all.csv",
+        "local-bench annotate export runs/a runs/b --out all.csv",
         "local-bench annotate export runs/hype --format hype-edit-1 --out people/",
     )
 )
-@RUN
+@_RUNS
 @click.option("--out", required=True, type=PATH, help="The new file (.jsonl or .csv) or, with --format, folder.")
 @click.option("--format", "layout", metavar="NAME", help="A benchmark's own layout: one folder per annotator.")
 @click.option("--protocol", metavar="NAME", help="Only annotations of this protocol [default: all].")
 @JSON
-def export(run_dir: Path, out: Path, layout: str | None, protocol: str | None, as_json: bool) -> int:
-    """Write RUN's annotations: JSONL for --people, CSV with everything, or a benchmark's layout."""
+def export(run_dirs: tuple[Path, ...], out: Path, layout: str | None, protocol: str | None, as_json: bool) -> int:
+    """Write RUN's annotations: JSONL for --people, CSV with everything (also of runs that were annotated together, that
+    with the answers first), or a benchmark's layout."""
     from local_bench.analysis.official import export_people
     from local_bench.annotation.exchange import write_csv, write_jsonl
     from local_bench.core.errors import UserError
-    from local_bench.runs.rundir import RunDir
 
-    with RunDir.open(run_dir) as run:
+    with opened(run_dirs) as runs:
+        if len(runs) > 1 and (layout or out.suffix != ".csv"):
+            raise UserError(f"--out {out}: only a .csv file is of several runs: export one run at a time")
         if layout is not None:
-            files = export_people(run, layout, out)
+            files = export_people(runs[0], layout, out)
             result: dict[str, Any] = {"out": str(out), "files": [str(file) for file in files]}
             text = "\n".join(str(file) for file in files)
         elif out.suffix in (".jsonl", ".csv"):
-            n = (write_csv if out.suffix == ".csv" else write_jsonl)(run, out, protocol)
+            n = write_csv(runs, out, protocol) if out.suffix == ".csv" else write_jsonl(runs[0], out, protocol)
             result, text = {"out": str(out), "n": n}, f"{n} lines in {out}"
         else:
             raise UserError(f"--out {out}: give a file that ends in .jsonl or .csv, or a layout with --format")
@@ -235,18 +240,17 @@ def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
 
 
 @annotate.command(
-    epilog=examples("local-bench annotate ranking runs/studio", "local-bench annotate ranking runs/a --json")
+    epilog=examples("local-bench annotate ranking runs/studio", "local-bench annotate ranking runs/a runs/b --json")
 )
-@RUN
+@_RUNS
 @JSON
-def ranking(run_dir: Path, as_json: bool) -> int:
-    """Rank RUN's models by annotators' comparisons (protocol pairwise)."""
+def ranking(run_dirs: tuple[Path, ...], as_json: bool) -> int:
+    """Rank the models of RUN… by annotators' comparisons (protocol pairwise), stored in the first one."""
     from local_bench.annotation.exchange import preferences
-    from local_bench.runs.rundir import RunDir
     from local_bench.settle.pairwise import notes
 
-    with RunDir.open(run_dir) as run:
-        ranked = preferences(run)
+    with opened(run_dirs) as runs:
+        ranked = preferences(*runs)
     said = notes(ranked)
     columns = (
         *(Column("model", "model"), Column("wins", "won"), Column("ties", "tied"), Column("losses", "lost")),

@@ -275,6 +275,42 @@ def test_pairs_rank_the_models(shop, capsys):
     assert run(capsys, "annotate", "ranking", shop.path, "--json")["notes"] == []
 
 
+@pytest.mark.parametrize("second", MODELS)
+def test_models_of_two_runs_are_compared(second, tmp_path, capsys):
+    """Also those of one name, whose sets are not mixed; ranking and CSV need both runs."""
+    a, b = (
+        make_shop(tmp_path / x, 4, models=[model], seed=i)
+        for i, (x, model) in enumerate(zip("ab", (MODELS[0], second), strict=True))
+    )
+    expected = {f"{path}/{MODELS[0]}" for path in (a.path, b.path)} if second == MODELS[0] else set(MODELS)
+    with RunDir.open(a.path) as of_a, RunDir.open(b.path) as of_b:
+        for protocol in ("pairwise", "accept"):
+            with open_session([of_a, of_b], load_protocol(protocol)).database as database:
+                items = [item for item in database.items().values() if item.protocol == protocol]
+            assert items
+            for item in items:
+                for side in (item.images, item.other):
+                    assert [image.deliverable for image in side] == list(range(1, len(side) + 1))
+        session = open_session([of_a, of_b], load_protocol("pairwise"), repeats=0)
+        with session.database as database:
+            add_people(database, {"x": "annotator"}, "en")
+            session.queue.add("x", "annotator")
+            (x,) = database.annotators()
+            for n, item in enumerate(session.queue.items):
+                answer = Answer(
+                    {"": {"preferred": "left"}}, left="a" if item.images[0].pixels_sha256 in a.right else "b"
+                )
+                session.answer(x, f"request-{n}", item.item_id, "answer", answer, 1)
+    ranked = run(capsys, "annotate", "ranking", a.path, b.path, "--json")["models"]
+    assert {model["model"] for model in ranked} == expected
+    assert [(model["wins"], model["losses"]) for model in ranked] == [(n + 1, 0), (0, n + 1)]
+    assert "give all runs that were annotated together" in refused(capsys, "ranking", a.path)
+    run(capsys, "annotate", "export", a.path, b.path, "--out", tmp_path / "all.csv")
+    with (tmp_path / "all.csv").open(newline="") as file:
+        assert {name for row in csv.DictReader(file) for name in (row["model"], row["other_model"])} == expected
+    assert "only a .csv file" in refused(capsys, "export", a.path, b.path, "--out", tmp_path / "all.jsonl")
+
+
 def test_forgetting_and_links(shop, tmp_path, capsys):
     imported(shop, capsys, tmp_path / "in.jsonl", labels(shop, "r1") + labels(shop, "r2"))
     assert "give its address with --base" in refused(capsys, "link", shop.path, "r1")
