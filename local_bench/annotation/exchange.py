@@ -93,7 +93,9 @@ def open_session(
     repeats = before.get("repeats", protocol.repeats) if repeats is None else repeats
     seed, item_ids = runs[0].config.seed, [item.item_id for item in work.items]
     items = {item.item_id: item for item in work.items}
-    if work.planned:
+    if questions == ():  # all images: what was sampled is no sample any more
+        items = {item_id: replace(item, sampled=()) for item_id, item in stored.items()} | items
+    elif work.planned:
         items |= {item_id: _of_round(item, items.get(item_id), work.planned) for item_id, item in stored.items()}
     setting = {"seed": seed, "repeats": repeats, "runs": len(runs), "items": item_ids}
     with ExitStack() as on_failure:

@@ -300,6 +300,7 @@ def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[d
     for row in (row for rows in of_image.values() for row in rows):
         sets[row.model, row.task_id, row.attempt].add(ItemImage(row.deliverable, str(row.image)))
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+    of_protocol: dict[tuple[Any, ...], str] = {}
     with AnnotationDatabase(database) as opened:
         answers = opened.answers_with_items(only)
     for answer, item, protocol in answers:
@@ -317,10 +318,11 @@ def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[d
                 line = dict(zip(("model", "task_id", "deliverable", "attempt"), row.key, strict=True))
                 line |= {"rater": answer.annotator} | ({} if probability is None else {"probability": probability})
                 line |= ({"adjudication": True} if answer.kind == "adjudication" else {}) | scores
-                before = merged.setdefault((*row.key, answer.annotator, answer.kind), line)
+                about = (*row.key, answer.annotator, answer.kind)
+                before, first = merged.setdefault(about, line), of_protocol.setdefault(about, item.protocol)
                 given = {name: value for name, value in line.items() if value is not None or name not in before}
                 differ = next((k for k, v in given.items() if v is not None and before.get(k) not in (None, v)), None)
-                if differ is not None:
+                if differ is not None and first != item.protocol:  # of answers by one protocol the latest counts
                     raise UserError(
                         f"{database}: {line['rater']} gave image {line['deliverable']} of {line['task_id']!r} "
                         f"different values of {differ} under two protocols: write one of them with `local-bench "

@@ -199,6 +199,22 @@ def test_answers_of_earlier_rounds_have_the_probabilities_of_the_next_one(protoc
     assert models(out) == models(large.path)
 
 
+def test_all_images_end_a_sample(shop, tmp_path, capsys):
+    """What was sampled has no probability then. An image of the sample is shown again with its set: the later answer
+    of an annotator counts."""
+    (model, task, *_), *_ = [key for key in shop.images if key[2] == 2]
+    line = {"model": model, "task_id": task, "deliverable": 2, "probability": 0.5, "overall": None}
+    people = dict.fromkeys("ab", "annotator")
+    answer_all(shop.path, "accept", people, lambda *_: False, questions=write(tmp_path / "ask.jsonl", [line]))
+    assert set(people_of(shop.path).probabilities.values()) == {0.5}
+    answer_all(shop.path, "accept", {}, lambda *_: True, questions=())
+    found = people_of(shop.path)
+    assert set(found.probabilities.values()) == {None}
+    assert set(found.decisions().values()) == {True}
+    settled = run(capsys, "settle", shop.path, "--people", shop.path, "--json")["people"]
+    assert {model["deliverable_acceptance"] for model in settled.values()} == {1}
+
+
 def test_consistency_is_a_question_only_where_something_can_be_compared(shop, tmp_path, capsys):
     """Without a source image and other images of the set CNS is not answered, and no number of the run has it."""
     people = dict.fromkeys(("a", "b"), "annotator")
