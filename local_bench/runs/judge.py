@@ -48,22 +48,26 @@ def run_judge_checks(
 ) -> None:
     """Run the checks and store their results; their images are added to `images`. Raises as `answers`.
 
-    Prompt injection is tested once per judge. Batch invariance is checked in every session, because it may depend on
-    the machine; a failure in any session counts for the run.
+    Prompt injection is tested until each attack has a result. Batch invariance is checked in every session, because it
+    may depend on the machine; a failure in any session counts for the run. A check without any answer has no result.
     """
     earlier = run.store.json_meta(f"canary:{label}") or {}
     earlier = earlier if earlier.get("judge") == spec.judge_id else {}
-    results = earlier | {"judge": spec.judge_id, "repeats": _repeats(spec, transport, images, earlier.get("repeats"))}
-    if "attacks" not in results:
-        results["attacks"] = _attacks(spec, transport, images)
+    results = earlier | {"judge": spec.judge_id}
+    if repeats := _repeats(spec, transport, images, earlier.get("repeats")):
+        results["repeats"] = repeats
+    tested = earlier.get("attacks") or {"n": 0, "n_unscored": 1}
+    if tested["n_unscored"] and (now := _attacks(spec, transport, images))["n"] > tested["n"]:
+        results["attacks"] = now
     with run.store.transaction():
         run.store.set_meta(f"canary:{label}", json.dumps(results, sort_keys=True))
 
 
 def _repeats(
     spec: JudgeSpec, transport: Transport, images: dict[str, Image.Image], before: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Compare answers to the same questions alone and in a batch, with cold and warm caches."""
+) -> dict[str, Any] | None:
+    """Compare answers to the same questions alone and in a batch, with cold and warm caches; None if the judge answers
+    none of them."""
     first, second = _fresh_questions(images), _fresh_questions(images)
     verdicts: dict[str, list[Verdict]] = {}
 
@@ -79,6 +83,8 @@ def _repeats(
     record("in a batch, warm", first + second, first, None)
     record("alone, warm", second, second, 1)
     record("alone, warm again", first, first, 1)
+    if all(verdict.answer is None for received in verdicts.values() for verdict in received):
+        return None
     changed = {
         "in a batch": n_changed("alone, cold", "in a batch, warm"),
         "with a cold cache": n_changed("in a batch, cold", "alone, warm"),

@@ -245,6 +245,23 @@ def test_a_judge_that_answers_no_question_ends_and_nothing_is_stored(judged, tmp
     assert pace["seconds"] > 0
 
 
+def test_checks_that_a_judge_does_not_answer_have_no_result_and_are_repeated(judged, tmp_path, monkeypatch):
+    monkeypatch.setattr("local_bench.core.errors.MAX_EQUAL", 8)
+    checked = {"judge": JUDGE["judge"] | {"canaries": True}}
+    with monkeypatch.context() as patched:
+        plant(patched, Local, "_prompt", lambda *_: True)
+        with pytest.raises(LocalBenchError, match="none of the first 8 questions"):
+            judged(tmp_path / "run", ("generate", "judge"), **checked)
+    with RunDir.open(tmp_path / "run") as run:
+        assert [set(checks) for checks in run.store.notes("canary").values()] == [{"judge"}]
+    judged(tmp_path / "run", ("judge",), **checked)
+    with RunDir.open(tmp_path / "run") as run:
+        (checks,) = run.store.notes("canary").values()
+    assert checks["attacks"]["n"] + checks["attacks"]["n_unscored"] == 15
+    assert checks["attacks"]["n"] > 0
+    assert checks["repeats"]["sessions"] == 1
+
+
 METRICS = {"metrics": ["entropy", "clip_cap:mini-clip"]}
 SCORES = """SELECT c.task_id, s.name, s.value, s.unscored FROM scores s JOIN candidates c USING (work_id)
             WHERE kind = 'metric' ORDER BY 1, 2"""
