@@ -92,6 +92,8 @@ class Source(Strict):
     """`package.module:function`, called with the output folder and the card."""
     version: int = 1
     """Version of the model that `build` writes; increase it to rebuild."""
+    model: str | None = None
+    """The shipped card whose model `build` copies, in a card that extends it."""
 
     @property
     def random(self) -> bool:
@@ -342,6 +344,8 @@ def _custom_fields(path: Path, extended_by: tuple[Path, ...]) -> tuple[Any, dict
     base = read_yaml(shipped)[0] if files[0] == shipped else _custom_fields(files[0], (*extended_by, path))[0]
     if not isinstance(base, dict):
         raise ConfigError(f"{path}: extends: {files[0]} is no card: correct it")
+    if files[0] == shipped and base["source"].get("build") == SHIPPED:
+        base["source"]["model"] = name
     for key in base.keys() & data.keys() - {"source"}:
         if isinstance(base[key], dict) and isinstance(data[key], dict):
             data[key] = base[key] | data[key]

@@ -21,7 +21,7 @@ INDEX = "index.json"
 
 def copy(folder: Path, card: ModelCard) -> None:
     """Copy the card's model to `folder`. WeightsError if a file is missing or its digest differs."""
-    for path, entry in _files(card.name).items():
+    for path, entry in _files(card).items():
         source = safe_join(weights_dir(), entry["file"])
         data = source.read_bytes() if source.is_file() else b""
         if hashlib.sha256(data).hexdigest() != entry["sha256"]:
@@ -34,16 +34,15 @@ def copy(folder: Path, card: ModelCard) -> None:
 
 def files_digest(card: ModelCard) -> str:
     """Digest of the index entry of the card's model. WeightsError if there is none."""
-    return digest(_files(card.name))
+    return digest(_files(card))
 
 
-def _files(name: str) -> dict[str, dict[str, str]]:
-    path = weights_dir() / INDEX
-    index: dict[str, Any] = strictjson.loads(path.read_text("utf-8")) if path.is_file() else {}
+def _files(card: ModelCard) -> dict[str, dict[str, str]]:
+    path, name = weights_dir() / INDEX, card.source.model or card.name
+    index: dict[str, dict[str, dict[str, str]]] = strictjson.loads(path.read_text("utf-8")) if path.is_file() else {}
     if name not in index:
         raise WeightsError(f"{path} has no model {name}: check out the repository again, or reinstall")
-    files: dict[str, dict[str, str]] = index[name]
-    return files
+    return index[name]
 
 
 def byte_characters() -> list[str]:

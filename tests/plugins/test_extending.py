@@ -294,6 +294,18 @@ def test_an_invalid_card_is_an_error(tmp_path, monkeypatch, text, sentence):
         card("x", "generator")
 
 
+def test_a_card_that_extends_a_shipped_model_has_its_weights(tmp_path, monkeypatch):
+    from local_bench.models.cards import card
+    from local_bench.models.weights import resolve, weights_digest
+
+    (tmp_path / "local-bench/models").mkdir(parents=True)
+    for name, base in (("x", "mini-flux"), ("y", "x")):
+        (tmp_path / f"local-bench/models/{name}.yaml").write_text(CARD.format(name=name, extends=base))
+    monkeypatch.chdir(tmp_path)
+    digests = [weights_digest(resolve(card(name, "generator"))) for name in ("mini-flux", "x", "y")]
+    assert len(set(digests)) == 1
+
+
 def test_a_card_keeps_the_settings_that_it_does_not_name(tmp_path, monkeypatch):
     from local_bench.models.cards import card
 
