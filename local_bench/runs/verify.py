@@ -322,8 +322,10 @@ def _provenance(run: RunDir) -> Faults:
         written = None
     if written != stored:
         yield "provenance.json", "differs from the provenance in the store"
-    if stored and stored.get("sessions") != len(run.store.sessions()):
-        yield "provenance.json", "has another number of sessions than the store"
+    if stored:  # written at the end of a session: later ones failed or were interrupted
+        sessions, n = run.store.sessions(), stored.get("sessions", 0)
+        if len(sessions) < n or any(session.ended == "done" for session in sessions[n:]):
+            yield "provenance.json", "has another number of sessions than the store"
     models = (stored or {}).get("models", {})
     for label, model in models.items():
         for row in run.store.candidates(label)[:1]:

@@ -13,6 +13,7 @@ import tenacity
 from local_bench.cli.main import main
 from local_bench.judges.vlm import client
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.verify import verify
 from tests.orders import write_orders
 
 from . import rows, two_orders
@@ -108,6 +109,10 @@ def test_when_one_of_two_judges_fails_the_other_is_not_repeated(capsys):
     with FailingServer() as first, FailingServer("reset", n_answers=5) as second:
         assert judge(first.url, panel.replace("URL", second.url)) == 1
         assert n_verdicts() > N_QUESTIONS
+    with RunDir.open(Path("run")) as run:  # the session that failed has written no provenance, which is no fault
+        assert verify(run) == []
+        run.store.end_session(len(run.store.sessions()), "done")
+        assert "has another number of sessions than the store" in [finding.fault for finding in verify(run)]
     with FailingServer() as first, FailingServer() as second:
         assert judge(first.url, panel.replace("URL", second.url)) == 0
         assert not first.answered

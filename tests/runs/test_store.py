@@ -121,6 +121,7 @@ def test_stored_forms_are_read(run, key, value):
         ("numerics:flux", 3, "is a number"),
         ("provenance", {"models": {"flux": 1}}, "at 'models.flux'"),
         ("provenance", {"judge": 1}, "at 'judge'"),
+        ("provenance", {"sessions": "1"}, "at 'sessions'"),
     ],
 )
 def test_other_forms_are_refused(run, key, value, fault):

@@ -293,6 +293,7 @@ class _Metric(TypedDict):
 
 
 class _Provenance(TypedDict, total=False):
+    sessions: int
     judge: dict[str, Any] | None
     panel: list[dict[str, Any] | None]
     models: dict[str, dict[str, Any]]
