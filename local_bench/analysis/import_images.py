@@ -47,7 +47,9 @@ def write_manifests(name: str, folder: Path) -> list[Manifest]:
     manifests = []
     for method in dict.fromkeys(file_[0] for file_ in files):
         if not is_safe_id(method):
-            raise UserError(f"{folder}: {method!r} is not a valid model name: use letters, digits, '.', '_' and '-'")
+            raise UserError(
+                f"{folder}: {method!r} is not a valid model name: use at most 128 letters, digits, '.', '_' and '-'"
+            )
         of_method = sorted(file_ for file_ in files if file_[0] == method)
         lines = [
             {

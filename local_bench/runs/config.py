@@ -21,7 +21,7 @@ from local_bench.models.cards import BackendName, ModelCard, OnOff, TemplateVari
 
 def _safe(name: str) -> str:
     if not is_safe_id(name):
-        raise ValueError("use letters, digits, '.', '_' and '-', starting with a letter or digit")
+        raise ValueError("use letters, digits, '.', '_' and '-', at most 128, starting with a letter or digit")
     return name
 
 

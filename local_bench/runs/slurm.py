@@ -175,7 +175,7 @@ def write_scripts(config: RunConfig, job: SlurmJob) -> list[Path]:
     """Write the scripts into the run directory, in the order in which they run. ConfigError for settings that cannot be
     in a script."""
     if not is_safe_id(config.name):
-        raise ConfigError(f"name: {config.name!r} cannot name a job: use letters, digits, '.', '_' and '-'")
+        raise ConfigError(f"name: {config.name!r} cannot name a job: use at most 128 letters, digits, '.', '_' and '-'")
     for path in (job.config.resolve(), job.run_dir.resolve()):
         if not str(path).isprintable() or "\\" in str(path):
             raise ConfigError(f"{str(path)!r} cannot be in a script: rename what has a line break or a backslash")

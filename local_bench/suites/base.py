@@ -261,7 +261,9 @@ def images_by_task(folder: Path, top: str, attempts: bool = False) -> Iterator[I
                 if number is None or file.suffix.lower() not in IMAGE_SUFFIXES:
                     continue
                 if not is_safe_id(task.name):
-                    raise UserError(f"{task}: its name is not a valid task id: use letters, digits, '.', '_' and '-'")
+                    raise UserError(
+                        f"{task}: its name is no valid task id: use at most 128 letters, digits, '.', '_', '-'"
+                    )
                 n = int(number[1])
                 yield (method.name, task.name, *((1, n) if attempts else (n, 1)), file)
 

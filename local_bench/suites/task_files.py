@@ -34,7 +34,9 @@ Refuse = Callable[[str], None]
 def task_id(value: str) -> str:
     """`value`, if it is a valid task id; otherwise ValueError."""
     if not is_safe_id(value):
-        raise ValueError("a task id must have only letters, digits, '.', '_' and '-', and start with a letter or digit")
+        raise ValueError(
+            "a task id must be of at most 128 letters, digits, '.', '_' and '-', the first a letter or digit"
+        )
     return value
 
 

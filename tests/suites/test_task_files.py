@@ -27,6 +27,7 @@ def write(path, *lines):
         ({**TASK, "prize_usd": 1}, "there is no key 'prize_usd'; did you mean 'price_usd'?"),
         ({**TASK, "task_id": "../etc"}, "task id"),
         ({**TASK, "task_id": "a/b"}, "task id"),
+        ({**TASK, "task_id": "a" * 129}, "at most 128"),
         ({**TASK, "deliverables": []}, "deliverables"),
         ({**TASK, "deliverables": "one"}, "deliverables"),
         ({**TASK, "title": None}, "title"),
