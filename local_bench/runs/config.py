@@ -380,8 +380,8 @@ class RayConfig(Strict):
 
 
 class EngineConfig(Strict):
-    """Devices and scheduling. Only `device`, `batch_size`, `attention_backend`, `compile` and `threads` can change
-    output bytes."""
+    """Devices and scheduling. Only `device`, `batch_size`, `attention_backend`, `compile`, `threads` and, on a GPU,
+    `offload` can change the bytes of images; `metric_batch_size` can change the last digits of scores."""
 
     executor: Literal["local", "ray"] = "local"
     """`local`: this machine's devices. `ray`: the nodes of a Ray cluster, which can join and leave."""
