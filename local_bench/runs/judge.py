@@ -226,14 +226,14 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
 
 
 def spec_in(run: RunDir, config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
-    """The spec of a judge of the run. The first session stores what an external server serves, for all later ones;
-    verdicts of releases that did not store it keep their judge."""
+    """The spec of a judge of the run. The first session with an answer stores what an external server serves, for all
+    later ones; verdicts of releases that did not store it keep their judge."""
     spec = judge_spec(config, device)
     if config.base_url is None:
         return spec
     key = f"served:{config.label}"
     served = run.store.json_meta(key)
-    if served is None and not run.store.verdicts(spec.judge_id):
+    if not run.store.counts().verdicts or (served is None and not run.store.verdicts(spec.judge_id)):
         served = dict(served_by(config))
         run.store.set_meta(key, json.dumps(served, sort_keys=True))
     return replace(spec, served=tuple(sorted((served or {}).items())))

@@ -73,7 +73,10 @@ class RunDir:
                     raise LedgerDamaged(
                         f"{path}/run.yaml is missing although its run has started: restore it, or give a new folder"
                     )
-                grows = _refuse_other_run(path, load_config(path / "run.yaml"), config)
+                stored = load_config(path / "run.yaml")
+                if not store.counts().verdicts:  # a judge that could not answer may be replaced
+                    stored = stored.model_copy(update={"judge": None})
+                grows = _refuse_other_run(path, stored, config)
                 return cls(path, config, store, lock, grows)
             run = cls(path, config, store, lock)
             run.write_config()

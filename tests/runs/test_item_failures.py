@@ -245,6 +245,19 @@ def test_a_judge_that_answers_no_question_ends_and_nothing_is_stored(judged, tmp
     assert pace["seconds"] > 0
 
 
+def test_a_judge_without_any_answer_can_be_changed(judged, tmp_path, monkeypatch):
+    """The message names settings to check; the images are kept."""
+    monkeypatch.setattr("local_bench.core.errors.MAX_EQUAL", 8)
+    with monkeypatch.context() as patched:
+        plant(patched, Local, "_prompt", lambda *_: True)
+        with pytest.raises(LocalBenchError, match="none of the first 8 questions"):
+            judged(tmp_path / "run", ("generate", "judge"), **JUDGE)
+    judged(tmp_path / "run", ("judge",), judge=JUDGE["judge"] | {"max_tokens": 300})
+    assert all(row[3] for row in rows(tmp_path / "run", VERDICTS))
+    with pytest.raises(ConfigError, match=r"judge\.max_tokens: 300 in the run, null now"):  # it has answered
+        judged(tmp_path / "run", ("judge",), **JUDGE)
+
+
 def test_checks_that_a_judge_does_not_answer_have_no_result_and_are_repeated(judged, tmp_path, monkeypatch):
     monkeypatch.setattr("local_bench.core.errors.MAX_EQUAL", 8)
     checked = {"judge": JUDGE["judge"] | {"canaries": True}}
