@@ -156,11 +156,16 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unsee
         source = f"{price.source}, {price.date}" if price.date else price.source
         cost = f"{price.gpu} at {usd_exact(price.micro_usd_per_hour)} per hour ({source})"
         cost += f"; total device cost of the run: {usd_fine(accounts.cost_micro_usd)}"
+
+    def bounded(s: Settlement, of: Sequence[Settlement]) -> dict[str, Any]:
+        if not any(settlement.total.open_micro_usd for settlement in of):
+            return model_row(s)
+        low, high = map(usd_number, s.total.bounds_micro_usd)
+        return model_row(s) | {"bound_low": low, "bound_high": high}
+
     rows = []
     for s in accounts.settlements:
-        row = model_row(s)
-        if any(settlement.total.open_micro_usd for settlement in accounts.settlements):
-            row |= dict(zip(("bound_low", "bound_high"), map(usd_number, s.total.bounds_micro_usd), strict=True))
+        row = bounded(s, accounts.settlements)
         if unseen.n_images:
             row["without_inputs"] = unseen.n_images.get(s.model, 0)
         if s.model in rules:
@@ -173,7 +178,7 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unsee
     if unseen.common:
         n = unseen.common[0].total.n_tasks
         notes += ["", f"on the {n} tasks that all models support with all input images:"]
-        notes.append(columns_text(settlement_table("", [model_row(s) for s in unseen.common], wide)))
+        notes.append(columns_text(settlement_table("", [bounded(s, unseen.common) for s in unseen.common], wide)))
     return "\n".join([columns_text(settlement_table("", rows, wide)), *notes])
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -175,6 +176,12 @@ def test_models_that_see_no_source_are_counted_and_all_are_compared_without_thes
         assert s.total.revenue_micro_usd <= whole[s.model].revenue_micro_usd
     assert {s.model for s in unseen.common} == set(whole)
     assert "on the 36 tasks that all models support with all input images:" in text
+    assert text.count("bounds") == 0
+    unscored = tuple(replace(s, total=replace(s.total, open_micro_usd=1_000_000)) for s in unseen.common)
+    second = settlement_text(money, {}, replace(unseen, common=unscored)).partition("on the 36 tasks")[2]
+    for s in unseen.common:
+        low = s.total.revenue_micro_usd / 1_000_000
+        assert f"${low:,.2f} to ${low + 1:,.2f}" in second
     assert "mini-flux 12 of 70 images" in cautions
     with load_run(earned["first run"]) as run:
         candidates, settlement = run.candidates(), run.settlement().set_index("model")
