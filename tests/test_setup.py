@@ -38,7 +38,9 @@ def setup(machine, *arguments, **variables):
 
 
 def gpu(machine, version):
-    script(machine / "bin/nvidia-smi", f'case $* in *-L*) echo "GPU 0: NVIDIA RTX A6000";; *) echo {version};; esac')
+    """More GPUs than a pipe holds: a reader that ends at the first line would make nvidia-smi fail."""
+    every = f'case $* in *-L*) echo "GPU $i: NVIDIA RTX A6000";; *) echo {version};; esac'
+    script(machine / "bin/nvidia-smi", f"for i in {{1..9000}}; do {every}; done")
 
 
 LIBCUDA = """

@@ -96,10 +96,11 @@ export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
 run_dir={run_dir}
 export RAY_AUTH_TOKEN_PATH="$run_dir/.ray-$SLURM_JOB_ID.token" RAY_TMPDIR="/tmp/lb-ray-$SLURM_JOB_ID"
 (umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > "$RAY_AUTH_TOKEN_PATH")
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 # not the address 127.0.1.1 that some systems give a machine's own name, nor one of IPv6
-address() {{ printf '%s\\n' $(hostname --ip-address; hostname -I) | grep -vm1 -e '^127\\.' -e : || echo 127.0.0.1; }}
-export -f address
+addresses() {{ printf '%s\\n' $(hostname --ip-address; hostname -I) | grep -v -e '^127\\.' -e : || echo 127.0.0.1; }}
+address() {{ addresses | sed -n 1p; }} # head, or grep -m, would end the pipe before all is written, which is a failure
+export -f addresses address
 ip=$(address)
 port=$((20000 + SLURM_JOB_ID % 20000))
 start='mkdir -m 700 -p "$RAY_TMPDIR" && exec ray start "$@" --block --disable-usage-stats --temp-dir "$RAY_TMPDIR" \
