@@ -142,13 +142,13 @@ def vet(listing: Listing) -> None:
 
 def _vet_tokenizers(listing: Listing) -> None:
     for path in (PurePosixPath(name) for name in listing.loaded if name.endswith("tokenizer_config.json")):
-        beside = [name for name in listing.loaded if PurePosixPath(name).parent == path.parent]
-        if not any(PurePosixPath(name).match(kind) for name in beside for kind in _VOCABULARIES) and (
+        in_folder = [name for name in listing.loaded if PurePosixPath(name).parent == path.parent]
+        if not any(PurePosixPath(name).match(kind) for name in in_folder for kind in _VOCABULARIES) and (
             listing.json(str(path)).get("tokenizer_class") != "ByT5Tokenizer"  # its tokens are bytes
         ):
             raise WeightsError(
-                f"{listing.where}: {path} has no vocabulary beside it ({', '.join(_VOCABULARIES)}), so that every text "
-                "would be empty: add the tokenizer's files, or fetch the model again"
+                f"{listing.where}: {path} has no vocabulary in its folder ({', '.join(_VOCABULARIES)}), so that every "
+                "text would be empty: add the tokenizer's files, or fetch the model again"
             )
 
 

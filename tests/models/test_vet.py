@@ -81,7 +81,7 @@ MAPPED = '{"auto_map": {"AutoModel": "mine.Mine"}}'
         (
             {},
             {"transformer/tokenizer_config.json": '{"tokenizer_class": "T5Tokenizer"}'},
-            "has no vocabulary beside it",
+            "has no vocabulary in its folder",
         ),
     ],
 )
