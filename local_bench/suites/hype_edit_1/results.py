@@ -115,7 +115,7 @@ def joined(parts: Sequence[Judgements], rows: Sequence[Judgement]) -> Judgements
 
 def read_file(path: Path) -> Judgements:
     """The judgements in the file. ResultFileError with file, line and reason: for another schema, an alias without a
-    model, two aliases for one model, a duplicate attempt, a verdict that is neither PASS nor FAIL."""
+    model, two aliases for one model, a duplicate attempt, a verdict that is neither PASS nor FAIL, no attempt."""
     data, text = read_object(path, "file of judgements")
     if data.get("schema_version") != SCHEMA_VERSION:
         version = data.get("schema_version")
@@ -142,6 +142,8 @@ def read_file(path: Path) -> Judgements:
             rows += _attempts(
                 names[alias], task_id, _objects(files, fault, [*at, alias], "a model's"), fault, [*at, alias]
             )
+    if not rows:
+        raise ResultFileError(f"{path} contains no attempt of any model: give a file with judgements")
     return Judgements(str(data.get("dataset", "")), tuple(names.values()), tuple(judgements), tuple(rows))
 
 

@@ -131,8 +131,9 @@ def read_annotations(paths: Sequence[Path]) -> Annotations:
         for image in _images(data, where):
             _once(seen, (image.model, image.task_id, image.deliverable), where)
             images.append(image)
-    if not models:
-        raise ResultFileError(f"{', '.join(map(str, paths))} contains no annotations: give one JSON object per line")
+    if not images:
+        files = ", ".join(map(str, paths))
+        raise ResultFileError(f"{files} contains no annotations of images: give lines with `annotations` or `label`")
     return Annotations(images, list(models))
 
 

@@ -159,9 +159,15 @@ def test_models_without_a_judgement_or_a_cost_are_reported(score, tmp_path):
     assert (list(result["models"]), result["absent_models"]) == (["a"], ["b"])
     assert result["models"]["a"]["effective_cost_usd"] is None
     assert "no judgements of b" in stderr
-    nothing = score("hype-edit-1", *write(tmp_path / "none", {}, models=["a"]), as_json=False)
-    assert nothing[:2] == (0, "\n"), "no table without a row"
     assert "no cost for a" in stderr
+
+
+@pytest.mark.parametrize("command", [["score", "hype-edit-1"], ["reproduce", "hype-edit-1", "table-4"]])
+def test_files_without_any_attempt_are_refused(tmp_path, capsys, command):
+    assert main([*command, *map(str, write(tmp_path, {}, models=["a", "b"]))]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "judgements.json contains no attempt of any model" in captured.err
 
 
 def test_review_and_patience_can_be_set(score, tmp_path):

@@ -241,6 +241,7 @@ LINE = '{"model": "a", "task_id": "t", "annotations": {"subtask_1": true}}'
         (ORDER, '{"model": "a", "task_id": "t", "subtask_name": "subtask_1", "label": 2}', "0, 1 or null, not 2"),
         (ORDER, f"{LINE}\n{LINE}", "annotations.jsonl, line 2: duplicate image 1 of 't' by 'a', first in"),
         (ORDER, "", "contains no annotations"),
+        (ORDER, '{"model": "a", "task_id": "t", "annotations": {}}', "contains no annotations of images"),
     ],
 )
 def test_unreadable_files_are_refused(score, tmp_path, tasks, annotations, message):
