@@ -60,16 +60,20 @@ def read_results(path: Path) -> list[Row]:
     duplicate question, a score that is not 0, 1 or empty, a file without rows."""
     rows: list[Row] = []
     first: dict[tuple[str, str, int], int] = {}
+    columns: dict[str, int] = {}
     text = read_text(path, ResultFileError, missing="give a results CSV of IDEA-Bench")
+    header = next(filter(str.strip, text.splitlines()), "")
     try:
         with io.StringIO(text, newline="") as file:
             csv.field_size_limit(MAX_FIELD)
-            lines = csv.reader(file, strict=True)
-            columns = _columns(next(lines, []), path)
+            lines = csv.reader(file, strict=True, delimiter=max(",;\t", key=header.count))  # `;` where 0,5 is a number
             for fields in lines:
                 where = f"{path}, line {lines.line_num}"
                 if not any(field.strip() for field in fields):
                     continue  # spreadsheets write `,,,` for an empty row
+                if not columns:
+                    columns = _columns([name.strip() for name in fields], where)
+                    continue
                 row = _row(fields, columns, where)
                 key = (row.task_id, row.case_id, row.question)
                 if key in first:
@@ -84,14 +88,15 @@ def read_results(path: Path) -> list[Row]:
     return rows
 
 
-def _columns(header: list[str], path: Path) -> dict[str, int]:
+def _columns(header: list[str], where: str) -> dict[str, int]:
+    header = [name or f"column {i}" for i, name in enumerate(header, 1)]  # spreadsheets write empty columns too
     duplicate = next((name for name in header if header.count(name) > 1), None)
     if duplicate is not None:
-        raise ResultFileError(f"{path}, line 1: duplicate column {duplicate!r}: keep one")
+        raise ResultFileError(f"{where}: duplicate column {duplicate!r}: keep one")
     needed = ("task_name", "task_id", "case_id", "question_id", *(f"score_{k}" for k in range(1, REPEATS + 1)))
     lacking = next((name for name in needed if name not in header), None)
     if lacking is not None:
-        raise ResultFileError(f"{path}, line 1: the column {lacking!r} is missing: use the benchmark's header")
+        raise ResultFileError(f"{where}: the column {lacking!r} is missing: use the benchmark's header")
     return {name: i for i, name in enumerate(header)}
 
 

@@ -153,6 +153,29 @@ def test_empty_rows_of_a_spreadsheet_are_skipped(score, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "written",
+    [
+        lambda text: f"\n \r\n{',' * 14}\n{text}",
+        lambda text: "\ufeff\r\n" + text.replace("\n", "\r\n"),
+        lambda text: text.replace(",", ";"),
+        lambda text: text.replace(",", "\t"),
+        lambda text: text.replace("\n", ",,\n"),
+        lambda text: text.replace("task_id", " task_id "),
+    ],
+)
+def test_what_spreadsheets_write_is_read(score, tmp_path, written):
+    path, text = tmp_path / "r.csv", f"{','.join(HEADER)}\nn,0024,0001,6,p,i,,1,,,0,,,1,\n"
+    path.write_text(text)
+    expected = score("idea-bench", path)
+    path.write_text(written(text), newline="")
+    assert expected[0] == 0
+    assert score("idea-bench", path) == expected
+    path.write_text(written(text.replace(HEADER[-2], "score")), newline="")
+    line = 1 + written(text)[: written(text).index("task_name")].count("\n")
+    assert f"r.csv, line {line}: the column 'score_3' is missing" in score("idea-bench", path)[2]
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         ("n,0024,0001,7,p,i,,1,,,1,,,1,", "line 3: question_id must be 1 to 6, not '7'"),
@@ -161,6 +184,7 @@ def test_empty_rows_of_a_spreadsheet_are_skipped(score, tmp_path):
         ("n,0024,0001,1,p,i,,1", "line 3: 8 fields for 15 columns"),
         ("n,24,1,6,p,i,,1,,,1,,,1,", "line 3: duplicate question 6 of case 0001 of task 0024, first on line 2"),
         ('n,0024,0001,1,p,"i,,1,,,1,,,1,', "invalid CSV"),
+        ("\nid,task_id\n", "line 2: the column 'task_name' is missing"),
         ("task_name,task_id\n", "line 1: the column 'case_id' is missing"),
     ],
 )
