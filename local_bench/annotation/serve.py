@@ -114,6 +114,7 @@ def server_of(session: "Session", address: Address) -> "uvicorn.Server":
 def serve(session: "Session", bound: socket.socket, address: Address, ready: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM; `ready` is called before the first request."""
     server = server_of(session, address)
+    bound.listen()  # the first request waits for the server
     ready()
     with suppress(KeyboardInterrupt):  # raised again by uvicorn after it has stopped
         server.run(sockets=[bound])

@@ -2,17 +2,20 @@
 
 import json
 import re
+import socket
 import sqlite3
 import threading
 import zlib
 from contextlib import ExitStack, closing
 from html import escape
 from itertools import product
+from unittest.mock import Mock
 
 import httpx2
 import pytest
 from PIL import Image, PngImagePlugin
 
+from local_bench.annotation import serve
 from local_bench.annotation.app import COOKIE, MAX_BODY, csrf_token
 from local_bench.annotation.protocol import FOLDER
 from tests.annotation.conftest import MODELS, SCRIPT, live_server, make_shop
@@ -51,6 +54,14 @@ class Client(httpx2.Client):
             "left": item["left"],
         }
         return self.post("/answer", json=body | more)
+
+
+def test_links_are_printed_once_connections_are_accepted(monkeypatch):
+    monkeypatch.setattr(serve, "server_of", Mock())
+    with closing(serve.listening_socket("127.0.0.1", 0)) as bound:
+        connect = Mock(side_effect=lambda: socket.create_connection(bound.getsockname(), timeout=5).close())
+        serve.serve(Mock(), bound, Mock(), connect)
+    connect.assert_called_once()
 
 
 @pytest.fixture
