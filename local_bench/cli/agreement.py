@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import JSON, PATH, RUN, Commands, examples
-from local_bench.cli.output import say, show, show_json
+from local_bench.cli.output import say, say_written, show, show_json
 from local_bench.report.render import columns_text
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
 
     with RunDir.open(run_dir) as run:
         result = agreements(run, people, top)
+        say_written(run)
     for note in result.notes:
         say(f"local-bench: {note}")
     if as_json:
@@ -145,6 +146,7 @@ def compare(run_dir: Path, people: Path | None, out: Path | None, form: str, as_
         check_suffix(out)
     with RunDir.open(run_dir) as run:
         figure = passport(run, people)
+        say_written(run)
     show(FORMATS["json" if as_json else form](figure.data))
     for note in figure.data.notes:
         say(note)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import JSON, PATH, RUN, examples
-from local_bench.cli.output import quoted, say, say_faults, show, show_json
+from local_bench.cli.output import quoted, say, say_faults, say_written, show, show_json
 from local_bench.report.render import columns_text
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
         files = export(run, name, out)
         notes = export_notes(run)
         faults = run.image_store.all_faults
+        say_written(run)
         suite_path = run.config.suite.path
     for note in notes:
         say(note)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import ALLOW_REMOTE, JSON, PATH, RUN, SETTING, examples, opened, run_dirs, runs_completed
-from local_bench.cli.output import progress, say, say_faults, show, show_json
+from local_bench.cli.output import progress, say, say_faults, say_written, show, show_json
 from local_bench.core.errors import UserError
 from local_bench.report.render import aligned
 
@@ -99,6 +99,7 @@ def report(run_dirs: tuple[Path, ...], out: Path | None, figures: bool, single_f
         result = _exports(runs[0], figures) if out is None else {}
         site = write_site(runs, out or run_dirs[0] / FOLDER, workers, say if out else lambda _: None)
         faults = [fault for run in runs for fault in run.image_store.all_faults]
+        say_written(*runs)
     result |= {"report": str(site.index)} if out is None else vars(site) | {"index": str(site.index)}
     if single_file:
         from local_bench.report.site.build import write_single_file

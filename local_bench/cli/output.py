@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from local_bench.runs.image_store import ImageFault
+    from local_bench.runs.rundir import RunDir
 
 BAR_EVERY_S = 5.0
 """Least time between two log lines of a phase."""
@@ -54,6 +55,15 @@ def say_faults(faults: "Sequence[ImageFault]") -> int:
 
     say(f"local-bench: {faults_sentence(list(faults))}")
     return 1
+
+
+def say_written(*runs: "RunDir") -> None:
+    """Report which runs, still open, another process has written while they were read."""
+    if paths := [str(run.path) for run in runs if run.written_meanwhile]:
+        say(
+            f"local-bench: another process was writing {', '.join(paths)} meanwhile: the results may be of different "
+            "states; repeat this command when it has ended"
+        )
 
 
 class PlainProgress:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from local_bench.cli.options import PATH
-from local_bench.cli.output import say, show, show_json
+from local_bench.cli.output import say, say_written, show, show_json
 from local_bench.report.render import aligned as format_table
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ def reproduce(
     _check(selected, options, out)
     with opened(paper, paths, options, selected.keeps_judge) as inputs:
         result = selected.make(inputs)
+        say_written(*inputs.runs)
     from local_bench.core.files import write_atomic
     from local_bench.report.panels import Figure
     from local_bench.report.papers.draw import draw

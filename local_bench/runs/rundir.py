@@ -36,6 +36,7 @@ class RunDir:
         self.store = store
         self.image_store = ImageStore(path)
         self._lock = lock
+        self._being_written = lock is None and in_progress(path)
         if config.suite.name not in suite_names():  # results of a plug-in are also read where it is not installed
             return
         entry = suite(config.suite.name)
@@ -115,6 +116,11 @@ class RunDir:
     def name(self) -> str:
         """The folder's name, for people."""
         return text_name(self.path.resolve().name)
+
+    @property
+    def written_meanwhile(self) -> bool:
+        """Whether another process has written the run while it was open here: not all that was read is of one state."""
+        return self._being_written or self.store.db.written_by_others()
 
     @property
     def images(self) -> Path:

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import SimpleNamespace
 from unittest.mock import create_autospec
 
@@ -21,19 +21,42 @@ from starlette.testclient import TestClient
 from local_bench.annotation.serve import listening_socket
 from local_bench.cli.main import main
 from local_bench.core.errors import LedgerError
-from local_bench.report.site import live
+from local_bench.report.site import build, live
 from local_bench.report.site.build import write_site
 from local_bench.report.site.live import LiveRun, devices
 from local_bench.report.site.mark import MARK
 from local_bench.report.site.server import Writing, create_app
 from local_bench.runs.progress import FILE, Late, Quiet, Recorded
 from local_bench.runs.rundir import RunDir, in_progress, take_lock
+from local_bench.runs.store import LEDGER, Store
 from tests.annotation.conftest import answer_all, make_shop
 
 
 @pytest.fixture
 def shop(tmp_path):
     return make_shop(tmp_path / "shop", 4)
+
+
+def test_a_report_of_a_run_that_is_written_meanwhile_says_so(shop, capsys, monkeypatch):
+    def after_a_settlement(*args):
+        with closing(Store(shop.path / LEDGER, write=True)) as store:
+            store.set_meta("note", "changed")
+        return write_site(*args)
+
+    said = f"another process was writing {shop.path} meanwhile: the results may be of different states"
+    arguments = ["report", str(shop.path)]
+    assert main(arguments) == 0
+    assert said not in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "write_site", after_a_settlement)
+        assert main(arguments) == 0
+        assert said in capsys.readouterr().err
+    lock = take_lock(shop.path)
+    assert main(["export", str(shop.path), "--format", "servimage"]) == 0
+    assert said in capsys.readouterr().err
+    os.close(lock)
+    assert main(arguments) == 0
+    assert said not in capsys.readouterr().err
 
 
 def written(path):

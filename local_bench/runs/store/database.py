@@ -304,6 +304,7 @@ class Database:
                 self._view = True
             if write or create:
                 self._db.execute(INDEXES)
+            self._opened = self.value("PRAGMA data_version")
 
     @staticmethod
     def _connected(path: str) -> sqlite3.Connection:
@@ -366,6 +367,10 @@ class Database:
         """Commit all writes of the block, or none."""
         with self.faults(), transaction(self._db, "BEGIN" if self._view else "BEGIN IMMEDIATE"):
             yield
+
+    def written_by_others(self) -> bool:
+        """Whether another process has committed since this was opened."""
+        return bool(self.value("PRAGMA data_version") != self._opened)
 
     def once(self, key: object, compute: Callable[[], T]) -> T:
         """The result of `compute`, which depends on `key` and on the rows: computed again only after a write. The
