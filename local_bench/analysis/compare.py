@@ -217,7 +217,8 @@ def _figures(
         counts, scored = sums(np.ones((1, 2)), both), sums(np.where(both[:, None], values, 0.0), both)
         scale = scales.get(name)
         bounds: tuple[float | None, float | None] = (None, None)
-        statistics = Statistics(models, scored, counts, widest=None if scale is None else scale[1] - scale[0])
+        ends = (None, None) if scale is None else (scale[1] - scale[0], scale[0])
+        statistics = Statistics(models, scored, counts, 1.0, *ends)
         if scale is not None:
             worst, best = (np.where(np.isnan(values), end, values)[applies].mean(axis=0) for end in scale)
             bounds = float(worst[0] - best[1]), float(best[0] - worst[1])
@@ -249,7 +250,8 @@ def _paired_by_task(models: tuple[str, str], x: _Own, y: _Own, shared: Sequence[
             values = np.array([[one.value for one in pair] for pair in both])
             best = np.array([[one.value if one.at_best is None else one.at_best for one in pair] for pair in both])
             n_open = len(pairs) - int((values == best).all(axis=1).sum())
-            statistics = Statistics(models, weights * values, weights, widest=both[0][0].widest, best=weights * best)
+            scale = both[0][0].widest, both[0][0].least
+            statistics = Statistics(models, weights * values, weights, 1.0, *scale, best=weights * best)
             bounded = len(both) == len(pairs) and all(one.at_best is not None for pair in both for one in pair)
             yield _Figure(figure, statistics, len(both), n_open, None if bounded else (None, None))
 

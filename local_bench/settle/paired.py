@@ -19,13 +19,23 @@ Donner 2008), from the two models' own intervals, but for what is beyond 0 where
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from math import ceil, sqrt
 
 import numpy as np
 from scipy.special import ndtri, stdtr
 
-from local_bench.settle.intervals import LEVEL, Floats, exact_sum, kish, ratio_and_error, share_interval, student
+from local_bench.settle.intervals import (
+    LEVEL,
+    Floats,
+    exact_sum,
+    kish,
+    mean_interval,
+    ratio_and_error,
+    share_interval,
+    student,
+)
 
 FLIPS = 99_999
 """Enough for the smallest p-value of 100 models, 1e-5, to be significant among all pairs."""
@@ -87,6 +97,8 @@ class Statistics:
     """Factor of all results: the total price gives revenue."""
     widest: float | None = 1.0
     """The largest possible difference of the ratios; None if there is none."""
+    least: float | None = None
+    """Of means of values on a scale, where it begins; None of shares and rates, whose own intervals are wider."""
     alike: Sequence[Hashable] | None = None
     """A key of each model that is the same for models with the same images and decisions."""
     best: Floats | None = None
@@ -152,7 +164,7 @@ def _compared(
     table: Statistics, sides: tuple[Floats, Floats], heads: tuple[Floats, Floats], exact: bool, level: float
 ) -> list[Difference]:
     over, under = (np.array([exact_sum(column) for column in side.T]) for side in sides)
-    own, widest = _own_errors(sides, table.widest, level), np.inf if table.widest is None else table.widest
+    own, widest = _own_errors(sides, table, level), np.inf if table.widest is None else table.widest
 
     def tested(i: int, j: int) -> tuple[float, float, tuple[float, float]]:
         """Difference, p and interval of two columns of `sides`."""
@@ -201,18 +213,20 @@ class _OwnError:
     contribution: Floats
 
 
-def _own_errors(sides: tuple[Floats, Floats], top: float | None, level: float) -> list[_OwnError | None]:
-    """None for a model without an interval, and where the values are not on a scale from 0 to `top`."""
-    errors = list[_OwnError | None]()
+def _own_errors(sides: tuple[Floats, Floats], table: Statistics, level: float) -> list[_OwnError | None]:
+    """None for a model without an interval, and where the values are not on the scale."""
+    errors, least = list[_OwnError | None](), table.least or 0.0
+    top = np.inf if table.widest is None else least + table.widest
     for a, b in zip(*(side.T for side in sides), strict=True):
-        is_bounded = top is not None and bool(((a >= 0) & (a <= top * b * (1 + 1e-9))).all())
-        ends = share_interval(a / top, b, level) if top is not None and is_bounded else None
-        if ends is None or top is None:
+        is_bounded = bool(np.isfinite(top) and ((a >= least * b) & (a <= top * b * (1 + 1e-9))).all())
+        own = share_interval if table.least is None else partial(mean_interval, scale=(0.0, 1.0))
+        ends = own((a - least * b) / (top - least), b, level=level) if is_bounded else None
+        if ends is None:
             errors.append(None)
             continue
         ratio = exact_sum(a) / exact_sum(b)
-        error = max(0.0, ratio - top * ends[0]), max(0.0, top * ends[1] - ratio)
-        errors.append(_OwnError(ratio, *error, a - ratio * b))
+        low, high = (least + (top - least) * end for end in ends)
+        errors.append(_OwnError(ratio, max(0.0, ratio - low), max(0.0, high - ratio), a - ratio * b))
     return errors
 
 

@@ -57,6 +57,8 @@ class TaskFigure:
     weight: float = 1.0
     widest: float = 1.0
     """The largest possible difference of two values."""
+    least: float = 0.0
+    """The smallest possible value."""
     at_best: float | None = None
     """The value with all undecided images accepted, which `value` counts as refused; None: not bounded."""
 

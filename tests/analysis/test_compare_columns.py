@@ -49,11 +49,11 @@ def sums(keys, values, which=None):
     return table
 
 
-def compared(figure, models, sure, possible, below, n, n_unscored, unit=1.0, widest=1.0):
+def compared(figure, models, sure, possible, below, n, n_unscored, unit=1.0, widest=1.0, least=None):
     total = below.sum(axis=0)
     with np.errstate(invalid="ignore"):
         ends = [unit * side.sum(axis=0) / np.where(total == 0, np.nan, total) for side in (sure, possible)]
-    ((difference,),) = differences([Statistics(models, sure, below, unit, widest, best=possible)])
+    ((difference,),) = differences([Statistics(models, sure, below, unit, widest, least, best=possible)])
     at_least, at_most = ends[0][0] - ends[1][1], ends[1][0] - ends[0][1]
     if not np.isnan(at_least):
         assert (difference.at_least, difference.at_most) == pytest.approx((at_least, at_most))
@@ -101,7 +101,8 @@ def score_by_row(name, models, keys, scored, first, second):
             below[tasks.index(key[0])] += 1
     judged = name in ("brf", "veq", "cns")
     n, n_open = int(both.sum()), int((~both).sum())
-    found = compared(name, models, above, above, below, n, n_open, widest=5.0 if judged else None)
+    scale = {"widest": 5.0, "least": 0.0} if judged else {"widest": None}
+    found = compared(name, models, above, above, below, n, n_open, **scale)
     worst, best = ((np.where(np.isnan(values), end, values)).mean(axis=0) for end in (0, 5))
     ends = (float(worst[0] - best[1]), float(best[0] - worst[1])) if judged else (None, None)
     return replace(found, difference=replace(found.difference, at_least=ends[0], at_most=ends[1]))
@@ -152,6 +153,8 @@ def test_figures_of_hype_edit_1_are_compared_by_task_over_all_attempts():
     assert found["pass@4", "a"].value == pytest.approx(1 - comb(7, 4) / comb(10, 4))
     assert found["expected attempts", "a"].value == pytest.approx(sum(comb(7, j) / comb(10, j) for j in range(4)))
     assert (found["pass@4", "b"].value, found["expected attempts", "b"].value) == (0, 4)
+    scales = {figure: (one.least, one.least + one.widest) for (figure, _), one in found.items()}
+    assert scales == {"pass@4": (0, 1), "expected attempts": (1, 4)}
 
 
 def test_cases_of_idea_bench_and_items_of_ice_bench_have_the_weights_of_the_overall_score(monkeypatch):

@@ -113,6 +113,20 @@ def test_the_interval_covers_differences_of_models_near_the_ends_of_the_scale(ra
     assert np.mean(covered) >= 0.95
 
 
+@pytest.mark.parametrize("rates", [((9, 1), (9, 1.5)), ((3, 3), (3, 4)), ((0.7, 0.7), (0.7, 1))])
+def test_a_mean_on_a_scale_has_the_interval_of_resampled_tasks_wherever_the_scale_begins(rates):
+    """Expected attempts of HYPE-EDIT-1 (1 to 4), against the percentile bootstrap: equal within a third."""
+    rng = np.random.default_rng(5)
+    p = np.stack([rng.beta(*of, 50) for of in rates], axis=1)
+    attempts = sum((1 - rng.binomial(10, p) / 10) ** j for j in range(4))
+    (found,) = compared("ab", attempts, widest=3.0, least=1.0)
+    drawn = attempts[rng.integers(0, 50, (20_000, 50))].mean(axis=1)
+    low, high = np.percentile(drawn[:, 0] - drawn[:, 1], [2.5, 97.5])
+    assert 1 <= (found.high - found.low) / (high - low) < 4 / 3
+    (shifted,) = compared("ab", attempts - 1, widest=3.0, least=0.0)
+    assert (found.low, found.high, found.p) == pytest.approx((shifted.low, shifted.high, shifted.p))
+
+
 def test_undecided_images_are_neither_rejected_nor_accepted():
     """b earns as much as a if what is undecided of it is accepted; c earns less even then."""
     sure = np.array([[1, 0, 0]] * 9 + [[1, 1, 0]] * 9, float)

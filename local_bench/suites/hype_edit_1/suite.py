@@ -57,13 +57,13 @@ class HypeEdit1(Suite):
         accepted: dict[tuple[str, str], list[bool | None]] = {}
         for image in results.images:
             accepted.setdefault((image.model, image.task.task_id), []).append(image.accepted)
-        tries = "expected attempts", expected_attempts_unbiased, RETRY_CAP - 1
+        tries = "expected attempts", expected_attempts_unbiased, 1, RETRY_CAP - 1
         for of_task, attempts in accepted.items():
             n, counts = len(attempts), (attempts.count(True), len(attempts) - attempts.count(False))
-            for name, estimator, widest in ((f"pass@{RETRY_CAP}", pass_at_k_unbiased, 1), tries):
+            for name, estimator, least, widest in ((f"pass@{RETRY_CAP}", pass_at_k_unbiased, 0, 1), tries):
                 value, best = (estimator(n, c, RETRY_CAP) for c in counts)
                 if value is not None and best is not None:
-                    yield TaskFigure(name, *of_task, float(value), widest=widest, at_best=float(best))
+                    yield TaskFigure(name, *of_task, float(value), 1.0, widest, least, float(best))
 
     def published(self, results: RunResults) -> dict[str, Published]:
         """The numbers of all models in the benchmark's form; with the cost per attempt if it is known."""
