@@ -287,9 +287,8 @@ class Imported:
         return sentence
 
 
-_Rated = tuple[str, Kind, str, str, int, int, int]
-"""Rater, kind, model, task, attempt, deliverable (0 for a set) and, with a probability, 1 or 2 by whether it is decided
-(rounds ask about parts of a set), else 0: what is answered."""
+_Rated = tuple[str, Kind, str, str, int, int, bool]
+"""Rater, kind, model, task, attempt, deliverable (0 for a set) and whether it has a probability: what is answered."""
 
 
 def import_answers(run: RunDir, protocol: Protocol, path: Path) -> Imported:
@@ -325,6 +324,7 @@ class _Import:
         self._equal: dict[int, bool] = {}
         """Number of each stored answer that the file has -> whether it is the same there."""
         self._rated: dict[_Rated, dict[int, tuple[Mapping[str, Any], AnnotationLine]]] = defaultdict(dict)
+        self._raters: dict[ImageKey, set[tuple[str, Kind, bool]]] = defaultdict(set)
         self._n_unrated = self._n_later = 0
         self._left_out = Counter[str]()
         names = [field.name for field in protocol.fields]
@@ -332,8 +332,12 @@ class _Import:
             self._read(where, line, scores)
         self._new: dict[str, Item] = {}
         self._wanted: dict[tuple[str, Kind, str], Answer] = {}
-        for about, of_image in self._rated.items():
-            self._want(about, of_image)
+        for about, of_set in self._rated.items():
+            parts: dict[frozenset[Any], dict[int, Any]] = defaultdict(dict)  # rounds ask about parts of a set
+            for i, rated in of_set.items():
+                parts[frozenset(self._raters[about[2], about[3], i, about[4]] if about[-1] else ())][i] = rated
+            for part in parts.values():
+                self._want(about, part)
 
     def _read(self, where: str, line: AnnotationLine, scores: Mapping[str, Any]) -> None:
         model, task_id, deliverable, attempt = line.image
@@ -363,8 +367,8 @@ class _Import:
             self._equal[stored.number] = same and self._equal.get(stored.number, True)
             _check_probability(where, self._stored[stored.item_id], line)
             return
-        part = 0 if line.probability is None else 1 + bool(values)
-        about = (line.rater, kind, model, task_id, attempt, 0 if of_set else deliverable, part)
+        self._raters[line.image].add((line.rater, kind, bool(values)))
+        about = (line.rater, kind, model, task_id, attempt, 0 if of_set else deliverable, line.probability is not None)
         self._rated[about][deliverable] = values, line
 
     def _values(self, where: str, scores: Mapping[str, Any], compared: bool) -> dict[str, Any] | None:

@@ -710,6 +710,24 @@ def test_an_import_has_what_two_rounds_asked_about_a_set(shop, tmp_path, capsys)
     assert [json.loads(line) for line in lines_of(shop.path, tmp_path / "out.jsonl", capsys)] == lines
 
 
+def test_an_import_of_rounds_keeps_what_was_adjudicated(shop, tmp_path, capsys):
+    """The annotators disagree about the image of the first round, and not about the other one of its set."""
+    (model, task, *_), *_ = [key for key in shop.images if key[2] == 2]
+    asked = {"model": model, "task_id": task, "overall": None}
+    first, second = asked | {"deliverable": 1, "probability": 0.5}, asked | {"deliverable": 2, "probability": 0.5}
+    roles = {"r1": "annotator", "r2": "annotator", "r3": "adjudicator"}
+    answer_all(shop.path, "accept", roles, lambda name, *_: name != "r2", questions=write(tmp_path / "1", [first]))
+    done = first | {"overall": True, "probability": 1.0}
+    answer_all(shop.path, "accept", {}, lambda *_: True, questions=write(tmp_path / "2", [done, second]))
+    lines = lines_of(shop.path, tmp_path / "out.jsonl", capsys)
+    copy = shutil.copytree(shop.path, tmp_path / "copy", ignore=shutil.ignore_patterns(f"{FILE}*"))
+    run(capsys, "annotate", "import", copy, tmp_path / "out.jsonl", "--protocol", "accept")
+    (of_copy,) = run(capsys, "annotate", "status", copy, "--json")["protocols"]
+    assert [of_copy[name] for name in ("n_items", "n_complete", "n_disputed", "n_adjudicated")] == [2, 2, 0, 1]
+    assert lines_of(copy, tmp_path / "again.jsonl", capsys) == lines
+    assert people_of(copy) == people_of(shop.path)
+
+
 def test_an_import_leaves_out_the_attempts_that_the_protocol_does_not_show(tmp_path, capsys):
     """A complete file also has the second attempts; a task has several images."""
     two = make_shop(tmp_path / "two", 4, attempts=2)
