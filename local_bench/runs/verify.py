@@ -282,13 +282,16 @@ def _scores(run: RunDir) -> Faults:
 
 
 def _decisions(run: RunDir) -> Faults:
-    if not len(run.store.frame("decisions", ["work_id"])):
+    decided = {*run.store.frame("decisions", ["work_id"])["work_id"]}
+    if not decided:
         if recorded(run.store, "decisions"):
             yield "decisions", "are missing since they were recorded"
         return
+    wrong = "does not follow from the scores, the rule and the task's price"
+    again = f"enter `local-bench settle {shlex.quote(str(run.path))}`"
     for work_id in changed_decisions(run)["work_id"]:
-        name = _image_name(run, work_id)
-        yield f"decision on {name}", "does not follow from the scores, the rule and the task's price"
+        fault = wrong if work_id in decided else f"is missing: if it was added after the others were settled, {again}"
+        yield f"decision on {_image_name(run, work_id)}", fault
 
 
 def _meter(run: RunDir) -> Faults:

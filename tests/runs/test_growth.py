@@ -130,6 +130,12 @@ def test_images_added_after_judging_are_named_until_they_are_judged(folder, tmp_
     assert {name for name, _ in faults} == {f"image {i} of mug by alpha, attempt 2" for i in (1, 2)}
     assert len(faults) == 2
     assert all(f"enter `local-bench judge {tmp_path}/run`" in fault for _, fault in faults)
+    of_decisions = [finding.fault for finding in findings() if finding.check == "decisions"]
+    assert len(of_decisions) == 2
+    assert all(
+        f"is missing: if it was added after the others were settled, enter `local-bench settle {tmp_path}/run`" in fault
+        for fault in of_decisions
+    )
     run_stages(more, tmp_path / "run", ("judge", "settle"))
     assert findings() == []
 
