@@ -210,7 +210,8 @@ def _groups(columns: tuple[Column, ...]) -> list[str]:
 
 
 def _line(cells: list[str]) -> str:
-    return " & ".join(cells) + r" \\"
+    before = "{}" if cells[0].startswith(("[", "*")) else ""  # which \\ of the line before would take as its argument
+    return before + " & ".join(cells) + r" \\"
 
 
 def _latex_cell(cell: Cell, column: Column) -> str:

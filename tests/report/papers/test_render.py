@@ -86,6 +86,12 @@ def test_latex_escapes_every_special_character():
     assert r" & \multicolumn{2}{c}{G} &  \\" in result
 
 
+@pytest.mark.parametrize("name", ["[1] by us", "*best*"])
+def test_no_cell_of_latex_is_an_argument_of_the_line_before(name):
+    result = FORMATS["latex"](Table("t", (Column("m", "Model"), Column("x", "X")), ((name, 1), (name, 2)), ()))
+    assert result.count(f"{{}}{name} & ") == 2
+
+
 def test_a_figure_of_hostile_text_is_drawn(tmp_path):
     bars = Bars(HOSTILE * 20, (HOSTILE, "b"), (Series("s", (1.0, None)), Series("t$", (2.0, 3.0), ((1, 3), None))))
     draw(Figure(TABLE, (bars,)), tmp_path / "f.svg")
