@@ -6,6 +6,7 @@ one committed row (WAL, synchronous=FULL); withdrawn answers stay until their an
 
 import hashlib
 import json
+import os
 import secrets
 import sqlite3
 import threading
@@ -70,20 +71,25 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
             raise LedgerError(f"{path} does not exist: this run has no annotations; use `local-bench annotate` first")
         self._lock = threading.RLock()
         with self._errors():
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA foreign_keys = ON")
-            self._db.execute("PRAGMA secure_delete = ON")
-            with self.transaction():
-                if not self._rows("SELECT 1 FROM sqlite_master LIMIT 1"):
-                    for statement in _SCHEMA:
-                        self._db.execute(statement)
-                    self._db.execute("INSERT INTO meta VALUES ('version', ?)", (VERSION,))
-                version = self._rows("SELECT value FROM meta WHERE key = 'version'")
+            uri = _uri(path)
+            self._db = sqlite3.connect(uri, isolation_level=None, timeout=30, check_same_thread=False, uri=True)
+            if "?" not in uri:
+                self._begin()
+            version = self._rows("SELECT value FROM meta WHERE key = 'version'")
         if version != [(VERSION,)]:
             self.close()
             raise LedgerError(f"{path} has a version that this release does not support: use the release that wrote it")
+
+    def _begin(self) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        self._db.execute("PRAGMA secure_delete = ON")
+        with self.transaction():
+            if not self._rows("SELECT 1 FROM sqlite_master LIMIT 1"):
+                for statement in _SCHEMA:
+                    self._db.execute(statement)
+                self._db.execute("INSERT INTO meta VALUES ('version', ?)", (VERSION,))
 
     def close(self) -> None:
         self._db.close()
@@ -227,7 +233,7 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
     def absorb(self, other: Path) -> None:
         """Add the annotators, items and answers of another database; what this one has is kept."""
         with self._lock, self._errors():
-            self._db.execute("ATTACH ? AS other", (str(other),))
+            self._db.execute("ATTACH ? AS other", (_uri(other),))
             try:
                 with self.transaction():
                     for statement in _ABSORB:
@@ -263,6 +269,15 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
             raise
         except sqlite3.DatabaseError as e:
             raise LedgerDamaged(f"{self.path} is damaged ({e}): restore it from a backup, or move it away") from e
+
+
+def _uri(path: Path) -> str:
+    """What SQLite opens; with `?`, for reading alone: a file that cannot be written, or is in a folder where no other
+    can be made (`immutable`: without its log, which then is not there)."""
+    uri, writable = path.absolute().as_uri(), os.access(path.parent, os.W_OK)
+    if writable and (os.access(path, os.W_OK) or not path.exists()):
+        return uri
+    return f"{uri}?mode=ro" + "&immutable=1" * (not path.with_name(f"{path.name}-wal").exists())
 
 
 def _hashed(token: str) -> str:

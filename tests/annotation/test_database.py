@@ -5,7 +5,7 @@ import pytest
 from local_bench.annotation.database import AnnotationDatabase
 from local_bench.annotation.protocol import Answer, Item, ItemImage
 from local_bench.annotation.session import add_people
-from local_bench.core.errors import LedgerDamaged
+from local_bench.core.errors import LedgerDamaged, StorageError
 
 ITEM = Item("accept", "t1", (ItemImage(1, "0" * 64), ItemImage(2, "1" * 64)))
 GIVEN = Answer({"1": {"overall": True}, "2": {"overall": False}}, None, ("artefacts",), "the hand, six fingers")
@@ -53,3 +53,25 @@ def test_a_damaged_database_is_refused(tmp_path):
     broken.write_bytes(b"not a database" * 100)
     with pytest.raises(LedgerDamaged, match="damaged"):
         AnnotationDatabase(broken)
+
+
+def test_a_database_that_cannot_be_written_is_read(database, tmp_path, monkeypatch):
+    """While it is served by someone else, from the log too; and closed, in a folder where SQLite can make no file."""
+    path = database.path
+    database.save("r1", "ann", ITEM.item_id, "answer", GIVEN, None)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with AnnotationDatabase(path) as read:
+        assert [answer.given for answer in read.answers()] == [GIVEN]
+        with pytest.raises(StorageError, match="readonly"):
+            read.set_meta("a", "b")
+    database.close()
+    before = path.read_bytes()
+    with AnnotationDatabase(path) as read:
+        assert [answer.given for answer in read.answers()] == [GIVEN]
+        assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    with AnnotationDatabase(tmp_path / "merged.sqlite", create=True) as merged:
+        monkeypatch.setattr("os.access", lambda *_: False)
+        merged.absorb(path)
+        assert [answer.given for answer in merged.answers()] == [GIVEN]
