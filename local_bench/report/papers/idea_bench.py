@@ -1,7 +1,7 @@
 """IDEA-Bench's tables, from the answers to its six questions: the judge's, or in tables 2 to 7 people's, as in the
 paper."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -184,7 +184,7 @@ def table_2(request: Request) -> Table:
     rows, notes = [], list[str]()
     for model, answers in answers_of.items():
         numbers = published(answers)
-        data, model_notes = numbers.data, numbers.notes
+        data, model_notes = numbers.data, [note for note in numbers.notes if not note.endswith("_high")]
         if labels is not None:
             data = _certain(numbers.data)
             model_notes = [*_bounds(numbers.data), *average_notes(data["without_tasks"], data["without_category"])]
@@ -193,7 +193,7 @@ def table_2(request: Request) -> Table:
             model_notes = [*model_notes, f"the average's 95 % interval, for other cases of the same tasks, is {ends}"]
         rows.append((_named(model, marked), sizes.get(model), *_categories(data), data["overall"]))
         notes += [f"{model}: {note}" for note in model_notes]
-    of_people = [] if labels is None else labels.notes()
+    of_people = _missing(answers_of) if labels is None else labels.notes()
     notes = [*_sized(sizes), *_dagger_note(marked), *of_people, *dict.fromkeys(notes)]
     return Table("IDEA-Bench, table 2: scores by category", columns, tuple(rows), tuple(notes))
 
@@ -202,6 +202,19 @@ def _bounds(data: Mapping[str, Any]) -> list[str]:
     """Between which values the overall score is, if questions without a label could change it."""
     low, high = data["overall"], data["overall_high"]
     return [] if low == high else [f"the average is between {low:.2f} and {high:.2f}"]
+
+
+def _missing(answers_of: Results, tasks: Collection[str] | None = None) -> list[str]:
+    """How many answers about the tasks (by uid; all by default) have no score, and the averages if all were yes: one
+    sentence per model."""
+    notes = []
+    for model, rows in answers_of.items():
+        data = published([row for row in rows if tasks is None or row.task_id in tasks]).data
+        if n := data["n_unscored"] + data["n_missing"]:
+            best = {name: data["categories_high"][name] for name in CATEGORIES if name not in data["without_tasks"]}
+            most = ", ".join(f"{name} {high:.2f}" for name, high in best.items() if high is not None)
+            notes.append(f"{model}: {n} answers have no score and count as no; with yes at best {most or 'unknown'}")
+    return notes
 
 
 def _sized(sizes: Mapping[str, float]) -> tuple[str, ...]:
@@ -241,7 +254,7 @@ def subtasks(request: Request, category: str) -> Table:
         average = None if category in data["without_tasks"] else data["categories"][category]
         cells.append((_named(model, marked), sizes.get(model), *scores, average))
     number = 3 + CATEGORIES.index(category)
-    of_people = [] if labels is None else labels.notes(lambda row: row.task_id in names)
+    of_people = _missing(answers_of, names) if labels is None else labels.notes(lambda row: row.task_id in names)
     notes = (*_sized(sizes), *_dagger_note(marked), *of_people)
     return Table(f"IDEA-Bench, table {number}: subtasks of {category}", columns, tuple(cells), notes)
 
@@ -269,6 +282,7 @@ def table_8(request: Request) -> Table:
     notes = [
         "G. is the run's judge; the categories are the 16 tasks of the official scorer, though the paper counts 18",
         *_dagger_note(marked),
+        *_missing(answers_of, CATEGORY_OF),
         *([] if labels is None else labels.notes(lambda row: row.task_id in CATEGORY_OF)),
         *([] if of_people else ["people's answers are not given: --people RUN, or METHOD.csv like the results CSV"]),
         *([f"people: {unscored} answers in files have no score and count as no"] if unscored else []),

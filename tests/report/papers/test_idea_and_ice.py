@@ -66,6 +66,19 @@ def test_idea_tables_3_to_7_have_the_subtasks_of_their_category(runs, reproduce,
     assert "nothing given has a task of Is2I" in reproduce("idea-bench", "table-5", runs["idea-bench"][0], status=2)
 
 
+@pytest.mark.parametrize("table", ["table-2", "table-3", "table-8"])
+def test_idea_tables_say_how_many_answers_are_missing(runs, reproduce, tmp_path, table):
+    run = shutil.copytree(runs["idea-bench"][0], tmp_path / "run")
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
+        db.execute("DELETE FROM verdicts")
+    n = 18 if table == "table-3" else 54
+    said = [note for note in reproduce("idea-bench", table, run)["notes"] if "answers have no score" in note]
+    assert [note.partition(";")[0] for note in said] == [
+        f"{model}: {n} answers have no score and count as no" for model in ("one", "two")
+    ]
+    assert all("with yes at best T2I 100.00" in note for note in said)
+
+
 def test_a_category_that_no_model_supports_is_not_absent(runs, reproduce, tmp_path):
     run = shutil.copytree(runs["idea-bench"][0], tmp_path / "run")
     with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
