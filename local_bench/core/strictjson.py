@@ -104,6 +104,8 @@ def _objects(
 def _object(line: bytes, error: type[UserError], where: str, what: str, how: dict[str, Any]) -> dict[str, Any]:
     try:
         data = loads(line.decode(), **how)
+    except UnicodeDecodeError:
+        raise error(f"{where}: this is not UTF-8 text: save the file as UTF-8") from None
     except ValueError as e:
         raise error(f"{where}: this is not one JSON object ({e}): correct the line") from None
     if not isinstance(data, dict):

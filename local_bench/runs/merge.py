@@ -75,6 +75,9 @@ def merge(
         raise UserError(f"{out} is not empty and not a run directory: give an empty or new folder")
     with ExitStack() as stack:
         runs = [stack.enter_context(RunDir.open(path)) for path in paths]
+        at_out = [run for run in runs if run.path == out.resolve()]
+        if out.resolve() in {path.resolve() for path in parts} or any(run.config.suite.shard for run in at_out):
+            raise UserError(f"{out} is one of the parts, which are not changed: give a new folder before them")
         for run in runs:
             note(f"checking {run.path}")
             if findings := verify(run):

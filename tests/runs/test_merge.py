@@ -69,6 +69,9 @@ def test_merging_again_changes_nothing_and_parts_are_unchanged(parts, tmp_path):
         with RunDir.open(out) as run:
             assert contents(run.store) == first
             assert verify(run) == []
+    for parts_and_out in ([*shards], [shards[0], *shards]):  # the result's folder was forgotten
+        with pytest.raises(UserError, match="part-1 is one of the parts, which are not changed: give a new folder"):
+            merge(shards[0], parts_and_out[1:])
     assert [(path / "ledger.sqlite").read_bytes() for path in shards] == before
     assert not list(tmp_path.glob(".*"))
 

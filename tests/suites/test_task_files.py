@@ -54,6 +54,9 @@ def test_an_empty_or_missing_file_is_an_error(tmp_path):
         read_task_file(write(tmp_path / "empty.jsonl"), pixel_digest)
     with pytest.raises(TaskFileError, match="does not exist"):
         read_task_file(tmp_path / "nowhere.jsonl", pixel_digest)
+    (tmp_path / "wide.jsonl").write_bytes((tmp_path / "empty.jsonl").read_bytes() + json.dumps(TASK).encode("utf-16"))
+    with pytest.raises(TaskFileError, match=r"line 1: this is not UTF-8 text: save the file as UTF-8$"):
+        read_task_file(tmp_path / "wide.jsonl", pixel_digest)
 
 
 def test_images_are_named_by_their_pixels_and_missing_ones_noted(tmp_path):
