@@ -14,7 +14,7 @@ from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.types import Question
 from local_bench.judges.vlm.client import Client, ExternalServer, ManagedServer, key_from
 from local_bench.judges.vlm.embedded import Embedded
-from local_bench.judges.vlm.judge import BUILT_IN, JudgeSpec, Served, Transport, plugin, plugin_numerics
+from local_bench.judges.vlm.judge import BUILT_IN, JudgeSpec, Served, Transport, plugged, plugin_numerics
 from local_bench.judges.vlm.protocols import Composer
 from local_bench.judges.vlm.replicas import Replicas
 from local_bench.judges.vlm.rubrics import check_labels, check_words
@@ -261,7 +261,7 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
     check_words(described.name, weights, {question.rubric for question in order.questions})
     device = "cpu" if judge_devices[0].cuda_index is None else f"cuda:{judge_devices[0].cuda_index}"
     if config.transport not in BUILT_IN:
-        with plugin(config.transport)(weights, composer.prepared, device, spec.dtype) as judge:
+        with plugged(config.transport, weights, composer.prepared, device, spec.dtype) as judge:
             yield judge
         return
     if transport_of(config) == "local":

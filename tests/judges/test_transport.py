@@ -4,13 +4,15 @@ import random
 import threading
 import time
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
 
 import pytest
 
-from local_bench.core.errors import ImageError, ServerError
+from local_bench.core.errors import ConfigError, ImageError, ServerError
 from local_bench.core.types import Question
+from local_bench.judges.vlm import judge as judge_module
 from local_bench.judges.vlm import replicas as replicas_module
-from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
+from local_bench.judges.vlm.judge import Judge, JudgeSpec, Unreachable, answers
 from local_bench.judges.vlm.protocols import Reply, Request, Shown
 from local_bench.judges.vlm.replicas import Replicas
 
@@ -291,3 +293,71 @@ def test_counts_are_sums_and_a_restart_is_for_all():
     assert replicas.counters() == {"prompt_tokens": 7.0, "cached_tokens": 1.0}
     replicas.restart()
     assert [member.restarts for member in members] == [1, 1, 1]
+
+
+class Plugged(Judge):
+    version = "1"
+    returns: object = Reply("{}", "stop")
+    fault: Exception | None = None
+
+    def open(self):
+        if self.fault:
+            raise self.fault
+
+    def reply(self, request, images):
+        return self.returns
+
+
+class Incomplete(Judge):
+    version = "1"
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """A package with the judges of this file."""
+    names = ("Plugged", "Incomplete")
+    points = tuple(EntryPoint(name.lower(), f"{__name__}:{name}", judge_module.PLUGINS) for name in names)
+    monkeypatch.setattr(judge_module, "entry_points", lambda group: points)
+
+
+@pytest.mark.parametrize(
+    ("returned", "fault"),
+    [
+        (Reply("{}", "stop", {"1": -0.5}), None),
+        (Reply(None, refusal="too long"), None),
+        (None, "Plugged.reply returned NoneType instead of Reply"),
+        ('{"met": 1}', "Plugged.reply returned str instead of Reply"),
+        (Reply({"met": 1}, "stop"), "Plugged.reply: text is dict instead of str"),
+        (Reply("{}", 7), "Plugged.reply: finish_reason is int instead of str"),
+        (Reply("1", "stop", [-0.5]), "Plugged.reply: logprobs is list instead of Mapping"),
+        (Reply("1", refusal=["no"]), "Plugged.reply: refusal is list instead of str"),
+    ],
+)
+def test_a_plugins_reply_that_is_none_is_that_questions_failure(monkeypatch, installed, returned, fault):
+    """Named by class and field; without the check it ended the run as an unexpected error."""
+    monkeypatch.setattr(Plugged, "returns", returned)
+    with judge_module.plugged("plugged", None, None, "cpu", "float32") as judge:
+        replies = list(judge.complete([(7, Request("", (), "?", 9, 0, 0, "veq_technical", {}))]))
+    expected = returned if fault is None else Reply("", refusal=f"failed while judging (TypeError: {fault})")
+    assert replies == [(7, expected)]
+
+
+def test_a_plugin_that_cannot_be_opened_is_named(monkeypatch, installed):
+    monkeypatch.setattr(Plugged, "fault", KeyError("model"))
+    expected = r"'plugged' \(tests.judges.test_transport.Plugged\) cannot be opened \(KeyError: 'model'\): correct"
+    with pytest.raises(ServerError, match=expected), judge_module.plugged("plugged", None, None, "cpu", "float32"):
+        pass
+    monkeypatch.setattr(Plugged, "fault", ServerError("its own sentence"))
+    with (
+        pytest.raises(ServerError, match=r"^its own sentence$"),
+        judge_module.plugged("plugged", None, None, "cpu", ""),
+    ):
+        pass
+
+
+def test_a_plugin_without_what_a_judge_has_is_refused(monkeypatch, installed):
+    with pytest.raises(ConfigError, match="Incomplete defines no reply, which every judge has"):
+        judge_module.plugin("incomplete")
+    monkeypatch.delattr(Plugged, "version")
+    with pytest.raises(ConfigError, match="Plugged defines no version"):
+        judge_module.plugin("plugged")

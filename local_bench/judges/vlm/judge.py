@@ -8,7 +8,8 @@ import importlib.metadata
 import io
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from PIL import Image
 
 from local_bench.core.environment import entry_points
-from local_bench.core.errors import ConfigError, ServerError
+from local_bench.core.errors import ConfigError, LocalBenchError, ServerError, is_out_of_memory
 from local_bench.core.identity import digest
 from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.protocols import (
@@ -286,6 +287,7 @@ class Judge(ABC):
             try:
                 pngs = [self._load(shown).png for shown in request.shown]
                 reply = self.reply(request, [Image.open(io.BytesIO(png)).convert("RGB") for png in pngs])
+                _check_reply(reply, f"{type(self).__name__}.reply")
             except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
                 reply = failed(e)
             yield key, reply
@@ -295,6 +297,34 @@ class Judge(ABC):
 
     def counters(self) -> dict[str, float]:
         return {}
+
+
+def _check_reply(reply: object, where: str) -> None:
+    """TypeError, naming the field, if a plug-in's reply is not what `Judge.reply` promises."""
+    if not isinstance(reply, Reply):
+        raise TypeError(f"{where} returned {type(reply).__name__} instead of Reply")
+    for name, value in vars(reply).items():
+        expected = Mapping if name == "logprobs" else str
+        if not isinstance(value, expected | None):
+            raise TypeError(f"{where}: {name} is {type(value).__name__} instead of {expected.__name__}")
+
+
+@contextmanager
+def plugged(name: str, *arguments: Any) -> Iterator[Judge]:
+    """The plug-in of that name, opened. ServerError, naming it, if it cannot be."""
+    kind = plugin(name)
+    try:
+        judge = kind(*arguments)
+        judge.open()
+    except Exception as e:
+        if isinstance(e, LocalBenchError) or is_out_of_memory(e):
+            raise
+        raise ServerError(
+            f"judge.transport: {name!r} ({kind.__module__}.{kind.__name__}) cannot be opened ({type(e).__name__}: "
+            f"{e}): correct that package, or choose another judge"
+        ) from e
+    with closing(judge):
+        yield judge
 
 
 def plugin(name: str) -> type[Judge]:
@@ -312,6 +342,9 @@ def plugin(name: str) -> type[Judge]:
         ) from e
     if not (isinstance(kind, type) and issubclass(kind, Judge)):
         raise ConfigError(f"judge.transport: {point.value} is not a subclass of local_bench.Judge: correct it")
+    absent = sorted(kind.__abstractmethods__) or ([] if hasattr(kind, "version") else ["version"])
+    if absent:
+        raise ConfigError(f"judge.transport: {point.value} defines no {absent[0]}, which every judge has: add it")
     return kind
 
 
