@@ -90,12 +90,21 @@ class Traits:
     """The lossy settings that its pipeline supports."""
     settings: tuple[str, ...] = ("guidance_scale", "max_sequence_length")
     """The settings of a card's sampler that it reads, besides size and steps; a plug-in's may be any."""
+    optional: tuple[str, ...] = ("negative_prompt",)
+    """Those that a card may leave out; without another one the pipeline fails, or uses a default that no run names."""
     parts: tuple[str, ...] = ()
     """The parts of a card that it reads, besides LoRA adapters; a plug-in's may be any."""
 
 
 _NEGATIVE = (*Traits.settings, "negative_prompt")
-_QWEN = partial(Traits, exact_length=True, passes=_true_guidance, settings=(*_NEGATIVE, "true_cfg_scale"))
+_LENGTH = ("negative_prompt", "max_sequence_length")
+_QWEN = partial(
+    Traits,
+    exact_length=True,
+    passes=_true_guidance,
+    settings=(*_NEGATIVE, "true_cfg_scale"),
+    optional=(*_LENGTH, "guidance_scale"),
+)
 _QWEN_EDIT = partial(_QWEN, images_in_prompt=True, settings=("guidance_scale", "negative_prompt", "true_cfg_scale"))
 FAMILIES = {
     "flux": Traits("flux:Flux", lossy_settings=("weights", "first_block_cache")),
@@ -116,15 +125,16 @@ FAMILIES = {
     "qwen_image_edit": _QWEN_EDIT("qwen_image:QwenImageEdit"),
     "qwen_image_edit_inpaint": _QWEN_EDIT("qwen_image:QwenImageEditInpaint"),
     "qwen_image_edit_plus": _QWEN_EDIT("qwen_image:QwenImageEditPlus", max_batch=1),
-    "flux2": Traits("flux2:Flux2", unbatched_with_images=True),
-    "flux2_klein": Traits("flux2:Flux2Klein", unbatched_with_images=True, passes=_klein),
+    "flux2": Traits("flux2:Flux2", unbatched_with_images=True, optional=_LENGTH),
+    "flux2_klein": Traits("flux2:Flux2Klein", unbatched_with_images=True, passes=_klein, optional=_LENGTH),
     "z_image": Traits(
         "z_image:ZImage",
         exact_length=True,
         passes=lambda card, s, n: SINGLE if s.guidance_scale == 0 else (2, True),
         settings=_NEGATIVE,
+        optional=_LENGTH,
     ),
-    "pixart_sigma": Traits("pixart_sigma:PixArtSigma", passes=_guided, settings=_NEGATIVE),
+    "pixart_sigma": Traits("pixart_sigma:PixArtSigma", passes=_guided, settings=_NEGATIVE, optional=_LENGTH),
     "instruct_pix2pix": Traits(
         "instruct_pix2pix:InstructPix2Pix",
         encodes_images=True,
@@ -173,7 +183,8 @@ def check_lossy(lossy: Iterable[str], family: str) -> None:
 
 
 def check_card(card: ModelCard) -> None:
-    """Raise ConfigError for a part or a setting that the family does not read: the images would be those without it."""
+    """Raise ConfigError for a part or a setting that the family does not read (the images would be those without it),
+    and for a setting that it needs and the card leaves out."""
     read = BUILT_IN[card.family].parts if card.family in BUILT_IN else card.parts
     for part in sorted(card.parts.keys() - card.lora.keys() - {*read}):
         what = f"{card.name}: the family {card.family} does not read the part {part!r}"
@@ -184,3 +195,6 @@ def check_card(card: ModelCard) -> None:
     for name in sorted(given - known):
         what = f"{card.name}: the family {card.family} does not read sampler.{name}"
         raise ConfigError(f"{what}: remove it (it reads {', '.join(sorted(known))})")
+    if card.family in FAMILIES and (lacking := sorted({*own} - {*FAMILIES[card.family].optional} - given)):
+        what = f"{card.name}: the family {card.family} needs sampler.{lacking[0]}"
+        raise ConfigError(f"{what}, which the card leaves out or sets to null: give it a number")

@@ -212,6 +212,31 @@ def test_a_setting_that_its_family_does_not_read_is_refused_before_anything_is_m
                 plan.check_config(config, files=False)
 
 
+NEEDED = {
+    "adapter_scale": "flux_ip_adapter",
+    "guidance_scale": "(?!qwen).*",
+    "image_guidance_scale": "omnigen|instruct_pix2pix",
+    "max_sequence_length": "flux(?!2).*|sd3.*",
+    "true_cfg_scale": "qwen_image.*",
+}
+"""Setting -> the families whose pipeline fails without it, or uses a default of its own."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_setting_that_a_card_sets_to_null_is_refused_where_its_family_needs_it(monkeypatch, family):
+    """Each image failed with a TypeError, or was made with a guidance that neither plan nor work id named."""
+    described = next(c for c in cards().values() if c.family == family)
+    config = RunConfig(name="t", suite={"name": "studio"}, models=[{"card": described.name}])
+    for setting in READ:
+        changed = described.sampler.model_copy(update={setting: None})
+        monkeypatch.setattr(plan, "card", lambda *_, to=changed: described.model_copy(update={"sampler": to}))
+        if re.fullmatch(NEEDED.get(setting, ""), family):
+            with pytest.raises(ConfigError, match=f"{family} needs sampler.{setting}, which the card leaves out or"):
+                plan.check_config(config, files=False)
+        else:
+            plan.check_config(config, files=False)
+
+
 def test_a_judge_reads_no_parts(monkeypatch):
     judge = card("mini-judge", "judge")
     monkeypatch.setattr(plan, "card", lambda *_: judge.model_copy(update={"parts": {"adapter": judge.source}}))
