@@ -14,6 +14,7 @@ from typing import Any
 
 from local_bench.core.environment import entry_points
 from local_bench.core.errors import ConfigError
+from local_bench.generators.architecture import piece
 from local_bench.models.cards import ModelCard
 
 
@@ -171,6 +172,19 @@ def traits(name: str) -> Traits:
     if not isinstance(loaded, Traits):
         raise ConfigError(f"the family {name!r}: {point.value} is not a local_bench.Traits: fix that package")
     return loaded
+
+
+def without_effect(card: ModelCard, sampler: Sampler) -> str | None:
+    """Why guidance or a negative prompt changes no image of a built-in family, in one sentence; None if it does."""
+    transformer = card.architecture.get("transformer")
+    ignores = bool(card.architecture.get("is_distilled"))
+    if card.family.startswith("flux") and card.family != "flux2_klein" and isinstance(transformer, str):
+        ignores = not piece(transformer).config.get("guidance_embeds", card.family == "flux2")
+    if ignores and sampler.guidance_scale not in (None, 0, 1):
+        return f"guidance_scale {sampler.guidance_scale:g} has no effect: the model has no guidance embedding."
+    if sampler.negative_prompt and card.family in FAMILIES and traits(card.family).passes(card, sampler, 1)[0] == 1:
+        return "negative_prompt has no effect without guidance."
+    return None
 
 
 def check_lossy(lossy: Iterable[str], family: str) -> None:

@@ -18,7 +18,7 @@ from local_bench.core.images import image_path, load_image, load_verified, pixel
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task, Unsupported
 from local_bench.generators.imported import find_images
-from local_bench.generators.registry import check_card
+from local_bench.generators.registry import Sampler, check_card, without_effect
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.judges.rules import RULES, FileFacts, file_facts
 from local_bench.judges.vlm.client import claim_port
@@ -493,6 +493,8 @@ def _model_notes(model: ModelPlan, fits: Sequence[_Fit], mode: Unsupported) -> l
     negative = {"negative_prompt"} & (model.sampler.keys() | model.card.call.keys())
     if (model.sampler.get("true_cfg_scale") or 0) > 1 and not negative:
         sentences.append(f'{label}: true_cfg_scale has no effect without a negative_prompt in its card ("" is one).')
+    if ignored := without_effect(model.card, Sampler(**model.sampler)):
+        sentences.append(f"{label}: {ignored}")
     if takes.condition and any(n_inputs):
         sentences.append(f"{label} uses a task's input image as its {takes.condition} map.")
     return sentences

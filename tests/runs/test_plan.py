@@ -237,3 +237,25 @@ def test_identical_repeats_are_reported(tmp_path):
     }
     (note,) = set(notes["logit"]) - set(notes["json"])
     assert "the 3 repeats of each question are identical under protocol logit and count as one" in note
+
+
+@pytest.mark.parametrize(
+    ("model", "note"),
+    [
+        ({"card": "flux1-schnell"}, None),
+        ({"card": "flux1-schnell", "guidance_scale": 3.5}, "guidance_scale 3.5 has no effect: the model has no guid"),
+        ({"card": "flux2-klein-4b", "guidance_scale": 4}, "guidance_scale 4 has no effect: the model has no guidance"),
+        ({"card": "flux2-klein-base-4b", "guidance_scale": 5}, None),
+        ({"card": "flux1-dev", "guidance_scale": 2}, None),
+        ({"card": "flux2-dev", "guidance_scale": 2}, None),
+        ({"card": "sd35-large", "guidance_scale": 1, "negative_prompt": "blurred"}, "negative_prompt has no effect"),
+        ({"card": "sd35-large", "negative_prompt": "blurred"}, None),
+        ({"card": "qwen-image", "true_cfg_scale": 1, "negative_prompt": "blurred"}, "negative_prompt has no effect"),
+        ({"card": "instruct-pix2pix", "negative_prompt": "blurred"}, None),
+    ],
+)
+def test_a_setting_that_changes_no_image_is_named(model, note):
+    config = RunConfig.model_validate({"name": "x", "suite": {"name": "studio", "limit": 1}, "models": [model]})
+    found = [sentence for sentence in make_plan(config, files=False).notes if "no effect" in sentence]
+    assert len(found) == (note is not None)
+    assert all(sentence.startswith(f"{model['card']}: {note}") for sentence in found)
