@@ -10,12 +10,14 @@ It decides for the whole batch, so such a system runs with batch size 1.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from local_bench.core.environment import entry_points
-from local_bench.core.errors import ConfigError
+from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.generators.architecture import piece
 from local_bench.models.cards import ModelCard
+from local_bench.models.vet import PIPELINE, listing_of
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,21 @@ def check_lossy(lossy: Iterable[str], family: str) -> None:
     if other is not None:
         only = f"only {', '.join(supported)}" if supported else "no lossy setting"
         raise ConfigError(f"lossy.{other}: the family {family} supports {only}: remove it")
+
+
+def check_folder(card: ModelCard, folder: Path) -> None:
+    """Raise WeightsError if a user's folder has another pipeline than the card: of another class, or, as several
+    pipelines share weights, with a denoiser of another class."""
+    listing = listing_of(folder)
+    actual = {name: entry[-1] for name, entry in (listing.components or {}).items()}
+    actual["pipeline"] = (listing.index or {}).get("_class_name")
+    expected = {n: piece(str(card.architecture[n])).model for n in ("transformer", "unet") if n in card.architecture}
+    for name, kind in (expected | ({"pipeline": card.pipeline} if card.pipeline else {})).items():
+        if actual.get(name) != kind:
+            found = f"a {actual['pipeline']}" if listing.index else f"no pipeline (it has no {PIPELINE})"
+            raise WeightsError(
+                f"{folder} is {found}, and {card.name} needs a {kind} as its {name}: give another folder"
+            )
 
 
 def check_card(card: ModelCard) -> None:

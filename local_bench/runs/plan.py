@@ -18,7 +18,7 @@ from local_bench.core.images import image_path, load_image, load_verified, pixel
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task, Unsupported
 from local_bench.generators.imported import find_images
-from local_bench.generators.registry import Sampler, check_card, without_effect
+from local_bench.generators.registry import Sampler, check_card, check_folder, without_effect
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.judges.rules import RULES, FileFacts, file_facts
 from local_bench.judges.vlm.client import claim_port
@@ -309,6 +309,8 @@ def _check_model(model: ModelConfig, files: bool) -> None:
         _settings(model, described)
         if files and model.load == "weights":
             check_local(described, model.weights)
+            if folder := model.weights or described.source.folder:
+                check_folder(described, Path(folder).expanduser())
     elif files and not Path(model.imported.images).exists():
         raise ConfigError(
             f"imported.images: {model.imported.images} does not exist: give an existing folder or manifest"

@@ -11,9 +11,10 @@ from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.files import configs_dir
 from local_bench.core.identity import seed_of
 from local_bench.models.cards import card, cards
+from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig, load_config
 from local_bench.runs.estimate import estimate
-from local_bench.runs.plan import make_plan
+from local_bench.runs.plan import check_config, make_plan
 from local_bench.runs.rundir import RunDir
 from tests.orders import order, write_orders
 from tests.stages import run_stages
@@ -259,3 +260,33 @@ def test_a_setting_that_changes_no_image_is_named(model, note):
     found = [sentence for sentence in make_plan(config, files=False).notes if "no effect" in sentence]
     assert len(found) == (note is not None)
     assert all(sentence.startswith(f"{model['card']}: {note}") for sentence in found)
+
+
+def test_a_folder_of_another_pipeline_is_refused_before_anything_is_loaded(tmp_path):
+    """By the class of the pipeline or of its denoiser; SD3's own folder is also that of its inpainting."""
+    flux, sd3, judge = (
+        resolve(card(name, role))
+        for name, role in (("tiny-flux", "generator"), ("tiny-sd3", "generator"), ("mini-judge", "judge"))
+    )
+    for name, folder, sentence in (
+        ("tiny-flux", flux, None),
+        ("tiny-sd3-inpaint", sd3, None),
+        (
+            "tiny-flux",
+            sd3,
+            "a StableDiffusion3Pipeline, and tiny-flux needs a FluxTransformer2DModel as its transformer",
+        ),
+        ("tiny-pix2pix", flux, "a FluxPipeline, and tiny-pix2pix needs a UNet2DConditionModel as its unet"),
+        ("sdxl-base", flux, "a FluxPipeline, and sdxl-base needs a StableDiffusionXLPipeline as its pipeline"),
+        (
+            "tiny-flux",
+            judge,
+            r"no pipeline \(it has no model_index.json\), and tiny-flux needs a FluxTransformer2DModel",
+        ),
+    ):
+        config = RunConfig(name="x", suite={"name": "studio"}, models=[{"card": name, "weights": str(folder)}])
+        if sentence is None:
+            check_config(config)
+        else:
+            with pytest.raises(UserError, match=f"^{folder} is {sentence}"):
+                check_config(config)
