@@ -364,7 +364,7 @@ def _model(config: ModelConfig, files: bool) -> ModelPlan:
         random = f"random:{architecture_digest(described)}"
         return ModelPlan(config.label, config, described, weights_sha256=random, sampler=sampler)
     if not files:
-        return ModelPlan(config.label, config, described, sampler=sampler)
+        return ModelPlan(config.label, config, described, weights_sha256=config.weights or "", sampler=sampler)
     weights, parts = resolve(described, config.weights), resolve_parts(described)
     return ModelPlan(config.label, config, described, weights, parts, weights_digest(weights, parts), sampler)
 

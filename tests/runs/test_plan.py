@@ -290,3 +290,14 @@ def test_a_folder_of_another_pipeline_is_refused_before_anything_is_loaded(tmp_p
         else:
             with pytest.raises(UserError, match=f"^{folder} is {sentence}"):
                 check_config(config)
+
+
+def test_two_checkpoints_of_one_card_can_be_planned_without_their_files():
+    """`local-bench plan` refused them as one model; the same checkpoint under two names is refused all the same."""
+    both = [{"card": "tiny-flux", "weights": name, "name": name} for name in ("step-1000", "step-2000")]
+    suite = {"name": "studio", "limit": 1}
+    config = RunConfig.model_validate({"name": "x", "suite": suite, "models": both})
+    assert len({candidate.work_id for candidate in make_plan(config, files=False).candidates}) == 2
+    both[1]["weights"] = "step-1000"
+    with pytest.raises(ConfigError, match="'step-1000' and 'step-2000' are the same in everything"):
+        make_plan(RunConfig.model_validate({"name": "x", "suite": suite, "models": both}), files=False)
