@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -14,6 +15,7 @@ from PIL import Image
 from local_bench.analysis.digest import digests
 from local_bench.annotation.database import FILE as ANNOTATIONS
 from local_bench.annotation.ratings import stored_lines
+from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError, LedgerError
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
@@ -230,3 +232,22 @@ def test_an_imported_image_that_was_missing_can_be_added(folder, tmp_path):
     run_stages(config_of(own, {"entropy"}), path, STAGES)
     run_stages(config_of(folder, {"entropy"}), tmp_path / "complete", STAGES)
     assert results(path) == results(tmp_path / "complete")
+
+
+def test_a_setting_that_the_device_refuses_can_be_corrected_in_the_same_folder(tmp_path, capsys):
+    """An attention kernel for GPUs left a run that only the refused config could continue. With one image the run is
+    bound to its config."""
+    config = {"name": "t", "suite": {"name": "studio", "limit": 1}, "models": [{"card": "tiny-flux"}], "judge": None}
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(config | {"engine": {"device": "cpu"}, "metrics": ["entropy"]}))
+    command = ["run", str(tmp_path / "t.yaml"), "--run-dir", str(tmp_path / "run")]
+    small = ["--set", "models.0.height=64", "--set", "models.0.width=64"]
+    assert main([*command, "--set", "engine.attention_backend=flash"]) == 2
+    assert "engine.attention_backend: 'flash' does not run on cpu" in capsys.readouterr().err
+    assert main([*command, *small]) == 0
+    with RunDir.open(tmp_path / "run") as run:
+        assert [(row.height, row.state) for row in run.store.candidates()] == [(64, "done")]
+        assert len(run.store.sessions()) == 1
+    with RunDir.open(tmp_path / "run") as run:
+        assert verify(run) == []
+    assert main(command) == 2
+    assert "is a run with another config (models.tiny-flux.height: 64 in the run" in capsys.readouterr().err

@@ -209,6 +209,15 @@ class Store:
             moved = " ON CONFLICT (work_id) DO UPDATE SET position = excluded.position"
             self._enter("candidates", CandidateRow, candidates, "INSERT", moved)
 
+    def forget_plan(self) -> None:
+        """Remove a plan of which nothing has been made or imported, so that any config may continue."""
+        if self.db.value("SELECT count(*) FROM candidates WHERE identity IS NOT NULL"):
+            return
+        with self.transaction():
+            for table in ("scores", "decisions", "candidates", "tasks", "meter", "sessions"):
+                self.write(f"DELETE FROM {table}")
+            self.write("DELETE FROM meta WHERE key <> 'version'")
+
     def _enter_tasks(self, positions: Sequence[int], tasks: Sequence[Task]) -> None:
         self.write_many(
             """INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)
