@@ -1,6 +1,7 @@
 """Runs grow: an extended config adds models, attempts, tasks, metrics and judges to a run, and annotators add labels;
 everything else is refused."""
 
+import json
 import re
 import shutil
 from collections import Counter
@@ -17,6 +18,7 @@ from local_bench.annotation.database import FILE as ANNOTATIONS
 from local_bench.annotation.ratings import stored_lines
 from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError, LedgerError
+from local_bench.runs import stages
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.verify import verify
@@ -251,3 +253,15 @@ def test_a_setting_that_the_device_refuses_can_be_corrected_in_the_same_folder(t
         assert verify(run) == []
     assert main(command) == 2
     assert "is a run with another config (models.tiny-flux.height: 64 in the run" in capsys.readouterr().err
+
+
+def test_a_run_that_ended_before_its_first_image_can_be_settled(tmp_path, capsys, monkeypatch):
+    """`settle --json` ended with an unexpected error: the paper's figures take the scores of no images."""
+    config = {"name": "t", "suite": {"name": "studio", "limit": 1}, "models": [{"card": "tiny-flux"}], "metrics": []}
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(config | {"judge": {"card": "mini-judge"}}))
+    monkeypatch.setattr(stages, "_run_device_stages", lambda *_: pytest.fail("killed"))
+    with pytest.raises(pytest.fail.Exception):
+        main(["run", str(tmp_path / "t.yaml"), "--run-dir", str(tmp_path / "run")])
+    assert main(["settle", str(tmp_path / "run"), "--json"]) == 0
+    (settled,) = json.loads(capsys.readouterr().out)["models"].values()
+    assert (settled["revenue_usd"], settled["n"], settled["n_unscored"]) == (0, 0, 1)

@@ -114,7 +114,7 @@ def tabulated(
         np.array([index[i.task_id] for i in images], dtype=np.int64),
         np.array([codes[i.accepted] for i in images], dtype=np.int64),
         None if scores is None else amounts([Decimal(0) if f is None else f for f in sums]),
-        None if scores is None else np.array([f is not None for f in sums]),
+        None if scores is None else np.array([f is not None for f in sums], dtype=np.bool_),
     )
 
 
