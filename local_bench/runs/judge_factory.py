@@ -269,7 +269,8 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
 
         batch_size = 1 if device == "cpu" else 8  # on a CPU batches are not faster, and batch size 1 is exact
         processor_kwargs = described.mm_processor_kwargs or {}
-        with Local(weights, composer.prepared, device, spec.dtype, batch_size, processor_kwargs) as local:
+        longest = _context(described, spec, order.questions)
+        with Local(weights, composer.prepared, device, spec.dtype, batch_size, processor_kwargs, longest) as local:
             yield local
         return
     groups = _groups(judge_devices, described)

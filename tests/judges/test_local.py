@@ -21,6 +21,10 @@ from local_bench.judges.vlm.protocols import Prepared, Request, Shown, prepare
 from local_bench.judges.vlm.rubrics import rubric, rubric_names
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
+from local_bench.runs import judge_factory
+from local_bench.runs.config import JudgeConfig
+from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, open_judge
+from local_bench.runs.progress import Quiet
 
 JUDGES = ["tiny-qwen2-vl", "tiny-qwen3-vl"]
 SCORING = [name for name in rubric_names() if rubric(name).answer and not rubric(name).criteria[0].words]
@@ -282,3 +286,34 @@ def test_a_judge_that_lacks_a_weight_is_refused(cache, tmp_path):
         pass
     with pytest.raises(WeightsError, match=r"its files lack weights of \w+: .*down_proj.weight, 1 in all"):
         load_backbone(folder, torch.device("cpu"), "float32")
+
+
+def test_the_cards_settings_of_the_prompt_hold_here_too(cache):
+    """As in vLLM: arguments of the image processor, of which an unknown one is refused, and the longest prompt."""
+
+    def read(**settings):
+        with local("tiny-qwen3-vl", **settings) as judge:
+            return reply_of(judge, written()), judge.counters()["prompt_tokens"]
+
+    reply, tokens = read()
+    assert reply.refusal is None
+    smaller, fewer = read(processor_kwargs={"max_pixels": 4096})
+    assert (smaller.refusal, fewer < tokens) == (None, True)
+    longest = int(tokens) + written().max_tokens
+    assert read(max_model_len=longest)[0] == reply
+    assert read(max_model_len=longest - 1)[0].refusal == "the judge refused the question"
+    with pytest.raises(ConfigError, match="mm_processor_kwargs: Qwen2VLImageProcessor has no 'max_pixel'"):
+        read(processor_kwargs={"max_pixel": 4096})
+
+
+def test_a_local_judge_of_a_run_has_the_context_of_its_card(cache, monkeypatch, tmp_path):
+    described = card("tiny-qwen3-vl", "judge").model_copy(update={"context": 128, "max_model_len": 128})
+    monkeypatch.setattr(judge_factory, "card", lambda *_: described)
+    config, device = JudgeConfig(card="tiny-qwen3-vl", transport="local"), JudgeDevice("cpu", None)
+    spec = judge_factory.judge_spec(config, device)
+    question = Question("veq_technical", 0, ("1",), ())
+    order = JudgeOrder(config, spec, [question], make_image, tmp_path / "log", Quiet())
+    with open_judge(order, [device]) as judge:
+        ((_, verdict),) = answers(judge, spec, [(0, question)])
+    assert verdict.unscored == "the judge refused the question"
+    assert "exceeds the judge's maximum of 128" in verdict.raw

@@ -159,8 +159,9 @@ class Local:
     """A judge loaded from the folder `weights`; implements `Transport`.
 
     `load` returns the prepared image; `device` is a torch device string, `dtype` float32, bfloat16 or float16;
-    `processor_kwargs` are a card's `mm_processor_kwargs`. Raises ConfigError for an unknown dtype; entering raises
-    ConfigError for a model that transformers has no class for and WeightsError for files that cannot be loaded.
+    `processor_kwargs` are a card's `mm_processor_kwargs`, and `max_model_len` is as vLLM's. Raises ConfigError for an
+    unknown dtype; entering raises ConfigError for a model that transformers has no class for or whose image processor
+    has no such argument, and WeightsError for files that cannot be loaded.
     """
 
     def __init__(
@@ -171,6 +172,7 @@ class Local:
         dtype: str,
         batch_size: int = 8,
         processor_kwargs: Mapping[str, Any] = MappingProxyType({}),
+        max_model_len: int = 2**30,
     ) -> None:
         if dtype not in _DTYPES:
             raise ConfigError(f"the judge's precision {dtype!r} is unknown: use {', '.join(_DTYPES)}")
@@ -180,6 +182,7 @@ class Local:
         self._dtype = _DTYPES[dtype]
         self._batch_size = batch_size
         self._processor_kwargs = processor_kwargs
+        self._longest = max_model_len
         self._grammars: dict[str, xgrammar.CompiledGrammar] = {}
         self._prompt_tokens = self._cached_tokens = 0
         self._model: Any = None
@@ -197,6 +200,11 @@ class Local:
                     "images and text: choose another model or serve it with vLLM"
                 )
             self._processor = AutoProcessor.from_pretrained(self._weights, **offline)
+            known = getattr(self._processor.image_processor, "valid_kwargs", None)
+            unknown = next((key for key in self._processor_kwargs if known and key not in known.__annotations__), None)
+            if unknown is not None:
+                kind = type(self._processor.image_processor).__name__
+                raise ConfigError(f"mm_processor_kwargs: {kind} has no {unknown!r}: correct the judge's card")
             with complete():
                 self._model = AutoModelForImageTextToText.from_pretrained(
                     self._weights,
@@ -217,7 +225,7 @@ class Local:
         # The penalties and limits of the model's own file would change its answers, as in vLLM.
         self._model.generation_config = GenerationConfig()
         self._vocabulary = int(self._config.get_text_config().vocab_size)
-        self._longest = int(self._config.get_text_config().max_position_embeddings)
+        self._longest = min(self._longest, int(self._config.get_text_config().max_position_embeddings))
         self._compiler = xgrammar.GrammarCompiler(
             xgrammar.TokenizerInfo.from_huggingface(self._tokenizer, vocab_size=self._vocabulary)
         )
@@ -357,7 +365,7 @@ class Local:
             batch = batch[len(now) :]
 
     def _preprocess(self, shown: tuple[Shown, ...]) -> _ImageInputs:
-        """Preprocess the images at their given sizes; the processor's own resizing is disabled."""
+        """Preprocess the images at their given sizes, if the card's arguments of the processor do not change them."""
         if not shown:
             return _ImageInputs(None, None, ())
         processor = self._processor.image_processor
@@ -365,12 +373,12 @@ class Local:
         largest = max(image.width * image.height for image in images)
         size = {"shortest_edge": (processor.patch_size * processor.merge_size) ** 2, "longest_edge": largest}
         try:
-            inputs = processor(images=images, size=size, return_tensors="pt")
+            inputs = processor(images=images, size=size, return_tensors="pt", **self._processor_kwargs)
         except ValueError as e:  # an aspect ratio of more than 200:1
             raise _Refused(str(e)) from e
         grid = inputs["image_grid_thw"]
         expected = [(1, image.height // processor.patch_size, image.width // processor.patch_size) for image in images]
-        assert [tuple(row) for row in grid.tolist()] == expected, (grid, size)
+        assert self._processor_kwargs or [tuple(row) for row in grid.tolist()] == expected, (grid, size)
         tokens = (grid.prod(dim=1) // processor.merge_size**2).tolist()
         return _ImageInputs(inputs["pixel_values"].to(self._device, self._dtype), grid.to(self._device), tuple(tokens))
 
