@@ -22,7 +22,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.errors import ConfigError, MissingExtra
+from local_bench.core.errors import ConfigError, LocalBenchError, MissingExtra, is_out_of_memory
 from local_bench.core.files import cache_dir
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -175,12 +175,25 @@ def entry_points(group: str) -> tuple[EntryPoint, ...]:
 def load_object(where: str, what: str) -> Any:
     """What is at `where`, as `module:name`. MissingExtra, or ConfigError, which begins with `what`, if it cannot be
     imported."""
-    try:
+    with made_by(f"{what} cannot be loaded from {where}"):
         return pkgutil.resolve_name(where)
-    except (ImportError, AttributeError, ValueError) as e:
+
+
+@contextmanager
+def made_by(fault: str) -> Iterator[None]:
+    """Raise MissingExtra, or ConfigError, which begins with `fault`, for an exception of a package within this
+    context."""
+    try:
+        yield
+    except LocalBenchError:
+        raise
+    except Exception as e:
+        if is_out_of_memory(e):
+            raise
         if isinstance(e, ModuleNotFoundError) and (extra := missing(e.name)):
             raise extra from e
-        raise ConfigError(f"{what} cannot be loaded from {where} ({e}): correct or remove that package") from e
+        kind = "" if isinstance(e, ImportError | AttributeError | ValueError) else f"{type(e).__name__}: "
+        raise ConfigError(f"{fault} ({kind}{e}): correct or remove that package") from e
 
 
 def require(*extras: str) -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from local_bench.core.environment import entry_points, load_object
+from local_bench.core.environment import entry_points, load_object, made_by
 from local_bench.core.errors import ConfigError, hint
 from local_bench.core.files import config_files, is_safe_id, user_config_dirs
 from local_bench.core.types import Deliverable, Question, Score, Task, Unsupported, Verdict
@@ -176,10 +176,8 @@ def _loaded(name: str, where: str) -> Suite:
     kind = load_object(where, f"suite.name: {name!r}")
     if not (isinstance(kind, type) and issubclass(kind, Suite)):
         raise ConfigError(f"suite.name: {where} is not a subclass of local_bench.Suite: correct or remove that package")
-    try:
+    with made_by(f"suite.name: {where} is not complete"):
         return kind()
-    except TypeError as e:
-        raise ConfigError(f"suite.name: {where} is not complete ({e}): correct or remove that package") from e
 
 
 def _known() -> dict[str, str]:

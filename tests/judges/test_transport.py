@@ -345,7 +345,7 @@ def test_a_plugins_reply_that_is_none_is_that_questions_failure(monkeypatch, ins
 def test_a_plugin_that_cannot_be_opened_is_named(monkeypatch, installed):
     monkeypatch.setattr(Plugged, "fault", KeyError("model"))
     expected = r"'plugged' \(tests.judges.test_transport.Plugged\) cannot be opened \(KeyError: 'model'\): correct"
-    with pytest.raises(ServerError, match=expected), judge_module.plugged("plugged", None, None, "cpu", "float32"):
+    with pytest.raises(ConfigError, match=expected), judge_module.plugged("plugged", None, None, "cpu", "float32"):
         pass
     monkeypatch.setattr(Plugged, "fault", ServerError("its own sentence"))
     with (

@@ -10,12 +10,13 @@ import importlib
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from local_bench.core.environment import entry_points, load_object, require
+from local_bench.core.environment import entry_points, load_object, made_by, require
 from local_bench.core.errors import ConfigError, WeightsError, hint
 from local_bench.judges.metrics.base import (
     Array,
@@ -363,12 +364,16 @@ def check_metric(name: str) -> None:
 
 
 def check_extras(names: Sequence[str]) -> None:
-    """MissingExtra if a metric of `names` needs a package that is not installed."""
+    """MissingExtra if a metric of `names` needs a package that is not installed; ConfigError for a plugin's that cannot
+    be made."""
     entries_by_name, extras = _known(), {"pyiqa": "pyiqa", "insightface": "faces"}
     entries = (entries_by_name.get(name.partition(":")[0]) for name in names if not name.startswith(PYIQA))
     families = {entry.family for entry in entries if entry} | {"pyiqa" for name in names if name.startswith(PYIQA)}
     if names:
         require(*(extra for family, extra in extras.items() if family in families), "metrics", "generate")
+    for name in names:
+        if name in entries_by_name.keys() - BUILT_IN.keys():
+            make_metric(name)
 
 
 def check_metrics(names: Sequence[str]) -> None:
@@ -384,7 +389,10 @@ def make_metric(name: str) -> Metric:
     where = f"{_PACKAGE}pyiqa_metric:make" if name.startswith(PYIQA) else _known()[name.partition(":")[0]].make
     make = load_object(where, f"metrics: {name!r}")
     weights = [Weights(described, resolve(described), resolve_parts(described))] if described else []
-    metric: Metric = make(name, *weights)
+    with nullcontext() if where.startswith(_PACKAGE) else made_by(f"metrics: {name!r} cannot be made by {where}"):
+        metric: Metric = make(name, *weights)
+    if not isinstance(metric, Metric) or not isinstance(getattr(metric, "spec", None), MetricSpec):
+        raise ConfigError(f"metrics: {name!r}: {where} gives no HostMetric or NetworkMetric with a spec: correct it")
     if metric.spec.name != name:
         raise ConfigError(f"metrics: {name!r}: the metric's spec has the name {metric.spec.name!r}: give it {name!r}")
     return metric

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from PIL import Image
 
-from local_bench.core.environment import entry_points
-from local_bench.core.errors import ConfigError, LocalBenchError, ServerError, is_out_of_memory
+from local_bench.core.environment import entry_points, load_object, made_by
+from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.identity import digest
 from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.protocols import (
@@ -311,18 +311,11 @@ def _check_reply(reply: object, where: str) -> None:
 
 @contextmanager
 def plugged(name: str, *arguments: Any) -> Iterator[Judge]:
-    """The plug-in of that name, opened. ServerError, naming it, if it cannot be."""
+    """The plug-in of that name, opened. ConfigError, naming it, if it cannot be."""
     kind = plugin(name)
-    try:
+    with made_by(f"judge.transport: {name!r} ({kind.__module__}.{kind.__name__}) cannot be opened"):
         judge = kind(*arguments)
         judge.open()
-    except Exception as e:
-        if isinstance(e, LocalBenchError) or is_out_of_memory(e):
-            raise
-        raise ServerError(
-            f"judge.transport: {name!r} ({kind.__module__}.{kind.__name__}) cannot be opened ({type(e).__name__}: "
-            f"{e}): correct that package, or choose another judge"
-        ) from e
     with closing(judge):
         yield judge
 
@@ -334,12 +327,7 @@ def plugin(name: str) -> type[Judge]:
     if point is None:
         available = ", ".join((*BUILT_IN, *sorted({point.name for point in points})))
         raise ConfigError(f"judge.transport: unknown judge {name!r}: available are {available}")
-    try:
-        kind: Any = point.load()
-    except (ImportError, AttributeError) as e:
-        raise ConfigError(
-            f"judge.transport: {name!r} cannot be loaded from {point.value} ({e}): correct or remove that package"
-        ) from e
+    kind: Any = load_object(point.value, f"judge.transport: {name!r}")
     if not (isinstance(kind, type) and issubclass(kind, Judge)):
         raise ConfigError(f"judge.transport: {point.value} is not a subclass of local_bench.Judge: correct it")
     absent = sorted(kind.__abstractmethods__) or ([] if hasattr(kind, "version") else ["version"])

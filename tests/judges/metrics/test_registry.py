@@ -9,7 +9,7 @@ from PIL import Image
 
 from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.judges.metrics.base import Subject
-from local_bench.judges.metrics.registry import check_metrics, make_metric, metric_card, metric_names
+from local_bench.judges.metrics.registry import check_extras, check_metrics, make_metric, metric_card, metric_names
 
 from .helpers import saved, values
 
@@ -23,6 +23,14 @@ def make(name):
 
 def brightness(_):
     return Brightness("brightness")
+
+
+def number(_):
+    return 5
+
+
+def offline(_):
+    raise RuntimeError("no network")
 
 
 class Brightness(HostMetric):
@@ -42,8 +50,10 @@ def plugins(tmp_path, monkeypatch):
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-brightness\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(
         "[local_bench.metrics]\nbrightness = lab_brightness:make\nssim = lab_brightness:make\nbroken = no_such:make\n"
-        "glow = lab_brightness:brightness\n"
+        "glow = lab_brightness:brightness\nnumber = lab_brightness:number\noffline = lab_brightness:offline\n"
+        "typo = lab_typo:make\n"
     )
+    (tmp_path / "lab_typo.py").write_text("def make(:")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
 
@@ -57,6 +67,22 @@ def test_a_metric_can_be_added_without_changing_others(plugins, tmp_path):
         make_metric("broken")
     with pytest.raises(ConfigError, match="'glow': the metric's spec has the name 'brightness': give it 'glow'"):
         make_metric("glow")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("number", "metrics: 'number': lab_brightness:number gives no HostMetric or NetworkMetric with a spec"),
+        ("offline", "metrics: 'offline' cannot be made by lab_brightness:offline .RuntimeError: no network.: correct"),
+        ("typo", "metrics: 'typo' cannot be loaded from lab_typo:make .SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_plugins_metric_that_cannot_be_made_is_named_before_a_run_begins(plugins, name, fault):
+    """Each was an unexpected error, after the images had been generated."""
+    for refuse in (make_metric, lambda name: check_extras([name])):
+        with pytest.raises(ConfigError, match=fault):
+            refuse(name)
+    check_extras(["brightness"])
 
 
 def test_a_metric_is_named_with_its_model():
