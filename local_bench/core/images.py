@@ -56,6 +56,19 @@ def load_mask(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
         return Image.frombytes("RGB", colours.size, colours.tobytes())
 
 
+def load_task_mask(path: Path) -> Image.Image:
+    """As `load_mask`. ImageError also for a mask that is not black, but nowhere as bright as one half, where pipelines
+    and metrics divide it (of the values 0 and 1, for example)."""
+    mask = load_mask(path)
+    brightest = int(np.asarray(mask.convert("L")).max())
+    if 0 < brightest < 128:
+        raise ImageError(
+            f"{path} is a mask whose brightest value is {brightest} of 255, so that it marks nothing: save it with 255 "
+            "where the image is to be changed"
+        )
+    return mask
+
+
 @contextmanager
 def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
     """The decoded file. Raises ImageError for a missing, too large or damaged file and for other formats."""

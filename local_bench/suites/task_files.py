@@ -20,7 +20,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError, TaskFileError, UserError, kind
 from local_bench.core.files import is_safe_id, read_text, safe_join
 from local_bench.core.hardrules import HardRules
-from local_bench.core.images import load_image, load_mask
+from local_bench.core.images import load_image, load_task_mask
 from local_bench.core.money import micro_usd
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import Strict, check
@@ -121,7 +121,7 @@ def _task(line: TaskLine, folder: Path, keep: KeepImage) -> Task:
             continue
         path = safe_join(folder, file)
         if path.exists():
-            by_role[role] = keep((load_mask if role == "mask" else load_image)(path))
+            by_role[role] = keep((load_task_mask if role == "mask" else load_image)(path))
         else:
             unscored = f"The {is_what.format(file)}, is not there."
     return Task(

@@ -7,7 +7,15 @@ import pytest
 from PIL import Image, ImageCms
 
 from local_bench.core.errors import ImageError
-from local_bench.core.images import fit_pixels, image_path, load_image, load_mask, pixel_digest, store_image
+from local_bench.core.images import (
+    fit_pixels,
+    image_path,
+    load_image,
+    load_mask,
+    load_task_mask,
+    pixel_digest,
+    store_image,
+)
 
 
 def make_image(width=6, height=4) -> Image.Image:
@@ -166,6 +174,19 @@ def test_an_opaque_mask_keeps_its_digest_and_sixteen_bits_are_scaled(tmp_path):
     Image.fromarray(np.array([[0, 257, 65535]], np.uint16)).save(tmp_path / "deep.png")
     for load in (load_mask, load_image):
         assert np.asarray(load(tmp_path / "deep.png").convert("L")).tolist() == [[0, 1, 255]]
+
+
+@pytest.mark.parametrize("brightest", [0, 1, 127, 128, 255])
+def test_a_tasks_mask_that_is_nowhere_white_is_refused(tmp_path, brightest):
+    """Saved with 0 and 1, or as 10 bits in 16, it was a black mask: nothing was filled, and nobody said so."""
+    mask = Image.new("L", (4, 2), 0)
+    mask.paste(brightest, (2, 0, 4, 2))
+    mask.save(tmp_path / "m.png")
+    if brightest not in (1, 127):
+        assert load_task_mask(tmp_path / "m.png").getextrema()[0] == (0, brightest)
+        return
+    with pytest.raises(ImageError, match=f"m.png is a mask whose brightest value is {brightest} of 255, so that it ma"):
+        load_task_mask(tmp_path / "m.png")
 
 
 @pytest.mark.parametrize("colour", [0, 255])

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.files import safe_join
-from local_bench.core.images import load_image, load_mask
+from local_bench.core.images import load_image, load_task_mask
 from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Task, Verdict
 from local_bench.core.yamlfile import check
 from local_bench.models.cards import Takes
@@ -117,7 +117,7 @@ def _task(item: Item, path: Path, keep: KeepImage) -> Task:
             return None
         return keep(load(file))
 
-    source, mask = stored(item.SourceImage), stored(item.SourceMask, load_mask)
+    source, mask = stored(item.SourceImage), stored(item.SourceMask, load_task_mask)
     references = [sha for sha in map(stored, item.ReferenceImages) if sha]
     levels = [level for level in (item.TaskLevel1, item.TaskLevel2) if level]
     return Task(
