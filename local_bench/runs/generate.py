@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from local_bench.core.environment import quiet_libraries
-from local_bench.core.errors import ConfigError, LedgerError, is_failure
+from local_bench.core.errors import ConfigError, LedgerError, WeightsError, is_failure
 from local_bench.core.identity import full_identity
 from local_bench.core.types import TimeCharged
 from local_bench.generators import numerics
@@ -144,24 +144,39 @@ def _offload(label: str, engine: EngineConfig, placement: dict[str, Any]) -> Seq
 def generate(run: RunDir, models: Sequence[ModelPlan], executor: Executor, progress: Progress) -> None:
     """Generate all candidates that are not done, on the executor's devices.
 
-    Afterwards every candidate is done or unscored, unless an error is raised.
+    Afterwards every candidate is done or unscored, unless an error is raised: that of a model that cannot be loaded
+    once the models after it have been generated.
     """
     quiet_libraries()
-    with executor.stage():
-        for model in models:
-            jobs = [] if model.card is None else _pending(run, model.label, progress)
-            if jobs:
-                known_sizes, placement = (
-                    run.store.json_meta(f"{kind}:{model.label}") or {} for kind in ("batches", "placement")
-                )
-                largest = max(jobs, key=lambda j: j.sampler.height * j.sampler.width * (1 + len(j.input_images)))
-                order, sentences = executor.call(
-                    work_order, model, run.config.engine, run.path, largest, len(jobs), known_sizes, placement
-                )
-                for sentence in sentences:
-                    progress.note(f"{model.label}: {sentence}")
-                run.store.set_meta(f"placement:{model.label}", json.dumps(placement_of(order), sort_keys=True))
-                _Session(run, model.label, progress).make(order, jobs, executor)
+    left, fault = list(models), None
+    try:
+        with executor.stage():
+            while left:
+                _generate(run, left.pop(0), executor, progress)
+    except WeightsError as e:
+        fault = WeightsError(str(e))  # without the frames, which hold what was loaded
+    if fault and left:
+        progress.note("a model cannot be loaded: the models after it are generated first")
+        generate(run, left, executor, progress)
+    if fault:
+        raise fault
+
+
+def _generate(run: RunDir, model: ModelPlan, executor: Executor, progress: Progress) -> None:
+    """Generate what is missing of one model."""
+    jobs = [] if model.card is None else _pending(run, model.label, progress)
+    if jobs:
+        known_sizes, placement = (
+            run.store.json_meta(f"{kind}:{model.label}") or {} for kind in ("batches", "placement")
+        )
+        largest = max(jobs, key=lambda j: j.sampler.height * j.sampler.width * (1 + len(j.input_images)))
+        order, sentences = executor.call(
+            work_order, model, run.config.engine, run.path, largest, len(jobs), known_sizes, placement
+        )
+        for sentence in sentences:
+            progress.note(f"{model.label}: {sentence}")
+        run.store.set_meta(f"placement:{model.label}", json.dumps(placement_of(order), sort_keys=True))
+        _Session(run, model.label, progress).make(order, jobs, executor)
 
 
 def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from local_bench.analysis.digest import digests
-from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError
+from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError, WeightsError
 from local_bench.generators.flux import Flux, FluxKontext
 from local_bench.generators.registry import FAMILIES, Sampler
 from local_bench.generators.staged import Staged
-from local_bench.models.cards import cards
+from local_bench.models.cards import card, cards
+from local_bench.models.weights import resolve
 from local_bench.runs import generate as generating
 from local_bench.runs import worker_pool as workers
 from local_bench.runs.config import RunConfig
@@ -377,3 +379,23 @@ def test_a_prompt_or_image_of_two_workers_is_shared():
 
     shares = [[job("1", "a"), job("2", "b", "x")], [job("3", "a"), job("4", "c", "x"), job("5", "d", "y")]]
     assert shared_prompts(shares) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_a_model_that_cannot_be_loaded_does_not_stop_those_after_it(orders, tmp_path, n_workers):
+    """They were not generated, and could not be in this run: a model cannot be removed from it."""
+    broken = shutil.copytree(resolve(card("tiny-flux", "generator")), tmp_path / "broken")
+    weights = broken / "transformer/diffusion_pytorch_model.safetensors"
+    tensors = load_file(weights)
+    del tensors[min(tensors)]
+    save_file(tensors, weights, {"format": "pt"})
+    models = [FLUX | {"name": "before"}, FLUX | {"name": "broken", "weights": str(broken)}]
+    models.append(FLUX | {"name": "after", "num_inference_steps": 3})
+    settings = config(orders, *models, limit=2, workers=n_workers)
+    recorded = Recorded()
+    with pytest.raises(WeightsError, match=f"{broken} cannot be loaded .its files lack weights of transformer"):
+        run_stages(settings, tmp_path / "run", ("generate",), recorded)
+    assert "a model cannot be loaded: the models after it are generated first" in recorded.notes
+    with RunDir.open(tmp_path / "run") as run:
+        assert {row.model for row in run.store.candidates() if row.state == "done"} == {"before", "after"}
+        assert run.store.planned_by_model() == {"broken": 4}
