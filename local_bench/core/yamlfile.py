@@ -210,6 +210,9 @@ def explain(
     return list(dict.fromkeys(_sentence(fault, data, model, source, lines) for fault in faults))
 
 
+_EXPONENT = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")
+
+
 def _sentence(
     error: ErrorDetails, data: Any, model: type[BaseModel], source: str, lines: Mapping[Location, int | str]
 ) -> str:
@@ -231,6 +234,8 @@ def _sentence(
             what = f"{name}: {message[0].lower()}{message[1:]}{shown}"
             if error["type"] == "string_type" and shown and value is not None:
                 what += " (put it in quotes)"
+            if error["type"] == "float_type" and isinstance(value, str) and _EXPONENT.fullmatch(value):
+                what += " (YAML needs a point and a sign before an exponent, as in 1.0e-3)"
     return f"{where}: {what}"
 
 

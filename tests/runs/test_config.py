@@ -187,3 +187,13 @@ def test_one_model_is_another_judge_only_with_settings_that_change_answers(tmp_p
     else:
         with pytest.raises(ConfigError, match="'tiny-qwen3-vl' and 'twin' are the same judge under two names"):
             load(tmp_path, GOOD + panel)
+
+
+@pytest.mark.parametrize(("text", "hint"), [("1e-3", True), ("1e3", True), ("nan", False), ("'four'", False)])
+def test_a_number_that_yaml_reads_as_a_text_is_explained(tmp_path, text, hint):
+    (tmp_path / "c.yaml").write_text("name: c\nmodels: [{card: tiny-flux}]\n")
+    with pytest.raises(ConfigError, match="guidance_scale: input should be a valid number, not") as refused:
+        load_config(tmp_path / "c.yaml", (f"models.0.guidance_scale={text}",))
+    assert ("point and a sign before an exponent, as in 1.0e-3" in str(refused.value)) == hint
+    given = load_config(tmp_path / "c.yaml", ("models.0.guidance_scale=1.0e-3",))
+    assert given.models[0].guidance_scale == 0.001
