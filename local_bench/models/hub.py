@@ -188,8 +188,9 @@ def check_space(purpose: Purpose, needed_bytes: int) -> None:
         )
 
 
-def snapshot(card: str, repo: str, revision: str | None) -> Path:
-    """The folder of a commit in the Hub cache. Never downloads; WeightsError if files are missing."""
+def snapshot(card: str, repo: str, revision: str | None, replaceable: bool = True) -> Path:
+    """The folder of a commit in the Hub cache. Never downloads; WeightsError if files are missing, with `weights` of a
+    config as a remedy if that would replace them (`replaceable`)."""
     try:
         require("fetch")
     except MissingExtra as e:
@@ -197,9 +198,8 @@ def snapshot(card: str, repo: str, revision: str | None) -> Path:
     from huggingface_hub import get_cached_repo_tree, snapshot_download
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, LocalEntryNotFoundError
 
-    remedy = (
-        f"run `{for_model(card).command}` on a machine with network access, or give `weights: FOLDER` in the config"
-    )
+    remedy = f"run `{for_model(card).command}` on a machine with network access"
+    remedy += ", or give `weights: FOLDER` in the config" * replaceable
     try:
         folder = Path(
             snapshot_download(repo, revision=revision, local_files_only=True, allow_patterns=["config.json", PIPELINE])

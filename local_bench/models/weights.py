@@ -113,7 +113,8 @@ def _part_folder(card: ModelCard, part: str) -> Path:
         from local_bench.models.hub import snapshot
 
         assert source.repo
-        folder = snapshot(card.name, source.repo, revision_of(card, part))
+        replaceable = part == MAIN and card.role != "metric"
+        folder = snapshot(card.name, source.repo, revision_of(card, part), replaceable)
     check_fetched(card, part, folder)
     vet(listing_of(folder))  # its files have the digests of what was fetched
     return folder

@@ -13,8 +13,10 @@ from huggingface_hub import close_session
 from safetensors.numpy import save
 
 from local_bench.core.environment import variables
-from local_bench.core.errors import StorageError
+from local_bench.core.errors import StorageError, WeightsError
+from local_bench.models.cards import card
 from local_bench.models.hub import for_model, hub_errors
+from local_bench.models.weights import resolve
 
 from ..conftest import ROOT
 from .hub import Hub, Repo, commit_of
@@ -378,3 +380,14 @@ def test_a_judge_is_added_from_the_hub_by_its_headers(lab):
     card = added(lab, "judge", files)
     assert (card["role"], card["parameters_b"], card["licence"]) == ("judge", 0.002, "gemma")
     assert (card["image_tokens"], card["context"], card["max_model_len"]) == (260, 131072, 8192)
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "given"), [("flux1-dev", "generator", True), ("clip-vit-l-14-336", "metric", False)]
+)
+def test_missing_weights_name_the_configs_folder_where_it_can_replace_them(monkeypatch, tmp_path, name, role, given):
+    """A metric and a part have no `weights` in a config."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(WeightsError, match=f"models fetch {name}` on a machine with network access") as missing:
+        resolve(card(name, role))
+    assert ("give `weights: FOLDER` in the config" in str(missing.value)) == given
