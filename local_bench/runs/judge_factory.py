@@ -269,7 +269,7 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
 
         batch_size = 1 if device == "cpu" else 8  # on a CPU batches are not faster, and batch size 1 is exact
         processor_kwargs = described.mm_processor_kwargs or {}
-        longest = _context(described, spec, order.questions)
+        longest = described.context  # as of vLLM, whose `max_model_len` grows up to it (`_context`)
         with Local(weights, composer.prepared, device, spec.dtype, batch_size, processor_kwargs, longest) as local:
             yield local
         return
