@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,9 @@ _CONTROL = re.compile(
     r"|(?:start|end)_of_(?:turn|image)>|(?:image|boi|eoi)_(?:soft_)?token>|SPECIAL_\d+>)"  # Gemma, Mistral
     rf"|\[(?=/?(?:{_MISTRAL})\])"
 )
+
+NEED_WEIGHTS = ("generate", "judge")
+"""The stages that need the files of the config's models or of its judges."""
 
 
 def without_control_tokens(text: str) -> str:
@@ -134,14 +137,15 @@ def make_plan(
     files: bool = True,
     only: frozenset[str] | None = None,
     progress: Progress | None = None,
+    stages: Collection[str] = NEED_WEIGHTS,
 ) -> RunPlan:
     """Plan a run; input and imported images are stored in `run_dir` if given. Raises UserError for invalid input.
 
     With `only` the plan has these tasks alone. With `files=False` model weights need not be present; such a plan cannot
-    be executed.
+    be executed. `stages` as in `check_config`; the models' files are needed in any case.
     """
     progress = progress or Quiet()
-    check_config(config, files=files)
+    check_config(config, files=files, stages={"generate", *stages})
     entry = suite(config.suite.name)
     sizes: dict[str, tuple[int, int]] = {}
     settings = config.suite
@@ -218,14 +222,15 @@ def in_shard(task_id: str, shard: str | None) -> bool:
     return int(digest(task_id)[:16], 16) % n == i - 1
 
 
-def check_config(config: RunConfig, *, files: bool = True) -> None:
-    """Checks that need no torch: unknown names, missing files. Raises UserError, of all faults if there are several."""
+def check_config(config: RunConfig, *, files: bool = True, stages: Collection[str] = NEED_WEIGHTS) -> None:
+    """Checks that need no torch: unknown names, and what `stages` need (with `files` also weights and images). Raises
+    UserError, of all faults if there are several."""
     checks: list[Callable[[], object]] = [
         *(partial(metric_card, name) for name in config.metrics),  # missing weights only leave its scores unscored
         partial(_check_suite, config),
         partial(_check_scores, config),
-        *(partial(_check_model, model, files) for model in config.models),
-        *(partial(_check_judge, judge, files) for judge in config.judges),
+        *(partial(_check_model, model, files, "generate" in stages) for model in config.models),
+        *(partial(_check_judge, judge, files and "judge" in stages) for judge in config.judges),
     ]
     faults: list[UserError] = []
     for check in checks:
@@ -302,16 +307,17 @@ def _check_scores(config: RunConfig) -> None:
         first[name] = what
 
 
-def _check_model(model: ModelConfig, files: bool) -> None:
+def _check_model(model: ModelConfig, files: bool, is_made: bool) -> None:
     if model.imported is None:
         described = card(model.card, "generator")
-        check_card(described)
         _settings(model, described)
-        if files and model.load == "weights":
+        if is_made:
+            check_card(described)
+        if is_made and files and model.load == "weights":
             check_local(described, model.weights)
             if folder := model.weights or described.source.folder:
                 check_folder(described, Path(folder).expanduser())
-    elif files and not Path(model.imported.images).exists():
+    elif is_made and files and not Path(model.imported.images).exists():
         raise ConfigError(
             f"imported.images: {model.imported.images} does not exist: give an existing folder or manifest"
         )

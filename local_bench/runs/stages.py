@@ -59,7 +59,7 @@ def ran(
     if ON_DEVICE & set(stages):
         check_extras(config.metrics if "measure" in stages else ())
         require("generate")
-    check_config(config, files=bool(ON_DEVICE & set(stages)))  # settle needs neither weights nor imported images
+    check_config(config, stages=stages)
     if require_metrics:
         check_metrics(config.metrics)
     if ON_DEVICE & set(stages) and config.engine.executor == "local":
@@ -86,7 +86,7 @@ def settled_view(config: RunConfig, run_dir: Path) -> Iterator[RunDir]:
     """The run in `run_dir` settled under `config`, in memory; nothing is stored. Raises the errors of `ran`,
     and a ConfigError if `config` differs in settings other than acceptance, prices and the like."""
     isolate()
-    check_config(config, files=False)
+    check_config(config, stages=("settle",))
     with RunDir.view(run_dir, config) as run:
         _refuse_other_scores(run)
         run.image_store.check(run.store, decode=False)
@@ -102,7 +102,7 @@ def _plan_and_run(
         _ = run.config.required_judge
     start_recording(run.store)
     if "generate" in stages or run.grows or not run.store.planned:
-        plan = make_plan(run.config, run.path, only=only)
+        plan = make_plan(run.config, run.path, only=only, stages=stages)
         for sentence in (*enter_plan(run, plan), *plan.notes):
             progress.note(sentence)
         for task in plan.tasks:

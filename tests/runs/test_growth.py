@@ -18,6 +18,8 @@ from local_bench.annotation.database import FILE as ANNOTATIONS
 from local_bench.annotation.ratings import stored_lines
 from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError, LedgerError
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
 from local_bench.runs import stages
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
@@ -265,3 +267,32 @@ def test_a_run_that_ended_before_its_first_image_can_be_settled(tmp_path, capsys
     assert main(["settle", str(tmp_path / "run"), "--json"]) == 0
     (settled,) = json.loads(capsys.readouterr().out)["models"].values()
     assert (settled["revenue_usd"], settled["n"], settled["n_unscored"]) == (0, 0, 1)
+
+
+def test_a_stage_needs_the_files_of_what_it_runs_alone(tmp_path, capsys):
+    """Images are made on one machine, and measured and judged on another, which has no weights of the model."""
+    weights, judge = tmp_path / "weights", tmp_path / "judge"
+    shutil.copytree(resolve(card("tiny-flux", "generator")), weights)
+    model = {"card": "tiny-flux", "weights": str(weights), "height": 64, "width": 64, "num_inference_steps": 1}
+    config = {"name": "t", "suite": {"name": "studio", "limit": 1}, "models": [model], "metrics": ["entropy"]}
+    config |= {
+        "judge": {"card": "mini-judge", "transport": "local", "weights": str(judge)},
+        "engine": {"device": "cpu"},
+    }
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(config))
+    run = str(tmp_path / "run")
+    config_and_run = str(tmp_path / "t.yaml"), "--run-dir", run
+    assert main(["generate", *config_and_run]) == 0
+    shutil.rmtree(weights)
+    assert main(["measure", run]) == 0
+    capsys.readouterr()
+    assert main(["judge", *config_and_run]) == 2
+    assert "the folder for the weights of mini-judge, does not exist" in capsys.readouterr().err
+    shutil.copytree(resolve(card("mini-judge", "judge")), judge)
+    assert main(["judge", *config_and_run]) == 0
+    capsys.readouterr()
+    assert main(["settle", run, "--json"]) == 0
+    (settled,) = json.loads(capsys.readouterr().out)["models"].values()
+    assert settled["n_unscored"] == 0
+    assert main(["generate", *config_and_run]) == 2
+    assert "the folder for the weights of tiny-flux, does not exist" in capsys.readouterr().err
