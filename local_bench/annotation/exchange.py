@@ -98,7 +98,7 @@ def open_session(
         items = {item_id: replace(item, sampled=()) for item_id, item in stored.items()} | items
     elif work.planned:
         items |= {item_id: _of_round(item, items.get(item_id), work.planned) for item_id, item in stored.items()}
-    setting: dict[str, Any] = {"seed": seed, "repeats": repeats, "runs": len(runs), "items": item_ids}
+    setting = {"seed": seed, "repeats": repeats, "runs": len(runs), "items": item_ids}
     if protocol.overall == "none":
         names = {field.name for field in protocol.fields}
         setting["thresholds"] = {name: low for name, low in thresholds_of(runs[0].config).items() if name in names}
