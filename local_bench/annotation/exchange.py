@@ -51,7 +51,6 @@ from local_bench.core.files import write_new
 from local_bench.core.identity import digest
 from local_bench.core.table import guarded
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import CandidateRow
 from local_bench.settle.pairwise import Comparison, RankedModel, rank
 from local_bench.suites.registry import suite
@@ -99,14 +98,10 @@ def open_session(
     elif work.planned:
         items |= {item_id: _of_round(item, items.get(item_id), work.planned) for item_id, item in stored.items()}
     setting = {"seed": seed, "repeats": repeats, "runs": len(runs), "items": item_ids}
-    if protocol.overall == "none":
-        names = {field.name for field in protocol.fields}
-        setting["thresholds"] = {name: low for name, low in thresholds_of(runs[0].config).items() if name in names}
     with ExitStack() as on_failure:
         database = on_failure.enter_context(AnnotationDatabase(path, create=True))
         _begin(database, protocol, list(items.values()), setting)
-        thresholds = setting.get("thresholds")
-        queue = Queue(protocol, [items[item_id] for item_id in item_ids], seed, repeats, thresholds=thresholds)
+        queue = Queue(protocol, [items[item_id] for item_id in item_ids], seed, repeats)
         session = Session(protocol, queue, database, work.tasks, partial(png_of, runs), work.n_missing)
         on_failure.pop_all()
     return session
@@ -181,8 +176,7 @@ def stored_sessions(database: AnnotationDatabase) -> list[Session]:
         text = database.meta(SESSION_META + name)
         setting: dict[str, Any] = strictjson.stored(text) if text else {"seed": 0, "repeats": 0.0, "items": list(items)}
         of_protocol = [items[item_id] for item_id in setting["items"] if items[item_id].protocol == name]
-        thresholds = setting.get("thresholds")
-        queue = Queue(protocol, of_protocol, setting["seed"], setting["repeats"], thresholds=thresholds)
+        queue = Queue(protocol, of_protocol, setting["seed"], setting["repeats"])
         sessions.append(Session(protocol, queue, database, {}, no_image))
     return sessions
 

@@ -10,7 +10,7 @@ import hashlib
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -62,8 +62,7 @@ class _Person:
 class Queue:
     """The items of one protocol and their assignment. Thread-safe.
 
-    `repeats` is the fraction of an annotator's items that are repeated; `clock` returns seconds; of a protocol without
-    a decision `thresholds` (field -> minimum) turn numbers into decisions: a tie is open to one more annotator.
+    `repeats` is the fraction of an annotator's items that are repeated; `clock` returns seconds.
     """
 
     def __init__(
@@ -73,9 +72,8 @@ class Queue:
         seed: int,
         repeats: float,
         clock: Callable[[], float] = time.monotonic,
-        thresholds: Mapping[str, float] | None = None,
     ) -> None:
-        self.protocol, self.items, self.thresholds = protocol, items, thresholds or {}
+        self.protocol, self.items = protocol, items
         self.by_id = {item.item_id: item for item in items}
         self._seed, self._repeats, self._clock = seed, repeats, clock
         self._people: dict[str, _Person] = {}
@@ -83,7 +81,6 @@ class Queue:
         """Item id -> annotator -> answer; without repeats and adjudications."""
         self._adjudicated: set[str] = set()
         self._disputed: dict[str, None] = {}
-        self._tied: set[str] = set()
         self._claims: dict[str, dict[str, float]] = defaultdict(dict)
         self._lock = threading.RLock()
 
@@ -145,7 +142,6 @@ class Queue:
                 self._given[item_id].pop(annotator, None)
                 self._given[item_id] |= {} if answer is None else {annotator: answer}
             answers = self._given[item_id].values()
-            (self._tied.add if self._is_tied(answers) else self._tied.discard)(item_id)
             if (
                 self.protocol.adjudicate
                 and len(answers) >= self.protocol.raters
@@ -164,15 +160,6 @@ class Queue:
         if answer.cannot_tell:
             return ("cannot tell",)
         return tuple(sorted((key, self.protocol.decision(dict(values))) for key, values in answer.values.items()))
-
-    def _is_tied(self, answers: Collection[Answer]) -> bool:
-        """Whether as many reach the threshold of a score as do not."""
-        if not self.thresholds or len(answers) < self.protocol.raters:
-            return False
-        votes = Counter[tuple[str, str]]()
-        for key, values in (entry for answer in answers for entry in answer.values.items()):
-            votes.update({(key, n): 1 if values[n] >= low else -1 for n, low in self.thresholds.items() if n in values})
-        return 0 in votes.values()
 
     # the next items
 
@@ -208,13 +195,12 @@ class Queue:
         if kind == "repeat" and (item_id, "answer") in person.answered:
             return "open"
         answered = self._given[item_id].keys()
-        needed = self.protocol.raters if item_id not in self._tied else len(answered) + 1
-        if item.gold is None and len(answered) >= needed:
+        if item.gold is None and len(answered) >= self.protocol.raters:
             return "finished"
         if kind == "repeat":
             return "later"
         reserved = answered | self._fresh(item_id) - {annotator}  # who has answered may see it again as a repeat
-        return "open" if item.gold is not None or len(reserved) < needed else "later"
+        return "open" if item.gold is not None or len(reserved) < self.protocol.raters else "later"
 
     def _fresh(self, item_id: str) -> set[str]:
         """The annotators for whom the item is kept now."""
@@ -247,9 +233,8 @@ class Queue:
         with self._lock:
             if any(state == "later" for *_, state in self._entries(annotator)):
                 return True
-            role = self._people[annotator].role
-            may_be_asked = role == "annotator" if self.thresholds else role != "lead" and self.protocol.adjudicate
-            return may_be_asked and min(self.coverage()) < self.protocol.raters
+            may_adjudicate = self.protocol.adjudicate and self._people[annotator].role != "lead"
+            return may_adjudicate and min(self.coverage()) < self.protocol.raters
 
     # what the lead sees
 

@@ -24,10 +24,10 @@ def items_of(n, protocol="accept", pair=False):
     return [Item(protocol, f"task-{i}", (ItemImage(1, f"{i:064x}"),), other) for i in range(n)]
 
 
-def queue_of(n=40, protocol="accept", people=("a", "b", "c"), repeats=0.0, thresholds=None, **roles):
+def queue_of(n=40, protocol="accept", people=("a", "b", "c"), repeats=0.0, **roles):
     clock = Clock()
     loaded = load_protocol(protocol)
-    queue = Queue(loaded, items_of(n, protocol, loaded.shows == "pair"), 3, repeats, clock, thresholds)
+    queue = Queue(loaded, items_of(n, protocol, loaded.shows == "pair"), 3, repeats, clock)
     for name in people:
         queue.add(name, roles.get(name, "annotator"))
     return queue, clock
@@ -51,20 +51,6 @@ def test_everyone_has_an_own_order_that_a_restart_preserves():
     assert orders[0] == orders[1]
     assert len({tuple(order) for order in orders[0].values()}) == 3
     assert all(len(set(order)) == 40 for order in orders[0].values())
-
-
-def test_a_further_annotator_is_asked_where_scores_tie_at_their_threshold():
-    def given(value):
-        return Answer({"1": {"brf": value, "veq": 3}, "2": {"brf": 3, "veq": 3}})
-
-    for values, n in (((4, 5), 1), ((5, 5), 0), ((4, 3), 0)):
-        queue, _ = queue_of(1, "scores", thresholds={"brf": 4.5, "veq": 3.0})
-        assert [len(drain(queue, name, given(value))) for name, value in zip("ab", values, strict=True)] == [1, 1]
-        assert (queue.progress("c").left, len(queue.next("a")), len(queue.next("c"))) == (n, 0, n)
-        assert len(drain(queue, "c", given(5))) == n
-        assert (queue.next("c"), queue.may_follow("c")) == ([], False)
-    queue, _ = queue_of(1, "scores")
-    assert [len(drain(queue, name, given(value))) for name, value in (("a", 4), ("b", 5), ("c", 5))] == [1, 1, 0]
 
 
 def test_added_items_change_neither_the_order_nor_the_repeats_of_the_others():

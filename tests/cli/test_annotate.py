@@ -242,16 +242,6 @@ def test_consistency_is_a_question_only_where_something_can_be_compared(shop, tm
     run(capsys, "annotate", "export", shop.path, "--format", "servimage", "--out", tmp_path / "layout")
 
 
-def test_a_third_annotator_decides_the_ties_of_scores(shop, tmp_path, capsys):
-    people = dict.fromkeys(("a", "b"), "annotator")
-    answer_all(shop.path, "scores", people, lambda name, item, field, key: 4 + (name == "b" and field == "brf"))
-    assert len(people_of(shop.path).tied["brf"]) == len(shop.images)
-    answer_all(shop.path, "scores", {"c": "annotator"}, lambda *_: 5)
-    assert people_of(shop.path).tied == {}
-    (status,) = status_of(shop, capsys)
-    assert status["coverage"] == {"3": status["n_items"]}
-
-
 def test_a_sampled_image_is_shown_with_what_it_is_compared_with(shop, tmp_path):
     (model, task, _, _), *_ = [key for key in shop.images if key[2] == 2]
     line = {"model": model, "task_id": task, "deliverable": 2, "probability": 0.5, "overall": None}
