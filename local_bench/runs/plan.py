@@ -50,9 +50,6 @@ _CONTROL = re.compile(
     rf"|\[(?=/?(?:{_MISTRAL})\])"
 )
 
-NEED_WEIGHTS = ("generate", "judge")
-"""The stages that need the files of the config's models or of its judges."""
-
 
 def without_control_tokens(text: str) -> str:
     """`text` with a space after the first character of each control token of the known tokenizers."""
@@ -137,15 +134,14 @@ def make_plan(
     files: bool = True,
     only: frozenset[str] | None = None,
     progress: Progress | None = None,
-    stages: Collection[str] = NEED_WEIGHTS,
 ) -> RunPlan:
     """Plan a run; input and imported images are stored in `run_dir` if given. Raises UserError for invalid input.
 
     With `only` the plan has these tasks alone. With `files=False` model weights need not be present; such a plan cannot
-    be executed. `stages` as in `check_config`; the models' files are needed in any case.
+    be executed.
     """
     progress = progress or Quiet()
-    check_config(config, files=files, stages={"generate", *stages})
+    check_config(config, files=files)
     entry = suite(config.suite.name)
     sizes: dict[str, tuple[int, int]] = {}
     settings = config.suite
@@ -222,15 +218,18 @@ def in_shard(task_id: str, shard: str | None) -> bool:
     return int(digest(task_id)[:16], 16) % n == i - 1
 
 
-def check_config(config: RunConfig, *, files: bool = True, stages: Collection[str] = NEED_WEIGHTS) -> None:
-    """Checks that need no torch: unknown names, and what `stages` need (with `files` also weights and images). Raises
-    UserError, of all faults if there are several."""
+def check_config(config: RunConfig, *, files: bool = True, stages: Collection[str] = ("generate",)) -> None:
+    """Checks that need no torch: unknown names, and what `stages` need (with `files` also weights and images). A run
+    that has its images may be of cards and plug-ins that are not here. Raises UserError, of all faults if there are
+    several."""
+    begins = "generate" in stages
     checks: list[Callable[[], object]] = [
-        *(partial(metric_card, name) for name in config.metrics),  # missing weights only leave its scores unscored
+        # missing weights only leave a metric's scores unscored
+        *(partial(metric_card, name) for name in config.metrics if begins or "measure" in stages),
         partial(_check_suite, config),
         partial(_check_scores, config),
-        *(partial(_check_model, model, files, "generate" in stages) for model in config.models),
-        *(partial(_check_judge, judge, files and "judge" in stages) for judge in config.judges),
+        *(partial(_check_model, model, files) for model in config.models if begins),
+        *(partial(_check_judge, judge, files) for judge in config.judges if begins or "judge" in stages),
     ]
     faults: list[UserError] = []
     for check in checks:
@@ -307,17 +306,16 @@ def _check_scores(config: RunConfig) -> None:
         first[name] = what
 
 
-def _check_model(model: ModelConfig, files: bool, is_made: bool) -> None:
+def _check_model(model: ModelConfig, files: bool) -> None:
     if model.imported is None:
         described = card(model.card, "generator")
-        _settings(model, described)
-        if is_made:
-            check_card(described)
-        if is_made and files and model.load == "weights":
+        if files and model.load == "weights":
             check_local(described, model.weights)
             if folder := model.weights or described.source.folder:
                 check_folder(described, Path(folder).expanduser())
-    elif is_made and files and not Path(model.imported.images).exists():
+        check_card(described)
+        _settings(model, described)
+    elif files and not Path(model.imported.images).exists():
         raise ConfigError(
             f"imported.images: {model.imported.images} does not exist: give an existing folder or manifest"
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from local_bench.core.environment import isolate, require
-from local_bench.core.errors import ConfigError, LocalBenchError, UserError
+from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.core.types import NOT_FINITE
 from local_bench.judges.metrics.registry import check_extras, check_metrics, metric_card
 from local_bench.runs.config import RunConfig
@@ -59,7 +59,7 @@ def ran(
     if ON_DEVICE & set(stages):
         check_extras(config.metrics if "measure" in stages else ())
         require("generate")
-    check_config(config, stages=stages)
+    check_config(config, stages=stages if (run_dir / "run.yaml").is_file() else ("generate", *stages))
     if require_metrics:
         check_metrics(config.metrics)
     if ON_DEVICE & set(stages) and config.engine.executor == "local":
@@ -67,13 +67,8 @@ def ran(
 
         choose_devices(config.engine.device, config.engine.workers)  # raises before there is a run directory
     with RunDir.begin(run_dir, config) as run:
-        is_new = not run.store.planned
         try:
             _plan_and_run(run, stages, Recorded(progress or Quiet(), run.logs / FILE), rejudge, only)
-        except UserError:
-            if is_new:  # a setting that the device refuses can be corrected
-                run.store.forget_plan()
-            raise
         finally:
             with suppress(LocalBenchError):  # the disk or the database failed, which is already an error
                 record(run.store, file_digests(run.path))
@@ -102,7 +97,7 @@ def _plan_and_run(
         _ = run.config.required_judge
     start_recording(run.store)
     if "generate" in stages or run.grows or not run.store.planned:
-        plan = make_plan(run.config, run.path, only=only, stages=stages)
+        plan = make_plan(run.config, run.path, only=only)
         for sentence in (*enter_plan(run, plan), *plan.notes):
             progress.note(sentence)
         for task in plan.tasks:

@@ -269,30 +269,26 @@ def test_a_run_that_ended_before_its_first_image_can_be_settled(tmp_path, capsys
     assert (settled["revenue_usd"], settled["n"], settled["n_unscored"]) == (0, 0, 1)
 
 
-def test_a_stage_needs_the_files_of_what_it_runs_alone(tmp_path, capsys):
-    """Images are made on one machine, and measured and judged on another, which has no weights of the model."""
-    weights, judge = tmp_path / "weights", tmp_path / "judge"
+def test_a_stage_needs_the_files_of_what_it_runs_alone(tmp_path, capsys, monkeypatch):
+    """Images are made on one machine, and measured and judged on another, which has neither the lab's own card of the
+    model nor its weights."""
+    weights, own = tmp_path / "weights", tmp_path / "local-bench/models/mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("extends: tiny-flux\nname: mine\n")
     shutil.copytree(resolve(card("tiny-flux", "generator")), weights)
-    model = {"card": "tiny-flux", "weights": str(weights), "height": 64, "width": 64, "num_inference_steps": 1}
+    model = {"card": "mine", "weights": str(weights), "height": 64, "width": 64, "num_inference_steps": 1}
     config = {"name": "t", "suite": {"name": "studio", "limit": 1}, "models": [model], "metrics": ["entropy"]}
-    config |= {
-        "judge": {"card": "mini-judge", "transport": "local", "weights": str(judge)},
-        "engine": {"device": "cpu"},
-    }
+    config |= {"judge": {"card": "mini-judge", "transport": "local"}, "engine": {"device": "cpu"}}
     (tmp_path / "t.yaml").write_text(yaml.safe_dump(config))
-    run = str(tmp_path / "run")
-    config_and_run = str(tmp_path / "t.yaml"), "--run-dir", run
-    assert main(["generate", *config_and_run]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["generate", "t.yaml", "--run-dir", "run"]) == 0
     shutil.rmtree(weights)
-    assert main(["measure", run]) == 0
+    own.unlink()
+    assert main(["measure", "run"]) == 0
+    assert main(["judge", "run"]) == 0
     capsys.readouterr()
-    assert main(["judge", *config_and_run]) == 2
-    assert "the folder for the weights of mini-judge, does not exist" in capsys.readouterr().err
-    shutil.copytree(resolve(card("mini-judge", "judge")), judge)
-    assert main(["judge", *config_and_run]) == 0
-    capsys.readouterr()
-    assert main(["settle", run, "--json"]) == 0
+    assert main(["settle", "run", "--json"]) == 0
     (settled,) = json.loads(capsys.readouterr().out)["models"].values()
     assert settled["n_unscored"] == 0
-    assert main(["generate", *config_and_run]) == 2
-    assert "the folder for the weights of tiny-flux, does not exist" in capsys.readouterr().err
+    assert main(["generate", "t.yaml", "--run-dir", "run"]) == 2
+    assert "unknown generator 'mine'" in capsys.readouterr().err

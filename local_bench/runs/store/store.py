@@ -209,14 +209,16 @@ class Store:
             moved = " ON CONFLICT (work_id) DO UPDATE SET position = excluded.position"
             self._enter("candidates", CandidateRow, candidates, "INSERT", moved)
 
-    def forget_plan(self) -> None:
-        """Remove a plan of which nothing has been made or imported, so that any config may continue."""
+    def forget_plan(self) -> bool:
+        """Remove a plan of which nothing has been made or imported, so that any config may continue. Whether it was
+        removed."""
         if self.db.value("SELECT count(*) FROM candidates WHERE identity IS NOT NULL"):
-            return
+            return False
         with self.transaction():
             for table in ("scores", "decisions", "candidates", "tasks", "meter", "sessions"):
                 self.write(f"DELETE FROM {table}")
             self.write("DELETE FROM meta WHERE key <> 'version'")
+        return True
 
     def _enter_tasks(self, positions: Sequence[int], tasks: Sequence[Task]) -> None:
         self.write_many(
