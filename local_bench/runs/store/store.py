@@ -210,9 +210,10 @@ class Store:
             self._enter("candidates", CandidateRow, candidates, "INSERT", moved)
 
     def forget_plan(self) -> bool:
-        """Remove a plan of which nothing has been made or imported, so that any config may continue. Whether it was
-        removed."""
-        if self.db.value("SELECT count(*) FROM candidates WHERE identity IS NOT NULL"):
+        """Remove the plan of a run that failed before anything was made or imported, so that any config may continue.
+        Whether it was removed."""
+        failed, made = "sessions WHERE ended = 'failed'", "candidates WHERE identity IS NOT NULL"
+        if not self.db.value(f"SELECT EXISTS (SELECT 1 FROM {failed}) AND NOT EXISTS (SELECT 1 FROM {made})"):
             return False
         with self.transaction():
             for table in ("scores", "decisions", "candidates", "tasks", "meter", "sessions"):
