@@ -77,11 +77,14 @@ class RunDir:
                 stored = load_config(path / "run.yaml")
                 if not store.counts().verdicts:  # a judge that could not answer may be replaced
                     stored = stored.model_copy(update={"judge": None})
+                grows = False
                 try:
-                    return cls(path, config, store, lock, _refuse_other_run(path, stored, config))
+                    grows = _refuse_other_run(path, stored, config)
                 except ConfigError:
                     if not store.forget_plan():  # nothing was made: a setting that the device refused can be corrected
                         raise
+                if store.planned:
+                    return cls(path, config, store, lock, grows)
             run = cls(path, config, store, lock)
             run.write_config()
             return run
