@@ -252,6 +252,7 @@ def test_a_digit_gives_that_score_and_on_a_phone_only_the_page_scrolls(tmp_path)
 
     async def work(live):
         async with chromium() as browser, at_the_page(browser, live.link("ann")) as page:
+            await page.wait_for_function("document.querySelector('#zoom').textContent")  # the image is there
             fitted = await page.inner_text("#zoom")
             await page.keyboard.press("+")
             assert await page.inner_text("#zoom") != fitted
