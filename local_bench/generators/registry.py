@@ -178,13 +178,14 @@ def traits(name: str) -> Traits:
 
 def without_effect(card: ModelCard, sampler: Sampler) -> str | None:
     """Why guidance or a negative prompt changes no image of a built-in family, in one sentence; None if it does."""
+    if card.family not in FAMILIES or traits(card.family).passes(card, sampler, 1)[0] > 1:
+        return None
     transformer = card.architecture.get("transformer")
-    ignores = bool(card.architecture.get("is_distilled"))
-    if card.family.startswith("flux") and card.family != "flux2_klein" and isinstance(transformer, str):
-        ignores = not piece(transformer).config.get("guidance_embeds", card.family == "flux2")
-    if ignores and sampler.guidance_scale not in (None, 0, 1):
+    denoiser = piece(transformer) if isinstance(transformer, str) else None
+    embeds = denoiser is None or denoiser.config.get("guidance_embeds", denoiser.model == "Flux2Transformer2DModel")
+    if not embeds and sampler.guidance_scale not in (None, 0, 1):
         return f"guidance_scale {sampler.guidance_scale:g} has no effect: the model has no guidance embedding."
-    if sampler.negative_prompt and card.family in FAMILIES and traits(card.family).passes(card, sampler, 1)[0] == 1:
+    if sampler.negative_prompt:
         return "negative_prompt has no effect without guidance."
     return None
 

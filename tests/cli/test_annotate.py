@@ -713,8 +713,8 @@ def test_an_import_has_what_two_rounds_asked_about_a_set(shop, tmp_path, capsys)
 def test_an_import_of_rounds_keeps_what_was_adjudicated(shop, tmp_path, capsys):
     """The annotators disagree about the image of the first round, and not about the other one of its set."""
     (model, task, *_), *_ = [key for key in shop.images if key[2] == 2]
-    asked = {"model": model, "task_id": task, "overall": None}
-    first, second = asked | {"deliverable": 1, "probability": 0.5}, asked | {"deliverable": 2, "probability": 0.5}
+    line = {"model": model, "task_id": task, "overall": None}
+    first, second = line | {"deliverable": 1, "probability": 0.5}, line | {"deliverable": 2, "probability": 0.5}
     roles = {"r1": "annotator", "r2": "annotator", "r3": "adjudicator"}
     answer_all(shop.path, "accept", roles, lambda name, *_: name != "r2", questions=write(tmp_path / "1", [first]))
     done = first | {"overall": True, "probability": 1.0}
