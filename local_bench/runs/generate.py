@@ -141,25 +141,29 @@ def _offload(label: str, engine: EngineConfig, placement: dict[str, Any]) -> Seq
     return OFFLOADABLE
 
 
-def generate(run: RunDir, models: Sequence[ModelPlan], executor: Executor, progress: Progress) -> None:
-    """Generate all candidates that are not done, on the executor's devices.
+def generate(
+    run: RunDir, models: Sequence[ModelPlan], executor: Executor, progress: Progress
+) -> ConfigError | WeightsError | None:
+    """Generate all candidates that are not done, on the executor's devices; return the error of the first model whose
+    files, settings or memory do not allow it. Raised are other errors, and this one if the run has no image.
 
-    Afterwards every candidate is done or unscored, unless an error is raised: that of a model that cannot be loaded
-    once the models after it have been generated.
+    Afterwards every candidate of the other models is done or unscored.
     """
     quiet_libraries()
     left, fault = list(models), None
-    try:
-        with executor.stage():
-            while left:
-                _generate(run, left.pop(0), executor, progress)
-    except WeightsError as e:
-        fault = WeightsError(str(e))  # without the frames, which hold what was loaded
-    if fault and left:
-        progress.note("a model cannot be loaded: the models after it are generated first")
-        generate(run, left, executor, progress)
-    if fault:
+    while left:
+        try:
+            with executor.stage():
+                while left:
+                    _generate(run, left.pop(0), executor, progress)
+        except (ConfigError, WeightsError) as e:
+            fault = fault or type(e)(str(e))  # without the frames, which hold what was loaded
+            if left:
+                progress.note(str(e))
+                progress.note("a model cannot be loaded: the models after it are generated first")
+    if fault and not run.store.counts().done:
         raise fault
+    return fault
 
 
 def _generate(run: RunDir, model: ModelPlan, executor: Executor, progress: Progress) -> None:

@@ -53,7 +53,8 @@ def ran(
 
     With `only` a new run has these tasks alone. With `require_metrics`, missing weights of a metric raise a
     WeightsError instead of leaving its scores unscored. Raises the errors of `core.errors`; everything committed before
-    is kept, and the same call continues from there.
+    is kept, and the same call continues from there. That of a model that cannot be generated is raised at the end, if
+    there are images of others: the stages are complete for these.
     """
     isolate()
     if ON_DEVICE & set(stages):
@@ -68,12 +69,14 @@ def ran(
         choose_devices(config.engine.device, config.engine.workers)  # raises before there is a run directory
     with RunDir.begin(run_dir, config) as run:
         try:
-            _plan_and_run(run, stages, Recorded(progress or Quiet(), run.logs / FILE), rejudge, only)
+            fault = _plan_and_run(run, stages, Recorded(progress or Quiet(), run.logs / FILE), rejudge, only)
         finally:
             with suppress(LocalBenchError):  # the disk or the database failed, which is already an error
                 record(run.store, file_digests(run.path))
         run.config = read_run_config(run_dir)  # its paths are those of the run directory
         yield run
+    if fault:
+        raise fault
 
 
 @contextmanager
@@ -91,8 +94,9 @@ def settled_view(config: RunConfig, run_dir: Path) -> Iterator[RunDir]:
 
 def _plan_and_run(
     run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int, only: frozenset[str] | None = None
-) -> None:
-    plan = None
+) -> LocalBenchError | None:
+    """The error of a model that cannot be generated, if there is one."""
+    plan = fault = None
     if stages == ("judge",):
         _ = run.config.required_judge
     start_recording(run.store)
@@ -110,10 +114,11 @@ def _plan_and_run(
         _refuse_other_scores(run)
     run.write_config()
     if set(stages) & ON_DEVICE:
-        _run_device_stages(run, plan, stages, progress, rejudge)
+        fault = _run_device_stages(run, plan, stages, progress, rejudge)
     if "settle" in stages:
         run.image_store.check(run.store, decode=False)
         decide(run)
+    return fault
 
 
 def _refuse_other_scores(run: RunDir) -> None:
@@ -132,7 +137,7 @@ def _refuse_other_scores(run: RunDir) -> None:
 
 def _run_device_stages(
     run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: Progress, rejudge: int
-) -> None:
+) -> LocalBenchError | None:
     """Run the stages that use a device, whose time is metered; torch is imported here and not earlier."""
     from local_bench.generators.numerics import choose_devices, set_determinism
     from local_bench.runs.estimate import Overall, weights_of_phases
@@ -158,7 +163,7 @@ def _run_device_stages(
     else:
         devices = choose_devices(engine.device, engine.workers, progress.note)
         executor = LocalExecutor(run.store, devices[:1] if one_device else devices, run.logs)
-    status = "failed"
+    status, fault = "failed", None
     try:
         if "judge" in stages:  # a judge that cannot run as the config requires is an error before images are generated
             for config in run.config.judges:
@@ -166,7 +171,7 @@ def _run_device_stages(
         if "generate" not in stages:  # `generate` checks the images itself
             run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
         if plan and "generate" in stages:
-            generate(run, plan.models, executor, progress)
+            fault = generate(run, plan.models, executor, progress)
             run.store.backup()
         if "measure" in stages:
             measure(run, executor, progress)
@@ -177,12 +182,13 @@ def _run_device_stages(
                 repeat_judging(run, executor, progress, rejudge)
         write_provenance(run, plan, executor.judge_devices if "judge" in stages else None)
         run.store.backup()
-        status = "done"
+        status = "failed" if fault else "done"
     except KeyboardInterrupt:
         status = "interrupted"
         raise
     finally:
         executor.end(status)
+    return fault
 
 
 def outcome_of(run: RunDir) -> Outcome:

@@ -2,10 +2,12 @@
 
 import json
 import multiprocessing
+import re
 import shutil
 import sqlite3
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from local_bench.models.cards import card, cards
 from local_bench.models.weights import resolve
 from local_bench.runs import generate as generating
 from local_bench.runs import worker_pool as workers
-from local_bench.runs.config import RunConfig
+from local_bench.runs.config import JudgeConfig, RunConfig
 from local_bench.runs.generate import _Session
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Job, shards, shared_prompts
@@ -393,9 +395,28 @@ def test_a_model_that_cannot_be_loaded_does_not_stop_those_after_it(orders, tmp_
     models.append(FLUX | {"name": "after", "num_inference_steps": 3})
     settings = config(orders, *models, limit=2, workers=n_workers)
     recorded = Recorded()
-    with pytest.raises(WeightsError, match=f"{broken} cannot be loaded .its files lack weights of transformer"):
+    sentence = rf"{broken} cannot be loaded .its files lack weights of transformer"
+    with pytest.raises(WeightsError, match=sentence):
         run_stages(settings, tmp_path / "run", ("generate",), recorded)
+    assert any(re.search(sentence, note) for note in recorded.notes)  # at once, not only at the end
     assert "a model cannot be loaded: the models after it are generated first" in recorded.notes
     with RunDir.open(tmp_path / "run") as run:
         assert {row.model for row in run.store.candidates() if row.state == "done"} == {"before", "after"}
         assert run.store.planned_by_model() == {"broken": 4}
+
+
+def test_a_model_that_does_not_fit_leaves_the_others_judged_and_settled(orders, tmp_path, monkeypatch):
+    free = iter([0.0])
+    monkeypatch.setattr(generating, "free_memory_gb", lambda device: next(free, 80.0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(name="small"))
+    judge = {"card": "mini-judge", "transport": "local", "canaries": False}
+    models = [FLUX | {"name": "large"}, FLUX | {"name": "small", "num_inference_steps": 3}]
+    settings = config(orders, *models, limit=1).model_copy(update={"judge": JudgeConfig(**judge)})
+    with pytest.raises(ConfigError, match=r"large: it needs .* GB of cpu"):
+        run_stages(settings, tmp_path / "run")
+    with RunDir.open(tmp_path / "run") as run:
+        assert {row.model: row.state for row in run.store.candidates()} == {"large": "planned", "small": "done"}
+        decisions = {row.candidate.model: row.decision for row in run.store.outcomes()}
+        assert (decisions["large"].accepted, decisions["large"].unscored) == (None, "its image has not been made")
+        assert decisions["small"].accepted is not None
+        assert {v.work_id for v in run.store.verdicts()} == {row.work_id for row in run.store.candidates("small")}
