@@ -646,10 +646,12 @@ def _refuse_other_tasks(run: RunDir, plan: RunPlan) -> None:
 def _refuse_other_candidates(run: RunDir, stored: Sequence[CandidateRow], planned: Sequence[CandidateRow]) -> None:
     """ConfigError with the first difference if a stored candidate is not planned, LedgerError if it has other inputs
     than the planned one of the same work id. An imported image that was missing and has been found may replace its
-    unscored candidate."""
-    by_key = {row.key: row for row in planned}
+    unscored candidate, and another model one of which nothing could be generated."""
+    by_key, void = {row.key: row for row in planned}, run.store.without_images()
     for row in stored:
         other = by_key.get(row.key)
+        if row.model in void and (other is None or other.work_id != row.work_id):
+            continue
         name = f"image {row.deliverable} of {row.task_id!r} by {row.model}, attempt {row.attempt},"
         if other is None:
             raise ConfigError(

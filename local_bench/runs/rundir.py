@@ -81,8 +81,14 @@ class RunDir:
                 try:
                     grows = _refuse_other_run(path, stored, config)
                 except ConfigError:
-                    if not store.forget_plan():  # nothing was made: a setting that the device refused can be corrected
+                    void = store.without_images()  # a setting that the device refused, or a faulty model's files
+                    others = [model for model in stored.models if model.label not in void]
+                    if not void:
                         raise
+                    if others:
+                        grows = _refuse_other_run(path, stored.model_copy(update={"models": others}), config) or True
+                    else:
+                        store.forget_plan()
                 if store.planned:
                     return cls(path, config, store, lock, grows)
             run = cls(path, config, store, lock)

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from local_bench.analysis.digest import digests
 from local_bench.annotation.database import FILE as ANNOTATIONS
@@ -255,6 +256,45 @@ def test_a_setting_that_the_device_refuses_can_be_corrected_in_the_same_folder(t
         assert verify(run) == []
     assert main(command) == 2
     assert "is a run with another config (models.tiny-flux.height: 64 in the run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "height"),
+    [((), 64), (("--set", "models.0.height=128"), 128), (("--model", "tiny-sd3"), None)],
+    ids=["mended", "changed", "removed"],
+)
+def test_a_model_whose_files_were_faulty_can_be(tmp_path, capsys, settings, height):
+    """The run was bound to the faulty files: fetching them again, as it said, was no way to continue."""
+    file = "transformer/diffusion_pytorch_model.safetensors"
+    weights = shutil.copytree(resolve(card("tiny-flux", "generator")), tmp_path / "weights")
+    tensors = load_file(weights / file)
+    save_file({name: tensors[name] for name in sorted(tensors)[1:]}, weights / file, {"format": "pt"})
+    small = {"height": 64, "width": 64, "num_inference_steps": 1}
+    models = [small | {"card": "tiny-flux", "name": "mine", "weights": str(weights)}, small | {"card": "tiny-sd3"}]
+    config = {"name": "t", "suite": {"name": "studio", "limit": 1}, "models": models, "metrics": ["entropy"]}
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(config | {"judge": None, "engine": {"device": "cpu"}}))
+    run = tmp_path / "run"
+
+    def ran(*settings):
+        status = main(["run", str(tmp_path / "t.yaml"), "--run-dir", str(run), *settings])
+        with RunDir.open(run) as opened:
+            measured = opened.store.scores_by_candidate("metric")
+            assert verify(opened) == []
+            rows = opened.store.candidates()
+        return status, {
+            row.model: (row.height if row.state == "done" else None, row.work_id in measured) for row in rows
+        }
+
+    generated = {"tiny-sd3": (64, True)}
+    assert ran() == (2, {"mine": (None, False)} | generated)
+    assert "its files lack weights of transformer" in capsys.readouterr().err
+    save_file(tensors, weights / file, {"format": "pt"})
+    assert ran(*settings) == (0, ({"mine": (height, True)} if height else {}) | generated)
+    capsys.readouterr()
+    assert main(["settle", str(run), "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["models"]) == ({"mine", "tiny-sd3"} if height else {"tiny-sd3"})
+    assert ran("--set", "models.1.height=128")[0] == 2  # it has images
+    assert "is a run with another config (models." in capsys.readouterr().err
 
 
 def test_a_run_that_ended_before_its_first_image_can_be_settled(tmp_path, capsys, monkeypatch):

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import chain
+from itertools import chain, product
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
-
 
 _TASK = TypeAdapter(Task)
 _DTYPES = {"INTEGER": "Int64", "REAL": "Float64", "TEXT": "string"}
@@ -197,29 +196,34 @@ class Store:
             self.set_meta("planned", "1")
 
     def extend_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Sequence[CandidateRow]) -> None:
-        """Add tasks and candidates to the plan in one transaction. `tasks` and `candidates` are the complete new plan;
-        existing rows only get their new position, and unscored candidates that are not in it any more are removed."""
+        """Add tasks and candidates in one transaction. `tasks` and `candidates` are the complete new plan: existing
+        rows get their new position; those without an image that it lacks go, and what is known of models without any.
+        """
         with self.transaction():
             self._enter_tasks(positions, tasks)
             planned = {row.work_id for row in candidates}
-            rows = self.rows("SELECT work_id FROM candidates WHERE state = 'unscored'")
-            replaced = [(row["work_id"],) for row in rows if row["work_id"] not in planned]
+            rows = self.rows("SELECT work_id, model FROM candidates WHERE state <> 'done'")
+            replaced = {work_id: model for work_id, model in rows if work_id not in planned}
             for table in ("verdicts", "retests", "scores", "decisions", "candidates"):
-                self.write_many(f"DELETE FROM {table} WHERE work_id = ?", replaced)
+                self.write_many(f"DELETE FROM {table} WHERE work_id = ?", ((work_id,) for work_id in replaced))
+            gone = {*replaced.values()} - {*self.models()}
+            keys = product(("placement", "numerics", "batches", "operations"), gone)
+            self.write_many("DELETE FROM meta WHERE key = ?", ((":".join(key),) for key in keys))
             moved = " ON CONFLICT (work_id) DO UPDATE SET position = excluded.position"
             self._enter("candidates", CandidateRow, candidates, "INSERT", moved)
 
-    def forget_plan(self) -> bool:
-        """Remove the plan of a run that failed before anything was made or imported, so that any config may continue.
-        Whether it was removed."""
-        failed, made = "sessions WHERE ended = 'failed'", "candidates WHERE identity IS NOT NULL"
-        if not self.db.value(f"SELECT EXISTS (SELECT 1 FROM {failed}) AND NOT EXISTS (SELECT 1 FROM {made})"):
-            return False
+    def without_images(self) -> set[str]:
+        """The models of which nothing was made or imported in a run that has failed: they can be changed or removed."""
+        failed = self.db.value("SELECT EXISTS (SELECT 1 FROM sessions WHERE ended = 'failed')")
+        rows = self.rows("SELECT model FROM candidates GROUP BY model HAVING count(identity) = 0") if failed else ()
+        return {str(model) for (model,) in rows}
+
+    def forget_plan(self) -> None:
+        """Remove the plan of a run without images, so that any config may continue."""
         with self.transaction():
             for table in ("scores", "decisions", "candidates", "tasks", "meter", "sessions"):
                 self.write(f"DELETE FROM {table}")
             self.write("DELETE FROM meta WHERE key <> 'version'")
-        return True
 
     def _enter_tasks(self, positions: Sequence[int], tasks: Sequence[Task]) -> None:
         self.write_many(
