@@ -15,7 +15,8 @@ LocalBenchError            exit 1: the run ended with a failure, or a check did 
 │   └── LedgerDamaged      the ledger is missing, empty or damaged although its run has begun
 ├── StorageError           the disk is full or refuses a write
 │   └── PathError          exit 2: the given path cannot be written to
-└── ServerError            the judge's server did not start, or ended
+├── ServerError            the judge's server did not start, or ended
+└── AllFailed              the first items of a phase have all failed for one reason
 """
 
 import difflib
@@ -105,6 +106,17 @@ class PathError(StorageError):
 
 class ServerError(LocalBenchError):
     """The judge's server could not be started or reached."""
+
+
+class AllFailed(LocalBenchError):
+    """The first items of a phase have all failed for one reason; `what` names them."""
+
+    def __init__(self, message: str, what: str) -> None:
+        super().__init__(message)
+        self.what = what
+
+    def __reduce__(self) -> tuple[type["AllFailed"], tuple[str, str]]:
+        return AllFailed, (str(self), self.what)
 
 
 # Messages: printable characters, a bounded length, no numbers of system errors, no class names.
@@ -294,13 +306,14 @@ class FirstFailures(Generic[T]):
         self._held: list[tuple[str, tuple[T, ...]]] = []
 
     def failed(self, reason: str, *results: T) -> list[T]:
-        """Add a failed item with its results; return what may be stored. LocalBenchError after `MAX_EQUAL` equal ones
-        from the start."""
+        """Add a failed item with its results; return what may be stored. AllFailed after `MAX_EQUAL` equal ones, if
+        they are the first."""
         self._held.append((reason, results))
         if not self._begun and len(self._held) >= MAX_EQUAL and len({held for held, _ in self._held}) == 1:
-            raise LocalBenchError(
+            raise AllFailed(
                 f"none of the first {len(self._held)} {self._what} has a result, all for one reason ({reason}): "
-                f"{self._advice}, and run the same command again; nothing of these is stored"
+                f"{self._advice}, and run the same command again; nothing of these is stored",
+                self._what,
             )
         return self.released() if self._begun else []
 

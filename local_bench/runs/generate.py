@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from local_bench.core.environment import quiet_libraries
-from local_bench.core.errors import ConfigError, LedgerError, WeightsError, is_failure
+from local_bench.core.errors import AllFailed, ConfigError, LedgerError, LocalBenchError, WeightsError, is_failure
 from local_bench.core.identity import full_identity
 from local_bench.core.types import TimeCharged
 from local_bench.generators import numerics
@@ -143,9 +144,10 @@ def _offload(label: str, engine: EngineConfig, placement: dict[str, Any]) -> Seq
 
 def generate(
     run: RunDir, models: Sequence[ModelPlan], executor: Executor, progress: Progress
-) -> ConfigError | WeightsError | None:
+) -> LocalBenchError | None:
     """Generate all candidates that are not done, on the executor's devices; return the error of the first model whose
-    files, settings or memory do not allow it. Raised are other errors, and this one if the run has no image.
+    files, settings or memory do not allow it, or whose first images all fail. Raised are other errors, and this one if
+    the run has no image.
 
     Afterwards every candidate of the other models is done or unscored.
     """
@@ -156,8 +158,8 @@ def generate(
             with executor.stage():
                 while left:
                     _generate(run, left.pop(0), executor, progress)
-        except (ConfigError, WeightsError) as e:
-            fault = fault or type(e)(str(e))  # without the frames, which hold what was loaded
+        except (AllFailed, ConfigError, WeightsError) as e:
+            fault = fault or copy(e)  # without its frames, which hold what was loaded
             if left:
                 progress.note(str(e))
                 progress.note("a model cannot be loaded: the models after it are generated first")

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from local_bench.core.errors import ConfigError, FirstFailures, is_failure
+from local_bench.core.errors import AllFailed, ConfigError, FirstFailures, LocalBenchError, ServerError, is_failure
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Task, Verdict
@@ -192,8 +193,8 @@ class JudgeRequest:
 
 
 def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
-    """Run all judges and compute the scores. ServerError if a judge is unavailable; answers received before are
-    kept."""
+    """Run all judges and compute the scores. ServerError if a judge is unavailable, AllFailed if it answers none of its
+    first questions, both after the other judges; answers received before are kept."""
     tasks = {task.task_id: task for task in run.store.tasks()}
     judge_devices = executor.judge_devices
     judges = [(config, spec_in(run, config, judge_devices[0])) for config in run.config.judges]
@@ -210,6 +211,7 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
                 f"{name} is another judge than before (its weights or settings changed): it answers every question, "
                 "and the earlier answers are kept and do not count."
             )
+    fault: LocalBenchError | None = None
     for config, spec in judges:
         requests = list(judge_requests(run, tasks, config, spec, judge_devices))
         rows = run.store.verdicts(spec.judge_id)
@@ -220,7 +222,14 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
         store_verdicts(run, spec, [u for u in unscored if stored.get(u[0].key, NO_QUESTION_ID) == NO_QUESTION_ID])
         if pending:
             begun, store = any(row.answer_json is not None for row in rows), partial(store_verdicts, run, spec)
-            JudgeSession(run, config, spec, executor, progress, store, begun).judge(pending)
+            try:
+                JudgeSession(run, config, spec, executor, progress, store, begun).judge(pending)
+            except (AllFailed, ServerError) as e:
+                if len(judges) > 1:
+                    progress.note(f"{config.label}: {e}")
+                fault = fault or copy(e)
+    if fault:
+        raise fault
     run.store.enter_judges(labels)
     score(run, list(labels))
 

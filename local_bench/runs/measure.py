@@ -2,14 +2,15 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from copy import copy
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
 from local_bench.core.environment import quiet_transformers, versions
-from local_bench.core.errors import FirstFailures, LedgerError, WeightsError, is_failure
+from local_bench.core.errors import AllFailed, FirstFailures, LedgerError, WeightsError, is_failure
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import image_path
 from local_bench.core.types import PhaseStarted, Score, ScoresComputed, TimeCharged
@@ -32,16 +33,29 @@ CPU = "cpu"
 """The key of a metric's identity for the CPU's arithmetic."""
 
 
-def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
-    """Compute the missing scores on the executor's devices; existing scores are kept.
+def measure(run: RunDir, executor: Executor, progress: Progress) -> AllFailed | None:
+    """Compute the missing scores on the executor's devices; existing scores are kept. Return the error of the first
+    metric whose first scores all fail; the others are computed.
 
     A metric whose weights are missing leaves its scores unscored.
     """
+    faults: dict[str, AllFailed] = {}
+    while True:
+        try:
+            _measure(run, executor, progress, faults.keys())
+        except AllFailed as e:
+            progress.note(str(e))
+            faults[e.what] = copy(e)  # without its frames
+        else:
+            return next(iter(faults.values()), None)
+
+
+def _measure(run: RunDir, executor: Executor, progress: Progress, failed: Collection[str]) -> None:
     every = _every(run)
     stored = run.store.scores("metric")
     # scores that are unscored for missing weights, too little memory, a faulty image or an exception are computed again
     existing = {(work_id, score.name) for work_id, _, score in stored if not (score.unscored or "").startswith(RETRIED)}
-    wanted = _only(every, lambda work_id, name: (work_id, name) not in existing)
+    wanted = _only(every, lambda work_id, name: (work_id, name) not in existing and _scores_of(name) not in failed)
     requested = list(dict.fromkeys(name for _, names in wanted for name in names))
     absent = {name for name in requested if not is_available(name, False, progress)}
     unscored = [
@@ -95,7 +109,7 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
     evaluator = Evaluator(metrics, order.device, _numerics(order), order.io_workers, order.batch_size)
     advice = "check the metric's files and the installed packages"
     firsts = {
-        name: FirstFailures[tuple[str, Score]](f"scores of {name}", advice, name in order.begun) for name in order.names
+        name: FirstFailures[tuple[str, Score]](_scores_of(name), advice, name in order.begun) for name in order.names
     }
     yield PhaseStarted("measure", evaluator.groups(wanted))
     for event in evaluator.run(wanted):
@@ -112,6 +126,10 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
         else:
             yield event
     yield ScoresComputed([row for first in firsts.values() for row in first.released()])
+
+
+def _scores_of(name: str) -> str:
+    return f"scores of {name}"
 
 
 def _only(wanted: list[Wanted], condition: Callable[[str, str], bool]) -> list[Wanted]:

@@ -53,8 +53,8 @@ def ran(
 
     With `only` a new run has these tasks alone. With `require_metrics`, missing weights of a metric raise a
     WeightsError instead of leaving its scores unscored. Raises the errors of `core.errors`; everything committed before
-    is kept, and the same call continues from there. That of a model that cannot be generated is raised at the end, if
-    there are images of others: the stages are complete for these.
+    is kept, and the same call continues from there. That of a model that cannot be generated, if there are images of
+    others, and that of a metric are raised at the end: the stages are complete for the others.
     """
     isolate()
     if ON_DEVICE & set(stages):
@@ -95,7 +95,7 @@ def settled_view(config: RunConfig, run_dir: Path) -> Iterator[RunDir]:
 def _plan_and_run(
     run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int, only: frozenset[str] | None = None
 ) -> LocalBenchError | None:
-    """The error of a model that cannot be generated, if there is one."""
+    """The error of a model or of a metric that left the others complete, if there is one."""
     plan = fault = None
     if stages == ("judge",):
         _ = run.config.required_judge
@@ -174,7 +174,7 @@ def _run_device_stages(
             fault = generate(run, plan.models, executor, progress)
             run.store.backup()
         if "measure" in stages:
-            measure(run, executor, progress)
+            fault = measure(run, executor, progress) or fault
             run.store.backup()
         if "judge" in stages:
             judge(run, executor, progress)

@@ -2,18 +2,29 @@
 What fails for every item in the same way ends the phase, and nothing of it is stored."""
 
 import errno
+import pickle
 
 import pytest
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from local_bench.core.errors import MAX_EQUAL, ConfigError, FirstFailures, LocalBenchError, StorageError, is_of_item
+from local_bench.core.errors import (
+    MAX_EQUAL,
+    AllFailed,
+    ConfigError,
+    FirstFailures,
+    LocalBenchError,
+    StorageError,
+    is_of_item,
+)
 from local_bench.generators import tokenizers
 from local_bench.generators.flux import FluxKontext
+from local_bench.generators.sd3 import StableDiffusion3
 from local_bench.generators.staged import Staged
 from local_bench.judges.metrics.embeddings import ClipNetwork
 from local_bench.judges.metrics.pixels import PixelMetric
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
+from local_bench.runs import stages
 from local_bench.runs.config import RunConfig
 from local_bench.runs.judge import PACE
 from local_bench.runs.plan import without_control_tokens
@@ -141,6 +152,19 @@ def test_what_fails_for_every_image_ends_the_model_and_nothing_is_stored(orders,
     assert {row[1] for row in rows(tmp_path / "run")} == {"done"}
 
 
+def test_a_model_that_fails_for_every_image_leaves_the_others(orders, tmp_path, monkeypatch):
+    models = [{"card": card, "height": 64, "width": 64, "num_inference_steps": 2} for card in ("tiny-sd3", "tiny-flux")]
+    progress = Recorded()
+    plant(monkeypatch, StableDiffusion3, "denoise", lambda *_: True)
+    with pytest.raises(LocalBenchError, match=f"none of the first {MAX_EQUAL} images of tiny-sd3"):
+        generate(tmp_path / "run", orders, tasks="many.jsonl", models=models, progress=progress)
+    assert any(f"none of the first {MAX_EQUAL} images of tiny-sd3" in note for note in progress.notes)
+    assert set(rows(tmp_path / "run", "SELECT model, state FROM candidates")) == {
+        ("tiny-sd3", "planned"),
+        ("tiny-flux", "done"),
+    }
+
+
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), OSError(errno.ENOSPC, "full"), MemoryError()])
 def test_an_error_that_is_not_of_the_item_ends_the_session(error, orders, tmp_path, monkeypatch):
     plant(monkeypatch, FluxKontext, "encode_text", lambda _, request: has_word(request), error)
@@ -168,6 +192,8 @@ def test_first_failures_are_held_back_until_something_succeeds():
     mixed = FirstFailures[int]("images", "check")
     assert [mixed.failed(f"reason {i % 2}", i) for i in range(2 * MAX_EQUAL)] == [[]] * 2 * MAX_EQUAL
     assert mixed.released() == list(range(2 * MAX_EQUAL))
+    error = pickle.loads(pickle.dumps(AllFailed("none of them", "images of x")))  # from a worker
+    assert (str(error), error.what) == ("none of them", "images of x")
 
 
 # ---- judges and metrics
@@ -245,6 +271,18 @@ def test_a_judge_that_answers_no_question_ends_and_nothing_is_stored(judged, tmp
     assert pace["seconds"] > 0
 
 
+def test_a_judge_that_answers_no_question_leaves_the_other_judges_to_answer(judged, answered, tmp_path, monkeypatch):
+    monkeypatch.setattr("local_bench.core.errors.MAX_EQUAL", 8)
+    judges = {"judge": JUDGE["judge"] | {"name": "first", "seed": 1}, "panel": [JUDGE["judge"]]}
+    with monkeypatch.context() as patched:
+        plant(patched, JudgeSpec, "requests", lambda spec, _: spec.seed == 1)
+        with pytest.raises(LocalBenchError, match="none of the first 8 questions to first has a result"):
+            judged(tmp_path / "run", ("generate", "judge"), **judges)
+    assert rows(tmp_path / "run", VERDICTS) == answered
+    judged(tmp_path / "run", ("judge",), **judges)
+    assert len(rows(tmp_path / "run", VERDICTS)) == 2 * len(answered)
+
+
 def test_a_judge_without_any_answer_can_be_changed(judged, tmp_path, monkeypatch):
     """The message names settings to check; the images are kept."""
     monkeypatch.setattr("local_bench.core.errors.MAX_EQUAL", 8)
@@ -300,6 +338,24 @@ def test_a_crash_of_one_score_leaves_the_others(of, name, concerns, metric, judg
     ]
     judged(tmp_path / "run", ("measure",), **METRICS)
     assert rows(tmp_path / "run", SCORES) == expected
+
+
+def test_a_metric_that_fails_for_every_image_leaves_the_other_phases_complete(judged, answered, tmp_path, monkeypatch):
+    """It ended the run before the judge had begun, and cannot be removed from the config of the run."""
+    monkeypatch.setattr("local_bench.core.errors.MAX_EQUAL", 3)
+    settings = METRICS | JUDGE
+    with monkeypatch.context() as patched:
+        plant(patched, PixelMetric, "measure", lambda *_: True)
+        with pytest.raises(
+            LocalBenchError, match=r"none of the first 3 scores of entropy has a result, all .* planted"
+        ):
+            judged(tmp_path / "run", stages.STAGES, **settings)
+    assert rows(tmp_path / "run", VERDICTS) == answered
+    assert {row[1] for row in rows(tmp_path / "run", SCORES)} == {"clip_cap:mini-clip"}
+    assert rows(tmp_path / "run", "SELECT count(*) FROM decisions") == [(6,)]
+    judged(tmp_path / "run", stages.STAGES, **settings)
+    judged(tmp_path / "clean", ("generate", "measure"), **METRICS)
+    assert rows(tmp_path / "run", SCORES) == rows(tmp_path / "clean", SCORES)
 
 
 # ---- texts and images that no model can process
