@@ -16,7 +16,7 @@ LocalBenchError            exit 1: the run ended with a failure, or a check did 
 ├── StorageError           the disk is full or refuses a write
 │   └── PathError          exit 2: the given path cannot be written to
 ├── ServerError            the judge's server did not start, or ended
-└── AllFailed              the first items of a phase have all failed for one reason
+└── PartFailed             a model, metric or judge of a run cannot continue, and the others can
 """
 
 import difflib
@@ -108,15 +108,15 @@ class ServerError(LocalBenchError):
     """The judge's server could not be started or reached."""
 
 
-class AllFailed(LocalBenchError):
-    """The first items of a phase have all failed for one reason; `what` names them."""
+class PartFailed(LocalBenchError):
+    """A model, metric or judge of a run cannot continue, and the others can; `what` names it or its items."""
 
     def __init__(self, message: str, what: str) -> None:
         super().__init__(message)
         self.what = what
 
-    def __reduce__(self) -> tuple[type["AllFailed"], tuple[str, str]]:
-        return AllFailed, (str(self), self.what)
+    def __reduce__(self) -> tuple[type["PartFailed"], tuple[str, str]]:
+        return PartFailed, (str(self), self.what)
 
 
 # Messages: printable characters, a bounded length, no numbers of system errors, no class names.
@@ -306,11 +306,11 @@ class FirstFailures(Generic[T]):
         self._held: list[tuple[str, tuple[T, ...]]] = []
 
     def failed(self, reason: str, *results: T) -> list[T]:
-        """Add a failed item with its results; return what may be stored. AllFailed after `MAX_EQUAL` equal ones, if
+        """Add a failed item with its results; return what may be stored. PartFailed after `MAX_EQUAL` equal ones, if
         they are the first."""
         self._held.append((reason, results))
         if not self._begun and len(self._held) >= MAX_EQUAL and len({held for held, _ in self._held}) == 1:
-            raise AllFailed(
+            raise PartFailed(
                 f"none of the first {len(self._held)} {self._what} has a result, all for one reason ({reason}): "
                 f"{self._advice}, and run the same command again; nothing of these is stored",
                 self._what,

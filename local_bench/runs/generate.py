@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from local_bench.core.environment import quiet_libraries
-from local_bench.core.errors import AllFailed, ConfigError, LedgerError, LocalBenchError, WeightsError, is_failure
+from local_bench.core.environment import collect, quiet_libraries
+from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError, PartFailed, WeightsError, is_failure
 from local_bench.core.identity import full_identity
 from local_bench.core.types import TimeCharged
 from local_bench.generators import numerics
@@ -146,19 +146,21 @@ def generate(
     run: RunDir, models: Sequence[ModelPlan], executor: Executor, progress: Progress
 ) -> LocalBenchError | None:
     """Generate all candidates that are not done, on the executor's devices; return the error of the first model whose
-    files, settings or memory do not allow it, or whose first images all fail. Raised are other errors, and this one if
-    the run has no image.
+    files, settings, first images or memory do not allow it. Raised are other errors, and this one if the run has no
+    image.
 
     Afterwards every candidate of the other models is done or unscored.
     """
     quiet_libraries()
     left, fault = list(models), None
     while left:
+        if fault:
+            collect()  # what the faulty model has loaded
         try:
             with executor.stage():
                 while left:
                     _generate(run, left.pop(0), executor, progress)
-        except (AllFailed, ConfigError, WeightsError) as e:
+        except (PartFailed, ConfigError, WeightsError) as e:
             fault = fault or copy(e)  # without its frames, which hold what was loaded
             if left:
                 progress.note(str(e))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from local_bench.core.errors import AllFailed, ConfigError, FirstFailures, LocalBenchError, ServerError, is_failure
+from local_bench.core.errors import ConfigError, FirstFailures, LocalBenchError, PartFailed, ServerError, is_failure
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Task, Verdict
@@ -193,8 +193,8 @@ class JudgeRequest:
 
 
 def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
-    """Run all judges and compute the scores. ServerError if a judge is unavailable, AllFailed if it answers none of its
-    first questions, both after the other judges; answers received before are kept."""
+    """Run all judges and compute the scores. ServerError if a judge is unavailable, PartFailed if none of its first
+    answers can be read, both after the other judges; answers received before are kept."""
     tasks = {task.task_id: task for task in run.store.tasks()}
     judge_devices = executor.judge_devices
     judges = [(config, spec_in(run, config, judge_devices[0])) for config in run.config.judges]
@@ -224,7 +224,7 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
             begun, store = any(row.answer_json is not None for row in rows), partial(store_verdicts, run, spec)
             try:
                 JudgeSession(run, config, spec, executor, progress, store, begun).judge(pending)
-            except (AllFailed, ServerError) as e:
+            except (PartFailed, ServerError) as e:
                 if len(judges) > 1:
                     progress.note(f"{config.label}: {e}")
                 fault = fault or copy(e)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from local_bench.core.environment import quiet_transformers, versions
-from local_bench.core.errors import AllFailed, FirstFailures, LedgerError, WeightsError, is_failure
+from local_bench.core.errors import FirstFailures, LedgerError, PartFailed, WeightsError, is_failure
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import image_path
 from local_bench.core.types import PhaseStarted, Score, ScoresComputed, TimeCharged
@@ -33,17 +33,17 @@ CPU = "cpu"
 """The key of a metric's identity for the CPU's arithmetic."""
 
 
-def measure(run: RunDir, executor: Executor, progress: Progress) -> AllFailed | None:
+def measure(run: RunDir, executor: Executor, progress: Progress) -> PartFailed | None:
     """Compute the missing scores on the executor's devices; existing scores are kept. Return the error of the first
     metric whose first scores all fail; the others are computed.
 
     A metric whose weights are missing leaves its scores unscored.
     """
-    faults: dict[str, AllFailed] = {}
+    faults: dict[str, PartFailed] = {}
     while True:
         try:
             _measure(run, executor, progress, faults.keys())
-        except AllFailed as e:
+        except PartFailed as e:
             progress.note(str(e))
             faults[e.what] = copy(e)  # without its frames
         else:

@@ -22,7 +22,7 @@ from safetensors.torch import save
 
 from local_bench.core import strictjson
 from local_bench.core.environment import collect
-from local_bench.core.errors import FirstFailures, LocalBenchError, failure, is_of_item, is_out_of_memory
+from local_bench.core.errors import FirstFailures, PartFailed, failure, is_of_item, is_out_of_memory
 from local_bench.core.files import write_atomic
 from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_verified, store_image
@@ -346,9 +346,10 @@ class Worker:
             return self._device(encode)
         except OutOfDeviceMemory as e:
             if "encode" in self._generator.machine.offload:
-                raise LocalBenchError(
+                raise PartFailed(
                     f"{self._order.label}: memory of {self._order.device} ran out while a prompt was encoded ({e}): "
-                    "end other processes that use it, and run the same command again; finished images are kept"
+                    "end other processes that use it, and run the same command again; finished images are kept",
+                    self._order.label,
                 ) from None
         self._generator.drop_encoder()
         machine = self._generator.machine
@@ -541,23 +542,25 @@ class Worker:
 
     def _halve(self, size: int, error: OutOfDeviceMemory) -> int:
         if size == 1:
-            raise LocalBenchError(
+            raise PartFailed(
                 f"{self._order.label}: memory of {self._order.device} ran out with a batch of one image ({error}): end "
                 "other processes that use it and run the same command again, or start another run with a smaller size "
-                "or engine.offload=always; finished images are kept"
+                "or engine.offload=always; finished images are kept",
+                self._order.label,
             ) from None
         return size // 2
 
     def _load(self, load: Callable[[], None]) -> None:
-        """Load weights. LocalBenchError if they do not fit."""
+        """Load weights. PartFailed if they do not fit."""
         try:
             with _exclusive(self._order.load_lock):
                 self._device(load)
         except OutOfDeviceMemory as e:
-            raise LocalBenchError(
+            raise PartFailed(
                 f"{self._order.label}: memory ran out while its weights were loaded on {self._order.device} "
                 f"({e}): end other processes there, set engine.offload=always or fewer engine.workers; "
-                "finished images are kept"
+                "finished images are kept",
+                self._order.label,
             ) from None
 
     # ---- inputs

@@ -6,6 +6,7 @@ import re
 import shutil
 import sqlite3
 import threading
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from local_bench.analysis.digest import digests
 from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError, WeightsError
 from local_bench.generators.flux import Flux, FluxKontext
 from local_bench.generators.registry import FAMILIES, Sampler
+from local_bench.generators.sd3 import StableDiffusion3
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import card, cards
 from local_bench.models.weights import resolve
@@ -295,13 +297,30 @@ def test_a_batch_is_started_before_the_previous_one_is_committed(orders, tmp_pat
 
 
 @pytest.mark.parametrize("stage", ["load_encoder", "load_denoiser"])
-def test_weights_that_do_not_fit_are_an_error(orders, tmp_path, monkeypatch, stage):
+def test_weights_that_do_not_fit_are_an_error_of_their_model(orders, tmp_path, monkeypatch, stage):
+    """The models after it are generated, with the memory that it took."""
+    faulty, alive = [], []
+    real = StableDiffusion3.load_denoiser
+
     def load(self):
+        faulty.append(weakref.ref(self))
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.\nGPU 0 has …")
 
+    def load_other(self):
+        alive.extend(generator for generator in (reference() for reference in faulty) if generator is not None)
+        real(self)
+
     monkeypatch.setattr(Flux, stage, load)
+    monkeypatch.setattr(StableDiffusion3, "load_denoiser", load_other)
+    other = FLUX | {"card": "tiny-sd3"}
     with pytest.raises(LocalBenchError, match=r"tiny-flux: memory ran out while its weights were loaded on cpu .*GiB"):
-        generate(tmp_path / "run", orders, FLUX)
+        generate(tmp_path / "run", orders, FLUX, other, limit=1)
+    assert {(row["model"], row["state"]) for row in candidates(tmp_path / "run")} == {
+        ("tiny-flux", "planned"),
+        ("tiny-sd3", "done"),
+    }
+    assert faulty
+    assert not alive
 
 
 def test_workers_share_the_hosts_memory(orders, tmp_path, monkeypatch):

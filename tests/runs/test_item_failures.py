@@ -9,10 +9,10 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from local_bench.core.errors import (
     MAX_EQUAL,
-    AllFailed,
     ConfigError,
     FirstFailures,
     LocalBenchError,
+    PartFailed,
     StorageError,
     is_of_item,
 )
@@ -192,7 +192,7 @@ def test_first_failures_are_held_back_until_something_succeeds():
     mixed = FirstFailures[int]("images", "check")
     assert [mixed.failed(f"reason {i % 2}", i) for i in range(2 * MAX_EQUAL)] == [[]] * 2 * MAX_EQUAL
     assert mixed.released() == list(range(2 * MAX_EQUAL))
-    error = pickle.loads(pickle.dumps(AllFailed("none of them", "images of x")))  # from a worker
+    error = pickle.loads(pickle.dumps(PartFailed("none of them", "images of x")))  # from a worker
     assert (str(error), error.what) == ("none of them", "images of x")
 
 
