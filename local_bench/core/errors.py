@@ -111,12 +111,12 @@ class ServerError(LocalBenchError):
 class PartFailed(LocalBenchError):
     """A model, metric or judge of a run cannot continue, and the others can; `what` names it or its items."""
 
-    def __init__(self, message: str, what: str) -> None:
+    def __init__(self, message: str, what: str, exit_code: int = 1) -> None:
         super().__init__(message)
-        self.what = what
+        self.what, self.exit_code = what, exit_code
 
-    def __reduce__(self) -> tuple[type["PartFailed"], tuple[str, str]]:
-        return PartFailed, (str(self), self.what)
+    def __reduce__(self) -> tuple[type["PartFailed"], tuple[str, str, int]]:
+        return PartFailed, (str(self), self.what, self.exit_code)
 
 
 # Messages: printable characters, a bounded length, no numbers of system errors, no class names.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from local_bench.core.environment import quiet_transformers, versions
-from local_bench.core.errors import FirstFailures, LedgerError, PartFailed, WeightsError, is_failure
+from local_bench.core.errors import FirstFailures, LedgerError, LocalBenchError, PartFailed, WeightsError, is_failure
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import image_path
 from local_bench.core.types import PhaseStarted, Score, ScoresComputed, TimeCharged
@@ -111,21 +111,28 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
     firsts = {
         name: FirstFailures[tuple[str, Score]](_scores_of(name), advice, name in order.begun) for name in order.names
     }
-    yield PhaseStarted("measure", evaluator.groups(wanted))
-    for event in evaluator.run(wanted):
-        if isinstance(event, ScoresComputed):
-            known: list[tuple[str, Score]] = []  # what may be stored now
-            for row in event.rows:
-                first, score = firsts[row[1].name], row[1]
-                if score.unscored and is_failure(score.unscored):
-                    known += first.failed(score.unscored, row)
+    yield PhaseStarted("measure", evaluator.n_steps(wanted))
+    for names in evaluator.groups():
+        try:
+            for event in evaluator.run_group(names, wanted):
+                if isinstance(event, ScoresComputed):
+                    yield ScoresComputed([known for row in event.rows for known in _known(row, firsts[row[1].name])])
+                    yield TimeCharged("metric", len(event.rows), time.monotonic_ns())
                 else:
-                    known += first.succeeded(row) if score.value is not None else [row]
-            yield ScoresComputed(known)
-            yield TimeCharged("metric", len(event.rows), time.monotonic_ns())
-        else:
-            yield event
+                    yield event
+        except PartFailed:
+            raise
+        except LocalBenchError as e:
+            raise PartFailed(f"{names[0]}: {e}", _scores_of(names[0]), e.exit_code) from None
     yield ScoresComputed([row for first in firsts.values() for row in first.released()])
+
+
+def _known(row: tuple[str, Score], first: FirstFailures[tuple[str, Score]]) -> list[tuple[str, Score]]:
+    """What may be stored now."""
+    score = row[1]
+    if score.unscored and is_failure(score.unscored):
+        return first.failed(score.unscored, row)
+    return first.succeeded(row) if score.value is not None else [row]
 
 
 def _scores_of(name: str) -> str:

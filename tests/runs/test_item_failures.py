@@ -340,20 +340,32 @@ def test_a_crash_of_one_score_leaves_the_others(of, name, concerns, metric, judg
     assert rows(tmp_path / "run", SCORES) == expected
 
 
-def test_a_metric_that_fails_for_every_image_leaves_the_other_phases_complete(judged, answered, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("of", "name", "other", "sentence"),
+    [
+        (
+            PixelMetric,
+            "measure",
+            "clip_cap:mini-clip",
+            r"none of the first 3 scores of entropy has a result, .*planted",
+        ),
+        (ClipNetwork, "open", "entropy", r"clip_cap:mini-clip: the metric's network cannot be used on cpu .*planted"),
+    ],
+)
+def test_a_metric_that_fails_for_every_image_leaves_the_other_phases_complete(
+    of, name, other, sentence, judged, answered, tmp_path, monkeypatch
+):
     """It ended the run before the judge had begun, and cannot be removed from the config of the run."""
     monkeypatch.setattr("local_bench.core.errors.MAX_EQUAL", 3)
-    settings = METRICS | JUDGE
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))  # no features of other runs
     with monkeypatch.context() as patched:
-        plant(patched, PixelMetric, "measure", lambda *_: True)
-        with pytest.raises(
-            LocalBenchError, match=r"none of the first 3 scores of entropy has a result, all .* planted"
-        ):
-            judged(tmp_path / "run", stages.STAGES, **settings)
+        plant(patched, of, name, lambda *_: True)
+        with pytest.raises(LocalBenchError, match=sentence):
+            judged(tmp_path / "run", stages.STAGES, **METRICS | JUDGE)
     assert rows(tmp_path / "run", VERDICTS) == answered
-    assert {row[1] for row in rows(tmp_path / "run", SCORES)} == {"clip_cap:mini-clip"}
+    assert {row[1] for row in rows(tmp_path / "run", SCORES)} == {other}
     assert rows(tmp_path / "run", "SELECT count(*) FROM decisions") == [(6,)]
-    judged(tmp_path / "run", stages.STAGES, **settings)
+    judged(tmp_path / "run", stages.STAGES, **METRICS | JUDGE)
     judged(tmp_path / "clean", ("generate", "measure"), **METRICS)
     assert rows(tmp_path / "run", SCORES) == rows(tmp_path / "clean", SCORES)
 

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from local_bench.core.errors import ImageError, LocalBenchError, RunImageError, failure, is_out_of_memory
+from local_bench.core.errors import ImageError, LocalBenchError, RunImageError, failure, is_of_item, is_out_of_memory
 from local_bench.core.files import cache_dir
 from local_bench.core.identity import canonical_json, digest
 from local_bench.core.types import MAX_SCORE, Message, PhaseAdvanced, Score, ScoresComputed, TimeCharged
@@ -298,12 +298,23 @@ class FeatureExtractor:
         with self._opening:
             if self.opened_ns is not None:
                 return
-            self._network.open(self._device)
-            if self._batch_size > 1 and self._cache.alone is None and self._network.batch_size[self._device_type] > 1:
-                self._cache.alone = invariant = self._is_batch_invariant(first)
-                if not invariant:
-                    self._batch_variant = True
-                    self._disable_batching()
+            try:
+                self._network.open(self._device)
+                supported = self._network.batch_size[self._device_type]
+                if self._batch_size > 1 and self._cache.alone is None and supported > 1:
+                    self._cache.alone = invariant = self._is_batch_invariant(first)
+                    if not invariant:
+                        self._batch_variant = True
+                        self._disable_batching()
+            except Exception as e:
+                self._network.close()
+                if not (is_of_item(e) or is_out_of_memory(e)):
+                    raise
+                reason = (str(e).strip().splitlines() or [""])[0][:200]
+                raise LocalBenchError(
+                    f"the metric's network cannot be used on {self._device} ({type(e).__name__}: {reason}): check its "
+                    "files, the installed packages and the memory that is free"
+                ) from None
             self.opened_ns = time.monotonic_ns()
 
     def _is_batch_invariant(self, first: FeatureInput) -> bool:
@@ -363,20 +374,23 @@ class Evaluator:
 
     def run(self, wanted: Sequence[Wanted]) -> Iterator[Event]:
         """Yield the scores in parts; each (subject, metric) is scored exactly once."""
+        for names in self.groups():
+            yield from self.run_group(names, wanted)
+
+    def run_group(self, names: tuple[str, ...], wanted: Sequence[Wanted]) -> Iterator[Event]:
+        """As `run`, for one of the `groups`. LocalBenchError if its network cannot be used."""
+        todo = [(subject, own_names) for subject, chosen in wanted if (own_names := _among(chosen, names))]
         with ThreadPoolExecutor(self.io_workers) as pool:
-            for names in self._groups():
-                todo = [(subject, own_names) for subject, chosen in wanted if (own_names := _among(chosen, names))]
-                if todo:
-                    if isinstance(self.metrics[names[0]], HostMetric):
-                        yield from _in_parts(_windowed(pool, self._host, todo, 4 * self.io_workers))
-                    else:
-                        yield from self._network(pool, names, todo)
+            if isinstance(self.metrics[names[0]], HostMetric):
+                yield from _in_parts(_windowed(pool, self._host, todo, 4 * self.io_workers))
+            elif todo:
+                yield from self._network(pool, names, todo)
 
-    def groups(self, wanted: Sequence[Wanted]) -> int:
+    def n_steps(self, wanted: Sequence[Wanted]) -> int:
         """The number of subjects by which `run` advances: they are counted once per metric group."""
-        return sum(1 for names in self._groups() for _, chosen in wanted if _among(chosen, names))
+        return sum(1 for names in self.groups() for _, chosen in wanted if _among(chosen, names))
 
-    def _groups(self) -> list[tuple[str, ...]]:
+    def groups(self) -> list[tuple[str, ...]]:
         """Groups of metrics that are computed together: all host metrics, then those of each network."""
         groups: dict[Hashable, list[str]] = {}
         for name, metric in self.metrics.items():

@@ -209,7 +209,7 @@ def test_host_metrics_run_first_and_every_requested_score_is_counted(tmp_path):
     wanted = [(s, tuple(metrics) if i % 2 else ("ssim",)) for i, s in enumerate(subjects(tmp_path, 70))]
     survey = Evaluator(metrics)
     events = list(survey.run(wanted))
-    assert sum(event.n for event in events if isinstance(event, PhaseAdvanced)) == survey.groups(wanted) == 70 + 35
+    assert sum(event.n for event in events if isinstance(event, PhaseAdvanced)) == survey.n_steps(wanted) == 70 + 35
     first = next(event for event in events if isinstance(event, ScoresComputed))
     assert {score.name for _, score in first.rows} == {"l1_raw", "ssim"}
     assert len(scores_of(events)) == 70 + 35 + 35
