@@ -97,38 +97,46 @@ def show_model(name: str, as_json: bool) -> int:
 def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | None, as_json: bool) -> int:
     """Download and verify the files of models, or build the small ones.
 
-    If a target is a config, all models that it uses are fetched. Only this
-    command, `models add` and `suites fetch` use the network.
+    If a target is a config, all models that it uses are fetched. A model that cannot be fetched does not stop the
+    others. Only this command, `models add` and `suites fetch` use the network.
     """
     from local_bench.core.environment import go_online
 
     go_online()
-    from local_bench.core.errors import UserError
+    from local_bench.core.errors import UserError, WeightsError
     from local_bench.models.fetch import fetch as fetch_files
 
     requested = {card.name: card for target in targets for card in _target_cards(target)}
     pinned = {part: commit for part, _, commit in (r.rpartition("=") for r in revisions)}
     if pinned and len(requested) != 1:
         raise UserError("--revision pins a commit of one model: give only that model")
-    fetched = {}
+    fetched, fault = {}, None
     for card in requested.values():
-        fetch_files(card, pinned, say)
-        fetched[card.name] = local_files(card, say)
+        try:
+            fetch_files(card, pinned, say)
+            fetched[card.name] = local_files(card, say)
+        except WeightsError as e:
+            if len(requested) == 1:
+                raise
+            say(f"local-bench: {card.name}: {e}")
+            fault = fault or e
+    if fault and not fetched:
+        raise fault
     if not as_json:
         show(aligned(["model", "licence", "files", "size", "commit", "weights sha256"], fetch_rows(requested, fetched)))
-    if address is None:
-        if as_json:
-            show_json(fetched)
-        return 0
-    from local_bench.runs.executors.ray_cluster import fetch_on_nodes
+    on_nodes = []
+    if address is not None:
+        from local_bench.runs.executors.ray_cluster import fetch_on_nodes
 
-    digests = {name: data["weights_sha256"] for name, data in fetched.items()}
-    on_nodes = fetch_on_nodes(address, list(requested.values()), pinned, digests)
+        digests = {name: data["weights_sha256"] for name, data in fetched.items()}
+        on_nodes = fetch_on_nodes(address, [requested[name] for name in fetched], pinned, digests)
     if as_json:
-        show_json(fetched | {"nodes": [asdict(entry) for entry in on_nodes]})
-    else:
+        show_json(fetched if address is None else fetched | {"nodes": [asdict(entry) for entry in on_nodes]})
+    elif address is not None:
         rows = [[n.node, n.model, n.weights_sha256 or "-", n.error or "equal"] for n in on_nodes]
         show(aligned(["node", "model", "weights sha256", "state"], rows))
+    if fault:
+        raise fault
     return int(any(entry.error for entry in on_nodes))
 
 

@@ -259,6 +259,19 @@ def test_only_a_full_commit_of_a_repository_that_is_there_is_fetched(lab, revisi
     refused(lab.fetch(), "lab/served cannot be reached", "models fetch served")
 
 
+def test_a_model_that_cannot_be_fetched_does_not_stop_those_after_it(lab):
+    """Ten models are fetched overnight, and one is gated."""
+    for name in ("first", "second"):
+        lab.serve(name, JUDGE, gated=name == "first")
+        lab.card(name=name)
+    ended = lab.fetch("first", "second", "--json")
+    assert ended.returncode == 2
+    assert "local-bench: first: lab/first is gated" in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("local-bench: lab/first is gated")
+    assert set(json.loads(ended.stdout)) == {"second"}
+    assert lab.show("second")["here"]
+
+
 def test_a_full_disk_is_not_reported_as_a_network_error():
     with pytest.raises(
         StorageError, match=r"the disk is full while downloading lab/served.* `local-bench models fetch served` again"
