@@ -98,19 +98,15 @@ def _objects(
             raise error(f"{where}: longer than {MAX_LINE_BYTES:,} bytes, too long for {what}: correct the line")
         text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if text.strip():
-            yield number, where, _object(text, error, where, what, how)
-
-
-def _object(line: bytes, error: type[UserError], where: str, what: str, how: dict[str, Any]) -> dict[str, Any]:
-    try:
-        data = loads(line.decode(), **how)
-    except UnicodeDecodeError:
-        raise error(f"{where}: this is not UTF-8 text: save the file as UTF-8") from None
-    except ValueError as e:
-        raise error(f"{where}: this is not one JSON object ({e}): correct the line") from None
-    if not isinstance(data, dict):
-        raise error(f"{where}: {what} is a JSON object, not {kind(data)}: correct the line")
-    return data
+            try:
+                data = loads(text.decode(), **how)
+            except UnicodeDecodeError:
+                raise error(f"{where}: this is not UTF-8 text: save the file as UTF-8") from None
+            except ValueError as e:
+                raise error(f"{where}: this is not one JSON object ({e}): correct the line") from None
+            if not isinstance(data, dict):
+                raise error(f"{where}: {what} is a JSON object, not {kind(data)}: correct the line")
+            yield number, where, data
 
 
 def _no_constant(name: str) -> None:
