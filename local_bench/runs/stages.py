@@ -136,7 +136,7 @@ def _run_device_stages(
     """Run the stages that use a device, whose time is metered; torch is imported here and not earlier."""
     from local_bench.generators.numerics import choose_devices, set_determinism
     from local_bench.runs.estimate import Overall, weights_of_phases
-    from local_bench.runs.executors.base import Executor, LocalExecutor
+    from local_bench.runs.executors.base import Executor
     from local_bench.runs.generate import generate
     from local_bench.runs.judge import judge
     from local_bench.runs.judge import rejudge as repeat_judging
@@ -157,7 +157,7 @@ def _run_device_stages(
         executor = RayExecutor(run, progress)
     else:
         devices = choose_devices(engine.device, engine.workers, progress.note)
-        executor = LocalExecutor(run.store, devices[:1] if one_device else devices, run.logs)
+        executor = Executor(run.store, devices[:1] if one_device else devices, run.logs)
     status = "failed"
     try:
         if "judge" in stages:  # a judge that cannot run as the config requires is an error before images are generated

@@ -26,6 +26,7 @@ from local_bench.judges.vlm.judge import Transport, Unreachable
 from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.replicas import Replicas
 from local_bench.models.cards import card
+from local_bench.runs.executors.base import Executor
 from local_bench.runs.executors.ray_cluster import HELLO, Cluster, Lost, NodeFacts, RayJudge, RayWorker, Setting, Slot
 from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, open_judge
 from local_bench.runs.meter import Meter
@@ -322,7 +323,7 @@ class _Worker:
     events: Any = None
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """The cluster of `engine.ray`, for the open run `run`. ConfigError if it cannot be used."""
 
     def __init__(self, run: RunDir, progress: Progress) -> None:
