@@ -500,7 +500,7 @@ HOST_FLOP = 1e9
 
 def weights_of_phases(run: RunDir, plan: RunPlan, stages: tuple[str, ...]) -> dict[str, float]:
     """Modelled operations of the work that is left, by the name that a phase has in `Progress.begin`."""
-    left = run.store.planned_by_model()
+    left = {row.model: row.n_planned for row in run.store.progress()}
     n_images = sum(planned.unscored is None for planned in plan.planned)
     weights: dict[str, float] = {}
     if "generate" in stages:

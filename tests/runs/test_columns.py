@@ -141,14 +141,14 @@ def test_reasons_of_any_text_are_stored_unchanged_and_decisions_are_not_written_
         assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
         record(run.store, file_digests(run.path))
         expected = recorded(run.store)
-        run.store.written.clear()
+        run.store.db.written.clear()
         decide(run)
-        assert not run.store.written
+        assert not run.store.db.written
         run.store.write("UPDATE decisions SET price_micro_usd = 1")
         run.store.write("DELETE FROM decisions WHERE work_id = (SELECT max(work_id) FROM decisions)")
-        run.store.written.clear()
+        run.store.db.written.clear()
         decide(run)
-        assert run.store.written == {"decisions"}
+        assert run.store.db.written == {"decisions"}
         record(run.store, file_digests(run.path))
         assert recorded(run.store) == expected
 

@@ -134,11 +134,6 @@ class Store:
 
     # meta
 
-    @property
-    def written(self) -> set[str]:
-        """Tables written since the store was opened, or since the last record of contents."""
-        return self.db.written
-
     def meta(self, key: str) -> str | None:
         value = self.db.value("SELECT value FROM meta WHERE key = ?", key)
         return None if value is None else str(value)
@@ -496,8 +491,8 @@ class Store:
             self._enter("meter", MeterRow, [row], "INSERT")
             self.write("UPDATE sessions SET held_ns = ? WHERE session = ?", held_ns, row.session)
 
-    def add_session(self, session: SessionRow, rows: Sequence[MeterRow]) -> int:
-        """Store a finished session of another store with its meter rows, under a new number, which is returned."""
+    def add_session(self, session: SessionRow, rows: Sequence[MeterRow]) -> None:
+        """Store a finished session of another store with its meter rows, under a new number."""
         with self.transaction():
             self.write(
                 "INSERT INTO sessions (started_utc, device, held_ns, ended) VALUES (?, ?, ?, ?)",
@@ -505,7 +500,6 @@ class Store:
             )
             number = int(self.rows("SELECT max(session) FROM sessions")[0][0])
             self._enter("meter", MeterRow, (replace(row, session=number) for row in rows), "INSERT")
-        return number
 
     def end_session(self, session: int, how: str) -> None:
         self.write("UPDATE sessions SET ended = ? WHERE session = ?", how, session)
@@ -600,11 +594,6 @@ class Store:
         where = "WHERE state = 'done'" if made else ""
         rows = self.rows(f"SELECT model, count(*) AS n FROM candidates {where} GROUP BY model ORDER BY model")
         return {row["model"]: row["n"] for row in rows}
-
-    def planned_by_model(self) -> dict[str, int]:
-        """Model -> the number of its images that have not been generated."""
-        rows = self.rows("SELECT model, count(*) FROM candidates WHERE state = 'planned' GROUP BY model")
-        return dict(map(tuple, rows))
 
     def counts(self) -> Counts:
         where, judges = self.of_judges()
