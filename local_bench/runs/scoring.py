@@ -168,8 +168,14 @@ def computed_scores(run: RunDir, part: Part, judge_ids: Sequence[str]) -> list[t
     if len(verdicts) > 1:
         by_majority = run.config.panel_word == "majority"
         graded = scores_of(run, part.tasks, majority_verdicts(verdicts), part.images) if by_majority else _mean(each)
-        pass_fail_names = suite(run.config.suite.name).pass_fail
-        combined = with_votes(graded, each, (*pass_fail_names, *pass_fail(run.config.suite.questions_from)))
+        by_vote = {*suite(run.config.suite.name).pass_fail, *pass_fail(run.config.suite.questions_from)}
+        combined = {
+            work_id: {
+                name: vote_score([of_judge[work_id][name] for of_judge in each]) if name in by_vote else score
+                for name, score in of_image.items()
+            }
+            for work_id, of_image in graded.items()
+        }
     judged = [(work_id, score) for work_id, of_image in combined.items() for score in of_image.values()]
     return judged + _rules(run, part)
 
@@ -196,20 +202,6 @@ def mean_score(scores: Sequence[Score]) -> Score:
     if mean is None:
         return Score(name, None, f"{len(values)} of {len(scores)} judges could score it")
     return Score(name, mean, spread=pstdev(values))
-
-
-def with_votes(scores_by_work: ScoresByWork, each: Sequence[ScoresByWork], pass_fail: Sequence[str]) -> ScoresByWork:
-    """`scores_by_work` with every score named in `pass_fail` replaced by the vote of the judges (`vote_score`).
-
-    `each` has one entry per judge, all with the same work ids and score names as `scores_by_work`.
-    """
-    return {
-        work_id: {
-            name: vote_score([of_judge[work_id][name] for of_judge in each]) if name in pass_fail else score
-            for name, score in of_image.items()
-        }
-        for work_id, of_image in scores_by_work.items()
-    }
 
 
 def vote_score(scores: Sequence[Score]) -> Score:
