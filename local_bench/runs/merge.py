@@ -225,20 +225,16 @@ def _candidates(runs: Sequence[RunDir], config: RunConfig, tasks: Mapping[str, t
             behind, ahead = sorted((by_key.get(row.key, row), row), key=_state)
             found = behind.state == "unscored" and ahead.image and "imported" in ahead.work["model"]
             if behind.work_id != ahead.work_id and not found:
-                raise UserError(f"{run.path}: {_name(row)} was planned differently in another part: {_RERUN}")
+                raise UserError(f"{run.path}: {row.name} was planned differently in another part: {_RERUN}")
             if behind.work_id == ahead.work_id and _state(behind)[0] == 2 and _result(behind) != _result(ahead):
                 raise UserError(
-                    f"{run.path}: {_name(row)} has other bytes than in another part: generation is not reproducible "
+                    f"{run.path}: {row.name} has other bytes than in another part: generation is not reproducible "
                     "between the machines, so the runs cannot be merged"
                 )
             by_key[row.key] = ahead
     order = {model.label: i for i, model in enumerate(config.models)}
     rows = sorted(by_key.values(), key=lambda r: (order[r.model], tasks[r.task_id][0], r.deliverable, r.attempt))
     return [replace(row, position=i) for i, row in enumerate(rows)]
-
-
-def _name(row: CandidateRow) -> str:
-    return f"image {row.deliverable} of {row.task_id!r} by {row.model}, attempt {row.attempt},"
 
 
 def _state(row: CandidateRow) -> tuple[int, bool, str]:
@@ -408,7 +404,7 @@ def _best(
         *others, (_, best, run) = sorted(found, key=lambda one: _rank(one[1])) if len(found) > 1 else found
         for _, row, other in others:
             if _value(row) not in (None, _value(best)):
-                image = _name(run.store.candidate(best.work_id))
+                image = run.store.candidate(best.work_id).name
                 what = best.score.name if isinstance(best, ScoreRow) else f"the answer {best.rubric}/{best.point}"
                 raise UserError(
                     f"{run.path}: {what} of {image} differs from that in {other.path}: it is not reproducible between "

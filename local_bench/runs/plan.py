@@ -649,8 +649,7 @@ def _refuse_other_candidates(run: RunDir, stored: Sequence[CandidateRow], planne
     unscored candidate."""
     by_key = {row.key: row for row in planned}
     for row in stored:
-        other = by_key.get(row.key)
-        name = f"image {row.deliverable} of {row.task_id!r} by {row.model}, attempt {row.attempt},"
+        other, name = by_key.get(row.key), row.name
         if other is None:
             raise ConfigError(
                 f"{run.path}: {name} is in the run and not in the plan: candidates can be added, not removed; give a "
