@@ -1,7 +1,6 @@
 """Strict parsing of untrusted JSON: no NaN or infinities, no duplicate keys, no lone surrogates."""
 
 import codecs
-import io
 import json
 import math
 import re
@@ -50,7 +49,7 @@ def objects(
     file (`missing` is the advice) and for an unreadable one (`unreadable`). `how` is passed to `loads`.
     """
     with open_regular(path, error, missing=missing, unreadable=unreadable) as file:
-        yield from _objects(file, path, error, what, how)
+        yield from lines_of(file, path, error, what, **how)
 
 
 def read(path: Path, error: type[UserError], *, missing: str, unreadable: str = "", **how: Any) -> Any:
@@ -84,14 +83,10 @@ def stored_object(text: str | bytes | None) -> dict[str, Any]:
     return value
 
 
-def lines_of(data: bytes, path: Path, error: type[UserError], what: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """As `objects`, for `data` already read from `path`."""
-    return _objects(io.BytesIO(data), path, error, what, {})
-
-
-def _objects(
-    file: BinaryIO, path: Path, error: type[UserError], what: str, how: dict[str, Any]
+def lines_of(
+    file: BinaryIO, path: Path, error: type[UserError], what: str, **how: Any
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """As `objects`, of an open file with the content of `path`."""
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
         where = f"{path}, line {number}"
         if len(line) > MAX_LINE_BYTES:
