@@ -68,26 +68,25 @@ CREATE INDEX IF NOT EXISTS candidates_results ON candidates
 """
 """Speeds up reading results in identity order; a run without it is read all the same."""
 
+
+def statements(script: str) -> list[str]:
+    """The single statements of `script`."""
+    return [statement for part in script.split(";\n") if (statement := part.strip())]
+
+
+_CREATE = {statement.split()[2]: statement for statement in statements(SCHEMA)}
+"""Table -> the statement that makes it."""
 MIGRATIONS: dict[str, tuple[str, str]] = {
     # Version 2 had one judge and one answer per question.
     "2": (
         "3",
-        """
+        f"""
 ALTER TABLE verdicts RENAME TO old_verdicts;
-CREATE TABLE verdicts (
-  work_id TEXT NOT NULL REFERENCES candidates, rubric TEXT NOT NULL, point INTEGER NOT NULL, repeat INTEGER NOT NULL,
-  question_id TEXT NOT NULL, rubric_sha256 TEXT NOT NULL, judge TEXT NOT NULL,
-  answer TEXT, labels TEXT, unscored TEXT, raw TEXT NOT NULL,
-  PRIMARY KEY (work_id, judge, rubric, point, repeat), CHECK ((answer IS NULL) <> (unscored IS NULL))) STRICT;
+{_CREATE["verdicts"]};
 INSERT INTO verdicts SELECT work_id, rubric, point, 0, question_id, rubric_sha256, judge, answer, NULL, unscored, raw
   FROM old_verdicts;
 DROP TABLE old_verdicts;
-CREATE TABLE retests (
-  work_id TEXT NOT NULL REFERENCES candidates, rubric TEXT NOT NULL, point INTEGER NOT NULL, repeat INTEGER NOT NULL,
-  judge TEXT NOT NULL, round INTEGER NOT NULL, question_id TEXT NOT NULL,
-  answer TEXT, labels TEXT, unscored TEXT, raw TEXT NOT NULL,
-  PRIMARY KEY (work_id, judge, rubric, point, repeat, round),
-  CHECK ((answer IS NULL) <> (unscored IS NULL))) STRICT;
+{_CREATE["retests"]};
 ALTER TABLE scores ADD COLUMN spread REAL;
 """,
     ),
@@ -101,11 +100,6 @@ CREATE TABLE contents (
     ),
 }
 """Version -> (next version, SQL statements)."""
-
-
-def statements(script: str) -> list[str]:
-    """The single statements of `script`."""
-    return [statement for part in script.split(";\n") if (statement := part.strip())]
 
 
 def of_schema(read: Callable[[sqlite3.Connection], T]) -> T:
