@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, StorageError, UserError
@@ -111,9 +110,7 @@ class RunDir:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.store.close()
         if self._lock is not None:
             os.close(self._lock)

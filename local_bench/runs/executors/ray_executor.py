@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from PIL import Image
@@ -204,9 +203,7 @@ class RayReplica:
         self._actor, self._sent, self._lost_ns = actor, set(), None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._actor is not None:
             ray = self._nodes.cluster.ray
             with suppress(ray.exceptions.RayError, TimeoutError):
@@ -512,20 +509,16 @@ class RayExecutor(Executor):
 
 def _opened(replicas: Sequence[RayReplica], progress: Progress) -> list[RayReplica]:
     """The replicas that could be opened. Raises the first error if there is none."""
-
-    def opened(replica: RayReplica) -> LocalBenchError | None:
-        try:
-            replica.__enter__()
-        except LocalBenchError as e:
-            return e
-        return None
-
+    usable, errors = [], []
     with ThreadPoolExecutor(max(1, len(replicas))) as pool:
-        errors = list(pool.map(opened, replicas))
-    usable = [replica for replica, error in zip(replicas, errors, strict=True) if error is None]
+        for opening in [pool.submit(replica.__enter__) for replica in replicas]:
+            try:
+                usable.append(opening.result())
+            except LocalBenchError as e:
+                errors.append(e)
     if not usable:
         no_node = ServerError("the Ray cluster has no node for the judge: start one and run the same command again")
-        raise next((error for error in errors if error), no_node)
-    for note in (*dict.fromkeys(str(error) for error in errors if error), *usable[0].notes):
+        raise next(iter(errors), no_node)
+    for note in (*dict.fromkeys(map(str, errors)), *usable[0].notes):
         progress.note(note)
     return usable
