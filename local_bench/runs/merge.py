@@ -375,7 +375,7 @@ def _add_results(whole: RunDir, runs: Sequence[RunDir]) -> None:
     if labels:
         judged = [ids for run, ids in zip(runs, whole_sets, strict=True) if run.store.meta("judges")]
         if {work_id for *_, work_id, image in store.images() if image} <= set().union(*judged):
-            store.enter_judges(labels)
+            store.set_meta("judges", json.dumps(labels))
         scored = {row.work_id for row in store.each_score("judge")}
         computed = (pair for part in parts_of(store) for pair in computed_scores(whole, part, list(labels)))
         store.enter_scores("judge", (pair for pair in computed if pair[0] in scored), replace_all=True)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from local_bench.core import strictjson
 from local_bench.core.hardrules import HardRules
-from local_bench.core.types import Decision, Score, Task, Verdict
+from local_bench.core.types import Decision, Question, Score, Task, Verdict
 from local_bench.judges.rules import OF_FILE, RULES, check_rules, rules_score
 from local_bench.judges.vlm.rubrics import has_probabilities, read_stored, wording_of
 from local_bench.runs.config import RunConfig
@@ -20,7 +20,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, RepeatRow, Store, VerdictRow, plain, scores_by_image
 from local_bench.settle.acceptance import ALL_RULES, by_rules, by_threshold
 from local_bench.settle.agreement import majority, panel_mean
-from local_bench.suites.questions_from import borrowed_scores, pass_fail
+from local_bench.suites.questions_from import all_questions, borrowed_scores, pass_fail
 from local_bench.suites.registry import suite
 
 _Image = tuple[str, str, int, int, str, str | None]
@@ -106,6 +106,15 @@ def verdict_of(row: VerdictRow | RepeatRow) -> Verdict:
     if not has_probabilities(row.rubric, labels):
         return Verdict(None, f"its label probabilities are not those of {row.rubric}", row.raw)
     return Verdict(answer, None, row.raw, labels)
+
+
+def questions_of(run: RunDir, tasks: Mapping[str, Task], images: Sets) -> Iterator[list[tuple[str, Question]]]:
+    """For each set, the work ids and questions of its existing images."""
+    entry, settings = suite(run.config.suite.name), run.config.suite
+    for (task_id, _, _), of_set in images.items():
+        shown = {deliverable: sha for deliverable, (_, sha) in of_set.items() if sha}
+        keyed = all_questions(entry, settings.questions_from, tasks[task_id], shown, run.config.order_swap)
+        yield [(of_set[key[0]][0], question) for key, question in keyed]
 
 
 def scores_of(

@@ -25,12 +25,10 @@ from local_bench.runs.image_store import IMAGES, INPUTS, stored_digests
 from local_bench.runs.meter import PHASES
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import Part, changed_decisions, computed_scores, parts
+from local_bench.runs.scoring import changed_decisions, computed_scores, parts, questions_of
 from local_bench.runs.stages import ran
 from local_bench.runs.store import CandidateRow, VerdictRow
 from local_bench.runs.store.contents import KINDS, contents, file_digests, recorded
-from local_bench.suites.questions_from import all_questions
-from local_bench.suites.registry import suite
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _CHUNKS = (b"IHDR", b"IDAT", b"IEND")
@@ -213,7 +211,11 @@ def _verdicts(run: RunDir) -> Faults:
     if not specs:
         return
     for part in parts(run.store):
-        ids = {judge: _question_ids(run, part, *judged) for judge, judged in specs.items()}
+        asked = [one for of_set in questions_of(run, part.tasks, part.images) for one in of_set]
+        ids = {
+            judge: {(work_id, q.rubric, q.point, q.repeat): spec.question_id(q, numerics) for work_id, q in asked}
+            for judge, (spec, numerics) in specs.items()
+        }
         for row in run.store.verdicts_of(sorted(part.work_ids)):
             faults: Iterable[str] = ["is by a judge that is not in provenance.json"]
             if row.judge in specs:
@@ -244,19 +246,6 @@ def spec_of(config: JudgeConfig, entry: Mapping[str, Any]) -> JudgeSpec:
     """The judge's spec from its config and its entry in the provenance; its weights need not be on this machine."""
     spec = config.spec(card(config.card, "judge"), entry["weights_sha256"], entry["dtype"])
     return replace(spec, served=tuple(sorted((entry.get("served") or {}).items())))
-
-
-def _question_ids(
-    run: RunDir, part: Part, spec: JudgeSpec, numerics: dict[str, Any]
-) -> dict[tuple[str, str, int, int], str]:
-    entry, ids = suite(run.config.suite.name), {}
-    for (task_id, _, _), images in part.images.items():
-        shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
-        settings = run.config.suite.questions_from, part.tasks[task_id], shown, run.config.order_swap
-        for key, question in all_questions(entry, *settings):
-            work_id = images[key[0]][0]
-            ids[work_id, question.rubric, question.point, question.repeat] = spec.question_id(question, numerics)
-    return ids
 
 
 def _scores(run: RunDir) -> Faults:
