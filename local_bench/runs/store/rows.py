@@ -161,27 +161,12 @@ class RepeatRow:
     raw: str
 
 
-class RubricVersion(NamedTuple):
-    """A rubric of verdicts."""
-
-    rubric: str
-    rubric_sha256: str
-
-
 class ScoreRow(NamedTuple):
     """A score of a candidate."""
 
     work_id: str
     kind: Kind
     score: Score
-
-
-class DecisionRow(NamedTuple):
-    """Whether a deliverable is paid for."""
-
-    work_id: str
-    decision: Decision
-    price_micro_usd: int
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from local_bench.runs.store.rows import (
     CandidateRow,
     Committed,
     Counts,
-    DecisionRow,
     GeneratedRow,
     Kind,
     MeterRow,
@@ -35,7 +34,6 @@ from local_bench.runs.store.rows import (
     OutcomeRow,
     Reason,
     RepeatRow,
-    RubricVersion,
     ScoreRow,
     ScoreSummary,
     SessionRow,
@@ -352,15 +350,13 @@ class Store:
 
     def rubrics(self) -> list[str]:
         """Names of the rubrics with verdicts, sorted."""
-        where, judges = self.of_judges()
-        rows = self.rows(f"SELECT DISTINCT rubric FROM verdicts WHERE {where} ORDER BY rubric", *judges)
-        return [row["rubric"] for row in rows]
+        return list(dict.fromkeys(name for name, _ in self.rubric_versions()))
 
-    def rubric_versions(self) -> list[RubricVersion]:
+    def rubric_versions(self) -> list[tuple[str, str]]:
         """Names and digests of the rubrics of the run's verdicts, sorted."""
         where, judges = self.of_judges()
         rows = self.rows(f"SELECT DISTINCT rubric, rubric_sha256 FROM verdicts WHERE {where} ORDER BY 1, 2", *judges)
-        return [RubricVersion(*row) for row in rows]
+        return [(name, sha256) for name, sha256 in rows]
 
     def repeats(self, judge: str | None = None, counted: bool = True) -> list[RepeatRow]:
         """Repeated answers of one judge, of all judges of the run, or with `counted=False` of former ones too, by
@@ -377,11 +373,6 @@ class Store:
         """As `enter_verdicts`."""
         with self.transaction():
             self._enter("retests", RepeatRow, rows)
-
-    def enter_judges(self, names: Mapping[str, str]) -> None:
-        """Store the run's judges (judge id -> name). Answers of other judges are kept and do not count."""
-        with self.transaction():
-            self.set_meta("judges", json.dumps(names))
 
     def scores(self, kind: Kind | None = None) -> list[ScoreRow]:
         """Scores of one kind or of all, by candidate and name."""
@@ -449,14 +440,6 @@ class Store:
             )
 
     # decisions
-
-    def decisions(self) -> list[DecisionRow]:
-        """All decisions, by candidate."""
-        query = "SELECT work_id, accepted, unscored, price_micro_usd FROM decisions ORDER BY work_id"
-        return [
-            DecisionRow(work_id, self._typed(_decision, accepted, unscored), price)
-            for work_id, accepted, unscored, price in self.rows(query)
-        ]
 
     def undecided(self, limit: int) -> list[Reason]:
         """Why first attempts have no decision, by model; the most frequent reasons first."""
@@ -764,12 +747,8 @@ def _task(row: Any) -> Task:
 
 def _outcome(row: Any, n: int) -> OutcomeRow:
     category, price, deliverables, decided, accepted, unscored = row[n:]
-    decision = _decision(accepted, unscored) if decided else None
+    decision = Decision(None if accepted is None else bool(accepted), unscored) if decided else None
     return OutcomeRow(CandidateRow(*row[:n]), category, price, deliverables, decision)
-
-
-def _decision(accepted: int | None, unscored: str | None) -> Decision:
-    return Decision(None if accepted is None else bool(accepted), unscored)
 
 
 def _score(
