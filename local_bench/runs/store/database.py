@@ -160,13 +160,6 @@ CONDITIONS: dict[str, str] = {
 number that money, time and paths are computed from."""
 
 
-def limit(db: sqlite3.Connection) -> None:
-    """Settings for a database that may come from someone else."""
-    db.execute("PRAGMA trusted_schema = OFF")
-    db.execute("PRAGMA cell_size_check = ON")
-    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
-
-
 def fault_of_schema(db: sqlite3.Connection) -> str | None:
     """Why a database is no ledger at all: it has something else than tables and their indexes, such as a view that
     never ends. None if nothing is; checked before the first query."""
@@ -276,7 +269,8 @@ class Database:
                 if not create:
                     raise self.damaged("is empty although its run has begun")
                 with self.transaction():
-                    self._execute_all(SCHEMA)
+                    for statement in statements(SCHEMA):
+                        self._db.execute(statement)
                     self.write("INSERT INTO meta VALUES ('version', ?)", VERSION)
             self._migrate(in_place=write or create)
             present = tables(self._db)
@@ -307,7 +301,9 @@ class Database:
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA synchronous = FULL")
         db.create_aggregate("exact_avg", 1, _Mean)
-        limit(db)
+        db.execute("PRAGMA trusted_schema = OFF")  # it may come from someone else
+        db.execute("PRAGMA cell_size_check = ON")
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         return db
 
     def _check(self, fault: str | None, what: str = "is damaged or forged") -> None:
@@ -342,16 +338,13 @@ class Database:
             stored.close()
         self._db.execute("PRAGMA foreign_keys = OFF")  # tables are replaced; only outside a transaction
         with self.transaction():
+            self.written |= tables(self._db).keys()
             while version != VERSION:
                 version, script = MIGRATIONS[version]
-                self._execute_all(script)
+                for statement in statements(script):
+                    self._db.execute(statement)
             self.write("UPDATE meta SET value = ? WHERE key = 'version'", VERSION)
         self._db.execute("PRAGMA foreign_keys = ON")
-
-    def _execute_all(self, script: str) -> None:
-        self.written |= tables(self._db).keys()
-        for statement in statements(script):
-            self._db.execute(statement)
 
     def close(self) -> None:
         self._db.close()
