@@ -40,7 +40,7 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
     every = _every(run)
     stored = run.store.scores("metric")
     # scores that are unscored for missing weights, too little memory, a faulty image or an exception are computed again
-    existing = {(work_id, score.name) for work_id, _, score in stored if not (score.unscored or "").startswith(RETRIED)}
+    existing = {(work_id, score.name) for work_id, score in stored if not (score.unscored or "").startswith(RETRIED)}
     wanted = _only(every, lambda work_id, name: (work_id, name) not in existing)
     requested = list(dict.fromkeys(name for _, names in wanted for name in names))
     absent = {name for name in requested if not is_available(name, False, progress)}
@@ -57,7 +57,7 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
         progress.note(cut_sentence(name, cut))
         run.store.set_meta(f"captions_cut:{name}", json.dumps(cut, sort_keys=True))
     with executor.stage():
-        begun = {score.name for _, _, score in stored if score.value is not None}
+        begun = {score.name for _, score in stored if score.value is not None}
         order = replace(executor.call(metric_order, names, run.config.engine), begun=frozenset(begun))
         for name, identity in order.identities.items():
             fresh, before = canonical_json(identity), run.store.meta(f"metric:{name}")

@@ -366,11 +366,9 @@ def _add_results(whole: RunDir, runs: Sequence[RunDir]) -> None:
     planned = [{work_id for images in made.values() for work_id, _ in images.values()}] * len(runs)
     store.enter_verdicts(_best(runs, whole_sets, lambda part: part.each_verdict(counted=False), _VERDICT))
     store.enter_repeats(_best(runs, whole_sets, lambda part: part.repeats(counted=False), _REPEAT))
-    metrics = _best(runs, planned, lambda part: part.each_score("metric"), _SCORE)
-    store.enter_scores("metric", ((row.work_id, row.score) for row in metrics))
+    store.enter_scores("metric", _best(runs, planned, lambda part: part.each_score("metric"), _SCORE))
     for run, ids in zip(runs, whole_sets, strict=True):
-        of_judges = (row for row in run.store.each_score("judge") if row.work_id in ids)
-        store.enter_scores("judge", ((row.work_id, row.score) for row in of_judges))
+        store.enter_scores("judge", (row for row in run.store.each_score("judge") if row.work_id in ids))
     labels = next((labels for run in runs if (labels := run.store.json_meta("judges"))), None)
     if labels:
         judged = [ids for run, ids in zip(runs, whole_sets, strict=True) if run.store.meta("judges")]

@@ -251,7 +251,7 @@ def spec_of(config: JudgeConfig, entry: Mapping[str, Any]) -> JudgeSpec:
 def _scores(run: RunDir) -> Faults:
     """Judge scores computed again from the verdicts; metric scores against the metrics' identities."""
     metrics = run.store.notes("metric")
-    for work_id, _, score in run.store.each_score("metric"):
+    for work_id, score in run.store.each_score("metric"):
         if score.value is not None and score.name not in metrics:
             yield f"{score.name} of {_image_name(run, work_id)}", "is of a metric without an identity"
     labels = run.store.json_meta("judges")
@@ -366,7 +366,7 @@ def _differences(run: RunDir, repeated: RunDir, sample: frozenset[str]) -> Itera
         elif (other.pixels_sha256, other.unscored) != (row.pixels_sha256, row.unscored) and row.state != "planned":
             yield Finding("deep", name, "has other bytes when it is generated again")
     scores = repeated.store.scores_by_candidate("metric")
-    for work_id, _, score in run.store.scores("metric"):
+    for work_id, score in run.store.scores("metric"):
         if work_id in names and scores.get(work_id, {}).get(score.name) not in (None, score):
             yield Finding("deep", f"{score.name} of {names[work_id]}", "has another value when it is measured again")
     verdicts = {(v.work_id, v.judge, v.rubric, v.point, v.repeat): v for v in repeated.store.verdicts()}

@@ -165,7 +165,6 @@ class ScoreRow(NamedTuple):
     """A score of a candidate."""
 
     work_id: str
-    kind: Kind
     score: Score
 
 

@@ -79,7 +79,7 @@ _CANDIDATE = columns(CandidateRow)
 _OF_CANDIDATE = ", ".join(f"c.{name}" for name in _CANDIDATE.split(", "))
 _OF_TASK = """task_id, content,
   (SELECT max(deliverable) FROM candidates AS c WHERE c.task_id = tasks.task_id) AS n_deliverables"""
-_SCORE = "work_id, kind, name, value, unscored, applies, spread"
+_SCORE = "work_id, name, value, unscored, applies, spread"
 """The columns of `_score`."""
 _AT_ONCE = 500
 """Ids in one query; SQLite has a limit on variables."""
@@ -751,10 +751,8 @@ def _outcome(row: Any, n: int) -> OutcomeRow:
     return OutcomeRow(CandidateRow(*row[:n]), category, price, deliverables, decision)
 
 
-def _score(
-    work_id: str, kind: Kind, name: str, value: float | None, unscored: str | None, applies: int, spread: float | None
-) -> ScoreRow:
-    return ScoreRow(work_id, kind, Score(name, value, unscored, bool(applies), spread))
+def _score(work_id: str, name: str, value: Any, unscored: Any, applies: int, spread: Any) -> ScoreRow:
+    return ScoreRow(work_id, Score(name, value, unscored, bool(applies), spread))
 
 
 def _texts(text: str) -> tuple[str, ...]:
