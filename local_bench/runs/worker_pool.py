@@ -78,25 +78,22 @@ class WorkerPool:
         while busy:
             for end in wait(list(busy)):
                 assert isinstance(end, Connection)
-                event = self._receive(busy[end], orders)
-                if event is None:
+                i = busy[end]
+                child, where = self._children[i], f"worker {i} on {orders[i].device}"
+                try:
+                    message: Event | _Failed | None = end.recv()
+                except (EOFError, ConnectionResetError):
+                    child.process.join()
+                    raise LocalBenchError(
+                        f"{where} ended unexpectedly (exit {child.process.exitcode}): finished work is kept, run the "
+                        "same command again"
+                    ) from None
+                if isinstance(message, _Failed):
+                    raise message.error or LocalBenchError(f"{where} failed, see {child.log}: finished work is kept")
+                if message is None:
                     del busy[end]
                 else:
-                    yield busy[end], event
-
-    def _receive(self, i: int, orders: Sequence[Any]) -> Event | None:
-        child, where = self._children[i], f"worker {i} on {orders[i].device}"
-        try:
-            message: Event | _Failed | None = child.end.recv()
-        except (EOFError, ConnectionResetError):
-            child.process.join()
-            raise LocalBenchError(
-                f"{where} ended unexpectedly (exit {child.process.exitcode}): finished work is kept, run the same "
-                "command again"
-            ) from None
-        if isinstance(message, _Failed):
-            raise message.error or LocalBenchError(f"{where} failed, see {child.log}: finished work is kept")
-        return message
+                    yield i, message
 
 
 @dataclass(frozen=True)
