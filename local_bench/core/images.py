@@ -13,6 +13,7 @@ import struct
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -206,10 +207,8 @@ CARD_SIDE = 512
 def stitched(images: Sequence[Image.Image], collage: Collage) -> Image.Image:
     """The images in rows on white; images of the upper rows are resized to the height of the last row's first image."""
     assert sum(collage.rows) == len(images)
-    rows, at = [], 0
-    for n in collage.rows:
-        rows.append(list(images[at : at + n]))
-        at += n
+    unplaced = iter(images)
+    rows = [list(islice(unplaced, n)) for n in collage.rows]
     height = next(row for row in reversed(rows) if row)[0].height
     rows = [[_to_height(image, height) for image in row] for row in rows[:-1]] + rows[-1:]
     rows = [row for row in rows if row]
