@@ -55,8 +55,8 @@ class Nodes:
         write_atomic(run.path / HELLO, self._session.encode())
         self._resting: dict[str, float] = {}
         """When workers may be started again on nodes where a start has failed."""
-        self._losses = 0
-        self._last_usable = time.monotonic()
+        self.last_usable = time.monotonic()
+        """When a node could be used."""
 
     def close(self) -> None:
         """End the connection to the cluster."""
@@ -102,7 +102,7 @@ class Nodes:
             why = f"would compute other bytes ({changed}): choose nodes of one type with engine.ray.gpu_type"
         else:
             self.facts = self.facts or facts
-            self.usable()
+            self.last_usable = time.monotonic()
             return True
         self.refused.add(slot.node_id)
         self.progress.note(f"the node {slot.host} is not used: it {why}")
@@ -122,29 +122,15 @@ class Nodes:
             )
         self._resting[slot.node_id] = time.monotonic() + _REST_S
 
-    def usable(self) -> None:
-        """Note that a node can be used now."""
-        self._last_usable = time.monotonic()
-
     def check_alone(self) -> None:
         """LocalBenchError if there has been no usable node for too long."""
         limit_s = self.settings.wait_s
-        if time.monotonic() - self._last_usable > limit_s:
+        if time.monotonic() - self.last_usable > limit_s:
             why = "; the messages above say why others are not used" if self.refused else ""
             raise LocalBenchError(
                 f"the Ray cluster has had no usable node for {limit_s:.0f} s (engine.ray.wait_s{why}): finished work "
                 "is kept, run the same command again when it has one"
             )
-
-    def lose(self, what: str, why: object) -> None:
-        """Count a loss. LocalBenchError after too many."""
-        self._losses += 1
-        if self._losses > self.settings.max_losses:
-            raise LocalBenchError(
-                f"{self._losses} workers of the Ray cluster were lost (engine.ray.max_losses; the last: {what}, {why}"
-                "): finished work is kept, run the same command again"
-            )
-        self.progress.note(f"{what} was lost ({why}): its work goes to the others")
 
 
 def _difference(first: dict[str, Any], other: dict[str, Any]) -> str | None:
@@ -332,6 +318,7 @@ class RayExecutor(Executor):
         self._workers: list[_Worker] = []
         """They continue for the next stage; `open_judge` ends them."""
         self._grown = 0.0
+        self._losses = 0
         self._replicas: list[RayReplica] = []
 
     def stage(self) -> AbstractContextManager[object]:
@@ -394,7 +381,7 @@ class RayExecutor(Executor):
             return
         event = self._nodes.get(reference, "the worker", worker.slot)
         assert worker.meter is not None
-        self._nodes.usable()
+        self._nodes.last_usable = time.monotonic()
         if isinstance(event, TimeCharged):
             event = replace(event, now_ns=event.now_ns + worker.offset_ns)
         yield worker.meter, event
@@ -441,9 +428,17 @@ class RayExecutor(Executor):
         worker.offset_ns = time.monotonic_ns() - facts.now_ns
 
     def _lose(self, worker: _Worker, why: Lost) -> None:
-        """Remove a worker; its process is ended, in case it is alive but cannot be reached."""
+        """Remove a worker; its process is ended, in case it is alive but cannot be reached. LocalBenchError after too
+        many."""
         self._end_worker(worker, "lost")
-        self._nodes.lose(f"the worker on {worker.slot.host}", why)
+        self._losses += 1
+        what = f"the worker on {worker.slot.host}"
+        if self._losses > self._nodes.settings.max_losses:
+            raise LocalBenchError(
+                f"{self._losses} workers of the Ray cluster were lost (engine.ray.max_losses; the last: {what}, {why}"
+                "): finished work is kept, run the same command again"
+            )
+        self._nodes.progress.note(f"{what} was lost ({why}): its work goes to the others")
 
     def _end_worker(self, worker: _Worker, status: str) -> None:
         self._workers.remove(worker)
