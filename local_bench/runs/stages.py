@@ -187,14 +187,15 @@ def _run_device_stages(
 
 def outcome_of(run: RunDir) -> Outcome:
     """The counts of an open run."""
-    counts = run.store.counts()
+    counts, unscored = run.store.counts(), tuple(run.store.unscored_items())
+    reasons = [reason for items in unscored if items.what == "images" for reason in items.reasons]
     return Outcome(
         run_dir=run.path,
         n_candidates=counts.candidates,
         n_done=counts.done,
         n_unscored=counts.unscored,
-        n_failed=run.store.n_unscored(NOT_FINITE) if counts.unscored else 0,
+        n_failed=dict(reasons).get(NOT_FINITE, 0),
         n_verdicts=counts.verdicts,
         n_verdicts_unscored=counts.verdicts_unscored,
-        unscored=tuple(run.store.unscored_items()),
+        unscored=unscored,
     )

@@ -409,10 +409,6 @@ class Store:
         )
         return chain.from_iterable(rows)
 
-    def has_spreads(self) -> bool:
-        """Whether any score has a standard deviation."""
-        return bool(self.rows("SELECT 1 FROM scores WHERE spread IS NOT NULL LIMIT 1"))
-
     def score_summaries(self) -> list[ScoreSummary]:
         """One summary per score and model, by name and model."""
         query = """SELECT s.kind, s.name, c.model, exact_avg(s.value), exact_avg(s.spread), count(s.value),
@@ -605,10 +601,6 @@ class Store:
                 items.append(UnscoredItems(what, sum(n for _, n in rows), reasons))
         return items
 
-    def n_unscored(self, reason: str) -> int:
-        """Candidates without an image for this reason."""
-        return int(self.rows("SELECT count(*) FROM candidates WHERE unscored = ?", reason)[0][0])
-
     def generated(self) -> list[GeneratedRow]:
         """Numbers of finished images by model, size, input images and batch size, sorted."""
         return self.once(
@@ -652,12 +644,19 @@ class Store:
         return sorted({str(sha) for *_, sha in self.images() if sha is not None})
 
     def imported_models(self) -> list[str]:
-        """Models with imported images."""
-        return self._models_with("$.model.imported")
+        """Models with imported images, sorted; all works of a model have the same keys. The index `candidates_results`
+        has a candidate of each model among its first entries."""
+        rows = self.rows(
+            """SELECT model FROM (SELECT DISTINCT model FROM candidates) AS m
+               WHERE (SELECT json_type(work, '$.model.imported') FROM candidates WHERE work_id = (
+                   SELECT c.work_id FROM candidates AS c WHERE c.model = m.model LIMIT 1)) IS NOT NULL
+               ORDER BY model"""
+        )
+        return [row["model"] for row in rows]
 
     def imported_costs(self) -> dict[str, int | None]:
         """Model -> cost of its imported images in micro-USD; None if any cost is unknown."""
-        imported = self._models_with("$.pixels")
+        imported = self.imported_models()
         if not imported:
             return {}
         rows = self.rows(
@@ -666,18 +665,6 @@ class Store:
             *imported,
         )
         return {row["model"]: None if row["unknown"] else row["cost"] for row in rows}
-
-    def _models_with(self, key: str) -> list[str]:
-        """Models whose work has a value or null under `key`, sorted; all works of a model have the same keys. The index
-        `candidates_results` has a candidate of each model among its first entries."""
-        rows = self.rows(
-            """SELECT model FROM (SELECT DISTINCT model FROM candidates) AS m
-               WHERE (SELECT json_type(work, ?) FROM candidates WHERE work_id = (
-                   SELECT c.work_id FROM candidates AS c WHERE c.model = m.model LIMIT 1)) IS NOT NULL
-               ORDER BY model""",
-            key,
-        )
-        return [row["model"] for row in rows]
 
 
 def scores_by_image(
