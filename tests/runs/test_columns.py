@@ -11,7 +11,7 @@ import pytest
 
 from local_bench.analysis.digest import digests
 from local_bench.analysis.settlement import deliverables
-from local_bench.core.identity import canonical_json, canonical_lines
+from local_bench.core.identity import canonical_json, json_lines
 from local_bench.core.types import Decision, Score
 from local_bench.report.exports import write_exports
 from local_bench.report.view import score_intervals
@@ -247,9 +247,9 @@ def test_sums_beyond_64_bits_are_exact(tmp_path):
 
 def test_canonical_lines_of_rows_that_contain_separators_are_correct():
     rows = [("a],[b", 1.5, None), ([[1], [2]], True, "x\ny"), ({"b": 1, "a": 2}, "", -0.0)]
-    assert canonical_lines(rows) == [canonical_json(row) for row in rows]
-    assert canonical_lines([(1,), (2,)]) == ["[1]", "[2]"]
-    assert canonical_lines([]) == []
+    assert json_lines(rows) == [canonical_json(row) for row in rows]
+    assert json_lines([(1,), (2,)]) == ["[1]", "[2]"]
+    assert json_lines([]) == []
 
 
 def test_a_ledger_of_an_earlier_release_is_indexed_when_it_is_opened_for_writing(tmp_path):
