@@ -109,13 +109,6 @@ class JudgeConfig(Strict):
         chosen = ("" if self.protocol == "json" else self.protocol, self.rubrics or "")
         return self.name or "-".join([self.card, *filter(None, chosen)])
 
-    @property
-    def wanted_backend(self) -> str | None:
-        """The attention backend that the config requires, by `attention_backend` or in `extra_args`."""
-        parts = [text for arg in self.extra_args for text in arg.split("=", 1)]
-        flag = "--attention-backend"
-        return self.attention_backend or (parts[parts.index(flag) + 1] if flag in parts else None)
-
     def rubric_set(self, described: ModelCard) -> RubricSet:
         """The judge's rubric set. ConfigError if its card supports another one only."""
         if self.rubrics and described.rubrics and self.rubrics != described.rubrics:

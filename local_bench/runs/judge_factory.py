@@ -181,7 +181,9 @@ def attention_of(config: JudgeConfig, device: JudgeDevice) -> Attention | None:
     wanted, backend = config.batch_invariant, config.attention_backend
     if device.on_gpu:
         wanted = described.batch_invariant if wanted == "auto" else wanted
-        backend = config.wanted_backend or described.attention_backend
+        flags, flag = [text for arg in config.extra_args for text in arg.split("=", 1)], "--attention-backend"
+        required = backend or (flags[flags.index(flag) + 1] if flag in flags else None)
+        backend = required or described.attention_backend
     return device.attention(resolve(described, config.weights), described.dtype, wanted, backend)
 
 
