@@ -143,10 +143,9 @@ def _attacks(spec: JudgeSpec, transport: Transport, images: dict[str, Image.Imag
 
 
 class SaveInterval:
-    """Saving is due immediately, and then as often as keeps the time spent on saving at or below `share`."""
+    """Saving is due immediately, and then as often as keeps the time spent on saving at or below a tenth."""
 
-    def __init__(self, share: float = 0.1) -> None:
-        self._share = share
+    def __init__(self) -> None:
         self._next = time.monotonic()
 
     @property
@@ -159,7 +158,7 @@ class SaveInterval:
         begun = time.monotonic()
         yield
         ended = time.monotonic()
-        self._next = ended + (ended - begun) * (1 / self._share - 1)
+        self._next = ended + (ended - begun) * 9
 
 
 COMMIT_EVERY = 32
