@@ -52,14 +52,14 @@ def objects(
         yield from lines_of(file, path, error, what, **how)
 
 
-def read(path: Path, error: type[UserError], *, missing: str, unreadable: str = "", **how: Any) -> Any:
-    """The value in a JSON file. Raises `error` for a file that cannot be read or is not JSON; `missing` and
-    `unreadable` are the advice."""
-    text = read_text(path, error, missing=missing, unreadable=unreadable)
+def read(path: Path, error: type[UserError], *, missing: str, **how: Any) -> Any:
+    """The value in a JSON file. Raises `error` for a file that cannot be read or is not JSON; `missing` is the
+    advice."""
+    text = read_text(path, error, missing=missing)
     try:
         return loads(text, **how)
     except ValueError as e:
-        raise error(f"{path}: this is not JSON ({e}): {unreadable or missing}") from None
+        raise error(f"{path}: this is not JSON ({e}): {missing}") from None
 
 
 def stored(text: str | bytes | None) -> Any:
