@@ -140,13 +140,11 @@ def kind(value: object) -> str:
 def short(value: object, most: int = 60) -> str:
     """A value from a file as JSON has it (null, true, the digits of a Decimal), a text as its `repr`; at most `most`
     characters long."""
-    words = {"None": "null", "True": "true", "False": "false"}
     try:
-        if isinstance(value, dict | list):
+        if isinstance(value, dict | list | bool | None):
             text = json.dumps(value, ensure_ascii=False, default=str)
         else:
-            text = str(value) if isinstance(value, Decimal | bool | None) else repr(value)
-        text = words.get(text, text)
+            text = str(value) if isinstance(value, Decimal) else repr(value)
     except ValueError:  # an integer with more digits than Python prints
         return "a number with thousands of digits"
     return text if len(text) <= most else text[: most - 3] + "..."
