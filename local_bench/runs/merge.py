@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 import shutil
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -448,12 +448,10 @@ def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]
     sessions: dict[str, tuple[SessionRow, list[MeterRow]]] = {}
     most: Counter[str] = Counter()
     for run in runs:
-        rows = defaultdict(list)
-        for row in run.store.meter():
-            rows[row.session].append(row)
+        rows = {session: list(metered) for session, metered in groupby(run.store.meter(), attrgetter("session"))}
         counts: Counter[str] = Counter()
         for session in run.store.sessions():
-            of_session = rows[session.session]
+            of_session = rows.get(session.session, [])
             key = digest([list(vars(session).values())[1:], [list(vars(row).values())[1:] for row in of_session]])
             sessions[key] = session, of_session
             counts[key] += 1

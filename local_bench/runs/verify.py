@@ -6,10 +6,10 @@ decisions); everything else is compared with the digests that were recorded at t
 
 import shlex
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -285,9 +285,7 @@ def _decisions(run: RunDir) -> Faults:
 
 def _meter(run: RunDir) -> Faults:
     """Meter rows partition the time for which each session held its device."""
-    rows = defaultdict(list)
-    for row in run.store.meter():
-        rows[row.session].append(row)
+    rows = {session: list(of_session) for session, of_session in groupby(run.store.meter(), attrgetter("session"))}
     for session in run.store.sessions():
         of_session, name = rows.pop(session.session, []), f"session {session.session}"
         ends = [row.t1_ns for row in of_session]
