@@ -194,10 +194,8 @@ def in_progress(path: Path) -> bool:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as e:
+        return isinstance(e, BlockingIOError)
     finally:
         os.close(lock)
     return False
