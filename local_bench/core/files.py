@@ -50,15 +50,13 @@ def read_bytes(
             raise error(f"{path} is a folder: {folder or advice}")
         if not stat.S_ISREG(status.st_mode):
             raise error(f"{path} is not a regular file: {advice}")
-        if status.st_size > max_bytes:
-            raise error(f"{path} is larger than {max_bytes:,} bytes: {advice}")
         with os.fdopen(os.dup(handle), "rb") as file:
-            data = file.read(max_bytes + 1)
+            data = b"" if status.st_size > max_bytes else file.read(max_bytes + 1)
     except OSError as e:
         raise error(f"{path} cannot be read ({reason(e)}): {advice}") from None
     finally:
         os.close(handle)
-    if len(data) > max_bytes:  # it grew, or its size is not stated (procfs)
+    if max(status.st_size, len(data)) > max_bytes:  # it may grow, and its size may not be stated (procfs)
         raise error(f"{path} is larger than {max_bytes:,} bytes: {advice}")
     return data
 
@@ -353,10 +351,9 @@ def write_new(path: Path, data: bytes, what: str) -> None:
     """As `write_atomic`, but never replace an existing file: raises UserError if its content differs from `data`
     (`what` is its description in the message, such as "labels"). Equal content is no error, so commands are repeatable.
     """
-    existing = None
     with storage_errors(path):
-        if path.exists():
-            existing = read_bytes(path, PathError, max_bytes=MAX_TEXT_BYTES, missing=_ANOTHER)
+        exists = path.exists()
+        existing = read_bytes(path, PathError, max_bytes=MAX_TEXT_BYTES, missing=_ANOTHER) if exists else None
     if existing is None:
         write_atomic(path, data)
     elif existing != data:
