@@ -244,7 +244,7 @@ class LossyConfig(Strict):
 
     @property
     def settings(self) -> dict[str, str | float]:
-        return {key: value for key, value in self.model_dump().items() if value is not None}
+        return self.model_dump(exclude_none=True)
 
 
 class ImportedConfig(Strict):
