@@ -176,28 +176,18 @@ def computed_scores(run: RunDir, part: Part, judge_ids: Sequence[str]) -> list[t
     combined = next(iter(each), {})
     if len(verdicts) > 1:
         by_majority = run.config.panel_word == "majority"
-        graded = scores_of(run, part.tasks, majority_verdicts(verdicts), part.images) if by_majority else _mean(each)
+        graded = scores_of(run, part.tasks, majority_verdicts(verdicts), part.images) if by_majority else each[0]
         by_vote = {*suite(run.config.suite.name).pass_fail, *pass_fail(run.config.suite.questions_from)}
-        combined = {
-            work_id: {
-                name: vote_score([of_judge[work_id][name] for of_judge in each]) if name in by_vote else score
-                for name, score in of_image.items()
-            }
-            for work_id, of_image in graded.items()
-        }
+        combined = {work_id: {} for work_id in graded}
+        for work_id, name, score in ((work_id, *named) for work_id, of in graded.items() for named in of.items()):
+            found = [of_judge[work_id][name] for of_judge in each if name in of_judge[work_id]]
+            if not by_majority and len(found) < len(each):
+                continue  # expected values exist only for judges with probabilities
+            combined[work_id][name] = (
+                vote_score(found) if name in by_vote else score if by_majority else mean_score(found)
+            )
     judged = [(work_id, score) for work_id, of_image in combined.items() for score in of_image.values()]
     return judged + _rules(run, part)
-
-
-def _mean(each: Sequence[ScoresByWork]) -> ScoresByWork:
-    return {
-        work_id: {
-            name: mean_score([of_judge[work_id][name] for of_judge in each])
-            for name in of_image  # expected values exist only for judges with probabilities
-            if all(name in of_judge[work_id] for of_judge in each)
-        }
-        for work_id, of_image in each[0].items()
-    }
 
 
 def mean_score(scores: Sequence[Score]) -> Score:
