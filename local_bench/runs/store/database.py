@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from local_bench.core.environment import paused
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
-from local_bench.core.files import is_file, put_in_place, require_regular, storage_errors, transaction
+from local_bench.core.files import is_file, require_regular, transaction
 from local_bench.core.types import MAX_SCORE
 
 T = TypeVar("T")
@@ -420,19 +420,6 @@ class Database:
         if match:
             assert not self._view or match[1].lower() == "decisions", statement
             self.written.add(match[1].lower())
-
-    def backup(self, keep_former: Callable[[Path], bool]) -> None:
-        """Copy the committed state to `ledger.backup.sqlite`, atomically. An earlier backup is replaced, or kept as
-        `ledger.backup.N.sqlite` where `keep_former` of its path is true."""
-        target = self.path.with_name(BACKUP)
-        scratch = target.with_name(f".{BACKUP}.writing")  # `sweep` removes it
-        with storage_errors(target):
-            scratch.unlink(missing_ok=True)
-        self.write("VACUUM INTO CAST(? AS TEXT)", os.fsencode(scratch))  # a path may be no UTF-8
-        if target.exists() and keep_former(target):
-            with storage_errors(target):
-                target.rename(free_name(self.path.parent, "ledger.backup.{}.sqlite"))
-        put_in_place(scratch, target)
 
     @contextmanager
     def faults(self) -> Iterator[None]:

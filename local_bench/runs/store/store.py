@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,9 +17,10 @@ from pydantic import TypeAdapter, ValidationError
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError
 from local_bench.core.errors import kind as kind_of
+from local_bench.core.files import put_in_place, storage_errors
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import UNSUPPORTED, Decision, Score, Task
-from local_bench.runs.store.database import SCHEMA, Database
+from local_bench.runs.store.database import BACKUP, SCHEMA, Database, free_name
 from local_bench.runs.store.rows import (
     FORMS,
     NOT_APPLICABLE,
@@ -113,7 +115,15 @@ class Store:
         """Copy the committed state to `ledger.backup.sqlite`, atomically. An earlier backup with more items of any
         kind (for example because a judge was removed since), or by another release, is kept as
         `ledger.backup.N.sqlite`."""
-        self.db.backup(lambda former: _has_more(former, self.committed()))
+        target = self.path.with_name(BACKUP)
+        scratch = target.with_name(f".{BACKUP}.writing")  # `sweep` removes it
+        with storage_errors(target):
+            scratch.unlink(missing_ok=True)
+        self.write("VACUUM INTO CAST(? AS TEXT)", os.fsencode(scratch))  # a path may be no UTF-8
+        if target.exists() and _has_more(target, self.committed()):
+            with storage_errors(target):
+                target.rename(free_name(self.path.parent, "ledger.backup.{}.sqlite"))
+        put_in_place(scratch, target)
 
     # frames
 
