@@ -376,12 +376,12 @@ def _model(config: ModelConfig, files: bool) -> ModelPlan:
 def _settings(config: ModelConfig, described: ModelCard) -> dict[str, Any]:
     """The sampler settings: the config's override the card's. ConfigError for a setting that the model does not
     have."""
-    settings = {name: value for name, value in described.sampler.model_dump().items() if value is not None}
-    overrides = {name: getattr(config, name) for name in type(described.sampler).model_fields}
-    for name, value in overrides.items():
-        if value is not None and name not in settings:
+    settings = described.sampler.model_dump(exclude_none=True)
+    overrides = config.model_dump(include={*type(described.sampler).model_fields}, exclude_none=True)
+    for name in overrides:
+        if name not in settings:
             raise ConfigError(f"models: {config.label} has no {name} (its card sets {', '.join(settings)}): remove it")
-    return settings | {name: value for name, value in overrides.items() if value is not None}
+    return settings | overrides
 
 
 @dataclass(frozen=True, slots=True)
