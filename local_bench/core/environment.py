@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -219,10 +219,8 @@ def missing(module: str | None) -> MissingExtra | None:
 def _versions(path: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
     installed = {}
     for name in names:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return installed
 
 

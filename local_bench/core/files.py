@@ -117,18 +117,16 @@ def path_fault(text: str) -> str | None:
 
 def is_file(path: Path) -> bool:
     """`path.is_file()`, also False for a path that no file can have."""
-    try:
+    with suppress(OSError, ValueError):
         return path.is_file()
-    except (OSError, ValueError):
-        return False
+    return False
 
 
 def is_dir(path: Path) -> bool:
     """`path.is_dir()`, also False for a path that no folder can have."""
-    try:
+    with suppress(OSError, ValueError):
         return path.is_dir()
-    except (OSError, ValueError):
-        return False
+    return False
 
 
 def reason(error: OSError) -> str:

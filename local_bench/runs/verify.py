@@ -7,6 +7,7 @@ decisions); everything else is compared with the digests that were recorded at t
 import shlex
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -112,10 +113,9 @@ def _files(run: RunDir) -> Faults:
 
 def _is_input(run: RunDir, path: Path) -> bool:
     """Whether a file is an intact input image; inputs of tasks beyond `suite.limit` are stored too."""
-    try:
+    with suppress(LocalBenchError):
         return run.image_store.file(path.stem, INPUTS) == path and bool(load_verified(path, path.stem))
-    except LocalBenchError:
-        return False
+    return False
 
 
 def _png_fault(path: Path) -> str | None:
