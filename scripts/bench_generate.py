@@ -42,7 +42,7 @@ from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve
 from local_bench.report.render import aligned
 from local_bench.runs.config import RunConfig
-from local_bench.runs.executors.base import LocalExecutor
+from local_bench.runs.executors.base import Executor
 from local_bench.runs.generate import generate
 from local_bench.runs.plan import RunPlan, enter_plan, make_plan
 from local_bench.runs.progress import Quiet
@@ -202,7 +202,7 @@ def run_ours(config: RunConfig, folder: Path, device: torch.device) -> Ours:
     with RunDir.begin(folder, config) as run:
         plan = make_plan(config, run.path)
         enter_plan(run, plan)
-        executor = LocalExecutor(run.store, [device], run.logs)
+        executor = Executor(run.store, [device], run.logs)
         encoder = Counted(family(described.family), "encode_text")
         begun = finish(device)
         generate(run, plan.models, executor, Quiet())

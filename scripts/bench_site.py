@@ -117,7 +117,7 @@ def make_run(path: Path, n_tasks: int, n_models: int, side: int) -> int:
                 )
             )
         run.store.add_plan(range(len(tasks)), tasks, rows)
-        run.store.enter_judges({judge: "judge"})
+        run.store.set_meta("judges", json.dumps({judge: "judge"}))
         scores = {row.work_id: rng.random() for row in rows}
         run.store.enter_scores(
             "judge", ((w, Score(name, round(5 * x, 2))) for w, x in scores.items() for name in ("brf", "veq", "cns"))

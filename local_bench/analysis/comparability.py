@@ -54,13 +54,12 @@ def conditions_of(run: RunDir) -> dict[str, str]:
     """What must be equal for two runs to be in one table, by name."""
     tasks = {task.task_id: task.content for task in run.store.tasks()}
     prices = {task_id: content.pop("price_micro_usd") for task_id, content in tasks.items()}
-    rubrics = sorted({(row.rubric, row.rubric_sha256) for row in run.store.rubric_versions()})
     values = (
         run.config.suite.name,
         digest(sorted(tasks.items())),
         digest(sorted(prices.items())),
         canonical_json(judging_of(run)),
-        digest(rubrics),
+        digest(run.store.rubric_versions()),
         canonical_json([dict(thresholds_of(run.config)), run.config.acceptance.rules]),
     )
     return dict(zip(TASKS + JUDGED, values, strict=True))

@@ -6,7 +6,7 @@ from typing import Any
 
 from local_bench.analysis.settlement import deliverables
 from local_bench.core import strictjson
-from local_bench.core.identity import canonical_json, canonical_lines
+from local_bench.core.identity import canonical_json, json_lines
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
 from local_bench.runs.store.contents import rows_to_digest
@@ -32,7 +32,7 @@ def _sha256(texts: Iterable[str]) -> str:
 
 
 def _lines(rows: Sequence[Sequence[Any]]) -> str:
-    return "\n".join(canonical_lines(rows)) + "\n"
+    return "\n".join(json_lines(rows)) + "\n"
 
 
 def _verdicts(store: Store) -> Iterator[str]:

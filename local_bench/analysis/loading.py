@@ -107,7 +107,7 @@ class Run:
             decisions["missed"] = None
         else:
             below: dict[str, list[str]] = defaultdict(list)
-            for work_id, _, score in self._run.store.scores():
+            for work_id, score in self._run.store.scores():
                 below[work_id].extend(missed([score], rule))
             decisions["missed"] = [below.get(work_id, []) for work_id in decisions["work_id"]]
         return _inferred(decisions, [*_CANDIDATE, "accepted", "unscored", "missed"])

@@ -68,10 +68,10 @@ def doctor(
     if gpu:
         if config is not None:
             raise ConfigError("--gpu checks the machine: leave the config out")
-        from local_bench.runs.gpu_check.main import Options, run
+        from local_bench.runs.gpu_check.main import run
 
         arguments = [f"--{name} {value}" for name, value in options_set.items()]
-        return run(Options(as_json=as_json, **options_set), " ".join(["local-bench doctor --gpu", *arguments]))
+        return run(" ".join(["local-bench doctor --gpu", *arguments]), as_json=as_json, **options_set)
     if options_set:
         raise ConfigError(f"--{next(iter(options_set))} requires --gpu: add it")
     checks = [

@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -36,8 +36,6 @@ _NO_TELEMETRY = {
     "VLLM_NO_USAGE_STATS": "1",
     "WANDB_MODE": "disabled",
 }
-_ONE_MACHINE = {"VLLM_HOST_IP": "127.0.0.1"}
-"""vLLM otherwise opens a socket to 8.8.8.8 to find its own address, and rendezvous ports on it."""
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -53,7 +51,7 @@ def variables() -> dict[str, str]:
     return {
         **OFFLINE,
         **_NO_TELEMETRY,
-        **_ONE_MACHINE,
+        "VLLM_HOST_IP": "127.0.0.1",  # else vLLM opens a socket to 8.8.8.8 to find its address, and ports on it
         "PYTHONSAFEPATH": "1",
         "LOCAL_BENCH_CACHE": str(ours),
         "HF_HOME": os.environ.get("HF_HOME") or os.path.join(home_of_xdg, "huggingface"),
@@ -93,7 +91,12 @@ def isolate() -> None:
     os.environ.update(variables())
     warnings.filterwarnings("ignore", message="CUDA initialization: The NVIDIA driver on your system is too old")
     named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    sys.path[:] = _trusted(sys.path, named)
+    try:
+        here = Path.cwd()
+    except OSError:  # it has been removed
+        here = None
+    trusted = {_PACKAGE_ROOT, *(Path(entry).absolute() for entry in named), *map(Path, sysconfig.get_paths().values())}
+    sys.path[:] = [entry for entry in sys.path if entry and (here in trusted or Path(entry) != here)]
     if not any(Path(entry).resolve() == _PACKAGE_ROOT for entry in sys.path):  # a checkout that is not installed
         sys.path.append(str(_PACKAGE_ROOT))
         named.append(str(_PACKAGE_ROOT))
@@ -101,17 +104,6 @@ def isolate() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(named)
     else:
         os.environ.pop("PYTHONPATH", None)
-
-
-def _trusted(search: list[str], named: list[str]) -> list[str]:
-    try:
-        here = Path.cwd()
-    except OSError:  # it has been removed
-        return [entry for entry in search if entry]
-    trusted = {Path(entry).absolute() for entry in named} | {Path(path) for path in sysconfig.get_paths().values()}
-    if here in trusted | {_PACKAGE_ROOT}:
-        return [entry for entry in search if entry]
-    return [entry for entry in search if entry and Path(entry) != here]
 
 
 DISTRIBUTION = "local-image-bench"
@@ -169,7 +161,7 @@ def recorded_versions() -> dict[str, str]:
 
 def entry_points(group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group. A package installed by a running process is found once `sys.path` changes."""
-    return _entry_points(tuple(sys.path), group)
+    return tuple(_entry_points(tuple(sys.path)).select(group=group))
 
 
 def load_object(where: str, what: str) -> Any:
@@ -227,20 +219,13 @@ def missing(module: str | None) -> MissingExtra | None:
 def _versions(path: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
     installed = {}
     for name in names:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return installed
 
 
 @cache
-def _entry_points(path: tuple[str, ...], group: str) -> tuple[EntryPoint, ...]:
-    return tuple(_all_entry_points(path).select(group=group))
-
-
-@cache
-def _all_entry_points(path: tuple[str, ...]) -> Any:  # SelectableGroups in Python 3.11, EntryPoints later
+def _entry_points(path: tuple[str, ...]) -> Any:  # SelectableGroups in Python 3.11, EntryPoints later
     return importlib.metadata.entry_points()
 
 

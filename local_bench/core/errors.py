@@ -152,13 +152,11 @@ def kind(value: object) -> str:
 def short(value: object, most: int = 60) -> str:
     """A value from a file as JSON has it (null, true, the digits of a Decimal), a text as its `repr`; at most `most`
     characters long."""
-    words = {"None": "null", "True": "true", "False": "false"}
     try:
-        if isinstance(value, dict | list):
+        if isinstance(value, dict | list | bool | None):
             text = json.dumps(value, ensure_ascii=False, default=str)
         else:
-            text = str(value) if isinstance(value, Decimal | bool | None) else repr(value)
-        text = words.get(text, text)
+            text = str(value) if isinstance(value, Decimal) else repr(value)
     except ValueError:  # an integer with more digits than Python prints
         return "a number with thousands of digits"
     return text if len(text) <= most else text[: most - 3] + "..."
@@ -169,14 +167,15 @@ def escaped(text: str) -> str:
     breaks and tabs are kept."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(c if c in "\n\t" or not _is_control(c) else _visible(c) for c in text)
+    return "".join(c.encode("unicode_escape").decode() if c not in "\n\t" and _is_control(c) else c for c in text)
 
 
 def escaped_json(text: str) -> str:
     """JSON text with those characters as `\\uXXXX`; they can only be inside its strings."""
+    text = text.replace("\x7f", "\\u007f")  # which `json.dumps` leaves as it is
     if text.isascii():
-        return text if "\x7f" not in text else text.replace("\x7f", "\\u007f")
-    return "".join(_json_form(c) if c != "\n" and _is_control(c) else c for c in text)
+        return text
+    return "".join(json.dumps(c)[1:-1] if c != "\n" and _is_control(c) else c for c in text)
 
 
 def sentence(text: str) -> str:
@@ -184,7 +183,8 @@ def sentence(text: str) -> str:
     lines = _ERRNO.sub("", without_secrets(escaped(text))).split("\n")
     if len(lines) > MAX_LINES:
         lines = [*lines[: MAX_LINES - 10], "…", *lines[-10:]]
-    return "\n".join(map(_shortened, lines))
+    cut = MAX_CHARACTERS - _KEPT_END - 3
+    return "\n".join(x if len(x) <= MAX_CHARACTERS else f"{x[:cut]} … {x[-_KEPT_END:]}" for x in lines)
 
 
 def without_secrets(text: str) -> str:
@@ -196,26 +196,8 @@ def without_secrets(text: str) -> str:
     return text
 
 
-def _shortened(line: str) -> str:
-    if len(line) <= MAX_CHARACTERS:
-        return line
-    return f"{line[: MAX_CHARACTERS - _KEPT_END - 3]} … {line[-_KEPT_END:]}"
-
-
 def _is_control(c: str) -> bool:
     return unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def _visible(c: str) -> str:
-    return c.encode("unicode_escape").decode() if not "\ud800" <= c <= "\udfff" else f"\\u{ord(c):04x}"
-
-
-def _json_form(c: str) -> str:
-    code = ord(c)
-    if code < 0x10000:
-        return f"\\u{code:04x}"
-    code -= 0x10000
-    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:

@@ -50,15 +50,13 @@ def read_bytes(
             raise error(f"{path} is a folder: {folder or advice}")
         if not stat.S_ISREG(status.st_mode):
             raise error(f"{path} is not a regular file: {advice}")
-        if status.st_size > max_bytes:
-            raise error(f"{path} is larger than {max_bytes:,} bytes: {advice}")
         with os.fdopen(os.dup(handle), "rb") as file:
-            data = file.read(max_bytes + 1)
+            data = b"" if status.st_size > max_bytes else file.read(max_bytes + 1)
     except OSError as e:
         raise error(f"{path} cannot be read ({reason(e)}): {advice}") from None
     finally:
         os.close(handle)
-    if len(data) > max_bytes:  # it grew, or its size is not stated (procfs)
+    if max(status.st_size, len(data)) > max_bytes:  # it may grow, and its size may not be stated (procfs)
         raise error(f"{path} is larger than {max_bytes:,} bytes: {advice}")
     return data
 
@@ -119,18 +117,16 @@ def path_fault(text: str) -> str | None:
 
 def is_file(path: Path) -> bool:
     """`path.is_file()`, also False for a path that no file can have."""
-    try:
+    with suppress(OSError, ValueError):
         return path.is_file()
-    except (OSError, ValueError):
-        return False
+    return False
 
 
 def is_dir(path: Path) -> bool:
     """`path.is_dir()`, also False for a path that no folder can have."""
-    try:
+    with suppress(OSError, ValueError):
         return path.is_dir()
-    except (OSError, ValueError):
-        return False
+    return False
 
 
 def reason(error: OSError) -> str:
@@ -200,15 +196,11 @@ def safe_join(root: Path, relative: str) -> Path:
     path, top = (Path(os.path.realpath(joined)) for joined in (root / relative, root))
     # After a loop of links, realpath leaves the rest of a path as it is, which could be a link out of the folder.
     resolved = os.path.realpath(path) == str(path)
-    if not resolved or not any(path.is_relative_to(folder) for folder in (top, *_blobs(top))):
+    snapshot = _SNAPSHOT.match(top.as_posix())
+    allowed = [top] if snapshot is None else [top, Path(snapshot[1], "blobs")]
+    if not resolved or not any(map(path.is_relative_to, allowed)):
         raise UserError(f"the path {relative!r} leads out of {root}: keep files inside that folder")
     return path
-
-
-def _blobs(root: Path) -> list[Path]:
-    """Where the files of `REPOSITORY/snapshots/COMMIT[/…]` are; empty if `root` is not in such a folder."""
-    match = _SNAPSHOT.match(root.as_posix())
-    return [Path(match.group(1), "blobs")] if match else []
 
 
 def refuse_links(folder: Path) -> None:
@@ -303,21 +295,16 @@ def storage_errors(path: Path) -> Iterator[None]:
         if not isinstance(error, OSError):
             raise
         if error.errno in _UNUSABLE:
-            raise PathError(f"cannot write {path}: {_where(error, path)}{error.strerror}; {_ANOTHER}") from e
+            name = error.filename
+            is_other = isinstance(name, str) and name != str(path) and not name.endswith(_SUFFIX)
+            where = f"{name}: " if is_other else ""
+            raise PathError(f"cannot write {path}: {where}{error.strerror}; {_ANOTHER}") from e
         if error.errno not in _REFUSALS:
             raise
         raise StorageError(
             f"cannot write {path}: {error.strerror}; free disk space or fix its permissions and run the same command "
             "again; committed results are kept"
         ) from e
-
-
-def _where(error: OSError, path: Path) -> str:
-    """The file in the error if it differs from `path` and is not a temporary file."""
-    name = error.filename
-    if not isinstance(name, str) or name == str(path) or name.endswith(_SUFFIX):
-        return ""
-    return f"{name}: "
 
 
 def check_output(file: Path) -> None:
@@ -355,17 +342,16 @@ def atomic_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
                 os.unlink(temporary)
             raise
         if durable:
-            _sync_folder(path.parent)
+            _sync(path.parent)
 
 
 def write_new(path: Path, data: bytes, what: str) -> None:
     """As `write_atomic`, but never replace an existing file: raises UserError if its content differs from `data`
     (`what` is its description in the message, such as "labels"). Equal content is no error, so commands are repeatable.
     """
-    existing = None
     with storage_errors(path):
-        if path.exists():
-            existing = read_bytes(path, PathError, max_bytes=MAX_TEXT_BYTES, missing=_ANOTHER)
+        exists = path.exists()
+        existing = read_bytes(path, PathError, max_bytes=MAX_TEXT_BYTES, missing=_ANOTHER) if exists else None
     if existing is None:
         write_atomic(path, data)
     elif existing != data:
@@ -375,13 +361,9 @@ def write_new(path: Path, data: bytes, what: str) -> None:
 def put_in_place(temporary: Path, path: Path) -> None:
     """Sync a finished file and rename it to `path` in the same folder. Raises StorageError."""
     with storage_errors(path):
-        handle = os.open(temporary, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _sync(temporary)
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        _sync(path.parent)
 
 
 def sweep(folder: Path) -> None:
@@ -390,8 +372,9 @@ def sweep(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Sync a file or a folder."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -429,9 +412,8 @@ _STARTED_AT = 19
 def new_scratch(parent: Path | None = None) -> Path:
     """A new folder in `parent` (the system's folder for temporary files), which the caller removes. Folders of
     processes of this machine that have ended are removed first. Raises OSError."""
-    folder = parent or Path(tempfile.gettempdir())
-    sweep_scratch(folder)
-    pid = os.getpid()
+    folder, pid = parent or Path(tempfile.gettempdir()), os.getpid()
+    _sweep_scratch(folder)
     return Path(tempfile.mkdtemp(dir=folder, prefix=f".local-bench-{_host()}-{pid}-{_started(pid) or 0}-"))
 
 
@@ -445,24 +427,18 @@ def scratch(parent: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep_scratch(folder: Path) -> None:
+def _sweep_scratch(folder: Path) -> None:
     """Remove the scratch folders in `folder` whose process, of this machine and this user, has ended."""
-    try:
-        with os.scandir(folder) as scanned:
-            entries = [entry for entry in scanned if _NAME.fullmatch(entry.name)]
-    except OSError:
-        return
-    for entry in entries:
-        match = _NAME.fullmatch(entry.name)
-        if match is None or match[1] != _host() or entry.is_symlink():
-            continue
-        try:
-            is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
-        except OSError:
-            continue
-        started = _started(int(match[2]))
-        if is_ours and (started is None or (int(match[3]) and started != int(match[3]))):
-            shutil.rmtree(entry.path, ignore_errors=True)
+    with suppress(OSError), os.scandir(folder) as scanned:
+        for entry in scanned:
+            match = _NAME.fullmatch(entry.name)
+            if match is None or match[1] != _host() or entry.is_symlink():
+                continue
+            with suppress(OSError):
+                started = _started(int(match[2]))
+                is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
+                if is_ours and (started is None or (int(match[3]) and started != int(match[3]))):
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _host() -> str:

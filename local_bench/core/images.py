@@ -12,7 +12,8 @@ import re
 import struct
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +35,18 @@ _SRGB = ImageCms.createProfile("sRGB")
 
 def load_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Load the image at `path` as canonical RGB8 pixels. Raises ImageError."""
-    with _opened(path, max_pixels) as image:
-        return _canonical(image)
+    with _opened(path, max_pixels) as stored:
+        colours, alpha = _colours_and_alpha(ImageOps.exif_transpose(stored))
+        if (profile := stored.info.get("icc_profile")) and colours.mode in ("RGB", "L", "CMYK"):
+            with suppress(ImageCms.PyCMSError, OSError):  # an unreadable profile is ignored, as in browsers
+                source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+                colours = ImageCms.profileToProfile(colours, source, _SRGB, outputMode="RGB") or colours
+        rgb = colours.convert("RGB")
+        if alpha is not None:
+            ground = Image.new("RGB", rgb.size, ALPHA_ON)
+            ground.paste(rgb, mask=alpha)
+            rgb = ground
+        return Image.frombytes("RGB", rgb.size, rgb.tobytes())  # drops all metadata
 
 
 def load_mask(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -94,19 +105,6 @@ def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
         raise ImageError(f"{path} is damaged ({e}): replace it") from e
 
 
-def _canonical(image: Image.Image) -> Image.Image:
-    profile = image.info.get("icc_profile")
-    colours, alpha = _colours_and_alpha(ImageOps.exif_transpose(image))
-    if profile and colours.mode in ("RGB", "L", "CMYK"):
-        colours = _to_srgb(colours, profile)
-    rgb = colours.convert("RGB")
-    if alpha is not None:
-        ground = Image.new("RGB", rgb.size, ALPHA_ON)
-        ground.paste(rgb, mask=alpha)
-        rgb = ground
-    return Image.frombytes("RGB", rgb.size, rgb.tobytes())  # drops all metadata
-
-
 def _scale_transparency(image: Image.Image, raw: str) -> None:
     """Scale the transparent colour of a PNG (its tRNS chunk), which has the file's bit depth, to that of the decoded
     pixels. `raw` is Pillow's name of the file's layout."""
@@ -133,15 +131,6 @@ def _colours_and_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | N
     if alpha is not None:
         image.info.pop("transparency", None)
     return image, alpha
-
-
-def _to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
-    try:
-        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        converted = ImageCms.profileToProfile(image, source, _SRGB, outputMode="RGB")
-    except (ImageCms.PyCMSError, OSError):
-        return image  # an unreadable profile is ignored, as in browsers
-    return converted if converted is not None else image
 
 
 def pixel_digest(image: Image.Image) -> str:
@@ -218,10 +207,8 @@ CARD_SIDE = 512
 def stitched(images: Sequence[Image.Image], collage: Collage) -> Image.Image:
     """The images in rows on white; images of the upper rows are resized to the height of the last row's first image."""
     assert sum(collage.rows) == len(images)
-    rows, at = [], 0
-    for n in collage.rows:
-        rows.append(list(images[at : at + n]))
-        at += n
+    unplaced = iter(images)
+    rows = [list(islice(unplaced, n)) for n in collage.rows]
     height = next(row for row in reversed(rows) if row)[0].height
     rows = [[_to_height(image, height) for image in row] for row in rows[:-1]] + rows[-1:]
     rows = [row for row in rows if row]

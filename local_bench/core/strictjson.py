@@ -1,7 +1,6 @@
 """Strict parsing of untrusted JSON: no NaN or infinities, no duplicate keys, no lone surrogates."""
 
 import codecs
-import io
 import json
 import math
 import re
@@ -50,17 +49,17 @@ def objects(
     file (`missing` is the advice) and for an unreadable one (`unreadable`). `how` is passed to `loads`.
     """
     with open_regular(path, error, missing=missing, unreadable=unreadable) as file:
-        yield from _objects(file, path, error, what, how)
+        yield from lines_of(file, path, error, what, **how)
 
 
-def read(path: Path, error: type[UserError], *, missing: str, unreadable: str = "", **how: Any) -> Any:
-    """The value in a JSON file. Raises `error` for a file that cannot be read or is not JSON; `missing` and
-    `unreadable` are the advice."""
-    text = read_text(path, error, missing=missing, unreadable=unreadable)
+def read(path: Path, error: type[UserError], *, missing: str, **how: Any) -> Any:
+    """The value in a JSON file. Raises `error` for a file that cannot be read or is not JSON; `missing` is the
+    advice."""
+    text = read_text(path, error, missing=missing)
     try:
         return loads(text, **how)
     except ValueError as e:
-        raise error(f"{path}: this is not JSON ({e}): {unreadable or missing}") from None
+        raise error(f"{path}: this is not JSON ({e}): {missing}") from None
 
 
 def stored(text: str | bytes | None) -> Any:
@@ -84,33 +83,25 @@ def stored_object(text: str | bytes | None) -> dict[str, Any]:
     return value
 
 
-def lines_of(data: bytes, path: Path, error: type[UserError], what: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """As `objects`, for `data` already read from `path`."""
-    return _objects(io.BytesIO(data), path, error, what, {})
-
-
-def _objects(
-    file: BinaryIO, path: Path, error: type[UserError], what: str, how: dict[str, Any]
+def lines_of(
+    file: BinaryIO, path: Path, error: type[UserError], what: str, **how: Any
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """As `objects`, of an open file with the content of `path`."""
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
         where = f"{path}, line {number}"
         if len(line) > MAX_LINE_BYTES:
             raise error(f"{where}: longer than {MAX_LINE_BYTES:,} bytes, too long for {what}: correct the line")
         text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if text.strip():
-            yield number, where, _object(text, error, where, what, how)
-
-
-def _object(line: bytes, error: type[UserError], where: str, what: str, how: dict[str, Any]) -> dict[str, Any]:
-    try:
-        data = loads(line.decode(), **how)
-    except UnicodeDecodeError:
-        raise error(f"{where}: this is not UTF-8 text: save the file as UTF-8") from None
-    except ValueError as e:
-        raise error(f"{where}: this is not one JSON object ({e}): correct the line") from None
-    if not isinstance(data, dict):
-        raise error(f"{where}: {what} is a JSON object, not {kind(data)}: correct the line")
-    return data
+            try:
+                data = loads(text.decode(), **how)
+            except UnicodeDecodeError:
+                raise error(f"{where}: this is not UTF-8 text: save the file as UTF-8") from None
+            except ValueError as e:
+                raise error(f"{where}: this is not one JSON object ({e}): correct the line") from None
+            if not isinstance(data, dict):
+                raise error(f"{where}: {what} is a JSON object, not {kind(data)}: correct the line")
+            yield number, where, data
 
 
 def _no_constant(name: str) -> None:

@@ -188,7 +188,8 @@ def check(
     try:
         return model.model_validate(data)
     except ValidationError as e:
-        first, *others = explain(e, data, model, source, lines or {})
+        faults = e.errors(include_url=False, include_context=False)
+        first, *others = dict.fromkeys(_sentence(fault, data, model, source, lines or {}) for fault in faults)
         if error is ConfigError:  # written by hand: all of its mistakes are shown at once
             raise error("\n".join([first, *others])) from None
         raise error(f"{first} (and {len(others)} more)" if others else first) from None
@@ -200,14 +201,6 @@ _PLAIN = {
     "model_type": "input should be a mapping of keys to values",
 }
 """pydantic's messages with names of Python's types, by the type of the error."""
-
-
-def explain(
-    error: ValidationError, data: Any, model: type[BaseModel], source: str, lines: Mapping[Location, int | str]
-) -> list[str]:
-    """One sentence about each validation error of `data`."""
-    faults = error.errors(include_url=False, include_context=False)
-    return list(dict.fromkeys(_sentence(fault, data, model, source, lines) for fault in faults))
 
 
 _EXPONENT = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")

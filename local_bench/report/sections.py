@@ -364,7 +364,7 @@ def _scores(run: RunDir) -> Content:
         [
             "Small: 95 % intervals for tasks like these. Unscored: no usable answer. Not applicable: not asked "
             "about this image. Missing: not computed yet.",
-            *([_spread(len(run.config.judges))] if run.store.has_spreads() else []),
+            *([_spread(len(run.config.judges))] if any(row.spread is not None for row in stored.values()) else []),
         ],
     )
     return [], _some(table, _reasons("Why scores are unscored", "score", run.store.unscored_scores(MAX_REASONS)))

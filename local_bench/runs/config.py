@@ -35,8 +35,7 @@ Name = Annotated[str, BeforeValidator(_text), AfterValidator(_safe)]
 
 
 def _possible_path(text: str) -> str:
-    fault = path_fault(text)
-    if fault:
+    if fault := path_fault(text):
         raise ValueError(f"this is not a path: {fault}")
     return text
 
@@ -46,28 +45,6 @@ PathText = Annotated[str, AfterValidator(_possible_path)]
 
 _KEY_VARIABLE = re.compile(r"VLLM_API_KEY|OPENAI_API_KEY|LOCAL_BENCH_[A-Z0-9_]{1,64}")
 _URL = re.compile(r"https?://[A-Za-z0-9._:/~%\[\]-]+")
-
-
-def _check_url(url: str) -> None:
-    """ValueError, which does not repeat the URL, unless it is plain HTTP(S) without credentials."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises ValueError for an invalid port
-    except ValueError:
-        parts = urlsplit("")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("base_url must not contain a user name or password: put the server's key into VLLM_API_KEY")
-    if not parts.hostname or not _URL.fullmatch(url):
-        raise ValueError("base_url must be a URL like http://host:8000/v1")
-
-
-def _with_source(repo: str) -> str:
-    """The name of the judge's card with this repository or folder. ValueError if there is none."""
-    folder = str(Path(repo).resolve())
-    for name, described in cards().items():
-        if described.role == "judge" and (described.source.repo == repo or described.source.folder == folder):
-            return name
-    raise ValueError(f"no judge's card has the source {repo[:200]!r}: run `local-bench models add {repo[:200]}` first")
 
 
 class JudgeConfig(Strict):
@@ -132,13 +109,6 @@ class JudgeConfig(Strict):
         chosen = ("" if self.protocol == "json" else self.protocol, self.rubrics or "")
         return self.name or "-".join([self.card, *filter(None, chosen)])
 
-    @property
-    def wanted_backend(self) -> str | None:
-        """The attention backend that the config requires, by `attention_backend` or in `extra_args`."""
-        parts = [text for arg in self.extra_args for text in arg.split("=", 1)]
-        flag = "--attention-backend"
-        return self.attention_backend or (parts[parts.index(flag) + 1] if flag in parts else None)
-
     def rubric_set(self, described: ModelCard) -> RubricSet:
         """The judge's rubric set. ConfigError if its card supports another one only."""
         if self.rubrics and described.rubrics and self.rubrics != described.rubrics:
@@ -188,14 +158,29 @@ class JudgeConfig(Strict):
     def _card_of_repo(cls, data: Any) -> Any:
         if not isinstance(data, dict) or not isinstance(repo := data.get("repo"), str) or data.get("card"):
             return data
-        return {key: value for key, value in data.items() if key != "repo"} | {"card": _with_source(repo)}
+        folder = str(Path(repo).resolve())
+        for name, described in cards().items():
+            if described.role == "judge" and (described.source.repo == repo or described.source.folder == folder):
+                return {key: value for key, value in data.items() if key != "repo"} | {"card": name}
+        shown = repo[:200]
+        raise ValueError(f"no judge's card has the source {shown!r}: run `local-bench models add {shown}` first")
 
     @model_validator(mode="after")
     def _check_transport(self) -> "JudgeConfig":
         if self.base_url is not None and self.transport not in ("auto", "served"):
             raise ValueError(f"base_url is used over HTTP only: remove `transport: {self.transport}`")
-        if self.base_url is not None:
-            _check_url(self.base_url)
+        if self.base_url is not None:  # the errors do not repeat it
+            try:
+                parts = urlsplit(self.base_url)
+                _ = parts.port  # raises ValueError for an invalid port
+            except ValueError:
+                parts = urlsplit("")
+            if parts.username is not None or parts.password is not None:
+                raise ValueError(
+                    "base_url must not contain a user name or password: put the server's key into VLLM_API_KEY"
+                )
+            if not parts.hostname or not _URL.fullmatch(self.base_url):
+                raise ValueError("base_url must be a URL like http://host:8000/v1")
         if not _KEY_VARIABLE.fullmatch(self.api_key_env):
             raise ValueError(
                 "api_key_env must be VLLM_API_KEY, OPENAI_API_KEY or a name that starts with LOCAL_BENCH_: put the "
@@ -259,7 +244,7 @@ class LossyConfig(Strict):
 
     @property
     def settings(self) -> dict[str, str | float]:
-        return {key: value for key, value in self.model_dump().items() if value is not None}
+        return self.model_dump(exclude_none=True)
 
 
 class ImportedConfig(Strict):

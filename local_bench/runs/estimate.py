@@ -49,22 +49,14 @@ DECODE_FACTOR = 3.0
 """Time of a generated token relative to a token of the prompt, in large batches."""
 
 
-@dataclass(frozen=True)
-class Devices:
-    """GPUs of one kind on nodes of one kind."""
-
-    gpu: Gpu | None
-    gpus_per_node: int
-    nodes: int
-    price: Price | None
-
-    @property
-    def n(self) -> int:
-        return self.gpus_per_node * self.nodes
-
-
 def budget(
-    config: RunConfig, models: Sequence[Mapping[str, Any]], questions: tuple[int, Sequence[float]], devices: Devices
+    config: RunConfig,
+    models: Sequence[Mapping[str, Any]],
+    questions: tuple[int, Sequence[float]],
+    gpu: Gpu | None,
+    price: Price | None,
+    gpus_per_node: int,
+    nodes: int,
 ) -> dict[str, Any]:
     """`models` are the plan's entries, of which those without images are not loaded; `questions` are the number of
     questions per judge and, by judge, the tokens of their images. None for unknown values.
@@ -77,9 +69,9 @@ def budget(
     phases = [(model.get("phases") or {}).values() for model in models]
     loading = sum(sum(phase["weights_gb"] for phase in of_model) / READ_GB_PER_S for of_model in phases)
     denoising = [model.get("gpu_hours") for model in models if model.get("load") != "imported"]
-    is_known = None not in denoising and devices.gpu is not None
-    n, by_judge = questions
-    judging = [_judge_s(judge, n, tokens, devices.gpu) for judge, tokens in zip(config.judges, by_judge, strict=True)]
+    is_known = None not in denoising and gpu is not None
+    n_gpus, (n, by_judge) = gpus_per_node * nodes, questions
+    judging = [_judge_s(judge, n, tokens, gpu) for judge, tokens in zip(config.judges, by_judge, strict=True)]
     started = [card(judge.card, "judge") for judge in config.judges if judge.base_url is None]
     weights_gb = [2 * judge.parameters_b if judge.parameters_b else judge.vram_gb for judge in started]
     starts = [JUDGE_START_S + gb / READ_GB_PER_S for gb in weights_gb]
@@ -89,7 +81,7 @@ def budget(
         config.metrics,
         sum(model.get("n_images", 0) for model in models),
         sum(model.get("megapixels", 0.0) for model in models),
-        devices.gpu,
+        gpu,
         config.engine.io_workers,
     )
     totals: dict[str, float | None] = {}
@@ -97,15 +89,15 @@ def budget(
         wall_s = gpu_hours = cost = None
         if is_known and judge_s is not None:
             work_s = 3600 * sum(hours for hours in denoising if hours is not None) + judge_s + metric_s
-            wall_s = work_s / devices.n + (loading + sum(starts)) + n_compiled * compile_s
-            gpu_hours = wall_s * devices.n / 3600
-            if devices.price is not None:
-                cost = usd_number(held_cost(int(gpu_hours * NS_PER_HOUR), devices.price.micro_usd_per_hour))
+            wall_s = work_s / n_gpus + (loading + sum(starts)) + n_compiled * compile_s
+            gpu_hours = wall_s * n_gpus / 3600
+            if price is not None:
+                cost = usd_number(held_cost(int(gpu_hours * NS_PER_HOUR), price.micro_usd_per_hour))
         totals[f"wall_hours{end}"] = None if wall_s is None else wall_s / 3600
         totals |= {f"gpu_hours{end}": gpu_hours, f"cost_usd{end}": cost}
     return {
-        "gpus_per_node": devices.gpus_per_node,
-        "nodes": devices.nodes,
+        "gpus_per_node": gpus_per_node,
+        "nodes": nodes,
         "load_s": loading,
         "judge_start_s": sum(starts),
         "compile_s": [n_compiled * compile_s for compile_s in COMPILE_S],
@@ -232,8 +224,8 @@ def estimate(
     for m in plan.models:
         models.append(_model(m, plan, config, target))
         progress.advance()
-    questions = n_questions(plan, config.order_swap, config.suite.questions_from, progress, config.judges)
-    devices = Devices(target.gpu, gpus_per_node or config.engine.workers or 1, nodes, target.price)
+    questions = n_questions(plan, config, progress, config.judges)
+    gpus_per_node = gpus_per_node or config.engine.workers or 1
     works = [planned.candidate.work for planned in plan.planned if planned.unscored is None]
     samplers = [work["sampler"] for work in works if "sampler" in work]
     return {
@@ -252,8 +244,8 @@ def estimate(
             "n_questions": questions[0] * len(config.judges),
             "vram_gb": card(config.judge.card, "judge").vram_gb,
         },
-        "judges": [_judge(judge, questions[0], target, devices.gpus_per_node) for judge in config.judges],
-        "budget": budget(config, models, questions, devices),
+        "judges": [_judge(judge, questions[0], target, gpus_per_node) for judge in config.judges],
+        "budget": budget(config, models, questions, target.gpu, target.price, gpus_per_node, nodes),
         "disk_gb": {
             # upper bounds: an RGB8 PNG is hardly larger than its pixels, and a model's encodings are removed before the
             # next model's are computed
@@ -462,11 +454,10 @@ def _judge(judge: JudgeConfig, n: int, target: Target, gpus_per_node: int) -> di
 
 
 def n_questions(
-    plan: RunPlan, order_swap: bool, questions_from: list[str], progress: Progress, judges: Sequence[JudgeConfig] = ()
+    plan: RunPlan, config: RunConfig, progress: Progress, judges: Sequence[JudgeConfig]
 ) -> tuple[int, list[float]]:
     """Number of questions per judge, and for each of `judges` the most tokens of the images in them, if all planned
     images are generated."""
-    entry = plan.suite
     tasks = {t.task_id: t for t in plan.tasks if not t.unscored}
     described = [card(judge.card, "judge") for judge in judges]
     specs = [judge.spec(of, "", of.dtype) for judge, of in zip(judges, described, strict=True)]
@@ -480,8 +471,8 @@ def n_questions(
     total, tokens = 0, [0.0] * len(specs)
     progress.begin("count questions", len(alike))
     for (task_id, numbers), n in alike.items():
-        keyed = all_questions(entry, questions_from, tasks[task_id], dict.fromkeys(numbers, ""), order_swap)
-        for _, question in keyed:
+        settings = config.suite.questions_from, tasks[task_id], dict.fromkeys(numbers, ""), config.order_swap
+        for _, question in all_questions(plan.suite, *settings):
             total += n
             for i, (of, spec) in enumerate(zip(described, specs, strict=True)):
                 shown = spec.requests(question)[0].shown
@@ -500,7 +491,7 @@ HOST_FLOP = 1e9
 
 def weights_of_phases(run: RunDir, plan: RunPlan, stages: tuple[str, ...]) -> dict[str, float]:
     """Modelled operations of the work that is left, by the name that a phase has in `Progress.begin`."""
-    left = run.store.planned_by_model()
+    left = {row.model: row.n_planned for row in run.store.progress()}
     n_images = sum(planned.unscored is None for planned in plan.planned)
     weights: dict[str, float] = {}
     if "generate" in stages:
@@ -513,7 +504,7 @@ def weights_of_phases(run: RunDir, plan: RunPlan, stages: tuple[str, ...]) -> di
         networks = map(metric_card, run.config.metrics)
         weights["measure"] = n_images * sum(2e9 * m.parameters_b * TOKENS if m else HOST_FLOP for m in networks)
     if "judge" in stages:
-        n, _ = n_questions(plan, run.config.order_swap, run.config.suite.questions_from, Quiet())
+        n, _ = n_questions(plan, run.config, Quiet(), ())
         for judge in run.config.judges:
             described = card(judge.card, "judge")
             tokens = described.tokens_of_image(described.judge_max_pixels) + PROGRESS_TEXT_TOKENS

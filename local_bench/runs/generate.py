@@ -3,7 +3,7 @@ device that will execute it, and their results are stored."""
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,6 @@ from local_bench.runs.roofline import store_operations
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import (
     BatchSizeChosen,
-    Event,
     ImageResult,
     ImagesFinished,
     Job,
@@ -216,42 +215,35 @@ class _Session:
 
     def make(self, order: WorkOrder, jobs: list[Job], executor: Executor) -> None:
         store_operations(self.run.store, order)
-        for meter, event in self._events(order, jobs, executor):
-            self._handle(meter, event)
+        shares = shards(jobs, executor.n_shares)
+        if len(shares) > 1:
+            at_once = min(executor.n_workers, len(shares))
+            order = replace(order, encodings_bytes=order.encodings_bytes / at_once, shared=shared_prompts(shares))
+        events = executor.do(generate_images, order, shares, self._unfinished)
+        for meter, event in in_one_bar(events, len(shares), f"{self.label}: make", len(jobs), self.progress):
+            match event:
+                case TimeCharged():
+                    meter.charge(**vars(event), model=self.label)
+                case ImagesFinished(results):
+                    self._commit(meter, results)
+                case NumericsSignature(signature):
+                    self.signatures[meter.session] = signature
+                    self._check_numerics(signature)
+                case BatchSizeChosen(bucket, batch_size):
+                    key = f"batches:{self.label}"
+                    sizes = self.run.store.json_meta(key) or {}
+                    if sizes.get(bucket) != batch_size:
+                        self.run.store.set_meta(key, json.dumps(sizes | {bucket: batch_size}, sort_keys=True))
+                case _:
+                    show(event, self.progress)
         left = [row for row in self.run.store.candidates(self.label) if row.state == "planned"]
         assert not left, "every job has a result"
         shutil.rmtree(order.encoded, ignore_errors=True)
         with suppress(OSError):  # encodings of other models are there, or none were made
             order.encoded.parent.rmdir()
 
-    def _events(self, order: WorkOrder, jobs: list[Job], executor: Executor) -> Iterator[tuple[Meter, Event]]:
-        shares = shards(jobs, executor.n_shares)
-        if len(shares) > 1:
-            at_once = min(executor.n_workers, len(shares))
-            order = replace(order, encodings_bytes=order.encodings_bytes / at_once, shared=shared_prompts(shares))
-
-        def left(share: list[Job]) -> list[Job]:
-            return [job for job in share if job.work_id not in self.finished]
-
-        events = executor.do(generate_images, order, shares, left)
-        return in_one_bar(events, len(shares), f"{self.label}: make", len(jobs), self.progress)
-
-    def _handle(self, meter: Meter, event: Event) -> None:
-        match event:
-            case TimeCharged():
-                meter.charge(**vars(event), model=self.label)
-            case ImagesFinished(results):
-                self._commit(meter, results)
-            case NumericsSignature(signature):
-                self.signatures[meter.session] = signature
-                self._check_numerics(signature)
-            case BatchSizeChosen(bucket, batch_size):
-                key = f"batches:{self.label}"
-                sizes = self.run.store.json_meta(key) or {}
-                if sizes.get(bucket) != batch_size:
-                    self.run.store.set_meta(key, json.dumps(sizes | {bucket: batch_size}, sort_keys=True))
-            case _:
-                show(event, self.progress)
+    def _unfinished(self, share: list[Job]) -> list[Job]:
+        return [job for job in share if job.work_id not in self.finished]
 
     def _commit(self, meter: Meter, results: list[ImageResult]) -> None:
         store = self.run.store

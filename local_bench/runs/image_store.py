@@ -133,11 +133,9 @@ class ImageStore:
 
 def _scan(folder: Path | str) -> list["os.DirEntry[str]"]:
     """The entries of a folder; none if it does not exist."""
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        return list(entries)
+    return []
 
 
 def stored_digests(store: Store) -> dict[str, list[str]]:

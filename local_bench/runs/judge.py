@@ -31,11 +31,9 @@ from local_bench.runs.executors.base import Executor
 from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, Load, judge_spec, numerics_of, open_judge, served_by
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import score, sets, verdict_of
+from local_bench.runs.scoring import questions_of, score, sets, verdict_of
 from local_bench.runs.store import RepeatRow, VerdictRow
 from local_bench.settle.agreement import Repeatability, test_retest
-from local_bench.suites.questions_from import all_questions
-from local_bench.suites.registry import suite
 
 # ---- checks of a judge before it runs
 
@@ -146,10 +144,9 @@ def _attacks(spec: JudgeSpec, transport: Transport, images: dict[str, Image.Imag
 
 
 class SaveInterval:
-    """Saving is due immediately, and then as often as keeps the time spent on saving at or below `share`."""
+    """Saving is due immediately, and then as often as keeps the time spent on saving at or below a tenth."""
 
-    def __init__(self, share: float = 0.1) -> None:
-        self._share = share
+    def __init__(self) -> None:
         self._next = time.monotonic()
 
     @property
@@ -162,7 +159,7 @@ class SaveInterval:
         begun = time.monotonic()
         yield
         ended = time.monotonic()
-        self._next = ended + (ended - begun) * (1 / self._share - 1)
+        self._next = ended + (ended - begun) * 9
 
 
 COMMIT_EVERY = 32
@@ -230,7 +227,7 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
                 fault = fault or copy(e)
     if fault:
         raise fault
-    run.store.enter_judges(labels)
+    run.store.set_meta("judges", json.dumps(labels))  # answers of other judges are kept and do not count
     score(run, list(labels))
 
 
@@ -253,15 +250,10 @@ def judge_requests(
 ) -> Iterator[JudgeRequest]:
     """Yield all questions of this judge about the existing images, grouped by shared images."""
     numerics = numerics_of(config, judge_devices)
-    entry = suite(run.config.suite.name)
-    for (task_id, _, _), images in sets(run.store).items():
-        shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
-        settings = run.config.suite.questions_from, tasks[task_id], shown, run.config.order_swap
-        for key, question in sorted(
-            all_questions(entry, *settings), key=lambda keyed: spec.rubrics.shares_requests(keyed[1])
-        ):
+    for of_set in questions_of(run, tasks, sets(run.store)):
+        for work_id, question in sorted(of_set, key=lambda asked: spec.rubrics.shares_requests(asked[1])):
             fitted = spec.rubrics.fitted(question)
-            yield JudgeRequest(images[key[0]][0], fitted, spec.question_id(fitted, numerics))
+            yield JudgeRequest(work_id, fitted, spec.question_id(fitted, numerics))
 
 
 def split_faulty(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from PIL import Image
 
-from local_bench.core.environment import isolate
+from local_bench.core.environment import isolate, versions
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.types import Question
 from local_bench.judges.vlm.client import Client, ExternalServer, ManagedServer, key_from
@@ -76,23 +76,6 @@ class JudgeDevice:
 
         capability = self.capability or torch.cuda.get_device_capability(self.cuda_index)
         return on_gpu(weights, dtype, capability, wanted, backend)
-
-    def numerics(self, transport: str, attention: Attention | None, gpus: int) -> dict[str, Any]:
-        """The numerics signature of a judge on this device, split over `gpus` GPUs; `attention` is that of a judge that
-        vLLM runs. For an external server, `transport` is `external`: its software and hardware are unknown."""
-        if transport == "external":
-            return {"server": "external"}
-        if transport == "local":
-            from local_bench.core.environment import versions
-
-            return {name: versions()[name] for name in ("torch", "transformers", "xgrammar")} | {"device": self.device}
-        if attention is None:
-            return plugin_numerics(transport) | {"device": self.device}
-        signature: dict[str, Any] = {"vllm": vllm_version(), "device": self.device}
-        signature["batch_invariant"] = attention.batch_invariant
-        if self.on_gpu:
-            signature |= {"attention_backend": attention.backend or "auto", "model_runner": model_runner()}
-        return signature | ({"gpus": gpus} if gpus > 1 else {})
 
 
 def local_judge_devices(engine: EngineConfig) -> list[JudgeDevice]:
@@ -198,15 +181,27 @@ def attention_of(config: JudgeConfig, device: JudgeDevice) -> Attention | None:
     wanted, backend = config.batch_invariant, config.attention_backend
     if device.on_gpu:
         wanted = described.batch_invariant if wanted == "auto" else wanted
-        backend = config.wanted_backend or described.attention_backend
+        flags, flag = [text for arg in config.extra_args for text in arg.split("=", 1)], "--attention-backend"
+        required = backend or (flags[flags.index(flag) + 1] if flag in flags else None)
+        backend = required or described.attention_backend
     return device.attention(resolve(described, config.weights), described.dtype, wanted, backend)
 
 
 def numerics_of(config: JudgeConfig, judge_devices: Sequence[JudgeDevice]) -> dict[str, Any]:
-    """The judge's numerics signature on these devices."""
+    """The judge's numerics signature on these devices; the software and hardware of an external server are unknown."""
+    if config.base_url is not None:
+        return {"server": "external"}
+    device, transport = judge_devices[0], transport_of(config)
+    attention = attention_of(config, device)
+    if transport == "local":
+        return {name: versions()[name] for name in ("torch", "transformers", "xgrammar")} | {"device": device.device}
+    if attention is None:
+        return plugin_numerics(transport) | {"device": device.device}
+    signature = {"vllm": vllm_version(), "device": device.device, "batch_invariant": attention.batch_invariant}
+    if device.on_gpu:
+        signature |= {"attention_backend": attention.backend or "auto", "model_runner": model_runner()}
     gpus = len(_groups(judge_devices, card(config.card, "judge"))[0])
-    transport = transport_of(config) if config.base_url is None else "external"
-    return judge_devices[0].numerics(transport, attention_of(config, judge_devices[0]), gpus)
+    return signature | ({"gpus": gpus} if gpus > 1 else {})
 
 
 def served_by(config: JudgeConfig) -> Served:

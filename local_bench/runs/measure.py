@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from copy import copy
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ from local_bench.judges.metrics.registry import check_metric, make_metric, metri
 from local_bench.models.weights import resolve, resolve_parts, weights_digest
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.executors.base import Executor, WorkerDevice
-from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Event, MetricWorkOrder, in_one_bar, show
@@ -54,7 +54,7 @@ def _measure(run: RunDir, executor: Executor, progress: Progress, failed: Collec
     every = _every(run)
     stored = run.store.scores("metric")
     # scores that are unscored for missing weights, too little memory, a faulty image or an exception are computed again
-    existing = {(work_id, score.name) for work_id, _, score in stored if not (score.unscored or "").startswith(RETRIED)}
+    existing = {(work_id, score.name) for work_id, score in stored if not (score.unscored or "").startswith(RETRIED)}
     wanted = _only(every, lambda work_id, name: (work_id, name) not in existing and _scores_of(name) not in failed)
     requested = list(dict.fromkeys(name for _, names in wanted for name in names))
     absent = {name for name in requested if not is_available(name, False, progress)}
@@ -71,7 +71,7 @@ def _measure(run: RunDir, executor: Executor, progress: Progress, failed: Collec
         progress.note(cut_sentence(name, cut))
         run.store.set_meta(f"captions_cut:{name}", json.dumps(cut, sort_keys=True))
     with executor.stage():
-        begun = {score.name for _, _, score in stored if score.value is not None}
+        begun = {score.name for _, score in stored if score.value is not None}
         order = replace(executor.call(metric_order, names, run.config.engine), begun=frozenset(begun))
         for name, identity in order.identities.items():
             fresh, before = canonical_json(identity), run.store.meta(f"metric:{name}")
@@ -79,9 +79,17 @@ def _measure(run: RunDir, executor: Executor, progress: Progress, failed: Collec
                 what = f"{run.store.path}: {name}"
                 raise LedgerError(_identity_changed(what, json.loads(before), json.loads(fresh)))
             run.store.set_meta(f"metric:{name}", fresh)
-        for meter, event in _events(order, wanted, executor, progress):
+        shares = [share for i in range(executor.n_shares) if (share := wanted[i :: executor.n_shares])]
+        finished: set[tuple[str, str]] = set()
+        unfinished = partial(_only, condition=lambda work_id, name: (work_id, name) not in finished)
+        events = executor.do(measure_share, order, shares, unfinished)
+        total = sum(len(names) for _, names in wanted)
+        for meter, event in in_one_bar(events, len(shares), "measure", total, progress):
             match event:
                 case ScoresComputed(rows):
+                    finished.update((work_id, score.name) for work_id, score in rows)
+                    if len(shares) > 1:
+                        progress.advance(len(rows))
                     run.store.enter_scores("metric", rows)
                 case TimeCharged():
                     meter.charge(**vars(event))
@@ -179,26 +187,6 @@ def is_available(name: str, require: bool, progress: Progress) -> bool:
         progress.note(f"{name} is unscored: {e}")
         return False
     return True
-
-
-def _events(
-    order: MetricWorkOrder, wanted: list[Wanted], executor: Executor, progress: Progress
-) -> Iterator[tuple[Meter, Event]]:
-    """The workers' events; several shares have one progress bar, of all scores."""
-    shares = [share for i in range(executor.n_shares) if (share := wanted[i :: executor.n_shares])]
-    finished: set[tuple[str, str]] = set()
-
-    def left(share: list[Wanted]) -> list[Wanted]:
-        return _only(share, lambda work_id, name: (work_id, name) not in finished)
-
-    total = sum(len(names) for _, names in wanted)
-    events = executor.do(measure_share, order, shares, left)
-    for meter, event in in_one_bar(events, len(shares), "measure", total, progress):
-        if isinstance(event, ScoresComputed):
-            finished.update((work_id, score.name) for work_id, score in event.rows)
-            if len(shares) > 1:
-                progress.advance(len(event.rows))
-        yield meter, event
 
 
 def _numerics(order: MetricWorkOrder) -> dict[str, Any]:

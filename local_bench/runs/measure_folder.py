@@ -1,5 +1,6 @@
 """Computes metrics of a folder of images, with optional sources, masks, references and captions, without a run."""
 
+import io
 import json
 import os
 from collections import Counter
@@ -243,7 +244,7 @@ class _ScoresFile:
             return
         data = read_bytes(self._path, UserError, max_bytes=MAX_OUT_BYTES, missing=_AGAIN)
         whole = data[: data.rfind(b"\n") + 1]
-        stored = list(strictjson.lines_of(whole, self._path, UserError, "a line of scores"))
+        stored = list(strictjson.lines_of(io.BytesIO(whole), self._path, UserError, "a line of scores"))
         if not stored or stored[0][2] != self._head:
             raise UserError(
                 f"{self._path} is another file, or has scores by other metrics, weights or releases, or by networks "

@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 import shutil
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -225,20 +225,16 @@ def _candidates(runs: Sequence[RunDir], config: RunConfig, tasks: Mapping[str, t
             behind, ahead = sorted((by_key.get(row.key, row), row), key=_state)
             found = behind.state == "unscored" and ahead.image and "imported" in ahead.work["model"]
             if behind.work_id != ahead.work_id and not found:
-                raise UserError(f"{run.path}: {_name(row)} was planned differently in another part: {_RERUN}")
+                raise UserError(f"{run.path}: {row.name} was planned differently in another part: {_RERUN}")
             if behind.work_id == ahead.work_id and _state(behind)[0] == 2 and _result(behind) != _result(ahead):
                 raise UserError(
-                    f"{run.path}: {_name(row)} has other bytes than in another part: generation is not reproducible "
+                    f"{run.path}: {row.name} has other bytes than in another part: generation is not reproducible "
                     "between the machines, so the runs cannot be merged"
                 )
             by_key[row.key] = ahead
     order = {model.label: i for i, model in enumerate(config.models)}
     rows = sorted(by_key.values(), key=lambda r: (order[r.model], tasks[r.task_id][0], r.deliverable, r.attempt))
     return [replace(row, position=i) for i, row in enumerate(rows)]
-
-
-def _name(row: CandidateRow) -> str:
-    return f"image {row.deliverable} of {row.task_id!r} by {row.model}, attempt {row.attempt},"
 
 
 def _state(row: CandidateRow) -> tuple[int, bool, str]:
@@ -370,16 +366,14 @@ def _add_results(whole: RunDir, runs: Sequence[RunDir]) -> None:
     planned = [{work_id for images in made.values() for work_id, _ in images.values()}] * len(runs)
     store.enter_verdicts(_best(runs, whole_sets, lambda part: part.each_verdict(counted=False), _VERDICT))
     store.enter_repeats(_best(runs, whole_sets, lambda part: part.repeats(counted=False), _REPEAT))
-    metrics = _best(runs, planned, lambda part: part.each_score("metric"), _SCORE)
-    store.enter_scores("metric", ((row.work_id, row.score) for row in metrics))
+    store.enter_scores("metric", _best(runs, planned, lambda part: part.each_score("metric"), _SCORE))
     for run, ids in zip(runs, whole_sets, strict=True):
-        of_judges = (row for row in run.store.each_score("judge") if row.work_id in ids)
-        store.enter_scores("judge", ((row.work_id, row.score) for row in of_judges))
+        store.enter_scores("judge", (row for row in run.store.each_score("judge") if row.work_id in ids))
     labels = next((labels for run in runs if (labels := run.store.json_meta("judges"))), None)
     if labels:
         judged = [ids for run, ids in zip(runs, whole_sets, strict=True) if run.store.meta("judges")]
         if {work_id for *_, work_id, image in store.images() if image} <= set().union(*judged):
-            store.enter_judges(labels)
+            store.set_meta("judges", json.dumps(labels))
         scored = {row.work_id for row in store.each_score("judge")}
         computed = (pair for part in parts_of(store) for pair in computed_scores(whole, part, list(labels)))
         store.enter_scores("judge", (pair for pair in computed if pair[0] in scored), replace_all=True)
@@ -408,7 +402,7 @@ def _best(
         *others, (_, best, run) = sorted(found, key=lambda one: _rank(one[1])) if len(found) > 1 else found
         for _, row, other in others:
             if _value(row) not in (None, _value(best)):
-                image = _name(run.store.candidate(best.work_id))
+                image = run.store.candidate(best.work_id).name
                 what = best.score.name if isinstance(best, ScoreRow) else f"the answer {best.rubric}/{best.point}"
                 raise UserError(
                     f"{run.path}: {what} of {image} differs from that in {other.path}: it is not reproducible between "
@@ -454,12 +448,10 @@ def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]
     sessions: dict[str, tuple[SessionRow, list[MeterRow]]] = {}
     most: Counter[str] = Counter()
     for run in runs:
-        rows = defaultdict(list)
-        for row in run.store.meter():
-            rows[row.session].append(row)
+        rows = {session: list(metered) for session, metered in groupby(run.store.meter(), attrgetter("session"))}
         counts: Counter[str] = Counter()
         for session in run.store.sessions():
-            of_session = rows[session.session]
+            of_session = rows.get(session.session, [])
             key = digest([list(vars(session).values())[1:], [list(vars(row).values())[1:] for row in of_session]])
             sessions[key] = session, of_session
             counts[key] += 1

@@ -24,12 +24,10 @@ class EnergyCounter:
         return None if now is None or last is None else now - last
 
     def _read(self) -> int | None:
-        if self._handle is None:
-            return None
-        try:
-            return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
-        except pynvml.NVMLError:
-            return None
+        if self._handle is not None:
+            with suppress(pynvml.NVMLError):
+                return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        return None
 
 
 def nvml_handle(cuda_index: int) -> Any:

@@ -376,12 +376,12 @@ def _model(config: ModelConfig, files: bool) -> ModelPlan:
 def _settings(config: ModelConfig, described: ModelCard) -> dict[str, Any]:
     """The sampler settings: the config's override the card's. ConfigError for a setting that the model does not
     have."""
-    settings = {name: value for name, value in described.sampler.model_dump().items() if value is not None}
-    overrides = {name: getattr(config, name) for name in type(described.sampler).model_fields}
-    for name, value in overrides.items():
-        if value is not None and name not in settings:
+    settings = described.sampler.model_dump(exclude_none=True)
+    overrides = config.model_dump(include={*type(described.sampler).model_fields}, exclude_none=True)
+    for name in overrides:
+        if name not in settings:
             raise ConfigError(f"models: {config.label} has no {name} (its card sets {', '.join(settings)}): remove it")
-    return settings | {name: value for name, value in overrides.items() if value is not None}
+    return settings | overrides
 
 
 @dataclass(frozen=True, slots=True)
@@ -649,10 +649,9 @@ def _refuse_other_candidates(run: RunDir, stored: Sequence[CandidateRow], planne
     unscored candidate, and another model one of which nothing could be generated."""
     by_key, void = {row.key: row for row in planned}, run.store.without_images()
     for row in stored:
-        other = by_key.get(row.key)
+        other, name = by_key.get(row.key), row.name
         if row.model in void and (other is None or other.work_id != row.work_id):
             continue
-        name = f"image {row.deliverable} of {row.task_id!r} by {row.model}, attempt {row.attempt},"
         if other is None:
             raise ConfigError(
                 f"{run.path}: {name} is in the run and not in the plan: candidates can be added, not removed; give a "

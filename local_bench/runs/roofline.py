@@ -88,17 +88,11 @@ def store_operations(store: Store, order: WorkOrder) -> None:
 
     Takes seconds for a large model; the result is cached on this machine. Imports torch.
     """
-    skipping = next((SKIPS[key] for key in order.lossy if key in SKIPS), None)
-    if not order.card.architecture:
-        counted = OperationCounts(uncounted=NOT_COUNTED)
-    else:
-        counted = _count(store, order).model_copy(update={"uncounted": skipping})
-    store.set_meta(f"operations:{order.label}", counted.model_dump_json())
-
-
-def _count(store: Store, order: WorkOrder) -> OperationCounts:
     from local_bench.generators.registry import Sampler
 
+    if not order.card.architecture:
+        store.set_meta(f"operations:{order.label}", OperationCounts(uncounted=NOT_COUNTED).model_dump_json())
+        return
     works = [row.work for row in store.candidates(order.label) if row.state != "unscored"]
     input_size, tokens = _INPUT_SIZE.get(order.card.family), {}
     if input_size is not None:
@@ -111,7 +105,9 @@ def _count(store: Store, order: WorkOrder) -> OperationCounts:
         kind = counted.kind(sampler.height, sampler.width, input_images)
         if kind not in kinds:
             kinds[kind] = _kind(order, sampler, [counted.picture_tokens.get(sha) for sha in input_images])
-    return counted.model_copy(update={"kinds": kinds})
+    skipping = next((SKIPS[key] for key in order.lossy if key in SKIPS), None)
+    counted = counted.model_copy(update={"kinds": kinds, "uncounted": skipping})
+    store.set_meta(f"operations:{order.label}", counted.model_dump_json())
 
 
 def _kind(order: WorkOrder, sampler: "Sampler", input_images: Sequence[int | None]) -> ImageKind:

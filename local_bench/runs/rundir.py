@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, StorageError, UserError
@@ -117,9 +116,7 @@ class RunDir:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.store.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -203,10 +200,8 @@ def in_progress(path: Path) -> bool:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as e:
+        return isinstance(e, BlockingIOError)
     finally:
         os.close(lock)
     return False

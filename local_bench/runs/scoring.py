@@ -12,7 +12,7 @@ import pandas as pd
 
 from local_bench.core import strictjson
 from local_bench.core.hardrules import HardRules
-from local_bench.core.types import Decision, Score, Task, Verdict
+from local_bench.core.types import Decision, Question, Score, Task, Verdict
 from local_bench.judges.rules import OF_FILE, RULES, check_rules, rules_score
 from local_bench.judges.vlm.rubrics import has_probabilities, read_stored, wording_of
 from local_bench.runs.config import RunConfig
@@ -20,7 +20,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, RepeatRow, Store, VerdictRow, plain, scores_by_image
 from local_bench.settle.acceptance import ALL_RULES, by_rules, by_threshold
 from local_bench.settle.agreement import majority, panel_mean
-from local_bench.suites.questions_from import borrowed_scores, pass_fail
+from local_bench.suites.questions_from import all_questions, borrowed_scores, pass_fail
 from local_bench.suites.registry import suite
 
 _Image = tuple[str, str, int, int, str, str | None]
@@ -108,6 +108,15 @@ def verdict_of(row: VerdictRow | RepeatRow) -> Verdict:
     return Verdict(answer, None, row.raw, labels)
 
 
+def questions_of(run: RunDir, tasks: Mapping[str, Task], images: Sets) -> Iterator[list[tuple[str, Question]]]:
+    """For each set, the work ids and questions of its existing images."""
+    entry, settings = suite(run.config.suite.name), run.config.suite
+    for (task_id, _, _), of_set in images.items():
+        shown = {deliverable: sha for deliverable, (_, sha) in of_set.items() if sha}
+        keyed = all_questions(entry, settings.questions_from, tasks[task_id], shown, run.config.order_swap)
+        yield [(of_set[key[0]][0], question) for key, question in keyed]
+
+
 def scores_of(
     run: RunDir, tasks: Mapping[str, Task], verdicts: VerdictsByWork, images: Sets | None = None
 ) -> ScoresByWork:
@@ -167,22 +176,18 @@ def computed_scores(run: RunDir, part: Part, judge_ids: Sequence[str]) -> list[t
     combined = next(iter(each), {})
     if len(verdicts) > 1:
         by_majority = run.config.panel_word == "majority"
-        graded = scores_of(run, part.tasks, majority_verdicts(verdicts), part.images) if by_majority else _mean(each)
-        pass_fail_names = suite(run.config.suite.name).pass_fail
-        combined = with_votes(graded, each, (*pass_fail_names, *pass_fail(run.config.suite.questions_from)))
+        graded = scores_of(run, part.tasks, majority_verdicts(verdicts), part.images) if by_majority else each[0]
+        by_vote = {*suite(run.config.suite.name).pass_fail, *pass_fail(run.config.suite.questions_from)}
+        combined = {work_id: {} for work_id in graded}
+        for work_id, name, score in ((work_id, *named) for work_id, of in graded.items() for named in of.items()):
+            found = [of_judge[work_id][name] for of_judge in each if name in of_judge[work_id]]
+            if not by_majority and len(found) < len(each):
+                continue  # expected values exist only for judges with probabilities
+            combined[work_id][name] = (
+                vote_score(found) if name in by_vote else score if by_majority else mean_score(found)
+            )
     judged = [(work_id, score) for work_id, of_image in combined.items() for score in of_image.values()]
     return judged + _rules(run, part)
-
-
-def _mean(each: Sequence[ScoresByWork]) -> ScoresByWork:
-    return {
-        work_id: {
-            name: mean_score([of_judge[work_id][name] for of_judge in each])
-            for name in of_image  # expected values exist only for judges with probabilities
-            if all(name in of_judge[work_id] for of_judge in each)
-        }
-        for work_id, of_image in each[0].items()
-    }
 
 
 def mean_score(scores: Sequence[Score]) -> Score:
@@ -196,20 +201,6 @@ def mean_score(scores: Sequence[Score]) -> Score:
     if mean is None:
         return Score(name, None, f"{len(values)} of {len(scores)} judges could score it")
     return Score(name, mean, spread=pstdev(values))
-
-
-def with_votes(scores_by_work: ScoresByWork, each: Sequence[ScoresByWork], pass_fail: Sequence[str]) -> ScoresByWork:
-    """`scores_by_work` with every score named in `pass_fail` replaced by the vote of the judges (`vote_score`).
-
-    `each` has one entry per judge, all with the same work ids and score names as `scores_by_work`.
-    """
-    return {
-        work_id: {
-            name: vote_score([of_judge[work_id][name] for of_judge in each]) if name in pass_fail else score
-            for name, score in of_image.items()
-        }
-        for work_id, of_image in scores_by_work.items()
-    }
 
 
 def vote_score(scores: Sequence[Score]) -> Score:

@@ -50,12 +50,6 @@ class SlurmJob:
     """One job whose nodes share the run, instead of one job per shard."""
 
 
-def cluster() -> Cluster:
-    """The first `slurm.yaml` of the config folders; the defaults if there is none."""
-    files = config_files("slurm.yaml")
-    return load_yaml(files[0], Cluster) if files else Cluster()
-
-
 def shards_script(job: SlurmJob, name: str, settings: Cluster) -> str:
     """An array job with one task, and one node, per shard. Each task has a run directory of its own."""
     n = job.nodes
@@ -180,7 +174,8 @@ def write_scripts(config: RunConfig, job: SlurmJob) -> list[Path]:
     for path in (job.config.resolve(), job.run_dir.resolve()):
         if not str(path).isprintable() or "\\" in str(path):
             raise ConfigError(f"{str(path)!r} cannot be in a script: rename what has a line break or a backslash")
-    settings = cluster()
+    files = config_files("slurm.yaml")
+    settings = load_yaml(files[0], Cluster) if files else Cluster()
     for line in (*settings.options, settings.gpus, settings.time):
         if "\n" in line:
             raise ConfigError(f"slurm.yaml: {line!r} has more than one line: give one option per entry")

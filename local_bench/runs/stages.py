@@ -141,7 +141,7 @@ def _run_device_stages(
     """Run the stages that use a device, whose time is metered; torch is imported here and not earlier."""
     from local_bench.generators.numerics import choose_devices, set_determinism
     from local_bench.runs.estimate import Overall, weights_of_phases
-    from local_bench.runs.executors.base import Executor, LocalExecutor
+    from local_bench.runs.executors.base import Executor
     from local_bench.runs.generate import generate
     from local_bench.runs.judge import judge
     from local_bench.runs.judge import rejudge as repeat_judging
@@ -162,7 +162,7 @@ def _run_device_stages(
         executor = RayExecutor(run, progress)
     else:
         devices = choose_devices(engine.device, engine.workers, progress.note)
-        executor = LocalExecutor(run.store, devices[:1] if one_device else devices, run.logs)
+        executor = Executor(run.store, devices[:1] if one_device else devices, run.logs)
     status, fault = "failed", None
     try:
         if "judge" in stages:  # a judge that cannot run as the config requires is an error before images are generated
@@ -193,14 +193,15 @@ def _run_device_stages(
 
 def outcome_of(run: RunDir) -> Outcome:
     """The counts of an open run."""
-    counts = run.store.counts()
+    counts, unscored = run.store.counts(), tuple(run.store.unscored_items())
+    reasons = [reason for items in unscored if items.what == "images" for reason in items.reasons]
     return Outcome(
         run_dir=run.path,
         n_candidates=counts.candidates,
         n_done=counts.done,
         n_unscored=counts.unscored,
-        n_failed=run.store.n_unscored(NOT_FINITE) if counts.unscored else 0,
+        n_failed=dict(reasons).get(NOT_FINITE, 0),
         n_verdicts=counts.verdicts,
         n_verdicts_unscored=counts.verdicts_unscored,
-        unscored=tuple(run.store.unscored_items()),
+        unscored=unscored,
     )

@@ -6,10 +6,11 @@ decisions); everything else is compared with the digests that were recorded at t
 
 import shlex
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,10 @@ from local_bench.runs.image_store import IMAGES, INPUTS, stored_digests
 from local_bench.runs.meter import PHASES
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import Part, changed_decisions, computed_scores, parts
+from local_bench.runs.scoring import changed_decisions, computed_scores, parts, questions_of
 from local_bench.runs.stages import ran
 from local_bench.runs.store import CandidateRow, VerdictRow
 from local_bench.runs.store.contents import KINDS, contents, file_digests, recorded
-from local_bench.suites.questions_from import all_questions
-from local_bench.suites.registry import suite
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _CHUNKS = (b"IHDR", b"IDAT", b"IEND")
@@ -114,10 +113,9 @@ def _files(run: RunDir) -> Faults:
 
 def _is_input(run: RunDir, path: Path) -> bool:
     """Whether a file is an intact input image; inputs of tasks beyond `suite.limit` are stored too."""
-    try:
+    with suppress(LocalBenchError):
         return run.image_store.file(path.stem, INPUTS) == path and bool(load_verified(path, path.stem))
-    except LocalBenchError:
-        return False
+    return False
 
 
 def _png_fault(path: Path) -> str | None:
@@ -213,7 +211,11 @@ def _verdicts(run: RunDir) -> Faults:
     if not specs:
         return
     for part in parts(run.store):
-        ids = {judge: _question_ids(run, part, *judged) for judge, judged in specs.items()}
+        asked = [one for of_set in questions_of(run, part.tasks, part.images) for one in of_set]
+        ids = {
+            judge: {(work_id, q.rubric, q.point, q.repeat): spec.question_id(q, numerics) for work_id, q in asked}
+            for judge, (spec, numerics) in specs.items()
+        }
         for row in run.store.verdicts_of(sorted(part.work_ids)):
             faults: Iterable[str] = ["is by a judge that is not in provenance.json"]
             if row.judge in specs:
@@ -246,23 +248,10 @@ def spec_of(config: JudgeConfig, entry: Mapping[str, Any]) -> JudgeSpec:
     return replace(spec, served=tuple(sorted((entry.get("served") or {}).items())))
 
 
-def _question_ids(
-    run: RunDir, part: Part, spec: JudgeSpec, numerics: dict[str, Any]
-) -> dict[tuple[str, str, int, int], str]:
-    entry, ids = suite(run.config.suite.name), {}
-    for (task_id, _, _), images in part.images.items():
-        shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
-        settings = run.config.suite.questions_from, part.tasks[task_id], shown, run.config.order_swap
-        for key, question in all_questions(entry, *settings):
-            work_id = images[key[0]][0]
-            ids[work_id, question.rubric, question.point, question.repeat] = spec.question_id(question, numerics)
-    return ids
-
-
 def _scores(run: RunDir) -> Faults:
     """Judge scores computed again from the verdicts; metric scores against the metrics' identities."""
     metrics = run.store.notes("metric")
-    for work_id, _, score in run.store.each_score("metric"):
+    for work_id, score in run.store.each_score("metric"):
         if score.value is not None and score.name not in metrics:
             yield f"{score.name} of {_image_name(run, work_id)}", "is of a metric without an identity"
     labels = run.store.json_meta("judges")
@@ -296,9 +285,7 @@ def _decisions(run: RunDir) -> Faults:
 
 def _meter(run: RunDir) -> Faults:
     """Meter rows partition the time for which each session held its device."""
-    rows = defaultdict(list)
-    for row in run.store.meter():
-        rows[row.session].append(row)
+    rows = {session: list(of_session) for session, of_session in groupby(run.store.meter(), attrgetter("session"))}
     for session in run.store.sessions():
         of_session, name = rows.pop(session.session, []), f"session {session.session}"
         ends = [row.t1_ns for row in of_session]
@@ -377,7 +364,7 @@ def _differences(run: RunDir, repeated: RunDir, sample: frozenset[str]) -> Itera
         elif (other.pixels_sha256, other.unscored) != (row.pixels_sha256, row.unscored) and row.state != "planned":
             yield Finding("deep", name, "has other bytes when it is generated again")
     scores = repeated.store.scores_by_candidate("metric")
-    for work_id, _, score in run.store.scores("metric"):
+    for work_id, score in run.store.scores("metric"):
         if work_id in names and scores.get(work_id, {}).get(score.name) not in (None, score):
             yield Finding("deep", f"{score.name} of {names[work_id]}", "has another value when it is measured again")
     verdicts = {(v.work_id, v.judge, v.rubric, v.point, v.repeat): v for v in repeated.store.verdicts()}

@@ -93,43 +93,31 @@ class DeviceCalls:
         raise OutOfDeviceMemory(failure)
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A position in a device's command stream."""
-
-    event: Any
-    """torch.cuda.Event on a GPU, else None."""
-    recorded_ns: int
-    """When it was recorded, by the monotonic clock; on a CPU this is when the preceding work ended."""
-
-
 class DeviceClock:
     """Records marks in the current stream and returns when they were reached (in ns of `time.monotonic_ns`).
 
-    On a GPU it uses CUDA events relative to a moment at which the device was idle. Use one clock for minutes of work at
+    A mark on a CPU is that time, when the preceding work has ended. On a GPU it is a CUDA event, whose time is relative
+    to a moment at which the device was idle. Use one clock for minutes of work at
     most: `elapsed_time` is a 32-bit number of milliseconds.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._zero = self._set()
-        if self._zero is not None:
+        self._zero = self.mark()
+        if device.type == "cuda":
             self._zero.synchronize()
         self._zero_ns = time.monotonic_ns()
 
-    def mark(self) -> Mark:
-        return Mark(self._set(), time.monotonic_ns())
-
-    def reached_ns(self, mark: Mark) -> int:
+    def reached_ns(self, mark: Any) -> int:
         """Wait until the work before `mark` is done; return when that was."""
-        if mark.event is None:
-            return mark.recorded_ns
-        mark.event.synchronize()
-        return self._zero_ns + int(self._zero.elapsed_time(mark.event) * 1e6)
+        if isinstance(mark, int):
+            return mark
+        mark.synchronize()
+        return self._zero_ns + int(self._zero.elapsed_time(mark) * 1e6)
 
-    def _set(self) -> Any:
+    def mark(self) -> Any:
         if self._device.type != "cuda":
-            return None
+            return time.monotonic_ns()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
@@ -146,8 +134,9 @@ class LaunchedBatch:
     """uint8 (slots, height, width, 3) on the host; valid once `decoded` is reached."""
     finite: torch.Tensor
     """bool (slots,), valid once `decoded` is reached."""
-    denoised: Mark
-    decoded: Mark
+    denoised: Any
+    """A mark of `clock`."""
+    decoded: Any
     clock: DeviceClock
     files: list[Future[str | None]] = field(default_factory=list)
 

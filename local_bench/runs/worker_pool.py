@@ -35,14 +35,6 @@ Work = Callable[[Any, list[Any]], Iterator[Event]]
 """A module-level function, called in the worker with an order and a share."""
 
 
-@dataclass(frozen=True)
-class _Failed:
-    """The last message of a worker that failed."""
-
-    error: LocalBenchError | None
-    """An error with a message for the user; None for a fault whose traceback is in the log."""
-
-
 class WorkerPool:
     """`n` processes, started with the first work and ended by the context manager, which can be entered again."""
 
@@ -78,25 +70,24 @@ class WorkerPool:
         while busy:
             for end in wait(list(busy)):
                 assert isinstance(end, Connection)
-                event = self._receive(busy[end], orders)
-                if event is None:
+                i = busy[end]
+                child, where = self._children[i], f"worker {i} on {orders[i].device}"
+                try:
+                    message: Event | Exception | None = end.recv()
+                except (EOFError, ConnectionResetError):
+                    child.process.join()
+                    raise LocalBenchError(
+                        f"{where} ended unexpectedly (exit {child.process.exitcode}): finished work is kept, run the "
+                        "same command again"
+                    ) from None
+                if isinstance(message, LocalBenchError):
+                    raise message
+                if isinstance(message, Exception):
+                    raise LocalBenchError(f"{where} failed, see {child.log}: finished work is kept")
+                if message is None:
                     del busy[end]
                 else:
-                    yield busy[end], event
-
-    def _receive(self, i: int, orders: Sequence[Any]) -> Event | None:
-        child, where = self._children[i], f"worker {i} on {orders[i].device}"
-        try:
-            message: Event | _Failed | None = child.end.recv()
-        except (EOFError, ConnectionResetError):
-            child.process.join()
-            raise LocalBenchError(
-                f"{where} ended unexpectedly (exit {child.process.exitcode}): finished work is kept, run the same "
-                "command again"
-            ) from None
-        if isinstance(message, _Failed):
-            raise message.error or LocalBenchError(f"{where} failed, see {child.log}: finished work is kept")
-        return message
+                    yield i, message
 
 
 @dataclass(frozen=True)
@@ -136,11 +127,11 @@ def _serve(end: Connection, log: Path) -> None:
     except BrokenPipeError:
         return
     except LocalBenchError as e:
-        end.send(_Failed(e))
+        end.send(e)
     except Exception:  # noqa: BLE001  # the process boundary: the traceback goes to the log, a message to the parent
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(traceback.format_exc())
-        end.send(_Failed(None))
+        end.send(Exception())
 
 
 def _listen(end: Connection, requests: "SimpleQueue[bytes]") -> None:

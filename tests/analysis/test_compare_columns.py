@@ -15,14 +15,14 @@ from local_bench.suites.ice_bench.suite import IceBench
 from local_bench.suites.idea_bench.suite import IdeaBench
 from local_bench.suites.run_results import ImageResult, RunResults
 from tests.lines import lines
-from tests.runs.test_columns import random_run
+from tests.runs.random_run import random_run, stored_decisions
 
 
 def sides_by_row(run):
     """Model -> (task, deliverable, attempt) -> (part of the price, decision); (model, score) -> the same -> value."""
     by_model, scores = {}, {}
     part = {(line.model, line.task_id, line.deliverable): line.part_micro_usd for line in lines(run.store)}
-    decided = {row.work_id: row.decision.accepted for row in run.store.decisions()}
+    decided = {work_id: decision.accepted for work_id, decision in stored_decisions(run)}
     by_candidate = run.store.scores_by_candidate()
     for row in run.store.candidates():
         key = row.task_id, row.deliverable, row.attempt

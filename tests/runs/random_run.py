@@ -70,6 +70,11 @@ def _verdict(rng, work_id, point):
     return VerdictRow(work_id, "brf", point, 0, "q", "r", "j", answer, labels, unscored, "")
 
 
+def stored_decisions(run):
+    """(work id, decision) of every candidate with one, by work id."""
+    return sorted((row.candidate.work_id, row.decision) for row in run.store.outcomes() if row.decision)
+
+
 def decisions_by_row(run):
     """(work id, decision) of every candidate, from separate queries."""
     scores = run.store.scores_by_candidate("judge")

@@ -16,7 +16,6 @@ from local_bench.runs.estimate import (
     NETWORK_SLOWER,
     TEXT_TOKENS,
     TOKENS,
-    Devices,
     budget,
     measured_seconds,
     metric_time,
@@ -33,7 +32,7 @@ MODEL = {"model": "a", "load": "weights", "gpu_hours": 8.0, "host_gb": 30.0, "ph
 
 def planned(model=MODEL, gpus=1, nodes=1, n=1000, device=H100, price=PRICE, models=1, points=1000, **judge):
     config = RunConfig(name="b", models=[{"card": "tiny-flux"}], judge={"card": "qwen3-vl-8b"} | judge)
-    return budget(config, [model] * models, (n, [points * 1024.0]), Devices(device, gpus, nodes, price))
+    return budget(config, [model] * models, (n, [points * 1024.0]), device, price, gpus, nodes)
 
 
 def test_total_time_is_generation_judging_and_loading():
@@ -109,9 +108,7 @@ def test_unknown_times_are_none_and_an_external_judge_takes_no_device_time():
 def test_a_model_without_images_is_not_loaded_and_takes_no_time():
     config = RunConfig(name="b", models=[{"card": "tiny-flux"}], judge={"card": "qwen3-vl-8b"})
     none = MODEL | {"model": "b", "n_images": 0, "gpu_hours": None, "host_gb": 90.0}
-    alone, both = (
-        budget(config, models, (9, [9.0]), Devices(H100, 1, 1, PRICE)) for models in ([MODEL], [MODEL, none])
-    )
+    alone, both = (budget(config, models, (9, [9.0]), H100, PRICE, 1, 1) for models in ([MODEL], [MODEL, none]))
     assert alone == both
     assert alone["cost_usd"] is not None
 

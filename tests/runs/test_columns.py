@@ -11,7 +11,7 @@ import pytest
 
 from local_bench.analysis.digest import digests
 from local_bench.analysis.settlement import deliverables
-from local_bench.core.identity import canonical_json, canonical_lines
+from local_bench.core.identity import canonical_json, json_lines
 from local_bench.core.types import Decision, Score
 from local_bench.report.exports import write_exports
 from local_bench.report.view import score_intervals
@@ -22,7 +22,7 @@ from local_bench.runs.store.contents import file_digests, record, recorded
 from local_bench.settle.intervals import mean_interval, rate_interval, share_interval
 from local_bench.settle.settlement import Total, settle
 from tests.lines import frame, lines
-from tests.runs.random_run import decisions_by_row, random_run
+from tests.runs.random_run import decisions_by_row, random_run, stored_decisions
 
 
 def total_by_row(rows) -> Total:
@@ -105,7 +105,7 @@ def contents_by_row(run) -> dict[tuple[str, str], str]:
 def test_decisions_settlement_and_digests_equal_those_of_single_rows(tmp_path, seed):
     with random_run(tmp_path / "run", seed) as run:
         decide(run)
-        assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
+        assert stored_decisions(run) == list(decisions_by_row(run))
         rows = lines(run.store)
         settled = settle(deliverables(run.store), {})
         assert settled == settle(frame(rows), {})
@@ -138,17 +138,17 @@ def test_reasons_of_any_text_are_stored_unchanged_and_decisions_are_not_written_
         texts = ("a", "it's", 'a "b"\n', "päper \U0001f5bc", "{?}", "'' || ''")
         run.store.enter_scores("judge", [(i, Score("brf", None, texts[k % 6])) for k, i in enumerate(done)])
         decide(run)
-        assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
+        assert stored_decisions(run) == list(decisions_by_row(run))
         record(run.store, file_digests(run.path))
         expected = recorded(run.store)
-        run.store.written.clear()
+        run.store.db.written.clear()
         decide(run)
-        assert not run.store.written
+        assert not run.store.db.written
         run.store.write("UPDATE decisions SET price_micro_usd = 1")
         run.store.write("DELETE FROM decisions WHERE work_id = (SELECT max(work_id) FROM decisions)")
-        run.store.written.clear()
+        run.store.db.written.clear()
         decide(run)
-        assert run.store.written == {"decisions"}
+        assert run.store.db.written == {"decisions"}
         record(run.store, file_digests(run.path))
         assert recorded(run.store) == expected
 
@@ -231,7 +231,7 @@ def test_an_unscored_candidate_without_a_reason_is_undecided(tmp_path):
         work_id = next(run.store.each_candidate()).work_id
         decide(run)
         undecided = Decision(None, "no reason given")
-        assert {row.work_id: row.decision for row in run.store.decisions()}[work_id] == undecided
+        assert dict(stored_decisions(run))[work_id] == undecided
 
 
 def test_sums_beyond_64_bits_are_exact(tmp_path):
@@ -247,9 +247,9 @@ def test_sums_beyond_64_bits_are_exact(tmp_path):
 
 def test_canonical_lines_of_rows_that_contain_separators_are_correct():
     rows = [("a],[b", 1.5, None), ([[1], [2]], True, "x\ny"), ({"b": 1, "a": 2}, "", -0.0)]
-    assert canonical_lines(rows) == [canonical_json(row) for row in rows]
-    assert canonical_lines([(1,), (2,)]) == ["[1]", "[2]"]
-    assert canonical_lines([]) == []
+    assert json_lines(rows) == [canonical_json(row) for row in rows]
+    assert json_lines([(1,), (2,)]) == ["[1]", "[2]"]
+    assert json_lines([]) == []
 
 
 def test_a_ledger_of_an_earlier_release_is_indexed_when_it_is_opened_for_writing(tmp_path):

@@ -271,16 +271,16 @@ def test_shares_are_even_complete_and_deterministic():
 
 
 def test_a_killed_worker_is_an_error_and_nothing_is_lost(orders, kontext, tmp_path, monkeypatch):
-    real = workers.WorkerPool._receive
+    real = workers.WorkerPool.do
 
-    def receive(self, i, orders_):
-        event = real(self, i, orders_)
-        if type(event).__name__ == "ImagesFinished" and event.results and i == 1:
-            self._children[1].process.kill()
-        return event
+    def do(self, *arguments):
+        for i, event in real(self, *arguments):
+            if type(event).__name__ == "ImagesFinished" and event.results and i == 1:
+                self._children[1].process.kill()
+            yield i, event
 
     with monkeypatch.context() as patch:
-        patch.setattr(workers.WorkerPool, "_receive", receive)
+        patch.setattr(workers.WorkerPool, "do", do)
         with pytest.raises(LocalBenchError, match=r"worker 1 on cpu ended unexpectedly \(exit -9\)"):
             generate(tmp_path / "run", orders, KONTEXT, workers=2)
     assert any(row["state"] == "done" for row in candidates(tmp_path / "run"))
@@ -421,7 +421,7 @@ def test_a_model_that_cannot_be_loaded_does_not_stop_those_after_it(orders, tmp_
     assert "a model cannot be loaded: the models after it are generated first" in recorded.notes
     with RunDir.open(tmp_path / "run") as run:
         assert {row.model for row in run.store.candidates() if row.state == "done"} == {"before", "after"}
-        assert run.store.planned_by_model() == {"broken": 4}
+        assert {row.model: row.n_planned for row in run.store.progress() if row.n_planned} == {"broken": 4}
 
 
 def test_a_model_that_does_not_fit_leaves_the_others_judged_and_settled(orders, tmp_path, monkeypatch):

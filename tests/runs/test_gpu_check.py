@@ -116,7 +116,7 @@ def test_a_slow_check_makes_the_result_incomplete(monkeypatch, capsys, more):
         main, "all_checks", lambda: [*quick, Check("slow", "tried", slow, 0), replace(CHECKS[3], name="d")]
     )
     failed = more == CHECKS[:1]
-    assert main.run(main.Options("cpu", minutes=0.002, as_json=True), "the command") == (1 if failed else 3)
+    assert main.run("the command", "cpu", minutes=0.002, as_json=True) == (1 if failed else 3)
     captured = capsys.readouterr()
     result = json.loads(captured.out)
     assert (result["ok"], result["complete"]) == (not failed, False)
@@ -134,7 +134,7 @@ def test_a_fault_of_the_worker_is_a_failed_check(monkeypatch, capsys):
         raise TypeError("Object of type Sampler is not JSON serializable")
 
     monkeypatch.setattr(Worker, "_compile", breaks_when_compiled)
-    assert main.run(main.Options("cpu", only="family:flux,streamed", as_json=True), "the command") == 1
+    assert main.run("the command", "cpu", only="family:flux,streamed", as_json=True) == 1
     rows = json.loads(capsys.readouterr().out)["checks"]
     assert [row["status"] for row in rows] == ["failed", "failed"]
     assert "Sampler is not JSON serializable" in rows[0]["detail"]
@@ -151,8 +151,7 @@ def test_checks_are_chosen_by_name_or_kind(only, names):
 @pytest.mark.parametrize(("only", "status"), [("b,c", 0), ("a", 1)])
 def test_the_exit_status_and_the_file(monkeypatch, tmp_path, capsys, only, status):
     monkeypatch.setattr(main, "all_checks", lambda: CHECKS)
-    options = main.Options(device="cpu", only=only, out=tmp_path, as_json=True)
-    assert main.run(options, "the command") == status
+    assert main.run("the command", "cpu", only=only, out=tmp_path, as_json=True) == status
     printed, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "cpu.json").read_text())
     assert printed == written
     assert (written["ok"], written["complete"], written["command"]) == (status == 0, True, "the command")

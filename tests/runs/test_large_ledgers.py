@@ -12,7 +12,7 @@ from local_bench.runs.scoring import decide
 from local_bench.runs.verify import verify
 from local_bench.settle.settlement import settle
 from tests.lines import frame, lines
-from tests.runs.random_run import decisions_by_row, random_run
+from tests.runs.random_run import decisions_by_row, random_run, stored_decisions
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -20,16 +20,16 @@ def test_a_view_has_other_decisions_and_leaves_the_file_as_it_is(tmp_path, monke
     path = tmp_path / "run"
     with random_run(path, 8) as run:
         decide(run)
-        stored, config = run.store.decisions(), run.config
+        stored, config = run.store.frame("decisions"), run.config
     before = (path / "ledger.sqlite").read_bytes()
     if large:
         monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
     lower = config.model_copy(update={"acceptance": config.acceptance.model_copy(update={"brf": 0.1, "veq": 0.1})})
     with RunDir.view(path, lower) as run:
-        assert run.store.decisions() == stored
+        assert run.store.frame("decisions").equals(stored)
         decide(run)
-        assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
-        assert run.store.decisions() != stored
+        assert stored_decisions(run) == list(decisions_by_row(run))
+        assert not run.store.frame("decisions").equals(stored)
         assert settle(deliverables(run.store), {}) == settle(frame(lines(run.store)), {})
         with pytest.raises(AssertionError):
             run.store.set_meta("planned", "2")

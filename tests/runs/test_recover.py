@@ -12,7 +12,8 @@ from local_bench.cli.main import main
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir, read_run_config, recover
-from local_bench.runs.store import Store, database
+from local_bench.runs.store import Store
+from local_bench.runs.store import store as stores
 from tests.stages import run_stages
 
 from . import two_orders
@@ -148,7 +149,7 @@ def test_the_backup_of_one_session_has_its_provenance(finished_run, tmp_path, mo
 def test_a_backup_that_a_full_disk_cut_off_does_not_hold_its_space(run_dir, monkeypatch):
     config, before = read_run_config(run_dir), {path.name for path in run_dir.iterdir()}
     with RunDir.begin(run_dir, config) as run, monkeypatch.context() as patched:
-        patched.setattr(database, "put_in_place", lambda *_: (_ for _ in ()).throw(StorageError("full")))
+        patched.setattr(stores, "put_in_place", lambda *_: (_ for _ in ()).throw(StorageError("full")))
         with pytest.raises(StorageError):
             run.store.backup()
     assert len({path.name for path in run_dir.iterdir()} - before - {".lock"}) == 1

@@ -109,7 +109,7 @@ def _check_names(predictor: Rule | ConceptModel | Calibrated, inputs: Inputs, fi
 
 def inputs_of(run: RunDir) -> Inputs:
     """The scores that decide in `run`, its judges, and the rubrics of its verdicts."""
-    rubrics = sorted({(row.rubric, row.rubric_sha256) for row in run.store.rubric_versions()})
+    rubrics = run.store.rubric_versions()
     return Inputs(scores=list(thresholds_of(run.config)), judges=judging_of(run), rubrics=rubrics)
 
 

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from PIL import Image
@@ -26,6 +25,7 @@ from local_bench.judges.vlm.judge import Transport, Unreachable
 from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.replicas import Replicas
 from local_bench.models.cards import card
+from local_bench.runs.executors.base import Executor
 from local_bench.runs.executors.ray_cluster import HELLO, Cluster, Lost, NodeFacts, RayJudge, RayWorker, Setting, Slot
 from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, open_judge
 from local_bench.runs.meter import Meter
@@ -55,8 +55,8 @@ class Nodes:
         write_atomic(run.path / HELLO, self._session.encode())
         self._resting: dict[str, float] = {}
         """When workers may be started again on nodes where a start has failed."""
-        self._losses = 0
-        self._last_usable = time.monotonic()
+        self.last_usable = time.monotonic()
+        """When a node could be used."""
 
     def close(self) -> None:
         """End the connection to the cluster."""
@@ -102,7 +102,7 @@ class Nodes:
             why = f"would compute other bytes ({changed}): choose nodes of one type with engine.ray.gpu_type"
         else:
             self.facts = self.facts or facts
-            self.usable()
+            self.last_usable = time.monotonic()
             return True
         self.refused.add(slot.node_id)
         self.progress.note(f"the node {slot.host} is not used: it {why}")
@@ -122,29 +122,15 @@ class Nodes:
             )
         self._resting[slot.node_id] = time.monotonic() + _REST_S
 
-    def usable(self) -> None:
-        """Note that a node can be used now."""
-        self._last_usable = time.monotonic()
-
     def check_alone(self) -> None:
         """LocalBenchError if there has been no usable node for too long."""
         limit_s = self.settings.wait_s
-        if time.monotonic() - self._last_usable > limit_s:
+        if time.monotonic() - self.last_usable > limit_s:
             why = "; the messages above say why others are not used" if self.refused else ""
             raise LocalBenchError(
                 f"the Ray cluster has had no usable node for {limit_s:.0f} s (engine.ray.wait_s{why}): finished work "
                 "is kept, run the same command again when it has one"
             )
-
-    def lose(self, what: str, why: object) -> None:
-        """Count a loss. LocalBenchError after too many."""
-        self._losses += 1
-        if self._losses > self.settings.max_losses:
-            raise LocalBenchError(
-                f"{self._losses} workers of the Ray cluster were lost (engine.ray.max_losses; the last: {what}, {why}"
-                "): finished work is kept, run the same command again"
-            )
-        self.progress.note(f"{what} was lost ({why}): its work goes to the others")
 
 
 def _difference(first: dict[str, Any], other: dict[str, Any]) -> str | None:
@@ -203,9 +189,7 @@ class RayReplica:
         self._actor, self._sent, self._lost_ns = actor, set(), None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._actor is not None:
             ray = self._nodes.cluster.ray
             with suppress(ray.exceptions.RayError, TimeoutError):
@@ -322,7 +306,7 @@ class _Worker:
     events: Any = None
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """The cluster of `engine.ray`, for the open run `run`. ConfigError if it cannot be used."""
 
     def __init__(self, run: RunDir, progress: Progress) -> None:
@@ -334,6 +318,7 @@ class RayExecutor:
         self._workers: list[_Worker] = []
         """They continue for the next stage; `open_judge` ends them."""
         self._grown = 0.0
+        self._losses = 0
         self._replicas: list[RayReplica] = []
 
     def stage(self) -> AbstractContextManager[object]:
@@ -396,7 +381,7 @@ class RayExecutor:
             return
         event = self._nodes.get(reference, "the worker", worker.slot)
         assert worker.meter is not None
-        self._nodes.usable()
+        self._nodes.last_usable = time.monotonic()
         if isinstance(event, TimeCharged):
             event = replace(event, now_ns=event.now_ns + worker.offset_ns)
         yield worker.meter, event
@@ -443,9 +428,17 @@ class RayExecutor:
         worker.offset_ns = time.monotonic_ns() - facts.now_ns
 
     def _lose(self, worker: _Worker, why: Lost) -> None:
-        """Remove a worker; its process is ended, in case it is alive but cannot be reached."""
+        """Remove a worker; its process is ended, in case it is alive but cannot be reached. LocalBenchError after too
+        many."""
         self._end_worker(worker, "lost")
-        self._nodes.lose(f"the worker on {worker.slot.host}", why)
+        self._losses += 1
+        what = f"the worker on {worker.slot.host}"
+        if self._losses > self._nodes.settings.max_losses:
+            raise LocalBenchError(
+                f"{self._losses} workers of the Ray cluster were lost (engine.ray.max_losses; the last: {what}, {why}"
+                "): finished work is kept, run the same command again"
+            )
+        self._nodes.progress.note(f"{what} was lost ({why}): its work goes to the others")
 
     def _end_worker(self, worker: _Worker, status: str) -> None:
         self._workers.remove(worker)
@@ -511,20 +504,16 @@ class RayExecutor:
 
 def _opened(replicas: Sequence[RayReplica], progress: Progress) -> list[RayReplica]:
     """The replicas that could be opened. Raises the first error if there is none."""
-
-    def opened(replica: RayReplica) -> LocalBenchError | None:
-        try:
-            replica.__enter__()
-        except LocalBenchError as e:
-            return e
-        return None
-
+    usable, errors = [], []
     with ThreadPoolExecutor(max(1, len(replicas))) as pool:
-        errors = list(pool.map(opened, replicas))
-    usable = [replica for replica, error in zip(replicas, errors, strict=True) if error is None]
+        for opening in [pool.submit(replica.__enter__) for replica in replicas]:
+            try:
+                usable.append(opening.result())
+            except LocalBenchError as e:
+                errors.append(e)
     if not usable:
         no_node = ServerError("the Ray cluster has no node for the judge: start one and run the same command again")
-        raise next((error for error in errors if error), no_node)
-    for note in (*dict.fromkeys(str(error) for error in errors if error), *usable[0].notes):
+        raise next(iter(errors), no_node)
+    for note in (*dict.fromkeys(map(str, errors)), *usable[0].notes):
         progress.note(note)
     return usable

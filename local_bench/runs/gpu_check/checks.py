@@ -165,7 +165,7 @@ def as_table(rows: Sequence[Row]) -> str:
     )
 
 
-def as_json(rows: Sequence[Row], device: str, command: str) -> dict[str, Any]:
+def report(rows: Sequence[Row], device: str, command: str) -> dict[str, Any]:
     return {
         "command": command,
         "device": device,

@@ -4,6 +4,7 @@ import importlib.util
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -110,21 +111,16 @@ def _open_judge(
 
 
 def _engine(session: Session, weights: Path, spec: JudgeSpec) -> Engine:
+    engine = Engine(weights, spec.dtype, _CONTEXT, 2, {"max_pixels": spec.max_pixels})
     if not session.on_gpu:
-        return Engine(weights, spec.dtype, _CONTEXT, 2, {"max_pixels": spec.max_pixels})
+        return engine
     free, total = torch.cuda.mem_get_info(session.device)
     judge_device = JudgeDevice.of(session.device)
-    gpu = gpu_of(judge_device.device)
-    usual = Engine(weights, spec.dtype, _CONTEXT, 2)
-    return Engine(
-        weights,
-        spec.dtype,
-        _CONTEXT,
-        images=2,
-        mm_processor_kwargs={"max_pixels": spec.max_pixels},
+    if gpu := gpu_of(judge_device.device):
+        engine = replace(engine, batched_tokens=gpu.judge_batched_tokens, sequences=gpu.judge_sequences)
+    return replace(
+        engine,
         gpu=session.device.index,
         memory_share=min(0.5 * free, MEMORY_GB * 1e9 / 2) / total,
-        batched_tokens=gpu.judge_batched_tokens if gpu else usual.batched_tokens,
-        sequences=gpu.judge_sequences if gpu else usual.sequences,
         attention=judge_device.attention(weights, spec.dtype),
     )

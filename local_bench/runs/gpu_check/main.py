@@ -11,7 +11,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -32,9 +31,9 @@ from local_bench.runs.gpu_check.checks import (
     CheckSkipped,
     Session,
     aligned,
-    as_json,
     as_table,
     chosen,
+    report,
     run_checks,
     save,
 )
@@ -43,17 +42,6 @@ from local_bench.runs.gpu_check.generation import limit_memory
 MINUTES = 10.0
 INCOMPLETE = 3
 """Exit status: no check failed, and the time limit left some out."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """The command-line options."""
-
-    device: str = "auto"
-    minutes: float = MINUTES
-    only: str | None = None
-    out: Path | None = None
-    as_json: bool = False
 
 
 def all_checks() -> list[Check]:
@@ -88,35 +76,42 @@ def all_checks() -> list[Check]:
     ]
 
 
-def run(options: Options, command: str) -> int:
+def run(
+    command: str,
+    device: str = "auto",
+    minutes: float = MINUTES,
+    only: str | None = None,
+    out: Path | None = None,
+    as_json: bool = False,
+) -> int:
     """Run the checks and print their results; return 1 if a check failed, 3 if one was left out for want of time, else
     0.
 
     Without a GPU, list the checks instead. UserError for invalid options.
     """
-    if options.minutes <= 0:
+    if minutes <= 0:
         raise ConfigError("--minutes: give a number above 0")
-    checks = chosen(all_checks(), options.only)
-    if options.device == "auto" and not torch.cuda.is_available() and not unusable_gpu():
-        return _list_checks(checks, options)
-    here = options.device if torch.cuda.is_available() or options.device != "auto" else "cpu"
-    device = choose_device(here)
-    if options.device == "auto" and device.type == "cpu":  # torch cannot use the GPU: only report it
+    checks = chosen(all_checks(), only)
+    has_gpu = torch.cuda.is_available()
+    if device == "auto" and not has_gpu and not unusable_gpu():
+        return _list_checks(checks, minutes, as_json)
+    used = choose_device(device if has_gpu or device != "auto" else "cpu")
+    if device == "auto" and used.type == "cpu":  # torch cannot use the GPU: only report it
         checks = [check for check in all_checks() if check.name == "driver"]
     quiet_libraries()
     set_determinism(1)
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    limit_memory(device)
+    if used.type == "cuda":
+        torch.cuda.set_device(used)
+    limit_memory(used)
     with scratch_folder() as scratch:
-        rows = run_checks(checks, Session(device, Path(scratch), options.minutes), _note)
-    result = as_json(rows, device_name(device), command)
-    print(json.dumps(result, indent=2) if options.as_json else as_table(rows), flush=True)
-    if options.out is not None:
-        _note(f"wrote {save(result, options.out)}")
+        rows = run_checks(checks, Session(used, scratch, minutes), _note)
+    result = report(rows, device_name(used), command)
+    print(json.dumps(result, indent=2) if as_json else as_table(rows), flush=True)
+    if out is not None:
+        _note(f"wrote {save(result, out)}")
     if not result["complete"]:
-        _note(f"incomplete: not every check ends in {options.minutes:g} minutes; give more with --minutes")
+        _note(f"incomplete: not every check ends in {minutes:g} minutes; give more with --minutes")
     return (0 if result["complete"] else INCOMPLETE) if result["ok"] else 1
 
 
@@ -130,11 +125,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", help="names of checks or of their groups: driver,family,speed")
     parser.add_argument("--out", type=Path, help="also write the result as JSON to this file or into this folder")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    args = parser.parse_args(argv)
-    options = Options(args.device, args.minutes, args.only, args.out, args.json)
+    parser.add_argument("--json", action="store_true", dest="as_json", help="print the result as JSON")
+    options = vars(parser.parse_args(argv))
     try:
-        return run(options, shlex.join(["scripts/gpu_check", *(sys.argv[1:] if argv is None else argv)]))
+        return run(shlex.join(["scripts/gpu_check", *(sys.argv[1:] if argv is None else argv)]), **options)
     except UserError as e:
         _note(str(e))
         return 2
@@ -150,14 +144,14 @@ def _check_judge(transport: str, session: Session) -> CheckPassed:
     return check_judge(transport, session)
 
 
-def _list_checks(checks: Sequence[Check], options: Options) -> int:
-    if options.as_json:
+def _list_checks(checks: Sequence[Check], minutes: float, as_json: bool) -> int:
+    if as_json:
         result = {"device": None, "ok": True, "complete": True, "would_run": [check.name for check in checks]}
         print(json.dumps(result, indent=2))
         return 0
     print(aligned(["check", "what it does"], [[check.name, check.about] for check in checks]))
     _note(
-        f"no GPU on this machine; with one the checks take at most {options.minutes:g} minutes and {MEMORY_GB:.0f} GB "
+        f"no GPU on this machine; with one the checks take at most {minutes:g} minutes and {MEMORY_GB:.0f} GB "
         "of its memory (--device cpu runs it with small models)"
     )
     return 0

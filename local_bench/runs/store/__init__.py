@@ -1,20 +1,17 @@
 """The run's SQLite file `ledger.sqlite`, read and written as typed rows. This package contains all SQL of runs."""
 
-from local_bench.runs.store.database import BACKUP, LEDGER, backups, free_name
+from local_bench.runs.store.database import LEDGER, backups, free_name
 from local_bench.runs.store.rows import (
     NOT_APPLICABLE,
     UNSCORED,
     BusyTime,
     CandidateRow,
     Committed,
-    Counts,
-    DecisionRow,
     MeterRow,
     OutcomeRow,
     Reason,
     RepeatRow,
     ScoreRow,
-    ScoreSummary,
     SessionRow,
     VerdictRow,
     plain,
@@ -23,21 +20,17 @@ from local_bench.runs.store.rows import (
 from local_bench.runs.store.store import Store, scores_by_image
 
 __all__ = [
-    "BACKUP",
     "LEDGER",
     "NOT_APPLICABLE",
     "UNSCORED",
     "BusyTime",
     "CandidateRow",
     "Committed",
-    "Counts",
-    "DecisionRow",
     "MeterRow",
     "OutcomeRow",
     "Reason",
     "RepeatRow",
     "ScoreRow",
-    "ScoreSummary",
     "SessionRow",
     "Store",
     "VerdictRow",

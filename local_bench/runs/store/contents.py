@@ -113,7 +113,7 @@ def record(store: Store, files: dict[str, str]) -> None:
     is found after it."""
     changed = list(_ROWS)
     if store.meta(RECORDED) in ("1", "outdated"):
-        written = store.written | {"meta"}
+        written = store.db.written | {"meta"}
         changed = [kind for kind in changed if "candidates" in written or _TABLES.get(kind, kind) in written]
     digests = [(kind, *row) for kind in sorted(changed) for row in sorted(_digests(store, _ROWS[kind]).items())]
     with store.transaction():
@@ -124,7 +124,7 @@ def record(store: Store, files: dict[str, str]) -> None:
         files_of = [("file", *row) for row in sorted(files.items())]
         store.write_many("INSERT INTO contents VALUES (?, ?, ?)", (*digests, *files_of))
         store.set_meta(RECORDED, "1")
-    store.written.clear()
+    store.db.written.clear()
 
 
 def result_leaves(store: Store) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from local_bench.core.environment import paused
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
-from local_bench.core.files import is_file, put_in_place, require_regular, storage_errors, transaction
+from local_bench.core.files import is_file, require_regular, transaction
 from local_bench.core.types import MAX_SCORE
 
 T = TypeVar("T")
@@ -68,26 +68,25 @@ CREATE INDEX IF NOT EXISTS candidates_results ON candidates
 """
 """Speeds up reading results in identity order; a run without it is read all the same."""
 
+
+def statements(script: str) -> list[str]:
+    """The single statements of `script`."""
+    return [statement for part in script.split(";\n") if (statement := part.strip())]
+
+
+_CREATE = {statement.split()[2]: statement for statement in statements(SCHEMA)}
+"""Table -> the statement that makes it."""
 MIGRATIONS: dict[str, tuple[str, str]] = {
     # Version 2 had one judge and one answer per question.
     "2": (
         "3",
-        """
+        f"""
 ALTER TABLE verdicts RENAME TO old_verdicts;
-CREATE TABLE verdicts (
-  work_id TEXT NOT NULL REFERENCES candidates, rubric TEXT NOT NULL, point INTEGER NOT NULL, repeat INTEGER NOT NULL,
-  question_id TEXT NOT NULL, rubric_sha256 TEXT NOT NULL, judge TEXT NOT NULL,
-  answer TEXT, labels TEXT, unscored TEXT, raw TEXT NOT NULL,
-  PRIMARY KEY (work_id, judge, rubric, point, repeat), CHECK ((answer IS NULL) <> (unscored IS NULL))) STRICT;
+{_CREATE["verdicts"]};
 INSERT INTO verdicts SELECT work_id, rubric, point, 0, question_id, rubric_sha256, judge, answer, NULL, unscored, raw
   FROM old_verdicts;
 DROP TABLE old_verdicts;
-CREATE TABLE retests (
-  work_id TEXT NOT NULL REFERENCES candidates, rubric TEXT NOT NULL, point INTEGER NOT NULL, repeat INTEGER NOT NULL,
-  judge TEXT NOT NULL, round INTEGER NOT NULL, question_id TEXT NOT NULL,
-  answer TEXT, labels TEXT, unscored TEXT, raw TEXT NOT NULL,
-  PRIMARY KEY (work_id, judge, rubric, point, repeat, round),
-  CHECK ((answer IS NULL) <> (unscored IS NULL))) STRICT;
+{_CREATE["retests"]};
 ALTER TABLE scores ADD COLUMN spread REAL;
 """,
     ),
@@ -101,11 +100,6 @@ CREATE TABLE contents (
     ),
 }
 """Version -> (next version, SQL statements)."""
-
-
-def statements(script: str) -> list[str]:
-    """The single statements of `script`."""
-    return [statement for part in script.split(";\n") if (statement := part.strip())]
 
 
 def of_schema(read: Callable[[sqlite3.Connection], T]) -> T:
@@ -164,13 +158,6 @@ CONDITIONS: dict[str, str] = {
 }
 """Table -> what every row of it satisfies: the schema's own checks, which a forged table lacks, and the range of every
 number that money, time and paths are computed from."""
-
-
-def limit(db: sqlite3.Connection) -> None:
-    """Settings for a database that may come from someone else."""
-    db.execute("PRAGMA trusted_schema = OFF")
-    db.execute("PRAGMA cell_size_check = ON")
-    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
 
 
 def fault_of_schema(db: sqlite3.Connection) -> str | None:
@@ -282,7 +269,8 @@ class Database:
                 if not create:
                     raise self.damaged("is empty although its run has begun")
                 with self.transaction():
-                    self._execute_all(SCHEMA)
+                    for statement in statements(SCHEMA):
+                        self._db.execute(statement)
                     self.write("INSERT INTO meta VALUES ('version', ?)", VERSION)
             self._migrate(in_place=write or create)
             present = tables(self._db)
@@ -313,7 +301,9 @@ class Database:
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA synchronous = FULL")
         db.create_aggregate("exact_avg", 1, _Mean)
-        limit(db)
+        db.execute("PRAGMA trusted_schema = OFF")  # it may come from someone else
+        db.execute("PRAGMA cell_size_check = ON")
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         return db
 
     def _check(self, fault: str | None, what: str = "is damaged or forged") -> None:
@@ -348,16 +338,13 @@ class Database:
             stored.close()
         self._db.execute("PRAGMA foreign_keys = OFF")  # tables are replaced; only outside a transaction
         with self.transaction():
+            self.written |= tables(self._db).keys()
             while version != VERSION:
                 version, script = MIGRATIONS[version]
-                self._execute_all(script)
+                for statement in statements(script):
+                    self._db.execute(statement)
             self.write("UPDATE meta SET value = ? WHERE key = 'version'", VERSION)
         self._db.execute("PRAGMA foreign_keys = ON")
-
-    def _execute_all(self, script: str) -> None:
-        self.written |= tables(self._db).keys()
-        for statement in statements(script):
-            self._db.execute(statement)
 
     def close(self) -> None:
         self._db.close()
@@ -433,19 +420,6 @@ class Database:
         if match:
             assert not self._view or match[1].lower() == "decisions", statement
             self.written.add(match[1].lower())
-
-    def backup(self, keep_former: Callable[[Path], bool]) -> None:
-        """Copy the committed state to `ledger.backup.sqlite`, atomically. An earlier backup is replaced, or kept as
-        `ledger.backup.N.sqlite` where `keep_former` of its path is true."""
-        target = self.path.with_name(BACKUP)
-        scratch = target.with_name(f".{BACKUP}.writing")  # `sweep` removes it
-        with storage_errors(target):
-            scratch.unlink(missing_ok=True)
-        self.write("VACUUM INTO CAST(? AS TEXT)", os.fsencode(scratch))  # a path may be no UTF-8
-        if target.exists() and keep_former(target):
-            with storage_errors(target):
-                target.rename(free_name(self.path.parent, "ledger.backup.{}.sqlite"))
-        put_in_place(scratch, target)
 
     @contextmanager
     def faults(self) -> Iterator[None]:

@@ -60,6 +60,11 @@ class CandidateRow:
         return self.pixels_sha256 if self.state == "done" else None
 
     @property
+    def name(self) -> str:
+        """As messages have it, with the comma after it."""
+        return f"image {self.deliverable} of {self.task_id!r} by {self.model}, attempt {self.attempt},"
+
+    @property
     def key(self) -> tuple[str, str, int, int]:
         """(model, task, deliverable, attempt)"""
         return self.model, self.task_id, self.deliverable, self.attempt
@@ -156,27 +161,11 @@ class RepeatRow:
     raw: str
 
 
-class RubricVersion(NamedTuple):
-    """A rubric of verdicts."""
-
-    rubric: str
-    rubric_sha256: str
-
-
 class ScoreRow(NamedTuple):
     """A score of a candidate."""
 
     work_id: str
-    kind: Kind
     score: Score
-
-
-class DecisionRow(NamedTuple):
-    """Whether a deliverable is paid for."""
-
-    work_id: str
-    decision: Decision
-    price_micro_usd: int
 
 
 @dataclass(frozen=True)

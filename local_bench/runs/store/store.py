@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,9 +17,10 @@ from pydantic import TypeAdapter, ValidationError
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError
 from local_bench.core.errors import kind as kind_of
+from local_bench.core.files import put_in_place, storage_errors
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import UNSUPPORTED, Decision, Score, Task
-from local_bench.runs.store.database import SCHEMA, Database
+from local_bench.runs.store.database import BACKUP, SCHEMA, Database, free_name
 from local_bench.runs.store.rows import (
     FORMS,
     NOT_APPLICABLE,
@@ -27,7 +29,6 @@ from local_bench.runs.store.rows import (
     CandidateRow,
     Committed,
     Counts,
-    DecisionRow,
     GeneratedRow,
     Kind,
     MeterRow,
@@ -35,7 +36,6 @@ from local_bench.runs.store.rows import (
     OutcomeRow,
     Reason,
     RepeatRow,
-    RubricVersion,
     ScoreRow,
     ScoreSummary,
     SessionRow,
@@ -80,7 +80,7 @@ _CANDIDATE = columns(CandidateRow)
 _OF_CANDIDATE = ", ".join(f"c.{name}" for name in _CANDIDATE.split(", "))
 _OF_TASK = """task_id, content,
   (SELECT max(deliverable) FROM candidates AS c WHERE c.task_id = tasks.task_id) AS n_deliverables"""
-_SCORE = "work_id, kind, name, value, unscored, applies, spread"
+_SCORE = "work_id, name, value, unscored, applies, spread"
 """The columns of `_score`."""
 _AT_ONCE = 500
 """Ids in one query; SQLite has a limit on variables."""
@@ -114,7 +114,15 @@ class Store:
         """Copy the committed state to `ledger.backup.sqlite`, atomically. An earlier backup with more items of any
         kind (for example because a judge was removed since), or by another release, is kept as
         `ledger.backup.N.sqlite`."""
-        self.db.backup(lambda former: _has_more(former, self.committed()))
+        target = self.path.with_name(BACKUP)
+        scratch = target.with_name(f".{BACKUP}.writing")  # `sweep` removes it
+        with storage_errors(target):
+            scratch.unlink(missing_ok=True)
+        self.write("VACUUM INTO CAST(? AS TEXT)", os.fsencode(scratch))  # a path may be no UTF-8
+        if target.exists() and _has_more(target, self.committed()):
+            with storage_errors(target):
+                target.rename(free_name(self.path.parent, "ledger.backup.{}.sqlite"))
+        put_in_place(scratch, target)
 
     # frames
 
@@ -132,11 +140,6 @@ class Store:
         )
 
     # meta
-
-    @property
-    def written(self) -> set[str]:
-        """Tables written since the store was opened, or since the last record of contents."""
-        return self.db.written
 
     def meta(self, key: str) -> str | None:
         value = self.db.value("SELECT value FROM meta WHERE key = ?", key)
@@ -361,15 +364,13 @@ class Store:
 
     def rubrics(self) -> list[str]:
         """Names of the rubrics with verdicts, sorted."""
-        where, judges = self.of_judges()
-        rows = self.rows(f"SELECT DISTINCT rubric FROM verdicts WHERE {where} ORDER BY rubric", *judges)
-        return [row["rubric"] for row in rows]
+        return list(dict.fromkeys(name for name, _ in self.rubric_versions()))
 
-    def rubric_versions(self) -> list[RubricVersion]:
+    def rubric_versions(self) -> list[tuple[str, str]]:
         """Names and digests of the rubrics of the run's verdicts, sorted."""
         where, judges = self.of_judges()
         rows = self.rows(f"SELECT DISTINCT rubric, rubric_sha256 FROM verdicts WHERE {where} ORDER BY 1, 2", *judges)
-        return [RubricVersion(*row) for row in rows]
+        return [(name, sha256) for name, sha256 in rows]
 
     def repeats(self, judge: str | None = None, counted: bool = True) -> list[RepeatRow]:
         """Repeated answers of one judge, of all judges of the run, or with `counted=False` of former ones too, by
@@ -386,11 +387,6 @@ class Store:
         """As `enter_verdicts`."""
         with self.transaction():
             self._enter("retests", RepeatRow, rows)
-
-    def enter_judges(self, names: Mapping[str, str]) -> None:
-        """Store the run's judges (judge id -> name). Answers of other judges are kept and do not count."""
-        with self.transaction():
-            self.set_meta("judges", json.dumps(names))
 
     def scores(self, kind: Kind | None = None) -> list[ScoreRow]:
         """Scores of one kind or of all, by candidate and name."""
@@ -427,10 +423,6 @@ class Store:
         )
         return chain.from_iterable(rows)
 
-    def has_spreads(self) -> bool:
-        """Whether any score has a standard deviation."""
-        return bool(self.rows("SELECT 1 FROM scores WHERE spread IS NOT NULL LIMIT 1"))
-
     def score_summaries(self) -> list[ScoreSummary]:
         """One summary per score and model, by name and model."""
         query = """SELECT s.kind, s.name, c.model, exact_avg(s.value), exact_avg(s.spread), count(s.value),
@@ -458,14 +450,6 @@ class Store:
             )
 
     # decisions
-
-    def decisions(self) -> list[DecisionRow]:
-        """All decisions, by candidate."""
-        query = "SELECT work_id, accepted, unscored, price_micro_usd FROM decisions ORDER BY work_id"
-        return [
-            DecisionRow(work_id, self._typed(_decision, accepted, unscored), price)
-            for work_id, accepted, unscored, price in self.rows(query)
-        ]
 
     def undecided(self, limit: int) -> list[Reason]:
         """Why first attempts have no decision, by model; the most frequent reasons first."""
@@ -500,8 +484,8 @@ class Store:
             self._enter("meter", MeterRow, [row], "INSERT")
             self.write("UPDATE sessions SET held_ns = ? WHERE session = ?", held_ns, row.session)
 
-    def add_session(self, session: SessionRow, rows: Sequence[MeterRow]) -> int:
-        """Store a finished session of another store with its meter rows, under a new number, which is returned."""
+    def add_session(self, session: SessionRow, rows: Sequence[MeterRow]) -> None:
+        """Store a finished session of another store with its meter rows, under a new number."""
         with self.transaction():
             self.write(
                 "INSERT INTO sessions (started_utc, device, held_ns, ended) VALUES (?, ?, ?, ?)",
@@ -509,7 +493,6 @@ class Store:
             )
             number = int(self.rows("SELECT max(session) FROM sessions")[0][0])
             self._enter("meter", MeterRow, (replace(row, session=number) for row in rows), "INSERT")
-        return number
 
     def end_session(self, session: int, how: str) -> None:
         self.write("UPDATE sessions SET ended = ? WHERE session = ?", how, session)
@@ -605,11 +588,6 @@ class Store:
         rows = self.rows(f"SELECT model, count(*) AS n FROM candidates {where} GROUP BY model ORDER BY model")
         return {row["model"]: row["n"] for row in rows}
 
-    def planned_by_model(self) -> dict[str, int]:
-        """Model -> the number of its images that have not been generated."""
-        rows = self.rows("SELECT model, count(*) FROM candidates WHERE state = 'planned' GROUP BY model")
-        return dict(map(tuple, rows))
-
     def counts(self) -> Counts:
         where, judges = self.of_judges()
         row = self.rows(
@@ -636,10 +614,6 @@ class Store:
             if reasons:
                 items.append(UnscoredItems(what, sum(n for _, n in rows), reasons))
         return items
-
-    def n_unscored(self, reason: str) -> int:
-        """Candidates without an image for this reason."""
-        return int(self.rows("SELECT count(*) FROM candidates WHERE unscored = ?", reason)[0][0])
 
     def generated(self) -> list[GeneratedRow]:
         """Numbers of finished images by model, size, input images and batch size, sorted."""
@@ -684,12 +658,19 @@ class Store:
         return sorted({str(sha) for *_, sha in self.images() if sha is not None})
 
     def imported_models(self) -> list[str]:
-        """Models with imported images."""
-        return self._models_with("$.model.imported")
+        """Models with imported images, sorted; all works of a model have the same keys. The index `candidates_results`
+        has a candidate of each model among its first entries."""
+        rows = self.rows(
+            """SELECT model FROM (SELECT DISTINCT model FROM candidates) AS m
+               WHERE (SELECT json_type(work, '$.model.imported') FROM candidates WHERE work_id = (
+                   SELECT c.work_id FROM candidates AS c WHERE c.model = m.model LIMIT 1)) IS NOT NULL
+               ORDER BY model"""
+        )
+        return [row["model"] for row in rows]
 
     def imported_costs(self) -> dict[str, int | None]:
         """Model -> cost of its imported images in micro-USD; None if any cost is unknown."""
-        imported = self._models_with("$.pixels")
+        imported = self.imported_models()
         if not imported:
             return {}
         rows = self.rows(
@@ -698,18 +679,6 @@ class Store:
             *imported,
         )
         return {row["model"]: None if row["unknown"] else row["cost"] for row in rows}
-
-    def _models_with(self, key: str) -> list[str]:
-        """Models whose work has a value or null under `key`, sorted; all works of a model have the same keys. The index
-        `candidates_results` has a candidate of each model among its first entries."""
-        rows = self.rows(
-            """SELECT model FROM (SELECT DISTINCT model FROM candidates) AS m
-               WHERE (SELECT json_type(work, ?) FROM candidates WHERE work_id = (
-                   SELECT c.work_id FROM candidates AS c WHERE c.model = m.model LIMIT 1)) IS NOT NULL
-               ORDER BY model""",
-            key,
-        )
-        return [row["model"] for row in rows]
 
 
 def scores_by_image(
@@ -779,18 +748,12 @@ def _task(row: Any) -> Task:
 
 def _outcome(row: Any, n: int) -> OutcomeRow:
     category, price, deliverables, decided, accepted, unscored = row[n:]
-    decision = _decision(accepted, unscored) if decided else None
+    decision = Decision(None if accepted is None else bool(accepted), unscored) if decided else None
     return OutcomeRow(CandidateRow(*row[:n]), category, price, deliverables, decision)
 
 
-def _decision(accepted: int | None, unscored: str | None) -> Decision:
-    return Decision(None if accepted is None else bool(accepted), unscored)
-
-
-def _score(
-    work_id: str, kind: Kind, name: str, value: float | None, unscored: str | None, applies: int, spread: float | None
-) -> ScoreRow:
-    return ScoreRow(work_id, kind, Score(name, value, unscored, bool(applies), spread))
+def _score(work_id: str, name: str, value: Any, unscored: Any, applies: int, spread: Any) -> ScoreRow:
+    return ScoreRow(work_id, Score(name, value, unscored, bool(applies), spread))
 
 
 def _texts(text: str) -> tuple[str, ...]:
