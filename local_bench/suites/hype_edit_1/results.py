@@ -18,10 +18,10 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError, kind, short
-from local_bench.suites.hype_edit_1.tasks import RATING
 from local_bench.suites.run_results import ImageResult, RunResults, write_text
 from local_bench.suites.task_files import line_of, read_object
 
+RATING = "rating"
 SCHEMA_VERSION = 2
 MAX_ATTEMPTS = 1000
 VERDICTS = {"PASS": True, "FAIL": False}
