@@ -15,7 +15,7 @@ from local_bench.core.files import safe_join
 from local_bench.core.images import load_image
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import Strict, check
-from local_bench.suites.task_files import KeepImage, line_of, read_list, task_id
+from local_bench.suites.task_files import KeepImage, line_of, read_json, task_id
 
 _FOLDERS = ("", "tasks/", "images/")
 
@@ -41,7 +41,7 @@ def read_tasks(path: Path, keep: KeepImage, refuse: object = None) -> list[Task]
 
     TaskFileError names the file, the line and the reason; ImageError an existing image that cannot be read.
     """
-    entries, text = read_list(path, "file of HYPE-EDIT-1's tasks", TaskFileError)
+    entries, text = read_json(path, "file of HYPE-EDIT-1's tasks", TaskFileError, list)
     tasks: dict[str, Task] = {}
     for number, data in enumerate(entries, 1):
         given_id = data.get("task_id") if isinstance(data, dict) else None

@@ -22,8 +22,8 @@ from local_bench.core.files import is_safe_id, read_text, safe_join
 from local_bench.core.types import MAX_SCORE
 from local_bench.suites.base import ImageFile
 from local_bench.suites.ice_bench.scoring import needed
-from local_bench.suites.run_results import ImageResult, RunResults, write_text
-from local_bench.suites.task_files import line_of, read_object
+from local_bench.suites.run_results import ImageResult, RunResults, write_file
+from local_bench.suites.task_files import line_of, read_json
 
 SEPARATOR = "#;#"
 _ROUNDING = 1e-4
@@ -96,7 +96,7 @@ def _value(name: str, value: Any, where: str, limits: Mapping[str, tuple[float, 
 def find_images(folder: Path) -> Iterator[ImageFile]:
     """The images in METHOD/gen_info.json, {item: path from the working folder of the benchmark's code}."""
     for info in sorted(folder.rglob("gen_info.json")):
-        data, text = read_object(info, "gen_info.json", UserError)
+        data, text = read_json(info, "gen_info.json", UserError, dict)
         for item, relative in data.items():
             where = f"{info}, line {line_of(text, [item])}"
             if not isinstance(relative, str) or not is_safe_id(item):
@@ -176,10 +176,10 @@ def write(results: RunResults, out: Path) -> list[Path]:
             path = results.write_image(row.pixels_sha256 or "", out, f"{folder}/images/{row.task.task_id}.png")
             if path is not None:
                 paths[row.task.task_id] = path.relative_to(out).as_posix()
-        write_text(out, f"{folder}/gen_info.json", json.dumps(paths, indent=1) + "\n")
+        write_file(out, f"{folder}/gen_info.json", json.dumps(paths, indent=1) + "\n")
         items = by_model[model].scored if model in by_model else []
         if items:
-            files.append(write_text(out, f"{folder}/eval_result.txt", "".join(f"{_line(item)}\n" for item in items)))
+            files.append(write_file(out, f"{folder}/eval_result.txt", "".join(f"{_line(item)}\n" for item in items)))
     return files
 
 

@@ -16,7 +16,7 @@ from local_bench.core.files import read_text
 from local_bench.core.images import count_card, stitched
 from local_bench.core.table import guarded, unguarded
 from local_bench.core.types import Collage, Verdict
-from local_bench.suites.run_results import FORMATS, ImageResult, RunResults, write_bytes, write_text
+from local_bench.suites.run_results import FORMATS, ImageResult, RunResults, write_file
 
 REPEATS = 3
 QUESTIONS = 6
@@ -165,7 +165,7 @@ def write(results: RunResults, out: Path) -> list[Path]:
                 shown = "" if collage is None else collage.relative_to(out).as_posix()
                 cells = [row.task_name, row.task_id, row.case_id, row.question, text, shown]
                 lines.writerow(map(guarded, [*cells, *(x for a in answers for x in a)]))
-        files.append(write_text(out, f"eval_results/{model}.csv", buffer.getvalue()))
+        files.append(write_file(out, f"eval_results/{model}.csv", buffer.getvalue()))
     return files
 
 
@@ -228,4 +228,4 @@ def _write_sheet(results: RunResults, case: Case, question: int, out: Path, fold
         collage_image = stitched(shown, Collage(rows=(len(inputs), len(outputs))))
     buffer = io.BytesIO()
     collage_image.save(buffer, **FORMATS["jpg"])
-    return write_bytes(out, f"{folder}/{question:04d}.jpg", buffer.getvalue())
+    return write_file(out, f"{folder}/{question:04d}.jpg", buffer.getvalue())

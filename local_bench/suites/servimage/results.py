@@ -29,7 +29,7 @@ from local_bench.core.errors import ResultFileError, UserError, short
 from local_bench.core.money import MICRO
 from local_bench.core.types import Score
 from local_bench.core.yamlfile import check
-from local_bench.suites.run_results import ImageResult, RunResults, write_text
+from local_bench.suites.run_results import ImageResult, RunResults, write_file
 from local_bench.suites.servimage.tasks import is_published, published_tasks
 
 SCORES = ("brf", "veq", "cns")
@@ -310,7 +310,7 @@ def write(results: RunResults, out: Path) -> list[Path]:
 
 def _write_lines(out: Path, name: str, lines: list[Any]) -> Path:
     texts = [line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines]
-    return write_text(out, name, "".join(f"{text}\n" for text in texts))
+    return write_file(out, name, "".join(f"{text}\n" for text in texts))
 
 
 def _paid_tasks(rows: list[ImageResult]) -> list[PaidTask]:

@@ -25,7 +25,7 @@ from local_bench.core.images import load_image
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.types import Deliverable, Question, Task
 from local_bench.core.yamlfile import check
-from local_bench.suites.task_files import KeepImage, Refuse, line_of, read_list, read_task_file, task_id
+from local_bench.suites.task_files import KeepImage, Refuse, line_of, read_json, read_task_file, task_id
 
 _CONTRADICTION = 0.02
 """From which difference on two aspect ratios contradict each other: the published files round to three digits."""
@@ -128,7 +128,7 @@ def published_tasks(path: Path, refuse: Refuse | None = None) -> list[tuple[Publ
     by_id: dict[str, tuple[PublishedTask, Path, str]] = {}
     reason = ""
     for file in files:
-        entries, text = read_list(file, "file of ServImage's tasks", TaskFileError)
+        entries, text = read_json(file, "file of ServImage's tasks", TaskFileError, list)
         for number, data in enumerate(entries, 1):
             given_id = data.get("task_id") if isinstance(data, dict) else None
             where = (
