@@ -376,12 +376,6 @@ def check_extras(names: Sequence[str]) -> None:
             make_metric(name)
 
 
-def check_metrics(names: Sequence[str]) -> None:
-    """`check_metric` for all names."""
-    for name in names:
-        check_metric(name)
-
-
 def make_metric(name: str) -> Metric:
     """The metric of that name. Does not load weights; `Network.open` does. Errors as `check_metric`, and ConfigError if
     a plugin's metric has another name in its spec."""
