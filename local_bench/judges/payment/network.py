@@ -104,7 +104,7 @@ def attach(base: Any, lora: Lora) -> Any:
 def activate(trunk: nn.Module, active: Sequence[str], trained: Sequence[str]) -> None:
     """Make the adapters `active` take part in forward passes and those in `trained`, which are among them, trainable.
     Does nothing to a model without adapters."""
-    if not has_adapters(trunk):
+    if not hasattr(trunk, "peft_config"):
         return
     tuner: Any = trunk.base_model
     if not active:
@@ -115,14 +115,9 @@ def activate(trunk: nn.Module, active: Sequence[str], trained: Sequence[str]) ->
     tuner.set_requires_grad(list(trained))
 
 
-def has_adapters(trunk: nn.Module) -> bool:
-    return hasattr(trunk, "peft_config")
-
-
-def full_model(trunk: nn.Module) -> Any:
+def full_model(trunk: Any) -> Any:
     """The `ForConditionalGeneration` model inside."""
-    model: Any = trunk
-    return model.get_base_model() if has_adapters(trunk) else model
+    return trunk.get_base_model() if hasattr(trunk, "peft_config") else trunk
 
 
 def hidden(trunk: nn.Module, batch: Batch) -> torch.Tensor:
@@ -197,7 +192,7 @@ class PaymentNetwork(nn.Module):
         self.n_measured = n_measured if config.measured else 0
         self.trunk = attach(base, config.lora)
         self.has_concepts = config.concepts != "none"
-        self.has_decision_adapter = has_adapters(self.trunk)
+        self.has_decision_adapter = bool(config.lora.groups)
         outputs = N_CONCEPTS * (CLASSES if config.concepts == "ordinal" else 1)
         self.original_pool = Pool("both", size)
         n_features = self.original_pool.features
