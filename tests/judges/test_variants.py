@@ -74,7 +74,7 @@ def test_every_rubric_is_composed_with_labels_in_place(variant, protocol):
     for asked in [question for name in rubric_names() for question in questions_of(name)]:
         captioned = rubric(asked.rubric, variant).in_place and asked.roles
         for request in spec(variant, protocol).requests(asked):
-            images = composer.images(request)
+            images = [*map(composer.prepared, request.shown)]
             served, embedded = (
                 body(request, images, "m", inline=inline)["messages"][-1]["content"] for inline in (True, False)
             )

@@ -330,11 +330,7 @@ class Composer:
 
     def body(self, request: Request, model: str, content_ids: bool = True) -> dict[str, Any]:
         """The request body; see `chat_api.body`."""
-        return body(request, self.images(request), model, content_ids=content_ids)
-
-    def images(self, request: Request) -> list[Prepared]:
-        """The request's images, in order."""
-        return [self.prepared(shown) for shown in request.shown]
+        return body(request, [*map(self.prepared, request.shown)], model, content_ids=content_ids)
 
 
 class Recent(Generic[T]):
