@@ -80,6 +80,18 @@ class JudgeSpec:
     @cached_property
     def judge_id(self) -> str:
         """The machine-independent identity: model, weights, protocol, image preparation and system prompt."""
+        newer = {  # older digests do not have them
+            "rubrics": None if self.rubrics.variant == "miniature" else self.rubrics.variant,
+            "options": self.rubrics.options,
+            "chat_template_kwargs": dict(self.chat_template_kwargs),
+            "thinking": self.thinking and self.thinking.model_dump(),
+            "served": dict(self.served),
+            "plugin": self.plugin,
+            "source_max_pixels": self.source_max_pixels,
+        }
+        newer = {name: value for name, value in newer.items() if value}
+        if self.mm_processor_kwargs is not None:
+            newer["mm_processor_kwargs"] = dict(self.mm_processor_kwargs)
         return digest(
             {
                 "card": self.card,
@@ -93,25 +105,8 @@ class JudgeSpec:
                 "seed": self.seed,
                 "extra_args": self.extra_args,
             }
-            | self._wording
+            | newer
         )
-
-    @property
-    def _wording(self) -> dict[str, Any]:
-        """Settings of rubrics, images, chat template, thinking, server and plug-in that older digests do not have."""
-        named = {
-            "rubrics": None if self.rubrics.variant == "miniature" else self.rubrics.variant,
-            "options": self.rubrics.options,
-            "chat_template_kwargs": dict(self.chat_template_kwargs),
-            "thinking": self.thinking and self.thinking.model_dump(),
-            "served": dict(self.served),
-            "plugin": self.plugin,
-            "source_max_pixels": self.source_max_pixels,
-        }
-        own_processor = (
-            {} if self.mm_processor_kwargs is None else {"mm_processor_kwargs": dict(self.mm_processor_kwargs)}
-        )
-        return {name: value for name, value in named.items() if value} | own_processor
 
     def question_id(self, question: Question, numerics: dict[str, Any]) -> str:
         """The identity of `question` for this judge on a machine with this numerics signature."""
