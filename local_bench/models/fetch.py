@@ -31,6 +31,7 @@ from local_bench.models.manifest import (
     FetchedRepo,
     Manifest,
     Origin,
+    file_digests,
     file_sha256,
     folder_of,
     is_commit,
@@ -272,7 +273,9 @@ def fetch(card: ModelCard, revisions: Mapping[str, str] | None = None, say: Say 
             pulled = [pull_hub(repository, folder, name) for name in repository.only]
             fetched[part] = _from_files(card, part, pulled)
         else:
-            fetched[part] = folder, repository.fetched(folder)
+            digests = file_digests(folder, repository.wanted)
+            files = {n: FetchedFile(bytes=(folder / n).stat().st_size, sha256=sha) for n, sha in digests.items()}
+            fetched[part] = folder, FetchedRepo(repo=repository.repo, revision=repository.revision, files=files)
     fetched |= {part: _from_other_source(card, part, say) for part in other_parts}
     return _write_manifest(card, fetched, any(repository.gated for repository in repositories.values()))
 
