@@ -64,14 +64,14 @@ def qwen_tokenizer() -> Qwen2Tokenizer:
     return tokenizer
 
 
-def qwen_vl_processor() -> Qwen2VLProcessor:
-    """The Qwen2.5-VL processor: patches of 14 pixels, merged 2 x 2."""
+def qwen_vl_processor(tokenizer: Qwen2Tokenizer | None = None, chat_template: str = _TURNS) -> Qwen2VLProcessor:
+    """The processor of Qwen2-VL and Qwen2.5-VL: patches of 14 pixels, merged 2 x 2."""
     pixels = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2, "min_pixels": 28 * 28, "max_pixels": 1003520}
     return Qwen2VLProcessor(
         image_processor=Qwen2VLImageProcessor(**pixels),
-        tokenizer=qwen_tokenizer(),
+        tokenizer=tokenizer or qwen_tokenizer(),
         video_processor=Qwen2VLVideoProcessor(**pixels),
-        chat_template=_TURNS,
+        chat_template=chat_template,
     )
 
 

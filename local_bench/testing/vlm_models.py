@@ -13,13 +13,13 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
-    Qwen2VLVideoProcessor,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLProcessor,
     Qwen3VLVideoProcessor,
 )
 
+from local_bench.generators.tokenizers import qwen_vl_processor
 from local_bench.models.cards import ModelCard
 from local_bench.models.shipped import amplify, byte_characters
 
@@ -81,14 +81,7 @@ def build_qwen2_vl(folder: Path, card: ModelCard) -> None:
             **_token_ids(tokenizer),
         )
         model = Qwen2VLForConditionalGeneration(config)
-    pixels = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2, "min_pixels": 28 * 28, "max_pixels": 1003520}
-    processor = Qwen2VLProcessor(
-        image_processor=Qwen2VLImageProcessor(**pixels),
-        tokenizer=tokenizer,
-        video_processor=Qwen2VLVideoProcessor(**pixels),
-        chat_template=_CHAT_TEMPLATE,
-    )
-    _save(folder, model, processor)
+    _save(folder, model, qwen_vl_processor(tokenizer, _CHAT_TEMPLATE))
 
 
 def build_qwen3_vl(folder: Path, card: ModelCard) -> None:
