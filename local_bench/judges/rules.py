@@ -139,7 +139,6 @@ def rules_score(outcomes: Sequence[RuleOutcome]) -> Score:
 
 
 def _kind(head: bytes) -> FileType | None:
-    """The type of a file by its first bytes."""
     for beginning, kind in _BEGINNINGS:
         if head.startswith(beginning):
             return kind
@@ -159,7 +158,6 @@ def _type(kind: FileType | None, required: Sequence[FileType]) -> _Finding:
 
 
 def _pixel_rules(header: _Header, specs: VisualSpecs) -> Iterator[tuple[str, bool | None, str]]:
-    """The rules about pixels, each with whether the file meets it and a sentence."""
     wide, high = f"it is {header.width} pixels wide", f"it is {header.height} pixels high"
     if (width := specs.width_px) is not None:
         yield "width_px", header.width == width, f"{wide}; {width} required"

@@ -270,7 +270,6 @@ def list_dataset(name: str, entry: Dataset, folder: Path, revision: str | None =
 
 @contextmanager
 def _storage_as_dataset_errors() -> Iterator[None]:
-    """Convert StorageError to DatasetError."""
     try:
         yield
     except StorageError as e:
@@ -301,7 +300,6 @@ def _existing(name: str, entry: Dataset, folder: Path, revision: str | None) -> 
 
 
 def _download_all(name: str, entry: Dataset, work: Path, revision: str | None, purpose: Purpose, say: Say) -> Record:
-    """Download to `work`/files and write the record there."""
     files, source = work / "files", entry.source
     files.mkdir()
     if isinstance(source, GitHubSource):

@@ -167,7 +167,6 @@ def _digest_file(path: Path) -> Path:
 
 
 def _is_intact(path: Path) -> bool:
-    """Whether a cached file exists and matches its stored digest."""
     stored = _digest_file(path)
     return path.is_file() and stored.is_file() and stored.read_text("utf-8") == file_sha256(path)
 

@@ -74,7 +74,6 @@ class FeatureCache:
     """
 
     def __init__(self, identity: Mapping[str, Any]) -> None:
-        """Open or create the file of `identity`; on an error the cache is disabled and `fault` is the message."""
         self.path = cache_dir() / "arrays" / f"{digest(identity)}.sqlite"
         self.fault: str | None = None
         self._lock = threading.Lock()
@@ -492,7 +491,6 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
 
 
 def _in_parts(rows: Iterable[list[tuple[str, Score]]]) -> Iterator[ScoresComputed | PhaseAdvanced]:
-    """The rows in steps of `PART` subjects."""
     part: list[tuple[str, Score]] = []
     n = 0
     for row in rows:

@@ -68,7 +68,6 @@ def _image(subject: Subject) -> tuple[FeatureInput, ...]:
 
 
 def _with(other: Callable[[Subject], FeatureInput]) -> Inputs:
-    """The image, and `other` as a second input."""
     return lambda subject: (FeatureInput((subject.image,)), other(subject))
 
 

@@ -346,7 +346,6 @@ class _Trainer:
         return loss_sum / passes
 
     def _loss(self, model: nn.Module, examples: Sequence[Example]) -> torch.Tensor:
-        """(examples,)"""
         if self.progress.stage == 1:
             batch = self.encoder.batch(examples, self.device)
             targets = torch.tensor([example.concepts for example in examples], device=self.device)
@@ -418,7 +417,6 @@ class _Trainer:
         self.accelerator.wait_for_everyone()
 
     def _finish(self) -> Card:
-        """Evaluate, and write the artefact."""
         network, data = self.network, self.data
         labelled = {split: self._examples(split, 2) for split in SPLITS}
         every = [example for of_split in labelled.values() for example in of_split]

@@ -171,7 +171,6 @@ class _Feeder(threading.Thread):
             self.ended.set()
 
     def faulty(self) -> Iterator[tuple[Any, Reply]]:
-        """Replies to requests that could not be built."""
         while self._faulty:
             yield self._faulty.popleft()
 

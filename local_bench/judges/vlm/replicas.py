@@ -232,8 +232,6 @@ class _Session:
 
 
 class _Taken(Iterator[tuple[Any, Request]]):
-    """The requests that one replica has taken."""
-
     def __init__(self, session: _Session) -> None:
         self._session = session
         self._waiting: deque[tuple[Any, Request]] = deque()

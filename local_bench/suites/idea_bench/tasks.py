@@ -164,7 +164,6 @@ def _task(folder: Path, keep: KeepImage) -> Task:
 
 
 def _questions(folder: Path, meta: Meta, images: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
-    """(the case's questions with the images of each, `auto_eval` or `eval`)."""
     file = folder / "auto_eval.jsonl"
     if file.exists():
         questions = []

@@ -103,7 +103,6 @@ def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> lis
 
 
 def _omit(path: Path, what: str, error: UserError, refuse: Refuse | None) -> None:
-    """Call `refuse`, or raise `error` without it."""
     if refuse is None:
         raise error
     reason = str(error).replace(f"{path}/", "")  # a run's provenance has no paths of this machine
