@@ -22,7 +22,7 @@ from transformers.processing_utils import ProcessorMixin
 
 from local_bench.models.shipped import byte_characters
 
-_QWEN_SPECIAL = (
+QWEN_SPECIAL = (
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>"),
     *("<|image_pad|>", "<|video_pad|>"),
 )
@@ -55,9 +55,9 @@ def t5_tokenizer() -> T5Tokenizer:
 def qwen_tokenizer() -> Qwen2Tokenizer:
     """A Qwen tokenizer with one token per byte, the special tokens and a chat template."""
     tokenizer = Qwen2Tokenizer(
-        vocab={c: i for i, c in enumerate((*byte_characters(), *_QWEN_SPECIAL))},
+        vocab={c: i for i, c in enumerate((*byte_characters(), *QWEN_SPECIAL))},
         merges=[],
-        additional_special_tokens=list(_QWEN_SPECIAL),
+        additional_special_tokens=list(QWEN_SPECIAL),
         model_max_length=2048,
     )
     tokenizer.chat_template = _TURNS
