@@ -141,6 +141,14 @@ def _task(line: TaskLine, folder: Path, keep: KeepImage) -> Task:
     )
 
 
+def omit(path: Path, what: str, error: UserError, refuse: Refuse | None) -> None:
+    """Call `refuse` with the reason why a task below `path` is omitted, or raise `error` without it."""
+    if refuse is None:
+        raise error
+    reason = str(error).replace(f"{path}/", "")  # a run's provenance has no paths of this machine
+    refuse(f"{what} is omitted: {reason}")
+
+
 MAX_BYTES = 500_000_000
 
 

@@ -19,7 +19,7 @@ from local_bench.core.images import load_image
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import check
 from local_bench.suites.idea_bench.results import QUESTIONS
-from local_bench.suites.task_files import KeepImage, Refuse, read_json
+from local_bench.suites.task_files import KeepImage, Refuse, omit, read_json
 
 COUNT_CARD = "Is the number in the image the digit"
 """Text in questions that are answered from an image of the number of outputs."""
@@ -80,10 +80,7 @@ def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> lis
             if task.task_id in tasks:
                 raise TaskFileError(f"{file}: duplicate case {task.task_id!r}: keep one of its folders")
         except UserError as e:
-            if refuse is None:
-                raise
-            reason = str(e).replace(f"{path}/", "")  # a run's provenance has no paths of this machine
-            refuse(f"case {file.parent.name} is omitted: {reason}")
+            omit(path, f"case {file.parent.name}", e, refuse)
             first = first or str(e)
             n_refused += 1
             continue
