@@ -98,7 +98,7 @@ def test_every_answer_has_the_form_of_its_rubric(judge, questions, protocol):
     }
     assert all(isinstance(lines(verdict, "points"), tuple | str) for verdict in by_rubric["evaluation_points"])
     orders = [deliverables(verdict) for verdict in by_rubric["deliverables"]]
-    assert all(isinstance(order, str) or order.rules for order in orders)  # any text is read without an exception
+    assert all(isinstance(order, str) or order for order in orders)  # any text is read without an exception
 
 
 def test_every_verbatim_prompt_has_an_answer_in_the_authors_format(judge):

@@ -224,7 +224,7 @@ def test_published_rules_are_read_from_the_extraction_prompt():
              "dimensions": {"width": 30, "height": 20, "unit": "cm"}, "resolution": {"min_dpi": 300}}}}  # fmt: skip
     reply = {"extracted_rules": {"output_quantity": 1, "deliverables": [entry]}, "reasoning": []}
     question = Question("deliverables", 0, (), (("title", "T"), ("brief", "B")))
-    (rules,) = deliverables(read(question, "json", [Reply(json.dumps(reply), "stop")], SET)).rules
+    (rules,) = deliverables(read(question, "json", [Reply(json.dumps(reply), "stop")], SET))
     specs = {"width_mm": 300.0, "height_mm": 200.0, "aspect_ratio": "1:1", "min_dpi": 300.0}
     assert rules.model_dump(exclude_defaults=True) == {"file_type": ["PNG"], "visual_specs": specs}
 

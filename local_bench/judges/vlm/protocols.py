@@ -338,20 +338,9 @@ class Recent(Generic[T]):
 # express is checked here; none of it is a score
 
 
-@dataclass(frozen=True)
-class Deliverables:
-    """The images that the client of a task receives (ServImage, appendix E.1)."""
-
-    subtasks: tuple[str, ...]
-    """Names in snake_case, one per image."""
-    rules: tuple[HardRules, ...]
-    evidence: tuple[tuple[str, ...], ...]
-    """Quotations from the task for the count and the rules, in the language of the task; none from the verbatim
-    rubric."""
-
-
-def deliverables(verdict: Verdict) -> Deliverables | str:
-    """Parse an answer to the rubric `deliverables`; if it is not usable, return the reason in one sentence."""
+def deliverables(verdict: Verdict) -> tuple[HardRules, ...] | str:
+    """The hard rules of each image that the client of a task receives (ServImage, appendix E.1), from an answer to the
+    rubric `deliverables`; if it is not usable, the reason in one sentence."""
     if verdict.answer is None:
         return verdict.unscored or "the judge gave no answer"
     entries = verdict.answer["deliverables"]
@@ -363,10 +352,9 @@ def deliverables(verdict: Verdict) -> Deliverables | str:
         return f"the judge names {next(n for n in names if names.count(n) > 1)!r} twice"
     try:
         stated = (entry["rules"] if "evidence" in entry else published_rules(entry["rules"]) for entry in entries)
-        rules = tuple(HardRules.model_validate(rule) for rule in stated)
+        return tuple(HardRules.model_validate(rule) for rule in stated)
     except ValidationError as e:
         return f"the judge's rules are inconsistent ({e.errors()[0]['msg']})"
-    return Deliverables(tuple(names), rules, tuple(tuple(entry.get("evidence", ())) for entry in entries))
 
 
 def lines(verdict: Verdict, field: str) -> tuple[str, ...] | str:
