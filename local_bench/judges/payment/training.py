@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from scipy.special import expit
 from torch import nn
 
-from local_bench.core.errors import LocalBenchError, UserError, WeightsError
+from local_bench.core.errors import ConfigError, LocalBenchError, UserError, WeightsError
 from local_bench.core.files import is_file, storage_errors, sweep
 from local_bench.core.identity import digest
 from local_bench.core.tensors import load_tensors, open_tensors
@@ -35,7 +35,7 @@ from local_bench.judges.payment.artefact import (
     save_artefact,
     save_tensors,
 )
-from local_bench.judges.payment.data import CONCEPTS, Example, Load, PaymentConfig, Stage, TrainingSet, require_gpu
+from local_bench.judges.payment.data import CONCEPTS, REAL_SIZE_B, Example, Load, PaymentConfig, Stage, TrainingSet
 from local_bench.judges.payment.inputs import Encoder
 from local_bench.judges.payment.network import (
     PaymentNetwork,
@@ -190,7 +190,11 @@ def train(
     from accelerate import Accelerator
 
     torch_device = device_of(device)
-    require_gpu(config.judge, torch.cuda.device_count() if torch_device.type == "cuda" else 0)
+    if config.judge.parameters_b >= REAL_SIZE_B and not (torch_device.type == "cuda" and torch.cuda.device_count()):
+        raise ConfigError(
+            f"{config.judge.name} has {config.judge.parameters_b:g} billion parameters, and this machine has no CUDA "
+            "GPU to train it on: use a machine with one, or train on a small judge (mini-judge)"
+        )
     labels = [example.accepted for example in data.of("train") if example.known]
     if len(set(labels)) < 2:
         raise UserError(
