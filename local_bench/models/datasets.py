@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any, Literal
@@ -222,18 +222,6 @@ class Record(Strict):
         return sum(file.bytes for file in self.files.values())
 
 
-@dataclass(frozen=True)
-class Listed:
-    """The files that `fetch_dataset` would download."""
-
-    repo: str
-    revision: str
-    files: list[str] | None
-    """None if they are not known before the download (GitHub archives)."""
-    bytes: int | None
-    """Total size; None if unknown."""
-
-
 def fetch_dataset(
     name: str, entry: Dataset, folder: Path, revision: str | None = None, say: Say = lambda _: None
 ) -> Record:
@@ -258,14 +246,21 @@ def fetch_dataset(
     return record
 
 
-def list_dataset(name: str, entry: Dataset, folder: Path, revision: str | None = None) -> Listed:
-    """The files that `fetch_dataset` would download. Queries the Hub, but not GitHub."""
+def list_dataset(name: str, entry: Dataset, folder: Path, revision: str | None = None) -> dict[str, Any]:
+    """What `fetch_dataset` would download; null for what is not known before (the files of a GitHub archive). Queries
+    the Hub, but not GitHub."""
     source, purpose = entry.source, for_dataset(name, folder)
+    files: list[str] | None = None
     if isinstance(source, GitHubSource):
-        return Listed(source.repo, _commit(source, revision, purpose), None, entry.bytes)
-    with _storage_as_dataset_errors():
-        repository = _repository(source, revision, purpose)
-    return Listed(repository.repo, repository.revision, repository.wanted, repository.bytes_of(repository.wanted))
+        commit, total = _commit(source, revision, purpose), entry.bytes
+    else:
+        with _storage_as_dataset_errors():
+            repository = _repository(source, revision, purpose)
+        files, commit = repository.wanted, repository.revision
+        total = repository.bytes_of(files)
+    n_files, pictures = None if files is None else len(files), entry.pictures and entry.pictures.url
+    found = {"repo": source.repo, "revision": commit, "n_files": n_files, "bytes": total}
+    return found | {"pictures": pictures, "files": files}
 
 
 @contextmanager
