@@ -153,9 +153,8 @@ class Results:
 
 def results_by_model(results: RunResults) -> dict[str, Results]:
     """Each model's results, computed from the ledger; only models with a supported task."""
-    rows = results.images
-    by_model = {model: Results(_items([row for row in rows if row.model == model])) for model in results.models}
-    return {model: result for model, result in by_model.items() if result.items}
+    of_model = {model: [row for row in results.images if row.model == model] for model in results.models}
+    return {model: Results(items) for model, rows in of_model.items() if (items := _items(rows))}
 
 
 def notes(results: RunResults) -> list[str]:
@@ -166,14 +165,15 @@ def notes(results: RunResults) -> list[str]:
 def write(results: RunResults, out: Path) -> list[Path]:
     """Write the files of every model to `out`/results, with paths relative to `out`; return the files to score: the
     eval_result.txt of every model that has a task with all its metrics."""
-    rows = results.images
     by_model = results_by_model(results)
     files = []
     for model in results.models:
         folder = f"results/{model}"
         paths = {}
-        for row in (row for row in rows if row.model == model and row.attempt == 1 and row.pixels_sha256):
-            path = results.write_image(row.pixels_sha256 or "", out, f"{folder}/images/{row.task.task_id}.png")
+        for row in results.images:
+            if row.model != model or row.attempt != 1 or not row.pixels_sha256:
+                continue
+            path = results.write_image(row.pixels_sha256, out, f"{folder}/images/{row.task.task_id}.png")
             if path is not None:
                 paths[row.task.task_id] = path.relative_to(out).as_posix()
         write_file(out, f"{folder}/gen_info.json", json.dumps(paths, indent=1) + "\n")

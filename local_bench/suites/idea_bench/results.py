@@ -136,11 +136,8 @@ Case = list[ImageResult]
 
 def results_by_model(results: RunResults) -> dict[str, list[Row]]:
     """Each model's answers, computed from the ledger; only models with a supported case."""
-    verdicts = results.verdicts
-    rows_by_model = {
-        model: [row for case in cases for row in rows_of(case, verdicts)] for model, cases in _cases(results).items()
-    }
-    return {model: rows for model, rows in rows_by_model.items() if rows}
+    of_model = ((model, cases) for model, cases in _cases(results).items() if cases)
+    return {model: [row for case in cases for row in rows_of(case, results.verdicts)] for model, cases in of_model}
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
@@ -170,10 +167,9 @@ def write(results: RunResults, out: Path) -> list[Path]:
 
 
 def _cases(results: RunResults) -> dict[str, list[Case]]:
-    rows = [row for row in results.images if row.attempt == 1]
     by_model: dict[str, dict[str, Case]] = {model: {} for model in results.models}
-    for row in rows:
-        if row.supported and row.shown:
+    for row in results.images:
+        if row.attempt == 1 and row.supported and row.shown:
             by_model[row.model].setdefault(row.task.task_id, []).append(row)
     return {model: list(cases.values()) for model, cases in by_model.items()}
 
