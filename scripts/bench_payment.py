@@ -64,8 +64,9 @@ def synthetic_batch(config: Any, tokens: int, images: int, device: torch.device)
     grid = torch.tensor([[1, side * merge, side * merge]] * images)
     values = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
     pixels = torch.randn(int(grid.prod(dim=1).sum()), values)
-    batch = Batch(ids, torch.ones_like(ids), marks, pixels, grid)
-    on_device = Batch(*(value.to(device) for value in vars(batch).values()))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": marks}
+    batch |= {"pixel_values": pixels, "image_grid_thw": grid}
+    on_device = {name: value.to(device) for name, value in batch.items()}
     return on_device, Workload(tokens, images * per_image, images, EXAMPLES, VALIDATION)
 
 

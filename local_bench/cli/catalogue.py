@@ -404,10 +404,7 @@ def fetch_suite(name: str, folder: Path, revision: str | None, dry_run: bool, as
     entry, folder = dataset(name), folder.absolute()
     data: dict[str, Any] = {"suite": entry.suite, "licence": entry.licence, "not_included": entry.not_included}
     if dry_run:
-        listed = list_dataset(name, entry, folder, revision)
-        n_files = None if listed.files is None else len(listed.files)
-        data |= {"repo": listed.repo, "revision": listed.revision, "n_files": n_files, "bytes": listed.bytes}
-        data |= {"pictures": entry.pictures and entry.pictures.url, "files": listed.files}
+        data |= list_dataset(name, entry, folder, revision)
         _show(data, as_json)
         return 0
     record = fetch_dataset(name, entry, folder, revision, say)

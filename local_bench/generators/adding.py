@@ -48,8 +48,6 @@ class Added:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a model is."""
-
     listing: Listing
     source: dict[str, str]
     gated: bool
@@ -99,7 +97,6 @@ def add_card(target: str, name: str | None, folder: Path, single: Single | None 
 
 
 def _pipeline_fields(place: _Place, pipeline: type) -> tuple[dict[str, Any], list[str]]:
-    """The card's fields that follow from the pipeline, and what the repository does not say."""
     signature = inspect.signature(pipeline.__call__).parameters
     sizes = [_of_component(place, part) for part in place.listing.components or ()]
     stored = sum(sizes, Counter[str]())

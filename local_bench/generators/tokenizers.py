@@ -22,7 +22,7 @@ from transformers.processing_utils import ProcessorMixin
 
 from local_bench.models.shipped import byte_characters
 
-_QWEN_SPECIAL = (
+QWEN_SPECIAL = (
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>"),
     *("<|image_pad|>", "<|video_pad|>"),
 )
@@ -55,23 +55,23 @@ def t5_tokenizer() -> T5Tokenizer:
 def qwen_tokenizer() -> Qwen2Tokenizer:
     """A Qwen tokenizer with one token per byte, the special tokens and a chat template."""
     tokenizer = Qwen2Tokenizer(
-        vocab={c: i for i, c in enumerate((*byte_characters(), *_QWEN_SPECIAL))},
+        vocab={c: i for i, c in enumerate((*byte_characters(), *QWEN_SPECIAL))},
         merges=[],
-        additional_special_tokens=list(_QWEN_SPECIAL),
+        additional_special_tokens=list(QWEN_SPECIAL),
         model_max_length=2048,
     )
     tokenizer.chat_template = _TURNS
     return tokenizer
 
 
-def qwen_vl_processor() -> Qwen2VLProcessor:
-    """The Qwen2.5-VL processor: patches of 14 pixels, merged 2 x 2."""
+def qwen_vl_processor(tokenizer: Qwen2Tokenizer | None = None, chat_template: str = _TURNS) -> Qwen2VLProcessor:
+    """The processor of Qwen2-VL and Qwen2.5-VL: patches of 14 pixels, merged 2 x 2."""
     pixels = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2, "min_pixels": 28 * 28, "max_pixels": 1003520}
     return Qwen2VLProcessor(
         image_processor=Qwen2VLImageProcessor(**pixels),
-        tokenizer=qwen_tokenizer(),
+        tokenizer=tokenizer or qwen_tokenizer(),
         video_processor=Qwen2VLVideoProcessor(**pixels),
-        chat_template=_TURNS,
+        chat_template=chat_template,
     )
 
 

@@ -8,7 +8,7 @@ file's first bytes and its header are read, not its pixels: a file with truncate
 import math
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ class _Header:
     """The lower of both directions; None if the file has none."""
 
 
+_UNREAD = _Header(1, 1, None)
 _Finding = tuple[bool | None, str]
 
 
@@ -103,22 +104,23 @@ def check_rules(path: Path, rules: HardRules, delivered: FileFacts | None = None
     for `min_dpi` if the file has no resolution; and for every rule about pixels if the file is missing, not a PNG, JPEG
     or WebP, has a damaged header, or has more pixels than are safe to open.
     """
+    specs, most = rules.visual_specs, rules.file_size.max_bytes
     try:
         facts = delivered or file_facts(path)
     except ImageError as e:
-        fault = f"the file cannot be read ({e})"
-        return [RuleOutcome(rule, None, fault) for rule in _names(rules)]
+        of_pixels = [rule for rule, *_ in _pixel_rules(_UNREAD, specs)]
+        names = ["file_type"] * bool(rules.file_type) + of_pixels + ["max_bytes"] * (most is not None)
+        return [RuleOutcome(rule, None, f"the file cannot be read ({e})") for rule in names]
     outcomes = []
     if rules.file_type:
         outcomes.append(RuleOutcome("file_type", *_type(facts["type"], rules.file_type)))
-    required = list(_pixel_rules(rules.visual_specs))
-    if required:
-        header = _header(path)
-        for rule, finding in required:
-            met, sentence = (None, header) if isinstance(header, str) else finding(replace(header, dpi=facts["dpi"]))
-            outcomes.append(RuleOutcome(rule, met, sentence))
-    size, most = facts["bytes"], rules.file_size.max_bytes
+    header = _header(path)
+    fault = header if isinstance(header, str) else None
+    seen = _UNREAD if isinstance(header, str) else replace(header, dpi=facts["dpi"])
+    for rule, met, sentence in _pixel_rules(seen, specs):
+        outcomes.append(RuleOutcome(rule, None if fault else met, fault or sentence))
     if most is not None:
+        size = facts["bytes"]
         outcomes.append(
             RuleOutcome("max_bytes", size <= most, f"the file has {size:,} bytes; at most {most:,} required")
         )
@@ -136,14 +138,7 @@ def rules_score(outcomes: Sequence[RuleOutcome]) -> Score:
     return Score(RULES, sum(outcome.met is True for outcome in outcomes) / len(outcomes))
 
 
-def _names(rules: HardRules) -> list[str]:
-    names = ["file_type"] if rules.file_type else []
-    names += [rule for rule, _ in _pixel_rules(rules.visual_specs)]
-    return names + (["max_bytes"] if rules.file_size.max_bytes is not None else [])
-
-
 def _kind(head: bytes) -> FileType | None:
-    """The type of a file by its first bytes."""
     for beginning, kind in _BEGINNINGS:
         if head.startswith(beginning):
             return kind
@@ -162,28 +157,22 @@ def _type(kind: FileType | None, required: Sequence[FileType]) -> _Finding:
     return kind in required, f"the file is a {kind}; {wanted}"
 
 
-def _pixel_rules(specs: VisualSpecs) -> Iterator[tuple[str, Callable[[_Header], _Finding]]]:
-    """The rules about pixels, each with a function that checks it on a header."""
+def _pixel_rules(header: _Header, specs: VisualSpecs) -> Iterator[tuple[str, bool | None, str]]:
+    wide, high = f"it is {header.width} pixels wide", f"it is {header.height} pixels high"
     if (width := specs.width_px) is not None:
-        yield "width_px", lambda h: (h.width == width, f"it is {h.width} pixels wide; {width} required")
+        yield "width_px", header.width == width, f"{wide}; {width} required"
     if (height := specs.height_px) is not None:
-        yield "height_px", lambda h: (h.height == height, f"it is {h.height} pixels high; {height} required")
-    if (least := specs.min_width_px) is not None:
-        yield (
-            "min_width_px",
-            lambda h: (h.width >= least, f"it is {h.width} pixels wide; at least {least} required"),
-        )
-    if (low := specs.min_height_px) is not None:
-        yield (
-            "min_height_px",
-            lambda h: (h.height >= low, f"it is {h.height} pixels high; at least {low} required"),
-        )
+        yield "height_px", header.height == height, f"{high}; {height} required"
+    if (width := specs.min_width_px) is not None:
+        yield "min_width_px", header.width >= width, f"{wide}; at least {width} required"
+    if (height := specs.min_height_px) is not None:
+        yield "min_height_px", header.height >= height, f"{high}; at least {height} required"
     if specs.width_mm is not None or specs.height_mm is not None:
-        yield "size_mm", lambda h: _size_mm(h, specs)
+        yield "size_mm", *_size_mm(header, specs)
     if (shape := specs.aspect_ratio) is not None:
-        yield "aspect_ratio", lambda h: (_has_shape(h, shape), f"it is {h.width}x{h.height}; {shape} required")
+        yield "aspect_ratio", _has_shape(header, shape), f"it is {header.width}x{header.height}; {shape} required"
     if (dpi := specs.min_dpi) is not None:
-        yield "min_dpi", lambda h: _dense(h, dpi)
+        yield "min_dpi", *_dense(header, dpi)
 
 
 def _has_shape(header: _Header, shape: str) -> bool:

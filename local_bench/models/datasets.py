@@ -14,9 +14,10 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Literal
+from typing import IO, Annotated, Any, Literal
 from urllib.parse import quote
 
 from pydantic import Field, ValidationError
@@ -124,63 +125,52 @@ MAX_MEMBERS = 200_000
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError)
 MemberPath = Callable[[str], str | None]
 """Maps a member's name to its path relative to the target folder; None skips the member."""
+_Member = tuple[str, int, bool, str, Callable[[], Any]]
+"""Name, size, whether it is a folder, what it is if it cannot be extracted, and a function that opens it."""
 
 
-def unpack_tar(archive: Path, target: Path, member_path: MemberPath, max_bytes: int, where: str) -> int:
-    """Extract the selected data files of a .tar.gz; return the number of selected files skipped as not data.
+def _tar_members(archive: Path) -> Iterator[_Member]:
+    with tarfile.open(archive, "r:gz") as tar:
+        for member in tar:
+            fault = "" if member.isreg() else "a link or a device"
+            size = member.size if member.isreg() else 0
+            yield member.name, size, member.isdir(), fault, partial(tar.extractfile, member)
+
+
+def _zip_members(archive: Path) -> Iterator[_Member]:
+    with zipfile.ZipFile(archive) as zipped:
+        for member in zipped.infolist():
+            plain = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG) and not member.flag_bits & 1
+            fault = "" if plain else "a link, a device or encrypted"
+            yield member.filename, member.file_size, member.is_dir(), fault, partial(zipped.open, member)
+
+
+def unpack(archive: Path, target: Path, member_path: MemberPath, max_bytes: int, where: str) -> int:
+    """Extract the selected data files of a .tar.gz or .zip; return the number of selected files skipped as not data.
 
     DatasetError (`where` names the archive) for a name that points outside the archive, a selected link or device,
     a duplicate name, more than `max_bytes` or MAX_MEMBERS, and a damaged archive.
     """
     left_out, total = 0, 0
+    members = _zip_members if archive.suffix == ".zip" else _tar_members
     try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for number, member in enumerate(tar, 1):
-                _check_name(member.name, where)
-                total += member.size if member.isreg() else 0
-                _check_size(number, total, max_bytes, where)
-                relative = member_path(member.name)
-                if relative is None or member.isdir():
-                    continue
-                if not member.isreg():
-                    raise DatasetError(f"{where}: {member.name} is a link or a device: the archive is not unpacked")
-                if not is_data(relative):
-                    left_out += 1
-                    continue
-                source = tar.extractfile(member)
-                assert source is not None
-                with source:
-                    _write(source, target, relative, where)
+        for number, (name, size, is_folder, fault, opened) in enumerate(members(archive), 1):
+            _check_name(name, where)
+            total += size
+            _check_size(number, total, max_bytes, where)
+            relative = member_path(name)
+            if relative is None or is_folder:
+                continue
+            if fault:
+                raise DatasetError(f"{where}: {name} is {fault}: the archive is not unpacked")
+            if not is_data(relative):
+                left_out += 1
+                continue
+            with opened() as source:
+                _write(source, target, relative, where)
     except (*_DAMAGE, OSError) as e:
-        if isinstance(e, OSError) and not isinstance(e, tarfile.TarError) and e.errno is not None:
+        if isinstance(e, OSError) and e.errno is not None:
             raise
-        raise DatasetError(f"{where} is damaged: run the same command again later") from e
-    return left_out
-
-
-def unpack_zip(archive: Path, target: Path, member_path: MemberPath, max_bytes: int, where: str) -> int:
-    """Like `unpack_tar`, for a .zip."""
-    left_out, total = 0, 0
-    try:
-        with zipfile.ZipFile(archive) as zipped:
-            for number, member in enumerate(zipped.infolist(), 1):
-                _check_name(member.filename, where)
-                total += member.file_size
-                _check_size(number, total, max_bytes, where)
-                relative = member_path(member.filename)
-                if relative is None or member.is_dir():
-                    continue
-                kind = stat.S_IFMT(member.external_attr >> 16)
-                if kind not in (0, stat.S_IFREG) or member.flag_bits & 1:
-                    raise DatasetError(
-                        f"{where}: {member.filename} is a link, a device or encrypted: the archive is not unpacked"
-                    )
-                if not is_data(relative):
-                    left_out += 1
-                    continue
-                with zipped.open(member) as source:
-                    _write(source, target, relative, where)
-    except _DAMAGE as e:
         raise DatasetError(f"{where} is damaged: run the same command again later") from e
     return left_out
 
@@ -232,18 +222,6 @@ class Record(Strict):
         return sum(file.bytes for file in self.files.values())
 
 
-@dataclass(frozen=True)
-class Listed:
-    """The files that `fetch_dataset` would download."""
-
-    repo: str
-    revision: str
-    files: list[str] | None
-    """None if they are not known before the download (GitHub archives)."""
-    bytes: int | None
-    """Total size; None if unknown."""
-
-
 def fetch_dataset(
     name: str, entry: Dataset, folder: Path, revision: str | None = None, say: Say = lambda _: None
 ) -> Record:
@@ -268,19 +246,25 @@ def fetch_dataset(
     return record
 
 
-def list_dataset(name: str, entry: Dataset, folder: Path, revision: str | None = None) -> Listed:
-    """The files that `fetch_dataset` would download. Queries the Hub, but not GitHub."""
+def list_dataset(name: str, entry: Dataset, folder: Path, revision: str | None = None) -> dict[str, Any]:
+    """What `fetch_dataset` would download; null for what is not known before (the files of a GitHub archive). Queries
+    the Hub, but not GitHub."""
     source, purpose = entry.source, for_dataset(name, folder)
+    files: list[str] | None = None
     if isinstance(source, GitHubSource):
-        return Listed(source.repo, _commit(source, revision, purpose), None, entry.bytes)
-    with _storage_as_dataset_errors():
-        repository = _repository(source, revision, purpose)
-    return Listed(repository.repo, repository.revision, repository.wanted, repository.bytes_of(repository.wanted))
+        commit, total = _commit(source, revision, purpose), entry.bytes
+    else:
+        with _storage_as_dataset_errors():
+            repository = _repository(source, revision, purpose)
+        files, commit = repository.wanted, repository.revision
+        total = repository.bytes_of(files)
+    n_files, pictures = None if files is None else len(files), entry.pictures and entry.pictures.url
+    found = {"repo": source.repo, "revision": commit, "n_files": n_files, "bytes": total}
+    return found | {"pictures": pictures, "files": files}
 
 
 @contextmanager
 def _storage_as_dataset_errors() -> Iterator[None]:
-    """Convert StorageError to DatasetError."""
     try:
         yield
     except StorageError as e:
@@ -311,7 +295,6 @@ def _existing(name: str, entry: Dataset, folder: Path, revision: str | None) -> 
 
 
 def _download_all(name: str, entry: Dataset, work: Path, revision: str | None, purpose: Purpose, say: Say) -> Record:
-    """Download to `work`/files and write the record there."""
     files, source = work / "files", entry.source
     files.mkdir()
     if isinstance(source, GitHubSource):
@@ -362,7 +345,7 @@ def _from_github(source: GitHubSource, commit: str, entry: Dataset, work: Path, 
             return str(PurePosixPath(base.name) / path.relative_to(base))
         return str(path) if str(path) in source.also else None
 
-    left_out = unpack_tar(archive, work / "files", member_path, entry.max_bytes, url)
+    left_out = unpack(archive, work / "files", member_path, entry.max_bytes, url)
     archive.unlink()
     if not (work / "files" / base.name).is_dir():
         raise DatasetError(f"{source.repo} has no files in {source.folder} at {commit}: give another --revision")
@@ -403,7 +386,7 @@ def _from_hub(repository: Repository, source: HubSource, entry: Dataset, work: P
     for name in repository.wanted:
         if name in source.unpack:
             where = f"{repository.repo}: {name}"
-            left_out += unpack_zip(snapshot / name, work / "files", lambda member: member, entry.max_bytes, where)
+            left_out += unpack(snapshot / name, work / "files", lambda member: member, entry.max_bytes, where)
         else:
             target = safe_join(work / "files", name)
             target.parent.mkdir(parents=True, exist_ok=True)

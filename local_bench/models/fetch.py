@@ -31,6 +31,7 @@ from local_bench.models.manifest import (
     FetchedRepo,
     Manifest,
     Origin,
+    file_digests,
     file_sha256,
     folder_of,
     is_commit,
@@ -166,7 +167,6 @@ def _digest_file(path: Path) -> Path:
 
 
 def _is_intact(path: Path) -> bool:
-    """Whether a cached file exists and matches its stored digest."""
     stored = _digest_file(path)
     return path.is_file() and stored.is_file() and stored.read_text("utf-8") == file_sha256(path)
 
@@ -223,6 +223,8 @@ def _check_size(purpose: Purpose, url: str, size: int, target: Path, max_bytes: 
 
 
 Say = Callable[[str], None]
+_Fetched = tuple[Path, FetchedRepo]
+"""A downloaded folder and its manifest entry."""
 
 
 def fetch(card: ModelCard, revisions: Mapping[str, str] | None = None, say: Say = lambda _: None) -> Manifest | None:
@@ -263,24 +265,18 @@ def fetch(card: ModelCard, revisions: Mapping[str, str] | None = None, say: Say 
     check_space(for_model(card.name), sum(absent_bytes.values()))
     snapshots = {part: repository.download() for part, repository in repositories.items()}
     write_pins(card, commits)
-    fetched = {}
+    fetched: dict[str, _Fetched] = {}
     for part, folder in snapshots.items():
         repository = repositories[part]
         if repository.only:  # files listed in the card are linked into a separate folder
             pulled = [pull_hub(repository, folder, name) for name in repository.only]
             fetched[part] = _from_files(card, part, pulled)
         else:
-            fetched[part] = _Fetched(folder, repository.fetched(folder))
+            digests = file_digests(folder, repository.wanted)
+            files = {n: FetchedFile(bytes=(folder / n).stat().st_size, sha256=sha) for n, sha in digests.items()}
+            fetched[part] = folder, FetchedRepo(repo=repository.repo, revision=repository.revision, files=files)
     fetched |= {part: _from_other_source(card, part, say) for part in other_parts}
     return _write_manifest(card, fetched, any(repository.gated for repository in repositories.values()))
-
-
-@dataclass(frozen=True)
-class _Fetched:
-    """A downloaded folder and its manifest entry."""
-
-    folder: Path
-    entry: FetchedRepo
 
 
 def _from_other_source(card: ModelCard, part: str, say: Say) -> _Fetched:
@@ -314,7 +310,7 @@ def _vetted(card: ModelCard, part: str, folder: Path, origins: list[Origin]) -> 
     assert origin is not None
     repo, revision = origin
     entry = FetchedRepo(repo=repo, revision=revision or "", files=fetched_files(folder), origins=origins)
-    return _Fetched(folder, entry)
+    return folder, entry
 
 
 def _commits(card: ModelCard, revisions: Mapping[str, str]) -> dict[str, str]:
@@ -358,20 +354,20 @@ def _existing(card: ModelCard, commits: Mapping[str, str]) -> Manifest | None:
 
 def _write_manifest(card: ModelCard, fetched: Mapping[str, _Fetched], gated: bool) -> Manifest | None:
     """Write the manifest; None for a card whose main model is built."""
-    parts = {part: fetched[part].folder if part in fetched else built(card, part) for part in card.parts}
+    parts = {part: fetched[part][0] if part in fetched else built(card, part) for part in card.parts}
     if MAIN not in fetched:
         return None
-    main = fetched[MAIN]
+    folder, main = fetched[MAIN]
     manifest = Manifest(
         card=card.name,
-        repo=main.entry.repo,
-        revision=main.entry.revision,
+        repo=main.repo,
+        revision=main.revision,
         licence=card.licence,
         gated=gated,
-        files=main.entry.files,
-        origins=main.entry.origins,
-        parts={part: result.entry for part, result in fetched.items() if part != MAIN},
-        weights_sha256=weights_digest(main.folder, parts),
+        files=main.files,
+        origins=main.origins,
+        parts={part: entry for part, (_, entry) in fetched.items() if part != MAIN},
+        weights_sha256=weights_digest(folder, parts),
         fetched_utc=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
     write_manifest(card, manifest)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from local_bench.core.environment import require
 from local_bench.core.errors import DatasetError, MissingExtra, StorageError, UserError, WeightsError
-from local_bench.models.manifest import FetchedFile, FetchedRepo, file_digests, file_sha256, git_blob_sha1
+from local_bench.models.manifest import file_digests, file_sha256, git_blob_sha1
 from local_bench.models.vet import PIPELINE, Listing, model_file
 
 if TYPE_CHECKING:
@@ -124,12 +124,6 @@ class Repository:
             if not self._matches_declared(name, folder / name, digests.get(name)):
                 self._verified(name)
         return folder
-
-    def fetched(self, folder: Path) -> FetchedRepo:
-        """The manifest entry of this repository, whose files are in `folder`."""
-        digests = file_digests(folder, self.wanted)
-        files = {n: FetchedFile(bytes=(folder / n).stat().st_size, sha256=digests[n]) for n in self.wanted}
-        return FetchedRepo(repo=self.repo, revision=self.revision, files=files)
 
     def _verified(self, name: str) -> Path:
         """One file, downloaded if not cached, and once more if it is not the declared one."""

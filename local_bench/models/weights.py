@@ -94,7 +94,6 @@ def _user_folder(card: ModelCard, path: str) -> Path:
 
 
 def _part_folder(card: ModelCard, part: str) -> Path:
-    """The folder of the model (`MAIN`) or of a part."""
     source = source_of(card, part)
     if source.build:
         return built(card, part)
@@ -156,5 +155,4 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """The size of every file below `folder`."""
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}

@@ -110,9 +110,9 @@ def _read(question: Question, verdict: Verdict, n_images: int) -> dict[str, list
         parsed = deliverables(verdict)
         if isinstance(parsed, str):
             return parsed
-        if len(parsed.rules) != n_images:
-            return f"the judge finds {len(parsed.rules)} images in the brief, but the task has {n_images}"
-        return {"rules": [rules.model_dump(exclude_defaults=True) for rules in parsed.rules]}
+        if len(parsed) != n_images:
+            return f"the judge finds {len(parsed)} images in the brief, but the task has {n_images}"
+        return {"rules": [rules.model_dump(exclude_defaults=True) for rules in parsed]}
     fields: dict[str, list[str]] = {}
     for name in FIELDS[question.rubric]:
         if name == "preservations" and verdict.answer is not None and not verdict.answer[name]:

@@ -120,9 +120,9 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
         name: FirstFailures[tuple[str, Score]](_scores_of(name), advice, name in order.begun) for name in order.names
     }
     yield PhaseStarted("measure", evaluator.n_steps(wanted))
-    for names in evaluator.groups():
+    for group in evaluator.groups():
         try:
-            for event in evaluator.run_group(names, wanted):
+            for event in evaluator.run_group(group, wanted):
                 if isinstance(event, ScoresComputed):
                     yield ScoresComputed([known for row in event.rows for known in _known(row, firsts[row[1].name])])
                     yield TimeCharged("metric", len(event.rows), time.monotonic_ns())
@@ -131,7 +131,8 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
         except PartFailed:
             raise
         except LocalBenchError as e:
-            raise PartFailed(f"{names[0]}: {e}", _scores_of(names[0]), e.exit_code) from None
+            name = next(iter(group))
+            raise PartFailed(f"{name}: {e}", _scores_of(name), e.exit_code) from None
     yield ScoresComputed([row for first in firsts.values() for row in first.released()])
 
 

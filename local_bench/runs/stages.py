@@ -8,7 +8,7 @@ from pathlib import Path
 from local_bench.core.environment import isolate, require
 from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.core.types import NOT_FINITE
-from local_bench.judges.metrics.registry import check_extras, check_metrics, metric_card
+from local_bench.judges.metrics.registry import check_extras, check_metric, metric_card
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import RunPlan, check_config, enter_plan, make_plan
 from local_bench.runs.progress import FILE, Progress, Quiet, Recorded
@@ -61,8 +61,8 @@ def ran(
         check_extras(config.metrics if "measure" in stages else ())
         require("generate")
     check_config(config, stages=stages if (run_dir / "run.yaml").is_file() else ("generate", *stages))
-    if require_metrics:
-        check_metrics(config.metrics)
+    for name in config.metrics if require_metrics else ():
+        check_metric(name)
     if ON_DEVICE & set(stages) and config.engine.executor == "local":
         from local_bench.generators.numerics import choose_devices
 

@@ -1,7 +1,7 @@
 """The base class of benchmarks: tasks, prompts, questions, scores and result files.
 
-A benchmark is a package `suites/<name>/` with `tasks` (reader of its files) and `questions` (prompts, questions,
-scores), `results` (its result files, read and written), `published` (its numbers) and `suite` (the `Suite` subclass).
+A benchmark is a package `suites/<name>/` with `tasks` (reader of its files), `results` (its result files, read and
+written), `published` (its numbers) and `suite` (the `Suite` subclass, with its prompts, questions and scores).
 Other packages add benchmarks with an entry point in the group `local_bench.suites`; see docs/extending.md.
 """
 

@@ -131,5 +131,4 @@ def _lender(name: str) -> Suite:
 
 
 def _alone(task: Task, number: int) -> Task:
-    """The task with this deliverable as its only one."""
     return replace(task, deliverables=(task.deliverables[number - 1],))

@@ -98,11 +98,6 @@ class FilesSuite(Suite):
         return Score(field, fmean(values)) if values else Score(field, None, "the task has no evaluation points")
 
 
-def file_of(name: str) -> Path | None:
-    """The file that describes the suite of that name."""
-    return next(iter(config_files(f"suites/{name}.yaml")), None) if is_safe_id(name) else None
-
-
 @cache
 def _described(path: Path, mtime_ns: int, size: int) -> Suite:
     """The suite that a file describes, read again when the file has changed. ConfigError if it is not valid."""
@@ -162,10 +157,9 @@ def suite(name: str) -> Suite:
     where = _SUITES.get(name) or _known().get(name)
     if where is not None:
         return _loaded(name, where)
-    described = file_of(name)
-    if described is not None:
-        stat = described.stat()
-        return _described(described.absolute(), stat.st_mtime_ns, stat.st_size)
+    if is_safe_id(name) and (files := config_files(f"suites/{name}.yaml")):
+        stat = files[0].stat()
+        return _described(files[0].absolute(), stat.st_mtime_ns, stat.st_size)
     available = suite_names()
     suggestion = hint(name, available, f"available: {', '.join(available)}")
     raise ConfigError(f"suite.name: unknown suite {name!r}: {suggestion}")

@@ -87,10 +87,10 @@ class RunResults:
         """Write costs.json for `score --costs` if a cost is known."""
         lines = [f"  {json.dumps(model, ensure_ascii=False)}: {usd:f}" for model, usd in self.usd_per_image.items()]
         if lines:
-            write_text(out, "costs.json", "{\n" + ",\n".join(lines) + "\n}\n")
+            write_file(out, "costs.json", "{\n" + ",\n".join(lines) + "\n}\n")
 
     def write_image(self, pixels_sha256: str, out: Path, relative: str) -> Path | None:
-        """Write a generated image in the format of the suffix of `relative`, as `write_bytes`; None if the run's own
+        """Write a generated image in the format of the suffix of `relative`, as `write_file`; None if the run's own
         file cannot be read."""
         try:
             image = self.load(pixels_sha256)
@@ -98,17 +98,12 @@ class RunResults:
             return None
         buffer = io.BytesIO()
         image.save(buffer, **FORMATS[relative.rpartition(".")[2]])
-        return write_bytes(out, relative, buffer.getvalue())
+        return write_file(out, relative, buffer.getvalue())
 
 
-def write_text(out: Path, relative: str, text: str) -> Path:
-    """As `write_bytes`, in UTF-8."""
-    return write_bytes(out, relative, text.encode())
-
-
-def write_bytes(out: Path, relative: str, data: bytes) -> Path:
-    """Write `out / relative` and return it. StorageError if writing fails; UserError if the path is outside `out`:
-    names of models and tasks come from the ledger, which is untrusted."""
+def write_file(out: Path, relative: str, data: str | bytes) -> Path:
+    """Write `out / relative`, texts in UTF-8, and return it. StorageError if writing fails; UserError if the path is
+    outside `out`: names of models and tasks come from the ledger, which is untrusted."""
     safe_join(out, relative)
-    write_atomic(out / relative, data)
+    write_atomic(out / relative, data.encode() if isinstance(data, str) else data)
     return out / relative

@@ -141,35 +141,33 @@ def _task(line: TaskLine, folder: Path, keep: KeepImage) -> Task:
     )
 
 
+def omit(path: Path, what: str, error: UserError, refuse: Refuse | None) -> None:
+    """Call `refuse` with the reason why a task below `path` is omitted, or raise `error` without it."""
+    if refuse is None:
+        raise error
+    reason = str(error).replace(f"{path}/", "")  # a run's provenance has no paths of this machine
+    refuse(f"{what} is omitted: {reason}")
+
+
 MAX_BYTES = 500_000_000
 
 
-def read_object(path: Path, what: str, error: type[UserError] = ResultFileError) -> tuple[dict[str, Any], str]:
-    """(the JSON object in the file, its text), with decimal numbers as Decimal. Raises `error` if it is not an
-    object."""
-    data, text = read_json(path, what, error)
-    if not isinstance(data, dict):
-        raise error(f"{path}: a {what} must be a JSON object, not {kind(data)}: give a file with one JSON object")
-    return data, text
-
-
-def read_list(path: Path, what: str, error: type[UserError] = ResultFileError) -> tuple[list[Any], str]:
-    """(the JSON array in the file, its text), with decimal numbers as Decimal. Raises `error` if it is not an array."""
-    data, text = read_json(path, what, error)
-    if not isinstance(data, list):
-        raise error(f"{path}: a {what} must be a JSON array, not {kind(data)}: give a file with one JSON array")
-    return data, text
-
-
-def read_json(path: Path, what: str, error: type[UserError]) -> tuple[Any, str]:
-    """(the contents of the file, its text), with decimal numbers as Decimal. Raises `error` if it is not valid JSON."""
+def read_json(
+    path: Path, what: str, error: type[UserError] = ResultFileError, wanted: type = object
+) -> tuple[Any, str]:
+    """(the contents of the file, its text), with decimal numbers as Decimal. Raises `error` if it is not valid JSON, or
+    not of the type `wanted` (dict or list)."""
     text = read_text(path, error, missing=f"give the {what}", max_bytes=MAX_BYTES)
     try:
-        return strictjson.loads(text, parse_float=Decimal), text
+        data = strictjson.loads(text, parse_float=Decimal)
     except json.JSONDecodeError as e:
         raise error(f"{path}, line {e.lineno}: invalid JSON ({e.msg}): correct the line") from None
     except (ValueError, RecursionError) as e:
         raise error(f"{path}: invalid JSON ({e}): correct the file") from None
+    if not isinstance(data, wanted):
+        form = "array" if wanted is list else "object"
+        raise error(f"{path}: a {what} must be a JSON {form}, not {kind(data)}: give a file with one JSON {form}")
+    return data, text
 
 
 def line_of(text: str, keys: Sequence[str]) -> int:
@@ -184,7 +182,7 @@ def line_of(text: str, keys: Sequence[str]) -> int:
 
 def read_costs(path: Path) -> dict[str, Decimal]:
     """{model: US dollars per image}. ResultFileError names the file, the line and the reason."""
-    data, text = read_object(path, "file of costs")
+    data, text = read_json(path, "file of costs", wanted=dict)
     costs = {}
     for model, amount in data.items():
         if isinstance(amount, bool) or not isinstance(amount, int | Decimal) or not is_amount(Decimal(amount)):

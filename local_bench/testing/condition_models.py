@@ -128,7 +128,6 @@ def build_pose(folder: Path, card: ModelCard) -> None:
 
 
 def _passing(out: int, into: int, side: int) -> torch.Tensor:
-    """A convolution that passes its channels on unchanged."""
     kernel = torch.zeros(out, into, side, side)
     kernel[: min(out, into), : min(out, into), side // 2, side // 2] = torch.eye(min(out, into))
     return kernel

@@ -276,9 +276,3 @@ def _save_processor(folder: Path, kind: str, mean: list[float], std: list[float]
         "rescale_factor": 1 / 255,
     }
     (folder / "preprocessor_config.json").write_text(json.dumps(processor | settings, indent=2))
-
-
-def joint_colour(joint: int) -> tuple[int, int, int]:
-    """RGB of the dot that the tiny body network recognises as that joint."""
-    levels = (0, 128, 255)
-    return levels[(joint + 8) // 9], levels[(joint + 8) // 3 % 3], levels[(joint + 8) % 3]

@@ -13,32 +13,19 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
-    Qwen2VLVideoProcessor,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLProcessor,
     Qwen3VLVideoProcessor,
 )
 
+from local_bench.generators.tokenizers import QWEN_SPECIAL, qwen_vl_processor
 from local_bench.models.cards import ModelCard
 from local_bench.models.shipped import amplify, byte_characters
 
 SEED = 20260102
 HIDDEN = 128
 HEADS = 2
-_SPECIAL = tuple(
-    f"<|{name}|>"
-    for name in (
-        "endoftext",
-        "im_start",
-        "im_end",
-        "vision_start",
-        "vision_end",
-        "vision_pad",
-        "image_pad",
-        "video_pad",
-    )
-)
 _FACTORS = {
     "": 3.0,
     "embed_tokens": 0.3,
@@ -81,14 +68,7 @@ def build_qwen2_vl(folder: Path, card: ModelCard) -> None:
             **_token_ids(tokenizer),
         )
         model = Qwen2VLForConditionalGeneration(config)
-    pixels = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2, "min_pixels": 28 * 28, "max_pixels": 1003520}
-    processor = Qwen2VLProcessor(
-        image_processor=Qwen2VLImageProcessor(**pixels),
-        tokenizer=tokenizer,
-        video_processor=Qwen2VLVideoProcessor(**pixels),
-        chat_template=_CHAT_TEMPLATE,
-    )
-    _save(folder, model, processor)
+    _save(folder, model, qwen_vl_processor(tokenizer, _CHAT_TEMPLATE))
 
 
 def build_qwen3_vl(folder: Path, card: ModelCard) -> None:
@@ -145,13 +125,13 @@ def _tokenizer() -> Qwen2Tokenizer:
     """Byte-level BPE. The merges were learnt once: training orders equal counts differently."""
     lines = Path(__file__).with_name("tiny_merges.txt").read_text("utf-8").splitlines()
     merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
-    pieces = [*byte_characters(), *(left + right for left, right in merges), *_SPECIAL]
+    pieces = [*byte_characters(), *(left + right for left, right in merges), *QWEN_SPECIAL]
     return Qwen2Tokenizer(
         vocab={piece: i for i, piece in enumerate(pieces)},
         merges=merges,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        additional_special_tokens=list(_SPECIAL[1:]),
+        additional_special_tokens=list(QWEN_SPECIAL[1:]),
     )
 
 

@@ -219,16 +219,16 @@ def test_a_call_abandoned_between_two_requests_ends_the_engine():
 
 def test_an_unreadable_image_is_an_error_and_another_exception_of_a_question_leaves_the_others(embedded, monkeypatch):
     """An error with a message for the user is raised where the answers are read, and the engine goes on."""
-    images, results = embedded.composer.images, {}
+    prepared, results = embedded.composer.prepared, {}
 
-    def of_run(request):
-        if "no such picture" in request.shown[0].images:
+    def of_run(shown):
+        if "no such picture" in shown.images:
             raise RunImageError("the picture is damaged", "damaged")
-        return images(request)
+        return prepared(shown)
 
     questions = [*QUESTIONS[:2], ("none", _brf("no such picture", 0)), *QUESTIONS[2:4]]
     with monkeypatch.context() as patch:
-        patch.setattr(embedded.composer, "images", of_run)
+        patch.setattr(embedded.composer, "prepared", of_run)
         with pytest.raises(RunImageError, match="the picture is damaged"):
             results.update(answers(embedded, JSON, questions))
     assert set(results) == {0, 1}

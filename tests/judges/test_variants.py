@@ -24,7 +24,7 @@ from local_bench.judges.vlm.rubrics import (
 from local_bench.models.cards import card
 from local_bench.runs.config import JudgeConfig
 from local_bench.runs.scoring import majority_verdict
-from local_bench.suites.hype_edit_1 import tasks as hype
+from local_bench.suites.registry import suite
 from local_bench.suites.servimage.questions import questions, which_image
 
 SPEC = JudgeSpec("card", "0" * 64, "float32", 4096, 16, 0)
@@ -74,7 +74,7 @@ def test_every_rubric_is_composed_with_labels_in_place(variant, protocol):
     for asked in [question for name in rubric_names() for question in questions_of(name)]:
         captioned = rubric(asked.rubric, variant).in_place and asked.roles
         for request in spec(variant, protocol).requests(asked):
-            images = composer.images(request)
+            images = [*map(composer.prepared, request.shown)]
             served, embedded = (
                 body(request, images, "m", inline=inline)["messages"][-1]["content"] for inline in (True, False)
             )
@@ -159,7 +159,9 @@ def test_the_option_usable_is_off_by_default():
     task = Task("t", "c", 0, "T", "B", ("D",), ())
     parts = {"changes_made": True, "rest_preserved": True}
     for answer, passed in ((parts, 1), (parts | {"usable": False}, 0), (parts | {"usable": True}, 1)):
-        scores = {s.name: s for s in hype.scores(task, {(1, "hype_edit", 0, 0): Verdict(answer, None, "")})[1]}
+        scores = {
+            s.name: s for s in suite("hype-edit-1").scores(task, {(1, "hype_edit", 0, 0): Verdict(answer, None, "")})[1]
+        }
         assert scores["pass"].value == passed
         assert scores["usable"].applies == ("usable" in answer)
 

@@ -14,12 +14,12 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question, Task, Verdict
 from local_bench.judges.vlm.injection import attacks, fooled
 from local_bench.judges.vlm.judge import JudgeSpec, answers
-from local_bench.judges.vlm.protocols import Composer, Reply, body, deliverables, read
+from local_bench.judges.vlm.protocols import Composer, Reply, deliverables, read
 from local_bench.judges.vlm.rubrics import RubricSet, read_stored, rubric
 from local_bench.models.cards import card
 from local_bench.runs.config import JudgeConfig
 from local_bench.runs.judge import check_questions
-from local_bench.suites.hype_edit_1 import tasks as hype
+from local_bench.suites.registry import suite
 from local_bench.suites.servimage import questions as servimage
 
 SET = RubricSet("verbatim")
@@ -131,7 +131,7 @@ def test_the_client_s_images_follow_the_generated_ones():
 def test_a_prompt_is_sent_alone_and_its_format_has_a_grammar(name):
     asked = next(q for q in every_question() if q.rubric == name)
     (request,) = SPEC.requests(asked)
-    sent = body(request, Composer(lambda _: Image.new("RGB", (32, 32)), 16).images(request), "m")
+    sent = Composer(lambda _: Image.new("RGB", (32, 32)), 16).body(request, "m")
     assert [message["role"] for message in sent["messages"]] == ["user"]
     assert "[end " not in request.text
     assert "Answer with one JSON object" not in request.text
@@ -142,7 +142,7 @@ def test_a_prompt_is_sent_alone_and_its_format_has_a_grammar(name):
 def every_question():
     task = replace(ORDER, source_sha256="s")
     yield from (question for _, question in servimage.questions(task, {1: "a", 2: "b"}))
-    yield from (question for _, question in hype.questions(task, {1: "a"}))
+    yield from (question for _, question in suite("hype-edit-1").questions(task, {1: "a"}))
     yield Question("idea_question", 0, ("a",), (("question", 'Is it red? {"score": 1, "reason": ""}'),))
 
 
@@ -150,14 +150,14 @@ def test_control_tokens_in_slots_are_split_and_placeholders_in_them_stay():
     task = replace(ORDER, brief="<|im_end|> {n_images} {points}")
     _, requests, _ = order_requests(task=task)
     assert "- Task Requirements: < |im_end|> {n_images} {points}\n" in requests["brf"].text
-    edit = next(q for _, q in hype.questions(replace(task, source_sha256="s"), {1: "a"}))
+    edit = next(q for _, q in suite("hype-edit-1").questions(replace(task, source_sha256="s"), {1: "a"}))
     (request,) = SPEC.requests(edit)
     assert "< |im_end|> {n_images}" in request.captions[1]
 
 
 def test_hype_s_judge_has_the_prompt_before_and_after_the_images():
     task = replace(ORDER, source_sha256="s", reference_sha256=("r",))
-    question = next(q for _, q in hype.questions(task, {1: "a"}))
+    question = next(q for _, q in suite("hype-edit-1").questions(task, {1: "a"}))
     (request,) = SPEC.requests(question)
     prompt = rubric("hype_edit", "verbatim").text
     assert request.text == prompt
@@ -169,7 +169,9 @@ def test_hype_s_judge_has_the_prompt_before_and_after_the_images():
     for word, passed in (("PASS", 1.0), ("FAIL", 0.0)):
         reply = Reply(json.dumps({"verdict": word, "reasoning": "It is."}), "stop")
         verdict = read(question, "json", [reply], SET)
-        scores = {score.name: score for score in hype.scores(task, {(1, "hype_edit", 0, 0): verdict})[1]}
+        scores = {
+            score.name: score for score in suite("hype-edit-1").scores(task, {(1, "hype_edit", 0, 0): verdict})[1]
+        }
         assert (scores["pass"].value, scores["rating"].value) == (passed, passed)
         assert not scores["changes_made"].applies
         assert read_stored("hype_edit", verdict.answer) == (verdict.answer, None)
@@ -222,7 +224,7 @@ def test_published_rules_are_read_from_the_extraction_prompt():
              "dimensions": {"width": 30, "height": 20, "unit": "cm"}, "resolution": {"min_dpi": 300}}}}  # fmt: skip
     reply = {"extracted_rules": {"output_quantity": 1, "deliverables": [entry]}, "reasoning": []}
     question = Question("deliverables", 0, (), (("title", "T"), ("brief", "B")))
-    (rules,) = deliverables(read(question, "json", [Reply(json.dumps(reply), "stop")], SET)).rules
+    (rules,) = deliverables(read(question, "json", [Reply(json.dumps(reply), "stop")], SET))
     specs = {"width_mm": 300.0, "height_mm": 200.0, "aspect_ratio": "1:1", "min_dpi": 300.0}
     assert rules.model_dump(exclude_defaults=True) == {"file_type": ["PNG"], "visual_specs": specs}
 

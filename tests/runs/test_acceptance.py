@@ -9,7 +9,7 @@ from local_bench.runs import scoring
 from local_bench.runs.config import RunConfig
 from local_bench.runs.scoring import thresholds_of
 from local_bench.settle.acceptance import by_threshold, missed
-from local_bench.suites.hype_edit_1.tasks import PARTS
+from local_bench.suites.hype_edit_1.suite import PARTS
 
 
 def config(name):

@@ -12,7 +12,7 @@ def test_steps_are_measured_on_a_small_model():
     model = backbone("tiny-qwen3-vl")
     device = torch.device("cpu")
     batch, workload = bench_payment.synthetic_batch(model.config, 64, 2, device)
-    assert workload.image_tokens == int(batch.image_tokens.sum()) == 2 * 4 * 4
+    assert workload.image_tokens == int(batch["mm_token_type_ids"].sum()) == 2 * 4 * 4
     with torch.random.fork_rng():
         torch.manual_seed(0)
         found = bench_payment.measure(model, tiny.config(), batch, 2, device)

@@ -103,7 +103,7 @@ def test_result_files_of_the_benchmarks(tmp_path):
     )
     assert [task.task_id for task in read_paid_tasks(paid)] == list(IDS)
     people = [{"model": "007", "task_id": i, "annotations": {"subtask_1": True}} for i in IDS]
-    assert [one.task_id for one in read_annotations([lines(tmp_path / "a.jsonl", people)]).images] == list(IDS)
+    assert [one.task_id for one in read_annotations([lines(tmp_path / "a.jsonl", people)])[0]] == list(IDS)
     scores = [{"model": "007", "task_id": i, "deliverable": 1, "brf": 1, "veq": 1, "cns": None} for i in IDS]
     rated = read_scores(lines(tmp_path / "s.jsonl", scores))
     assert [(image.model, image.task_id) for image in rated] == [("007", i) for i in IDS]

@@ -339,7 +339,6 @@ def _connections(joints: Sequence[Joints], affinity: Maps, limb: int, height: in
 def _join(
     everyone: list[_Person], joints: Sequence[Joints], limb: int, connections: Sequence[tuple[int, int, float]]
 ) -> None:
-    """Add a limb's connections to the existing people, or create new people."""
     start, end = LIMBS[limb]
     for a, b, score in connections:
         theirs = [person for person in everyone if person.joints[start] == a or person.joints[end] == b]

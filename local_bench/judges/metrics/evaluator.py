@@ -49,6 +49,7 @@ from local_bench.judges.metrics.base import (
 
 A = TypeVar("A")
 B = TypeVar("B")
+M = TypeVar("M", bound=Metric)
 Wanted = tuple[Subject, tuple[str, ...]]
 """A subject and the names of the metrics to compute."""
 Found = Mapping[FeatureInput, Array | Unscorable]
@@ -73,7 +74,6 @@ class FeatureCache:
     """
 
     def __init__(self, identity: Mapping[str, Any]) -> None:
-        """Open or create the file of `identity`; on an error the cache is disabled and `fault` is the message."""
         self.path = cache_dir() / "arrays" / f"{digest(identity)}.sqlite"
         self.fault: str | None = None
         self._lock = threading.Lock()
@@ -374,84 +374,77 @@ class Evaluator:
 
     def run(self, wanted: Sequence[Wanted]) -> Iterator[Event]:
         """Yield the scores in parts; each (subject, metric) is scored exactly once."""
-        for names in self.groups():
-            yield from self.run_group(names, wanted)
+        for group in self.groups():
+            yield from self.run_group(group, wanted)
 
-    def run_group(self, names: tuple[str, ...], wanted: Sequence[Wanted]) -> Iterator[Event]:
+    def run_group(self, group: Mapping[str, Metric], wanted: Sequence[Wanted]) -> Iterator[Event]:
         """As `run`, for one of the `groups`. LocalBenchError if its network cannot be used."""
-        todo = [(subject, own_names) for subject, chosen in wanted if (own_names := _among(chosen, names))]
+        hosted = {name: metric for name, metric in group.items() if isinstance(metric, HostMetric)}
+        networked = {name: metric for name, metric in group.items() if isinstance(metric, NetworkMetric)}
         with ThreadPoolExecutor(self.io_workers) as pool:
-            if isinstance(self.metrics[names[0]], HostMetric):
-                yield from _in_parts(_windowed(pool, self._host, todo, 4 * self.io_workers))
-            elif todo:
-                yield from self._network(pool, names, todo)
+            if on_host := _own(wanted, hosted):
+                yield from _in_parts(_windowed(pool, _measured, on_host, 4 * self.io_workers))
+            if todo := _own(wanted, networked):
+                yield from self._network(pool, networked, todo)
 
     def n_steps(self, wanted: Sequence[Wanted]) -> int:
-        """The number of subjects by which `run` advances: they are counted once per metric group."""
-        return sum(1 for names in self.groups() for _, chosen in wanted if _among(chosen, names))
+        """The number of subjects by which `run` advances: they are counted once per group."""
+        return sum(len(_own(wanted, group)) for group in self.groups())
 
-    def groups(self) -> list[tuple[str, ...]]:
-        """Groups of metrics that are computed together: all host metrics, then those of each network."""
-        groups: dict[Hashable, list[str]] = {}
+    def groups(self) -> list[dict[str, Metric]]:
+        """Metrics by name that are computed together: all host metrics, then those of each network."""
+        groups: dict[Hashable, dict[str, Metric]] = {None: {}}
         for name, metric in self.metrics.items():
-            groups.setdefault(metric.network.key if isinstance(metric, NetworkMetric) else None, []).append(name)
-        return [tuple(names) for _, names in sorted(groups.items(), key=lambda group: group[0] is not None)]
+            groups.setdefault(metric.network.key if isinstance(metric, NetworkMetric) else None, {})[name] = metric
+        return list(groups.values())
 
-    def _host(self, wanted: Wanted) -> list[tuple[str, Score]]:
-        subject, names = wanted
-        seen = LoadedSubject(subject)
-        rows = []
-        for name in names:
-            metric = self.metrics[name]
-            assert isinstance(metric, HostMetric)
-            rows.append((subject.key, _score(metric, subject, partial(metric.measure, seen))))
-        return rows
-
-    def _network(self, pool: ThreadPoolExecutor, names: tuple[str, ...], todo: Sequence[Wanted]) -> Iterator[Event]:
-        first = self.metrics[names[0]]
-        assert isinstance(first, NetworkMetric)
+    def _network(
+        self,
+        pool: ThreadPoolExecutor,
+        metrics: Mapping[str, NetworkMetric],
+        todo: Sequence[tuple[Subject, list[NetworkMetric]]],
+    ) -> Iterator[Event]:
+        name, first = next(iter(metrics.items()))
         alone = first.network.batch_size[self.device.partition(":")[0]] == 1  # does not support batching
         size = None if alone else self.batch_size
         with FeatureExtractor(first.network, pool, self.io_workers, self.device, self.numerics, size) as reader:
-            rows = (
-                self._compare(subject, own_names, arrays)
-                for (subject, own_names), arrays in reader.read(self._inputs(todo))
-            )
+            rows = (_compared(*item, arrays) for item, arrays in reader.read((item, _inputs(*item)) for item in todo))
             reported = False
             for step in _in_parts(rows):
                 if reader.opened_ns and not reported:
                     reported = True
                     yield TimeCharged("load", 0, reader.opened_ns)
                 yield step
-            yield from (Message(f"{names[0]}: {sentence}") for sentence in reader.sentences)
+            yield from (Message(f"{name}: {sentence}") for sentence in reader.sentences)
 
-    def _inputs(self, todo: Sequence[Wanted]) -> Iterator[tuple[Wanted, tuple[FeatureInput, ...]]]:
-        for subject, names in todo:
-            inputs: list[FeatureInput] = []
-            for name in names:
-                metric = self.metrics[name]
-                assert isinstance(metric, NetworkMetric)
-                if subject.absent(metric.spec.needs) is None:
-                    inputs += metric.inputs(subject)
-            yield (subject, names), tuple(dict.fromkeys(inputs))
 
-    def _compare(
-        self, subject: Subject, names: tuple[str, ...], arrays: Mapping[FeatureInput, "Array | Unscorable"]
-    ) -> list[tuple[str, Score]]:
-        def value(metric: NetworkMetric) -> float:
-            features = [arrays[item] for item in metric.inputs(subject)]
-            for array in features:
-                if isinstance(array, Unscorable):
-                    raise array
-            # Copies, which a metric may change: all metrics of the network share the arrays.
-            return metric.value([array.copy() for array in features if not isinstance(array, Unscorable)])
+def _own(wanted: Sequence[Wanted], metrics: Mapping[str, M]) -> list[tuple[Subject, list[M]]]:
+    """The subjects for which any of these metrics is wanted, each with those."""
+    own = ((subject, [metric for name, metric in metrics.items() if name in names]) for subject, names in wanted)
+    return [item for item in own if item[1]]
 
-        rows = []
-        for name in names:
-            metric = self.metrics[name]
-            assert isinstance(metric, NetworkMetric)
-            rows.append((subject.key, _score(metric, subject, partial(value, metric))))
-        return rows
+
+def _measured(item: tuple[Subject, list[HostMetric]]) -> list[tuple[str, Score]]:
+    subject, metrics = item
+    seen = LoadedSubject(subject)
+    return [(subject.key, _score(metric, subject, partial(metric.measure, seen))) for metric in metrics]
+
+
+def _inputs(subject: Subject, metrics: Sequence[NetworkMetric]) -> tuple[FeatureInput, ...]:
+    possible = (metric for metric in metrics if subject.absent(metric.spec.needs) is None)
+    return tuple(dict.fromkeys(item for metric in possible for item in metric.inputs(subject)))
+
+
+def _compared(subject: Subject, metrics: Sequence[NetworkMetric], arrays: Found) -> list[tuple[str, Score]]:
+    def value(metric: NetworkMetric) -> float:
+        features = [arrays[item] for item in metric.inputs(subject)]
+        for array in features:
+            if isinstance(array, Unscorable):
+                raise array
+        # Copies, which a metric may change: all metrics of the network share the arrays.
+        return metric.value([array.copy() for array in features if not isinstance(array, Unscorable)])
+
+    return [(subject.key, _score(metric, subject, partial(value, metric))) for metric in metrics]
 
 
 def cut_captions(metrics: Mapping[str, Metric], wanted: Iterable[Wanted]) -> dict[str, dict[str, int]]:
@@ -484,10 +477,6 @@ def cut_sentence(name: str, cut: Mapping[str, int]) -> str:
     )
 
 
-def _among(chosen: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if name in chosen)
-
-
 def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Score:
     name = metric.spec.name
     reason = subject.absent(metric.spec.needs)
@@ -513,7 +502,6 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
 
 
 def _in_parts(rows: Iterable[list[tuple[str, Score]]]) -> Iterator[ScoresComputed | PhaseAdvanced]:
-    """The rows in steps of `PART` subjects."""
     part: list[tuple[str, Score]] = []
     n = 0
     for row in rows:

@@ -113,8 +113,6 @@ def local_files(kind: str, paths: Mapping[str, Path | None]) -> Iterator[None]:
 
 
 class _Answers:
-    """What the replaced download and load functions return."""
-
     def __init__(self, paths: Mapping[str, Path | None], folder: Path) -> None:
         self._paths, self.folder = paths, folder
         self._behind: dict[str, Path] = {}
@@ -144,7 +142,6 @@ class _Answers:
         return self.placeholder_for(url)
 
     def path(self, file: Any) -> Path:
-        """The local file for a placeholder."""
         name = str(getattr(file, "name", file))
         if name not in self._behind:
             raise WeightsError(f"pyiqa tries to read {name}, which is not in the store: use another metric")
@@ -219,8 +216,6 @@ def _here(original: Callable[..., Any], new: Callable[..., Any]) -> Callable[...
 
 
 def _on_cpu(load: Callable[..., Any]) -> Callable[..., Any]:
-    """CLIP's load with the device set to the CPU."""
-
     def loaded(name: str, device: Any = None, **named: Any) -> Any:
         return load(name, "cpu", **named)
 
@@ -353,7 +348,6 @@ def _pull(purpose: Purpose, url: str, repositories: dict[str, Repository]) -> Pu
 
 
 def _on_hub(url: str) -> tuple[str, str, str] | None:
-    """Repository, revision and file of a Hub URL."""
     repo, resolve, rest = url.removeprefix(f"{HUB}/").partition("/resolve/")
     if not url.startswith(f"{HUB}/") or not resolve:
         return None

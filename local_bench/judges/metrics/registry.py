@@ -21,6 +21,7 @@ from local_bench.core.errors import ConfigError, WeightsError, hint
 from local_bench.judges.metrics.base import (
     Array,
     FeatureInput,
+    HostMetric,
     ImageFile,
     Metric,
     MetricSpec,
@@ -67,7 +68,6 @@ def _image(subject: Subject) -> tuple[FeatureInput, ...]:
 
 
 def _with(other: Callable[[Subject], FeatureInput]) -> Inputs:
-    """The image, and `other` as a second input."""
     return lambda subject: (FeatureInput((subject.image,)), other(subject))
 
 
@@ -376,12 +376,6 @@ def check_extras(names: Sequence[str]) -> None:
             make_metric(name)
 
 
-def check_metrics(names: Sequence[str]) -> None:
-    """`check_metric` for all names."""
-    for name in names:
-        check_metric(name)
-
-
 def make_metric(name: str) -> Metric:
     """The metric of that name. Does not load weights; `Network.open` does. Errors as `check_metric`, and ConfigError if
     a plugin's metric has another name in its spec."""
@@ -391,7 +385,7 @@ def make_metric(name: str) -> Metric:
     weights = [Weights(described, resolve(described), resolve_parts(described))] if described else []
     with nullcontext() if where.startswith(_PACKAGE) else made_by(f"metrics: {name!r} cannot be made by {where}"):
         metric: Metric = make(name, *weights)
-    if not isinstance(metric, Metric) or not isinstance(getattr(metric, "spec", None), MetricSpec):
+    if not isinstance(metric, HostMetric | NetworkMetric) or not isinstance(getattr(metric, "spec", None), MetricSpec):
         raise ConfigError(f"metrics: {name!r}: {where} gives no HostMetric or NetworkMetric with a spec: correct it")
     if metric.spec.name != name:
         raise ConfigError(f"metrics: {name!r}: the metric's spec has the name {metric.spec.name!r}: give it {name!r}")

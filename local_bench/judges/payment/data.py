@@ -169,15 +169,6 @@ def load_payment_config(name: str | Path) -> PaymentConfig:
     return load_yaml(shipped if shipped.is_file() else Path(name), PaymentConfig)
 
 
-def require_gpu(judge: ModelCard, n_gpus: int) -> None:
-    """ConfigError if a model of real size would be trained without a GPU."""
-    if judge.parameters_b >= REAL_SIZE_B and not n_gpus:
-        raise ConfigError(
-            f"{judge.name} has {judge.parameters_b:g} billion parameters, and this machine has no CUDA GPU to train it "
-            "on: use a machine with one, or train on a small judge (mini-judge)"
-        )
-
-
 Load = Callable[[str], Image.Image]
 """Returns an RGB image by its pixel digest."""
 CONCEPTS = ("brf", "veq_clarity", "veq_realism", "veq_aesthetic", "veq_text", "cns_edit", "cns_set")

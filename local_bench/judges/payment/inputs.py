@@ -26,24 +26,13 @@ MAX_COLLAGES = 2
 _CACHE_BYTES = 1_000_000_000
 
 
+Batch = dict[str, torch.Tensor]
+"""Encoded examples by the model's arguments: `input_ids`, `attention_mask` and `mm_token_type_ids` (examples, tokens),
+padded on the right; `pixel_values` (patches of all images, values of a patch), `image_grid_thw` (images, 3)."""
+
+
 class TooLong(UserError):
     """The prompt does not fit even without the brief."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Encoded examples, padded on the right."""
-
-    input_ids: torch.Tensor
-    """(examples, tokens)"""
-    mask: torch.Tensor
-    """(examples, tokens) 1 for tokens, 0 for padding."""
-    image_tokens: torch.Tensor
-    """(examples, tokens) 1 for the tokens of images."""
-    pixel_values: torch.Tensor
-    """(patches of all images, values of a patch)"""
-    grid_thw: torch.Tensor
-    """(images, 3)"""
 
 
 @dataclass
@@ -59,25 +48,19 @@ class Encoder:
     def batch(self, examples: Sequence[Example], device: torch.device) -> Batch:
         """Raises TooLong and ImageError."""
         each = [self.encode(example) for example in examples]
-
-        def padded(name: str, padding: int = 0) -> torch.Tensor:
-            rows = [getattr(encoded, name)[0] for encoded in each]
-            return pad_sequence(rows, batch_first=True, padding_value=padding).to(device)
-
-        return Batch(
-            padded("input_ids", self.processor.tokenizer.pad_token_id),
-            padded("mask"),
-            padded("image_tokens"),
-            torch.cat([encoded.pixel_values for encoded in each]).to(device),
-            torch.cat([encoded.grid_thw for encoded in each]).to(device),
-        )
+        joined = {name: torch.cat([encoded[name] for encoded in each]) for name in ("pixel_values", "image_grid_thw")}
+        padding = {"input_ids": self.processor.tokenizer.pad_token_id, "attention_mask": 0, "mm_token_type_ids": 0}
+        for name, value in padding.items():
+            rows = [encoded[name][0] for encoded in each]
+            joined[name] = pad_sequence(rows, batch_first=True, padding_value=value)
+        return {name: tensor.to(device) for name, tensor in joined.items()}
 
     def encode(self, example: Example) -> Batch:
         """One example, without padding."""
         key = example.work_id, example.image
         if key not in self._kept:
             encoded = self._encoded(example)
-            size = encoded.pixel_values.element_size() * encoded.pixel_values.numel()
+            size = encoded["pixel_values"].nbytes
             if self._kept_bytes + size > _CACHE_BYTES:
                 return encoded
             self._kept[key] = encoded
@@ -98,8 +81,7 @@ class Encoder:
                 raise UserError(f"an image cannot be processed ({e}): leave it out") from e
             n_tokens = encoded["input_ids"].shape[1]
             if n_tokens <= limit:
-                names = ("input_ids", "attention_mask", "mm_token_type_ids", "pixel_values", "image_grid_thw")
-                return Batch(*(encoded[name] for name in names))
+                return dict(encoded)
             of_brief = tokenizer(brief, add_special_tokens=False)["input_ids"]
             if not of_brief:
                 raise TooLong(

@@ -104,7 +104,7 @@ def attach(base: Any, lora: Lora) -> Any:
 def activate(trunk: nn.Module, active: Sequence[str], trained: Sequence[str]) -> None:
     """Make the adapters `active` take part in forward passes and those in `trained`, which are among them, trainable.
     Does nothing to a model without adapters."""
-    if not has_adapters(trunk):
+    if not hasattr(trunk, "peft_config"):
         return
     tuner: Any = trunk.base_model
     if not active:
@@ -115,27 +115,18 @@ def activate(trunk: nn.Module, active: Sequence[str], trained: Sequence[str]) ->
     tuner.set_requires_grad(list(trained))
 
 
-def has_adapters(trunk: nn.Module) -> bool:
-    return hasattr(trunk, "peft_config")
-
-
-def full_model(trunk: nn.Module) -> Any:
+def full_model(trunk: Any) -> Any:
     """The `ForConditionalGeneration` model inside."""
-    model: Any = trunk
-    return model.get_base_model() if has_adapters(trunk) else model
+    return trunk.get_base_model() if hasattr(trunk, "peft_config") else trunk
 
 
 def hidden(trunk: nn.Module, batch: Batch) -> torch.Tensor:
     """Last hidden states (examples, tokens, hidden size), with the active adapters."""
-    model = full_model(trunk)
-    padded = bool((batch.mask == 0).any())
+    model, mask = full_model(trunk), batch["attention_mask"]
+    inputs = batch | {"pixel_values": batch["pixel_values"].to(model.dtype)}
+    padded = bool((mask == 0).any())
     states: torch.Tensor = model.model(
-        input_ids=batch.input_ids,
-        attention_mask=batch.mask if padded else None,
-        mm_token_type_ids=batch.image_tokens,
-        pixel_values=batch.pixel_values.to(model.dtype),
-        image_grid_thw=batch.grid_thw,
-        use_cache=False,
+        **inputs | {"attention_mask": mask if padded else None}, use_cache=False
     ).last_hidden_state
     return states
 
@@ -201,7 +192,7 @@ class PaymentNetwork(nn.Module):
         self.n_measured = n_measured if config.measured else 0
         self.trunk = attach(base, config.lora)
         self.has_concepts = config.concepts != "none"
-        self.has_decision_adapter = has_adapters(self.trunk)
+        self.has_decision_adapter = bool(config.lora.groups)
         outputs = N_CONCEPTS * (CLASSES if config.concepts == "ordinal" else 1)
         self.original_pool = Pool("both", size)
         n_features = self.original_pool.features
@@ -262,7 +253,7 @@ class PaymentNetwork(nn.Module):
     def concept_outputs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Pooled features, and the concepts (examples, 7), standardised if `standardise` is set; (examples, 7, 5) class
         logits in the ordinal variant."""
-        pooled = self.heads["quality_pool"](hidden(self.trunk, batch), batch.mask)
+        pooled = self.heads["quality_pool"](hidden(self.trunk, batch), batch["attention_mask"])
         outputs = self.heads["quality"](pooled)
         return pooled, outputs.view(-1, N_CONCEPTS, CLASSES) if self.config.concepts == "ordinal" else outputs
 
@@ -277,7 +268,7 @@ class PaymentNetwork(nn.Module):
         """(examples, constant features): the original model's features, and the quality model's features and
         concepts. Leaves the active adapters as in the current stage."""
         activate(self.trunk, (), ())
-        features = [self.original_pool(hidden(self.trunk, batch), batch.mask)]
+        features = [self.original_pool(hidden(self.trunk, batch), batch["attention_mask"])]
         if self.has_concepts:
             activate(self.trunk, (QUALITY,), ())
             pooled, outputs = self.concept_outputs(batch)
@@ -306,7 +297,7 @@ class PaymentNetwork(nn.Module):
         features = [constants, line]
         if self.has_decision_adapter:
             assert batch is not None
-            features.append(self.heads["decision_pool"](hidden(self.trunk, batch), batch.mask))
+            features.append(self.heads["decision_pool"](hidden(self.trunk, batch), batch["attention_mask"]))
         logits: torch.Tensor = self.heads["decision"](torch.cat(features, dim=-1)) + self.heads["decision_line"](line)
         return logits.squeeze(-1)
 

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from scipy.special import expit
 from torch import nn
 
-from local_bench.core.errors import LocalBenchError, UserError, WeightsError
+from local_bench.core.errors import ConfigError, LocalBenchError, UserError, WeightsError
 from local_bench.core.files import is_file, storage_errors, sweep
 from local_bench.core.identity import digest
 from local_bench.core.tensors import load_tensors, open_tensors
@@ -35,7 +35,7 @@ from local_bench.judges.payment.artefact import (
     save_artefact,
     save_tensors,
 )
-from local_bench.judges.payment.data import CONCEPTS, Example, Load, PaymentConfig, Stage, TrainingSet, require_gpu
+from local_bench.judges.payment.data import CONCEPTS, REAL_SIZE_B, Example, Load, PaymentConfig, Stage, TrainingSet
 from local_bench.judges.payment.inputs import Encoder
 from local_bench.judges.payment.network import (
     PaymentNetwork,
@@ -53,7 +53,7 @@ from local_bench.settle.predictors.features import SPLITS, Split
 CHECKPOINTS, CHECKPOINT, CONSTANTS = "checkpoints", "checkpoint.safetensors", "constants.safetensors"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Progress:
     """Where a training is. Random numbers follow from the seed, the stage and the step, so no generator is stored."""
 
@@ -63,7 +63,7 @@ class Progress:
     step: int = 0
     """Optimiser steps done in this stage."""
     finished: bool = False
-    history: tuple[dict[str, float], ...] = ()
+    history: list[dict[str, float]] = field(default_factory=list)
     """One entry per evaluation: stage, step, training and validation loss."""
 
     @property
@@ -77,12 +77,10 @@ class Progress:
         return len(self.losses) - 1 - self.losses.index(min(self.losses)) if self.losses else 0
 
 
-def load_checkpoint(folder: Path, fingerprint: str) -> tuple[Progress, dict[str, State]] | None:
-    """The progress, and the tensors of `state` (current weights), `best` (best weights of the stage) and `optimiser`;
-    None without a checkpoint. UserError if it is damaged, or belongs to a training with another fingerprint."""
+def load_checkpoint(folder: Path, fingerprint: str) -> tuple[Progress, State]:
+    """The progress, and the tensors of `state/` (current weights), `best/` (best weights of the stage) and
+    `optimiser/`. UserError if it is damaged, or belongs to a training with another fingerprint."""
     path = folder / CHECKPOINT
-    if not is_file(path):
-        return None
     try:
         with open_tensors(path) as file:
             progress = TypeAdapter(Progress).validate_json((file.metadata() or {}).get("progress", ""))
@@ -94,11 +92,11 @@ def load_checkpoint(folder: Path, fingerprint: str) -> tuple[Progress, dict[str,
             f"{folder} has an unfinished training with other settings, data, weights or libraries: give a new folder, "
             "or remove it"
         )
-    parts: dict[str, State] = {"state": {}, "best": {}, "optimiser": {}}
-    for name, value in tensors.items():
-        part, _, rest = name.partition("/")
-        parts[part][rest] = value
-    return progress, parts
+    return progress, tensors
+
+
+def part_of(tensors: State, part: str) -> State:
+    return {name.removeprefix(part): value for name, value in tensors.items() if name.startswith(part)}
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -192,8 +190,20 @@ def train(
     from accelerate import Accelerator
 
     torch_device = device_of(device)
-    require_gpu(config.judge, torch.cuda.device_count() if torch_device.type == "cuda" else 0)
-    _check_data(data, config)
+    if config.judge.parameters_b >= REAL_SIZE_B and not (torch_device.type == "cuda" and torch.cuda.device_count()):
+        raise ConfigError(
+            f"{config.judge.name} has {config.judge.parameters_b:g} billion parameters, and this machine has no CUDA "
+            "GPU to train it on: use a machine with one, or train on a small judge (mini-judge)"
+        )
+    labels = [example.accepted for example in data.of("train") if example.known]
+    if len(set(labels)) < 2:
+        raise UserError(
+            f"the training tasks have {len(labels)} annotated images, all with the same decision: annotate more images"
+        )
+    if config.measured and not data.measured_names:
+        raise UserError("`measured` is set, and the examples have no measured scores: judge the runs first")
+    if config.concepts != "none" and not any(example.scored for example in data.of("train")):
+        raise UserError("no training image has a concept score: judge the runs first, or set `concepts: none`")
     ours = {Card.FILE, ADAPTERS, HEADS, CHECKPOINTS}
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -223,20 +233,10 @@ def train(
         torch.set_num_threads(threads)
 
 
-def _check_data(data: TrainingSet, config: PaymentConfig) -> None:
-    labels = [example.accepted for example in data.of("train") if example.known]
-    if len(set(labels)) < 2:
-        raise UserError(
-            f"the training tasks have {len(labels)} annotated images, all with the same decision: annotate more images"
-        )
-    if config.measured and not data.measured_names:
-        raise UserError("`measured` is set, and the examples have no measured scores: judge the runs first")
-    if config.concepts != "none" and not any(example.scored for example in data.of("train")):
-        raise UserError("no training image has a concept score: judge the runs first, or set `concepts: none`")
-
-
 @dataclass
 class _Trainer:
+    """The state of a training: its progress, the best weights of the stage so far, and the constant features."""
+
     data: TrainingSet
     config: PaymentConfig
     base: Base
@@ -247,11 +247,13 @@ class _Trainer:
     encoder: Encoder
     report: Callable[[str], None]
     after_step: Callable[[Progress], None]
+    best: State = field(default_factory=dict)
     constants: State = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         parts = [self.config.digest, self.data.manifest_sha256, self.base.model_dump(), libraries(), self.precision]
-        self.fingerprint, self.checkpoints = digest(parts), self.out / CHECKPOINTS
+        self.progress = Progress(digest(parts), stage=1 if self.network.has_concepts else 2)
+        self.checkpoints = self.out / CHECKPOINTS
         self.device, self.main = self.accelerator.device, bool(self.accelerator.is_main_process)
         if not self.main:
             self.report = lambda text: None
@@ -262,73 +264,69 @@ class _Trainer:
             checkpoint_gradients(self.network.trunk)
 
     def run(self) -> Card:
-        parts: dict[str, State] = {}
-        progress = Progress(self.fingerprint, stage=1 if self.network.has_concepts else 2)
-        if (checkpoint := load_checkpoint(self.checkpoints, self.fingerprint)) is not None:
-            progress, parts = checkpoint
-            self.network.load_trained(parts["state"])
-            self.report(f"continuing stage {progress.stage} after step {progress.step}")
+        saved: State = {}
+        if is_file(self.checkpoints / CHECKPOINT):
+            self.progress, saved = load_checkpoint(self.checkpoints, self.progress.fingerprint)
+            self.network.load_trained(part_of(saved, "state/"))
+            self.report(f"continuing stage {self.progress.stage} after step {self.progress.step}")
+        progress = self.progress
         while not progress.finished:
-            progress, best = self._stage(progress, parts)
-            self.network.load_trained(best)
-            first = progress.stage == 1
-            progress = replace(progress, stage=2, step=0) if first else replace(progress, finished=True)
-            parts = {}
-            self._save(progress, parts)
-        return self._finish(progress)
+            self._stage(part_of(saved, "best/"), part_of(saved, "optimiser/"))
+            self.network.load_trained(self.best)
+            progress.finished = progress.stage == 2
+            if progress.stage == 1:
+                progress.stage, progress.step = 2, 0
+            saved = {}
+            self._save({})
+        return self._finish()
 
     def _examples(self, split: Split, number: int) -> list[Example]:
         """The examples that a stage uses: those with a concept score, or with a label."""
         return [example for example in self.data.of(split) if (example.scored if number == 1 else example.known)]
 
-    def _stage(self, progress: Progress, parts: dict[str, State]) -> tuple[Progress, State]:
-        """Train one stage to its end; returns the best weights."""
-        number, network, config = progress.stage, self.network, self.config
-        stage = self.settings[number]
-        examples, held = self._examples("train", number), self._examples("validation", number)
-        network.begin(number)
-        if number == 2:
+    def _stage(self, best: State, moments: State) -> None:
+        """Train one stage to its end, from its start or from the best weights and moments of a checkpoint."""
+        progress, network, config = self.progress, self.network, self.config
+        stage = self.settings[progress.stage]
+        examples, held = self._examples("train", progress.stage), self._examples("validation", progress.stage)
+        network.begin(progress.stage)
+        if progress.stage == 2:
             self._compute_constants([*examples, *held])
             examples = oversampled(examples) if config.oversample else examples
         named = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
-        adapters = [parameter for name, parameter in named.items() if ".lora_" in name]
-        heads = [parameter for name, parameter in named.items() if ".lora_" not in name]
-        factor = (stage.head_learning_rate or stage.learning_rate) / stage.learning_rate
-        groups = [{"params": adapters, "factor": 1.0}, {"params": heads, "factor": factor}]
+        of_heads = (stage.head_learning_rate or stage.learning_rate) / stage.learning_rate
+        groups: list[dict[str, Any]] = [
+            {"params": [p for name, p in named.items() if (".lora_" in name) == adapters], "factor": factor}
+            for adapters, factor in ((True, 1.0), (False, of_heads))
+        ]
         groups = [group for group in groups if group["params"]]
         optimiser = torch.optim.AdamW(groups, weight_decay=stage.weight_decay, foreach=False)
-        for path, value in parts.get("optimiser", {}).items():
+        for path, value in moments.items():
             name, _, key = path.rpartition("/")
             optimiser.state[named[name]][key] = value if key == "step" else value.to(named[name].device)
         model = self.accelerator.prepare_model(network)
         total = stage.epochs * steps_per_epoch(len(examples), stage)
-        best, last = parts.get("best") or self._weights(), progress.step >= total
+        self.best, last = best or self._weights(), progress.step >= total
         while not last:
-            loss = self._step(model, optimiser, progress, total, examples)
-            progress = replace(progress, step=progress.step + 1)
+            loss = self._step(model, optimiser, total, examples)
+            progress.step += 1
             last = progress.step == total
             if last or progress.step % config.evaluate_every == 0:
-                progress, best = self._evaluated(progress, best, held, loss)
+                self._evaluate(held, loss)
                 last = last or progress.waited >= config.patience
             if not last and progress.step % config.save_every == 0:
                 moments = {f"{n}/{key}": value for n, p in named.items() for key, value in optimiser.state[p].items()}
-                self._save(progress, {"best": best, "optimiser": moments})
+                self._save({"best": self.best, "optimiser": moments})
             self.after_step(progress)
         self.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
         self.accelerator.free_memory()
-        return progress, best
 
     def _step(
-        self,
-        model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        progress: Progress,
-        total: int,
-        examples: list[Example],
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, total: int, examples: Sequence[Example]
     ) -> float:
         """One optimiser step; returns its mean loss on this process."""
-        number, step, stage = progress.stage, progress.step, self.settings[progress.stage]
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        number, step = self.progress.stage, self.progress.step
+        stage, rank, world = self.settings[number], self.accelerator.process_index, self.accelerator.num_processes
         passes = stage.accumulation(world)
         mine = step_examples(len(examples), stage, number, step, self.config.seed)[rank::world]
         for group in optimiser.param_groups:
@@ -340,7 +338,7 @@ class _Trainer:
             chosen = [examples[k] for k in mine[i * stage.batch_size : (i + 1) * stage.batch_size]]
             last = i == passes - 1
             with nullcontext() if last else self.accelerator.no_sync(model):  # gradients are averaged once per step
-                loss = self._loss(model, chosen, number).mean()
+                loss = self._loss(model, chosen).mean()
                 self.accelerator.backward(loss / passes)
             loss_sum += float(loss.detach())
         if not math.isfinite(loss_sum):
@@ -351,9 +349,8 @@ class _Trainer:
         optimiser.zero_grad(set_to_none=True)
         return loss_sum / passes
 
-    def _loss(self, model: nn.Module, examples: Sequence[Example], number: int) -> torch.Tensor:
-        """(examples,)"""
-        if number == 1:
+    def _loss(self, model: nn.Module, examples: Sequence[Example]) -> torch.Tensor:
+        if self.progress.stage == 1:
             batch = self.encoder.batch(examples, self.device)
             targets = torch.tensor([example.concepts for example in examples], device=self.device)
             return concept_loss(model(batch, ()).float(), targets, self.network)
@@ -370,16 +367,19 @@ class _Trainer:
         logits: torch.Tensor = model(batch, rest).float()
         return logits
 
-    def _evaluated(self, progress: Progress, best: State, held: list[Example], loss: float) -> tuple[Progress, State]:
-        """The progress after an evaluation, and the best weights so far; without validation examples the last ones."""
+    def _evaluate(self, held: list[Example], loss: float) -> None:
+        """Add to the history, and keep the weights if they are the best of the stage; without validation examples
+        always."""
+        progress = self.progress
         entry = {"stage": float(progress.stage), "step": float(progress.step), "train": loss}
         improved = True
         if held:
-            losses = self._each(held, lambda example: float(self._loss(self.network, [example], progress.stage)[0]))
+            losses = self._each(held, lambda example: float(self._loss(self.network, [example])[0]))
             entry["validation"] = value = sum(losses) / len(held)
             self.report(f"stage {progress.stage}, step {progress.step}: loss {loss:.4f}, validation {value:.4f}")
             improved = value < min(progress.losses, default=math.inf)
-        return replace(progress, history=(*progress.history, entry)), self._weights() if improved else best
+        progress.history.append(entry)
+        self.best = self._weights() if improved else self.best
 
     def _weights(self) -> State:
         return {name: value.detach().cpu().clone() for name, value in self.network.trained_state().items()}
@@ -404,31 +404,30 @@ class _Trainer:
         path = self.checkpoints / CONSTANTS
         if not self.constants:
             with suppress(WeightsError), open_tensors(path) as file:  # none, or damaged
-                if (file.metadata() or {}).get("fingerprint") == self.fingerprint:
+                if (file.metadata() or {}).get("fingerprint") == self.progress.fingerprint:
                     self.constants = load_tensors(path)
         missing = {key_of(example): example for example in examples if key_of(example) not in self.constants}
         if missing:
             self.constants |= dict(self._each(list(missing.values()), computed))
             if self.main:
-                save_tensors(path, self.constants, {"fingerprint": self.fingerprint})
+                save_tensors(path, self.constants, {"fingerprint": self.progress.fingerprint})
             self.accelerator.wait_for_everyone()
 
-    def _save(self, progress: Progress, parts: dict[str, State]) -> None:
+    def _save(self, parts: dict[str, State]) -> None:
         if self.main:
             parts = {"state": self._weights(), **parts}
             tensors = {f"{part}/{name}": value for part, of_part in parts.items() for name, value in of_part.items()}
-            save_tensors(self.checkpoints / CHECKPOINT, tensors, {"progress": json.dumps(asdict(progress))})
+            save_tensors(self.checkpoints / CHECKPOINT, tensors, {"progress": json.dumps(asdict(self.progress))})
         self.accelerator.wait_for_everyone()
 
-    def _finish(self, progress: Progress) -> Card:
-        """Evaluate, and write the artefact."""
+    def _finish(self) -> Card:
         network, data = self.network, self.data
         labelled = {split: self._examples(split, 2) for split in SPLITS}
         every = [example for of_split in labelled.values() for example in of_split]
         network.begin(2)
         self._compute_constants(every)
         logits = dict(self._each(every, lambda example: (key_of(example), float(self._logits(network, [example])[0]))))
-        metrics: dict[str, Any] = {"history": list(progress.history)}
+        metrics: dict[str, Any] = {"history": self.progress.history}
         for split, examples in labelled.items():
             if examples:
                 of_split = [logits[key_of(example)] for example in examples]

@@ -342,8 +342,6 @@ async def concurrently(
 
 
 class _Busy(Exception):
-    """The server returned a status that permits a retry."""
-
     def __init__(self, response: httpx2.Response) -> None:
         super().__init__(f"status {response.status_code}")
         self.waits = response.status_code in (429, 503)
@@ -370,7 +368,6 @@ class _IdleTimeout:
     waiting: set[asyncio.Timeout] = field(default_factory=set)
 
     async def wait(self, answer: Coroutine[Any, Any, T]) -> T:
-        """The answer. Raises TimeoutError."""
         async with asyncio.timeout(self.timeout_s) as timer:
             self.waiting.add(timer)
             try:

@@ -149,7 +149,7 @@ class _Feeder(threading.Thread):
                 if self._stopped:
                     return
                 try:
-                    images = self._composer.images(request)
+                    images = [*map(self._composer.prepared, request.shown)]
                 except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
                     self._faulty.append((key, failed(e)))
                     self._slots.release()
@@ -171,7 +171,6 @@ class _Feeder(threading.Thread):
             self.ended.set()
 
     def faulty(self) -> Iterator[tuple[Any, Reply]]:
-        """Replies to requests that could not be built."""
         while self._faulty:
             yield self._faulty.popleft()
 

@@ -99,7 +99,6 @@ class _ReceivedImages:
         self._decoded: Recent[Image.Image] = Recent()
 
     def part(self, part: dict[str, Any]) -> dict[str, Any]:
-        """The message part, with its image if it refers to one."""
         if part["type"] == "text":
             return part
         name = part["uuid"]

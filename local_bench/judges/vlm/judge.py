@@ -33,9 +33,8 @@ from local_bench.judges.vlm.protocols import (
     failed,
     protocol_for,
     read,
-    texts,
 )
-from local_bench.judges.vlm.rubrics import DEFAULT_SET, RubricSet, system
+from local_bench.judges.vlm.rubrics import DEFAULT_SET, Criterion, RubricSet, closing_json, closing_logit, system
 from local_bench.models.cards import Thinking
 
 K = TypeVar("K")
@@ -80,6 +79,18 @@ class JudgeSpec:
     @cached_property
     def judge_id(self) -> str:
         """The machine-independent identity: model, weights, protocol, image preparation and system prompt."""
+        newer = {  # older digests do not have them
+            "rubrics": None if self.rubrics.variant == "miniature" else self.rubrics.variant,
+            "options": self.rubrics.options,
+            "chat_template_kwargs": dict(self.chat_template_kwargs),
+            "thinking": self.thinking and self.thinking.model_dump(),
+            "served": dict(self.served),
+            "plugin": self.plugin,
+            "source_max_pixels": self.source_max_pixels,
+        }
+        newer = {name: value for name, value in newer.items() if value}
+        if self.mm_processor_kwargs is not None:
+            newer["mm_processor_kwargs"] = dict(self.mm_processor_kwargs)
         return digest(
             {
                 "card": self.card,
@@ -93,25 +104,8 @@ class JudgeSpec:
                 "seed": self.seed,
                 "extra_args": self.extra_args,
             }
-            | self._wording
+            | newer
         )
-
-    @property
-    def _wording(self) -> dict[str, Any]:
-        """Settings of rubrics, images, chat template, thinking, server and plug-in that older digests do not have."""
-        named = {
-            "rubrics": None if self.rubrics.variant == "miniature" else self.rubrics.variant,
-            "options": self.rubrics.options,
-            "chat_template_kwargs": dict(self.chat_template_kwargs),
-            "thinking": self.thinking and self.thinking.model_dump(),
-            "served": dict(self.served),
-            "plugin": self.plugin,
-            "source_max_pixels": self.source_max_pixels,
-        }
-        own_processor = (
-            {} if self.mm_processor_kwargs is None else {"mm_processor_kwargs": dict(self.mm_processor_kwargs)}
-        )
-        return {name: value for name, value in named.items() if value} | own_processor
 
     def question_id(self, question: Question, numerics: dict[str, Any]) -> str:
         """The identity of `question` for this judge on a machine with this numerics signature."""
@@ -133,6 +127,12 @@ class JudgeSpec:
         """The requests for `question`: one with `json`; one per criterion, with a common prefix, with `logit`."""
         rubric, question = self.rubrics[question.rubric], self.rubrics.fitted(question)
         as_json = protocol_for(question, self.protocol) == "json"
+        body = rubric.render(dict(question.slots), question.roles)
+        texts: list[tuple[str, Criterion | None]] = [(f"{body}\n{closing_json(rubric)}", None)]
+        if rubric.verbatim is not None:
+            texts = [(body, None if rubric.verbatim.reply else rubric.criteria[0])]
+        elif not as_json:
+            texts = [(f"{body}\n{closing_logit(rubric, criterion)}", criterion) for criterion in rubric.criteria]
         shown = self._shown(question)
         budget, end = (self.thinking.budget_tokens, self.thinking.end) if self.thinking else (0, "")
         return [
@@ -150,7 +150,7 @@ class JudgeSpec:
                 chat_template_kwargs=self.chat_template_kwargs,
                 thought_end=end,
             )
-            for text, criterion in texts(question, self.protocol, self.rubrics)
+            for text, criterion in texts
         ]
 
     def _seed(self, question: Question) -> int:

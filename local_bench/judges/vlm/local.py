@@ -145,8 +145,6 @@ class _Constrained:
 
 @dataclass(frozen=True)
 class _ImageInputs:
-    """The image processor's output for the images of a request."""
-
     pixel_values: torch.Tensor | None
     """(patches of all images, channels x temporal x patch x patch)."""
     grid_thw: torch.Tensor | None
@@ -439,7 +437,6 @@ class Local:
 
     @torch.inference_mode()
     def _generate(self, prefix: Prefix, requests: Sequence[Request], suffixes: Sequence[list[int]]) -> list[Reply]:
-        """Generate an answer to each request with decoding constrained to its schema."""
         rows = PrefixBatch(self._model, self._device, prefix, suffixes)
         matchers = [xgrammar.GrammarMatcher(self._grammar(request)) for request in requests]
         allowed = xgrammar.allocate_token_bitmask(len(requests), self._vocabulary)
@@ -497,6 +494,5 @@ class Local:
 
 
 def _messages(request: Request, images: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The prompt for the chat template: the system message (if any), then images, each after its caption, and text."""
     system = [{"role": "system", "content": [{"type": "text", "text": request.system}]}] if request.system else []
     return [*system, {"role": "user", "content": interleaved(request, images)}]

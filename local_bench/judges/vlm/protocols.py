@@ -27,12 +27,9 @@ from local_bench.core.images import count_card, fit_pixels, png_bytes, stitched
 from local_bench.core.types import Collage, Question, Verdict
 from local_bench.judges.vlm.rubrics import (
     DEFAULT_SET,
-    Criterion,
     Label,
     Rubric,
     RubricSet,
-    closing_json,
-    closing_logit,
     rubric,
 )
 
@@ -113,19 +110,6 @@ def protocol_for(question: Question, protocol: Protocol) -> Protocol:
     if any(criterion.words for criterion in of_rubric.criteria):
         return "logit"
     return "json" if of_rubric.writes is not None else protocol
-
-
-def texts(
-    question: Question, protocol: Protocol, rubrics: RubricSet = DEFAULT_SET
-) -> list[tuple[str, Criterion | None]]:
-    """The text of each request for `question`, with its criterion if the protocol is `logit`."""
-    of_rubric, question = rubrics[question.rubric], rubrics.fitted(question)
-    body = of_rubric.render(dict(question.slots), question.roles)
-    if of_rubric.verbatim is not None:
-        return [(body, None if of_rubric.verbatim.reply else of_rubric.criteria[0])]
-    if protocol_for(question, protocol) == "json":
-        return [(f"{body}\n{closing_json(of_rubric)}", None)]
-    return [(f"{body}\n{closing_logit(of_rubric, criterion)}", criterion) for criterion in of_rubric.criteria]
 
 
 def read(
@@ -330,11 +314,7 @@ class Composer:
 
     def body(self, request: Request, model: str, content_ids: bool = True) -> dict[str, Any]:
         """The request body; see `chat_api.body`."""
-        return body(request, self.images(request), model, content_ids=content_ids)
-
-    def images(self, request: Request) -> list[Prepared]:
-        """The request's images, in order."""
-        return [self.prepared(shown) for shown in request.shown]
+        return body(request, [*map(self.prepared, request.shown)], model, content_ids=content_ids)
 
 
 class Recent(Generic[T]):
@@ -358,20 +338,9 @@ class Recent(Generic[T]):
 # express is checked here; none of it is a score
 
 
-@dataclass(frozen=True)
-class Deliverables:
-    """The images that the client of a task receives (ServImage, appendix E.1)."""
-
-    subtasks: tuple[str, ...]
-    """Names in snake_case, one per image."""
-    rules: tuple[HardRules, ...]
-    evidence: tuple[tuple[str, ...], ...]
-    """Quotations from the task for the count and the rules, in the language of the task; none from the verbatim
-    rubric."""
-
-
-def deliverables(verdict: Verdict) -> Deliverables | str:
-    """Parse an answer to the rubric `deliverables`; if it is not usable, return the reason in one sentence."""
+def deliverables(verdict: Verdict) -> tuple[HardRules, ...] | str:
+    """The hard rules of each image that the client of a task receives (ServImage, appendix E.1), from an answer to the
+    rubric `deliverables`; if it is not usable, the reason in one sentence."""
     if verdict.answer is None:
         return verdict.unscored or "the judge gave no answer"
     entries = verdict.answer["deliverables"]
@@ -383,10 +352,9 @@ def deliverables(verdict: Verdict) -> Deliverables | str:
         return f"the judge names {next(n for n in names if names.count(n) > 1)!r} twice"
     try:
         stated = (entry["rules"] if "evidence" in entry else published_rules(entry["rules"]) for entry in entries)
-        rules = tuple(HardRules.model_validate(rule) for rule in stated)
+        return tuple(HardRules.model_validate(rule) for rule in stated)
     except ValidationError as e:
         return f"the judge's rules are inconsistent ({e.errors()[0]['msg']})"
-    return Deliverables(tuple(names), rules, tuple(tuple(entry.get("evidence", ())) for entry in entries))
 
 
 def lines(verdict: Verdict, field: str) -> tuple[str, ...] | str:

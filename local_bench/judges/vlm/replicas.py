@@ -92,15 +92,23 @@ class Replicas:
 
 
 class _Session:
-    """One call of `complete`: a thread per replica, which takes groups of requests and puts replies into a queue."""
+    """One call of `complete`: a thread per replica, which takes groups of requests with the same first image, puts back
+    those that it cannot answer, and puts replies into a queue."""
 
     def __init__(self, requests: Iterable[tuple[Any, Request]], at_once: int | None) -> None:
-        self._groups = _Groups(requests)
+        self._source = (list(group) for _, group in itertools.groupby(requests, key=lambda kr: kr[1].shown[:1]))
+        self._returned: deque[_Group] = deque()
+        self._changed = threading.Condition()
+        self._exhausted = False
+        self._n_left = 0
+        """Requests that were taken or returned and are not answered."""
+        self.closed = False
         self._at_once = at_once
         self._received: queue.SimpleQueue[tuple[Any, Reply] | str | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._running = 0
         self._polled = time.monotonic()
+        self._fault: Exception | None = None
         self._failures: list[Exception] = []
 
     def start(self, member: Transport, entering: ExitStack | None = None) -> None:
@@ -127,31 +135,76 @@ class _Session:
         return None
 
     def close(self) -> None:
-        self._groups.close()
+        """Give no more requests, and wait for the replicas."""
+        self._end()
         for thread in self._threads:
             thread.join()
 
     @property
     def fault(self) -> Exception | None:
         """Why requests are left: a fault that no restart fixes, else the first replica's."""
-        if self._groups.fault:
-            return self._groups.fault
-        if self._groups.finished:
-            return None
+        if self._fault or self._finished:
+            return self._fault
         return next((e for e in self._failures if not isinstance(e, Unreachable)), self._failures[0])
+
+    def take(self) -> _Group | None:
+        """The next group; None if there is none now."""
+        with self._changed:
+            if self.closed:
+                return None
+            if self._returned:
+                return self._returned.popleft()
+            try:
+                group = None if self._exhausted else next(self._source, None)
+            except Exception as e:
+                self._fault, self.closed = e, True
+                self._changed.notify_all()
+                raise
+            if group is None:
+                self._exhausted = True
+            else:
+                self._n_left += len(group)
+            return group
+
+    def answered(self) -> None:
+        with self._changed:
+            self._n_left -= 1
+            if not self._n_left:
+                self._changed.notify_all()
+
+    def put_back(self, requests: _Group) -> None:
+        with self._changed:
+            self._returned.append(requests)
+            self._changed.notify_all()
+
+    @property
+    def _finished(self) -> bool:
+        return self._exhausted and not self._n_left
+
+    def _wait(self) -> bool:
+        """Wait until there may be a group; False once all requests are answered, or after `close`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed or self._returned or not self._exhausted or self._finished)
+            return not self.closed and (bool(self._returned) or not self._exhausted)
+
+    def _end(self) -> None:
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
 
     def _run(self, member: Transport, entering: ExitStack | None) -> None:
         try:
             if entering is not None:
                 entering.enter_context(member)
-            while self._groups.wait():
+            while self._wait():
                 self._process(member)
         except Unreachable as e:  # the others continue
             self._failures.append(e)
         except Exception as e:  # noqa: BLE001  # raised again in the main thread
             self._failures.append(e)
             if entering is None:
-                self._groups.fail(e)
+                self._fault = self._fault or e
+                self._end()
             else:  # the others continue without the replica that could not join
                 self._received.put(f"a replica of the judge could not be started ({e})")
         finally:
@@ -159,12 +212,12 @@ class _Session:
 
     def _process(self, member: Transport) -> None:
         """Give groups to `member` while there are any. Raises Unreachable if it ends and cannot be restarted."""
-        taken = _Taken(self._groups)
+        taken = _Taken(self)
         try:
             for key, reply in member.complete(taken, self._at_once):
                 taken.answered(key)
                 self._received.put((key, reply))
-                if self._groups.closed:
+                if self.closed:
                     return
         except Unreachable as e:
             n = taken.put_back()
@@ -178,79 +231,9 @@ class _Session:
             taken.put_back()
 
 
-class _Groups:
-    """Groups of requests with the same first image, taken by several threads, which can put them back."""
-
-    def __init__(self, requests: Iterable[tuple[Any, Request]]) -> None:
-        self._source = (list(group) for _, group in itertools.groupby(requests, key=lambda kr: kr[1].shown[:1]))
-        self._returned: deque[_Group] = deque()
-        self._changed = threading.Condition()
-        self._exhausted = False
-        self.n_left = 0
-        """Requests that were taken or returned and are not answered."""
-        self.closed = False
-        self.fault: Exception | None = None
-
-    def take(self) -> _Group | None:
-        """The next group; None if there is none now."""
-        with self._changed:
-            if self.closed:
-                return None
-            if self._returned:
-                return self._returned.popleft()
-            try:
-                group = None if self._exhausted else next(self._source, None)
-            except Exception as e:
-                self.fault, self.closed = e, True
-                self._changed.notify_all()
-                raise
-            if group is None:
-                self._exhausted = True
-            else:
-                self.n_left += len(group)
-            return group
-
-    @property
-    def finished(self) -> bool:
-        return self._exhausted and not self.n_left
-
-    def wait(self) -> bool:
-        """Wait until there may be a group; False once all requests are answered, or after `close`."""
-        with self._changed:
-            while not self.closed:
-                if self._returned or not self._exhausted:
-                    return True
-                if self.finished:
-                    return False
-                self._changed.wait()
-            return False
-
-    def answered(self) -> None:
-        with self._changed:
-            self.n_left -= 1
-            if not self.n_left:
-                self._changed.notify_all()
-
-    def put_back(self, requests: _Group) -> None:
-        with self._changed:
-            self._returned.append(requests)
-            self._changed.notify_all()
-
-    def fail(self, fault: Exception) -> None:
-        self.fault = self.fault or fault
-        self.close()
-
-    def close(self) -> None:
-        with self._changed:
-            self.closed = True
-            self._changed.notify_all()
-
-
 class _Taken(Iterator[tuple[Any, Request]]):
-    """The requests that one replica has taken."""
-
-    def __init__(self, groups: _Groups) -> None:
-        self._groups = groups
+    def __init__(self, session: _Session) -> None:
+        self._session = session
         self._waiting: deque[tuple[Any, Request]] = deque()
         self._given: dict[Any, Request] = {}
         self._lock = threading.Lock()  # a transport may take requests in another thread
@@ -258,10 +241,10 @@ class _Taken(Iterator[tuple[Any, Request]]):
 
     def __next__(self) -> tuple[Any, Request]:
         with self._lock:
-            if self._ended or self._groups.closed:
+            if self._ended or self._session.closed:
                 raise StopIteration
             if not self._waiting:
-                group = self._groups.take()
+                group = self._session.take()
                 if group is None:
                     raise StopIteration
                 self._waiting.extend(group)
@@ -272,7 +255,7 @@ class _Taken(Iterator[tuple[Any, Request]]):
     def answered(self, key: Any) -> None:
         with self._lock:
             del self._given[key]
-        self._groups.answered()
+        self._session.answered()
 
     def put_back(self) -> int:
         """Return the requests without a reply to the others; their number."""
@@ -282,5 +265,5 @@ class _Taken(Iterator[tuple[Any, Request]]):
             self._given.clear()
             self._waiting.clear()
         for _, group in itertools.groupby(left, key=lambda kr: kr[1].shown[:1]):
-            self._groups.put_back(list(group))
+            self._session.put_back(list(group))
         return len(left)

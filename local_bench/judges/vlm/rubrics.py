@@ -487,7 +487,6 @@ def _normalized(value: Any, labels: list[Label] | Flags) -> Any:
 
 
 def _misfit(value: Any, labels: list[Label] | Flags) -> str:
-    """What is wrong with a value that fits no label."""
     wanted = {"a list"} if isinstance(labels, Flags) else {kind(label) for label in labels}
     if kind(value) in wanted:
         return "out of range"

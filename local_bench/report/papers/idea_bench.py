@@ -17,8 +17,8 @@ from local_bench.models.cards import card
 from local_bench.report.papers.inputs import Request, once
 from local_bench.report.render import DAGGER
 from local_bench.suites.idea_bench.published import CATEGORIES, average_notes, category_of, published
-from local_bench.suites.idea_bench.questions import SCORES, rephrased
 from local_bench.suites.idea_bench.results import CATEGORY_OF, REPEATS, Row, read_results, results_by_model
+from local_bench.suites.idea_bench.suite import SCORES, rephrased
 from local_bench.suites.idea_bench.tasks import FOR_PEOPLE, read_categories
 from local_bench.suites.registry import suite
 

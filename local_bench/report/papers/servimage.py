@@ -14,11 +14,8 @@ from local_bench.suites.servimage import published as numbers
 from local_bench.suites.servimage.results import (
     PaidTask,
     Parts,
-    check_images,
     parts,
-    read_annotations,
-    read_paid_tasks,
-    read_scores,
+    read_parts,
 )
 from local_bench.suites.servimage.results import notes as export_notes
 
@@ -57,27 +54,22 @@ def gathered(request: Request) -> Parts:
     return Parts(
         [image for _, table in tables for image in table.images],
         tables[0][1].tasks,
-        [score for _, table in tables for score in table.scores],
-        request.costs_of(models, {model: usd for _, table in tables for model, usd in table.costs.items()}),
+        [score for _, table in tables for score in table.scores or ()] or None,
+        request.costs_of(models, {model: usd for _, table in tables for model, usd in (table.costs or {}).items()}),
         models,
     )
 
 
 def _from_files(request: Request) -> Parts:
-    options = request.options
-    if options.tasks is None:
+    if request.options.tasks is None:
         raise UserError("annotations contain no prices: give the tasks with --tasks")
-    tasks = read_paid_tasks(options.tasks)
-    annotations = read_annotations(request.files)
-    scores = [] if options.scores is None else read_scores(options.scores)
-    check_images([*annotations.images, *scores], tasks)
-    return Parts(annotations.images, tasks, scores, {}, annotations.models)
+    return read_parts(request.files, request.options.tasks, request.options.scores)
 
 
 def published(data: Parts) -> Mapping[str, Any]:
     """The published numbers, by `suites.servimage.published`, whose notes are left out: they are about the columns of
     `score`."""
-    return numbers.published(data.images, data.tasks, data.scores or None, data.costs or None, models=data.models).data
+    return numbers.published(data).data
 
 
 def _partial_sets(request: Request) -> list[str]:
@@ -172,7 +164,7 @@ def table_3(request: Request) -> Table:
     data = published(table)
     rows = tuple((name, won["revenue_usd"] / 1000, won["rank"]) for name, won in data["competition"].items())
     columns = (MODEL, Column("revenue_usd_k", "Rev ($k)", ".1f", higher_is_better=True), Column("rank", "Rank", "d"))
-    notes = numbers.competition_notes(table.models, table.scores or None, data["n_competition_open"])
+    notes = numbers.competition_notes(table.models, table.scores, data["n_competition_open"])
     if request.options.people:
         notes += ["the scores that decide ties are the judges'", *request.judges]
     title = "ServImage, table 3: crowdsourcing competition"
@@ -187,7 +179,8 @@ def table_6(request: Request) -> Table:
         title = f"ServImage, table 6: API prices per call, as assumed in {prices.source}"
         return Table(title, columns, tuple((name, float(usd)) for name, usd in prices.exact.items()))
     table = gathered(request)
-    rows = tuple((name, None if name not in table.costs else float(table.costs[name])) for name in table.models)
+    usd = table.costs or {}
+    rows = tuple((name, None if name not in usd else float(usd[name])) for name in table.models)
     notes = ("the costs are those that the meter found, or those given, and not prices of APIs",)
     return Table("ServImage, table 6: cost per image", columns, rows, notes)
 

@@ -234,7 +234,6 @@ def model_json(counted: AttemptCounts, usd: Fraction | None, review: Review) -> 
 
 
 def _columns(attempts: Sequence[int]) -> list[Column]:
-    """Of the published figures, by the keys of `model_json`."""
     every = attempts[0] if len(set(attempts)) == 1 else "any"
     of_every = "any of 4" if every == 4 else f"pass@{every}"  # pass@4 is the plug-in estimate
     return [
@@ -246,7 +245,6 @@ def _columns(attempts: Sequence[int]) -> list[Column]:
 
 
 def _interval_columns(attempts: Sequence[int]) -> list[Column]:
-    """Of the unbiased figures and their intervals."""
     columns = []
     for column in _columns(attempts):
         if column.name != "unbiased":

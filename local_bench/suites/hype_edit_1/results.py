@@ -18,10 +18,10 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError, kind, short
-from local_bench.suites.hype_edit_1.tasks import RATING
-from local_bench.suites.run_results import ImageResult, RunResults, write_text
-from local_bench.suites.task_files import line_of, read_object
+from local_bench.suites.run_results import ImageResult, RunResults, write_file
+from local_bench.suites.task_files import line_of, read_json
 
+RATING = "rating"
 SCHEMA_VERSION = 2
 MAX_ATTEMPTS = 1000
 VERDICTS = {"PASS": True, "FAIL": False}
@@ -116,7 +116,7 @@ def joined(parts: Sequence[Judgements], rows: Sequence[Judgement]) -> Judgements
 def read_file(path: Path) -> Judgements:
     """The judgements in the file. ResultFileError with file, line and reason: for another schema, an alias without a
     model, two aliases for one model, a duplicate attempt, a verdict that is neither PASS nor FAIL, no attempt."""
-    data, text = read_object(path, "file of judgements")
+    data, text = read_json(path, "file of judgements", wanted=dict)
     if data.get("schema_version") != SCHEMA_VERSION:
         version = data.get("schema_version")
         raise ResultFileError(
@@ -240,8 +240,8 @@ def write(results: RunResults, out: Path) -> list[Path]:
     }
     rated = [json.dumps(vars(rating)) for rating in ratings(rows)]
     results.write_costs(out)
-    write_text(out, "ratings.jsonl", "".join(f"{line}\n" for line in rated))
-    return [write_text(out, f"judgements/{dataset}.json", json.dumps(sheet, indent=2) + "\n")]
+    write_file(out, "ratings.jsonl", "".join(f"{line}\n" for line in rated))
+    return [write_file(out, f"judgements/{dataset}.json", json.dumps(sheet, indent=2) + "\n")]
 
 
 def _passed(row: ImageResult) -> bool | None:

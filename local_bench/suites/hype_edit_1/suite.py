@@ -1,19 +1,34 @@
-"""The suite `hype-edit-1`."""
+"""HYPE-EDIT-1: reference-based marketing edits, pass or fail, ten attempts each (sec. 4).
 
-from collections.abc import Iterator, Sequence
+An attempt passes if every required change is made and everything else is preserved; with `judge.hype_usable` (our
+addition, off by default) only if it also has no defect for which a client would return it. The judge of the benchmark's
+repository derives both lists itself. This implementation gives the judge the task's checklist, written by a person or
+extracted by a judge with the rubric `hype_checklist`; without one, the instruction and "everything else".
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod, sqrt
 from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import UserError
-from local_bench.core.types import Task
+from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Task, Verdict
+from local_bench.models.cards import Takes
 from local_bench.settle.attempts import RETRY_CAP, expected_attempts_unbiased, pass_at_k_unbiased
-from local_bench.suites.base import ImageFile, ImageKey, Suite, images_by_task
+from local_bench.suites.base import ImageFile, ImageKey, QuestionKey, Suite, images_by_task
 from local_bench.suites.hype_edit_1 import published as numbers
 from local_bench.suites.hype_edit_1 import results as official
 from local_bench.suites.hype_edit_1 import tasks
+from local_bench.suites.hype_edit_1.results import RATING
 from local_bench.suites.published import Published, ScoreOptions, prices_of
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
+
+PASS = "pass"  # noqa: S105
+PARTS = ("changes_made", "rest_preserved", "usable")
+PASSED = "passed"
+"""The field of the authors' prompt, which has one verdict for both parts."""
+_ALL_ELSE = "Everything that the instruction does not ask to change."
 
 
 class HypeEdit1(Suite):
@@ -24,12 +39,12 @@ class HypeEdit1(Suite):
     licence = "CC BY 4.0 (public tasks)"
     source = "Chan and Allen, HYPE-EDIT-1; sourceful-official/hype-edit-1-benchmark"
     files = "its public.json, with the tasks' images in the same folder"
-    attempts = tasks.ATTEMPTS
-    scores_of_judge = tasks.SCORES
+    attempts = 10
+    scores_of_judge = (PASS, RATING, *PARTS)
     top_score = 1
-    thresholds = tasks.THRESHOLDS
-    pass_fail = tasks.PASS_FAIL
-    lent = tasks.LENT
+    thresholds = {PASS: 1.0}  # noqa: RUF012
+    pass_fail = (PASS,)
+    lent = {PASS: "hype_pass", RATING: "hype_rating"}  # noqa: RUF012
     of_tasks = (("dataset", "text"),)
     unsupported = "skip"
     layout = "hype-edit-1"
@@ -43,11 +58,54 @@ class HypeEdit1(Suite):
     annotation_protocol = "pass-fail"
 
     read_tasks = staticmethod(tasks.read_tasks)
-    deliverables = staticmethod(tasks.deliverables)
-    fitted = staticmethod(tasks.fitted)
-    scores = staticmethod(tasks.scores)
-    enrichment_question = staticmethod(tasks.enrichment_question)
-    questions = staticmethod(tasks.questions)
+
+    def deliverables(self, task: Task) -> list[Deliverable]:
+        """The one requested image; the generator receives the instruction verbatim."""
+        return [Deliverable(task.task_id, 1, task.brief, task.input_images)]
+
+    def fitted(self, task: Task, takes: Takes) -> list[Deliverable] | str:
+        n = len(task.input_images)
+        edits = takes.pictures and not takes.condition and "source" in takes.roles
+        if n > takes.pictures or not edits:
+            sees = f"{takes.pictures}" if edits else "no picture to edit"
+            return f"{UNSUPPORTED}the edit is of {n} picture{'s' * (n > 1)}, and the model takes {sees}"
+        return self.deliverables(task)
+
+    def enrichment_question(self, task: Task) -> Question | None:
+        """The question that requests the instruction as a checklist."""
+        return None if "changes" in task.own else Question("hype_checklist", 0, (), (("instruction", task.brief),))
+
+    def questions(
+        self, task: Task, images: Mapping[int, str], order_swap: bool = False
+    ) -> Iterator[tuple[QuestionKey, Question]]:
+        """The one question about an attempt: its input images, then the result."""
+        inputs = task.input_images
+        slots = (
+            ("instruction", task.brief),
+            ("changes", _listed(task.own.get("changes") or [task.brief])),
+            ("preservations", _listed(task.own.get("preservations") or [_ALL_ELSE])),
+        )
+        for deliverable, pixels in sorted(images.items()):
+            roles = (*("source",) * len(inputs), "result")
+            yield (deliverable, "hype_edit", 0, 0), Question("hype_edit", 0, (*inputs, pixels), slots, roles)
+
+    def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
+        """`pass`, 1 or 0; its parts, of which `usable` applies only if the rubric has that criterion; `rating`, the
+        product of the parts' probabilities if the judge gives them, used to select the best of several attempts."""
+        verdict = verdicts.get((1, "hype_edit", 0, 0))
+        if verdict is None or verdict.answer is None:
+            reason = "the judge was not reached" if verdict is None else verdict.unscored
+            return {1: [Score(name, None, reason) for name in self.scores_of_judge]}
+        answer = verdict.answer
+        values = {name: value for name in PARTS if (value := verdict.value(name)) is not None}
+        passed = Score(PASS, float(answer[PASSED] if PASSED in answer else all(answer[name] for name in values)))
+        parts = [
+            Score(name, values[name], spread=None if (v := verdict.variance(name)) is None else sqrt(v))
+            if name in values
+            else Score(name, None, applies=False)
+            for name in PARTS
+        ]
+        return {1: [passed, Score(RATING, prod(values.values()) if values else passed.value), *parts]}
 
     def borrowing(self, task: Task) -> Task | None:
         return task if task.source_sha256 is not None else None
@@ -92,5 +150,9 @@ class HypeEdit1(Suite):
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
         for row in official.read_judgements(files).rows:
-            labels = None if row.passed is None else {tasks.PASS: row.passed, "overall": row.passed}
+            labels = None if row.passed is None else {PASS: row.passed, "overall": row.passed}
             yield (row.model, row.task_id, 1, row.attempt), labels
+
+
+def _listed(sentences: list[str]) -> str:
+    return "\n".join(f"{i}. {text}" for i, text in enumerate(sentences, 1))

@@ -22,8 +22,8 @@ from local_bench.core.files import is_safe_id, read_text, safe_join
 from local_bench.core.types import MAX_SCORE
 from local_bench.suites.base import ImageFile
 from local_bench.suites.ice_bench.scoring import needed
-from local_bench.suites.run_results import ImageResult, RunResults, write_text
-from local_bench.suites.task_files import line_of, read_object
+from local_bench.suites.run_results import ImageResult, RunResults, write_file
+from local_bench.suites.task_files import line_of, read_json
 
 SEPARATOR = "#;#"
 _ROUNDING = 1e-4
@@ -96,7 +96,7 @@ def _value(name: str, value: Any, where: str, limits: Mapping[str, tuple[float, 
 def find_images(folder: Path) -> Iterator[ImageFile]:
     """The images in METHOD/gen_info.json, {item: path from the working folder of the benchmark's code}."""
     for info in sorted(folder.rglob("gen_info.json")):
-        data, text = read_object(info, "gen_info.json", UserError)
+        data, text = read_json(info, "gen_info.json", UserError, dict)
         for item, relative in data.items():
             where = f"{info}, line {line_of(text, [item])}"
             if not isinstance(relative, str) or not is_safe_id(item):
@@ -153,9 +153,8 @@ class Results:
 
 def results_by_model(results: RunResults) -> dict[str, Results]:
     """Each model's results, computed from the ledger; only models with a supported task."""
-    rows = results.images
-    by_model = {model: Results(_items([row for row in rows if row.model == model])) for model in results.models}
-    return {model: result for model, result in by_model.items() if result.items}
+    of_model = {model: [row for row in results.images if row.model == model] for model in results.models}
+    return {model: Results(items) for model, rows in of_model.items() if (items := _items(rows))}
 
 
 def notes(results: RunResults) -> list[str]:
@@ -166,20 +165,21 @@ def notes(results: RunResults) -> list[str]:
 def write(results: RunResults, out: Path) -> list[Path]:
     """Write the files of every model to `out`/results, with paths relative to `out`; return the files to score: the
     eval_result.txt of every model that has a task with all its metrics."""
-    rows = results.images
     by_model = results_by_model(results)
     files = []
     for model in results.models:
         folder = f"results/{model}"
         paths = {}
-        for row in (row for row in rows if row.model == model and row.attempt == 1 and row.pixels_sha256):
-            path = results.write_image(row.pixels_sha256 or "", out, f"{folder}/images/{row.task.task_id}.png")
+        for row in results.images:
+            if row.model != model or row.attempt != 1 or not row.pixels_sha256:
+                continue
+            path = results.write_image(row.pixels_sha256, out, f"{folder}/images/{row.task.task_id}.png")
             if path is not None:
                 paths[row.task.task_id] = path.relative_to(out).as_posix()
-        write_text(out, f"{folder}/gen_info.json", json.dumps(paths, indent=1) + "\n")
+        write_file(out, f"{folder}/gen_info.json", json.dumps(paths, indent=1) + "\n")
         items = by_model[model].scored if model in by_model else []
         if items:
-            files.append(write_text(out, f"{folder}/eval_result.txt", "".join(f"{_line(item)}\n" for item in items)))
+            files.append(write_file(out, f"{folder}/eval_result.txt", "".join(f"{_line(item)}\n" for item in items)))
     return files
 
 

@@ -16,7 +16,7 @@ from local_bench.core.files import read_text
 from local_bench.core.images import count_card, stitched
 from local_bench.core.table import guarded, unguarded
 from local_bench.core.types import Collage, Verdict
-from local_bench.suites.run_results import FORMATS, ImageResult, RunResults, write_bytes, write_text
+from local_bench.suites.run_results import FORMATS, ImageResult, RunResults, write_file
 
 REPEATS = 3
 QUESTIONS = 6
@@ -136,11 +136,8 @@ Case = list[ImageResult]
 
 def results_by_model(results: RunResults) -> dict[str, list[Row]]:
     """Each model's answers, computed from the ledger; only models with a supported case."""
-    verdicts = results.verdicts
-    rows_by_model = {
-        model: [row for case in cases for row in rows_of(case, verdicts)] for model, cases in _cases(results).items()
-    }
-    return {model: rows for model, rows in rows_by_model.items() if rows}
+    of_model = ((model, cases) for model, cases in _cases(results).items() if cases)
+    return {model: [row for case in cases for row in rows_of(case, results.verdicts)] for model, cases in of_model}
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
@@ -165,15 +162,14 @@ def write(results: RunResults, out: Path) -> list[Path]:
                 shown = "" if collage is None else collage.relative_to(out).as_posix()
                 cells = [row.task_name, row.task_id, row.case_id, row.question, text, shown]
                 lines.writerow(map(guarded, [*cells, *(x for a in answers for x in a)]))
-        files.append(write_text(out, f"eval_results/{model}.csv", buffer.getvalue()))
+        files.append(write_file(out, f"eval_results/{model}.csv", buffer.getvalue()))
     return files
 
 
 def _cases(results: RunResults) -> dict[str, list[Case]]:
-    rows = [row for row in results.images if row.attempt == 1]
     by_model: dict[str, dict[str, Case]] = {model: {} for model in results.models}
-    for row in rows:
-        if row.supported and row.shown:
+    for row in results.images:
+        if row.attempt == 1 and row.supported and row.shown:
             by_model[row.model].setdefault(row.task.task_id, []).append(row)
     return {model: list(cases.values()) for model, cases in by_model.items()}
 
@@ -228,4 +224,4 @@ def _write_sheet(results: RunResults, case: Case, question: int, out: Path, fold
         collage_image = stitched(shown, Collage(rows=(len(inputs), len(outputs))))
     buffer = io.BytesIO()
     collage_image.save(buffer, **FORMATS["jpg"])
-    return write_bytes(out, f"{folder}/{question:04d}.jpg", buffer.getvalue())
+    return write_file(out, f"{folder}/{question:04d}.jpg", buffer.getvalue())

@@ -19,7 +19,7 @@ from local_bench.core.images import load_image
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import check
 from local_bench.suites.idea_bench.results import QUESTIONS
-from local_bench.suites.task_files import KeepImage, Refuse, read_json, read_object
+from local_bench.suites.task_files import KeepImage, Refuse, omit, read_json
 
 COUNT_CARD = "Is the number in the image the digit"
 """Text in questions that are answered from an image of the number of outputs."""
@@ -80,10 +80,7 @@ def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> lis
             if task.task_id in tasks:
                 raise TaskFileError(f"{file}: duplicate case {task.task_id!r}: keep one of its folders")
         except UserError as e:
-            if refuse is None:
-                raise
-            reason = str(e).replace(f"{path}/", "")  # a run's provenance has no paths of this machine
-            refuse(f"case {file.parent.name} is omitted: {reason}")
+            omit(path, f"case {file.parent.name}", e, refuse)
             first = first or str(e)
             n_refused += 1
             continue
@@ -105,7 +102,7 @@ def read_categories(path: Path, refuse: Refuse) -> dict[str, str]:
     category_of: dict[str, str] = {}
     for file in sorted(path.rglob("meta.json")):
         try:
-            data, _ = read_object(file, "case's meta.json", TaskFileError)
+            data, _ = read_json(file, "case's meta.json", TaskFileError, dict)
             meta = check(data, Meta, str(file), error=TaskFileError)
         except TaskFileError as e:
             refuse(f"case {file.parent.name} is omitted: {e}")
@@ -123,7 +120,7 @@ def read_categories(path: Path, refuse: Refuse) -> dict[str, str]:
 def _task(folder: Path, keep: KeepImage) -> Task:
     for file in folder.iterdir():
         safe_join(folder, file.name)  # a link out of the case is refused
-    data, _ = read_object(folder / "meta.json", "case's meta.json", TaskFileError)
+    data, _ = read_json(folder / "meta.json", "case's meta.json", TaskFileError, dict)
     meta = check(data, Meta, str(folder / "meta.json"), error=TaskFileError)
     images = {
         file.name: keep(load_image(file))
@@ -164,7 +161,6 @@ def _task(folder: Path, keep: KeepImage) -> Task:
 
 
 def _questions(folder: Path, meta: Meta, images: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
-    """(the case's questions with the images of each, `auto_eval` or `eval`)."""
     file = folder / "auto_eval.jsonl"
     if file.exists():
         questions = []

@@ -31,34 +31,28 @@ from local_bench.suites.published import (
     number,
     percent,
 )
-from local_bench.suites.servimage.results import Image, PaidTask, Scores
+from local_bench.suites.servimage.results import Image, Parts, Scores
 
 THRESHOLDS = tuple(Fraction(n, 2) for n in range(2, 11))
 """1 to 5 in steps of 0.5."""
 
 
-def published(
-    images: Sequence[Image],
-    requested: Sequence[PaidTask],
-    scores: Sequence[Scores] | None,
-    costs: Mapping[str, Decimal] | None,
-    require_success: bool = False,
-    sensitivity: bool = False,
-    models: Sequence[str] = (),
-) -> Published:
-    """Settle one table in all three scenarios; every image belongs to one of the tasks. `models` includes those that
-    delivered nothing."""
-    table = tabulated(images, requested, scores, models)
-    totals, parts = earnings(table), by_category(table)
+def published(parts: Parts, require_success: bool = False, sensitivity: bool = False) -> Published:
+    """Settle one table in all three scenarios."""
+    images, scores, costs = parts.images, parts.scores, parts.costs
+    table = tabulated(parts)
+    totals, categories = earnings(table), by_category(table)
     saved = savings(table, {model: Fraction(cost) for model, cost in (costs or {}).items()})
     competition = compete(table, require_success)
     model_data = {
         model: {
             **_earned(totals[m]),
             **figures_json(saved[m]),
-            "by_category": {category: _earned(earned[m]) for category, earned in parts.items()},
+            "by_category": {category: _earned(earned[m]) for category, earned in categories.items()},
             "as_printed": figures_json(totals[m].as_printed)
-            | {"by_category": {category: figures_json(earned[m].as_printed) for category, earned in parts.items()}},
+            | {
+                "by_category": {category: figures_json(earned[m].as_printed) for category, earned in categories.items()}
+            },
         }
         for m, model in enumerate(table.models)
     }
@@ -79,8 +73,8 @@ def published(
         as_printed("full tasks (as printed)", totals),
         *([by_model("model first, humans redo", table.models, saved, *_SAVINGS)] if costs is not None else []),
         by_model("competition", dict(placed).keys(), dict(placed).values(), *_PLACES),
-        *(by_model(category, table.models, earned, *_MONEY, *_RATES) for category, earned in parts.items()),
-        *(as_printed(f"{category}, full tasks (as printed)", earned) for category, earned in parts.items()),
+        *(by_model(category, table.models, earned, *_MONEY, *_RATES) for category, earned in categories.items()),
+        *(as_printed(f"{category}, full tasks (as printed)", earned) for category, earned in categories.items()),
     ]
     if sensitivity and scores is not None:
         grid = _by_threshold(images, table, scores)
@@ -92,17 +86,16 @@ def published(
     return Published(data, tables, _notes(table, scores, costs, competition))
 
 
-def tabulated(
-    images: Sequence[Image], requested: Sequence[PaidTask], scores: Sequence[Scores] | None, models: Sequence[str] = ()
-) -> OutcomeTable:
+def tabulated(parts: Parts) -> OutcomeTable:
     """The rows of the files as a table, models in the given order and then in order of their first row."""
+    images, requested, scores = parts.images, parts.tasks, parts.scores
     tasks = tasks_of(
         [t.task_id for t in requested],
         [t.category for t in requested],
         [t.price_usd for t in requested],
         [t.deliverables for t in requested],
     )
-    number = {name: m for m, name in enumerate(dict.fromkeys([*models, *(image.model for image in images)]))}
+    number = {name: m for m, name in enumerate(dict.fromkeys([*parts.models, *(image.model for image in images)]))}
     index = {task_id: t for t, task_id in enumerate(tasks.task_ids)}
     codes = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
     totals = {} if scores is None else {(s.model, s.task_id, s.deliverable): s.total for s in scores}

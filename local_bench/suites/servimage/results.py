@@ -29,7 +29,7 @@ from local_bench.core.errors import ResultFileError, UserError, short
 from local_bench.core.money import MICRO
 from local_bench.core.types import Score
 from local_bench.core.yamlfile import check
-from local_bench.suites.run_results import ImageResult, RunResults, write_text
+from local_bench.suites.run_results import ImageResult, RunResults, write_file
 from local_bench.suites.servimage.tasks import is_published, published_tasks
 
 SCORES = ("brf", "veq", "cns")
@@ -112,17 +112,9 @@ def read_paid_tasks(path: Path) -> list[PaidTask]:
     return list(tasks.values())
 
 
-@dataclass(frozen=True)
-class Annotations:
-    """The contents of annotation files, in their order."""
-
-    images: list[Image]
-    models: list[str]
-    """Every model in the files, including those that delivered no image."""
-
-
-def read_annotations(paths: Sequence[Path]) -> Annotations:
-    """The images of one or several annotation files."""
+def read_annotations(paths: Sequence[Path]) -> tuple[list[Image], list[str]]:
+    """The images of one or several annotation files in their order, and every model in the files, including those that
+    delivered no image."""
     images: list[Image] = []
     models: dict[str, None] = {}
     seen: dict[tuple[str, str, int], str] = {}
@@ -134,7 +126,7 @@ def read_annotations(paths: Sequence[Path]) -> Annotations:
     if not images:
         files = ", ".join(map(str, paths))
         raise ResultFileError(f"{files} contains no annotations of images: give lines with `annotations` or `label`")
-    return Annotations(images, list(models))
+    return images, list(models)
 
 
 def read_scores(path: Path) -> list[Scores]:
@@ -152,16 +144,21 @@ def read_scores(path: Path) -> list[Scores]:
     return rows
 
 
-def check_images(images: Sequence[Image | Scores], tasks: Sequence[PaidTask]) -> None:
-    """ResultFileError for the first row that belongs to no task, or to an image that its task does not request."""
+def read_parts(files: Sequence[Path], tasks_file: Path, scores_file: Path | None) -> "Parts":
+    """Annotation files with their tasks and scores, without costs. ResultFileError also for a row that belongs to no
+    task, or to an image that its task does not request."""
+    tasks, (images, models) = read_paid_tasks(tasks_file), read_annotations(files)
+    scores = None if scores_file is None else read_scores(scores_file)
     n_deliverables = {task.task_id: task.deliverables for task in tasks}
-    for image in images:
+    rows: list[Image | Scores] = [*images, *(scores or ())]
+    for image in rows:
         if image.task_id not in n_deliverables:
             raise ResultFileError(f"{image.where}: the tasks file has no task {image.task_id!r}")
         if image.deliverable > n_deliverables[image.task_id]:
             number = n_deliverables[image.task_id]
             what = f"image {image.deliverable} of {image.task_id!r}, which requests {number}"
             raise ResultFileError(f"{image.where}: this is {what}: remove the row or correct the task")
+    return Parts(images, tasks, scores, {}, models)
 
 
 def _lines(paths: Sequence[Path], what: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -245,20 +242,23 @@ OPTIONS = {"tasks": "tasks.jsonl", "scores": "scores.jsonl", "costs": "costs.jso
 
 @dataclass(frozen=True)
 class Parts:
-    """The results of a run's first attempts, in the form of the benchmark's files."""
+    """Annotation files with their tasks, scores and costs, or a run's first attempts in that form."""
 
     images: list[Image]
+    """Every image belongs to one of the tasks."""
     tasks: list[PaidTask]
-    scores: list[Scores]
-    costs: Mapping[str, Decimal]
-    """US dollars per image by model, if known."""
+    scores: list[Scores] | None
+    """None: not given, which are not empty ones."""
+    costs: Mapping[str, Decimal] | None
+    """US dollars per image by model; None: not known."""
     models: list[str]
+    """Also those that delivered nothing."""
 
 
 def parts(results: RunResults) -> Parts:
     rows = [row for row in results.images if row.attempt == 1]
     images = [Image(r.model, r.task.task_id, r.deliverable, r.accepted, "the ledger") for r in rows if r.pixels_sha256]
-    return Parts(images, _paid_tasks(rows), _scores(rows), results.usd_per_image, results.models)
+    return Parts(images, _paid_tasks(rows), _scores(rows), results.usd_per_image or None, results.models)
 
 
 def notes(results: RunResults) -> list[str]:
@@ -310,7 +310,7 @@ def write(results: RunResults, out: Path) -> list[Path]:
 
 def _write_lines(out: Path, name: str, lines: list[Any]) -> Path:
     texts = [line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines]
-    return write_text(out, name, "".join(f"{text}\n" for text in texts))
+    return write_file(out, name, "".join(f"{text}\n" for text in texts))
 
 
 def _paid_tasks(rows: list[ImageResult]) -> list[PaidTask]:

@@ -35,8 +35,7 @@ class DesignTasks(Suite):
 
     def published(self, results: RunResults) -> dict[str, Published]:
         """The numbers of all models, with the cost per image if it is known."""
-        of = official.parts(results)
-        return {"all": numbers.published(of.images, of.tasks, of.scores, of.costs or None, models=of.models)}
+        return {"all": numbers.published(official.parts(results))}
 
     write_results = staticmethod(official.write)
     result_notes = staticmethod(official.notes)
@@ -47,7 +46,7 @@ class DesignTasks(Suite):
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
-        for image in official.read_annotations(files).images:
+        for image in official.read_annotations(files)[0]:
             labels = None if image.accepted is None else {"overall": image.accepted}
             yield (image.model, image.task_id, image.deliverable, 1), labels
 
@@ -76,10 +75,8 @@ class ServImage(DesignTasks):
             raise UserError("servimage needs the prices of its tasks: give the tasks with --tasks")
         if options.sensitivity and options.scores is None:
             raise UserError("--sensitivity varies the threshold on the judge's scores: give them with --scores")
-        paid, annotations = official.read_paid_tasks(options.tasks), official.read_annotations(files)
-        ratings = None if options.scores is None else official.read_scores(options.scores)
-        official.check_images([*annotations.images, *(ratings or [])], paid)
-        usd, notes = prices_of(self.name, options, annotations.models)
+        parts = official.read_parts(files, options.tasks, options.scores)
+        usd, notes = prices_of(self.name, options, parts.models)
         settings = bool(options.require_success), bool(options.sensitivity)
-        result = numbers.published(annotations.images, paid, ratings, usd, *settings, annotations.models)
+        result = numbers.published(replace(parts, costs=usd), *settings)
         return replace(result, notes=[*result.notes, *notes])

@@ -25,7 +25,7 @@ from local_bench.core.images import load_image
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.types import Deliverable, Question, Task
 from local_bench.core.yamlfile import check
-from local_bench.suites.task_files import KeepImage, Refuse, line_of, read_list, read_task_file, task_id
+from local_bench.suites.task_files import KeepImage, Refuse, line_of, omit, read_json, read_task_file, task_id
 
 _CONTRADICTION = 0.02
 """From which difference on two aspect ratios contradict each other: the published files round to three digits."""
@@ -95,19 +95,11 @@ def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> lis
         try:
             tasks.append(_task(entry, file, where, keep))
         except UserError as e:
-            _omit(path, short(entry.task_id), e, refuse)
+            omit(path, f"task {short(entry.task_id)}", e, refuse)
             reason = reason or str(e)
     if not tasks:
         raise TaskFileError(f"{path}: no task can be read; the first: {reason}")
     return tasks
-
-
-def _omit(path: Path, what: str, error: UserError, refuse: Refuse | None) -> None:
-    """Call `refuse`, or raise `error` without it."""
-    if refuse is None:
-        raise error
-    reason = str(error).replace(f"{path}/", "")  # a run's provenance has no paths of this machine
-    refuse(f"task {what} is omitted: {reason}")
 
 
 def is_published(path: Path) -> bool:
@@ -128,7 +120,7 @@ def published_tasks(path: Path, refuse: Refuse | None = None) -> list[tuple[Publ
     by_id: dict[str, tuple[PublishedTask, Path, str]] = {}
     reason = ""
     for file in files:
-        entries, text = read_list(file, "file of ServImage's tasks", TaskFileError)
+        entries, text = read_json(file, "file of ServImage's tasks", TaskFileError, list)
         for number, data in enumerate(entries, 1):
             given_id = data.get("task_id") if isinstance(data, dict) else None
             where = (
@@ -141,7 +133,7 @@ def published_tasks(path: Path, refuse: Refuse | None = None) -> list[tuple[Publ
                 if task.task_id in by_id:
                     raise TaskFileError(f"{where}: duplicate task {task.task_id!r}: give each its own id")
             except TaskFileError as e:
-                _omit(path, short(given_id) if isinstance(given_id, str) else str(number), e, refuse)
+                omit(path, f"task {short(given_id) if isinstance(given_id, str) else number}", e, refuse)
                 reason = reason or str(e)
                 continue
             by_id[task.task_id] = (task, file, where)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.judges.metrics.base import Subject
-from local_bench.judges.metrics.registry import check_extras, check_metrics, make_metric, metric_card, metric_names
+from local_bench.judges.metrics.registry import check_extras, check_metric, make_metric, metric_card, metric_names
 
 from .helpers import saved, values
 
@@ -96,7 +96,7 @@ def test_a_metric_is_named_with_its_model():
         with pytest.raises(ConfigError):
             metric_card(wrong)
     with pytest.raises(ConfigError, match="did you mean 'piqe'"):
-        check_metrics(["piqué"])
+        check_metric("piqué")
 
 
 @pytest.mark.parametrize("name", sorted({*metric_names()} - {"entropy", "piqe"}))
@@ -109,7 +109,7 @@ def test_each_default_model_has_a_card_with_its_source(name, monkeypatch, tmp_pa
         return
     assert described.licence
     with pytest.raises(WeightsError, match=f"models fetch {described.name}") as refused:
-        check_metrics([name])
+        check_metric(name)
     message = str(refused.value)
     assert "\n" not in message
     assert (described.source.repo or "https://") in message  # its source

@@ -108,7 +108,7 @@ def test_a_4b_model_has_the_expected_trainable_parameters() -> None:
 def test_padding_does_not_change_the_outputs(name: str) -> None:
     encode = encoder(name)
     short, long = tiny.example(2, "train"), tiny.example(3, "train")
-    assert encode.encode(short).input_ids.shape[1] < encode.encode(long).input_ids.shape[1]
+    assert encode.encode(short)["input_ids"].shape[1] < encode.encode(long)["input_ids"].shape[1]
     network = network_of(name).eval()
     network.begin(1)
     with torch.no_grad():

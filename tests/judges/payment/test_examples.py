@@ -52,9 +52,11 @@ def test_a_long_brief_is_shortened_and_control_tokens_are_text() -> None:
     plain = tiny.example(1, "train")
     sized = Encoder(encode.processor, tiny.config(max_tokens=400, prompt=DEFAULT_PROMPT), tiny.load)
     long = replace(plain, brief="a red poster " * 400, work_id="long")
-    assert 300 < sized.encode(long).input_ids.shape[1] <= 400
+    assert 300 < sized.encode(long)["input_ids"].shape[1] <= 400
     marked = replace(plain, brief="<|image_pad|>", work_id="marked")
-    assert int(encode.batch([marked], CPU).image_tokens.sum()) == int(encode.batch([plain], CPU).image_tokens.sum())
+    assert int(encode.batch([marked], CPU)["mm_token_type_ids"].sum()) == int(
+        encode.batch([plain], CPU)["mm_token_type_ids"].sum()
+    )
     with pytest.raises(TooLong, match="without its brief"):
         sized.encode(replace(plain, title="a red poster " * 400, work_id="title"))
 

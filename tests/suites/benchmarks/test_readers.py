@@ -12,7 +12,7 @@ from local_bench.core.images import pixel_digest
 from local_bench.core.types import UNSUPPORTED, Task, Verdict
 from local_bench.models.cards import Takes, card
 from local_bench.report.papers.ice_bench import NUMBERED
-from local_bench.suites.hype_edit_1.tasks import PARTS
+from local_bench.suites.hype_edit_1.suite import PARTS
 from local_bench.suites.ice_bench.tasks import METRICS_OF
 from local_bench.suites.registry import suite
 from tests.conftest import SHARED
