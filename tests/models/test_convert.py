@@ -58,7 +58,7 @@ def test_containers_tensors_and_scalars_are_converted(tmp_path):
 
 
 def test_a_bare_tensor_is_converted(tmp_path):
-    """A tuple of tensors: tests/models/test_fetch_files.py."""
+    """A tuple of tensors: tests/models/test_fetch.py."""
     assert torch.equal(read_converted(converted(tmp_path, torch.ones(2))), torch.ones(2))
 
 
