@@ -29,13 +29,10 @@ from ..conftest import ROOT
 SUITES = ("studio", "printshop", "servimage", "hype-edit-1", "idea-bench", "ice-bench")
 
 
-def test_every_command_can_print_json():
+def test_every_command_can_print_json_and_help_lists_it_with_its_whole_sentence(cli):
     for command in group.commands.values():
         options = {o for p in command.params for o in p.opts}
         assert "--json" in options or hasattr(command, "commands")
-
-
-def test_help_lists_every_command_in_a_section_with_its_whole_sentence(cli):
     assert {command for section in SECTIONS.values() for command in section} == set(group.commands.values())
     text, headings = cli("--help").stdout, [f"{name}:" for name in SECTIONS]
     assert [line for line in text.splitlines() if line in headings] == headings
@@ -114,16 +111,13 @@ def test_plan_reports_the_requirements_of_a_run(cli, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_lists_and_doctor(cli):
+def test_lists_doctor_and_the_check_of_a_device(cli):
     assert json.loads(cli("models", "list", "--json").stdout)["flux1-dev"]["gated"] is True
     assert set(json.loads(cli("suites", "list", "--json").stdout)) >= {"studio", "servimage"}
     assert json.loads(cli("suites", "show", "studio", "--json").stdout)["n_deliverables"] == 20
     checks = {c["check"]: c["ok"] for c in json.loads(cli("doctor", "--json").stdout)["checks"]}
     assert checks["torch"] is checks["diffusers"] is checks["vllm"] is True
     assert checks["flux1-dev"] is None
-
-
-def test_doctor_checks_a_device(cli):
     done = cli("doctor", "--gpu", "--device", "cpu", "--only", "disk,mig", "--json", "--out", ".")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -326,7 +320,7 @@ def test_names_are_completed(earlier_run, monkeypatch):
     assert completed(f"digest {earlier_run.parent}/k") == [str(earlier_run)]
 
 
-def test_no_character_is_lost_at_any_width(monkeypatch):
+def test_no_character_is_lost_at_any_width_and_a_table_is_wrapped(monkeypatch):
     header = ["model", "value", "revenue", "95 %", "images accepted", "95 %", "generation cost", "profit", "unscored"]
     row = ["$940.00", "$742.95 to $1,016.00", "140 of 280", "43.1 % to 57.0 %", "$0.000912", "$939.99", "58"]
     rows = [[f"mini-flux-early {name}", "$1,016.00", *row] for name in ("", "图像 生成模型")]
@@ -337,9 +331,6 @@ def test_no_character_is_lost_at_any_width(monkeypatch):
         text = aligned(header, rows)
         assert Counter(re.sub("[─\\s-]", "", text)) == characters, width
         assert max(map(cell_len, text.splitlines())) <= width
-
-
-def test_a_table_is_wrapped_in_a_narrow_terminal(monkeypatch):
     rows = [["a" * 30, "b" * 30, "1"], ["c", "d", "22"]]
     wide = aligned(["first", "second", "n"], rows)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
