@@ -154,7 +154,7 @@ def test_a_fetched_model_is_complete_with_a_manifest_and_works_offline(lab, cli_
     assert "already on this machine" in again.stderr
 
 
-def test_only_loaded_files_of_a_pipeline_are_fetched(lab):
+def test_only_loaded_files_of_a_pipeline_are_fetched_and_its_parts_count_in_the_digest(lab):
     lab.serve("served", PIPELINE)
     lab.card("flux1-dev")
     ended = lab.fetch("served", "--json")
@@ -165,10 +165,6 @@ def test_only_loaded_files_of_a_pipeline_are_fetched(lab):
     }
     assert not [path for path in lab.hub.requests if "fp16" in path or path.endswith((".bin", ".py"))]
     assert "licence FLUX.1 [dev] Non-Commercial, 4 files, 0.00 GB" in ended.stderr
-
-
-def test_parts_from_other_repositories_count_in_the_digest(lab):
-    lab.serve("served", PIPELINE)
     lab.serve("adapter", {"ip_adapter.safetensors": b"an adapter", "workflow.py": "nothing names it"})
     lab.card("flux1-dev", parts={"adapter": {"repo": "lab/adapter", "revision": COMMIT}})
     got = lab.fetched()["served"]
@@ -193,7 +189,7 @@ def test_a_config_fetches_all_models_of_its_run(lab):
         assert set(lab.fetched("c.yaml")) == expected
 
 
-def test_a_changed_byte_is_detected_and_fetching_repairs_it(lab):
+def test_a_changed_byte_and_a_damaged_file_of_another_tool_are_detected_and_fetching_repairs_them(lab):
     lab.serve("served", JUDGE)
     lab.card()
     before = lab.fetched()["served"]
@@ -208,12 +204,7 @@ def test_a_changed_byte_is_detected_and_fetching_repairs_it(lab):
     weights.unlink()
     assert "model.safetensors is missing" in lab.run("models", "show", "served").stderr
     assert lab.fetched()["served"]["here"]
-
-
-def test_a_damaged_file_of_another_tool_is_detected(lab):
-    lab.serve("served", JUDGE)
-    lab.card()
-    folder = Path(lab.fetched()["served"]["folder"])
+    folder = Path(before["folder"])
     shutil.rmtree(lab.place / "cache")
     assert lab.show()["here"]
     flip((folder / "model.safetensors").resolve())
@@ -264,15 +255,7 @@ def test_only_a_full_commit_of_a_repository_that_is_there_is_fetched(lab, revisi
     refused(lab.fetch(), "lab/served cannot be reached", "models fetch served")
 
 
-def test_a_full_disk_is_not_reported_as_a_network_error():
-    with pytest.raises(
-        StorageError, match=r"the disk is full while downloading lab/served.* `local-bench models fetch served` again"
-    ):
-        with hub_errors(for_model("served"), "lab/served", COMMIT):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_lack_of_disk_space_is_reported_before_the_download(lab):
+def test_lack_of_disk_space_is_reported_before_the_download_and_not_as_a_network_error(lab):
     lab.serve("served", JUDGE, declared_bytes={"model.safetensors": 10**18})
     lab.card()
     ended = lab.fetch()
@@ -280,6 +263,11 @@ def test_lack_of_disk_space_is_reported_before_the_download(lab):
     assert "needs 1000000000.0 GB" in ended.stderr
     assert "HF_HOME" in ended.stderr
     assert not [path for path in lab.hub.requests if path.startswith("/cdn/")]
+    with pytest.raises(
+        StorageError, match=r"the disk is full while downloading lab/served.* `local-bench models fetch served` again"
+    ):
+        with hub_errors(for_model("served"), "lab/served", COMMIT):
+            raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_commit_given_by_hand_is_pinned_on_this_machine(lab):

@@ -294,7 +294,7 @@ def test_an_invalid_card_is_an_error(tmp_path, monkeypatch, text, sentence):
         card("x", "generator")
 
 
-def test_a_card_that_extends_a_shipped_model_has_its_weights(tmp_path, monkeypatch):
+def test_a_card_has_the_weights_and_the_other_settings_of_the_model_that_it_extends(tmp_path, monkeypatch):
     from local_bench.models.cards import card
     from local_bench.models.weights import resolve, weights_digest
 
@@ -304,19 +304,12 @@ def test_a_card_that_extends_a_shipped_model_has_its_weights(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     digests = [weights_digest(resolve(card(name, "generator"))) for name in ("mini-flux", "x", "y")]
     assert len(set(digests)) == 1
-
-
-def test_a_card_keeps_the_settings_that_it_does_not_name(tmp_path, monkeypatch):
-    from local_bench.models.cards import card
-
-    (tmp_path / "local-bench/models").mkdir(parents=True)
     changed = "sampler: {num_inference_steps: 20, max_sequence_length: null}\ntakes: {pictures: 1}\n"
-    (tmp_path / "local-bench/models/x.yaml").write_text(CARD.format(name="x", extends="flux1-dev") + changed)
-    monkeypatch.chdir(tmp_path)
-    x, base = card("x", "generator"), card("flux1-dev", "generator")
+    (tmp_path / "local-bench/models/z.yaml").write_text(CARD.format(name="z", extends="flux1-dev") + changed)
+    mine, base = card("z", "generator"), card("flux1-dev", "generator")
     new = {"num_inference_steps": 20, "max_sequence_length": None}
-    assert x.sampler == base.sampler.model_copy(update=new)
-    assert x.takes == base.takes.model_copy(update={"pictures": 1})
+    assert mine.sampler == base.sampler.model_copy(update=new)
+    assert mine.takes == base.takes.model_copy(update={"pictures": 1})
     assert base.sampler.guidance_scale == 3.5
 
 
