@@ -255,7 +255,15 @@ def test_only_a_full_commit_of_a_repository_that_is_there_is_fetched(lab, revisi
     refused(lab.fetch(), "lab/served cannot be reached", "models fetch served")
 
 
-def test_lack_of_disk_space_is_reported_before_the_download_and_not_as_a_network_error(lab):
+def test_a_full_disk_is_not_reported_as_a_network_error():
+    with pytest.raises(
+        StorageError, match=r"the disk is full while downloading lab/served.* `local-bench models fetch served` again"
+    ):
+        with hub_errors(for_model("served"), "lab/served", COMMIT):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_lack_of_disk_space_is_reported_before_the_download(lab):
     lab.serve("served", JUDGE, declared_bytes={"model.safetensors": 10**18})
     lab.card()
     ended = lab.fetch()
@@ -263,11 +271,6 @@ def test_lack_of_disk_space_is_reported_before_the_download_and_not_as_a_network
     assert "needs 1000000000.0 GB" in ended.stderr
     assert "HF_HOME" in ended.stderr
     assert not [path for path in lab.hub.requests if path.startswith("/cdn/")]
-    with pytest.raises(
-        StorageError, match=r"the disk is full while downloading lab/served.* `local-bench models fetch served` again"
-    ):
-        with hub_errors(for_model("served"), "lab/served", COMMIT):
-            raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_commit_given_by_hand_is_pinned_on_this_machine(lab):
