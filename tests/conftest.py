@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from local_bench.core.environment import collect_rarely, paused
+from local_bench.core.environment import collect_rarely, paused, variables
 from local_bench.judges.vlm.client import ManagedServer
 from local_bench.judges.vlm.vllm_process import Child, Engine
 from local_bench.runs import worker_pool
@@ -109,8 +109,25 @@ def judge_weights(cache: Path) -> Path:
     return resolve(card(JUDGE_CARD, "judge"))
 
 
+DESCRIBE = """
+from vllm.model_executor.models import registry
+registry._run_in_subprocess = lambda describe: describe()
+for name in ("Qwen2VL", "Qwen3VL", "Qwen3_5", "Gemma4"):
+    registry.ModelRegistry.models[f"{name}ForConditionalGeneration"].inspect_model_cls()
+"""
+
+
 @pytest.fixture(scope="session")
-def judge_server(judge_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedServer]:
+def described_classes(cache: Path) -> None:
+    """vLLM starts a process of its own to describe a class that its cache lacks, ten seconds for each class of judge:
+    here one process describes them all."""
+    subprocess.run([sys.executable, "-c", DESCRIBE], env=os.environ | variables(), check=True, capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def judge_server(
+    described_classes: None, judge_weights: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ManagedServer]:
     """A real vLLM server with the small Qwen3-VL, for all tests that need one."""
     engine = Engine(
         judge_weights, "float32", max_model_len=24576, images=8, mm_processor_kwargs={"max_pixels": 8 * 16384}

@@ -99,7 +99,7 @@ def test_two_judges(path):
     assert (overall.rate.value, overall.rate.n_unscored) == (pytest.approx(4 / 6), 0)
 
 
-def test_alpha_is_over_the_scores_of_all_judges(path):
+def test_alpha_is_over_the_scores_of_all_judges_and_none_where_they_are_the_same(path):
     [alpha] = [a for a in found(path).alphas if a.dimension == "brf"]
     assert (alpha.among, alpha.n_raters, alpha.level) == ("judges", 2, "interval")
     assert (alpha.alpha.n, alpha.alpha.n_unscored) == (5, 1)
@@ -107,9 +107,6 @@ def test_alpha_is_over_the_scores_of_all_judges(path):
     observed = 2.5**2 / 5
     expected = 2 * (5 * 3 * 2.5**2 + 5 * 2 * 5**2 + 3 * 2 * 2.5**2) / (10 * 9)
     assert alpha.alpha.value == pytest.approx(1 - observed / expected)
-
-
-def test_alpha_is_bounded_where_all_scores_differ(path):
     with RunDir.open(path) as run:
         run.store.write(
             """UPDATE verdicts SET labels = '{"met": {"0": 0.4999994, "1": 0.5000006}}' WHERE rubric = 'brf'"""

@@ -186,18 +186,14 @@ def test_servimage(runs):
         assert output["competition"][model]["rank"] == placed.rank
 
 
-def test_a_layout_of_another_suite_is_refused(runs, capsys):
+def test_a_layout_of_another_suite_or_none_is_refused(runs, capsys, monkeypatch):
     for name, message in (("servimage", "give --format ice-bench"), ("icebench", "did you mean 'ice-bench'")):
         assert main(["export", str(runs["ice-bench"][0]), "--format", name]) == 2
         assert message in capsys.readouterr().err
-
-
-def test_a_run_of_a_suite_without_a_layout_has_its_tables(runs, capsys, monkeypatch):
-    path = runs["ice-bench"][0]
     monkeypatch.setattr("local_bench.analysis.official.format_of", lambda run: None)
-    assert main(["export", str(path), "--format", "servimage"]) == 2
+    assert main(["export", str(runs["ice-bench"][0]), "--format", "servimage"]) == 2
     said = capsys.readouterr().err
-    assert f"a suite without a file layout: use the tables in {path}/exports" in said
+    assert f"a suite without a file layout: use the tables in {runs['ice-bench'][0]}/exports" in said
     assert "None" not in said
 
 

@@ -36,7 +36,7 @@ def run(request, tmp_path_factory):
         yield name, opened, export(opened, name, folder / "out"), folder / "out"
 
 
-def test_score_of_the_export_equals_the_run(run):
+def test_score_of_the_export_equals_the_run_and_one_without_a_known_cost_removes_its_file(run, monkeypatch):
     name, opened, files, out = run
     more = {"servimage": ["--tasks", out / "tasks.jsonl", "--scores", out / "scores.jsonl"]}
     given = more.get(name, ["--scores", out / "ratings.jsonl"])
@@ -45,6 +45,11 @@ def test_score_of_the_export_equals_the_run(run):
     assert flat(output) == pytest.approx(flat(json.loads(json.dumps(own))), rel=1e-9)
     outcome = outcome_json(opened, Outcome(opened.path, 0, 0, 0, 0, 0, 0), opened.path / "report")
     assert outcome["benchmark"]["all"] == own
+    before = (out / "costs.json").read_bytes()
+    monkeypatch.setattr("local_bench.analysis.official.usd_per_image", lambda *_: {})
+    export(opened, name, out)
+    assert not (out / "costs.json").exists()
+    (out / "costs.json").write_bytes(before)
 
 
 @pytest.mark.parametrize("name", ["hype-edit-1", "idea-bench", "ice-bench"])
@@ -145,15 +150,6 @@ def test_a_model_without_images_has_no_revenue_and_no_cost(run):
         for figure in ("cost_savings", "model_contribution", "contribution_ratio"):
             assert figures[figure] == pytest.approx(float(getattr(here[model], figure)))
     assert own["models"]["idle"]["n_missing"] == own["models"]["one"]["n_deliverables"]
-
-
-def test_an_export_without_a_known_cost_removes_an_earlier_costs_file(run, monkeypatch):
-    name, opened, _, out = run
-    before = (out / "costs.json").read_bytes()
-    monkeypatch.setattr("local_bench.analysis.official.usd_per_image", lambda *_: {})
-    export(opened, name, out)
-    assert not (out / "costs.json").exists()
-    (out / "costs.json").write_bytes(before)
 
 
 def test_page_and_exports_charge_the_first_attempt(tmp_path):

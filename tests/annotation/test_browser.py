@@ -90,7 +90,7 @@ async def answer_all(page, decide, keys=("p", "x")):
 
 
 def test_five_concurrent_raters_and_their_statistics(tmp_path):
-    shop = make_shop(tmp_path / "run", 7, attempts=2)
+    shop = make_shop(tmp_path / "run", 4, attempts=2)
     people = dict.fromkeys(RATERS, "annotator") | {"boss": "lead"}
 
     async def work(browser, live, rater, bodies):

@@ -109,7 +109,7 @@ async def answer_until(page, rater, pressed, most=1000):
 def test_five_raters_behind_https_finish_by_keyboard_across_a_restart(tmp_path):
     """In Chinese and English; the proxy keeps the Host header at first and writes its own after the restart. What is
     stored is what was pressed."""
-    shop = make_shop(tmp_path / "run", 10, models=MODELS)
+    shop = make_shop(tmp_path / "run", 6, models=MODELS)
     people = tmp_path / "raters.yaml"
     people.write_text(json.dumps({"annotators": [{"name": rater} for rater in RATERS]}))
     port, server_port = free_port(), free_port()

@@ -43,7 +43,7 @@ def drain(queue, name, given=YES):
     return seen
 
 
-def test_everyone_has_an_own_order_that_a_restart_preserves():
+def test_everyone_has_an_own_interleaved_order_that_a_restart_preserves():
     orders = []
     for _ in range(2):
         queue, _ = queue_of(protocol="pass-fail")
@@ -51,6 +51,11 @@ def test_everyone_has_an_own_order_that_a_restart_preserves():
     assert orders[0] == orders[1]
     assert len({tuple(order) for order in orders[0].values()}) == 3
     assert all(len(set(order)) == 40 for order in orders[0].values())
+    # few items follow the one that is before them in the plan
+    queue, _ = queue_of(n=400, protocol="pass-fail", people=("a",))
+    numbers = [queue.by_id[item].task_id for item, _ in drain(queue, "a")]
+    follows = sum(int(y[5:]) - int(x[5:]) == 1 for x, y in pairwise(numbers))
+    assert follows < 12
 
 
 def test_added_items_change_neither_the_order_nor_the_repeats_of_the_others():
@@ -90,7 +95,7 @@ def test_an_item_is_answered_by_the_protocol_s_number_of_raters():
     assert not queue.may_follow("a")
 
 
-def test_a_displayed_item_is_reserved_for_a_while():
+def test_a_displayed_item_is_reserved_for_a_while_and_an_undone_answer_opens_it_again():
     queue, clock = queue_of(n=1)
     assert queue.next("a")
     assert queue.next("b")
@@ -100,9 +105,18 @@ def test_a_displayed_item_is_reserved_for_a_while():
     clock.now = CLAIM_S + 1
     assert queue.next("c")
     assert queue.next("a") != []  # the same two places are free again
+    queue, clock = queue_of(n=1)
+    item = queue.items[0].item_id
+    for name in "ab":
+        queue.record(name, item, "answer", YES)
+    assert queue.next("c") == []
+    queue.record("a", item, "answer", None)
+    assert queue.next("c") == [(queue.items[0], "answer")]
+    clock.now += COUNT_EVERY_S + 1
+    assert queue.progress("a").done == 0
 
 
-def test_repeats_come_later_and_only_of_answered_items():
+def test_repeats_come_later_reserve_no_place_and_are_of_answered_items_only():
     queue, _ = queue_of(n=200, protocol="pass-fail", people=("a",), repeats=0.2)
     seen = drain(queue, "a")
     repeats = [item for item, kind in seen if kind == "repeat"]
@@ -111,19 +125,13 @@ def test_repeats_come_later_and_only_of_answered_items():
         first, again = seen.index((item, "answer")), seen.index((item, "repeat"))
         assert again > first
         assert again - first >= REPEAT_GAP or again > 200  # shorter at the end of the queue
-
-
-def test_a_repeat_that_is_displayed_reserves_no_place_of_another_annotator():
-    """The annotator of a repeat has answered the item and counts once."""
+    # the annotator of a repeat has answered the item and counts once
     queue, _ = queue_of(n=3, people=("a", "b"), repeats=1.0)
     for _ in range(3):
         ((item, kind),) = queue.next("a")
         queue.record("a", item.item_id, kind, YES)
     assert [kind for _, kind in queue.next("a", 3)] == ["repeat"] * 3
     assert [kind for _, kind in queue.next("b", 3)] == ["answer"] * 3
-
-
-def test_repeats_of_items_that_others_answered_are_dropped():
     queue, _ = queue_of(n=60, repeats=0.5)
     for name in "ab":
         drain(queue, name)
@@ -131,7 +139,7 @@ def test_repeats_of_items_that_others_answered_are_dropped():
     assert queue.progress("c").left == 0
 
 
-def test_a_disagreement_goes_to_a_third_who_has_not_answered():
+def test_a_disagreement_goes_to_a_third_or_an_adjudicator_and_agreement_to_none():
     queue, _ = queue_of(n=1)
     item = queue.items[0].item_id
     queue.record("a", item, "answer", YES)
@@ -143,17 +151,11 @@ def test_a_disagreement_goes_to_a_third_who_has_not_answered():
     assert not queue.may_answer("a", item, "adjudication")
     queue.record("c", item, "adjudication", NO)
     assert queue.disputed() == []
-
-
-def test_agreement_needs_no_adjudicator():
     for given in (YES, NO, CANNOT):
         queue, _ = queue_of(n=1)
         for name in "ab":
             queue.record(name, queue.items[0].item_id, "answer", given)
         assert queue.disputed() == []
-
-
-def test_only_adjudicators_see_disputed_items():
     queue, _ = queue_of(n=3, people=("a", "b", "c", "judge"), judge="adjudicator")
     assert queue.next("judge") == []
     item = queue.items[1].item_id
@@ -162,18 +164,6 @@ def test_only_adjudicators_see_disputed_items():
     assert queue.next("judge") == [(queue.items[1], "adjudication")]
     assert all(kind == "answer" for _, kind in queue.next("c", 5))
     assert not queue.may_answer("judge", queue.items[0].item_id, "answer")
-
-
-def test_an_undone_answer_opens_the_item_again_for_all():
-    queue, clock = queue_of(n=1)
-    item = queue.items[0].item_id
-    for name in "ab":
-        queue.record(name, item, "answer", YES)
-    assert queue.next("c") == []
-    queue.record("a", item, "answer", None)
-    assert queue.next("c") == [(queue.items[0], "answer")]
-    clock.now += COUNT_EVERY_S + 1
-    assert queue.progress("a").done == 0
 
 
 @pytest.mark.parametrize("n", [40, 41])
@@ -188,11 +178,3 @@ def test_sides_are_balanced_within_an_annotator_and_swapped_in_repeats(n):
         assert any(x == y for x, y in pairwise(in_order))  # not simply alternating
         for item in queue.items:
             assert queue.left_side(name, item.item_id, "repeat") != queue.left_side(name, item.item_id, "answer")
-
-
-def test_models_and_attempts_are_interleaved():
-    """Few items follow the one that is before them in the plan."""
-    queue, _ = queue_of(n=400, protocol="pass-fail", people=("a",))
-    numbers = [queue.by_id[item].task_id for item, _ in drain(queue, "a")]
-    follows = sum(int(y[5:]) - int(x[5:]) == 1 for x, y in pairwise(numbers))
-    assert follows < 12

@@ -76,12 +76,25 @@ def ann(live):
         yield client
 
 
-def test_every_page_needs_a_link(live):
+def test_every_page_needs_a_link_and_the_server_s_own_name_and_has_both_languages(live):
     for path in ("/", "/queue", "/lead", "/lead.json", "/image/" + "0" * 64):
         assert httpx2.get(live.url + path).status_code == 403
     assert httpx2.post(live.url + "/answer", json={}).status_code in (403, 422)
     for path in ("/docs", "/openapi.json", "/static/", "/static/..%2fapp.py", "/static/page.html.j2", "/image/"):
         assert httpx2.get(live.url + path).status_code == 404, path
+    for more in ({}, {"X-Forwarded-Host": "127.0.0.1"}, {"Forwarded": "host=127.0.0.1"}):
+        headers = {"Host": "evil.example", "Accept": "text/html"} | more
+        answer = httpx2.get(live.url, headers=headers, cookies={COOKIE: live.tokens["ann"]})
+        assert answer.status_code == 400
+        assert "The server does not know the address" in answer.text
+        assert "服务器不认识您使用的地址" in answer.text
+    from local_bench.annotation.app import texts
+
+    en, zh = texts("en"), texts("zh")
+    assert en.keys() == zh.keys()
+    assert all(zh.values())
+    with Client(live, "ann") as ann:
+        assert ann.post("/language", json={"language": "tlh"}).json() == {"language": "en"}
 
 
 def test_a_forged_token_is_refused_and_guessing_is_limited(live, ann):
@@ -112,15 +125,6 @@ def test_a_change_needs_the_csrf_token_and_the_own_origin(live, ann):
     assert "from an address that the server does not know" in elsewhere.json()["error"]
     assert live.session.database.answers() == []
     assert ann.answer(item).status_code == 200
-
-
-def test_another_host_name_is_refused(live):
-    for more in ({}, {"X-Forwarded-Host": "127.0.0.1"}, {"Forwarded": "host=127.0.0.1"}):
-        headers = {"Host": "evil.example", "Accept": "text/html"} | more
-        answer = httpx2.get(live.url, headers=headers, cookies={COOKIE: live.tokens["ann"]})
-        assert answer.status_code == 400
-        assert "The server does not know the address" in answer.text
-        assert "服务器不认识您使用的地址" in answer.text
 
 
 def test_behind_a_proxy_answers_come_from_the_page_of_base(shop_run):
@@ -173,10 +177,23 @@ def test_the_language_is_the_browser_s_until_one_is_chosen(shop_run):
                 assert f'<html lang="{other}">' in client.get("/").text
 
 
-def test_a_path_or_a_foreign_digest_as_an_image_is_not_found(ann):
+def test_a_path_or_a_foreign_digest_is_no_image_and_every_response_has_the_security_headers(ann):
     for name in ("..%2f..%2frun.yaml", "../run.yaml", "0" * 64, "%00", "A" * 2):
         answer = ann.get(f"/image/{name}")
         assert (answer.status_code, b"gamma" in answer.content) == (404, False), name
+    ann.queue()
+    ann.get("/static/app.js")
+    ann.get("/nowhere")
+    for response in ann.responses:
+        if response.is_redirect:
+            assert "HttpOnly" in response.headers["set-cookie"]
+            assert "SameSite=lax" in response.headers["set-cookie"]
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert response.headers["referrer-policy"] == "no-referrer"
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert "cache-control" in response.headers
 
 
 def test_images_of_the_run_only_and_without_metadata(tmp_path):
@@ -353,22 +370,6 @@ def test_images_of_a_set_have_their_own_numbers_where_some_are_not_shown(tmp_pat
     assert seen
 
 
-def test_every_response_has_the_security_headers(ann):
-    ann.queue()
-    ann.get("/static/app.js")
-    ann.get("/nowhere")
-    for response in ann.responses:
-        if response.is_redirect:
-            assert "HttpOnly" in response.headers["set-cookie"]
-            assert "SameSite=lax" in response.headers["set-cookie"]
-        policy = response.headers["content-security-policy"]
-        assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
-        assert response.headers["referrer-policy"] == "no-referrer"
-        assert response.headers["x-content-type-options"] == "nosniff"
-        assert "cache-control" in response.headers
-
-
 @pytest.mark.parametrize("protocol", ["accept", "pass-fail", "pass-fail-criteria", "scores", "points", "pairwise"])
 def test_no_response_names_a_model_or_a_cost(shop_run, protocol):
     """Bodies, headers and URLs, of pages, fragments, images and errors; of annotators and of the lead."""
@@ -401,13 +402,3 @@ def _chunks(png):
             yield png[at + 8 : at + 8 + length]
         assert kind in (b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS")
         at += 12 + length
-
-
-def test_both_languages_have_every_text(live):
-    from local_bench.annotation.app import texts
-
-    en, zh = texts("en"), texts("zh")
-    assert en.keys() == zh.keys()
-    assert all(zh.values())
-    with Client(live, "ann") as ann:
-        assert ann.post("/language", json={"language": "tlh"}).json() == {"language": "en"}

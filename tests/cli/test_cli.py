@@ -1,27 +1,38 @@
-"""The command line: its commands, exit statuses, and the time of `--help`."""
+"""The command line: its commands, exit statuses, examples, suggestions, shortcuts, lists, completion, what-if."""
 
 import json
+import re
+import shlex
+import shutil
 import time
+from collections import Counter
+from datetime import datetime
 
+import click
 import pytest
+from click.shell_completion import ShellComplete
+from rich.cells import cell_len
 
-from local_bench.cli.main import SECTIONS
+from local_bench.cli import output
+from local_bench.cli.main import SECTIONS, cli, main
 from local_bench.cli.main import cli as group
+from local_bench.cli.options import PathOption
+from local_bench.core.errors import nearest
 from local_bench.core.table import clean
 from local_bench.report.render import aligned
 from local_bench.runs.config import load_config
+from local_bench.runs.rundir import RunDir
 from local_bench.suites.registry import suite
+
+from ..conftest import ROOT
 
 SUITES = ("studio", "printshop", "servimage", "hype-edit-1", "idea-bench", "ice-bench")
 
 
-def test_every_command_can_print_json():
+def test_every_command_can_print_json_and_help_lists_it_with_its_whole_sentence(cli):
     for command in group.commands.values():
         options = {o for p in command.params for o in p.opts}
         assert "--json" in options or hasattr(command, "commands")
-
-
-def test_help_lists_every_command_in_a_section_with_its_whole_sentence(cli):
     assert {command for section in SECTIONS.values() for command in section} == set(group.commands.values())
     text, headings = cli("--help").stdout, [f"{name}:" for name in SECTIONS]
     assert [line for line in text.splitlines() if line in headings] == headings
@@ -100,16 +111,13 @@ def test_plan_reports_the_requirements_of_a_run(cli, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_lists_and_doctor(cli):
+def test_lists_doctor_and_the_check_of_a_device(cli):
     assert json.loads(cli("models", "list", "--json").stdout)["flux1-dev"]["gated"] is True
     assert set(json.loads(cli("suites", "list", "--json").stdout)) >= {"studio", "servimage"}
     assert json.loads(cli("suites", "show", "studio", "--json").stdout)["n_deliverables"] == 20
     checks = {c["check"]: c["ok"] for c in json.loads(cli("doctor", "--json").stdout)["checks"]}
     assert checks["torch"] is checks["diffusers"] is checks["vllm"] is True
     assert checks["flux1-dev"] is None
-
-
-def test_doctor_checks_a_device(cli):
     done = cli("doctor", "--gpu", "--device", "cpu", "--only", "disk,mig", "--json", "--out", ".")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -124,3 +132,258 @@ def test_doctor_checks_a_device(cli):
 def test_untrusted_text_cannot_control_the_terminal():
     assert clean("a\x1b[31mb\u202ec\x07\nd") == "a[31mbc\nd"
     assert "\x1b" not in aligned(["x"], [["\x1b]0;title\x07"]])
+
+
+EARLIER_RUN = ROOT / "tests/data/earlier_run"
+
+
+def commands(group=cli, path=()):
+    for name in group.commands:
+        command = group.commands[name]
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+ALL = dict(commands())
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_command_has_examples_that_parse(path):
+    """Each example is a command line of that command whose options exist and whose values are of their types."""
+    context = click.Context(cli, info_name="local-bench", **cli.context_settings)
+    for name in path:
+        command = (cli if context.parent is None and context.command is cli else context.command).commands[name]
+        context = click.Context(command, parent=context, info_name=name)
+    text = command.get_help(context)
+    lines = [line.strip() for line in text.partition("Examples:")[2].splitlines() if "local-bench " in line]
+    assert lines, text
+    assert all((ROOT / file).is_file() for file in re.findall(r"configs/\S+", "\n".join(lines)))
+    for line in lines:
+        parts = shlex.split(line, comments=True)
+        parts = parts[parts.index("local-bench") + 1 :]
+        if path[-1] == getattr(context.parent.command, "default_command", None) and parts[len(path) - 1] != path[-1]:
+            parts.insert(len(path) - 1, path[-1])  # `annotate RUN` is `annotate serve RUN`
+        assert tuple(parts[: len(path)]) == path
+        parser = command.make_parser(context)
+        parsed, rest, _ = parser.parse_args(parts[len(path) :])
+        assert not [word for word in rest if word.startswith("-")]
+        for parameter in command.params:
+            if parameter.name in parsed and not isinstance(parameter.type, PathOption):
+                parameter.type_cast_value(context, parsed[parameter.name])
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "expected"),
+    [
+        ("flux1", "flux1-schnell flux1-dev flux2-dev", ["flux1-dev"]),
+        ("flux-dev", "flux2-dev flux1-dev flux1-fill-dev", ["flux1-dev", "flux2-dev"]),
+        ("servimage-bench", "servimage ice-bench", ["servimage"]),
+        ("modls", "models merge", ["models"]),
+        ("Qwen-Image", "qwen-image qwen-image-edit", ["qwen-image"]),
+        ("xyz", "models merge", []),
+        ("", "models", []),
+    ],
+)
+def test_a_prefix_is_suggested_before_similar_names(name, names, expected):
+    assert nearest(name, names.split()) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [(["modls"], "'models'"), (["models", "sho"], "'show'"), (["zzz"], "`local-bench --help` lists the commands")],
+)
+def test_an_unknown_command_names_the_nearest(arguments, hint, capsys):
+    assert main(arguments) == 2
+    assert hint in capsys.readouterr().err
+
+
+CONFIG = """
+name: x
+suite: {name: studio}
+models: [{card: tiny-flux, num_inference_steps: 2}, {card: tiny-sd3, name: other}]
+judge: {card: tiny-qwen3-vl}
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "steps"),
+    [
+        ([], ["tiny-flux", "other"], [2, None]),
+        (["other"], ["other"], [None]),
+        (["tiny-sd3"], ["other"], [None]),
+        (["other", "tiny-flux"], ["other", "tiny-flux"], [None, 2]),
+        (["tiny-pixart"], ["tiny-pixart"], [None]),
+    ],
+)
+def test_model_keeps_a_models_settings_or_takes_a_card(tmp_path, names, labels, steps):
+    (tmp_path / "x.yaml").write_text(CONFIG)
+    loaded = load_config(tmp_path / "x.yaml", tuple(f"--model={name}" for name in names))
+    of_model = {model.label: model.num_inference_steps for model in loaded.models}
+    assert (list(of_model), list(of_model.values())) == (labels, steps)
+
+
+def test_shortcuts_are_settings_and_set_comes_last(tmp_path, capsys):
+    (tmp_path / "x.yaml").write_text(CONFIG)
+    base = ["plan", str(tmp_path / "x.yaml"), "--json"]
+    assert main([*base, "--limit", "3", "--model", "tiny-flux"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["n_tasks"] == 3
+    assert [model["model"] for model in planned["models"]] == ["tiny-flux"]
+    assert main([*base, "--limit", "3", "--set", "suite.limit=2"]) == 0
+    assert json.loads(capsys.readouterr().out)["n_tasks"] == 2
+    assert main([*base, "--limit", "0"]) == 2
+
+
+@pytest.fixture
+def earlier_run(tmp_path):
+    shutil.copytree(EARLIER_RUN, tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_what_if_changes_nothing_unless_saved(earlier_run, capsys):
+    before = contents(earlier_run)
+
+    def settled(*settings):
+        status = main(["settle", str(earlier_run), *settings, "--json"])
+        out, err = capsys.readouterr()
+        return status, json.loads(out) if out else None, err
+
+    status, lenient, err = settled("--set", "acceptance.brf=0", "--set", "acceptance.veq=0")
+    assert (status, lenient["saved"], "report" in lenient, "nothing was stored" in err) == (0, False, False, True)
+    strict = settled("--set", "acceptance.brf=5")[1]["models"]
+    assert {m: figures["revenue_usd"] for m, figures in strict.items()} != {
+        m: figures["revenue_usd"] for m, figures in lenient["models"].items()
+    }
+    status, _, err = settled("--set", "suite.limit=1")  # another run, not a view
+    assert (status, "is a run with another config" in err) == (2, True)
+    assert contents(earlier_run) == before
+    assert settled("--set", "acceptance.brf=5", "--save")[1]["models"] == strict
+    assert contents(earlier_run) != before
+    assert main(["measure", str(earlier_run), "--set", "acceptance.brf=4"]) == 0
+    assert "acceptance.brf was 5.0 in the run, and is now 4.0\n" in capsys.readouterr().err, (
+        "a saved setting is replaced"
+    )
+
+
+def test_ls_lists_runs_and_their_faults(earlier_run, tmp_path, capsys, monkeypatch):
+    shutil.copytree(earlier_run, tmp_path / "second")
+    (tmp_path / "second/ledger.sqlite").write_bytes(b"not a database")
+    (tmp_path / "no-run").mkdir()
+    assert main(["ls", str(tmp_path), "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["runs"]
+    assert (first["run_dir"], first["suite"], first["fault"]) == (str(earlier_run), "printshop", None)
+    assert first["n"] == first["n_done"] + first["n_unscored"] > 0
+    datetime.fromisoformat(first["changed"])
+    assert "ledger.sqlite" in second["fault"]
+    monkeypatch.setenv("LOCAL_BENCH_RUNS", str(tmp_path / "nowhere"))
+    assert main(["ls"]) == 0
+    assert "no runs in" in capsys.readouterr().out
+    assert main(["ls", str(tmp_path / "nowhere")]) == 2
+
+
+def test_doctor_of_a_config_checks_that_config_only(tmp_path, capsys):
+    more = "metrics: [ssim, clip_cap]\npanel: [{card: qwen3-vl-2b, base_url: 'http://127.0.0.1:9/v1'}]\n"
+    (tmp_path / "x.yaml").write_text(CONFIG + more)
+    main(["doctor", str(tmp_path / "x.yaml"), "--json"])
+    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+    checked = [name for name in rows if name.split()[0] in ("suite", "model", "judge", "metric")]
+    assert checked == [
+        *("suite studio", "model tiny-flux", "model other", "judge tiny-qwen3-vl", "judge qwen3-vl-2b"),
+        *("metric ssim", "metric clip_cap"),
+    ]
+    assert rows["suite studio"]["detail"] == "12 tasks"
+    assert rows["metric ssim"]["ok"] is True
+    assert rows["metric clip_cap"]["ok"] is None  # its scores would be unscored
+    assert "not contacted" in rows["judge qwen3-vl-2b"]["detail"]
+    assert not any(name.startswith("flux") for name in rows)
+    (tmp_path / "y.yaml").write_text(CONFIG.replace("tiny-sd3", "sd35-large"))
+    assert main(["doctor", str(tmp_path / "y.yaml"), "--json"]) == 1
+    assert main(["doctor", str(tmp_path / "y.yaml"), "--gpu"]) == 2
+
+
+def completed(line):
+    parts = shlex.split(line)
+    return [item.value for item in ShellComplete(cli, {}, "local-bench", "_X").get_completions(parts[:-1], parts[-1])]
+
+
+def test_names_are_completed(earlier_run, monkeypatch):
+    assert "models" in completed("mod")
+    assert {"flux1-dev", "flux1-schnell"} <= set(completed("models show flux1"))
+    assert completed("suites show hype") == ["hype-edit-1"]
+    monkeypatch.setenv("LOCAL_BENCH_RUNS", str(earlier_run.parent))
+    assert completed(f"digest {earlier_run.parent}/k") == [str(earlier_run)]
+
+
+def test_no_character_is_lost_at_any_width_and_a_table_is_wrapped(monkeypatch):
+    header = ["model", "value", "revenue", "95 %", "images accepted", "95 %", "generation cost", "profit", "unscored"]
+    row = ["$940.00", "$742.95 to $1,016.00", "140 of 280", "43.1 % to 57.0 %", "$0.000912", "$939.99", "58"]
+    rows = [[f"mini-flux-early {name}", "$1,016.00", *row] for name in ("", "图像 生成模型")]
+    characters = Counter(re.sub("[- ]", "", "".join("".join(line) for line in [header, *rows])))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for width in range(40, 180):
+        monkeypatch.setenv("COLUMNS", str(width))
+        text = aligned(header, rows)
+        assert Counter(re.sub("[─\\s-]", "", text)) == characters, width
+        assert max(map(cell_len, text.splitlines())) <= width
+    rows = [["a" * 30, "b" * 30, "1"], ["c", "d", "22"]]
+    wide = aligned(["first", "second", "n"], rows)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = aligned(["first", "second", "n"], rows)
+    assert max(map(len, narrow.splitlines())) <= 40 < max(map(len, wide.splitlines()))
+    assert narrow.replace("\n", "").count("a") == 30
+    monkeypatch.setenv("COLUMNS", "200")
+    assert aligned(["first", "second", "n"], rows) == wide
+
+
+def test_a_log_shows_the_elapsed_time_while_nothing_advances(monkeypatch, capsys):
+    monkeypatch.setattr(output, "CLOCK_EVERY_S", 0.02)
+    with output.PlainProgress() as bars:
+        bars.begin("flux: make", 10)
+        bars.advance(3)
+        with bars.waiting("starting the judge"):
+            time.sleep(0.2)
+        time.sleep(0.2)
+        bars.advance(7)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["flux: make: 0/10", "starting the judge"]
+    assert "starting the judge: 00:00 elapsed" in lines
+    assert any(line.startswith("flux: make: 3/10 [") for line in lines[lines.index("starting the judge") :])
+    assert lines[-1].startswith("flux: make: 10/10 [")
+
+
+def test_a_terminal_shows_a_clock_while_waiting_and_the_share_of_the_complete_run(capsys):
+    with output.BarProgress() as bars:
+        with bars.waiting("starting the judge"):
+            assert [task.total for task in bars._bars.tasks] == [None]
+        assert bars._bars.finished
+        bars.begin("flux: make", 10)
+        bars.advance(3)
+        bars.overall(0.41, 3725.0)
+        (task,) = bars._runs.tasks
+    assert (task.completed, task.description) == (0.41, "run 41%, about 1:02:05 left")
+    with output.PlainProgress() as lines:
+        lines.begin("flux: make", 1)
+        lines.overall(0.41, None)
+        lines.advance()
+    assert capsys.readouterr().err.splitlines()[-1].endswith("; run 41%")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "continued"), [("predictor train RUN --out p", True), ("run RUN", True), ("digest RUN", False)]
+)
+def test_what_an_interrupted_command_says_about_the_next(arguments, continued, earlier_run, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDir, "open", interrupted)
+    monkeypatch.setattr(RunDir, "begin", interrupted)
+    assert main(arguments.replace("RUN", str(earlier_run)).split()) == 130
+    expected = "; run the same command again to continue" if continued else ""
+    assert capsys.readouterr().err.strip() == f"local-bench: interrupted{expected}"

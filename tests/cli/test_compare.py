@@ -102,18 +102,15 @@ def test_images_that_were_not_made_are_unscored_where_a_score_applies(make):
     assert (mirrored.at_least, mirrored.at_most) == (-ends[1], -ends[0])
 
 
-def test_images_that_neither_model_made_are_unscored_for_a_score_that_always_applies(make):
+def test_images_that_no_model_made_are_unscored_and_a_model_without_any_has_bounds_alone(make):
     of_order = {"t1": "n/a", "t2": 1.0}
     a, b = (make(name, {"m": {"t1": [YES], "t2": [YES, YES], "t3": [ABSENT]}}, cns=of_order) for name in "ab")
     found = scores_of(a, b)
     brf, cns = found["brf"], found["cns"]
     assert (brf.n, brf.n_unscored, brf.difference.at_least, brf.difference.at_most) == (3, 1, -1.25, 1.25)
     assert (cns.n, cns.n_unscored, cns.difference.at_least) == (2, 0, 0), "nothing says that it applies to t3"
-
-
-def test_a_model_that_made_no_image_has_bounds_alone(make):
     whole = {"t1": [YES], "t2": [YES, NO]}
-    a = make("a", {"m": whole, "none": {"t1": [ABSENT], "t2": [ABSENT, ABSENT]}})
+    a = make("none", {"m": whole, "none": {"t1": [ABSENT], "t2": [ABSENT, ABSENT]}})
     brf = scores_of(a, a, every_pair=True)["brf"]
     assert (brf.a, brf.b, brf.difference.estimate, brf.n, brf.n_unscored) == (None, None, None, 0, 3)
     assert (brf.difference.at_least, brf.difference.at_most) == pytest.approx((10 / 3 - 5, 10 / 3))

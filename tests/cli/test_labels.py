@@ -215,7 +215,7 @@ def _planned(run, out, people):
     return out
 
 
-def test_without_prices_the_settlement_is_in_tasks_and_images(run, tmp_path, monkeypatch):
+def test_without_prices_the_settlement_is_in_tasks_and_images_and_nothing_is_planned(run, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "official", lambda run: {})  # a suite without official numbers
     with RunDir.open(shutil.copytree(run, tmp_path / "run")) as open_run:
         open_run.store.write("UPDATE tasks SET price_micro_usd = 0")
@@ -228,12 +228,8 @@ def test_without_prices_the_settlement_is_in_tasks_and_images(run, tmp_path, mon
     assert "images accepted" in text
     for words in ("revenue", "$0.00", "no official number"):
         assert words not in text
-
-
-def test_without_prices_there_is_nothing_to_plan(run, tmp_path):
     out = tmp_path / "ask.jsonl"
-    with RunDir.open(shutil.copytree(run, tmp_path / "run")) as open_run:
-        open_run.store.write("UPDATE tasks SET price_micro_usd = 0")
+    with RunDir.open(tmp_path / "run") as open_run:
         with pytest.raises(UserError, match="could plan annotations for: its tasks are worth nothing"):
             LabelOptions(None, 0.2, out).output(open_run)
     assert not out.exists()

@@ -8,7 +8,7 @@ from local_bench.cli.catalogue import inputs_text
 from local_bench.models.cards import ModelCard, cards
 
 
-def test_the_list_has_a_line_for_every_card(cli):
+def test_the_list_has_a_line_for_every_card_and_show_the_complete_one(cli):
     ended = cli("models", "list")
     header, _, *lines = ended.stdout.splitlines()
     assert header.split() == ["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"]
@@ -16,9 +16,6 @@ def test_the_list_has_a_line_for_every_card(cli):
     (flux,) = [line for line in lines if line.startswith("flux1-schnell ")]
     for expected in ("generator", "16.9 B", "Apache-2.0", "yes", "text"):
         assert expected in flux
-
-
-def test_show_has_the_complete_card_and_that_its_files_are_missing(cli):
     ended = cli("models", "show", "flux1-dev", "--json")
     output = json.loads(ended.stdout)
     assert output.items() >= cards()["flux1-dev"].model_dump().items()

@@ -148,15 +148,18 @@ def servimage(lab):
     return root
 
 
-def test_every_suite_with_a_path_has_an_entry_with_a_full_commit():
+def test_every_suite_with_a_path_has_an_entry_with_a_full_commit_and_only_data_is_unpacked():
     entries = datasets()
     assert set(entries) == {name for name in suite_names() if suite(name).shipped is None}
     assert all(entry.suite == name for name, entry in entries.items())
     revisions = {name: entry.source.revision for name, entry in entries.items()}
     assert [name for name, revision in revisions.items() if revision is None] == ["ice-bench"]
+    data = ["a/b.JSON", "x.webp", "LICENSE", "LICENSE-DATA", "a.parquet"]
+    others = ["a.py", "a.pkl", "LICENSE.py", ".DS_Store", "a/.b/c.png", "__MACOSX/a.png", "model.safetensors", "a"]
+    assert [name for name in data + others if is_data(name)] == data
 
 
-def test_servimage_is_fetched_from_the_archive_of_its_commit(lab):
+def test_servimage_is_fetched_from_the_archive_of_its_commit_once(lab):
     root = servimage(lab)
     planned = lab.fetch("servimage", "--dry-run", "--json")
     data = json.loads(planned.out)
@@ -177,10 +180,6 @@ def test_servimage_is_fetched_from_the_archive_of_its_commit(lab):
         for data in [p.read_bytes()]
     }
     assert lab.left() == ["out"]
-
-
-def test_a_second_call_downloads_nothing_and_the_record_is_equal(lab):
-    servimage(lab)
     assert lab.fetch("servimage").status == 0
     n_requests, first = len(lab.web.requests), (lab.out / RECORD).read_bytes()
     again = lab.fetch("servimage")
@@ -424,9 +423,3 @@ def test_a_missing_repository_is_an_error(lab):
     lab.fetch("ice-bench").refused("has none of nothing.zip")
     lab.fetch("idea-bench").refused("has no repository ali-vilab/IDEA-Bench", "configs/datasets.yaml")
     assert lab.left() == []
-
-
-def test_only_data_is_unpacked():
-    data = ["a/b.JSON", "x.webp", "LICENSE", "LICENSE-DATA", "a.parquet"]
-    others = ["a.py", "a.pkl", "LICENSE.py", ".DS_Store", "a/.b/c.png", "__MACOSX/a.png", "model.safetensors", "a"]
-    assert [name for name in data + others if is_data(name)] == data

@@ -160,7 +160,7 @@ def full_size_references(monkeypatch):
 def test_a_real_architecture_at_full_width_and_its_own_size_runs_on_the_device(
     machine, full_size_references, described
 ):
-    sampler = Sampler(**described.sampler.model_dump() | {"num_inference_steps": PROBE_STEPS})
+    sampler = Sampler(**described.sampler.model_dump() | {"num_inference_steps": 1})  # small models go through several
     if described.family == "omnigen":  # whose masks are quadratic in the tokens
         sampler = replace(sampler, height=512, width=512)
     size = sampler.width, sampler.height

@@ -46,7 +46,10 @@ def question(name, i):
     many = {"image": 3, "reference": 2, "input": 2}
     roles = tuple(role for role in layout for _ in range(many.get(role, 1)))
     n = len(roles) if definition.layouts else int(definition.writes is None)
-    slots = tuple((slot, "2" if slot in definition.numbers else f"{BRIEFS[i % 2]} {i}") for slot in definition.slots)
+    brief = (
+        f"{BRIEFS[i % 2]} {i + 8}"  # with these numbers the longest answers of the small judges have half the tokens
+    )
+    slots = tuple((slot, "2" if slot in definition.numbers else brief) for slot in definition.slots)
     if name == "idea_question":
         counted = i % 4 == 0
         collage = Collage(count=3) if counted else Collage((1, 2))

@@ -26,7 +26,7 @@ def converted(folder, value, **settings):
     return folder / "c.safetensors"
 
 
-def test_containers_tensors_and_scalars_are_converted(tmp_path):
+def test_containers_tensors_and_scalars_are_converted_and_other_safetensors_read_as_they_are(tmp_path):
     shared = torch.arange(6.0).reshape(2, 3)
     tree = {
         "params": OrderedDict(a=shared, b=shared.T, half=torch.ones(2, dtype=torch.float16), n=torch.tensor(3)),
@@ -55,11 +55,13 @@ def test_containers_tensors_and_scalars_are_converted(tmp_path):
     # The old format, in another process: the same bytes.
     assert converted(tmp_path, tree, _use_new_zipfile_serialization=False).read_bytes() == data
     assert [converted_name(name) for name in ("a/body.pth", "model.onnx")] == ["a/body.safetensors", "model.onnx"]
-
-
-def test_a_bare_tensor_is_converted(tmp_path):
-    """A tuple of tensors: tests/models/test_fetch_files.py."""
+    # A tuple of tensors: tests/models/test_fetch.py
     assert torch.equal(read_converted(converted(tmp_path, torch.ones(2))), torch.ones(2))
+    save_file({"a.b": torch.ones(1)}, tmp_path / "x.safetensors")
+    assert set(read_converted(tmp_path / "x.safetensors")) == {"a.b"}
+    (tmp_path / "x.safetensors").write_bytes(b"cut")
+    with pytest.raises(WeightsError, match="is damaged"):
+        read_converted(tmp_path / "x.safetensors")
 
 
 class Tower(torch.nn.Module):
@@ -178,11 +180,3 @@ def test_the_child_can_only_read(tmp_path, does):
     assert ended.returncode == 1
     assert "Refused: loading it " in ended.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_safetensors_that_were_not_converted_are_read_as_they_are(tmp_path):
-    save_file({"a.b": torch.ones(1)}, tmp_path / "x.safetensors")
-    assert set(read_converted(tmp_path / "x.safetensors")) == {"a.b"}
-    (tmp_path / "x.safetensors").write_bytes(b"cut")
-    with pytest.raises(WeightsError, match="is damaged"):
-        read_converted(tmp_path / "x.safetensors")

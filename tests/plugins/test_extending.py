@@ -94,14 +94,14 @@ def adapter(folder):
     FluxPipeline.save_lora_weights(folder, transformer_lora_layers=layers)
 
 
-def run(lab, *arguments, code=0, program=("-m", "local_bench")):
+def run(lab, *arguments, program=("-m", "local_bench")):
     """`local-bench` as a user's shell would run it in the lab's folder, the package installed."""
     done = subprocess.run(
         [sys.executable, *program, *arguments],
         cwd=lab, env=os.environ | {"PYTHONPATH": os.pathsep.join((str(lab / "site"), str(ROOT)))},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 0, done.stderr
     return done
 
 
@@ -125,19 +125,27 @@ def finished(lab):
     return lab
 
 
-def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(finished):
+def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(finished, cli, monkeypatch):
     lab = finished
+    monkeypatch.syspath_prepend(str(lab / "site"))
+
+    def shown(*arguments):
+        ended = cli(*arguments)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
     listed = run(lab, "suites", "list").stdout
     assert "lab-shapes" in listed
     assert "lab-signs" in listed
     (lab / "results.csv").write_text("a,s0,1\na,s1,0\nb,s0,1\n")
-    scored = json.loads(run(lab, "score", "lab-shapes", "results.csv", "--json").stdout)
+    scored = json.loads(shown("score", "lab-shapes", lab / "results.csv", "--json"))
     assert scored == {"suite": "lab-shapes", "models": {"a": 0.5, "b": 1.0}}
-    refused = run(lab, "score", "lab-shapes", "results.csv", "--raters", code=2)
+    refused = cli("score", "lab-shapes", lab / "results.csv", "--raters")
+    assert refused.returncode == 2
     assert "--raters applies only to hype-edit-1: omit it for lab-shapes" in refused.stderr
-    assert "table-1" in run(lab, "reproduce", "lab-shapes").stdout
-    table = json.loads(run(lab, "reproduce", "lab-shapes", "table-1", "runs/shapes", "--json").stdout)
-    settled = json.loads(run(lab, "settle", "runs/shapes", "--json").stdout)["models"]
+    assert "table-1" in shown("reproduce", "lab-shapes")
+    table = json.loads(shown("reproduce", "lab-shapes", "table-1", lab / "runs/shapes", "--json"))
+    settled = json.loads(shown("settle", lab / "runs/shapes", "--json"))["models"]
     stars = {name: model["by_category"]["star"]["deliverable_acceptance"] for name, model in settled.items()}
     assert {row["model"]: row["star"] for row in table["rows"]} == stars
     with local_bench.load_run(lab / "runs/shapes") as loaded:
@@ -294,7 +302,7 @@ def test_an_invalid_card_is_an_error(tmp_path, monkeypatch, text, sentence):
         card("x", "generator")
 
 
-def test_a_card_that_extends_a_shipped_model_has_its_weights(tmp_path, monkeypatch):
+def test_a_card_has_the_weights_and_the_other_settings_of_the_model_that_it_extends(tmp_path, monkeypatch):
     from local_bench.models.cards import card
     from local_bench.models.weights import resolve, weights_digest
 
@@ -304,19 +312,12 @@ def test_a_card_that_extends_a_shipped_model_has_its_weights(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     digests = [weights_digest(resolve(card(name, "generator"))) for name in ("mini-flux", "x", "y")]
     assert len(set(digests)) == 1
-
-
-def test_a_card_keeps_the_settings_that_it_does_not_name(tmp_path, monkeypatch):
-    from local_bench.models.cards import card
-
-    (tmp_path / "local-bench/models").mkdir(parents=True)
     changed = "sampler: {num_inference_steps: 20, max_sequence_length: null}\ntakes: {pictures: 1}\n"
-    (tmp_path / "local-bench/models/x.yaml").write_text(CARD.format(name="x", extends="flux1-dev") + changed)
-    monkeypatch.chdir(tmp_path)
-    x, base = card("x", "generator"), card("flux1-dev", "generator")
+    (tmp_path / "local-bench/models/z.yaml").write_text(CARD.format(name="z", extends="flux1-dev") + changed)
+    mine, base = card("z", "generator"), card("flux1-dev", "generator")
     new = {"num_inference_steps": 20, "max_sequence_length": None}
-    assert x.sampler == base.sampler.model_copy(update=new)
-    assert x.takes == base.takes.model_copy(update={"pictures": 1})
+    assert mine.sampler == base.sampler.model_copy(update=new)
+    assert mine.takes == base.takes.model_copy(update={"pictures": 1})
     assert base.sampler.guidance_scale == 3.5
 
 

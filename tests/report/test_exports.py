@@ -74,13 +74,22 @@ def test_exported_rows_equal_the_ledger_and_judges_have_their_checks(make_run):
     assert verdicts == {(judge["name"], judge["judge_id"]) for judge in (gamma, delta)}
 
 
-def test_unscored_is_null_with_a_reason(plain):
+def test_unscored_is_null_with_a_reason_and_no_cell_is_a_formula(plain):
     [row] = [r for r in parquet(plain, "scores") if r["unscored"]]
     assert (row["value"], row["applies"]) == (None, True)
     assert row["unscored"].startswith("the answer was cut off")
     assert all(r["value"] is None and not r["applies"] for r in parquet(plain, "scores") if r["name"] == "veq_text")
     assert [r["accepted"] for r in parquet(plain, "candidates") if r["decision_unscored"]] == [None]
     assert [r["value"] for r in csv_rows(plain, "scores") if r["unscored"]] == [""]
+    cells = [(name, k, cell) for name in NAMES for row in csv_rows(plain, name) for k, cell in row.items()]
+    numbers = {"profit_micro_usd", "profit_usd", "cost_savings", "cost_savings_high"}
+    assert [c for c in cells if c[2].startswith(("=", "+", "-", "@", "\t", "\r")) and c[1] not in numbers] == []
+    assert {
+        ("candidates", "title", "'" + FORMULA),
+        ("verdicts", "raw", "'-1+" + FORMULA),
+        ("settlement", "profit_micro_usd", "-3500"),  # a number stays one
+    } <= set(cells)
+    assert {r["title"] for r in parquet(plain, "candidates")} >= {FORMULA}  # and Parquet has the text unchanged
 
 
 def test_settlement_and_costs_equal_the_accounting(plain):
@@ -127,18 +136,6 @@ def test_every_device_has_its_own_price(make_run):
         to.meter([("judge", None, NS_PER_HOUR, 1, None)], "an unknown device")
         unknown = accounting(run.store, settings)
         assert (unknown.price, unknown.cost_micro_usd) == (None, None)
-
-
-def test_no_cell_of_a_csv_is_a_formula(plain):
-    cells = [(name, k, cell) for name in NAMES for row in csv_rows(plain, name) for k, cell in row.items()]
-    numbers = {"profit_micro_usd", "profit_usd", "cost_savings", "cost_savings_high"}
-    assert [c for c in cells if c[2].startswith(("=", "+", "-", "@", "\t", "\r")) and c[1] not in numbers] == []
-    assert {
-        ("candidates", "title", "'" + FORMULA),
-        ("verdicts", "raw", "'-1+" + FORMULA),
-        ("settlement", "profit_micro_usd", "-3500"),  # a number stays one
-    } <= set(cells)
-    assert {r["title"] for r in parquet(plain, "candidates")} >= {FORMULA}  # and Parquet has the text unchanged
 
 
 @pytest.mark.parametrize("on_gpus", [False, True])

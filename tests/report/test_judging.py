@@ -53,7 +53,7 @@ def test_notes_about_another_judge_are_not_used(make_run):
     assert report(path).rows(JUDGES, "batch invariance", "injections successful") == [["not tried", "not tried"]]
 
 
-def test_a_fooled_judge_is_a_warning(panel):
+def test_judges_of_a_panel_are_warned_of_and_compared_and_scores_show_their_spread(panel):
     assert {
         "Judge delta: 2 of 15 prompt injections successful; text in an image or a brief can raise its scores.",
         "Judge delta is not reproducible: its answers change in a crowd: a second run may find others.",
@@ -64,10 +64,7 @@ def test_a_fooled_judge_is_a_warning(panel):
     assert check.startswith("not reproducible its answers change")
     assert injections == ["2 3.7 % to 37.9 %", "15", "1"]
     assert f"Successful against delta: painted-json, {SCRIPT}." in panel.text
-
-
-def test_judges_of_a_panel_are_compared(panel):
-    """`gamma` rejects all by brf; `delta` accepts what `alpha` made; of `beta` two images have no brf from `gamma`."""
+    # `gamma` rejects all by brf; `delta` accepts what `alpha` made; of `beta` two images have no brf from `gamma`
     assert panel.rows("Agreement", "dimension", "judge", "against", "images", "agreement", "models", "unscored") == [
         ["brf", "gamma", "delta", "4", "0.250 0.00 to 0.99", "2", "2"],
         ["veq", "gamma", "delta", "0", DASH, "0", "6"],
@@ -84,9 +81,6 @@ def test_judges_of_a_panel_are_compared(panel):
     assert panel.tables["Repeatability by criterion"] == [  # delta has no repetition
         ["gamma", "brf", "met", "2", "2", "50.0 % 0.2 % to 99.8 %", "0.50", "1"]
     ]
-
-
-def test_scores_show_their_spread_and_verdicts_their_judge(panel):
     rows = panel.rows("Means, and the images behind them", "score", "model", "mean", "uncertainty of one image")
     assert ["brf", "alpha", "4.00 0.04 to 5.00", "± 0.25"] in rows
     assert ["piqe", "alpha", "41.25", DASH] in rows

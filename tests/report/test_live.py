@@ -82,7 +82,7 @@ def test_progress_is_passed_on_and_stored_in_a_file(tmp_path, monkeypatch):
     ]
 
 
-def test_the_file_is_written_rarely_and_at_the_end_of_a_phase(tmp_path):
+def test_the_file_is_written_rarely_and_a_phase_is_shown_once_it_has_lasted(tmp_path, monkeypatch):
     progress = Recorded(Quiet(), tmp_path / "logs" / FILE)
     progress.begin("make", 1000)
     for _ in range(999):
@@ -93,9 +93,6 @@ def test_the_file_is_written_rarely_and_at_the_end_of_a_phase(tmp_path):
     progress = Recorded(Quiet(), tmp_path / "logs" / FILE / "in-a-file" / FILE)  # which is not fatal
     progress.begin("make", 1)
     progress.advance()
-
-
-def test_a_phase_is_shown_once_it_has_lasted(monkeypatch):
     shown = create_autospec(Quiet, instance=True)
     progress = Late(shown)
     progress.begin("read", 10)
@@ -132,7 +129,7 @@ def test_readers_of_the_lock_do_not_block_the_start_of_a_run(shop):
         thread.join()
 
 
-def test_the_state_has_phases_counts_and_images(shop):
+def test_the_state_has_phases_counts_and_images_and_notices_newer_results(shop):
     watched = LiveRun(shop.path)
     assert watched.state()["phases"] == []
     data = {"phases": [{"phase": "p", "n": 5, "total": 20, "seconds": 10.0}], "updated_utc": "2026-11-24"}
@@ -145,10 +142,6 @@ def test_the_state_has_phases_counts_and_images(shop):
     for damaged in ("", "[]", "{", '{"phases": [{"phase": "x"}]}', '{"phases": 5, "updated_utc": ""}'):
         (shop.path / "logs" / FILE).write_text(damaged)
         assert watched.state()["phases"] == []
-
-
-def test_new_decisions_scores_and_annotations_are_newer_results(shop):
-    watched = LiveRun(shop.path)
 
     def settle(*options):
         assert main(["settle", str(shop.path), "--set", "acceptance.brf=3", *options]) == 0

@@ -30,7 +30,7 @@ def pair(a, b, p, difference=1.0):
     return {"a": [0, a], "b": [0, b], "p_holm": p, "difference": difference}
 
 
-def test_the_best_model_with_its_interval_and_cost():
+def test_the_best_model_with_its_interval_and_cost_or_its_images():
     money = accounts({"a": [True] * 3 + [None], "b": [True, False, False, False]}, costs={"a": 1_500_000})
     sentences = overview(money, [pair("a", "b", 0.01)])
     assert sentences[0].startswith("a earned the most: $30.00 of $40.00 (75.0 %; 95 % interval $")
@@ -43,9 +43,6 @@ def test_the_best_model_with_its_interval_and_cost():
         "a, 75.0 % of the value."
     )
     assert sentences[3] == "The run held its devices for 1 min 30 s."
-
-
-def test_tasks_without_a_price_are_counted_in_images():
     money = accounts({"a": [True] * 3 + [None], "b": [True] * 4}, price=0)
     assert min(s.total.coverage for s in money.settlements) == 0.75
     assert overview(money, [])[-2] == (

@@ -31,7 +31,7 @@ def found(tmp_path_factory):
         run.store.close()
 
 
-def test_tables_have_the_numbers_of_the_summary(found, tmp_path):
+def test_tables_have_the_numbers_of_the_summary_and_mark_the_best_and_second_best(found, tmp_path):
     made = tables(found)
     names = ("leaderboard", "scores", "categories", "significance")
     assert set(made) == {f"{name}{end}" for name in names for end in ("", "_2")}, "the two runs have other tasks"
@@ -52,9 +52,6 @@ def test_tables_have_the_numbers_of_the_summary(found, tmp_path):
             assert [type(cell)(text) for text, cell in zip(texts, cells, strict=True)] == cells
         text = (tmp_path / f"{name}.tex").read_text()
         assert text.count(r"\\") == len(table.rows) + 1 + any(column.group for column in table.columns)
-
-
-def test_the_best_and_second_best_of_comparable_models_are_marked(found):
     for name in ("leaderboard", "leaderboard_2"):
         table = tables(found)[name]
         marks = {key: mark for key, mark in table.marks.items() if key[1] == 1}

@@ -55,7 +55,7 @@ def test_hostile_text_is_escaped_and_unscored_values_have_their_reason(make_run)
     assert [row[2] for row in written.tables["Why images have no decision"]] == ["1", "1", "1"]
 
 
-def test_the_policy_allows_the_site_s_own_files_and_nothing_else(page):
+def test_the_policy_allows_the_site_s_own_files_alone_and_hidden_characters_are_visible(page):
     (policy,) = re.findall('Security-Policy" content="([^"]*)"', page.html)
     assert policy == (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'"
@@ -63,9 +63,6 @@ def test_the_policy_allows_the_site_s_own_files_and_nothing_else(page):
     assert set(re.findall(r'(?:src|href)="([^"]*)"', page.html)) == {
         *("compare.css", "viewer.css", "compare.js", "viewer.js", "#main")
     }
-
-
-def test_hidden_characters_are_made_visible(page):
     assert not re.search(r"\\u(202[a-e]|206[6-9]|200b|000[0-8])", page.raw)
     assert "evil⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+200B⟩⟨U+0007⟩⟨U+0000⟩" in page.text
     assert text.clean("a\r\nb\tc \ud800 👩‍🚀") == "a\nb\tc ⟨U+D800⟩ 👩‍🚀"

@@ -91,7 +91,7 @@ def _drawn(axes, panel):
             return [x for row in axes.get_images()[0].get_array().filled(np.nan) for x in row]
 
 
-def test_figures_have_the_values_of_their_tables(made):
+def test_figures_have_the_values_of_their_tables_labels_of_one_size_and_one_legend(made):
     for name, figure in made.items():
         columns = [column.key for column in figure.data.columns]
         axes = canvas_of(figure).get_axes()
@@ -111,9 +111,6 @@ def test_figures_have_the_values_of_their_tables(made):
         assert len(drawn) == len(values), name
         for one, other in zip(drawn, values, strict=True):
             assert (other is None and (one is None or np.isnan(one))) or one == pytest.approx(other), name
-
-
-def test_labels_have_one_size_and_legends_appear_once(made):
     for name, figure in made.items():
         canvas = canvas_of(figure)
         assert canvas.get_size_inches()[0] == pytest.approx(width_inches(figure))
@@ -136,7 +133,7 @@ def test_time_by_phase_is_that_of_the_meter(made):
     assert max(tops) == pytest.approx(sum(2 + k for k in range(3)))  # the second model's hours, stacked
 
 
-def test_pass_at_k_is_that_of_the_decisions(run, made):
+def test_pass_at_k_is_that_of_the_decisions_and_ends_at_the_model_s_own_attempts(run, made):
     passes = {}
     for row in run.store.outcomes():
         of = row.candidate
@@ -151,9 +148,6 @@ def test_pass_at_k_is_that_of_the_decisions(run, made):
         assert line.ys == pytest.approx(expected)
         first = np.mean([passes[model, task, 1] for task in tasks])
         assert gaps.series[0].values[gaps.labels.index(model)] == pytest.approx(expected[2] - first)
-
-
-def test_pass_at_k_ends_at_the_model_s_own_attempts(run):
     few = [row for row in run.store.outcomes() if row.candidate.model != MODELS[0] or row.candidate.attempt == 1]
     money = accounting(run.store, run.config.settlement)
     curves, _ = run_figures(run, money, few)["pass_at_k"].panels

@@ -46,23 +46,21 @@ def visit(site, browser):
     visit.close()
 
 
-def test_all_pages_at_all_widths(visit):
-    for width in (400, 1280, 1600):
-        visit.page.set_viewport_size({"width": width, "height": 900})
-        for where in PAGES:
-            page = visit.go(where)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, where)
-            assert "cannot be shown" not in page.inner_text("main")
-            if not where:
-                _check_figures(page, width)
-
-
-def test_a_printed_page_has_headings_and_images_and_nothing_is_cut(visit):
-    """A4, portrait, with margins of 10 mm."""
-    visit.page.set_viewport_size({"width": 718, "height": 1047})
-    visit.page.emulate_media(media="print", color_scheme="dark")
+def test_all_pages_at_all_widths_and_in_print(visit):
+    """Printed (A4, portrait, with margins of 10 mm) a page has headings and images, and nothing is cut."""
     for where in PAGES:
         page = visit.go(where)
+        assert "cannot be shown" not in page.inner_text("main")
+        regions = page.locator("main [role=region], main section")
+        labels = regions.evaluate_all("all => all.map((one) => one.getAttribute('aria-label'))")
+        assert len(labels) == len(set(labels)), (where, labels)
+        for width in (400, 1280, 1600):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, where)
+            if not where:
+                _check_figures(page, width)
+        page.set_viewport_size({"width": 718, "height": 1047})
+        page.emulate_media(media="print", color_scheme="dark")
         assert page.evaluate("document.documentElement.scrollWidth") <= 718, where
         wide = page.locator(".scroll").evaluate_all(
             "all => all.filter((one) => getComputedStyle(one).overflowX !== 'visible').length"
@@ -70,17 +68,11 @@ def test_a_printed_page_has_headings_and_images_and_nothing_is_cut(visit):
         heads = page.locator("thead th").evaluate_all("all => all.map((one) => one.innerText)")
         images = page.locator("main img").evaluate_all("all => all.map((one) => one.getBoundingClientRect().width)")
         assert (wide, all(heads), all(images), bool(heads or images)) == (0, True, True, True), where
-    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(27, 27, 27)"  # of light pages
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(27, 27, 27)"  # of light pages
+        page.emulate_media(media="screen", color_scheme="light")
 
 
-def test_images_regions_and_annotators_are_told_apart(visit):
-    for where in PAGES:
-        labels = (
-            visit.go(where)
-            .locator("main [role=region], main section")
-            .evaluate_all("all => all.map((one) => one.getAttribute('aria-label'))")
-        )
-        assert len(labels) == len(set(labels)), (where, labels)
+def test_images_and_annotators_are_told_apart(visit):
     cards = visit.go("gallery/1").locator(".card").all_inner_texts()
     assert len(cards) == len(set(cards)) > 3, cards
     assert "1 annotator" in visit.go("task/0/print-03").locator("summary").all_inner_texts()
@@ -129,7 +121,7 @@ def _names(cells):
     return [cell.partition("\n")[0].rstrip(" ▾▴") for cell in cells]
 
 
-def test_every_group_has_its_own_columns(visit):
+def test_groups_have_their_own_columns_and_images_without_inputs_are_counted(visit):
     page = visit.go()
     tables = {
         name: page.locator(f"[aria-label^={name}] table").evaluate_all(CELLS) for name in ("Leaderboard", "Scores")
@@ -143,10 +135,6 @@ def test_every_group_has_its_own_columns(visit):
     assert not {"revenue", "share", "profit"} & set(_names(unpriced[0]))
     assert [_names(rows[0]) for rows in tables["Scores"]] == [["model", "brf"], ["model", "brf", "veq", "piqe"]]
     assert re.search(r"\$[\d,.]+\n\$[\d,.]+ to \$[\d,.]+", priced[1][1])  # the interval is below the value
-
-
-def test_images_without_inputs_are_counted_and_the_other_tasks_compared(visit):
-    page = visit.go()
     rows = page.locator("[aria-label^=Leaderboard] table").first.evaluate_all(CELLS)[0]
     at = _names(rows[0]).index("without inputs")
     assert {_names(row)[0]: row[at] for row in rows[1:]} == {model: "2" if model == BLIND else "0" for model in MODELS}

@@ -1,9 +1,8 @@
 """The defaults of a GPU that other tests leave off, in whole runs on a CPU (`docs/gpu-check.md` lists them)."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +21,7 @@ from tests.orders import order, write_orders
 from tests.small_references import small_references
 from tests.stages import run_stages
 
+from .child import at_call, kill_self
 from .test_device_memory import images, order_of
 from .test_generate import candidates, digest_of
 
@@ -95,28 +95,6 @@ def test_a_worker_of_a_gpu_gives_the_images_of_a_cpu(tmp_path, monkeypatch, mach
     assert EVENTS.index("waited for") < EVENTS.index("recorded", 1)
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from local_bench.generators.staged import Staged
-from local_bench.runs.config import RunConfig
-from tests.stages import run_stages
-from tests.small_references import small_references
-
-small_references(setattr)
-real, calls = Staged.pixels, []
-
-def pixels(self, *arguments):
-    calls.append(self.card.name)
-    if len(calls) == 6:  # after a warm-up, three calls of the probe, and the first batch
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(self, *arguments)
-
-Staged.pixels = pixels
-run_stages(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2]), ("generate",))
-"""
-
-
 @pytest.mark.slow
 def test_compiled_runs_give_equal_bytes_after_a_kill_and_one_graph_for_all_sizes(orders, tmp_path, monkeypatch):
     small_references(monkeypatch.setattr)
@@ -141,8 +119,13 @@ def test_compiled_runs_give_equal_bytes_after_a_kill_and_one_graph_for_all_sizes
     assert len(sizes) == 2 * len(GRAPHS)
     assert graphs == GRAPHS
 
-    arguments = [sys.executable, "-c", KILLED, compiled_config(orders).model_dump_json(), str(tmp_path / "killed")]
-    assert subprocess.run(arguments, check=False, capture_output=True).returncode == -signal.SIGKILL
+    pid = os.fork()
+    if pid == 0:
+        torch._dynamo.reset()  # compiles again, from the cache
+        at_call(Staged, "pixels", 6, kill_self)  # after a warm-up, three calls of the probe, and the first batch
+        run_stages(compiled_config(orders), tmp_path / "killed", ("generate",))
+        os._exit(1)  # not reached
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     made = [row for row in candidates(tmp_path / "killed") if row["state"] == "done"]
     assert 0 < len(made) < len(rows)
     run_stages(compiled_config(orders), tmp_path / "killed", ("generate",))

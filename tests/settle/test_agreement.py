@@ -91,7 +91,7 @@ def test_spearman_of_a_constant_or_too_few_models_is_none():
     assert spearman([1, 2, None, 3], [10, 20, 5, 30]).value == 1
 
 
-def test_top_k_shares_models_not_ranks():
+def test_top_k_shares_models_not_ranks_and_a_tie_at_the_edge_shares_the_place():
     assert top_k_overlap([9, 8, 7, 1], [7, 9, 8, 2], 3).value == 1
     assert top_k_overlap([9, 8, 7, 1], [1, 2, 8, 9], 2).value == 0
     assert top_k_overlap([9, 8, 7, 1], [9, 1, 8, 2], 2).value == 0.5
@@ -101,6 +101,11 @@ def test_top_k_shares_models_not_ranks():
     assert (few.value, few.n, few.n_unscored) == (None, 2, 1)
     assert "fewer than 4" in few.undefined
     assert "fewer than 5" in top_k_overlap([1, 2, 3, 4], [1, 2, 3, 4], 4).undefined
+    x, y = [9, 5, 5, 1], [9, 5, 4, 1]  # two models share x's second place, one has y's
+    assert top_k_overlap(x, y, 2).value == 0.75
+    assert top_k_overlap(x, x, 2).value == 1
+    for order in itertools.permutations(range(4)):
+        assert top_k_overlap([x[i] for i in order], [y[i] for i in order], 2).value == 0.75
 
 
 def test_a_rank_correlation_has_the_probability_of_chance_and_needs_four_models():
@@ -116,14 +121,6 @@ def test_a_rank_correlation_has_the_probability_of_chance_and_needs_four_models(
     few = rank_correlation([1, 2, 3], [1, 2, 3])
     assert (few.value, few.n) == (None, 3)
     assert "fewer than 4 models" in few.undefined
-
-
-def test_a_tie_at_the_edge_shares_the_place_in_any_order_of_models():
-    x, y = [9, 5, 5, 1], [9, 5, 4, 1]  # two models share x's second place, one has y's
-    assert top_k_overlap(x, y, 2).value == 0.75
-    assert top_k_overlap(x, x, 2).value == 1
-    for order in itertools.permutations(range(4)):
-        assert top_k_overlap([x[i] for i in order], [y[i] for i in order], 2).value == 0.75
 
 
 @pytest.mark.parametrize(
@@ -161,13 +158,7 @@ def test_retest_counts_questions_that_never_change():
     assert found.mean_abs_difference is None
 
 
-def test_the_interval_of_kappa_has_no_value_below_the_least_that_is_possible():
-    """The rate's lower end at a high agreement by chance alone would give -4.9."""
-    found = cohen_kappa([1] * 19 + [0], [1] * 18 + [0, 1], [0] * 10 + [1] * 10)
-    assert -1 == found.low <= found.value <= found.high <= 1
-
-
-def test_the_interval_of_kappa_is_that_of_the_rate_over_tasks():
+def test_the_interval_of_kappa_is_that_of_the_rate_over_tasks_and_within_the_possible():
     draw = random.Random(5)
     first = [draw.random() < 0.5 for _ in range(60)]
     second = [x if draw.random() < 0.8 else not x for x in first]
@@ -183,6 +174,9 @@ def test_the_interval_of_kappa_is_that_of_the_rate_over_tasks():
     )
     one_task = cohen_kappa(first, second, [0] * 60)
     assert (one_task.low, one_task.high) == (None, None)
+    # the rate's lower end at a high agreement by chance alone would give -4.9
+    found = cohen_kappa([1] * 19 + [0], [1] * 18 + [0, 1], [0] * 10 + [1] * 10)
+    assert -1 == found.low <= found.value <= found.high <= 1
 
 
 def test_the_mean_difference_and_its_interval_over_tasks():

@@ -44,7 +44,7 @@ def test_brier_and_calibration_by_hand():
     assert (found.n, found.n_tasks, found.accuracy, found.base_rate) == (5, 3, 0.8, 0.8)
 
 
-def test_the_edges_of_the_ten_bins_are_decimals():
+def test_the_edges_of_the_ten_bins_are_decimals_and_separate_what_is_calibrated():
     """0.0, 0.1, … 1.0 are each the lower end of their bin; the last bin has 0.9 and 1.0."""
     p = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
     found = quality(p, np.ones(11, dtype=bool), np.arange(11))
@@ -52,11 +52,8 @@ def test_the_edges_of_the_ten_bins_are_decimals():
     assert [b.high for b in found.bins] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
     assert [b.n for b in found.bins] == [1] * 9 + [2]
     assert [b.mean for b in found.bins[:9]] == p[:9].tolist()
-
-
-def test_probabilities_at_an_edge_are_calibrated_apart_from_the_bin_below():
-    """0.25 is too low by 0.25 (half are accepted), 0.3 too high by 0.3 (none is): together they would be too high by
-    0.0250 only."""
+    # 0.25 is too low by 0.25 (half are accepted), 0.3 too high by 0.3 (none is): together they would be too high by
+    # 0.0250 only
     found = quality(np.array([0.25, 0.25, 0.3, 0.3]), np.array([True, False, False, False]), np.arange(4))
     assert found.ece == pytest.approx((2 * 0.25 + 2 * 0.3) / 4)
     one = ece_if_calibrated(np.array([0.25, 0.3]), n_draws=20_000)
@@ -172,22 +169,16 @@ def test_failures_by_hand():
     assert (found.rows[0].n_accepted, found.rows[0].n_rejected) == (1, 4)
 
 
-def test_tied_failures_may_share():
+def test_tied_failures_may_share_and_none_has_no_shares():
     found = failures(table(ROWS, categories=WHERE), LABELS, "share")
     assert [row.share for row in found.rows] == pytest.approx([(1 + 1 / 2 + 1 / 3) / 5, (1 / 2 + 1 / 3) / 5, 7 / 15])
     backwards = failures(table([row[::-1] for row in ROWS], ("cns", "clarity", "brf"), WHERE), LABELS, "share")
     assert {r.name: r.share for r in backwards.rows} == pytest.approx({r.name: r.share for r in found.rows})
     first = failures(table([row[::-1] for row in ROWS], ("cns", "clarity", "brf"), WHERE), LABELS)
     assert first.rows[0].share == pytest.approx(3 / 5), "with `first` the order of the columns does decide"
-
-
-def test_the_tie_of_servimages_table_13_goes_to_clarity():
     names = ("brf", "clarity", "realism", "aesthetic", "text", "cns")
     found = failures(table([[5, 4, 4, 4, NA, NA]], names), [0])
     assert [row.share for row in found.rows] == [0, 1, 0, 0, 0, 0]
-
-
-def test_none_rejected_has_no_shares():
     found = failures(table(ROWS), np.ones(8))
     assert found.n_rejected == 0
     assert [row.share for row in found.rows] == [None, None, None]

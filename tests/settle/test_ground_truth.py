@@ -99,7 +99,7 @@ def biased(rubric, pairs):
     return answer_accuracy(answers, (0, 5))[0]
 
 
-def test_the_bias_of_a_judge_is_on_its_scale():
+def test_the_bias_of_a_judge_is_on_its_scale_and_its_interval_ends_at_what_is_possible():
     """Two tasks, differences 1 and 0 on a scale from -1 to 1: shares of 1 and 1 / 2, with the mean 3 / 4 and the
     standard error 1 / 4, so that n = (3 / 16) / (1 / 16) = 3, and t of one degree of freedom is 12.706."""
     met = biased("brf", [(1, 0), (1, 1)])
@@ -109,10 +109,7 @@ def test_the_bias_of_a_judge_is_on_its_scale():
     points = biased("cns", [(5, 1), (5, 5)])  # 4 and 0 of at most 5: shares of 0.9 and 0.5, mean 0.7, error 0.2
     low, high = wilson(0.7, 0.7 * 0.3 / 0.2**2, 12.7062)
     assert (points.mean_difference, points.interval) == (2, pytest.approx((10 * low - 5, 10 * high - 5), rel=1e-4))
-
-
-def test_a_judge_that_always_errs_alike_has_an_interval_that_ends_at_what_is_possible():
-    """Ten tasks without the point, which the judge always finds met: 10 of 10, t of nine degrees of freedom 2.2622."""
+    # ten tasks without the point, which the judge always finds met: 10 of 10, t of nine degrees of freedom 2.2622
     always = biased("brf", [(1, 0)] * 10)
     low, _ = wilson(1, 10, 2.2622)
     assert (always.mean_difference, always.interval) == (1, pytest.approx((2 * low - 1, 1), rel=1e-4))

@@ -38,7 +38,7 @@ def p_of(difference, price):
     return p
 
 
-def test_corrections_are_those_of_r():
+def test_corrections_are_those_of_r_and_scipy():
     """p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm") and "BH" in R: by hand, 4 x 0.005, 3 x 0.01, 2 x 0.03, and so on."""
     p = [0.01, 0.04, 0.03, 0.005]
     assert adjusted_holm(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])
@@ -46,9 +46,6 @@ def test_corrections_are_those_of_r():
     assert adjusted_bh([0.01, None, 0.04, 0.03, 0.005])[1] is None
     assert adjusted_holm([0.01, None, 0.04, 0.03, 0.005])[4] == pytest.approx(0.02)
     assert adjusted_holm([0.9, 0.8]) == [1, 1]
-
-
-def test_bh_is_that_of_scipy():
     p = np.random.default_rng(0).random(30) ** 3
     assert adjusted_bh(list(p)) == pytest.approx(stats.false_discovery_control(p))
 
@@ -207,7 +204,7 @@ def test_all_pairs_in_order_with_sums_of_money():
     assert (found[2].at_least, found[2].at_most) == (10e6, 30e6)
 
 
-def test_rates_over_requested_images():
+def test_rates_are_over_requested_images_and_without_any_there_is_no_test():
     """Models with different numbers of requested images: the difference is that of their rates, and pairs that are
     equal on every task have p = 1."""
     accepted = np.array([[1.0, 2, 1], [0, 0, 0], [2, 3, 2], [1, 1, 1]])
@@ -217,9 +214,6 @@ def test_rates_over_requested_images():
     assert found["p", "q"].n_differ == 3
     assert (found["p", "r"].estimate, found["p", "r"].p, found["p", "r"].n_differ) == (0, 1, 0)
     assert (found["p", "r"].low, found["p", "r"].high) == (None, None)
-
-
-def test_a_model_without_requested_images_has_no_difference_and_no_test():
     found = compared(["p", "q", "r"], np.ones((5, 3)), np.array([[1.0, 0, 2]] * 5))
     assert [d.estimate for d in found] == [None, 0.5, None]
     assert [d.p for d in found] == [None, 2 / 2**5, None]

@@ -281,7 +281,7 @@ def test_the_first_round_and_the_next(share_right, reached):
     assert abs(np.mean(errors)) <= 4 * np.std(errors) / 100**0.5 + 1e-12
 
 
-def test_a_narrower_width_needs_more_labels():
+def test_a_narrower_width_needs_more_labels_and_expensive_and_uncertain_images_come_first():
     judge = np.random.default_rng(1).random(300)
     plans = [plan_labels(judge, width) for width in (0.5, 0.2, 0.1, 0.05, 1e-9)]
     assert sorted({p.n_labels for p in plans}) == [p.n_labels for p in plans]
@@ -290,17 +290,11 @@ def test_a_narrower_width_needs_more_labels():
     again = plan_labels(judge, 0.2)
     assert (again.images == plans[1].images).all()
     assert (plan_labels(judge, 0.2, seed=1).images != again.images).any()
-
-
-def test_expensive_and_uncertain_images_are_sampled_first():
     judge = np.array([0.5] * 50 + [0.01] * 50)
     chances = plan_labels(judge, 0.2).probabilities
     assert chances[0] == pytest.approx(chances[99] * (0.25 / 0.05) ** 0.5)
     weights = np.array([1.0] * 99 + [200.0])
     assert plan_labels(np.full(100, 0.5), 0.3, weights=weights).probabilities[99] == 1
-
-
-def test_complete_labels_need_no_more():
     plan = plan_labels(np.full(4, 0.5), 0.1, labels=[1, 0, 1, 1])
     assert (plan.n_labels, plan.width, plan.n_known) == (0, 0, 4)
 
@@ -330,7 +324,7 @@ def test_a_systematic_sample_has_its_stated_probabilities():
     assert counts / 5_000 == pytest.approx(chances, abs=4 * 0.0071)
 
 
-def test_open_images_are_counted_and_bounded():
+def test_open_images_are_counted_and_bounded_and_an_empty_sample_is_a_programming_error():
     rng = np.random.default_rng(3)
     tasks, labels, judge = world(rng)
     given = some(rng, labels, 80)
@@ -344,9 +338,6 @@ def test_open_images_are_counted_and_bounded():
     assert found.at_most - found.at_least == pytest.approx(8 / 80)
     complete = prediction_powered(tasks, judge, some(rng, labels, 80))
     assert complete.at_least == complete.at_most == complete.estimate
-
-
-def test_an_empty_sample_is_a_programming_error():
     with pytest.raises(AssertionError, match="no annotation"):
         prediction_powered([0, 1], [0.5, 0.5], [np.nan, np.nan])
     with pytest.raises(AssertionError, match="inclusion probability of 0"):

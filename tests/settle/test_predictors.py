@@ -195,12 +195,9 @@ def test_too_few_labels_are_an_error():
     assert fit_concepts(table, both).quality.n == 6, "two orders, so that a fold has one to learn from"
 
 
-def test_other_scores_than_those_of_training_are_an_error(fitted):
+def test_other_scores_than_those_of_training_are_an_error_and_an_unseen_category_has_no_column(fitted):
     table = feature_table([[Score("brf", 3.0)]], ["Digital"], [1], ["t"], ("brf",))
     with pytest.raises(UserError, match="was fitted to brf, veq, cns, not to brf"):
         fitted.predictor.probabilities(table)
-
-
-def test_an_unseen_category_has_no_column(fitted):
     table = replace(world(2)[0], categories=("Music",) * 6)
     assert not np.isnan(fitted.predictor.probabilities(table).values).any()

@@ -20,7 +20,7 @@ def test_rank_changes_are_reported_with_their_setting():
     assert turned == [Flip("a", "b", at_2)]
 
 
-def test_revenue_falls_as_the_threshold_rises_and_open_images_earn_nothing():
+def test_revenue_falls_as_the_threshold_rises_and_profit_with_the_price_of_an_hour():
     of = tasks_of(["t"], ["c"], [Decimal(30)], [3])
     columns = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
     lowest, scored = np.array([40, 25, 50]), np.array([True, True, False])
@@ -28,9 +28,6 @@ def test_revenue_falls_as_the_threshold_rises_and_open_images_earn_nothing():
     grid = revenues(of, ["m"], *columns, lowest, scored, thresholds)
     assert [p.values["m"] for p in grid] == [20, 10, 10, 0]
     assert grid[1].setting == (("acceptance_threshold", F(3)),)
-
-
-def test_profit_falls_with_the_price_of_an_hour():
     grid = profits({"slow": F(10), "quick": F(9), "untimed": F(1)}, {"slow": F(7200), "quick": F(3600)}, [F(0), F(2)])
     assert [p.values for p in grid] == [{"slow": 10, "quick": 9}, {"slow": 6, "quick": 7}]
     (flip,) = flips(grid[0].values, grid, lower_is_better=False)

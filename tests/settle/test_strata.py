@@ -18,7 +18,7 @@ def error_and_df(tasks):
     return whole**0.5, whole**2 / sum(v**2 / n for v, n in parts)
 
 
-def test_it_is_t_with_satterthwaites_degrees_of_freedom():
+def test_it_is_t_with_satterthwaites_degrees_of_freedom_on_a_bounded_scale_wilsons_or_none():
     error, df = error_and_df(TASKS)
     score = sum(w * np.mean(x) for w, x in TASKS)
     half = stats.t.ppf(0.975, df) * error
@@ -26,9 +26,6 @@ def test_it_is_t_with_satterthwaites_degrees_of_freedom():
     (_, values) = TASKS[1]
     alone = stats.t.interval(0.95, 8, np.mean(values), stats.sem(values))
     assert stratified_interval([(1, values)]) == pytest.approx(alone), "one task has the t interval of its cases"
-
-
-def test_on_a_bounded_scale_it_is_wilsons():
     tasks = [(w, np.clip(x, 0, 5).tolist()) for w, x in TASKS]
     (error, df), p = error_and_df(tasks), sum(w * np.mean(x) for w, x in tasks) / 5
     n, t = p * (1 - p) * 25 / error**2, stats.t.ppf(0.975, df)
@@ -37,9 +34,6 @@ def test_on_a_bounded_scale_it_is_wilsons():
     low, high = stratified_interval([(0.5, [100, 100]), (0.5, [100, 100, 100])], 100)
     cases = 1 / (2 * 0.25**2 + 3 * (0.5 / 3) ** 2)
     assert (low, high) == (pytest.approx(100 / (1 + stats.t.ppf(0.975, 3) ** 2 / cases)), pytest.approx(100))
-
-
-def test_without_a_variance_there_is_no_interval():
     assert stratified_interval([]) is stratified_interval([(1, [])]) is None
     assert stratified_interval([(0.5, [1, 2]), (0.5, [1])], 5) is None, "a task with one case"
     assert stratified_interval([(1, [3, 3, 3])]) is None
@@ -66,7 +60,7 @@ def test_a_subtask_has_the_scores_of_its_cases():
     assert interval([[of], [subtask(answers[:1])]], 2) is None
 
 
-def test_the_scores_of_items_have_the_composite_of_the_means():
+def test_the_scores_of_items_have_the_composite_and_the_variance_of_the_means():
     task = "Color Editing"
     names = needed(task)
     items = [dict(zip(names, RNG.random(len(names)).tolist(), strict=True)) for _ in range(12)]
@@ -75,11 +69,8 @@ def test_the_scores_of_items_have_the_composite_of_the_means():
         del items[i][name]
     means = {name: np.mean([item[name] for item in items if name in item]) for name in names}
     assert np.mean(item_scores(task, items)) == pytest.approx(composite(task, means))
-
-
-def test_a_metric_of_fewer_items_has_the_variance_of_its_mean():
-    """If the composite varies only by one metric, the interval is that metric's."""
-    task, values = "Color Editing", RNG.random(20).tolist()
+    # if the composite varies only by one metric, the interval is that metric's
+    values = RNG.random(20).tolist()
     constant = dict.fromkeys(needed(task), 0.5)
     of = [constant | {"vllmqa": value} for value in values]
     without = {name: value for name, value in constant.items() if name != "vllmqa"}

@@ -23,17 +23,16 @@ def table(*rows):
     return np.array([[outcomes[letter] for letter in row] for row in rows], dtype=np.int8)
 
 
-def test_the_earlier_of_equals_is_picked():
-    assert [best_of(table(row), np.array([[1.0, 1.0]]), 2).n_passed for row in ("PF", "FP")] == [1, 0]
-
-
-def test_open_attempts_pass_in_the_upper_bound_only():
+def test_open_attempts_pass_in_the_upper_bound_only_and_too_few_have_no_estimate():
     outcomes = table("?F", "F ", "FF")
     assert (single_shot(outcomes).n_passed, single_shot(outcomes).n_passed_high) == (0, 1)
     assert (retry_until_pass(outcomes).n_passed, retry_until_pass(outcomes).n_passed_high) == (0, 2)
     unjudged = best_of(table("PF", "FF"), np.full((2, 2), NAN), 2)
     assert (unjudged.n_passed, unjudged.n_passed_high) == (0, 1), "nothing was picked, so nothing is known"
     assert best_of(table("PF"), np.array([[NAN, 1.0]]), 2).n_passed == 0, "an attempt without a score is not picked"
+    assert [best_of(table(row), np.array([[1.0, 1.0]]), 2).n_passed for row in ("PF", "FP")] == [1, 0]
+    assert pass_at_k_unbiased(3, 1, 4) is None
+    assert count_attempts(table("PFF")).shown.pass_at_unbiased(4) is None
 
 
 def test_images_that_were_not_made_have_no_cost_and_no_review():
@@ -48,11 +47,6 @@ def test_images_that_were_not_made_have_no_cost_and_no_review():
     revised = revised_once(table("F", "F", " ", "P")[:, 0], table("P", " ", " ", " ")[:, 0], "e")
     assert (revised.n_images, revised.n_reviews, revised.n_passed) == (3 + 1, 3 + 1, 2)
     assert shot.cost_usd(F("0.1"), F("0.5")) == F("1.8")
-
-
-def test_too_few_attempts_have_no_unbiased_estimate():
-    assert pass_at_k_unbiased(3, 1, 4) is None
-    assert count_attempts(table("PFF")).shown.pass_at_unbiased(4) is None
 
 
 def test_three_workflows_on_the_same_attempts():

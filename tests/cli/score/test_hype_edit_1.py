@@ -342,14 +342,11 @@ def test_several_raters_give_one_table_by_majority(score, tmp_path, votes, outco
     assert ("attempt 1 of t1 by a" in stderr) == (outcome is None)
 
 
-def test_raters_who_judged_other_attempts_too(score, tmp_path):
+def test_raters_may_judge_other_attempts_and_are_distinguished_from_repeated_files(score, tmp_path):
     _, result, stderr = score("hype-edit-1", *raters(tmp_path, "PPF", "PF", "P"), "--raters")
     assert result["n_open"] == 1  # PASS by three, a tie of two, FAIL by one
     assert "attempt 2 of t1 by a" in stderr
     assert result["models"]["a"]["pass_rate"] == pytest.approx(1 / 3)
-
-
-def test_raters_and_repeated_files_are_distinguished(score, tmp_path):
     apart = [*write(tmp_path / "x", tried("a", t1="P")), *write(tmp_path / "y", tried("a", t2="P"))]
     for arguments, message in (
         (raters(tmp_path / "one", "P", "F"), "or give --raters if each file is another rater's"),

@@ -70,7 +70,7 @@ def test_scores_have_intervals_over_items(score, tmp_path):
     assert result["overall"] is result["overall_ci95_low"] is None, "a task without a score"
 
 
-def test_open_values_are_bounded_by_the_metric_s_range(score, tmp_path):
+def test_open_values_are_bounded_by_the_metric_s_range_and_a_task_without_any_is_unscored(score, tmp_path):
     lacks = {name: value for name, value in EDIT.items() if name != "l1_raw"} | {"vllmqa": None}
     _, result, stderr = score("ice-bench", write(tmp_path, [("Inpainting", EDIT), ("Inpainting", lacks)]))
     full = 0.3 * 0.5 + 0.3 * 0.6 + 0.3 * (0.6 + 1) / 2 + 0.1 * (0.9 + 1 - 0.1) / 2
@@ -79,9 +79,6 @@ def test_open_values_are_bounded_by_the_metric_s_range(score, tmp_path):
     assert result["tasks_high"]["Inpainting"] == pytest.approx(full + 0.1 * 0.05 / 2, abs=EXACT)
     assert result["n_unscored"] == {"Inpainting": 2}
     assert "2 metric values are missing" in stderr
-
-
-def test_a_task_without_one_of_its_metrics_is_unscored_not_lower(score, tmp_path):
     items = [("Text2Image", TEXT), ("Color Editing", TEXT | {"clip_src": 0.9, "l1_raw": 0.1})]
     _, result, stderr = score("ice-bench", write(tmp_path, items))
     assert (result["tasks"]["Color Editing"], result["unscored_tasks"]) == (None, ["Color Editing"])

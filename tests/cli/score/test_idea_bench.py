@@ -48,7 +48,7 @@ def test_the_hierarchy_by_hand(score, tmp_path):
     assert "the file has 18 rows and the official scorer expects 306" in stderr
 
 
-def test_answers_without_a_score_are_bounded(score, tmp_path):
+def test_answers_without_a_score_are_bounded_and_a_task_of_no_category_leaves_no_overall(score, tmp_path):
     rows = case("0063", "0001", "1?1111", "111111", "11?0??")
     rows.pop(("0063", "0001", 6))
     _, result, stderr = score("idea-bench", write(tmp_path, rows))
@@ -60,6 +60,14 @@ def test_answers_without_a_score_are_bounded(score, tmp_path):
     assert result["overall_high"] == pytest.approx(high / 5, abs=EXACT)
     assert "3 answers have no score" in stderr
     assert "3 answers have no row" in stderr
+    rows = case("0024", "0001", *["111111"] * 3) | case("0099", "0001", *["000000"] * 3)
+    _, result, stderr = score("idea-bench", write(tmp_path, rows))
+    assert result["categories"] == {"T2I": 100} | dict.fromkeys(NAMES[1:])
+    assert result["overall"] is result["overall_high"] is None
+    assert (result["tasks"]["0099"], result["without_category"]) == (0, ["0099"])
+    assert "the category of these tasks is unknown" in stderr
+    assert "0099" in stderr
+    assert "count 0" not in stderr
 
 
 def test_the_averages_have_intervals_over_cases(score, tmp_path):
@@ -75,17 +83,6 @@ def test_the_averages_have_intervals_over_cases(score, tmp_path):
     assert f"{low:.2f} to {high:.2f}" in score("idea-bench", tmp_path / "results.csv", as_json=False)[1]
     _, result, _ = score("idea-bench", write(tmp_path, rows | case("0063", "0001", *["111111"] * 3)))
     assert (result["overall_ci95_low"], result["overall_ci95_high"]) == (None, None), "a task with one case"
-
-
-def test_a_task_of_no_category_leaves_no_overall(score, tmp_path):
-    rows = case("0024", "0001", *["111111"] * 3) | case("0099", "0001", *["000000"] * 3)
-    _, result, stderr = score("idea-bench", write(tmp_path, rows))
-    assert result["categories"] == {"T2I": 100} | dict.fromkeys(NAMES[1:])
-    assert result["overall"] is result["overall_high"] is None
-    assert (result["tasks"]["0099"], result["without_category"]) == (0, ["0099"])
-    assert "the category of these tasks is unknown" in stderr
-    assert "0099" in stderr
-    assert "count 0" not in stderr
 
 
 def test_categories_come_from_the_datas_meta_json(score, tmp_path):
@@ -132,7 +129,7 @@ def test_random_files(score, tmp_path, seed):
     assert result["overall_high"] >= result["overall"]
 
 
-def test_a_complete_file_of_306_rows_has_no_messages(score, tmp_path):
+def test_a_complete_file_of_306_rows_has_no_messages_and_empty_rows_are_skipped(score, tmp_path):
     numbers = [4] * 3 + [3] * 13
     rows = {}
     for task, n in zip(sorted(CATEGORY_OF), numbers, strict=True):
@@ -141,9 +138,6 @@ def test_a_complete_file_of_306_rows_has_no_messages(score, tmp_path):
     assert len(rows) == 306
     status, result, stderr = score("idea-bench", write(tmp_path, rows))
     assert (status, result["overall"], result["n_cases"], stderr) == (0, 100, 51, "")
-
-
-def test_empty_rows_of_a_spreadsheet_are_skipped(score, tmp_path):
     path = write(tmp_path, case("0024", "0001", *["111111"] * 3))
     expected = score("idea-bench", path)
     for row in ("," * (len(HEADER) - 1), " ,"):

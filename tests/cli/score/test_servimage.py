@@ -57,7 +57,7 @@ def decided(model, **answers):
     return {(model, task, i): decision for task, row in answers.items() for i, decision in enumerate(row, 1)}
 
 
-def test_a_table_worked_by_hand(score, tmp_path):
+def test_tables_worked_by_hand(score, tmp_path):
     decisions = decided("a", t1=[True, False, True], t2=[True], t3=[False, False])
     decisions |= decided("b", t1=[True, True, True], t2=[True], t3=[True, False])
     scores = {key: ("5", "4", None) if key[0] == "a" else ("4", "4", "0.5") for key in decisions}
@@ -84,9 +84,6 @@ def test_a_table_worked_by_hand(score, tmp_path):
     text = score("servimage", *write(tmp_path, ORDERS, decisions, scores, costs), as_json=False)[1]
     cells = [row.replace(" %", "%").split() for row in text.splitlines()]
     assert ["a", "$117.17", "$117.17", "73.0%", "33.3%", "50.0%", "0", "0"] in cells
-
-
-def test_nothing_accepted_and_everything_accepted(score, tmp_path):
     decisions = decided("no", t1=[False] * 3, t2=[False], t3=[False] * 2)
     decisions |= decided("all", t1=[True] * 3, t2=[True], t3=[True] * 2)
     status, result, _ = score("servimage", *write(tmp_path, ORDERS, decisions, costs={"no": "0", "all": "0"}))
@@ -112,7 +109,7 @@ def test_the_winner_is_paid_in_full_unless_success_is_required(score, tmp_path):
     assert result["competition"]["b"]["revenue_usd"] == 0
 
 
-def test_a_remaining_tie_shares_revenue_and_rank(score, tmp_path):
+def test_a_remaining_tie_shares_revenue_and_rank_and_an_absent_score_leaves_it_open(score, tmp_path):
     decisions = decided("a", t1=[True] * 3) | decided("b", t1=[True] * 3) | decided("c", t1=[True] * 3)
     # 0.1 + 0.2 is 0.3 here: scores are summed exactly
     scores = {("a", "t1", i): ("0.1", "0.2", None) for i in (1, 2, 3)}
@@ -124,6 +121,13 @@ def test_a_remaining_tie_shares_revenue_and_rank(score, tmp_path):
     _, result, stderr = score("servimage", *write(tmp_path, ORDERS, decisions))
     assert [result["competition"][m]["revenue_usd"] for m in "abc"] == pytest.approx([100 / 3] * 3, abs=EXACT)
     assert "ties of the competition are shared equally" in stderr
+    decisions = decided("a", t2=[True]) | decided("b", t2=[True]) | decided("c", t2=[True])
+    scores = {("a", "t2", 1): ("5", "5", None), ("b", "t2", 1): ("1", "1", None)}
+    _, result, _ = score("servimage", *write(tmp_path, {"t2": ORDERS["t2"]}, decisions, scores))
+    won = result["competition"]
+    assert [won[m]["revenue_usd"] for m in "abc"] == [25.25, 0, 25.25]
+    assert result["n_competition_open"] == 1
+    assert [(won[m]["revenue_low_usd"], won[m]["revenue_high_usd"]) for m in "ac"] == [(0, 50.5), (0, 50.5)]
 
 
 def test_open_images_are_counted_and_bounded_from_both_sides(score, tmp_path):
@@ -146,17 +150,7 @@ def test_open_images_are_counted_and_bounded_from_both_sides(score, tmp_path):
     assert "4 images have no row" in stderr
 
 
-def test_an_absent_score_leaves_a_tie_open(score, tmp_path):
-    decisions = decided("a", t2=[True]) | decided("b", t2=[True]) | decided("c", t2=[True])
-    scores = {("a", "t2", 1): ("5", "5", None), ("b", "t2", 1): ("1", "1", None)}
-    _, result, _ = score("servimage", *write(tmp_path, {"t2": ORDERS["t2"]}, decisions, scores))
-    won = result["competition"]
-    assert [won[m]["revenue_usd"] for m in "abc"] == [25.25, 0, 25.25]
-    assert result["n_competition_open"] == 1
-    assert [(won[m]["revenue_low_usd"], won[m]["revenue_high_usd"]) for m in "ac"] == [(0, 50.5), (0, 50.5)]
-
-
-def test_both_published_forms_and_several_files_give_one_table(score, tmp_path):
+def test_both_published_forms_several_files_and_orders_of_the_studio_give_one_table(score, tmp_path):
     decisions = decided("a", t1=[True, None, False]) | decided("b", t1=[True, True, True])
     _, one, _ = score("servimage", *write(tmp_path, ORDERS, decisions))
     arguments = write(tmp_path, ORDERS, decisions, per_image=True)
@@ -167,9 +161,6 @@ def test_both_published_forms_and_several_files_give_one_table(score, tmp_path):
     (tmp_path / "b.jsonl").write_text("".join(lines[3:]))
     _, two, _ = score("servimage", tmp_path / "a.jsonl", tmp_path / "b.jsonl", *arguments[1:])
     assert two == one
-
-
-def test_order_files_of_the_studio_suite_are_accepted(score, tmp_path):
     (tmp_path / "annotations.jsonl").write_text(
         '{"model": "a", "task_id": "poster", "category": "x", "annotations": {"subtask_1": true}}\n'
     )

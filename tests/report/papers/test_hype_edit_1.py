@@ -98,7 +98,7 @@ def test_intervals_hold_the_unbiased_estimate(runs, reproduce):
     assert "low and high: 95 %, for tasks like these, of the unbiased estimate" in " ".join(result["notes"])
 
 
-def test_table_2_counts_the_tasks(runs, reproduce):
+def test_table_2_counts_the_tasks_and_table_3_has_the_paper_s_cost_or_the_run_s(runs, reproduce):
     rows = {row["statistic"]: row["value"] for row in reproduce("hype-edit-1", "t2", runs["hype-edit-1"][0])["rows"]}
     assert rows == {
         "Total tasks": "3",
@@ -109,9 +109,6 @@ def test_table_2_counts_the_tasks(runs, reproduce):
         "Resolution range (width x height)": "4096-4096 x 2048-2048",
         "Repeats per task": "10",
     }
-
-
-def test_table_3_is_the_paper_s_without_a_run_and_the_run_s_cost_with_one(runs, reproduce):
     assumed = reproduce("hype-edit-1", "table-3")["rows"]
     assert {"model": "seedream-4.0", "usd_per_candidate": 0.03} in assumed
     rows = reproduce("hype-edit-1", "table-3", runs["hype-edit-1"][0])["rows"]

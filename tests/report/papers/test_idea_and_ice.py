@@ -47,7 +47,7 @@ def scores(runs):
     return found
 
 
-def test_idea_table_2_is_the_mean_of_categories_with_a_dash_as_0(runs, reproduce, scores):
+def test_idea_tables_have_the_tasks_the_categories_with_a_dash_as_0_and_their_subtasks(runs, reproduce, scores):
     result = reproduce("idea-bench", "table-2", *runs["idea-bench"])
     assert [row["method"] for row in result["rows"]] == ["one", "two", "three"]
     for row in result["rows"]:
@@ -55,15 +55,15 @@ def test_idea_table_2_is_the_mean_of_categories_with_a_dash_as_0(runs, reproduce
         assert {c: row[c] for c in own} == pytest.approx(own)
         assert row["Is2I"] is row["I(s)2Is"] is None
         assert row["average"] == pytest.approx(sum(own.values()) / 5)
-
-
-def test_idea_tables_3_to_7_have_the_subtasks_of_their_category(runs, reproduce, scores):
     result = reproduce("idea-bench", "table-3", runs["idea-bench"][0])
     assert result["columns"]["0024"] == "Subtasks Score plain"
     assert [row["0024"] for row in result["rows"]] == pytest.approx(
         [scores.get((m, "0024"), 0) for m in ("one", "two")]
     )
     assert "nothing given has a task of Is2I" in reproduce("idea-bench", "table-5", runs["idea-bench"][0], status=2)
+    (row,) = reproduce("idea-bench", "table-1", runs["idea-bench"][0])["rows"]
+    assert (row["tasks"], row["cases"], row["length"], row["judge"]) == (3, 3, 2, "dice")  # "Draw plain."
+    assert [row[c] for c in ("T2I", "I2I", "Is2I", "T2Is", "I(s)2Is")] == [True, True, False, True, False]
 
 
 @pytest.mark.parametrize("table", ["table-2", "table-3", "table-8"])
@@ -90,12 +90,6 @@ def test_a_category_that_no_model_supports_is_not_absent(runs, reproduce, tmp_pa
     assert any(note.startswith("one: no answers for tasks of Is2I, T2Is, I(s)2Is") for note in notes), notes
 
 
-def test_idea_table_1_is_of_the_runs_tasks(runs, reproduce):
-    (row,) = reproduce("idea-bench", "table-1", runs["idea-bench"][0])["rows"]
-    assert (row["tasks"], row["cases"], row["length"], row["judge"]) == (3, 3, 2, "dice")  # "Draw plain."
-    assert [row[c] for c in ("T2I", "I2I", "Is2I", "T2Is", "I(s)2Is")] == [True, True, False, True, False]
-
-
 def test_idea_table_8_has_judge_people_and_clip_score(runs, reproduce, scores, tmp_path):
     path = runs["idea-bench"][0]
     with RunDir.open(path) as run:
@@ -110,11 +104,6 @@ def test_idea_table_8_has_judge_people_and_clip_score(runs, reproduce, scores, t
     assert people["Avg. Score_h"] == people["Avg. Score_g"] == pytest.approx(without["rows"][0]["Avg. Score_g"])
     assert reproduce("idea-bench", "table-8", *files)["rows"] == without["rows"]
     assert done
-
-
-def test_ice_tables_number_every_task_of_the_benchmark():
-    assert len(NUMBERED) == 31
-    assert set(NUMBERED) == set(TASKS)
 
 
 @pytest.mark.parametrize("number", [3, 4, 5, 6, 7, 8])
@@ -177,7 +166,7 @@ def test_ice_tables_show_variants_under_their_names_where_no_item_has_the_metric
     assert [row["clip_cap"] for row in both["rows"] if row["model"] in ("one", "two")] == [None, None]
 
 
-def test_ice_table_2_has_every_task_and_a_dash_for_those_of_no_item(runs, reproduce):
+def test_ice_table_2_has_every_task_and_a_dash_for_those_of_no_item_or_image(runs, reproduce, tmp_path):
     path = runs["ice-bench"][0]
     result = {row["task"]: row for row in reproduce("ice-bench", "table-2", path)["rows"]}
     assert list(result) == list(NUMBERED)
@@ -185,11 +174,9 @@ def test_ice_table_2_has_every_task_and_a_dash_for_those_of_no_item(runs, reprod
     assert result["Face Swap"]["one"] is None
     assert result["Face Swap"]["kind"] == "Ref Editing"
     assert result["Local Subject Removal"]["kind"] == "Local Editing"
-
-
-def test_ice_table_2_claims_no_task_of_which_no_image_was_imported(runs, reproduce, tmp_path):
-    path = tmp_path / "run"
-    shutil.copytree(runs["ice-bench"][0], path)
+    assert len(NUMBERED) == 31
+    assert set(NUMBERED) == set(TASKS)
+    path = shutil.copytree(path, tmp_path / "run")
     with closing(sqlite3.connect(path / "ledger.sqlite", isolation_level=None)) as db:
         db.execute(
             """UPDATE candidates SET state = 'unscored', unscored = 'no image', pixels_sha256 = NULL

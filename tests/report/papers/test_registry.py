@@ -38,13 +38,20 @@ def test_a_suite_with_the_layout_of_another_has_no_paper_of_its_own(monkeypatch)
     assert papers() == ["lab", "rounds", "plain"]
 
 
-def test_every_entry_has_a_builder_or_a_reason():
+def test_every_entry_has_names_and_a_builder_or_a_reason_with_which_it_exits(capsys):
     for one in ENTRIES:
         assert bool(one.build) != bool(one.reason), one
         assert not one.reason.endswith(".")
         assert set(one.required) <= set(one.options)
         if one.build:
             assert callable(load_object(one.where, one.name))
+    entries = {entry("servimage", name) for name in ("table-2", "Table 2", "tab. 2", "t2", "2", "T02")}
+    assert {(e.kind, e.number) for e in entries} == {("table", 2)}
+    assert entry("servimage", "Fig 2").kind == "figure"
+    for e in (e for e in ENTRIES if e.reason):
+        assert main(["reproduce", e.paper, e.name]) == 2
+        said = f"local-bench: {e.kind} {e.number} of {e.paper} ({e.title}) cannot be created: {e.reason}\n"
+        assert capsys.readouterr().err == said
 
 
 NEEDS_MORE = {
@@ -91,19 +98,6 @@ def test_tables_by_people_name_the_labels_and_the_judges_of_what_people_do_not_d
         notes = reproduce("servimage", name, path, "--people", labels)["notes"]
         assert any(note.startswith("judged by dice") for note in notes) == by_judge, name
         assert ("decided by people's labels: labels.jsonl" in notes) == (name != "table-10"), name
-
-
-def test_unavailable_tables_exit_with_2_and_a_reason(capsys):
-    for e in (e for e in ENTRIES if e.reason):
-        assert main(["reproduce", e.paper, e.name]) == 2
-        said = f"local-bench: {e.kind} {e.number} of {e.paper} ({e.title}) cannot be created: {e.reason}\n"
-        assert capsys.readouterr().err == said
-
-
-def test_names_of_a_table():
-    entries = {entry("servimage", name) for name in ("table-2", "Table 2", "tab. 2", "t2", "2", "T02")}
-    assert {(e.kind, e.number) for e in entries} == {("table", 2)}
-    assert entry("servimage", "Fig 2").kind == "figure"
 
 
 def test_the_listing_and_the_help_name_every_command(capsys):

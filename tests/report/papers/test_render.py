@@ -42,32 +42,23 @@ def test_an_interval_that_is_open_in_every_row_is_open_in_every_format(low, high
     assert set(json.loads(FORMATS["json"](table))["rows"][0]) == {"m", "x", "ends.0", "ends.1"}
 
 
-def test_json_keeps_every_column_where_two_have_one_key():
+def test_csv_has_unrounded_numbers_and_no_formula_and_json_every_column():
+    lines = list(csv.reader(io.StringIO(FORMATS["csv"](TABLE))))
+    assert lines[0] == ["Model", "G X", "G Y (%)", "Is"]
+    assert lines[1] == ["'" + HOSTILE, "0.25", "", "True"]
+    assert lines[2][1] == "-1.5"
+    # the categories of a benchmark are columns of some tables
+    table = Table("A title", (Column("x", "=cmd|x"), Column("y", "-Y")), ((1, 2),), ())
+    assert next(csv.reader(io.StringIO(FORMATS["csv"](table)))) == ["'=cmd|x", "'-Y"]
     result = json.loads(FORMATS["json"](TABLE))
     assert result["columns"] == {"model": "Model", "x": "G X", "x_3": "G Y (%)", "is": "Is"}
     assert result["rows"][0] == {"model": HOSTILE, "x": 0.25, "x_3": None, "is": True}
 
 
-def test_csv_has_unrounded_numbers_and_no_formula():
-    lines = list(csv.reader(io.StringIO(FORMATS["csv"](TABLE))))
-    assert lines[0] == ["Model", "G X", "G Y (%)", "Is"]
-    assert lines[1] == ["'" + HOSTILE, "0.25", "", "True"]
-    assert lines[2][1] == "-1.5"
-
-
-def test_a_header_of_csv_is_no_formula():
-    """The categories of a benchmark are columns of some tables."""
-    table = Table("A title", (Column("x", "=cmd|x"), Column("y", "-Y")), ((1, 2),), ())
-    assert next(csv.reader(io.StringIO(FORMATS["csv"](table)))) == ["'=cmd|x", "'-Y"]
-
-
-def test_text_is_rounded_with_a_dash_for_missing_values():
+def test_text_is_rounded_with_a_dash_for_missing_values_aligned_as_numbers():
     (row,) = [line for line in FORMATS["text"](TABLE).splitlines() if line.startswith("=a")]
     assert row.split()[-3:] == ["0.2", "\N{EN DASH}", "\N{CHECK MARK}"]
     assert "\u202e" not in row
-
-
-def test_a_column_of_dashes_is_aligned_as_numbers():
     result = FORMATS["text"](Table("t", (Column("cost", "Effective Cost"),), ((None,), (None,))))
     assert result.splitlines()[-1] == "\N{EN DASH}".rjust(len("Effective Cost"))
 
@@ -92,12 +83,15 @@ def test_no_cell_of_latex_is_an_argument_of_the_line_before(name):
     assert result.count(f"{{}}{name} & ") == 2
 
 
-def test_a_figure_of_hostile_text_is_drawn(tmp_path):
+def test_a_figure_of_hostile_text_is_drawn_and_a_missing_value_is_a_dash(tmp_path):
     bars = Bars(HOSTILE * 20, (HOSTILE, "b"), (Series("s", (1.0, None)), Series("t$", (2.0, 3.0), ((1, 3), None))))
     draw(Figure(TABLE, (bars,)), tmp_path / "f.svg")
     result = (tmp_path / "f.svg").read_text()
     assert "<script" not in result
     assert result.count("<svg") == 1
+    bars = Bars("cost", ("a", "b", "c"), (Series("s", (1.0, None, 0.0)),))
+    (axes,) = canvas_of(Figure(Table("t", (Column("x", "x"),), ()), (bars,))).get_axes()
+    assert [(text.get_text(), text.get_position()) for text in axes.texts] == [("\N{EN DASH}", (1.0, 0))]
 
 
 def test_the_first_three_values_of_a_column_are_marked_within_their_group():
@@ -132,9 +126,3 @@ def test_the_first_three_values_of_a_column_are_marked_within_their_group():
     assert r"e & x & \textit{1} & \textit{7}" in text
     assert "| a | x | <u>3</u> | **1** |" in markdown(found)
     assert ranked(Table("T", columns, rows[5:])).marks == {}  # one row
-
-
-def test_a_bar_of_a_missing_value_is_a_dash_and_not_0():
-    bars = Bars("cost", ("a", "b", "c"), (Series("s", (1.0, None, 0.0)),))
-    (axes,) = canvas_of(Figure(Table("t", (Column("x", "x"),), ()), (bars,))).get_axes()
-    assert [(text.get_text(), text.get_position()) for text in axes.texts] == [("\N{EN DASH}", (1.0, 0))]

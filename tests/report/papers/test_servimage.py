@@ -34,12 +34,21 @@ def decided(runs):
     return found
 
 
-def test_table_1_counts_orders_images_and_value(runs, reproduce):
+def test_tables_1_8_and_6_count_orders_split_table_2_and_have_the_cost_of_an_image(runs, reproduce):
     assert reproduce("servimage", "t1", runs["servimage"][0])["rows"] == [
         {"category": "Portrait", "tasks": 1, "deliverables": 1, "value_usd_k": 0.00542, "price_usd": 5.42},
         {"category": "Digital", "tasks": 1, "deliverables": 2, "value_usd_k": 0.10001, "price_usd": 100.01},
         {"category": "All", "tasks": 2, "deliverables": 3, "value_usd_k": 0.10543, "price_usd": 52.715},
     ]
+    by_category = reproduce("servimage", "table-8", runs["servimage"][0])["rows"]
+    total = {row["model"]: row for row in reproduce("servimage", "table-2", runs["servimage"][0])["rows"]}
+    assert [(row["model"], row["category"]) for row in by_category][:2] == [("one", "Portrait"), ("one", "Digital")]
+    for row in by_category:
+        assert row["revenue_usd_k"] == total[row["model"]][f"{row['category'].lower()}_revenue_usd_k"]
+    assumed = {row["model"]: row["usd_per_image"] for row in reproduce("servimage", "table-6")["rows"]}
+    assert assumed["gpt-image-1"] == 0.137406021
+    rows = reproduce("servimage", "table-6", runs["servimage"][0])["rows"]
+    assert [(row["model"], row["usd_per_image"]) for row in rows] == [("one", 0.04), ("two", 0.07)]
 
 
 def test_table_2_has_the_models_of_both_runs(runs, reproduce, decided):
@@ -102,21 +111,6 @@ def test_table_7_is_eqs_6_to_8(runs, reproduce, decided):
         assert row["cost_savings_pct"] == pytest.approx(float(100 * (1 - cost / budget - (budget - done) / budget)))
         assert row["model_contribution_pct"] == pytest.approx(float(100 * done / budget))
         assert row["contribution_ratio"] == pytest.approx(float(done / (cost + budget - done)))
-
-
-def test_table_8_is_table_2_by_category(runs, reproduce):
-    by_category = reproduce("servimage", "table-8", runs["servimage"][0])["rows"]
-    total = {row["model"]: row for row in reproduce("servimage", "table-2", runs["servimage"][0])["rows"]}
-    assert [(row["model"], row["category"]) for row in by_category][:2] == [("one", "Portrait"), ("one", "Digital")]
-    for row in by_category:
-        assert row["revenue_usd_k"] == total[row["model"]][f"{row['category'].lower()}_revenue_usd_k"]
-
-
-def test_table_6_is_the_paper_s_without_a_run_and_the_metered_cost_with_one(runs, reproduce):
-    assumed = {row["model"]: row["usd_per_image"] for row in reproduce("servimage", "table-6")["rows"]}
-    assert assumed["gpt-image-1"] == 0.137406021
-    rows = reproduce("servimage", "table-6", runs["servimage"][0])["rows"]
-    assert [(row["model"], row["usd_per_image"]) for row in rows] == [("one", 0.04), ("two", 0.07)]
 
 
 def test_result_files_give_the_tables_of_their_run(runs, reproduce, tmp_path):
