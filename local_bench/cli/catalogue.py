@@ -116,11 +116,10 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | N
             fetch_files(card, pinned, say)
             fetched[card.name] = local_files(card, say)
         except WeightsError as e:
-            if len(requested) == 1:
-                raise
-            say(f"local-bench: {card.name}: {e}")
+            if len(requested) > 1:
+                say(f"local-bench: {card.name}: {e}")
             fault = fault or e
-    if fault and not fetched:
+    if fault:
         raise fault
     if not as_json:
         show(aligned(["model", "licence", "files", "size", "commit", "weights sha256"], fetch_rows(requested, fetched)))
@@ -129,14 +128,12 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | N
         from local_bench.runs.executors.ray_cluster import fetch_on_nodes
 
         digests = {name: data["weights_sha256"] for name, data in fetched.items()}
-        on_nodes = fetch_on_nodes(address, [requested[name] for name in fetched], pinned, digests)
+        on_nodes = fetch_on_nodes(address, list(requested.values()), pinned, digests)
     if as_json:
         show_json(fetched if address is None else fetched | {"nodes": [asdict(entry) for entry in on_nodes]})
     elif address is not None:
         rows = [[n.node, n.model, n.weights_sha256 or "-", n.error or "equal"] for n in on_nodes]
         show(aligned(["node", "model", "weights sha256", "state"], rows))
-    if fault:
-        raise fault
     return int(any(entry.error for entry in on_nodes))
 
 
