@@ -174,7 +174,8 @@ def _run_device_stages(
             fault = generate(run, plan.models, executor, progress)
             run.store.backup()
         if "measure" in stages:
-            fault = measure(run, executor, progress) or fault
+            of_metric = measure(run, executor, progress)
+            fault = fault or of_metric
             run.store.backup()
         if "judge" in stages:
             judge(run, executor, progress)
