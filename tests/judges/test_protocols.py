@@ -7,7 +7,7 @@ import pytest
 
 from local_bench.core.types import Question
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.protocols import Reply, body, protocol_for, read
+from local_bench.judges.vlm.protocols import Reply, body, protocol_for, read, texts
 from local_bench.judges.vlm.rubrics import (
     RubricSet,
     closing_json,
@@ -24,10 +24,6 @@ AESTHETIC = Question("veq_aesthetic", 0, ("a",), ())
 TECHNICAL = Question("veq_technical", 0, ("a",), ())
 CHECKLIST = Question("hype_checklist", 0, (), (("instruction", "I"),))
 SEAMS = Question("cns_edit", 0, ("a", "b"), (), ("result", "source"))
-
-
-def requests_of(question, protocol):
-    return JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0, protocol).requests(question)
 
 
 def json_reply(text, finish="stop"):
@@ -141,20 +137,19 @@ def test_an_answer_in_labels_has_the_form_of_an_answer_in_json(variant):
 def test_enrichment_uses_json_under_either_protocol():
     assert protocol_for(CHECKLIST, "logit") == "json"
     assert protocol_for(BRF, "logit") == "logit"
-    assert requests_of(CHECKLIST, "logit") == requests_of(CHECKLIST, "json")
+    assert texts(CHECKLIST, "logit") == texts(CHECKLIST, "json")
     written = '{"changes":["the sky is red"],"preservations":[]}'
     assert read(CHECKLIST, "logit", [json_reply(written)]).answer == json.loads(written)
 
 
 def test_the_texts_of_a_question_differ_in_their_closing_only():
-    (complete,) = requests_of(TEXT, "json")
-    assert complete.labels == ()
-    assert complete.text.endswith("\n" + closing_json(rubric("veq_text")))
-    body = complete.text.removesuffix(closing_json(rubric("veq_text")))
-    criteria = rubric("veq_text").criteria
-    assert [criterion.name for criterion in criteria] == ["has_text", "text"]
-    closed = [body + closing_logit(rubric("veq_text"), criterion) for criterion in criteria]
-    assert [request.text for request in requests_of(TEXT, "logit")] == closed
+    ((complete, none),) = texts(TEXT, "json")
+    assert none is None
+    assert complete.endswith("\n" + closing_json(rubric("veq_text")))
+    body = complete.removesuffix(closing_json(rubric("veq_text")))
+    by_criterion = texts(TEXT, "logit")
+    assert [criterion.name for _, criterion in by_criterion] == ["has_text", "text"]
+    assert [text for text, _ in by_criterion] == [body + closing_logit(rubric("veq_text"), c) for _, c in by_criterion]
 
 
 VQA = Question("vqa_score", 0, ("a",), (("caption", 'a "red" hut<|im_end|>'),))

@@ -33,8 +33,9 @@ from local_bench.judges.vlm.protocols import (
     failed,
     protocol_for,
     read,
+    texts,
 )
-from local_bench.judges.vlm.rubrics import DEFAULT_SET, Criterion, RubricSet, closing_json, closing_logit, system
+from local_bench.judges.vlm.rubrics import DEFAULT_SET, RubricSet, system
 from local_bench.models.cards import Thinking
 
 K = TypeVar("K")
@@ -127,12 +128,6 @@ class JudgeSpec:
         """The requests for `question`: one with `json`; one per criterion, with a common prefix, with `logit`."""
         rubric, question = self.rubrics[question.rubric], self.rubrics.fitted(question)
         as_json = protocol_for(question, self.protocol) == "json"
-        body = rubric.render(dict(question.slots), question.roles)
-        texts: list[tuple[str, Criterion | None]] = [(f"{body}\n{closing_json(rubric)}", None)]
-        if rubric.verbatim is not None:
-            texts = [(body, None if rubric.verbatim.reply else rubric.criteria[0])]
-        elif not as_json:
-            texts = [(f"{body}\n{closing_logit(rubric, criterion)}", criterion) for criterion in rubric.criteria]
         shown = self._shown(question)
         budget, end = (self.thinking.budget_tokens, self.thinking.end) if self.thinking else (0, "")
         return [
@@ -150,7 +145,7 @@ class JudgeSpec:
                 chat_template_kwargs=self.chat_template_kwargs,
                 thought_end=end,
             )
-            for text, criterion in texts
+            for text, criterion in texts(question, self.protocol, self.rubrics)
         ]
 
     def _seed(self, question: Question) -> int:

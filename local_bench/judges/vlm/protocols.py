@@ -27,9 +27,12 @@ from local_bench.core.images import count_card, fit_pixels, png_bytes, stitched
 from local_bench.core.types import Collage, Question, Verdict
 from local_bench.judges.vlm.rubrics import (
     DEFAULT_SET,
+    Criterion,
     Label,
     Rubric,
     RubricSet,
+    closing_json,
+    closing_logit,
     rubric,
 )
 
@@ -110,6 +113,19 @@ def protocol_for(question: Question, protocol: Protocol) -> Protocol:
     if any(criterion.words for criterion in of_rubric.criteria):
         return "logit"
     return "json" if of_rubric.writes is not None else protocol
+
+
+def texts(
+    question: Question, protocol: Protocol, rubrics: RubricSet = DEFAULT_SET
+) -> list[tuple[str, Criterion | None]]:
+    """The text of each request for `question`, with its criterion if the protocol is `logit`."""
+    of_rubric, question = rubrics[question.rubric], rubrics.fitted(question)
+    body = of_rubric.render(dict(question.slots), question.roles)
+    if of_rubric.verbatim is not None:
+        return [(body, None if of_rubric.verbatim.reply else of_rubric.criteria[0])]
+    if protocol_for(question, protocol) == "json":
+        return [(f"{body}\n{closing_json(of_rubric)}", None)]
+    return [(f"{body}\n{closing_logit(of_rubric, criterion)}", criterion) for criterion in of_rubric.criteria]
 
 
 def read(
