@@ -23,6 +23,8 @@ _IMPORTED = {
     "pyiqa": "pyiqa",
 }
 """The module of each package that `doctor` imports."""
+_OF_GPU = ("device", "minutes", "only", "out")
+"""Options of `--gpu`."""
 _IMPORTS = """
 import importlib, sys
 for name in sys.argv[1:]:
@@ -49,22 +51,13 @@ for name in sys.argv[1:]:
 @click.option("--minutes", type=float, help="With --gpu: time limit in minutes (default 10).")
 @click.option("--only", help="With --gpu: names of checks or groups, e.g. driver,family,speed.")
 @click.option("--out", type=PATH, help="With --gpu: also write JSON to this file or folder.")
-def doctor(
-    config: Path | None,
-    as_json: bool,
-    gpu: bool,
-    device: str | None,
-    minutes: float | None,
-    only: str | None,
-    out: Path | None,
-) -> int:
+def doctor(config: Path | None, as_json: bool, gpu: bool, **options: Any) -> int:
     """Check software, devices, disk and models on this machine.
 
     With CONFIG, check only what that config needs. With --gpu, generate images of each model family with random weights
     and check attention kernels, batch invariance, memory, speed and judges. Exit 1 if something required is missing or
     a check failed, 3 if none failed and --minutes left some out."""
-    options = {"device": device, "minutes": minutes, "only": only, "out": out}
-    options_set: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    options_set = {name: options[name] for name in _OF_GPU if options[name] is not None}
     if gpu:
         if config is not None:
             raise ConfigError("--gpu checks the machine: leave the config out")

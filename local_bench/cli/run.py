@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -155,17 +155,7 @@ def judge(
 @overrides
 @JSON
 def settle(
-    target: Path,
-    people: Path | None,
-    plan_labels: float | None,
-    questions: Path | None,
-    explain: bool,
-    predictor: Path | None,
-    other_judge: bool,
-    save: bool,
-    run_dir: Path | None,
-    settings: tuple[str, ...],
-    as_json: bool,
+    target: Path, save: bool, run_dir: Path | None, settings: tuple[str, ...], as_json: bool, **of_labels: Any
 ) -> int:
     """Decide acceptance and compute revenue and cost from stored scores; `report` writes the pages and tables.
 
@@ -173,7 +163,7 @@ def settle(
     annotators' decisions, and combine their annotations of some images with the judge's decisions on all."""
     from local_bench.cli.labels import LabelOptions
 
-    labels = LabelOptions(people, plan_labels, questions, explain, predictor, other_judge)
+    labels = LabelOptions(**of_labels)
     labels.check()
     if settings and not save:
         return _preview(target, run_dir, settings, as_json, labels)
@@ -201,31 +191,23 @@ def settle(
 def measure(
     target: Path,
     metrics: str | None,
-    sources: Path | None,
-    masks: Path | None,
-    references: Path | None,
-    captions: Path | None,
     out: Path | None,
     run_dir: Path | None,
     settings: tuple[str, ...],
     require_metrics: bool,
     as_json: bool,
+    **paired: Path | None,
 ) -> int:
     """Compute metrics only, for a run's images or (with --metrics) for the images in any folder."""
     from local_bench.core.errors import UserError
     from local_bench.core.files import find_config
 
-    folder_options = {
-        "--sources": sources,
-        "--masks": masks,
-        "--references": references,
-        "--captions": captions,
-        "--out": out,
-    }
     if metrics is None:
-        stray = next((flag for flag, value in folder_options.items() if value is not None), None)
+        of_folder = {**paired, "out": out}
+        flags = ("sources", "masks", "references", "captions", "out")
+        stray = next((flag for flag in flags if of_folder[flag] is not None), None)
         if stray:
-            raise UserError(f"{stray} applies to a folder of images: name the metrics with --metrics")
+            raise UserError(f"--{stray} applies to a folder of images: name the metrics with --metrics")
         if target.is_dir() and not (target / "run.yaml").exists():
             raise UserError(
                 f"{target} is a folder without a run: for the images in it, name the metrics with --metrics"
@@ -238,8 +220,7 @@ def measure(
     check_extras([name.strip() for name in metrics.split(",")])
     from local_bench.runs.measure_folder import PairedFiles
 
-    paired = PairedFiles(sources, masks, references, captions)
-    return measure_folder(target, metrics, paired, out, settings, require_metrics, as_json)
+    return measure_folder(target, metrics, PairedFiles(**paired), out, settings, require_metrics, as_json)
 
 
 @click.command(
