@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import JSON, PATH, RUN, Commands, examples
-from local_bench.cli.output import say, say_written, show, show_json
+from local_bench.cli.output import say, say_written, show, show_result
 from local_bench.report.render import columns_text
 
 if TYPE_CHECKING:
@@ -39,11 +39,7 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
         say_written(run)
     for note in result.notes:
         say(f"local-bench: {note}")
-    if as_json:
-        show_json({"run_dir": str(run_dir)} | agreements_json(result))
-    else:
-        show(agreements_text(result))
-    return 0
+    return show_result({"run_dir": str(run_dir)} | agreements_json(result), agreements_text(result), as_json)
 
 
 def agreements_text(agreements: "Agreements") -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import JSON, PATH, Commands, cards_completed, examples, suites_completed
-from local_bench.cli.output import say, show, show_json
+from local_bench.cli.output import say, show, show_json, show_result
 from local_bench.core.environment import require
 from local_bench.core.files import config_files, find_config, is_safe_id
 from local_bench.report.render import aligned
@@ -68,11 +68,7 @@ def show_model(name: str, as_json: bool) -> int:
         from local_bench.generators.any_pipeline import arguments_of, pipeline_class
 
         data["arguments"] = arguments_of(pipeline_class(card.pipeline, card.name), card).inputs
-    if as_json:
-        show_json(data)
-    else:
-        show(aligned(["key", "value"], card_rows(data)))
-    return 0
+    return show_result(data, aligned(["key", "value"], card_rows(data)), as_json)
 
 
 @models.command(
@@ -222,11 +218,9 @@ def list_suites(as_json: bool) -> int:
 
     faults: list[str] = []
     every = all_suites(faults.append)
-    if as_json:
-        show_json({s.name: {"title": s.title, "licence": s.licence, "source": s.source} for s in every})
-    else:
-        rows = [[s.name, s.title, "included" if s.shipped else "set suite.path", s.licence] for s in every]
-        show(aligned(["suite", "title", "tasks", "licence"], rows))
+    values = {s.name: {"title": s.title, "licence": s.licence, "source": s.source} for s in every}
+    rows = [[s.name, s.title, "included" if s.shipped else "set suite.path", s.licence] for s in every]
+    show_result(values, aligned(["suite", "title", "tasks", "licence"], rows), as_json)
     for fault in faults:
         say(f"local-bench: {fault}")
     return int(bool(faults))
@@ -260,8 +254,7 @@ def show_suite(name: str, path: Path | None, part: str | None, as_json: bool) ->
             "value_usd": usd_number(sum(t.price_micro_usd for t in tasks)),
             "by_category": {c: sum(t.category == c for t in tasks) for c in sorted({t.category for t in tasks})},
         }
-    show_json(data) if as_json else show(aligned(["key", "value"], [[key, str(value)] for key, value in data.items()]))
-    return 0
+    return show_result(data, aligned(["key", "value"], [[key, str(value)] for key, value in data.items()]), as_json)
 
 
 def inputs_text(card: "ModelCard") -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from local_bench.cli.options import CONFIG_PATH, JSON, PATH, examples
-from local_bench.cli.output import show, show_json
+from local_bench.cli.output import show_result
 from local_bench.core.environment import EXTRAS, free_disk, missing, require, toolchain, versions
 from local_bench.core.errors import ConfigError, MissingExtra
 from local_bench.report.render import aligned
@@ -73,12 +73,10 @@ def doctor(config: Path | None, as_json: bool, gpu: bool, **options: Any) -> int
         _row("disk", *free_disk(Path.cwd())),
         *(_models() if config is None else _config_checks(config)),
     ]
-    if as_json:
-        show_json({"ok": all(c["ok"] is not False for c in checks), "checks": checks})
-    else:
-        mark = {True: "ok", False: "MISSING", None: "-"}
-        show(aligned(["check", "state", "detail"], [[c["check"], mark[c["ok"]], c["detail"]] for c in checks]))
-    return 1 if any(c["ok"] is False for c in checks) else 0
+    ok, mark = all(c["ok"] is not False for c in checks), {True: "ok", False: "MISSING", None: "-"}
+    rows = [[c["check"], mark[c["ok"]], c["detail"]] for c in checks]
+    show_result({"ok": ok, "checks": checks}, aligned(["check", "state", "detail"], rows), as_json)
+    return int(not ok)
 
 
 def _config_checks(path: Path) -> list[dict[str, Any]]:

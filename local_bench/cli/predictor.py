@@ -19,7 +19,7 @@ from local_bench.cli.options import (
     opened,
     runs_completed,
 )
-from local_bench.cli.output import progress, quoted, say, show, show_json
+from local_bench.cli.output import progress, quoted, say, show_result
 from local_bench.core.money import usd, usd_number
 from local_bench.core.table import Column
 from local_bench.report.render import interval, printed
@@ -131,12 +131,9 @@ def train(
         else:
             card = train_predictor(runs, annotations, kind, seed, report=_say)  # type: ignore[arg-type]  # click's choices
     save(card, out)
-    if as_json:
-        show_json({"written": str(out)} | card_json(card))
-    else:
-        use = f"evaluate it with `local-bench predictor evaluate {quoted(out)} RUN…`"
-        show(f"{card_text(card)}\nwritten to {out}: {use}")
-    return 0
+    use = f"evaluate it with `local-bench predictor evaluate {quoted(out)} RUN…`"
+    text = f"{card_text(card)}\nwritten to {out}: {use}"
+    return show_result({"written": str(out)} | card_json(card), text, as_json)
 
 
 def _train_model(
@@ -207,8 +204,7 @@ def evaluate(
         evaluated = report(card, runs, annotations, others, other_judge, model_log_odds(card.kind, runs, folder))
     for note in evaluated.notes:
         _say(note)
-    show_json(report_json(evaluated)) if as_json else show(report_text(evaluated))
-    return 0
+    return show_result(report_json(evaluated), report_text(evaluated), as_json)
 
 
 @predictor.command(
@@ -239,12 +235,9 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
         write_predictions(lines, out)
     for note in used_tasks_note(n_used, n_tasks):
         say(f"local-bench: {note}")
-    if as_json:
-        rows = [line.model_dump(mode="json", exclude={"question_id"}) for line in lines]
-        show_json({"n_tasks": n_tasks, "n_tasks_used_in_training": n_used, "predictions": rows})
-    else:
-        show(predictions_text(lines))
-    return 0
+    rows = [line.model_dump(mode="json", exclude={"question_id"}) for line in lines]
+    values = {"n_tasks": n_tasks, "n_tasks_used_in_training": n_used, "predictions": rows}
+    return show_result(values, predictions_text(lines), as_json)
 
 
 @predictor.command(
@@ -292,12 +285,9 @@ def zero_shot(
     config = load_config_to_judge(run_dir / "run.yaml", (*chosen, *settings), allow_remote=allow_remote)
     with RunDir.open(run_dir) as run, progress() as bars:
         lines, n_existing = judge_payment(run, config.required_judge, with_scores, out, bars)
-    if as_json:
-        rows = [line.model_dump(mode="json") for line in lines]
-        show_json({"written": str(out), "n_there": n_existing, "predictions": rows})
-    else:
-        show(predictions_text(lines))
-    return 0
+    rows = [line.model_dump(mode="json") for line in lines]
+    values = {"written": str(out), "n_there": n_existing, "predictions": rows}
+    return show_result(values, predictions_text(lines), as_json)
 
 
 @predictor.command(
@@ -349,8 +339,7 @@ def dataset(
         save(card, out)
         text += f"\n\n{card_text(card)}\nwritten to {out}"
         values |= {"written": str(out), "predictor": card_json(card)}
-    show_json(values) if as_json else show(text)
-    return 0
+    return show_result(values, text, as_json)
 
 
 CALIBRATED_NOTE = "the ECE of these images that exact probabilities would have on average"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import PATH
-from local_bench.cli.output import say, say_written, show, show_json
+from local_bench.cli.output import say, say_written, show, show_result
 from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
@@ -82,12 +82,9 @@ def reproduce(
 
     if name is None:
         listed = entries(paper)
-        if as_json:
-            show_json([{key: getattr(item, key) for key in ("name", "title", "command", "reason")} for item in listed])
-        else:
-            rows = [[item.name, item.title, item.command or f"not available: {item.reason}"] for item in listed]
-            show(aligned(["", "content", "command"], rows))
-        return 0
+        values = [{key: getattr(item, key) for key in ("name", "title", "command", "reason")} for item in listed]
+        rows = [[item.name, item.title, item.command or f"not available: {item.reason}"] for item in listed]
+        return show_result(values, aligned(["", "content", "command"], rows), as_json)
     form = "json" if as_json else form
     selected = entry(paper, name)
     usd = None if costs is None else read_costs(costs)

@@ -17,7 +17,7 @@ from local_bench.cli.options import (
     suites_completed,
     targets_completed,
 )
-from local_bench.cli.output import progress, quoted, say, say_faults, show, show_json, waiting
+from local_bench.cli.output import progress, quoted, say, say_faults, show, show_json, show_result, waiting
 from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
@@ -273,8 +273,7 @@ def plan(
         from local_bench.runs.timing import add_timings
 
         add_timings(loaded, work, planned)
-    show_json(planned) if as_json else show(plan_text(planned))
-    return 0
+    return show_result(planned, plan_text(planned), as_json)
 
 
 def _locate(
@@ -463,12 +462,9 @@ def init(suite_name: str, path: Path | None, out: Path | None, as_json: bool) ->
         line = f"suite: {{name: {entry.name}"
         text = text.replace(f"{line}}}", f"{line}, path: {value}}}  # {entry.files}", 1)
     write_atomic(target, text.encode())
-    if as_json:
-        show_json({"config": str(target)})
-    else:
-        file, first = quoted(target), "" if entry.shipped or path else "once suite.path in it is set, "
-        show(f"{target}: {first}`local-bench plan {file}` estimates it, `local-bench run {file}` runs it")
-    return 0
+    file, first = quoted(target), "" if entry.shipped or path else "once suite.path in it is set, "
+    text = f"{target}: {first}`local-bench plan {file}` estimates it, `local-bench run {file}` runs it"
+    return show_result({"config": str(target)}, text, as_json)
 
 
 @click.command(
@@ -492,11 +488,10 @@ def extract(config: Path, out: Path, rules: bool, settings: tuple[str, ...], as_
     loaded = load_config(config, settings)
     with progress() as bars:
         result = write_enrichment(loaded, out, bars, "rules_question" if rules else "enrichment_question")
-    if as_json:
-        show_json({"written": str(out), "n": result.n, "n_there": result.n_existing, "refused": result.refused})
-    else:
-        use = f"run with --set suite.written={quoted(out)}" if out.stat().st_size else "it adds nothing to a run"
-        show(f"{result.n} tasks added to {out}, which already had {result.n_existing} of these: {use}")
+    values = {"written": str(out), "n": result.n, "n_there": result.n_existing, "refused": result.refused}
+    use = f"run with --set suite.written={quoted(out)}" if out.stat().st_size else "it adds nothing to a run"
+    text = f"{result.n} tasks added to {out}, which already had {result.n_existing} of these: {use}"
+    show_result(values, text, as_json)
     for task_id, reason in list(result.refused.items())[:20]:
         say(f"{task_id}: {reason}")
     return 1 if result.refused else 0
