@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, opened, runs_completed
+from local_bench.cli.options import JSON, PATH, RUN, RUNS, Commands, examples, opened
 from local_bench.cli.output import quoted, say, show, show_json, show_result
 from local_bench.core.table import Column
 from local_bench.report.render import aligned, interval, printed
@@ -15,9 +15,6 @@ from local_bench.report.render import aligned, interval, printed
 if TYPE_CHECKING:
     from local_bench.annotation.database import AnnotationDatabase
     from local_bench.annotation.summary import Summary
-
-
-_RUNS = click.argument("run_dirs", metavar="RUN…", nargs=-1, required=True, type=PATH, shell_complete=runs_completed)
 
 
 class _Annotate(Commands):
@@ -55,7 +52,7 @@ def annotate() -> None:
         "local-bench annotate runs/studio --annotators raters.yaml --base https://annotate.lab.org   # behind a proxy",
     )
 )
-@_RUNS
+@RUNS
 @click.option(
     "--protocol",
     metavar="NAME|FILE",
@@ -193,7 +190,7 @@ def _status_text(numbers: "Summary") -> str:
         "local-bench annotate export runs/hype --format hype-edit-1 --out people/",
     )
 )
-@_RUNS
+@RUNS
 @click.option("--out", required=True, type=PATH, help="The new file (.jsonl or .csv) or, with --format, folder.")
 @click.option("--format", "layout", metavar="NAME", help="A benchmark's own layout: one folder per annotator.")
 @click.option("--protocol", metavar="NAME", help="Only annotations of this protocol [default: all].")
@@ -243,7 +240,7 @@ def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
 @annotate.command(
     epilog=examples("local-bench annotate ranking runs/studio", "local-bench annotate ranking runs/a runs/b --json")
 )
-@_RUNS
+@RUNS
 @JSON
 def ranking(run_dirs: tuple[Path, ...], as_json: bool) -> int:
     """Rank the models of RUN… by annotators' comparisons (protocol pairwise), stored in the first one."""

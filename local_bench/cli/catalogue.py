@@ -41,14 +41,8 @@ def list_models(as_json: bool) -> int:
         return int(bool(faults))
     rows = [
         [
-            c.name,
-            c.role,
-            c.family,
-            f"{c.parameters_b:g} B",
-            f"{c.vram_gb:g} GB",
-            c.licence,
-            "yes" if c.gated else "no",
-            inputs_text(c),
+            *(c.name, c.role, c.family, f"{c.parameters_b:g} B", f"{c.vram_gb:g} GB", c.licence),
+            *("yes" if c.gated else "no", inputs_text(c)),
         ]
         for c in sorted(by_name.values(), key=lambda c: (c.role, c.family, c.parameters_b))
     ]
@@ -280,15 +274,8 @@ def local_files(card: "ModelCard", say: Callable[[str], None]) -> dict[str, Any]
     from local_bench.models.manifest import MAIN, pins, read_manifest, revision_of
     from local_bench.models.weights import resolve, resolve_parts, weights_digest
 
-    data: dict[str, Any] = {
-        "here": False,
-        "folder": None,
-        "weights_sha256": None,
-        "bytes": None,
-        "revision": None,
-        "revision_from": None,
-        "manifest": None,
-    }
+    data: dict[str, Any] = {"here": False}
+    data |= dict.fromkeys(("folder", "weights_sha256", "bytes", "revision", "revision_from", "manifest"))
     try:
         data["revision"] = revision_of(card, MAIN)
         data["revision_from"] = data["revision"] and ("this machine" if MAIN in pins(card) else "the card")
@@ -345,11 +332,9 @@ def card_rows(data: dict[str, Any]) -> list[list[str]]:
             repositories = (value, *value["parts"].values())
             count = sum(len(repository["files"]) for repository in repositories)
             rows.append([key, f"{count} files, fetched {value['fetched_utc']}"])
-            rows += [
-                [f"{key}.origin", f"{o['url']} ({o['bytes'] / 1e6:.1f} MB), {_verification(o['checked_by'])}"]
-                for repository in repositories
-                for o in repository["origins"]
-            ]
+            for origin in (origin for repository in repositories for origin in repository["origins"]):
+                by = f"verified against {origin['checked_by']}" if origin["checked_by"] else "not verified"
+                rows.append([f"{key}.origin", f"{origin['url']} ({origin['bytes'] / 1e6:.1f} MB), digest {by}"])
         elif key == "bytes" and value is not None:
             rows.append(["on disk", f"{value / 1e9:.2f} GB"])
         elif key == "here":
@@ -359,10 +344,6 @@ def card_rows(data: dict[str, Any]) -> list[list[str]]:
         elif value is not None:
             rows.append([key, str(value)])
     return rows
-
-
-def _verification(by: str | None) -> str:
-    return f"digest verified against {by}" if by else "digest not verified"
 
 
 @suites.command(

@@ -308,19 +308,13 @@ def _runs(targets: tuple[Path, ...]) -> list[Path]:
     """The given runs, or those in the given folder [default: runs/]."""
     from local_bench.core.files import runs_dir
 
-    if len(targets) == 1 and targets[0].is_dir() and not (targets[0] / "run.yaml").is_file():
-        paths = run_dirs(targets[0])
-        if not paths:
-            raise UserError(f"there is no run in {targets[0]}: give run directories, or the folder that contains them")
-        return paths
-    if targets:
-        for path in targets:
-            if not (path / "run.yaml").is_file():
-                raise UserError(
-                    f"{path} is not a run directory (it has no run.yaml): give one created by `local-bench run`"
-                )
+    other = next((path for path in targets if not (path / "run.yaml").is_file()), None)
+    if targets and other is None:
         return list(targets)
-    paths = run_dirs(runs_dir())
+    if other is not None and (len(targets) > 1 or not other.is_dir()):
+        raise UserError(f"{other} is not a run directory (it has no run.yaml): give one created by `local-bench run`")
+    folder = other or runs_dir()
+    paths = run_dirs(folder)
     if not paths:
-        raise UserError(f"there is no run in {runs_dir()}: give run directories, or the folder that contains them")
+        raise UserError(f"there is no run in {folder}: give run directories, or the folder that contains them")
     return paths

@@ -12,12 +12,12 @@ from local_bench.cli.options import (
     JSON,
     PATH,
     RUN,
+    RUNS,
     SETTING,
     Commands,
     cards_completed,
     examples,
     opened,
-    runs_completed,
 )
 from local_bench.cli.output import progress, quoted, say, show_result
 from local_bench.core.money import usd, usd_number
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from local_bench.settle.predictors.evaluation import Measured
     from local_bench.settle.predictors.models import ExpectedRevenue
 
-RUNS = click.argument("run_dirs", metavar="RUN…", type=PATH, nargs=-1, required=True, shell_complete=runs_completed)
 ANNOTATIONS = click.option(
     "--annotations",
     multiple=True,
@@ -44,21 +43,11 @@ ANNOTATIONS = click.option(
     type=PATH,
     help="Human annotations, once for each RUN in their order [default: those made in the RUNs with `annotate`].",
 )
-PREDICTOR = click.option(
-    "--predictor", "folder", metavar="DIR", type=PATH, required=True, help="A folder written by `predictor train`."
-)
 OTHER_JUDGE = click.option(
     "--other-judge", is_flag=True, help="Accept runs with other judges or rubrics than those of the training runs."
 )
 
 _SCORE_KINDS = ["rule", "logistic"]
-KIND = click.option(
-    "--kind",
-    type=click.Choice(_SCORE_KINDS),
-    default="logistic",
-    show_default=True,
-    help="A tuned threshold rule, or logistic regression on the deciding scores.",
-)
 SEED = click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Selects the splits.")
 
 
@@ -214,7 +203,9 @@ def evaluate(
     )
 )
 @RUN
-@PREDICTOR
+@click.option(
+    "--predictor", "folder", metavar="DIR", type=PATH, required=True, help="A folder written by `predictor train`."
+)
 @click.option("--out", metavar="FILE", type=PATH, help="Write one JSON line per image to this new file.")
 @OTHER_JUDGE
 @JSON
@@ -304,7 +295,13 @@ def zero_shot(
     help="Leave out training samples whose decision has less than this probability by a model of other tasks.",
 )
 @click.option("--out", metavar="DIR", type=PATH, help="Also train a predictor and write it to this new folder.")
-@KIND
+@click.option(
+    "--kind",
+    type=click.Choice(_SCORE_KINDS),
+    default="logistic",
+    show_default=True,
+    help="A tuned threshold rule, or logistic regression on the deciding scores.",
+)
 @SEED
 @JSON
 def dataset(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.cli.options import PATH
+from local_bench.cli.options import FORMAT, PATH
 from local_bench.cli.output import say, say_written, show, show_result
 from local_bench.report.render import aligned
 
@@ -39,9 +39,7 @@ class _ReproduceCommand(click.Command):
 @click.argument("paper", metavar="PAPER")
 @click.argument("name", metavar="[TABLE]", required=False)
 @click.argument("paths", metavar="[RUN|FILE…]", nargs=-1, type=PATH)
-@click.option(
-    "--format", "form", type=click.Choice(["text", "csv", "latex", "json"]), default="text", help="[default: text]"
-)
+@FORMAT
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json; also applies to the list of tables.")
 @click.option("--out", type=PATH, help="The file to write; a figure as .svg, .pdf or .png.")
 @click.option("--people", type=PATH, multiple=True, metavar="FILE|RUN", help="Human annotations; repeatable.")
