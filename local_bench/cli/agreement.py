@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.cli.options import JSON, PATH, RUN, Commands, examples
-from local_bench.cli.output import say, say_written, show, show_json
+from local_bench.cli.options import FORMAT, JSON, PATH, RUN, Commands, examples
+from local_bench.cli.output import say, say_written, show, show_result
 from local_bench.report.render import columns_text
 
 if TYPE_CHECKING:
-    from local_bench.analysis.agreement import Agreements, Pair
+    from local_bench.analysis.agreement import Agreements
     from local_bench.settle.agreement import Agreement
 
 
@@ -39,30 +39,20 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
         say_written(run)
     for note in result.notes:
         say(f"local-bench: {note}")
-    if as_json:
-        show_json({"run_dir": str(run_dir)} | agreements_json(result))
-    else:
-        show(agreements_text(result))
-    return 0
+    return show_result({"run_dir": str(run_dir)} | agreements_json(result), agreements_text(result), as_json)
 
 
 def agreements_text(agreements: "Agreements") -> str:
     """The tables, then the reasons for undefined values."""
     from local_bench.report.judging import agreement_tables
 
-    return "\n\n".join([*map(columns_text, agreement_tables(agreements)), *filter(None, [_undefined_text(agreements)])])
-
-
-def _undefined_text(agreements: "Agreements") -> str:
-    """One line per reason for undefined values, with their number."""
-    estimates = [(name, value) for p in agreements.pairs for name, value in _by_name(p, agreements.k)]
+    names = ("agreement", "kappa", "rho", f"top {agreements.k}")
+    estimates = [of for p in agreements.pairs for of in zip(names, (p.rate, p.kappa, p.rho, p.top_k), strict=True)]
     estimates += [("alpha", a.alpha) for a in agreements.alphas]
     reasons = Counter((name, value.undefined) for name, value in estimates if value is not None and value.undefined)
-    return "\n".join(f"{name} is undefined in {n} rows: {reason}" for (name, reason), n in reasons.items())
-
-
-def _by_name(p: "Pair", k: int) -> list[tuple[str, "Agreement | None"]]:
-    return [("agreement", p.rate), ("kappa", p.kappa), ("rho", p.rho), (f"top {k}", p.top_k)]
+    undefined = [f"{name} is undefined in {n} rows: {reason}" for (name, reason), n in reasons.items()]
+    tables = map(columns_text, agreement_tables(agreements))
+    return "\n\n".join([*tables, *(["\n".join(undefined)] if undefined else [])])
 
 
 def agreements_json(agreements: "Agreements") -> dict[str, Any]:
@@ -128,9 +118,7 @@ def judges() -> None:
 @RUN
 @click.option("--people", metavar="FILE|RUN", type=PATH, help="Human annotations, as `local-bench agreement` reads.")
 @click.option("--out", type=PATH, help="Draw agreement and bias as .svg, .pdf or .png.")
-@click.option(
-    "--format", "form", type=click.Choice(["text", "csv", "latex", "json"]), default="text", help="[default: text]"
-)
+@FORMAT
 @JSON
 def compare(run_dir: Path, people: Path | None, out: Path | None, form: str, as_json: bool) -> int:
     """Compare RUN's judges on the same labelled images.

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, opened, runs_completed
-from local_bench.cli.output import quoted, say, show, show_json
+from local_bench.cli.options import JSON, PATH, RUN, RUNS, Commands, examples, opened
+from local_bench.cli.output import quoted, say, show, show_json, show_result
 from local_bench.core.table import Column
 from local_bench.report.render import aligned, interval, printed
 
 if TYPE_CHECKING:
     from local_bench.annotation.database import AnnotationDatabase
     from local_bench.annotation.summary import Summary
-
-
-_RUNS = click.argument("run_dirs", metavar="RUN…", nargs=-1, required=True, type=PATH, shell_complete=runs_completed)
 
 
 class _Annotate(Commands):
@@ -55,7 +52,7 @@ def annotate() -> None:
         "local-bench annotate runs/studio --annotators raters.yaml --base https://annotate.lab.org   # behind a proxy",
     )
 )
-@_RUNS
+@RUNS
 @click.option(
     "--protocol",
     metavar="NAME|FILE",
@@ -162,7 +159,7 @@ def status(run_dir: Path, as_json: bool) -> int:
     with _database(run_dir) as database:
         summaries = [summary(session) for session in stored_sessions(database)]
     data = {"run_dir": str(run_dir), "protocols": [asdict(numbers) for numbers in summaries]}
-    return _show(data if as_json else "\n\n".join(_status_text(numbers) for numbers in summaries))
+    return show_result(data, "\n\n".join(map(_status_text, summaries)), as_json)
 
 
 _ANNOTATORS = (
@@ -193,7 +190,7 @@ def _status_text(numbers: "Summary") -> str:
         "local-bench annotate export runs/hype --format hype-edit-1 --out people/",
     )
 )
-@_RUNS
+@RUNS
 @click.option("--out", required=True, type=PATH, help="The new file (.jsonl or .csv) or, with --format, folder.")
 @click.option("--format", "layout", metavar="NAME", help="A benchmark's own layout: one folder per annotator.")
 @click.option("--protocol", metavar="NAME", help="Only annotations of this protocol [default: all].")
@@ -217,7 +214,7 @@ def export(run_dirs: tuple[Path, ...], out: Path, layout: str | None, protocol: 
             result, text = {"out": str(out), "n": n}, f"{n} lines in {out}"
         else:
             raise UserError(f"--out {out}: give a file that ends in .jsonl or .csv, or a layout with --format")
-    return _show(result if as_json else text)
+    return show_result(result, text, as_json)
 
 
 @annotate.command("import", epilog=examples("local-bench annotate import runs/studio labels.jsonl --protocol accept"))
@@ -236,13 +233,14 @@ def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
         imported = import_answers(run, load_protocol(protocol), file)
     for name, n in imported.left_out.items():
         say(f"local-bench: {name} of {n} lines is no answer by protocol {protocol} and was left out")
-    return _show({name: n for name, n in vars(imported).items() if name != "left_out"} if as_json else str(imported))
+    values = {name: n for name, n in vars(imported).items() if name != "left_out"}
+    return show_result(values, str(imported), as_json)
 
 
 @annotate.command(
     epilog=examples("local-bench annotate ranking runs/studio", "local-bench annotate ranking runs/a runs/b --json")
 )
-@_RUNS
+@RUNS
 @JSON
 def ranking(run_dirs: tuple[Path, ...], as_json: bool) -> int:
     """Rank the models of RUN… by annotators' comparisons (protocol pairwise), stored in the first one."""
@@ -257,7 +255,7 @@ def ranking(run_dirs: tuple[Path, ...], as_json: bool) -> int:
         *(Column("win_rate", "win rate", ".3f"), *interval("", ".2f"), Column("strength", "Bradley-Terry", "+z.2f")),
     )
     rows = {"models": [asdict(preference) for preference in ranked], "notes": said}
-    return _show(rows if as_json else printed(columns, ranked, said))
+    return show_result(rows, printed(columns, ranked, said), as_json)
 
 
 @annotate.command(epilog=examples("local-bench annotate link runs/studio r01 --base http://10.0.0.5:8000"))
@@ -276,7 +274,7 @@ def link(run_dir: Path, name: str, base: str | None, as_json: bool) -> int:
         if not (base := base or database.meta(SERVED_BASE)):
             raise UserError(f"no server has run for {run_dir}: give its address with --base")
         url = f"{origin_of(base)}/a/{database.new_token(name)}"
-    return _show({"name": name, "link": url} if as_json else url)
+    return show_result({"name": name, "link": url}, url, as_json)
 
 
 @annotate.command(epilog=examples("local-bench annotate forget runs/studio r01 --yes"))
@@ -293,16 +291,7 @@ def forget(run_dir: Path, name: str, yes: bool, as_json: bool) -> int:
         if not yes:
             click.confirm(f"Remove {name} and all their answers from {run_dir}?", abort=True, err=True)
         n = database.forget(name)
-    return _show({"name": name, "n_answers": n} if as_json else f"removed {name} and {n} answers")
-
-
-def _show(result: dict[str, Any] | str) -> int:
-    """Print a result, as JSON if it is not text; return the exit status."""
-    if isinstance(result, str):
-        show(result)
-    else:
-        show_json(result)
-    return 0
+    return show_result({"name": name, "n_answers": n}, f"removed {name} and {n} answers", as_json)
 
 
 def _database(run_dir: Path) -> "AnnotationDatabase":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import JSON, PATH, Commands, cards_completed, examples, suites_completed
-from local_bench.cli.output import say, show, show_json
+from local_bench.cli.output import say, show, show_json, show_result
 from local_bench.core.environment import require
 from local_bench.core.files import config_files, find_config, is_safe_id
 from local_bench.report.render import aligned
@@ -41,14 +41,8 @@ def list_models(as_json: bool) -> int:
         return int(bool(faults))
     rows = [
         [
-            c.name,
-            c.role,
-            c.family,
-            f"{c.parameters_b:g} B",
-            f"{c.vram_gb:g} GB",
-            c.licence,
-            "yes" if c.gated else "no",
-            inputs_text(c),
+            *(c.name, c.role, c.family, f"{c.parameters_b:g} B", f"{c.vram_gb:g} GB", c.licence),
+            *("yes" if c.gated else "no", inputs_text(c)),
         ]
         for c in sorted(by_name.values(), key=lambda c: (c.role, c.family, c.parameters_b))
     ]
@@ -68,11 +62,7 @@ def show_model(name: str, as_json: bool) -> int:
         from local_bench.generators.any_pipeline import arguments_of, pipeline_class
 
         data["arguments"] = arguments_of(pipeline_class(card.pipeline, card.name), card).inputs
-    if as_json:
-        show_json(data)
-    else:
-        show(aligned(["key", "value"], card_rows(data)))
-    return 0
+    return show_result(data, aligned(["key", "value"], card_rows(data)), as_json)
 
 
 @models.command(
@@ -222,11 +212,9 @@ def list_suites(as_json: bool) -> int:
 
     faults: list[str] = []
     every = all_suites(faults.append)
-    if as_json:
-        show_json({s.name: {"title": s.title, "licence": s.licence, "source": s.source} for s in every})
-    else:
-        rows = [[s.name, s.title, "included" if s.shipped else "set suite.path", s.licence] for s in every]
-        show(aligned(["suite", "title", "tasks", "licence"], rows))
+    values = {s.name: {"title": s.title, "licence": s.licence, "source": s.source} for s in every}
+    rows = [[s.name, s.title, "included" if s.shipped else "set suite.path", s.licence] for s in every]
+    show_result(values, aligned(["suite", "title", "tasks", "licence"], rows), as_json)
     for fault in faults:
         say(f"local-bench: {fault}")
     return int(bool(faults))
@@ -260,8 +248,7 @@ def show_suite(name: str, path: Path | None, part: str | None, as_json: bool) ->
             "value_usd": usd_number(sum(t.price_micro_usd for t in tasks)),
             "by_category": {c: sum(t.category == c for t in tasks) for c in sorted({t.category for t in tasks})},
         }
-    show_json(data) if as_json else show(aligned(["key", "value"], [[key, str(value)] for key, value in data.items()]))
-    return 0
+    return show_result(data, aligned(["key", "value"], [[key, str(value)] for key, value in data.items()]), as_json)
 
 
 def inputs_text(card: "ModelCard") -> str:
@@ -287,15 +274,8 @@ def local_files(card: "ModelCard", say: Callable[[str], None]) -> dict[str, Any]
     from local_bench.models.manifest import MAIN, pins, read_manifest, revision_of
     from local_bench.models.weights import resolve, resolve_parts, weights_digest
 
-    data: dict[str, Any] = {
-        "here": False,
-        "folder": None,
-        "weights_sha256": None,
-        "bytes": None,
-        "revision": None,
-        "revision_from": None,
-        "manifest": None,
-    }
+    data: dict[str, Any] = {"here": False}
+    data |= dict.fromkeys(("folder", "weights_sha256", "bytes", "revision", "revision_from", "manifest"))
     try:
         data["revision"] = revision_of(card, MAIN)
         data["revision_from"] = data["revision"] and ("this machine" if MAIN in pins(card) else "the card")
@@ -352,11 +332,9 @@ def card_rows(data: dict[str, Any]) -> list[list[str]]:
             repositories = (value, *value["parts"].values())
             count = sum(len(repository["files"]) for repository in repositories)
             rows.append([key, f"{count} files, fetched {value['fetched_utc']}"])
-            rows += [
-                [f"{key}.origin", f"{o['url']} ({o['bytes'] / 1e6:.1f} MB), {_verification(o['checked_by'])}"]
-                for repository in repositories
-                for o in repository["origins"]
-            ]
+            for origin in (origin for repository in repositories for origin in repository["origins"]):
+                by = f"verified against {origin['checked_by']}" if origin["checked_by"] else "not verified"
+                rows.append([f"{key}.origin", f"{origin['url']} ({origin['bytes'] / 1e6:.1f} MB), digest {by}"])
         elif key == "bytes" and value is not None:
             rows.append(["on disk", f"{value / 1e9:.2f} GB"])
         elif key == "here":
@@ -366,10 +344,6 @@ def card_rows(data: dict[str, Any]) -> list[list[str]]:
         elif value is not None:
             rows.append([key, str(value)])
     return rows
-
-
-def _verification(by: str | None) -> str:
-    return f"digest verified against {by}" if by else "digest not verified"
 
 
 @suites.command(

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from local_bench.cli.options import CONFIG, JSON, PATH, SETTING, examples, runs_completed
-from local_bench.cli.output import progress, show, show_json
+from local_bench.cli.output import progress, show, show_json, show_result
 
 
 @click.command(
@@ -89,9 +89,7 @@ def merge(out: Path, parts: tuple[Path, ...], partial: bool, as_json: bool) -> i
 
     with progress() as shown:
         result = merged(out, parts, partial, shown.note, merge_annotations=merge_annotations)
-    if as_json:
-        fields = {"n_parts": result.n_parts, "n_tasks": result.n_tasks, "n_candidates": result.n_candidates}
-        show_json({"run_dir": str(result.path)} | fields | {"missing_shards": list(result.missing_shards)})
-    else:
-        show(f"{out}: {result.n_tasks:,} tasks and {result.n_candidates:,} candidates of {result.n_parts} runs")
-    return 0
+    values = {"run_dir": str(result.path), "n_parts": result.n_parts, "n_tasks": result.n_tasks}
+    values |= {"n_candidates": result.n_candidates, "missing_shards": list(result.missing_shards)}
+    text = f"{out}: {result.n_tasks:,} tasks and {result.n_candidates:,} candidates of {result.n_parts} runs"
+    return show_result(values, text, as_json)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import JSON, PATH, examples, runs_completed
-from local_bench.cli.output import say, say_written, show, show_json
+from local_bench.cli.output import say, say_written, show_result
 from local_bench.report.render import aligned
 from local_bench.report.text import p_value
 
@@ -36,11 +36,8 @@ def compare(run_a: Path, run_b: Path, all_pairs: bool, as_json: bool) -> int:
         say_written(a, b)
     for note in result.notes:
         say(f"local-bench: {note}")
-    if as_json:
-        show_json({"run_a": str(run_a), "run_b": str(run_b)} | comparison_json(result))
-    else:
-        show(comparison_text(result))
-    return 0
+    values = {"run_a": str(run_a), "run_b": str(run_b)} | comparison_json(result)
+    return show_result(values, comparison_text(result), as_json)
 
 
 def comparison_text(comparison: "Comparison") -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from local_bench.cli.options import CONFIG_PATH, JSON, PATH, examples
-from local_bench.cli.output import show, show_json
+from local_bench.cli.output import show_result
 from local_bench.core.environment import EXTRAS, free_disk, missing, require, toolchain, versions
 from local_bench.core.errors import ConfigError, MissingExtra
 from local_bench.report.render import aligned
@@ -23,6 +23,8 @@ _IMPORTED = {
     "pyiqa": "pyiqa",
 }
 """The module of each package that `doctor` imports."""
+_OF_GPU = ("device", "minutes", "only", "out")
+"""Options of `--gpu`."""
 _IMPORTS = """
 import importlib, sys
 for name in sys.argv[1:]:
@@ -49,22 +51,13 @@ for name in sys.argv[1:]:
 @click.option("--minutes", type=float, help="With --gpu: time limit in minutes (default 10).")
 @click.option("--only", help="With --gpu: names of checks or groups, e.g. driver,family,speed.")
 @click.option("--out", type=PATH, help="With --gpu: also write JSON to this file or folder.")
-def doctor(
-    config: Path | None,
-    as_json: bool,
-    gpu: bool,
-    device: str | None,
-    minutes: float | None,
-    only: str | None,
-    out: Path | None,
-) -> int:
+def doctor(config: Path | None, as_json: bool, gpu: bool, **options: Any) -> int:
     """Check software, devices, disk and models on this machine.
 
     With CONFIG, check only what that config needs. With --gpu, generate images of each model family with random weights
     and check attention kernels, batch invariance, memory, speed and judges. Exit 1 if something required is missing or
     a check failed, 3 if none failed and --minutes left some out."""
-    options = {"device": device, "minutes": minutes, "only": only, "out": out}
-    options_set: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    options_set = {name: options[name] for name in _OF_GPU if options[name] is not None}
     if gpu:
         if config is not None:
             raise ConfigError("--gpu checks the machine: leave the config out")
@@ -80,12 +73,10 @@ def doctor(
         _row("disk", *free_disk(Path.cwd())),
         *(_models() if config is None else _config_checks(config)),
     ]
-    if as_json:
-        show_json({"ok": all(c["ok"] is not False for c in checks), "checks": checks})
-    else:
-        mark = {True: "ok", False: "MISSING", None: "-"}
-        show(aligned(["check", "state", "detail"], [[c["check"], mark[c["ok"]], c["detail"]] for c in checks]))
-    return 1 if any(c["ok"] is False for c in checks) else 0
+    ok, mark = all(c["ok"] is not False for c in checks), {True: "ok", False: "MISSING", None: "-"}
+    rows = [[c["check"], mark[c["ok"]], c["detail"]] for c in checks]
+    show_result({"ok": ok, "checks": checks}, aligned(["check", "state", "detail"], rows), as_json)
+    return int(not ok)
 
 
 def _config_checks(path: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import JSON, PATH, RUN, examples
-from local_bench.cli.output import quoted, say, say_faults, say_written, show, show_json
+from local_bench.cli.output import quoted, say, say_faults, say_written, show, show_json, show_result
 from local_bench.report.render import columns_text
 
 if TYPE_CHECKING:
@@ -95,13 +95,10 @@ def import_files(
     with RunDir.open(run_dir) as run:
         n, n_skipped = write_labels(run, name, paths, rater or PEOPLE, labels)
     n_new = 0 if existed else n
-    if as_json:
-        show_json({"format": name, "labels": str(labels), "n": n, "n_new": n_new, "n_without_verdict": n_skipped})
-    else:
-        what = f"{n} annotations in {labels}, {n_new} of them new"
-        show(f"{what}; skipped {n_skipped} entries without a verdict")
-        show(f"local-bench agreement {quoted(run_dir)} --people {quoted(labels)}")
-    return 0
+    values = {"format": name, "labels": str(labels), "n": n, "n_new": n_new, "n_without_verdict": n_skipped}
+    text = f"{n} annotations in {labels}, {n_new} of them new; skipped {n_skipped} entries without a verdict"
+    command = f"local-bench agreement {quoted(run_dir)} --people {quoted(labels)}"
+    return show_result(values, f"{text}\n{command}", as_json)
 
 
 def _import_images(name: str, folder: Path, as_json: bool) -> int:
@@ -178,10 +175,7 @@ def score(suite: str, files: tuple[Path, ...], as_json: bool, **options: Any) ->
     if options["costs"] is not None and options["api_prices"]:
         raise UserError("--costs and --api-prices both set the cost per image: give only one of them")
     result = scored.score(files, ScoreOptions(**options))
-    if as_json:
-        show_json(result.data)
-    else:
-        show("\n\n".join(map(columns_text, result.tables)))
+    show_result(result.data, "\n\n".join(map(columns_text, result.tables)), as_json)
     for note in result.notes:
         say(note)
     return 0

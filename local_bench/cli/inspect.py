@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import ALLOW_REMOTE, JSON, PATH, RUN, SETTING, examples, opened, run_dirs, runs_completed
-from local_bench.cli.output import progress, say, say_faults, say_written, show, show_json
+from local_bench.cli.output import progress, say, say_faults, say_written, show, show_json, show_result
 from local_bench.core.errors import UserError
 from local_bench.report.render import aligned
 
@@ -105,10 +105,8 @@ def report(run_dirs: tuple[Path, ...], out: Path | None, figures: bool, single_f
         from local_bench.report.site.build import write_single_file
 
         result["single_file"] = str(write_single_file(site.index))
-    if as_json:
-        show_json(result if out else result | {"image_faults": [vars(fault) for fault in faults]})
-    else:
-        show(f"{'site' if out else 'report'}: {result.get('single_file', site.index)}")
+    values = result if out else result | {"image_faults": [vars(fault) for fault in faults]}
+    show_result(values, f"{'site' if out else 'report'}: {result.get('single_file', site.index)}", as_json)
     if out is None:
         return say_faults(faults)
     if site.n_missing:
@@ -144,14 +142,9 @@ def digest(run_dir: Path, fast: bool, as_json: bool) -> int:
     with RunDir.open(run_dir) as run:
         digests_of = digests(run) | {"root": root(run.store)}
         faults = run.image_store.check(run.store, decode=not fast, io_workers=run.config.engine.io_workers)
-    if as_json:
-        show_json(
-            digests_of
-            | ({"images_checked": False} if fast else {})
-            | ({"image_faults": [vars(fault) for fault in faults]} if faults else {})
-        )
-    else:
-        show(aligned(["of", "sha256"], list(digests_of.items())))
+    values: dict[str, Any] = digests_of | ({"images_checked": False} if fast else {})
+    values |= {"image_faults": [vars(fault) for fault in faults]} if faults else {}
+    show_result(values, aligned(["of", "sha256"], list(digests_of.items())), as_json)
     if fast:
         say("the pixels of the image files were not checked (--fast)")
     return say_faults(faults)
@@ -216,22 +209,17 @@ def recover(run_dir: Path, as_json: bool) -> int:
 
     restored = restore(run_dir)
     done = restored.committed
-    if as_json:
-        kept = None if restored.kept is None else str(restored.kept)
-        show_json(
-            {"backup": str(restored.backup), "kept": kept, "n_candidates": restored.n_candidates}
-            | {f"n_{name}": n for name, n in done._asdict().items() if name != "candidates"}
-            | {"n_finished": done.candidates}
-        )
-    else:
-        show(
-            f"{restored.damage}; replaced by {restored.backup}"
-            + (f", the damaged file is now {restored.kept}" if restored.kept else "")
-            + f"\n{done.candidates:,} of {restored.n_candidates:,} candidates finished, {done.verdicts:,} verdicts, "
-            f"{done.retests:,} retests, {done.scores:,} scores"
-            "\nrun the command of this run again to complete the work missing from the backup"
-        )
-    return 0
+    values: dict[str, Any] = {"backup": str(restored.backup), "kept": restored.kept and str(restored.kept)}
+    values |= {"n_candidates": restored.n_candidates}
+    values |= {f"n_{name}": n for name, n in done._asdict().items() if name != "candidates"}
+    text = (
+        f"{restored.damage}; replaced by {restored.backup}"
+        + (f", the damaged file is now {restored.kept}" if restored.kept else "")
+        + f"\n{done.candidates:,} of {restored.n_candidates:,} candidates finished, {done.verdicts:,} verdicts, "
+        f"{done.retests:,} retests, {done.scores:,} scores"
+        "\nrun the command of this run again to complete the work missing from the backup"
+    )
+    return show_result(values | {"n_finished": done.candidates}, text, as_json)
 
 
 @click.command(epilog=examples("local-bench view runs/studio", "local-bench view                 # all runs in runs/"))
@@ -320,19 +308,13 @@ def _runs(targets: tuple[Path, ...]) -> list[Path]:
     """The given runs, or those in the given folder [default: runs/]."""
     from local_bench.core.files import runs_dir
 
-    if len(targets) == 1 and targets[0].is_dir() and not (targets[0] / "run.yaml").is_file():
-        paths = run_dirs(targets[0])
-        if not paths:
-            raise UserError(f"there is no run in {targets[0]}: give run directories, or the folder that contains them")
-        return paths
-    if targets:
-        for path in targets:
-            if not (path / "run.yaml").is_file():
-                raise UserError(
-                    f"{path} is not a run directory (it has no run.yaml): give one created by `local-bench run`"
-                )
+    other = next((path for path in targets if not (path / "run.yaml").is_file()), None)
+    if targets and other is None:
         return list(targets)
-    paths = run_dirs(runs_dir())
+    if other is not None and (len(targets) > 1 or not other.is_dir()):
+        raise UserError(f"{other} is not a run directory (it has no run.yaml): give one created by `local-bench run`")
+    folder = other or runs_dir()
+    paths = run_dirs(folder)
     if not paths:
-        raise UserError(f"there is no run in {runs_dir()}: give run directories, or the folder that contains them")
+        raise UserError(f"there is no run in {folder}: give run directories, or the folder that contains them")
     return paths

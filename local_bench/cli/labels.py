@@ -32,7 +32,7 @@ class LabelOptions:
     """The annotation options of `settle`; no output if all are omitted."""
 
     people: Path | None
-    width: float | None
+    plan_labels: float | None
     questions: Path | None
     explain: bool = False
     predictor: Path | None = None
@@ -43,7 +43,7 @@ class LabelOptions:
         from local_bench.analysis.sampling import refuse_existing
 
         if self.questions is not None:
-            if self.width is None:
+            if self.plan_labels is None:
                 raise UserError("--questions writes the images planned by --plan-labels: give --plan-labels WIDTH too")
             refuse_existing(self.questions)
         if self.explain and self.people is None:
@@ -65,9 +65,9 @@ class LabelOptions:
         from local_bench.analysis.people_settlement import settled_by_people
         from local_bench.analysis.sampling import labelling, write_questions
 
-        if self.people is None and self.width is None:
+        if self.people is None and self.plan_labels is None:
             return "", {}
-        result = labelling(run, self.width, self.people)
+        result = labelling(run, self.plan_labels, self.people)
         for note in result.notes:
             say(f"local-bench: {note}")
         if self.questions is not None:

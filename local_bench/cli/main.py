@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -109,7 +109,10 @@ def _run(arguments: list[str] | None) -> int:
     printable_streams()
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        status = cli.main(without_nul(words), prog_name="local-bench", standalone_mode=False)
+        with_nul = next((word for word in words if "\0" in word), None)
+        if with_nul is not None:
+            raise UserError(f"the argument {with_nul!r} contains NUL, which no path or name has: remove it")
+        status = cli.main(words, prog_name="local-bench", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except LocalBenchError as e:
@@ -186,14 +189,6 @@ def unexpected(error: BaseException) -> str:
     return (
         f"unexpected error in local-bench; {where}; nothing that was committed is lost; please report it with this file"
     )
-
-
-def without_nul(arguments: Sequence[str]) -> list[str]:
-    """The arguments as a list. UserError for one with NUL, which no path or name can have."""
-    argument_with_nul = next((argument for argument in arguments if "\0" in argument), None)
-    if argument_with_nul is not None:
-        raise UserError(f"the argument {argument_with_nul!r} contains NUL, which no path or name has: remove it")
-    return list(arguments)
 
 
 def printable_streams() -> None:

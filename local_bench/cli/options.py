@@ -47,6 +47,9 @@ ALLOW_REMOTE = click.option(
     help="Contact the judge servers that the run directory's own config names; give it only for a run that you trust.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+FORMAT = click.option(
+    "--format", "form", type=click.Choice(["text", "csv", "latex", "json"]), default="text", help="[default: text]"
+)
 
 
 def examples(*lines: str) -> str:
@@ -151,6 +154,7 @@ cards_completed, suites_completed = _completer(_cards), _completer(_suites)
 runs_completed = _completer(_runs)
 targets_completed = _completer(lambda: [*_runs(), *_configs()])
 RUN = click.argument("run_dir", metavar="RUN", type=PATH, shell_complete=runs_completed)
+RUNS = click.argument("run_dirs", metavar="RUN…", nargs=-1, required=True, type=PATH, shell_complete=runs_completed)
 CONFIG = click.argument("config", metavar="CONFIG", type=CONFIG_PATH, shell_complete=_completer(_configs))
 TARGET = click.argument("target", metavar="CONFIG|RUN", type=CONFIG_PATH, shell_complete=targets_completed)
 

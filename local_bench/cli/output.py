@@ -42,6 +42,12 @@ def show_json(value: Any) -> None:
     click.echo(escaped_json(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
+def show_result(values: Any, text: str, as_json: bool) -> int:
+    """Print a result as JSON or as text; return the exit status."""
+    show_json(values) if as_json else show(text)
+    return 0
+
+
 def quoted(path: object) -> str:
     """As a shell takes it, for a command that is printed."""
     return shlex.quote(str(path))

@@ -12,14 +12,14 @@ from local_bench.cli.options import (
     JSON,
     PATH,
     RUN,
+    RUNS,
     SETTING,
     Commands,
     cards_completed,
     examples,
     opened,
-    runs_completed,
 )
-from local_bench.cli.output import progress, quoted, say, show, show_json
+from local_bench.cli.output import progress, quoted, say, show_result
 from local_bench.core.money import usd, usd_number
 from local_bench.core.table import Column
 from local_bench.report.render import interval, printed
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from local_bench.settle.predictors.evaluation import Measured
     from local_bench.settle.predictors.models import ExpectedRevenue
 
-RUNS = click.argument("run_dirs", metavar="RUN…", type=PATH, nargs=-1, required=True, shell_complete=runs_completed)
 ANNOTATIONS = click.option(
     "--annotations",
     multiple=True,
@@ -44,21 +43,11 @@ ANNOTATIONS = click.option(
     type=PATH,
     help="Human annotations, once for each RUN in their order [default: those made in the RUNs with `annotate`].",
 )
-PREDICTOR = click.option(
-    "--predictor", "folder", metavar="DIR", type=PATH, required=True, help="A folder written by `predictor train`."
-)
 OTHER_JUDGE = click.option(
     "--other-judge", is_flag=True, help="Accept runs with other judges or rubrics than those of the training runs."
 )
 
 _SCORE_KINDS = ["rule", "logistic"]
-KIND = click.option(
-    "--kind",
-    type=click.Choice(_SCORE_KINDS),
-    default="logistic",
-    show_default=True,
-    help="A tuned threshold rule, or logistic regression on the deciding scores.",
-)
 SEED = click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Selects the splits.")
 
 
@@ -131,12 +120,9 @@ def train(
         else:
             card = train_predictor(runs, annotations, kind, seed, report=_say)  # type: ignore[arg-type]  # click's choices
     save(card, out)
-    if as_json:
-        show_json({"written": str(out)} | card_json(card))
-    else:
-        use = f"evaluate it with `local-bench predictor evaluate {quoted(out)} RUN…`"
-        show(f"{card_text(card)}\nwritten to {out}: {use}")
-    return 0
+    use = f"evaluate it with `local-bench predictor evaluate {quoted(out)} RUN…`"
+    text = f"{card_text(card)}\nwritten to {out}: {use}"
+    return show_result({"written": str(out)} | card_json(card), text, as_json)
 
 
 def _train_model(
@@ -207,8 +193,7 @@ def evaluate(
         evaluated = report(card, runs, annotations, others, other_judge, model_log_odds(card.kind, runs, folder))
     for note in evaluated.notes:
         _say(note)
-    show_json(report_json(evaluated)) if as_json else show(report_text(evaluated))
-    return 0
+    return show_result(report_json(evaluated), report_text(evaluated), as_json)
 
 
 @predictor.command(
@@ -218,7 +203,9 @@ def evaluate(
     )
 )
 @RUN
-@PREDICTOR
+@click.option(
+    "--predictor", "folder", metavar="DIR", type=PATH, required=True, help="A folder written by `predictor train`."
+)
 @click.option("--out", metavar="FILE", type=PATH, help="Write one JSON line per image to this new file.")
 @OTHER_JUDGE
 @JSON
@@ -239,12 +226,9 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
         write_predictions(lines, out)
     for note in used_tasks_note(n_used, n_tasks):
         say(f"local-bench: {note}")
-    if as_json:
-        rows = [line.model_dump(mode="json", exclude={"question_id"}) for line in lines]
-        show_json({"n_tasks": n_tasks, "n_tasks_used_in_training": n_used, "predictions": rows})
-    else:
-        show(predictions_text(lines))
-    return 0
+    rows = [line.model_dump(mode="json", exclude={"question_id"}) for line in lines]
+    values = {"n_tasks": n_tasks, "n_tasks_used_in_training": n_used, "predictions": rows}
+    return show_result(values, predictions_text(lines), as_json)
 
 
 @predictor.command(
@@ -292,12 +276,9 @@ def zero_shot(
     config = load_config_to_judge(run_dir / "run.yaml", (*chosen, *settings), allow_remote=allow_remote)
     with RunDir.open(run_dir) as run, progress() as bars:
         lines, n_existing = judge_payment(run, config.required_judge, with_scores, out, bars)
-    if as_json:
-        rows = [line.model_dump(mode="json") for line in lines]
-        show_json({"written": str(out), "n_there": n_existing, "predictions": rows})
-    else:
-        show(predictions_text(lines))
-    return 0
+    rows = [line.model_dump(mode="json") for line in lines]
+    values = {"written": str(out), "n_there": n_existing, "predictions": rows}
+    return show_result(values, predictions_text(lines), as_json)
 
 
 @predictor.command(
@@ -314,7 +295,13 @@ def zero_shot(
     help="Leave out training samples whose decision has less than this probability by a model of other tasks.",
 )
 @click.option("--out", metavar="DIR", type=PATH, help="Also train a predictor and write it to this new folder.")
-@KIND
+@click.option(
+    "--kind",
+    type=click.Choice(_SCORE_KINDS),
+    default="logistic",
+    show_default=True,
+    help="A tuned threshold rule, or logistic regression on the deciding scores.",
+)
 @SEED
 @JSON
 def dataset(
@@ -349,8 +336,7 @@ def dataset(
         save(card, out)
         text += f"\n\n{card_text(card)}\nwritten to {out}"
         values |= {"written": str(out), "predictor": card_json(card)}
-    show_json(values) if as_json else show(text)
-    return 0
+    return show_result(values, text, as_json)
 
 
 CALIBRATED_NOTE = "the ECE of these images that exact probabilities would have on average"

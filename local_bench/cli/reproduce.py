@@ -1,13 +1,13 @@
 """`local-bench reproduce`: a table or figure of a paper, from runs or result files."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.cli.options import PATH
-from local_bench.cli.output import say, say_written, show, show_json
-from local_bench.report.render import aligned as format_table
+from local_bench.cli.options import FORMAT, PATH
+from local_bench.cli.output import say, say_written, show, show_result
+from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
     from local_bench.report.papers.contents import Entry
@@ -39,9 +39,7 @@ class _ReproduceCommand(click.Command):
 @click.argument("paper", metavar="PAPER")
 @click.argument("name", metavar="[TABLE]", required=False)
 @click.argument("paths", metavar="[RUN|FILE…]", nargs=-1, type=PATH)
-@click.option(
-    "--format", "form", type=click.Choice(["text", "csv", "latex", "json"]), default="text", help="[default: text]"
-)
+@FORMAT
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json; also applies to the list of tables.")
 @click.option("--out", type=PATH, help="The file to write; a figure as .svg, .pdf or .png.")
 @click.option("--people", type=PATH, multiple=True, metavar="FILE|RUN", help="Human annotations; repeatable.")
@@ -67,18 +65,8 @@ def reproduce(
     form: str,
     as_json: bool,
     out: Path | None,
-    people: tuple[Path, ...],
-    predictor: tuple[Path, ...],
-    predictions: tuple[Path, ...],
-    tasks: Path | None,
-    scores: Path | None,
     costs: Path | None,
-    api_prices: bool,
-    allow_unlike: bool,
-    intervals: bool,
-    raters: bool,
-    by_type: bool,
-    task: str | None,
+    **of_paper: Any,
 ) -> int:
     """Print a table or draw a figure of a paper, from runs or result files.
 
@@ -92,19 +80,15 @@ def reproduce(
 
     if name is None:
         listed = entries(paper)
-        if as_json:
-            show_json([{key: getattr(item, key) for key in ("name", "title", "command", "reason")} for item in listed])
-        else:
-            show(_list_text(listed))
-        return 0
+        values = [{key: getattr(item, key) for key in ("name", "title", "command", "reason")} for item in listed]
+        rows = [[item.name, item.title, item.command or f"not available: {item.reason}"] for item in listed]
+        return show_result(values, aligned(["", "content", "command"], rows), as_json)
     form = "json" if as_json else form
     selected = entry(paper, name)
     usd = None if costs is None else read_costs(costs)
-    if usd is not None and api_prices:
+    if usd is not None and of_paper["api_prices"]:
         raise UserError("--costs and --api-prices both set the cost per image: give only one of them")
-    options = Options(
-        tasks, scores, usd, api_prices, allow_unlike, people, predictor, predictions, by_type, intervals, raters, task
-    )
+    options = Options(costs=usd, **of_paper)
     _check(selected, options, out)
     with opened(paper, paths, options, selected.keeps_judge) as inputs:
         result = selected.make(inputs)
@@ -124,11 +108,6 @@ def reproduce(
     for note in data.notes:
         say(note)
     return 0
-
-
-def _list_text(items: "list[Entry]") -> str:
-    rows = [[item.name, item.title, item.command or f"not available: {item.reason}"] for item in items]
-    return format_table(["", "content", "command"], rows)
 
 
 _NEEDED = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
-from local_bench.cli.output import quoted, say, show, show_json
+from local_bench.cli.output import quoted, say, show_result
 from local_bench.core.money import usd_number
 from local_bench.report.render import columns_text
 
@@ -30,16 +30,13 @@ def write(run_dir: Path, out: Path, models: tuple[str, ...], as_json: bool) -> i
 
     with RunDir.open(run_dir) as run:
         result = write_revisions(run, out, models)
-    if as_json:
-        counts = {"n": result.n, "n_accepted": result.n_accepted, "n_open": result.n_open, "by_model": result.by_model}
-        show_json({"written": str(result.tasks)} | counts)
-    else:
-        show(
-            f"{result.n} refused images written as tasks to {result.tasks}; {result.n_accepted} accepted, "
-            f"{result.n_open} without image or decision: `local-bench run CONFIG --set suite.name=servimage "
-            f"--set suite.path={quoted(result.tasks)}` revises them with the models of CONFIG"
-        )
-    return 0
+    values = {"written": str(result.tasks), "n": result.n, "n_accepted": result.n_accepted, "n_open": result.n_open}
+    text = (
+        f"{result.n} refused images written as tasks to {result.tasks}; {result.n_accepted} accepted, "
+        f"{result.n_open} without image or decision: `local-bench run CONFIG --set suite.name=servimage "
+        f"--set suite.path={quoted(result.tasks)}` revises them with the models of CONFIG"
+    )
+    return show_result(values | {"by_model": result.by_model}, text, as_json)
 
 
 @revise.command("settle", epilog=examples("local-bench revise settle runs/studio revisions runs/revised"))
@@ -69,22 +66,15 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
     ]
     for note in notes:
         say(f"local-bench: {note}")
-    if as_json:
-        workflow_results = [
-            {
-                "model": way.model,
-                "way": way.result.way,
-                "n": way.result.n_tasks,
-                "n_passed": way.result.n_passed,
-                "n_passed_high": way.result.n_passed_high,
-                "n_images": way.result.n_images,
-                "n_reviews": way.result.n_reviews,
-                "revenue_usd": usd_number(way.revenue_micro_usd),
-                "images_usd": None if way.images_usd is None else float(way.images_usd),
-            }
-            for way in workflows
-        ]
-        show_json({"ways": workflow_results, "notes": notes})
-    else:
-        show(columns_text(workflow_table(workflows)))
-    return 0
+    ways = [
+        {
+            "model": way.model,
+            "way": way.result.way,
+            "n": way.result.n_tasks,
+            **{name: getattr(way.result, name) for name in ("n_passed", "n_passed_high", "n_images", "n_reviews")},
+            "revenue_usd": usd_number(way.revenue_micro_usd),
+            "images_usd": None if way.images_usd is None else float(way.images_usd),
+        }
+        for way in workflows
+    ]
+    return show_result({"ways": ways, "notes": notes}, columns_text(workflow_table(workflows)), as_json)

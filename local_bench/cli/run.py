@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,7 @@ from local_bench.cli.options import (
     suites_completed,
     targets_completed,
 )
-from local_bench.cli.output import progress, quoted, say, say_faults, show, show_json, waiting
+from local_bench.cli.output import progress, quoted, say, say_faults, show, show_json, show_result, waiting
 from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
@@ -155,17 +155,7 @@ def judge(
 @overrides
 @JSON
 def settle(
-    target: Path,
-    people: Path | None,
-    plan_labels: float | None,
-    questions: Path | None,
-    explain: bool,
-    predictor: Path | None,
-    other_judge: bool,
-    save: bool,
-    run_dir: Path | None,
-    settings: tuple[str, ...],
-    as_json: bool,
+    target: Path, save: bool, run_dir: Path | None, settings: tuple[str, ...], as_json: bool, **of_labels: Any
 ) -> int:
     """Decide acceptance and compute revenue and cost from stored scores; `report` writes the pages and tables.
 
@@ -173,7 +163,7 @@ def settle(
     annotators' decisions, and combine their annotations of some images with the judge's decisions on all."""
     from local_bench.cli.labels import LabelOptions
 
-    labels = LabelOptions(people, plan_labels, questions, explain, predictor, other_judge)
+    labels = LabelOptions(**of_labels)
     labels.check()
     if settings and not save:
         return _preview(target, run_dir, settings, as_json, labels)
@@ -201,31 +191,23 @@ def settle(
 def measure(
     target: Path,
     metrics: str | None,
-    sources: Path | None,
-    masks: Path | None,
-    references: Path | None,
-    captions: Path | None,
     out: Path | None,
     run_dir: Path | None,
     settings: tuple[str, ...],
     require_metrics: bool,
     as_json: bool,
+    **paired: Path | None,
 ) -> int:
     """Compute metrics only, for a run's images or (with --metrics) for the images in any folder."""
     from local_bench.core.errors import UserError
     from local_bench.core.files import find_config
 
-    folder_options = {
-        "--sources": sources,
-        "--masks": masks,
-        "--references": references,
-        "--captions": captions,
-        "--out": out,
-    }
     if metrics is None:
-        stray = next((flag for flag, value in folder_options.items() if value is not None), None)
+        of_folder = {**paired, "out": out}
+        flags = ("sources", "masks", "references", "captions", "out")
+        stray = next((flag for flag in flags if of_folder[flag] is not None), None)
         if stray:
-            raise UserError(f"{stray} applies to a folder of images: name the metrics with --metrics")
+            raise UserError(f"--{stray} applies to a folder of images: name the metrics with --metrics")
         if target.is_dir() and not (target / "run.yaml").exists():
             raise UserError(
                 f"{target} is a folder without a run: for the images in it, name the metrics with --metrics"
@@ -238,8 +220,7 @@ def measure(
     check_extras([name.strip() for name in metrics.split(",")])
     from local_bench.runs.measure_folder import PairedFiles
 
-    paired = PairedFiles(sources, masks, references, captions)
-    return measure_folder(target, metrics, paired, out, settings, require_metrics, as_json)
+    return measure_folder(target, metrics, PairedFiles(**paired), out, settings, require_metrics, as_json)
 
 
 @click.command(
@@ -292,8 +273,7 @@ def plan(
         from local_bench.runs.timing import add_timings
 
         add_timings(loaded, work, planned)
-    show_json(planned) if as_json else show(plan_text(planned))
-    return 0
+    return show_result(planned, plan_text(planned), as_json)
 
 
 def _locate(
@@ -482,12 +462,9 @@ def init(suite_name: str, path: Path | None, out: Path | None, as_json: bool) ->
         line = f"suite: {{name: {entry.name}"
         text = text.replace(f"{line}}}", f"{line}, path: {value}}}  # {entry.files}", 1)
     write_atomic(target, text.encode())
-    if as_json:
-        show_json({"config": str(target)})
-    else:
-        file, first = quoted(target), "" if entry.shipped or path else "once suite.path in it is set, "
-        show(f"{target}: {first}`local-bench plan {file}` estimates it, `local-bench run {file}` runs it")
-    return 0
+    file, first = quoted(target), "" if entry.shipped or path else "once suite.path in it is set, "
+    text = f"{target}: {first}`local-bench plan {file}` estimates it, `local-bench run {file}` runs it"
+    return show_result({"config": str(target)}, text, as_json)
 
 
 @click.command(
@@ -511,11 +488,10 @@ def extract(config: Path, out: Path, rules: bool, settings: tuple[str, ...], as_
     loaded = load_config(config, settings)
     with progress() as bars:
         result = write_enrichment(loaded, out, bars, "rules_question" if rules else "enrichment_question")
-    if as_json:
-        show_json({"written": str(out), "n": result.n, "n_there": result.n_existing, "refused": result.refused})
-    else:
-        use = f"run with --set suite.written={quoted(out)}" if out.stat().st_size else "it adds nothing to a run"
-        show(f"{result.n} tasks added to {out}, which already had {result.n_existing} of these: {use}")
+    values = {"written": str(out), "n": result.n, "n_there": result.n_existing, "refused": result.refused}
+    use = f"run with --set suite.written={quoted(out)}" if out.stat().st_size else "it adds nothing to a run"
+    text = f"{result.n} tasks added to {out}, which already had {result.n_existing} of these: {use}"
+    show_result(values, text, as_json)
     for task_id, reason in list(result.refused.items())[:20]:
         say(f"{task_id}: {reason}")
     return 1 if result.refused else 0

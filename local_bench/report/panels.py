@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from PIL import Image
 
-from local_bench.core.table import Cell, Table
+from local_bench.core.table import Table
 from local_bench.report.render import DAGGER, ranked
 
 
@@ -134,10 +134,6 @@ def annotated(result: Table | Figure, unlike: Collection[str], notes: Sequence[s
         return replace(result, data=data)
     if not unlike and not result.marks:
         result = ranked(result)
-    rows = tuple((f"{row[0]} *", *row[1:]) if row and _name(row[0]) in unlike else row for row in result.rows)
+    marked = {*unlike, *(f"{name}{DAGGER}" for name in unlike)}
+    rows = tuple((f"{row[0]} *", *row[1:]) if row and row[0] in marked else row for row in result.rows)
     return replace(result, rows=rows, notes=(*notes, *result.notes))
-
-
-def _name(cell: Cell) -> Cell:
-    """A model's name without its dagger."""
-    return cell.removesuffix(DAGGER) if isinstance(cell, str) else cell

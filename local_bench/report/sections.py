@@ -4,6 +4,7 @@ the benchmark's numbers, ground truth, other scenarios, scores, judges, generati
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 from local_bench.analysis.economics import GenerationStats, economics_of, generation_stats, prompt_truncations
@@ -30,12 +31,11 @@ from local_bench.report.view import (
     price_sentence,
     score_intervals,
     score_names,
-    thresholds,
 )
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import Reason
 from local_bench.runs.store.contents import root
-from local_bench.settle.settlement import ClientSavings, Ranking
 from local_bench.suites.published import api_prices
 from local_bench.suites.registry import suite
 
@@ -83,7 +83,7 @@ def _some(*tables: Table) -> list[Table]:
 
 
 def _settlement(run: RunDir, money: Accounting, priced: bool) -> Content:
-    rule = " and ".join(f"{name} at least {threshold:g}" for name, threshold in thresholds(run).items())
+    rule = " and ".join(f"{name} at least {threshold:g}" for name, threshold in thresholds_of(run.config).items())
     accepted = f"A deliverable is accepted when every score that applies to it reaches its threshold ({rule})"
     stats = hard_rule_stats(run)
     if stats and run.config.acceptance.rules:
@@ -208,7 +208,8 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
         return [], []
     several, prices = len(economics.table.models) > 1, api_prices("servimage")
     models = zip(economics.table.models, economics.by_ledger, economics.by_api, strict=True)
-    rows = [_Scenario(model, economics.competition.placed[model], here, api) for model, here, api in models]
+    placed = economics.competition.placed
+    rows = [SimpleNamespace(model=model, placed=placed[model], here=here, api=api) for model, here, api in models]
     competition = (
         *(Column("placed.rank", "rank", ","), Column("placed.revenue_usd", "revenue in competition", usd_fraction)),
         Column("placed.revenue_low_usd", "low", usd_fraction, "range", below=True),
@@ -263,16 +264,6 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
         )
     )
     return [], _some(*tables)
-
-
-@dataclass(frozen=True)
-class _Scenario:
-    """A model in competition, and as a first attempt at the metered cost and at an API's."""
-
-    model: str
-    placed: Ranking
-    here: ClientSavings
-    api: ClientSavings
 
 
 def _competition_notes(several: bool, n_open: int) -> list[str]:

@@ -18,11 +18,6 @@ _HIDDEN = re.compile(
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def is_digest(text: object) -> bool:
-    """Whether this is a sha256 in hex, and so safe as a part of a path."""
-    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
-
-
 def clean(value: Any) -> Any:
     """Text with its hidden characters made visible (`⟨U+202E⟩`); values that are not text, or have none, unchanged."""
     if not isinstance(value, str) or not _HIDDEN.search(value):
@@ -32,7 +27,7 @@ def clean(value: Any) -> Any:
 
 def short(identity: str) -> str:
     """The first 12 digits of a digest; any other name unchanged."""
-    return identity[:12] if is_digest(identity) else identity
+    return identity[:12] if _DIGEST.fullmatch(identity) else identity
 
 
 def percent(fraction: float | None) -> str:

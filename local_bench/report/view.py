@@ -29,11 +29,6 @@ def model_order(run: RunDir) -> list[str]:
     return labels + [model for model in run.store.models() if model not in labels]
 
 
-def thresholds(run: RunDir) -> dict[str, float]:
-    """The acceptance rule's thresholds by score name."""
-    return dict(thresholds_of(run.config))
-
-
 def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     """Return one warning per problem: small models, judges, impossible times, low coverage, unfinished work."""
     by_name = cards()
@@ -124,7 +119,7 @@ def score_names(run: RunDir) -> list[str]:
     names = run.store.score_names()
     judged = [name for kind, name in names if kind == "judge"]
     measured = [name for kind, name in names if kind != "judge"]
-    return list(dict.fromkeys([*thresholds(run), *judged, *run.config.metrics, *measured]))
+    return list(dict.fromkeys([*thresholds_of(run.config), *judged, *run.config.metrics, *measured]))
 
 
 def score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:

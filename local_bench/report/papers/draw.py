@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -68,13 +68,14 @@ def canvas_of(figure: Figure) -> "Canvas":
 
     across = _across(figure)
     down = -(-len(figure.panels) // across)
-    tall = max(3.8 if across < 3 else 3.4, *(_rows_inches(panel) for panel in figure.panels))
+    rows_inches = [1.2 + 0.25 * len(panel.rows) for panel in figure.panels if isinstance(panel, Grid)]
+    tall = max([3.8 if across < 3 else 3.4, *rows_inches])
     canvas = Canvas(figsize=(width_inches(figure), tall * down + 0.4), layout="constrained")
     grid = canvas.subplots(down, across, squeeze=False).flatten()
     names = [_names(panel) for panel in figure.panels]
     for i, (axes, panel) in enumerate(zip(grid, figure.panels, strict=False)):
         axes.set_title(shorten(clean(panel.title), _LONGEST), fontsize=_TEXT, wrap=True)
-        _draw(axes, panel)
+        _DRAWN[type(panel)](axes, panel)
         if len(names[i]) > 1 and (i == across - 1 or len(set(names)) > 1):  # next to the panel, where it covers nothing
             axes.legend(fontsize=SMALL, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     for axes in grid[len(figure.panels) :]:
@@ -89,13 +90,8 @@ def _across(figure: Figure) -> int:
 
 def _names(panel: Panel) -> tuple[str, ...]:
     """What a legend explains."""
-    match panel:
-        case Bars():
-            return tuple(series.name for series in panel.series)
-        case Lines():
-            return tuple(line.name for line in panel.lines)
-        case _:
-            return ()
+    series = panel.series if isinstance(panel, Bars) else panel.lines if isinstance(panel, Lines) else ()
+    return tuple(of_panel.name for of_panel in series)
 
 
 def width_inches(figure: Figure) -> float:
@@ -122,24 +118,13 @@ def plain(x: float, at: int | None = None) -> str:
     return f"{x:,.12f}".rstrip("0").rstrip(".")
 
 
-def _rows_inches(panel: Panel) -> float:
-    return 1.2 + 0.25 * len(panel.rows) if isinstance(panel, Grid) else 0
+def _logarithmic_x(axes: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-
-def _draw(axes: Any, panel: Panel) -> None:
-    match panel:
-        case Bars():
-            _bars(axes, panel)
-        case Histogram():
-            _histogram(axes, panel)
-        case Images():
-            _images(axes, panel)
-        case Points():
-            _points(axes, panel)
-        case Lines():
-            _lines(axes, panel)
-        case Grid():
-            _grid(axes, panel)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(plain))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _bars(axes: Any, panel: Bars) -> None:
@@ -206,17 +191,12 @@ def _lines(axes: Any, panel: Lines) -> None:
 
 
 def _histogram(axes: Any, panel: Histogram) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     values = np.array([value for value in panel.values if value > 0])  # a logarithm has no 0
     if len(values):
         low, high = values.min(), values.max()
         edges = np.geomspace(low, high, _BINS + 1) if low < high else [low / 2, low * 2]
         axes.hist(values, edges)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(FuncFormatter(plain))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        _logarithmic_x(axes)
         axes.axvline(float(np.median(values)), color="black", linestyle="--", linewidth=1)
     axes.set_xlabel(panel.unit, fontsize=_TEXT)
     axes.set_ylabel("count", fontsize=_TEXT)
@@ -224,8 +204,6 @@ def _histogram(axes: Any, panel: Histogram) -> None:
 
 
 def _points(axes: Any, panel: Points) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     front = sorted((point.x, point.y) for point in panel.points if point.on_front)
     for on_front, colour in ((True, "#0072B2"), (False, "#777777")):
         shown = [point for point in panel.points if point.on_front == on_front]
@@ -234,10 +212,7 @@ def _points(axes: Any, panel: Points) -> None:
         axes.annotate(clean(point.name), (point.x, point.y), xytext=(4, 4), textcoords="offset points", fontsize=SMALL)
     costs = [point.x for point in panel.points]
     if min(costs) > 0 and max(costs) > 10 * min(costs):
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.xaxis.set_major_formatter(FuncFormatter(plain))
+        _logarithmic_x(axes)
     else:
         axes.ticklabel_format(axis="x", style="plain", useOffset=False)
     axes.set_xlabel(panel.x_label, fontsize=_TEXT)
@@ -282,3 +257,8 @@ def _images(axes: Any, panel: Images) -> None:
         inner.set_xlabel(clean(caption), fontsize=6)
         if image is not None:
             inner.imshow(np.asarray(image))
+
+
+_DRAWN: dict[type, Callable[[Any, Any], None]] = {
+    Bars: _bars, Histogram: _histogram, Images: _images, Points: _points, Lines: _lines, Grid: _grid,
+}  # fmt: skip

@@ -133,7 +133,8 @@ def table_2(request: Request) -> Table:
     rows += [(f"{split.capitalize()} tasks", str(splits.count(split))) for split in dict.fromkeys(splits)]
     rows += [("Single-image tasks", str(images.count(1))), ("Multi-image tasks", str(sum(n > 1 for n in images)))]
     rows.append((f"Task types ({'/'.join(kinds)})", "/".join(str(counted[kind]) for kind in kinds)))
-    rows.append(("Resolution range (width x height)", _range(sizes)))
+    ends = (f"{min(side)}-{max(side)}" for side in zip(*sizes, strict=True))
+    rows.append(("Resolution range (width x height)", " x ".join(ends)))
     rows.append(("Repeats per task", "/".join(repeats)))
     notes = [
         "the resolution is the target's width and height, as the task file has them",
@@ -142,11 +143,6 @@ def table_2(request: Request) -> Table:
     ]
     columns = (Column("statistic", "Statistic"), Column("value", "Value"))
     return Table("HYPE-EDIT-1, table 2: statistics of the benchmark", columns, tuple(rows), tuple(notes))
-
-
-def _range(sizes: Sequence[tuple[int, int]]) -> str:
-    ends = [f"{min(side)}-{max(side)}" for side in zip(*sizes, strict=True)]
-    return " x ".join(ends)
 
 
 def table_3(request: Request) -> Table:
@@ -278,10 +274,10 @@ def _small(image: Image.Image) -> Image.Image:
     return small
 
 
-def _inputs(run: RunDir, task: Task) -> Images:
+def _inputs(run: RunDir, task: Task, title: str) -> Images:
     shas = task.input_images
     captions = tuple(f"input {i}" for i in range(1, len(shas) + 1))
-    return Images("", tuple(_small(run.image_store.load_input(sha)) for sha in shas), captions)
+    return Images(title, tuple(_small(run.image_store.load_input(sha)) for sha in shas), captions)
 
 
 def figure_1(request: Request) -> Figure:
@@ -301,8 +297,7 @@ def figure_1(request: Request) -> Figure:
         of_runs.append((run, by_model))
     once([(run.path, by_model) for run, by_model in of_runs])
     first = next(run for run, _ in of_runs if any(t.task_id == task_id for t in run.store.tasks()))
-    given_images = _inputs(first, tasks[task_id])
-    panels = [Images(tasks[task_id].brief, given_images.images, given_images.captions)]
+    panels = [_inputs(first, tasks[task_id], tasks[task_id].brief)]
     rows = []
     for run, by_model in of_runs:
         for model, attempts in by_model.items():
@@ -329,10 +324,7 @@ def figure_2(request: Request) -> Figure:
     if not chosen:
         raise UserError("no task of the runs has its images: give a run whose tasks have them")
     examples = list(chosen.values())[:_EXAMPLES]
-    panels = []
-    for run, task in examples:
-        inputs = _inputs(run, task)
-        panels.append(Images(f"{task.category}: {task.brief}", inputs.images, inputs.captions))
+    panels = [_inputs(run, task, f"{task.category}: {task.brief}") for run, task in examples]
     columns = (
         *(Column("task_id", "Task"), Column("type", "Task type"), Column("instruction", "Instruction")),
         Column("inputs", "Input images", "d"),

@@ -187,7 +187,9 @@ def table_2(request: Request) -> Table:
         data, model_notes = numbers.data, [note for note in numbers.notes if not note.endswith("_high")]
         if labels is not None:
             data = _certain(numbers.data)
-            model_notes = [*_bounds(numbers.data), *average_notes(data["without_tasks"], data["without_category"])]
+            low, high = numbers.data["overall"], numbers.data["overall_high"]
+            between = [] if low == high else [f"the average is between {low:.2f} and {high:.2f}"]
+            model_notes = [*between, *average_notes(data["without_tasks"], data["without_category"])]
         if data["overall"] is not None and (low := numbers.data["overall_ci95_low"]) is not None:
             ends = f"{low:.2f} to {numbers.data['overall_ci95_high']:.2f}"
             model_notes = [*model_notes, f"the average's 95 % interval, for other cases of the same tasks, is {ends}"]
@@ -196,12 +198,6 @@ def table_2(request: Request) -> Table:
     of_people = _missing(answers_of) if labels is None else labels.notes()
     notes = [*_sized(sizes), *_dagger_note(marked), *of_people, *dict.fromkeys(notes)]
     return Table("IDEA-Bench, table 2: scores by category", columns, tuple(rows), tuple(notes))
-
-
-def _bounds(data: Mapping[str, Any]) -> list[str]:
-    """Between which values the overall score is, if questions without a label could change it."""
-    low, high = data["overall"], data["overall_high"]
-    return [] if low == high else [f"the average is between {low:.2f} and {high:.2f}"]
 
 
 def _missing(answers_of: Results, tasks: Collection[str] | None = None) -> list[str]:

@@ -148,7 +148,10 @@ def opened(paper: str, paths: Sequence[Path], options: Options, keeps_judge: boo
             raise UserError(
                 f"{of_files} is for result files, and {runs[0].path} is a run, which has its own: leave it out"
             )
-        groups, differences = comparable(runs, _conditions(paper, bool(options.people) and not keeps_judge))
+        conditions = ("the suite",) if suite(paper).tasks_differ else TASKS
+        if not options.people or keeps_judge:  # if people decide, the judge does not matter
+            conditions = (*conditions, *JUDGED)
+        groups, differences = comparable(runs, conditions)
         if differences and not options.allow_unlike:
             raise LocalBenchError(
                 f"{'; '.join(differences)}: their models cannot be compared in one table, give like runs, or "
@@ -156,12 +159,6 @@ def opened(paper: str, paths: Sequence[Path], options: Options, keeps_judge: boo
             )
         unlike = frozenset(model for run, i in zip(runs, groups, strict=True) if i for model in run.store.models())
         yield Request(paper, runs, files, options, tuple(differences), unlike, keeps_judge)
-
-
-def _conditions(paper: str, by_people: bool) -> tuple[str, ...]:
-    """What must be equal in all runs: if people decide, the judge does not matter."""
-    tasks = ("the suite",) if suite(paper).tasks_differ else TASKS
-    return tasks if by_people else (*tasks, *JUDGED)
 
 
 def once(named: Iterable[tuple[Path, Iterable[str]]], what: str = "the model") -> None:

@@ -24,7 +24,7 @@ from local_bench.core.table import Cell, Column, Table, table_of
 from local_bench.report.panels import Figure
 from local_bench.report.papers.draw import SMALL, SUFFIXES, width_inches
 from local_bench.report.render import page_table
-from local_bench.report.sections import Section, sections
+from local_bench.report.sections import sections
 from local_bench.report.settlement import model_row, settlement_table, total_row
 from local_bench.report.site.details import RunDetails, write_images
 from local_bench.report.site.mark import claim
@@ -41,9 +41,10 @@ from local_bench.report.site.paper import (
 from local_bench.report.site.run_figures import numbered, run_figures
 from local_bench.report.site.summary import Model, Summary, accounts_of, summary
 from local_bench.report.text import clean
-from local_bench.report.view import decimals, thresholds
+from local_bench.report.view import decimals
 from local_bench.report.view import warnings as cautions_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store.contents import root
 
 FOLDER = "report"
@@ -156,7 +157,8 @@ def _write_run(
 ) -> tuple[dict[str, Any], list[str], dict[str, Figure]]:
     """Write the data that are loaded on demand; return what the summary has of the run, its warnings and figures."""
     truth = check_ground_truth(run)
-    _write_data(out, f"{index}-sections", [_section(section) for section in sections(run, money, truth)])
+    shown = [vars(section) | {"tables": [*map(page_table, section.tables)]} for section in sections(run, money, truth)]
+    _write_data(out, f"{index}-sections", shown)
     details = RunDetails(run, truth.truths if truth else {}, out)
     outcomes = run.store.outcomes()
     n_files = n_task_files = 0
@@ -178,11 +180,6 @@ def _write_run(
     }
     cautions = [*cautions_of(run, money.settlements), *details.notes]
     return entry, cautions, run_figures(run, money, outcomes, details.decided_by_people)
-
-
-def _section(section: Section) -> dict[str, Any]:
-    tables = [page_table(table) for table in section.tables]
-    return {"name": section.name, "title": section.title, "sentences": section.sentences, "tables": tables}
 
 
 def _overview(results: Summary, runs: Sequence[RunDir], accounts: Sequence[Accounting]) -> list[dict[str, Any]]:
@@ -254,7 +251,9 @@ def _about(runs: Sequence[RunDir]) -> Table:
                 "unscored": counts.unscored,
                 "planned": counts.candidates - counts.done - counts.unscored,
                 "judges": ", ".join(judge_labels(run).values()) or "none",
-                "acceptance": ", ".join(f"{name} ≥ {threshold:g}" for name, threshold in thresholds(run).items()),
+                "acceptance": ", ".join(
+                    f"{name} ≥ {threshold:g}" for name, threshold in thresholds_of(run.config).items()
+                ),
                 "root": root(run.store)[:12],
             }
         )

@@ -25,10 +25,10 @@ from local_bench.core.money import usd_number
 from local_bench.core.types import GroundTruth, Task
 from local_bench.judges.vlm.rubrics import wordings
 from local_bench.report.text import percent
-from local_bench.report.view import decimals, missed_text, model_order, score_names, thresholds
+from local_bench.report.view import decimals, missed_text, model_order, score_names
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import deciding
+from local_bench.runs.scoring import deciding, thresholds_of
 from local_bench.runs.store import OutcomeRow, VerdictRow
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class RunDetails:
 def _people(run: RunDir) -> Annotations | None:
     if not (run.path / FILE).is_file():
         return None
-    rules = thresholds(run)
+    rules = thresholds_of(run.config)
     applies: dict[str, set[str]] = defaultdict(set)
     for row in run.store.scores("judge"):
         if row.score.applies and row.score.name in rules:

@@ -81,7 +81,7 @@ def _groups(summary: Summary) -> Iterator[tuple[str, str, Summary]]:
 
 def _figures(summary: Summary) -> dict[str, Figure]:
     models = summary.models
-    rows = [{"model": model.label} | total_row(model.settlement.total) for model in models]
+    rows = [model_row(model.settlement) | {"model": model.label} for model in models]
     names = tuple(model.label for model in models)
     plots = {}
     if summary.priced:
@@ -94,24 +94,15 @@ def _figures(summary: Summary) -> dict[str, Figure]:
         )
         data = Table("Revenue with 95 % intervals", columns, tuple(cells))
         plots["revenue"] = Figure(data, (Bars("", names, (series,), "US dollars"),))
-    costs = [(model.label, model_row(model.settlement)) for model in models]
-    priced: list[Any] = [
-        (name, row["cost_usd"], row["images"])
-        for name, row in costs
-        if row["cost_usd"] is not None and row["images"] is not None
-    ]
+    priced: list[Any] = [(row["model"], row["cost_usd"], row["images"]) for row in rows]
+    priced = [cells for cells in priced if None not in cells]
     if len(priced) > 1:
         front = _front([(cost, rate) for _, cost, rate in priced])
-        columns = (
-            _MODEL,
-            Column("cost_usd", "cost (US dollars)"),
-            Column("accepted", "accepted"),
-            Column("front", "front"),
-        )
-        data = Table("Cost and accepted images, with the Pareto front", columns, tuple(
-            (n, cost, rate, i in front) for i, (n, cost, rate) in enumerate(priced)
-        ))  # fmt: skip
-        points = tuple(Point(n, cost, rate, i in front) for i, (n, cost, rate) in enumerate(priced))
+        of_front = [(*cells, i in front) for i, cells in enumerate(priced)]
+        names_of = (("cost_usd", "cost (US dollars)"), ("accepted", "accepted"), ("front", "front"))
+        front_columns = (_MODEL, *(Column(key, name) for key, name in names_of))
+        data = Table("Cost and accepted images, with the Pareto front", front_columns, tuple(of_front))
+        points = tuple(Point(*cells) for cells in of_front)
         plots["cost_quality"] = Figure(data, (Points("", points, "cost in US dollars", "fraction of images accepted"),))
     shares = categories(summary)
     if len(shares.columns) > 2 and len(models) > 1:
@@ -182,39 +173,21 @@ def _significance(summary: Summary) -> Table:
 def _matrix(summary: Summary) -> Figure | None:
     """The corrected p-values of comparable models; None without pairs."""
     keys, names = [model.key for model in summary.models], tuple(model.label for model in summary.models)
-    signed: dict[tuple[Any, Any], tuple[float, float]] = {}
+    compared: dict[tuple[Any, Any], tuple[Any, ...]] = {}  # (p, shade, `0.021 +` if the row is significantly better)
     for pair in summary.significance:
-        if pair["p_holm"] is not None:
-            a, b, difference = tuple(pair["a"]), tuple(pair["b"]), pair["difference"] or 0.0
-            signed[a, b], signed[b, a] = (difference, pair["p_holm"]), (-difference, pair["p_holm"])
-    if len(keys) < 2 or not signed:
+        if (p := pair["p_holm"]) is not None:
+            for a, b, sign in (("a", "b", 1), ("b", "a", -1)):
+                better, text = sign * (pair["difference"] or 0) > 0, "< 0.001" if p < 0.001 else f"{p:.3f}"
+                shade, end = (0.5, "") if p >= ALPHA else (0.95, " +") if better else (0.05, " \N{MINUS SIGN}")
+                compared[tuple(pair[a]), tuple(pair[b])] = p, shade, text + end
+    if len(keys) < 2 or not compared:
         return None
-    values = tuple(tuple(_shade(signed.get((x, y))) for y in keys) for x in keys)
-    texts = tuple(tuple(_p_text(signed.get((x, y))) for y in keys) for x in keys)
+    rows = [[compared.get((x, y), (None, None, "")) for y in keys] for x in keys]
+    ps, values, texts = (tuple(tuple(cell[i] for cell in row) for row in rows) for i in range(3))
     columns = (_MODEL, *(Column(f"m{i}", name, p_value) for i, name in enumerate(names)))
-    rows = tuple(
-        (name, *(signed[x, y][1] if (x, y) in signed else None for y in keys))
-        for name, x in zip(names, keys, strict=True)
-    )
+    cells = tuple((name, *row) for name, row in zip(names, ps, strict=True))
     title = "p-values of paired differences (Holm); +: the row is significantly better, \N{MINUS SIGN}: worse"
-    return Figure(Table(title, columns, rows), (Grid("", names, names, values, texts, diverging=True),))
-
-
-def _p_text(signed: tuple[float, float] | None) -> str:
-    """`0.021 +` if the row is significantly better than the column."""
-    if signed is None:
-        return ""
-    difference, p = signed
-    sign = "" if p >= ALPHA else " +" if difference > 0 else " \N{MINUS SIGN}"
-    return f"{'< 0.001' if p < 0.001 else f'{p:.3f}'}{sign}"
-
-
-def _shade(signed: tuple[float, float] | None) -> float | None:
-    """1 if the row is significantly better than the column, 0 if it is worse, 0.5 otherwise."""
-    if signed is None:
-        return None
-    difference, p = signed
-    return 0.5 if p >= ALPHA else 0.95 if difference > 0 else 0.05
+    return Figure(Table(title, columns, cells), (Grid("", names, names, values, texts, diverging=True),))
 
 
 def scores(summary: Summary, decimals: Mapping[str, int] | None = None) -> Table:
@@ -288,26 +261,17 @@ def write_exports(run: RunDir, money: Accounting, note: Callable[[str], None]) -
         for parquet in (run.path / "exports").glob("*.parquet"):
             parquet.with_suffix(".csv").unlink(missing_ok=True)
             parquet.unlink()
-        return write_run_tables(run, money)
-    from local_bench.report import exports
+        files = list[Path]()
+    else:
+        from local_bench.report import exports
 
-    return exports.write_exports(run, money) + write_run_tables(run, money)
-
-
-def write_run_tables(run: RunDir, money: Accounting) -> list[Path]:
-    """Write the leaderboard, scores, categories and significance to `<run>/exports/tables/`; return the files.
-
-    StorageError if a write fails."""
-    return write_tables(tables(summary([run], [money])), run.path / "exports" / "tables")
+        files = exports.write_exports(run, money)
+    return files + write_tables(tables(summary([run], [money])), run.path / "exports" / "tables")
 
 
 def write_run_figures(run: RunDir, money: Accounting) -> list[Path]:
     """Write every figure to `<run>/exports/figures/`, with its numbers as CSV; return the files. StorageError if a
     write fails."""
-    return write_figures(all_figures(run, money), run.path / "exports" / "figures")
-
-
-def all_figures(run: RunDir, money: Accounting) -> dict[str, Figure]:
-    """All figures of a run by file name."""
     people = RunDetails(run, {}).decided_by_people
-    return figures(summary([run], [money])) | run_figures(run, money, run.store.outcomes(), people)
+    drawn = figures(summary([run], [money])) | run_figures(run, money, run.store.outcomes(), people)
+    return write_figures(drawn, run.path / "exports" / "figures")

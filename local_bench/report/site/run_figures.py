@@ -14,10 +14,11 @@ from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.money import MICRO, NS_PER_HOUR
 from local_bench.core.table import Column, Table
 from local_bench.report.panels import Bars, Figure, Line, Lines, Panel, Series
-from local_bench.report.view import model_order, thresholds
+from local_bench.report.view import model_order
 from local_bench.runs.config import SettlementConfig
 from local_bench.runs.prices import price_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.attempts import FAIL, MISSING, PASS, UNSCORED, AttemptCounts, Outcomes, count_attempts
 from local_bench.settle.costs import curve
@@ -109,7 +110,7 @@ def _acceptance_by_score(run: RunDir, outcomes: Sequence[OutcomeRow], decided: M
 
 def _deciding_first(run: RunDir, names: Sequence[str]) -> list[str]:
     """At most MAX_PANELS of the scores, those with a threshold first."""
-    rule = thresholds(run)
+    rule = thresholds_of(run.config)
     return sorted(names, key=lambda name: name not in rule)[:MAX_PANELS]
 
 
@@ -152,16 +153,13 @@ def _time_by_phase(money: Accounting) -> Figure | None:
 
 
 def _throughput(run: RunDir, money: Accounting) -> Figure | None:
-    timings = [timing.timing for timing in generation_stats(run.store, money, model_order(run))]
-    labels = tuple(
-        label for label, timing in zip(model_order(run), timings, strict=True) if timing.seconds_per_image is not None
-    )
-    timed = [timing for timing in timings if timing.seconds_per_image is not None]
-    measured = Series("measured", tuple(timing.seconds_per_image for timing in timed))
-    floor = Series("lower bound of the operations", tuple(timing.floor_s_per_image for timing in timed))
+    stats = generation_stats(run.store, money, model_order(run))
+    timed = {m.model: m.timing for m in stats if m.timing.seconds_per_image is not None}
+    measured = Series("measured", tuple(timing.seconds_per_image for timing in timed.values()))
+    floor = Series("lower bound of the operations", tuple(timing.floor_s_per_image for timing in timed.values()))
     series = (measured, floor) if any(value is not None for value in floor.values) else (measured,)
     title = "Denoising and decoding per image, and its lower bound" if len(series) > 1 else "Denoising and decoding"
-    return _figure(title, [Bars("", labels, series, "device-seconds per image")] if timed else [], 1)
+    return _figure(title, [Bars("", tuple(timed), series, "device-seconds per image")] if timed else [], 1)
 
 
 def _break_even(run: RunDir, money: Accounting) -> Figure | None:
