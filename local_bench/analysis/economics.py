@@ -19,7 +19,7 @@ from local_bench.runs.roofline import BUSY, Timing, generated_kinds, operations,
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Store, scores_by_image
 from local_bench.settle.costs import Local, PhaseCost, break_even_images, break_even_usd_per_hour, energy_mj
-from local_bench.settle.settlement import ClientSavings, Competition, Earnings, compete, earnings, savings
+from local_bench.settle.settlement import ClientSavings, Competition, compete, savings
 from local_bench.settle.table import OutcomeTable, table_of
 from local_bench.suites.published import api_prices
 
@@ -121,11 +121,10 @@ class BreakEven:
 @dataclass(frozen=True)
 class Economics:
     table: OutcomeTable
-    earnings: list[Earnings]
     competition: Competition
     by_ledger: list[ClientSavings]
     """With the metered cost (`usd_per_image` times the generated first attempts); in the table's order of models,
-    like the other lists."""
+    like `by_api`."""
     by_api: list[ClientSavings]
     """With the cost of the same images at an API; None if no price is given for the model."""
     timed: dict[str, Local]
@@ -164,7 +163,6 @@ def economics(
     money: Accounting,
     usd_of: Mapping[str, Decimal],
     apis: Mapping[str, Decimal],
-    require_success: bool = False,
     usd_per_kwh: Fraction = Fraction(0),
 ) -> Economics:
     """Settle the stored results. `usd_of`: model name -> price of one of its images at an API; `apis`: API name ->
@@ -184,8 +182,7 @@ def economics(
     )
     return Economics(
         table=table,
-        earnings=earnings(table),
-        competition=compete(table, require_success),
+        competition=compete(table),
         by_ledger=savings(table, usd_per_image(store, money)),
         by_api=savings(table, {model: Fraction(usd) for model, usd in usd_of.items()}),
         timed={model: local for model, local in timed.items() if model not in unmetered},

@@ -14,6 +14,7 @@ partition its prices exactly); `earnings` sums tables of outcomes as exact fract
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -312,7 +313,7 @@ def by_category(table: OutcomeTable) -> dict[str, list[Earnings]]:
     return {name: earnings(table, tasks.category == i) for i, name in enumerate(tasks.categories)}
 
 
-def revenue_usd(tasks: Tasks, accepted: Ints, mask: Mask) -> list[Fraction]:
+def revenue_usd(tasks: Tasks, accepted: Ints, mask: Mask | Literal[True] = True) -> list[Fraction]:
     """Eq. 1 summed over the tasks in `mask`, for every row of an (M, T) table of accepted images."""
     totals = [Fraction(0)] * len(accepted)
     for q in np.unique(tasks.deliverables[mask]):  # tasks with the same number of deliverables share the divisor
