@@ -175,7 +175,6 @@ def economics(
     timed = {making.model: local for making in stats if (local := _local(making)) is not None}
     n_made = {making.model: making.timing.n_made for making in stats}
     unmetered = [m.model for m in stats if usd_per_kwh and m.model in timed and m.busy_energy_mj is None]
-    against = _against(timed, n_made, money, apis, usd_per_kwh)
     unknown = (
         f"The energy of {', '.join(unmetered)} was not measured, or not of all denoising and decoding, so the "
         "break-even with electricity is unknown: settlement.usd_per_kwh=null leaves electricity out."
@@ -186,7 +185,13 @@ def economics(
         by_ledger=savings(table, usd_per_image(store, money)),
         by_api=savings(table, {model: Fraction(usd) for model, usd in usd_of.items()}),
         timed={model: local for model, local in timed.items() if model not in unmetered},
-        against=[BreakEven(r.model, r.api, r.api_usd, *[None] * 5) if r.model in unmetered else r for r in against],
+        against=[
+            BreakEven(model, api, Fraction(usd), *[None] * 5)
+            if model in unmetered
+            else _break_even(model, local, n_made[model], money.usd_per_hour(model), api, Fraction(usd), usd_per_kwh)
+            for model, local in timed.items()
+            for api, usd in apis.items()
+        ],
         notes=[unknown] if unmetered else [],
     )
 
@@ -229,31 +234,20 @@ def _summed(scores: tuple[float | str | None, ...]) -> Decimal | None:
     return sum((Decimal(str(score)) for score in scores if score != NOT_APPLICABLE), Decimal(0))
 
 
-def _against(
-    timed: Mapping[str, Local],
-    n_made: Mapping[str, int],
-    money: Accounting,
-    apis: Mapping[str, Decimal],
-    usd_per_kwh: Fraction,
-) -> list[BreakEven]:
-    rows = []
-    for model, local in timed.items():
-        hour = money.usd_per_hour(model)
-        for api, usd in apis.items():
-            price = Fraction(usd)
-            rows.append(
-                BreakEven(
-                    model,
-                    api,
-                    price,
-                    break_even_usd_per_hour(local, price, n_made[model], usd_per_kwh),
-                    break_even_usd_per_hour(local, price, None, usd_per_kwh),
-                    None if hour is None else break_even_images(local, price, hour, usd_per_kwh),
-                    None if hour is None else local.amortised_usd(n_made[model], hour, usd_per_kwh),
-                    None if hour is None else local.marginal_usd(hour, usd_per_kwh),
-                )
-            )
-    return rows
+def _break_even(
+    model: str, local: Local, n: int, hour: Fraction | None, api: str, usd: Fraction, usd_per_kwh: Fraction
+) -> BreakEven:
+    """`n`: images of the job; `hour`: price of a device-hour."""
+    return BreakEven(
+        model,
+        api,
+        usd,
+        break_even_usd_per_hour(local, usd, n, usd_per_kwh),
+        break_even_usd_per_hour(local, usd, None, usd_per_kwh),
+        None if hour is None else break_even_images(local, usd, hour, usd_per_kwh),
+        None if hour is None else local.amortised_usd(n, hour, usd_per_kwh),
+        None if hour is None else local.marginal_usd(hour, usd_per_kwh),
+    )
 
 
 def _local(making: GenerationStats) -> Local | None:
