@@ -458,16 +458,13 @@ def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[
         None if model not in usd_per_image else usd_per_image[model] * int(table.made[m].sum())
         for m, model in enumerate(table.models)
     ]
-    done, at_best = _done_usd(table, table.accepted), _done_usd(table, table.at_best)
+    n = table.tasks.deliverables
+    done, at_best = (
+        revenue_usd(table.tasks, np.where(accepted == n, n, 0)) for accepted in (table.accepted, table.at_best)
+    )  # sum_t Price(t) Success(t) for every model
     return [
         _saved(table.tasks.value_usd, cost, low, high) for cost, low, high in zip(costs, done, at_best, strict=True)
     ]
-
-
-def _done_usd(table: OutcomeTable, accepted: Ints) -> list[Fraction]:
-    """sum_t Price(t) Success(t) for every model."""
-    success = (accepted == table.tasks.deliverables).astype(np.int64)
-    return [Fraction(int(s), table.tasks.units_per_usd) for s in success @ table.tasks.price]
 
 
 def contribution_ratio(contribution: Fraction, savings: Fraction) -> Fraction | None:
