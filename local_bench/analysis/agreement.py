@@ -211,7 +211,7 @@ class _Comparison:
         decides = dimension in self.thresholds or dimension == OVERALL
         in_numbers = against != PEOPLE or _all_numbers(b)
         in_points = in_numbers and dimension != OVERALL
-        first_of, second_of = ([_decision(side, unit) for unit in units] for side in (a, b))
+        first_of, second_of = ([side[unit].decision if unit in side else None for unit in units] for side in (a, b))
         tasks = [self.candidates[unit][1] for unit in units]
         of_models: dict[str, list[tuple[float, float]]] = {model: [] for model, _ in self.candidates.values()}
         differences: dict[str, list[float]] = defaultdict(list)
@@ -236,10 +236,6 @@ class _Comparison:
             *mean_difference(differences, scale_of(self.suite, dimension) if in_points else (0.0, 1.0)),
             in_points,
         )
-
-
-def _decision(side: Mapping[str, Rating], unit: str) -> bool | None:
-    return side[unit].decision if unit in side else None
 
 
 def _number(rating: Rating | None, in_numbers: bool) -> float | None:

@@ -139,23 +139,18 @@ def economics_of(run: RunDir, money: Accounting) -> Economics | None:
     table 6. None if nothing is settled or no task has a price. Used by the page, the JSON output and the exports."""
     if not any(s.total.value_micro_usd for s in money.settlements):
         return None
-    settings = run.config.settlement
+    settings, prices = run.config.settlement, api_prices("servimage").exact
+    ordered = sorted(prices, key=lambda api: (prices[api], api))
     return run.store.once(
         ("economics", settings.model_dump_json()),
         lambda: economics(
             run.store,
             money,
             {model: Decimal(text) for model, text in settings.api_usd_per_image.items()},
-            _few(api_prices("servimage").exact),
+            {api: prices[api] for api in (ordered[0], ordered[len(ordered) // 2], ordered[-1])},
             usd_per_kwh=Fraction(settings.usd_per_kwh or 0),
         ),
     )
-
-
-def _few(prices: Mapping[str, Decimal]) -> dict[str, Decimal]:
-    """The lowest, the middle and the highest price."""
-    ordered = sorted(prices, key=lambda api: (prices[api], api))
-    return {api: prices[api] for api in (ordered[0], ordered[len(ordered) // 2], ordered[-1])}
 
 
 def economics(
