@@ -2,7 +2,7 @@
 swapped (ServImage, appendix H, tables 10 and 11). The statistics are in `settle.agreement`."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -210,16 +210,21 @@ class _Comparison:
         units = [work_id for work_id in self.candidates if work_id in b or (against != PEOPLE and work_id in a)]
         decides = dimension in self.thresholds or dimension == OVERALL
         in_numbers = against != PEOPLE or _all_numbers(b)
-        means = self._model_means(units, a, b, b_in_numbers=in_numbers)
-        x, y = [m[0] for m in means], [m[1] for m in means]
-        first_of, second_of = ([_decision(side, unit) for unit in units] for side in (a, b))
-        tasks = [self.candidates[unit][1] for unit in units]
         in_points = in_numbers and dimension != OVERALL
-        numbers = ([_number(side.get(unit), in_points) for unit in units] for side in (a, b))
+        first_of, second_of = ([side[unit].decision if unit in side else None for unit in units] for side in (a, b))
+        tasks = [self.candidates[unit][1] for unit in units]
+        of_models: dict[str, list[tuple[float, float]]] = {model: [] for model, _ in self.candidates.values()}
         differences: dict[str, list[float]] = defaultdict(list)
-        for task, value, other in zip(tasks, *numbers, strict=True):
-            if value is not None and other is not None:
-                differences[task].append(value - other)
+        for unit in units:
+            model, task = self.candidates[unit]
+            own, of_other = _number(a.get(unit), True), _number(b.get(unit), in_numbers)
+            if own is not None and of_other is not None:
+                of_models[model].append((own, of_other))
+            own, of_other = (_number(side.get(unit), in_points) for side in (a, b))
+            if own is not None and of_other is not None:
+                differences[task].append(own - of_other)
+        # each rater's mean of a model, for decisions the acceptance rate, over the images that both rated
+        x, y = ([fmean(pair[i] for pair in both) if both else None for both in of_models.values()] for i in (0, 1))
         return Pair(
             dimension,
             judge,
@@ -231,23 +236,6 @@ class _Comparison:
             *mean_difference(differences, scale_of(self.suite, dimension) if in_points else (0.0, 1.0)),
             in_points,
         )
-
-    def _model_means(
-        self, units: Iterable[str], a: Mapping[str, Rating], b: Mapping[str, Rating], *, b_in_numbers: bool
-    ) -> list[tuple[float | None, float | None]]:
-        """Both raters' mean per model over the images that both rated; for decisions, the acceptance rate."""
-        values: dict[str, list[tuple[float, float]]] = {self.candidates[unit][0]: [] for unit in self.candidates}
-        for unit in units:
-            x, y = _number(a.get(unit), True), _number(b.get(unit), b_in_numbers)
-            if x is not None and y is not None:
-                values[self.candidates[unit][0]].append((x, y))
-        return [
-            (fmean(x for x, _ in both), fmean(y for _, y in both)) if both else (None, None) for both in values.values()
-        ]
-
-
-def _decision(side: Mapping[str, Rating], unit: str) -> bool | None:
-    return side[unit].decision if unit in side else None
 
 
 def _number(rating: Rating | None, in_numbers: bool) -> float | None:

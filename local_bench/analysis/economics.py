@@ -19,7 +19,7 @@ from local_bench.runs.roofline import BUSY, Timing, generated_kinds, operations,
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Store, scores_by_image
 from local_bench.settle.costs import Local, PhaseCost, break_even_images, break_even_usd_per_hour, energy_mj
-from local_bench.settle.settlement import ClientSavings, Competition, Earnings, compete, earnings, savings
+from local_bench.settle.settlement import ClientSavings, Competition, compete, savings
 from local_bench.settle.table import OutcomeTable, table_of
 from local_bench.suites.published import api_prices
 
@@ -121,11 +121,10 @@ class BreakEven:
 @dataclass(frozen=True)
 class Economics:
     table: OutcomeTable
-    earnings: list[Earnings]
     competition: Competition
     by_ledger: list[ClientSavings]
     """With the metered cost (`usd_per_image` times the generated first attempts); in the table's order of models,
-    like the other lists."""
+    like `by_api`."""
     by_api: list[ClientSavings]
     """With the cost of the same images at an API; None if no price is given for the model."""
     timed: dict[str, Local]
@@ -140,23 +139,18 @@ def economics_of(run: RunDir, money: Accounting) -> Economics | None:
     table 6. None if nothing is settled or no task has a price. Used by the page, the JSON output and the exports."""
     if not any(s.total.value_micro_usd for s in money.settlements):
         return None
-    settings = run.config.settlement
+    settings, prices = run.config.settlement, api_prices("servimage").exact
+    ordered = sorted(prices, key=lambda api: (prices[api], api))
     return run.store.once(
         ("economics", settings.model_dump_json()),
         lambda: economics(
             run.store,
             money,
             {model: Decimal(text) for model, text in settings.api_usd_per_image.items()},
-            _few(api_prices("servimage").exact),
+            {api: prices[api] for api in (ordered[0], ordered[len(ordered) // 2], ordered[-1])},
             usd_per_kwh=Fraction(settings.usd_per_kwh or 0),
         ),
     )
-
-
-def _few(prices: Mapping[str, Decimal]) -> dict[str, Decimal]:
-    """The lowest, the middle and the highest price."""
-    ordered = sorted(prices, key=lambda api: (prices[api], api))
-    return {api: prices[api] for api in (ordered[0], ordered[len(ordered) // 2], ordered[-1])}
 
 
 def economics(
@@ -164,7 +158,6 @@ def economics(
     money: Accounting,
     usd_of: Mapping[str, Decimal],
     apis: Mapping[str, Decimal],
-    require_success: bool = False,
     usd_per_kwh: Fraction = Fraction(0),
 ) -> Economics:
     """Settle the stored results. `usd_of`: model name -> price of one of its images at an API; `apis`: API name ->
@@ -177,19 +170,23 @@ def economics(
     timed = {making.model: local for making in stats if (local := _local(making)) is not None}
     n_made = {making.model: making.timing.n_made for making in stats}
     unmetered = [m.model for m in stats if usd_per_kwh and m.model in timed and m.busy_energy_mj is None]
-    against = _against(timed, n_made, money, apis, usd_per_kwh)
     unknown = (
         f"The energy of {', '.join(unmetered)} was not measured, or not of all denoising and decoding, so the "
         "break-even with electricity is unknown: settlement.usd_per_kwh=null leaves electricity out."
     )
     return Economics(
         table=table,
-        earnings=earnings(table),
-        competition=compete(table, require_success),
+        competition=compete(table),
         by_ledger=savings(table, usd_per_image(store, money)),
         by_api=savings(table, {model: Fraction(usd) for model, usd in usd_of.items()}),
         timed={model: local for model, local in timed.items() if model not in unmetered},
-        against=[BreakEven(r.model, r.api, r.api_usd, *[None] * 5) if r.model in unmetered else r for r in against],
+        against=[
+            BreakEven(model, api, Fraction(usd), *[None] * 5)
+            if model in unmetered
+            else _break_even(model, local, n_made[model], money.usd_per_hour(model), api, Fraction(usd), usd_per_kwh)
+            for model, local in timed.items()
+            for api, usd in apis.items()
+        ],
         notes=[unknown] if unmetered else [],
     )
 
@@ -232,31 +229,20 @@ def _summed(scores: tuple[float | str | None, ...]) -> Decimal | None:
     return sum((Decimal(str(score)) for score in scores if score != NOT_APPLICABLE), Decimal(0))
 
 
-def _against(
-    timed: Mapping[str, Local],
-    n_made: Mapping[str, int],
-    money: Accounting,
-    apis: Mapping[str, Decimal],
-    usd_per_kwh: Fraction,
-) -> list[BreakEven]:
-    rows = []
-    for model, local in timed.items():
-        hour = money.usd_per_hour(model)
-        for api, usd in apis.items():
-            price = Fraction(usd)
-            rows.append(
-                BreakEven(
-                    model,
-                    api,
-                    price,
-                    break_even_usd_per_hour(local, price, n_made[model], usd_per_kwh),
-                    break_even_usd_per_hour(local, price, None, usd_per_kwh),
-                    None if hour is None else break_even_images(local, price, hour, usd_per_kwh),
-                    None if hour is None else local.amortised_usd(n_made[model], hour, usd_per_kwh),
-                    None if hour is None else local.marginal_usd(hour, usd_per_kwh),
-                )
-            )
-    return rows
+def _break_even(
+    model: str, local: Local, n: int, hour: Fraction | None, api: str, usd: Fraction, usd_per_kwh: Fraction
+) -> BreakEven:
+    """`n`: images of the job; `hour`: price of a device-hour."""
+    return BreakEven(
+        model,
+        api,
+        usd,
+        break_even_usd_per_hour(local, usd, n, usd_per_kwh),
+        break_even_usd_per_hour(local, usd, None, usd_per_kwh),
+        None if hour is None else break_even_images(local, usd, hour, usd_per_kwh),
+        None if hour is None else local.amortised_usd(n, hour, usd_per_kwh),
+        None if hour is None else local.marginal_usd(hour, usd_per_kwh),
+    )
 
 
 def _local(making: GenerationStats) -> Local | None:

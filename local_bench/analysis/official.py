@@ -12,10 +12,10 @@ from pydantic import TypeAdapter
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import usd_per_image, with_own_digits
-from local_bench.analysis.payment import annotated_by_people
 from local_bench.analysis.settlement import accounting
 from local_bench.annotation.exchange import annotation_lines
 from local_bench.annotation.protocol import OVERALL
+from local_bench.annotation.ratings import load_annotations
 from local_bench.annotation.session import no_image
 from local_bench.core.errors import UserError, hint
 from local_bench.core.files import storage_errors, write_atomic
@@ -177,7 +177,7 @@ def export_people(run: RunDir, name: str, out: Path) -> list[Path]:
         folder_name = f"{named}.adjudication" if line.get("adjudication") else named
         by_folder[folder_name][work_ids[line["model"], line["task_id"], line["deliverable"], line["attempt"]]] = line
     of_suite, results, files = suite(run.config.suite.name), replace(run_results(run), load=no_image), list[Path]()
-    consensus = annotated_by_people(run, run.path).consensus
+    consensus = load_annotations(run.path, run).consensus
     by_folder["consensus"] = {
         w: {OVERALL: None} | {name: ratings[w].decision for name, ratings in consensus.items() if w in ratings}
         for w in work_ids.values()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from local_bench.analysis.settlement import counted_attempt
-from local_bench.annotation.ratings import Annotations, load_annotations
+from local_bench.annotation.ratings import load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
@@ -199,7 +199,7 @@ def rejected(run: RunDir, people: Path) -> dict[str, RejectedImage]:
 def _labelled(run: RunDir, people: Path) -> "_Images":
     """The images with their annotations."""
     scores = run.store.scores_by_candidate()
-    annotations = annotated_by_people(run, people, scores)
+    annotations = load_annotations(people, run)
     decided = annotations.decisions()
     outcomes = run.store.outcomes(counted_attempt(run.config))
     rows = sorted((row for row in outcomes if row.candidate.image), key=lambda row: row.candidate.work_id)
@@ -209,21 +209,3 @@ def _labelled(run: RunDir, people: Path) -> "_Images":
         np.array([float(decided.get(row.candidate.work_id, np.nan)) for row in rows]),
         annotations.sampling_notes,
     )
-
-
-def annotated_by_people(
-    run: RunDir, people: Path, scores: Mapping[str, Mapping[str, Score]] | None = None
-) -> Annotations:
-    """The annotations in `people` (`load_annotations`); `scores` are those of the run if they have been read. UserError
-    if the annotations cannot be read."""
-    by_candidate = run.store.scores_by_candidate() if scores is None else scores
-    thresholds = thresholds_of(run.config)
-    applies = {
-        w: {name for name, s in of.items() if s.applies and name in thresholds} for w, of in by_candidate.items()
-    }
-    return load_annotations(people, run, applies)
-
-
-def decided_by_people(run: RunDir, people: Path) -> dict[str, bool]:
-    """Work id -> the annotators' consensus decision, where there is one. Raises as `annotated_by_people`."""
-    return annotated_by_people(run, people).decisions()

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from local_bench.analysis.payment import decided_by_people
 from local_bench.analysis.predictors.predictions import NO_IMAGE
 from local_bench.analysis.settlement import accounting, attempts, counted_attempt
+from local_bench.annotation.ratings import load_annotations
 from local_bench.runs.payment import PredictionLine
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.models import ExpectedRevenue, Probabilities
@@ -47,7 +47,7 @@ class PredictedSettlement:
 def settled_by_people(run: RunDir, people: Path) -> list[PeopleSettlement]:
     """Every model's settlement by the annotations in `people` (`load_annotations`), highest revenue first. UserError if
     they cannot be read."""
-    decided, lines = decided_by_people(run, people), _lines(run, counted_attempt(run.config))
+    decided, lines = load_annotations(people, run).decisions(), _lines(run, counted_attempt(run.config))
     by_people, by_run = _settled(run, lines, decided)
     undecided: dict[tuple[str, bool], Counter[str]] = defaultdict(Counter)
     for row in lines[~(lines["made"] & lines["work_id"].isin(decided))].itertuples():

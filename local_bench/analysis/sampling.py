@@ -88,12 +88,7 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labels:
     be read."""
     scores = {work_id: list(by_name.values()) for work_id, by_name in run.store.scores_by_candidate("judge").items()}
     thresholds = thresholds_of(run.config)
-    human = None
-    if people is not None:
-        applies = {
-            w: {s.name for s in of_image if s.applies and s.name in thresholds} for w, of_image in scores.items()
-        }
-        human = load_annotations(people, run, applies)
+    human = None if people is None else load_annotations(people, run)
     given = set(human.probabilities.values()) if human else set()
     if None in given and given != {None}:
         raise UserError(

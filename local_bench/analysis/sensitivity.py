@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 
-from local_bench.analysis.economics import generation_stats
+from local_bench.analysis.economics import NS_PER_S, generation_stats
 from local_bench.analysis.settlement import Accounting, deliverables
 from local_bench.core.money import MICRO
 from local_bench.judges.rules import RULES
@@ -25,7 +25,6 @@ _UNITS = 10**9
 """Integer units per score point."""
 _MISSED, _PASSED = -1.0, 100.0
 """Values below and above every threshold."""
-_NS_PER_S = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,8 @@ def over_thresholds(run: RunDir) -> Sweep | None:
         table.models,
         pd.factorize(rows["model"], sort=True)[0],
         pd.factorize(rows["task_id"], sort=True)[0],
-        np.array([0 if score is None else _units(score) for score in lowest], dtype=np.int64),
+        # scores that another judge gave may be larger than 64 bits hold; only their order to the thresholds counts
+        np.array([round(min(max(score or 0.0, _MISSED), _PASSED) * _UNITS) for score in lowest], dtype=np.int64),
         np.array([score is not None for score in lowest], dtype=np.bool_),
         [(threshold, int(threshold * _UNITS)) for threshold in THRESHOLDS],
     )
@@ -64,7 +64,7 @@ def over_prices(run: RunDir, money: Accounting) -> Sweep | None:
     hour = Fraction(money.price.micro_usd_per_hour, MICRO)
     generation = generation_stats(run.store, money, [s.model for s in money.settlements])
     held = {  # as hours of the average price
-        stats.model: Fraction(stats.held_ns, _NS_PER_S)
+        stats.model: Fraction(stats.held_ns, NS_PER_S)
         * ((money.usd_per_hour(stats.model) or hour) / hour if hour else 1)
         for stats in generation
         if not stats.imported
@@ -80,11 +80,6 @@ def _lowest(run: RunDir, work_ids: "pd.Series[str]", names: tuple[str, ...]) -> 
     rules = (RULES,) if run.config.acceptance.rules else ()
     scores = scores_by_image(run.store, work_ids, [*names, *rules], "judge")
     return [_least(cells[: len(names)], *cells[len(names) :]) for cells in scores.itertuples(index=False, name=None)]
-
-
-def _units(score: float) -> int:
-    """Scores that another judge gave may be larger than 64 bits hold; only their order to the thresholds counts."""
-    return round(min(max(score, _MISSED), _PASSED) * _UNITS)
 
 
 def _least(scores: Sequence[float | str | None], rules: float | str | None = None) -> float | None:

@@ -10,7 +10,7 @@ from local_bench.core.money import MICRO, NS_PER_HOUR
 from local_bench.runs.config import RunConfig, SettlementConfig
 from local_bench.runs.prices import Price, average, price_of
 from local_bench.runs.store import Store
-from local_bench.settle.costs import HeldTime, PhaseCost, generation_costs, merged, phase_costs
+from local_bench.settle.costs import PhaseCost, generation_costs, merged, phase_costs
 from local_bench.settle.settlement import Settlement, settle
 from local_bench.suites.registry import suite
 
@@ -61,14 +61,16 @@ def accounting(store: Store, config: SettlementConfig) -> Accounting:
     """Settle the stored results. ConfigError if the price table has no matching row."""
     device_of = {session.session: session.device for session in store.sessions()}
     first = next(iter(device_of.values()), "")
-    by_device: dict[str, list[HeldTime]] = defaultdict(list)
+    by_device: dict[str, list[PhaseCost]] = defaultdict(list)
     for row in store.meter():
-        time = HeldTime(row.phase, row.model, row.t1_ns - row.t0_ns, row.n_items, row.energy_mj)
+        time = PhaseCost(row.phase, row.model, row.t1_ns - row.t0_ns, row.n_items, row.energy_mj)
         by_device[device_of[row.session] if config.usd_per_hour is None else first].append(time)
-    held: dict[Price | None, list[HeldTime]] = defaultdict(list)
+    held: dict[Price | None, list[PhaseCost]] = defaultdict(list)
     for device, times in (by_device or {first: []}).items():
         held[price_of(config, device)] += times
     price = average({of: sum(time.held_ns for time in times) for of, times in held.items()})
-    costs = merged(phase_costs(times, of.micro_usd_per_hour if price and of else 0) for of, times in held.items())
+    costs = merged(
+        cost for of, times in held.items() for cost in phase_costs(times, of.micro_usd_per_hour if price and of else 0)
+    )
     by_model: dict[str, int | None] = {**generation_costs(costs)} if price else {}
     return Accounting(settle(deliverables(store), by_model | store.imported_costs()), costs, price)

@@ -140,14 +140,14 @@ class _Shared:
         return False
 
 
-@cache
-def _jinja() -> Environment:
-    loader = PackageLoader("local_bench.annotation")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+_JINJA = Environment(
+    loader=PackageLoader("local_bench.annotation"),
+    autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+)  # fmt: skip
 
 
 def _html(template: str, **values: Any) -> str:
-    return _jinja().get_template(template).render(values)
+    return _JINJA.get_template(template).render(values)
 
 
 def _entry(session: Session, me: Annotator, item: Item, kind: Kind, left: Side | None = None) -> dict[str, Any]:

@@ -221,8 +221,7 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
     # meta
 
     def meta(self, key: str) -> str | None:
-        rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
-        return rows[0][0] if rows else None
+        return self.all_meta().get(key)
 
     def set_meta(self, key: str, value: str) -> None:
         self._write("INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", key, value)

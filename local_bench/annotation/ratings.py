@@ -112,9 +112,9 @@ class AnnotationLine(Strict):
         return self.model, self.task_id, self.deliverable, self.attempt
 
 
-def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> Annotations:
+def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]] | None = None) -> Annotations:
     """Load the annotations of `run`'s images from `path`, a JSON Lines file or a run directory with annotations;
-    `applies`: work id -> names of the deciding scores that apply.
+    `applies`: work id -> names of the deciding scores that apply, by default those of the run's judge.
 
     A line is an object of `model`, `task_id`, `deliverable`, `attempt` (default 1), `rater` (default `people`),
     `probability` (of being sampled for annotation; optional), `adjudication` (optional), and any of the suite's score
@@ -126,6 +126,9 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
     and the reason.
     """
     thresholds = thresholds_of(run.config)
+    if applies is None:
+        scores_of_images = run.store.scores_by_candidate("judge")
+        applies = {w: {n for n, s in of.items() if s.applies and n in thresholds} for w, of in scores_of_images.items()}
     work_ids = {row.key: row.work_id for row in run.store.candidates()}
     raters: dict[str, Opinion] = {}
     adjudicated: Opinion = defaultdict(dict)

@@ -305,17 +305,15 @@ class Session:
 
     def answer(
         self, annotator: Annotator, request_id: str, item_id: str, kind: Kind, content: Answer, ms: int | None
-    ) -> bool:
-        """Check and store an answer; nothing is done, and False returned, if the request was stored before. Raises
-        InvalidAnswer, and AlreadyAnswered if another request has answered the item."""
+    ) -> None:
+        """Check and store an answer; nothing is done if the request was stored before. Raises InvalidAnswer, and
+        AlreadyAnswered if another request has answered the item."""
         item = self.queue.by_id.get(item_id)
         if item is None or not self.queue.may_answer(annotator.name, item_id, kind):
             raise InvalidAnswer("the item is not in your queue")
         self._check(item, content)
-        stored = self.database.save(request_id, annotator.name, item_id, kind, content, ms)
-        if stored:
+        if self.database.save(request_id, annotator.name, item_id, kind, content, ms):
             self.queue.record(annotator.name, item_id, kind, content)
-        return stored
 
     def _check(self, item: Item, content: Answer) -> None:
         protocol = self.protocol

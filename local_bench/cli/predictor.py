@@ -134,7 +134,7 @@ def _train_model(
     seed: int,
 ) -> "Card | None":
     """Train a payment model, then its calibration. None in all processes but the first."""
-    from local_bench.analysis.predictors.images import decisions_of
+    from local_bench.analysis.predictors.images import annotations_of
     from local_bench.analysis.predictors.predictions import train as train_predictor
     from local_bench.judges.payment.data import load_payment_config
     from local_bench.runs.payment import MODEL, is_main_process, log_odds_of, train_payment_model
@@ -142,7 +142,7 @@ def _train_model(
     config = load_payment_config(model).model_copy(update={"seed": seed})
     if row is not None:
         config = config.row(row)
-    decided = decisions_of(runs, annotations)
+    decided = [of_run.decisions() for of_run in annotations_of(runs, annotations)]
     # unsuitable annotations are refused here, before hours of training
     untrained = {row.work_id: 0.0 for run in runs for row in run.store.candidates()}
     train_predictor(runs, annotations, "servimage", seed, untrained, _say)

@@ -2,15 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from local_bench.core.money import allocate, held_cost
 
 
 @dataclass(frozen=True)
-class HeldTime:
-    """One meter row: a period for which a device was held, and its purpose."""
+class PhaseCost:
+    """A period for which a device was held (one meter row), or the sum of several, and its purpose."""
 
     phase: str
     model: str | None
@@ -19,35 +19,21 @@ class HeldTime:
     n_items: int
     energy_mj: int | None = None
     """Millijoules from the device's counter; None if it has none."""
+    cost_micro_usd: int = 0
 
 
-@dataclass(frozen=True)
-class PhaseCost:
-    phase: str
-    model: str | None
-    held_ns: int
-    n_items: int
-    energy_mj: int | None
-    cost_micro_usd: int
-
-
-def phase_costs(held: Iterable[HeldTime], micro_usd_per_hour: int) -> list[PhaseCost]:
+def phase_costs(held: Iterable[PhaseCost], micro_usd_per_hour: int) -> list[PhaseCost]:
     """Held time and cost by (phase, model), in order of first appearance; they add up to the totals."""
-    groups: dict[tuple[str, str | None], list[HeldTime]] = defaultdict(list)
-    for row in held:
-        groups[row.phase, row.model].append(row)
-    times = [sum(row.held_ns for row in rows) for rows in groups.values()]
+    rows = merged(held)
+    times = [row.held_ns for row in rows]
     costs = allocate(held_cost(sum(times), micro_usd_per_hour), times)
-    return [
-        PhaseCost(phase, model, held_ns, sum(r.n_items for r in rows), energy_mj(rows), cost)
-        for ((phase, model), rows), held_ns, cost in zip(groups.items(), times, costs, strict=True)
-    ]
+    return [replace(row, cost_micro_usd=cost) for row, cost in zip(rows, costs, strict=True)]
 
 
-def merged(parts: Iterable[Sequence[PhaseCost]]) -> list[PhaseCost]:
-    """The costs of several devices by (phase, model), in order of first appearance."""
+def merged(parts: Iterable[PhaseCost]) -> list[PhaseCost]:
+    """The sums by (phase, model), in order of first appearance."""
     groups: dict[tuple[str, str | None], list[PhaseCost]] = defaultdict(list)
-    for row in (row for part in parts for row in part):
+    for row in parts:
         groups[row.phase, row.model].append(row)
     return [
         PhaseCost(
@@ -61,7 +47,7 @@ def merged(parts: Iterable[Sequence[PhaseCost]]) -> list[PhaseCost]:
     ]
 
 
-def energy_mj(rows: Sequence[HeldTime | PhaseCost]) -> int | None:
+def energy_mj(rows: Sequence[PhaseCost]) -> int | None:
     """Sum of the energy counters; None if one of the rows has none."""
     measured = [row.energy_mj for row in rows if row.energy_mj is not None]
     return sum(measured) if len(measured) == len(rows) and measured else None

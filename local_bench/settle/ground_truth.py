@@ -5,8 +5,9 @@ ground truth. The first two differ by the judge's errors, the last two by those 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,7 +149,6 @@ def audit_revenue(paid: Iterable[JudgedDeliverable]) -> list[RevenueAudit]:
 
 def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
     labelled = [each for each in mine if each.right is not None]
-    n_right = sum(each.right is True for each in labelled)
     tasks = {task_id: i for i, task_id in enumerate(dict.fromkeys(each.task_id for each in labelled))}
     index = np.array([tasks[each.task_id] for each in labelled], dtype=np.intp)
     part = np.array([each.part_micro_usd for each in labelled], dtype=np.float64)
@@ -160,6 +160,10 @@ def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
         weights = np.where(True if which is None else which, unit, 0.0)
         return np.asarray(np.bincount(index, np.broadcast_to(weights, len(index)), len(tasks)), dtype=np.float64)
 
+    def paid(which: Iterable[object]) -> int:
+        """The exact sum."""
+        return sum(compress((each.part_micro_usd for each in labelled), which))
+
     values = of_tasks()
     total = float(values.sum())
     much, little = (share_interval(of_tasks(which), values, 0.975) for which in (judged & ~right, ~judged & right))
@@ -168,17 +172,16 @@ def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
         model=model,
         n=len(labelled),
         n_unknown=len(mine) - len(labelled),
-        value_micro_usd=_sum(labelled, lambda _: True),
-        judged_micro_usd=_sum(labelled, lambda each: each.judged is True),
-        faultless_micro_usd=_sum(labelled, lambda each: each.faultless is True),
-        true_micro_usd=_sum(labelled, lambda each: each.right is True) if labelled else None,
+        value_micro_usd=paid(repeat(True)),
+        judged_micro_usd=paid(judged),
+        faultless_micro_usd=paid(each.faultless is True for each in labelled),
+        true_micro_usd=paid(right) if labelled else None,
         true_interval_micro_usd=amounts(share_interval(of_tasks(right), values), total),
-        too_much_micro_usd=_sum(labelled, lambda each: each.judged is True and not each.right),
-        too_little_micro_usd=_sum(labelled, lambda each: each.judged is not True and each.right is True),
-        off_micro_usd=_sum(labelled, lambda each: each.judged is True)
-        - _sum(labelled, lambda each: each.right is True),
+        too_much_micro_usd=paid(judged & ~right),
+        too_little_micro_usd=paid(~judged & right),
+        off_micro_usd=paid(judged) - paid(right),
         off_interval_micro_usd=amounts((much[0] - little[1], much[1] - little[0]) if much and little else None, total),
-        n_right=n_right,
+        n_right=int(right.sum()),
         right_low=low,
         right_high=high,
         decided=agreement_rate(
@@ -186,7 +189,3 @@ def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
         ),
         rho=spearman([each.score for each in labelled], [each.true_score for each in labelled]),
     )
-
-
-def _sum(paid: Iterable[JudgedDeliverable], when: Callable[[JudgedDeliverable], bool]) -> int:
-    return sum(each.part_micro_usd for each in paid if when(each))

@@ -180,8 +180,9 @@ def prediction_powered(
     bounds = table.bounds()
     least, most = bounds if over == "these orders" else (0.0, 1.0)
     unanswered = sampled & ~answered
-    tables = (table, *(_filled(table, unanswered, chances, label) for label in (0.0, 1.0)))
-    estimates = (float(power * (filled.share @ filled.judge)) + _correction(filled, power) for filled in tables)
+    filled = replace(table, chances=chances, answered=answered | unanswered)
+    tables = (table, *(replace(filled, labels=np.where(unanswered, label, table.labels)) for label in (0.0, 1.0)))
+    estimates = (float(power * (each.share @ each.judge)) + _correction(each, power) for each in tables)
     estimate, at_least, at_most = (min(most, max(least, unclipped)) for unclipped in estimates)
     undefined = TOO_FEW if sampling is None else None
     low, high = None, None
@@ -226,11 +227,6 @@ def _inclusion_and_response(chances: Floats, sampled: NDArray[np.bool_], answere
 def _correction(table: _Table, power: float) -> float:
     """Weighted mean over the annotations of (label - power x judge)."""
     return float(table.label_share @ (table.labels - power * table.judge))
-
-
-def _filled(table: _Table, unanswered: NDArray[np.bool_], chances: Floats, label: float) -> _Table:
-    labels = np.where(unanswered, label, table.labels)
-    return _Table(table.tasks, table.judge, labels, table.share, chances, table.answered | unanswered)
 
 
 def _errors(table: _Table) -> tuple[Floats, Floats]:
@@ -300,8 +296,6 @@ def plan_labels(
     weights: ArrayLike | None = None,
     labels: ArrayLike | None = None,
     undecided: ArrayLike | None = None,
-    level: float = LEVEL,
-    assurance: float = ASSURANCE,
     seed: int = 0,
 ) -> LabelPlan:
     """The next round of annotations for an interval no wider than `width` (a fraction of the total weight) over these
@@ -310,7 +304,7 @@ def plan_labels(
     `judge` (images,) are probabilities of acceptance, NaN for none; `weights` as for `prediction_powered`; `labels`
     the existing annotations, NaN for none. They count as sampled with certainty, as do the `undecided` images (images,)
     that people could not decide and that are not drawn again. Without labels, the sample is the smallest for a variance
-    of 1/4; with them, the smallest that reaches the width with probability `assurance` (Kupper and Hafner 1989) if the
+    of 1/4; with them, the smallest that reaches the width with probability `ASSURANCE` (Kupper and Hafner 1989) if the
     judge's further errors are like those known. At most all other images.
     """
     assert 0 < width <= 1, width
@@ -335,14 +329,13 @@ def plan_labels(
             return float("inf")
         p, part = chances[drawn], (1 - chances[drawn]) * (value[drawn] / chances[drawn]) ** 2
         parts, effective = float(p @ part), float((p @ part) ** 2 / (p @ part**2))
-        unlucky = chdtri(free, 1 - assurance) / free if not open_.all() else 1.0
+        unlucky = chdtri(free, 1 - ASSURANCE) / free if not open_.all() else 1.0
         error = float((p * part) @ variance[drawn]) * unlucky
         error = max(error, with_added(error, effective, parts))
-        return float(min(1.0, 2 * student(min(free, effective), level) * np.sqrt(error) / value.sum()))
+        return float(min(1.0, 2 * student(min(free, effective)) * np.sqrt(error) / value.sum()))
 
-    fewest, most = 0, int(np.count_nonzero(size))
-    if most:
-        fewest = 1
+    most = int(np.count_nonzero(size))
+    fewest = min(1, most)
     while fewest < most:
         middle = (fewest + most) // 2
         fewest, most = (fewest, middle) if width_of(middle) <= width else (middle + 1, most)

@@ -8,7 +8,7 @@ from itertools import combinations, product
 import numpy as np
 
 from local_bench.settle.attempts import Reliability, review_usd
-from local_bench.settle.settlement import earnings
+from local_bench.settle.settlement import revenue_usd
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Ints, Mask, Tasks, outcome_table
 
 Setting = tuple[tuple[str, Fraction], ...]
@@ -93,9 +93,8 @@ def revenues(
     points = []
     for threshold, units in thresholds:
         decision = np.where(scored, np.where(lowest >= units, ACCEPTED, REJECTED), UNSCORED)
-        totals = earnings(outcome_table(tasks, models, model, task, decision))
-        values: dict[str, Fraction | None] = {m: e.revenue_usd for m, e in zip(models, totals, strict=True)}
-        points.append(Point((("acceptance_threshold", threshold),), values))
+        totals = revenue_usd(tasks, outcome_table(tasks, models, model, task, decision).accepted)
+        points.append(Point((("acceptance_threshold", threshold),), dict(zip(models, totals, strict=True))))
     return points
 
 

@@ -11,13 +11,13 @@ Both are evaluated on two kinds of data: `settle` sums the lines of one run in i
 partition its prices exactly); `earnings` sums tables of outcomes as exact fractions.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from local_bench.core.money import MICRO
 from local_bench.settle.intervals import amounts, rate_interval, share_interval
@@ -170,69 +170,47 @@ def settle(
         return sums.reshape(shape)
 
     accepted, unscored = decision == ACCEPTED, decision == UNSCORED
-    cells = _Cells(count(np.ones_like(accepted)), count(accepted), count(unscored), total(accepted), total(unscored))
+    n = count(np.ones_like(accepted))
+    cells = n, count(accepted), count(unscored), total(accepted), total(unscored)
     by_task = lines.drop_duplicates("task_id", keep="last").sort_values("task_id")
     category, names = pd.factorize(by_task["category"], sort=True)
-    groups: dict[tuple[int, str | None], Ints] = {}
-    for i, n in enumerate(cells.n):
-        groups[i, None] = np.flatnonzero(n)
-        by_name = {name: np.flatnonzero((n > 0) & (category == k)) for k, name in enumerate(names)}
-        groups |= {(i, name): tasks for name, tasks in by_name.items() if len(tasks)}
-    totals = dict(zip(groups, _totals(cells, exact(by_task["price_micro_usd"]), groups, intervals), strict=True))
-    settlements = [
-        Settlement(
-            model=name,
-            total=totals[i, None],
-            by_category={group: sums for (m, group), sums in totals.items() if m == i and group is not None},
-            cost_micro_usd=costs_micro_usd.get(name),
-        )
-        for i, name in enumerate(models)
-    ]
+    prices = exact(by_task["price_micro_usd"])
+
+    def of_tasks(m: int, tasks: Ints) -> Total:
+        return _total(*(sums[m, tasks] for sums in cells), values=prices[tasks], intervals=intervals)
+
+    settlements = []
+    for m, name in enumerate(models):
+        tasks = np.flatnonzero(n[m])
+        groups = {group: tasks[category[tasks] == k] for k, group in enumerate(names)}
+        by_category = {group: of_tasks(m, of_group) for group, of_group in groups.items() if len(of_group)}
+        settlements.append(Settlement(name, of_tasks(m, tasks), by_category, costs_micro_usd.get(name)))
     return sorted(settlements, key=lambda s: (-s.total.revenue_micro_usd, s.model))
 
 
-@dataclass(frozen=True)
-class _Cells:
-    """Sums over the deliverables of each model and task, each (M, T)."""
-
-    n: Ints
-    accepted: Ints
-    unscored: Ints
-    earned: Ints
-    """Micro-USD."""
-    open: Ints
-    """Micro-USD of the unscored deliverables."""
-
-
-def _totals(
-    cells: _Cells, prices: Ints, groups: Mapping[tuple[int, str | None], Ints], intervals: bool
-) -> Iterator[Total]:
-    """Sum each group: a model, and the indices of its tasks in order of their ids. `prices`: (T,), micro-USD."""
-    for (model, _), tasks in groups.items():
-        n, accepted, unscored = (count[model, tasks] for count in (cells.n, cells.accepted, cells.unscored))
-        earned, values = cells.earned[model, tasks], prices[tasks]
-        acceptance_low, acceptance_high = (intervals and rate_interval(accepted, n)) or (0.0, 1.0)
-        yield Total(
-            value_micro_usd=int(values.sum()),
-            revenue_micro_usd=int(earned.sum()),
-            revenue_interval_micro_usd=revenue_interval(earned, values) if intervals else None,
-            open_micro_usd=int(cells.open[model, tasks].sum()),
-            whole_micro_usd=int(values[accepted == n].sum()),
-            n_tasks=len(tasks),
-            n_tasks_accepted=int((accepted == n).sum()),
-            n_tasks_unscored=int((unscored > 0).sum()),
-            n_tasks_decided=int((n > unscored).sum()),
-            n=int((n - unscored).sum()),
-            n_accepted=int(accepted.sum()),
-            n_unscored=int(unscored.sum()),
-            deliverable_acceptance_low=acceptance_low,
-            deliverable_acceptance_high=acceptance_high,
-        )
-
-
-def revenue_interval(earned: ArrayLike, values: ArrayLike) -> tuple[int, int] | None:
-    """`share_interval` in the unit of the values, such as micro-USD, rounded."""
-    return amounts(share_interval(earned, values), int(np.asarray(values).sum()))
+def _total(
+    n: Ints, accepted: Ints, unscored: Ints, earned: Ints, open_: Ints, *, values: Ints, intervals: bool
+) -> Total:
+    """Of one model's tasks in order of their ids, each (T,): numbers of deliverables, then micro-USD; `values` are the
+    prices of the whole tasks."""
+    acceptance_low, acceptance_high = (intervals and rate_interval(accepted, n)) or (0.0, 1.0)
+    value = int(values.sum())
+    return Total(
+        value_micro_usd=value,
+        revenue_micro_usd=int(earned.sum()),
+        revenue_interval_micro_usd=amounts(share_interval(earned, values), value) if intervals else None,
+        open_micro_usd=int(open_.sum()),
+        whole_micro_usd=int(values[accepted == n].sum()),
+        n_tasks=len(n),
+        n_tasks_accepted=int((accepted == n).sum()),
+        n_tasks_unscored=int((unscored > 0).sum()),
+        n_tasks_decided=int((n > unscored).sum()),
+        n=int((n - unscored).sum()),
+        n_accepted=int(accepted.sum()),
+        n_unscored=int(unscored.sum()),
+        deliverable_acceptance_low=acceptance_low,
+        deliverable_acceptance_high=acceptance_high,
+    )
 
 
 # ---- tables of outcomes, exact
@@ -335,7 +313,7 @@ def by_category(table: OutcomeTable) -> dict[str, list[Earnings]]:
     return {name: earnings(table, tasks.category == i) for i, name in enumerate(tasks.categories)}
 
 
-def revenue_usd(tasks: Tasks, accepted: Ints, mask: Mask) -> list[Fraction]:
+def revenue_usd(tasks: Tasks, accepted: Ints, mask: Mask | Literal[True] = True) -> list[Fraction]:
     """Eq. 1 summed over the tasks in `mask`, for every row of an (M, T) table of accepted images."""
     totals = [Fraction(0)] * len(accepted)
     for q in np.unique(tasks.deliverables[mask]):  # tasks with the same number of deliverables share the divisor
@@ -480,16 +458,13 @@ def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[
         None if model not in usd_per_image else usd_per_image[model] * int(table.made[m].sum())
         for m, model in enumerate(table.models)
     ]
-    done, at_best = _done_usd(table, table.accepted), _done_usd(table, table.at_best)
+    n = table.tasks.deliverables
+    done, at_best = (
+        revenue_usd(table.tasks, np.where(accepted == n, n, 0)) for accepted in (table.accepted, table.at_best)
+    )  # sum_t Price(t) Success(t) for every model
     return [
         _saved(table.tasks.value_usd, cost, low, high) for cost, low, high in zip(costs, done, at_best, strict=True)
     ]
-
-
-def _done_usd(table: OutcomeTable, accepted: Ints) -> list[Fraction]:
-    """sum_t Price(t) Success(t) for every model."""
-    success = (accepted == table.tasks.deliverables).astype(np.int64)
-    return [Fraction(int(s), table.tasks.units_per_usd) for s in success @ table.tasks.price]
 
 
 def contribution_ratio(contribution: Fraction, savings: Fraction) -> Fraction | None:

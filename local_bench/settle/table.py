@@ -71,15 +71,9 @@ def tasks_of(
 
 def whole(amounts: Sequence[Decimal], at_least: int = 1) -> tuple[int, list[int]]:
     """(units, amounts as integers of 1/units), with the smallest power of ten >= `at_least` that is exact for all."""
-    finest = max((_decimals(amount) for amount in amounts), default=0)
-    units = max(at_least, 10**finest)
+    exponents = [int(amount.normalize().as_tuple().exponent) for amount in amounts]
+    units = max(at_least, 10 ** -min([0, *exponents]))
     return units, [int(Fraction(amount) * units) for amount in amounts]
-
-
-def _decimals(amount: Decimal) -> int:
-    exponent = amount.normalize().as_tuple().exponent
-    assert isinstance(exponent, int), amount
-    return max(0, -exponent)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from local_bench.analysis.economics import economics
 from local_bench.analysis.sensitivity import over_prices
 from local_bench.analysis.settlement import accounting
 from local_bench.runs.rundir import RunDir
+from local_bench.settle.settlement import earnings
 from tests.report.conftest import make_run  # noqa: F401
 from tests.report.written import section_rows
 
@@ -21,7 +22,7 @@ def of(path, **more):
 
 def test_scenarios_use_the_rows_and_the_costs_of_the_run(make_run):  # noqa: F811
     found = of(make_run())
-    alpha, beta = found.earnings
+    alpha, beta = earnings(found.table)
     assert found.table.models == ("alpha", "beta")
     assert (alpha.revenue_usd, beta.revenue_usd, beta.revenue_high_usd) == (135, 0, 50)
     assert [p.revenue_usd for p in found.competition.placed.values()] == [135, 0]

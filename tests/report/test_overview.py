@@ -10,7 +10,7 @@ from local_bench.analysis.settlement import Accounting
 from local_bench.core.types import Decision
 from local_bench.report.site.summary import accounts_of, overview, summary
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.costs import HeldTime, phase_costs
+from local_bench.settle.costs import PhaseCost, phase_costs
 from local_bench.settle.settlement import settle
 from tests.lines import Line, frame
 
@@ -22,7 +22,7 @@ def accounts(accepted, price=10_000_000, costs=None, hour=0):
         for model, of in accepted.items()
         for i, yes in enumerate(of)
     ]
-    device_costs = phase_costs([HeldTime("denoise", "a", 90_000_000_000, 3, None)], hour)
+    device_costs = phase_costs([PhaseCost("denoise", "a", 90_000_000_000, 3, None)], hour)
     return Accounting(settle(frame(lines), costs or {}), device_costs, None)
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from local_bench.analysis.payment import annotated_by_people
 from local_bench.analysis.predictors.card import Inputs
 from local_bench.annotation.database import FILE
-from local_bench.annotation.ratings import Annotations
+from local_bench.annotation.ratings import Annotations, load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
 from local_bench.core.types import Score
@@ -86,12 +85,13 @@ def table_of(images: Sequence[LabelledImage], names: Sequence[str], seed: int) -
 def labelled_images(
     runs: Sequence[RunDir], annotations: Sequence[Path], names: Sequence[str], seed: int
 ) -> LabelledImages:
-    """The images of `runs` with the annotators' consensus decisions; `annotations` as for `decisions_of`. UserError if
-    annotations cannot be read, and if an image is annotated in two of the runs."""
+    """The images of `runs` with the annotators' consensus decisions; `annotations` as for `annotations_of`. UserError
+    if annotations cannot be read, and if an image is annotated in two of the runs."""
     images: list[LabelledImage] = []
     annotated: dict[str, Path] = {}
-    by_run = _annotations_of(runs, annotations)
-    for run, decided in zip(runs, [of_run.decisions() for of_run in by_run], strict=True):
+    by_run = annotations_of(runs, annotations)
+    for run, of_run in zip(runs, by_run, strict=True):
+        decided = of_run.decisions()
         scores = run.store.scores_by_candidate()
         tasks = {task.task_id: task_digest(task) for task in run.store.tasks()}
         for row in run.store.outcomes():
@@ -122,13 +122,9 @@ def labelled_images(
     return replace(table_of(images, names, seed), notes=tuple(notes))
 
 
-def decisions_of(runs: Sequence[RunDir], annotations: Sequence[Path]) -> list[dict[str, bool]]:
-    """The annotators' consensus decisions of each run, by work id; `annotations`: a file or an annotated run for each
-    run, or none at all if the runs themselves are annotated. UserError if annotations cannot be read."""
-    return [of_run.decisions() for of_run in _annotations_of(runs, annotations)]
-
-
-def _annotations_of(runs: Sequence[RunDir], annotations: Sequence[Path]) -> list[Annotations]:
+def annotations_of(runs: Sequence[RunDir], annotations: Sequence[Path]) -> list[Annotations]:
+    """The annotations of each run; `annotations`: a file or an annotated run for each run, or none at all if the runs
+    themselves are annotated. UserError if annotations cannot be read."""
     files = list(annotations) or [run.path for run in runs]
     if len(files) != len(runs):
         raise UserError(
@@ -141,7 +137,7 @@ def _annotations_of(runs: Sequence[RunDir], annotations: Sequence[Path]) -> list
                 f"{run.path} has no annotations of its own: annotate it with `local-bench annotate {run.path}`, or "
                 "give a file for each run with --annotations"
             )
-    return [annotated_by_people(run, people) for run, people in zip(runs, files, strict=True)]
+    return [load_annotations(people, run) for run, people in zip(runs, files, strict=True)]
 
 
 NAMES = tuple(CONCEPTS.values())

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from local_bench.analysis.comparability import JUDGED, TASKS, comparable, rubric_sets
 from local_bench.analysis.official import format_of, run_results
-from local_bench.analysis.payment import decided_by_people
 from local_bench.analysis.unseen_inputs import unseen_inputs
+from local_bench.annotation.ratings import load_annotations
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.published import api_prices
@@ -118,7 +118,7 @@ class Request:
             return [(run, run_results(run)) for run in self.runs]
         decided_results = []
         for run, file in self.labelled:
-            decided = decided_by_people(run, file)
+            decided = load_annotations(file, run).decisions()
             results = run_results(run)
             images = [replace(image, accepted=decided.get(image.work_id)) for image in results.images]
             decided_results.append((run, replace(results, images=images)))

@@ -28,7 +28,7 @@ from local_bench.report.text import percent
 from local_bench.report.view import decimals, missed_text, model_order, score_names
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import deciding, thresholds_of
+from local_bench.runs.scoring import deciding
 from local_bench.runs.store import OutcomeRow, VerdictRow
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class RunDetails:
         self.names, self.models = score_names(self.run), model_order(self.run)
         self.tasks = self.run.store.tasks()
         try:
-            self.people = _people(self.run)
+            self.people = load_annotations(self.run.path, self.run) if (self.run.path / FILE).is_file() else None
         except UserError as e:
             self.people = None
             self.notes.append(f"The annotations are not shown: {e}.")
@@ -194,17 +194,6 @@ class RunDetails:
     def rubrics(self) -> dict[str, dict[str, str]]:
         """Rubric -> digest -> text, of the rubrics with verdicts that this release knows."""
         return {name: {wording.sha256: wording.text for wording in wordings(name)} for name in self.run.store.rubrics()}
-
-
-def _people(run: RunDir) -> Annotations | None:
-    if not (run.path / FILE).is_file():
-        return None
-    rules = thresholds_of(run.config)
-    applies: dict[str, set[str]] = defaultdict(set)
-    for row in run.store.scores("judge"):
-        if row.score.applies and row.score.name in rules:
-            applies[row.work_id].add(row.score.name)
-    return load_annotations(Path(run.path), run, applies)
 
 
 def _bit(value: bool | None) -> int | None:
