@@ -251,7 +251,7 @@ def judge_requests(
     """Yield all questions of this judge about the existing images, grouped by shared images."""
     numerics = numerics_of(config, judge_devices)
     for of_set in questions_of(run, tasks, sets(run.store)):
-        for work_id, question in sorted(of_set, key=lambda asked: spec.rubrics.shares_requests(asked[1])):
+        for work_id, question in sorted(of_set, key=lambda pair: spec.rubrics.shares_requests(pair[1])):
             fitted = spec.rubrics.fitted(question)
             yield JudgeRequest(work_id, fitted, spec.question_id(fitted, numerics))
 

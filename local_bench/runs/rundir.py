@@ -76,7 +76,6 @@ class RunDir:
                 stored = load_config(path / "run.yaml")
                 if not store.counts().verdicts:  # a judge that could not answer may be replaced
                     stored = stored.model_copy(update={"judge": None})
-                grows = False
                 try:
                     grows = _refuse_other_run(path, stored, config)
                 except ConfigError:
@@ -85,9 +84,10 @@ class RunDir:
                     if not void:
                         raise
                     if others:
-                        grows = _refuse_other_run(path, stored.model_copy(update={"models": others}), config) or True
+                        _refuse_other_run(path, stored.model_copy(update={"models": others}), config)
                     else:
                         store.forget_plan()
+                    grows = True
                 if store.planned:
                     return cls(path, config, store, lock, grows)
             run = cls(path, config, store, lock)

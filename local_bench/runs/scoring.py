@@ -179,13 +179,15 @@ def computed_scores(run: RunDir, part: Part, judge_ids: Sequence[str]) -> list[t
         graded = scores_of(run, part.tasks, majority_verdicts(verdicts), part.images) if by_majority else each[0]
         by_vote = {*suite(run.config.suite.name).pass_fail, *pass_fail(run.config.suite.questions_from)}
         combined = {work_id: {} for work_id in graded}
-        for work_id, name, score in ((work_id, *named) for work_id, of in graded.items() for named in of.items()):
-            found = [of_judge[work_id][name] for of_judge in each if name in of_judge[work_id]]
-            if not by_majority and len(found) < len(each):
-                continue  # expected values exist only for judges with probabilities
-            combined[work_id][name] = (
-                vote_score(found) if name in by_vote else score if by_majority else mean_score(found)
-            )
+        for work_id, of_image in graded.items():
+            for name, of_majority in of_image.items():
+                of_judges = [of_judge[work_id][name] for of_judge in each if name in of_judge[work_id]]
+                if name in by_vote and (by_majority or len(of_judges) == len(each)):
+                    combined[work_id][name] = vote_score(of_judges)
+                elif by_majority:
+                    combined[work_id][name] = of_majority
+                elif len(of_judges) == len(each):  # expected values exist only for judges with probabilities
+                    combined[work_id][name] = mean_score(of_judges)
     judged = [(work_id, score) for work_id, of_image in combined.items() for score in of_image.values()]
     return judged + _rules(run, part)
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -211,9 +211,9 @@ def _verdicts(run: RunDir) -> Faults:
     if not specs:
         return
     for part in parts(run.store):
-        asked = [one for of_set in questions_of(run, part.tasks, part.images) for one in of_set]
+        questions = [*chain.from_iterable(questions_of(run, part.tasks, part.images))]
         ids = {
-            judge: {(work_id, q.rubric, q.point, q.repeat): spec.question_id(q, numerics) for work_id, q in asked}
+            judge: {(work_id, q.rubric, q.point, q.repeat): spec.question_id(q, numerics) for work_id, q in questions}
             for judge, (spec, numerics) in specs.items()
         }
         for row in run.store.verdicts_of(sorted(part.work_ids)):
