@@ -217,6 +217,8 @@ def _sentence(
         case "extra_forbidden":
             keys = _keys_at(model, location[:-1])
             suggestion = hint(str(location[-1]), keys, f"the keys here are {', '.join(sorted(keys))}")
+            if elsewhere := _paths(model, str(location[-1])):
+                suggestion = f"did you mean {' or '.join(map(repr, elsewhere))}?"
             what = f"there is no key {name!r}; {suggestion}"
         case "missing":
             what = f"the key {name!r} is missing: add it"
@@ -256,6 +258,15 @@ def _keys_at(model: type[BaseModel], location: Location) -> list[str]:
             return []
         model = inner
     return list(model.model_fields)
+
+
+def _paths(model: type[BaseModel], name: str) -> list[str]:
+    """Where else `model` has the key `name`: at its top, or one level below."""
+    inner = [
+        (key, field.annotation, part) for key, field in model.model_fields.items() for part in _models(field.annotation)
+    ]
+    below = (f"{key}.0" if get_origin(a) is list else key for key, a, part in inner if name in part.model_fields)
+    return [*([name] if name in model.model_fields else []), *(f"{key}.{name}" for key in below)]
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -19,6 +19,8 @@ def load(tmp_path, text, *settings):
     [
         (GOOD + "sead: 1\n", "line 4: there is no key 'sead'; did you mean 'seed'?"),
         (GOOD + "judge:\n  in_fligth: 3\n", "line 5: there is no key 'judge.in_fligth'; did you mean 'in_flight'?"),
+        (GOOD + "attempts: 3\n", "line 4: there is no key 'attempts'; did you mean 'models.0.attempts'?"),
+        (GOOD + "engine: {seed: 3}\n", "no key 'engine.seed'; did you mean 'seed' or 'judge.seed' or 'panel.0.seed'?"),
         ("name: x\nmodels:\n  - {card: a, height: 100}\n", "multiple of 16, not 100"),
         ("name: ../x\nmodels:\n  - {card: a}\n", "line 1: name: use letters"),
         ("name: x\nmodels: []\n", "line 2: models"),
