@@ -32,6 +32,7 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
     A line of FILE has model, task_id, deliverable, attempt, rater, and any of brf, veq, cns, overall: true or false for
     accepted or not, a number on the score's scale, or null."""
     from local_bench.analysis.agreement import agreement as agreements
+    from local_bench.report.judging import agreement_tables
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
@@ -39,20 +40,13 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
         say_written(run)
     for note in result.notes:
         say(f"local-bench: {note}")
-    return show_result({"run_dir": str(run_dir)} | agreements_json(result), agreements_text(result), as_json)
-
-
-def agreements_text(agreements: "Agreements") -> str:
-    """The tables, then the reasons for undefined values."""
-    from local_bench.report.judging import agreement_tables
-
-    names = ("agreement", "kappa", "rho", f"top {agreements.k}")
-    estimates = [of for p in agreements.pairs for of in zip(names, (p.rate, p.kappa, p.rho, p.top_k), strict=True)]
-    estimates += [("alpha", a.alpha) for a in agreements.alphas]
+    names = ("agreement", "kappa", "rho", f"top {result.k}")
+    estimates = [of for p in result.pairs for of in zip(names, (p.rate, p.kappa, p.rho, p.top_k), strict=True)]
+    estimates += [("alpha", a.alpha) for a in result.alphas]
     reasons = Counter((name, value.undefined) for name, value in estimates if value is not None and value.undefined)
     undefined = [f"{name} is undefined in {n} rows: {reason}" for (name, reason), n in reasons.items()]
-    tables = map(columns_text, agreement_tables(agreements))
-    return "\n\n".join([*tables, *(["\n".join(undefined)] if undefined else [])])
+    text = "\n\n".join([*map(columns_text, agreement_tables(result)), *(["\n".join(undefined)] if undefined else [])])
+    return show_result({"run_dir": str(run_dir)} | agreements_json(result), text, as_json)
 
 
 def agreements_json(agreements: "Agreements") -> dict[str, Any]:
