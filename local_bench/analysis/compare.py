@@ -230,7 +230,6 @@ _Own = dict[tuple[str, str], dict[str, TaskFigure]]
 
 
 def _own_figures(run: RunDir) -> _Own:
-    """The benchmark's own figures."""
     entry, figures = suite(run.config.suite.name), _Own()
     if type(entry).figures_by_task is Suite.figures_by_task:
         return figures  # without reading the results

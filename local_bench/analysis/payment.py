@@ -197,7 +197,6 @@ def rejected(run: RunDir, people: Path) -> dict[str, RejectedImage]:
 
 
 def _labelled(run: RunDir, people: Path) -> "_Images":
-    """The images with their annotations."""
     scores = run.store.scores_by_candidate()
     annotations = load_annotations(people, run)
     decided = annotations.decisions()
