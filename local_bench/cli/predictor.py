@@ -1,5 +1,6 @@
 """`local-bench predictor`: train predictors of payment on annotated runs, evaluate and apply them; and their output."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -137,7 +138,7 @@ def _train_model(
     from local_bench.analysis.predictors.images import annotations_of
     from local_bench.analysis.predictors.predictions import train as train_predictor
     from local_bench.judges.payment.data import load_payment_config
-    from local_bench.runs.payment import MODEL, is_main_process, log_odds_of, train_payment_model
+    from local_bench.runs.payment import MODEL, log_odds_of, train_payment_model
 
     config = load_payment_config(model).model_copy(update={"seed": seed})
     if row is not None:
@@ -147,7 +148,7 @@ def _train_model(
     untrained = {row.work_id: 0.0 for run in runs for row in run.store.candidates()}
     train_predictor(runs, annotations, "servimage", seed, untrained, _say)
     train_payment_model(runs, decided, config, out / MODEL, report=say)
-    if not is_main_process():
+    if os.environ.get("RANK", "0") != "0":  # `accelerate launch` runs the training in several processes
         return None
     odds = log_odds_of(runs, out / MODEL)
     return train_predictor(runs, annotations, "servimage", seed, odds)
