@@ -213,16 +213,6 @@ class BarProgress:
             self._bars.update(task, total=1, completed=1)
 
 
-@contextmanager
-def waiting(what: str, shown: bool) -> Iterator[None]:
-    """Show how long the block takes, with `shown`."""
-    if not shown:
-        yield
-        return
-    with progress() as bars, bars.waiting(what):
-        yield
-
-
 def progress() -> PlainProgress | BarProgress:
     """Progress bars if stderr is a terminal, otherwise log lines."""
     return BarProgress() if sys.stderr.isatty() else PlainProgress()
