@@ -89,7 +89,6 @@ class LabelOptions:
         return text, values
 
     def _predicted(self, run: "RunDir") -> tuple[str, dict[str, Any]]:
-        """The settlement by the predictor."""
         from local_bench.cli.tables import settlement_json
 
         if self.predictor is None:
