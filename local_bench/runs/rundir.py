@@ -160,10 +160,11 @@ class RunDir:
             if key[0] in ("acceptance", "settlement") and old.get(key) != new.get(key)
         ]
 
-    def write_json(self, name: str, value: Any) -> None:
-        write_atomic(
-            self.path / name, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-        )
+    def write_provenance(self, value: Mapping[str, Any]) -> None:
+        """Store the provenance, and write it to provenance.json."""
+        self.store.set_meta("provenance", json.dumps(value, sort_keys=True))
+        text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+        write_atomic(self.path / "provenance.json", f"{text}\n".encode())
 
 
 _LOCK_TRIES = 3
