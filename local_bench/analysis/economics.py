@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import pandas as pd
 
@@ -173,19 +174,26 @@ def economics(
         f"The energy of {', '.join(unmetered)} was not measured, or not of all denoising and decoding, so the "
         "break-even with electricity is unknown: settlement.usd_per_kwh=null leaves electricity out."
     )
+    against = []
+    for model, local in timed.items():
+        n, hour = n_made[model], money.usd_per_hour(model)
+        for api, usd in ((api, Fraction(price)) for api, price in apis.items()):
+            if model in unmetered:
+                against.append(BreakEven(model, api, usd, *[None] * 5))
+                continue
+            limit, endless = (break_even_usd_per_hour(local, usd, images, usd_per_kwh) for images in (n, None))
+            at_price: tuple[Any, ...] = (None, None, None)
+            if hour is not None:
+                costs = local.amortised_usd(n, hour, usd_per_kwh), local.marginal_usd(hour, usd_per_kwh)
+                at_price = break_even_images(local, usd, hour, usd_per_kwh), *costs
+            against.append(BreakEven(model, api, usd, limit, endless, *at_price))
     return Economics(
         table=table,
         competition=compete(table),
         by_ledger=savings(table, usd_per_image(store, money)),
         by_api=savings(table, {model: Fraction(usd) for model, usd in usd_of.items()}),
         timed={model: local for model, local in timed.items() if model not in unmetered},
-        against=[
-            BreakEven(model, api, Fraction(usd), *[None] * 5)
-            if model in unmetered
-            else _break_even(model, local, n_made[model], money.usd_per_hour(model), api, Fraction(usd), usd_per_kwh)
-            for model, local in timed.items()
-            for api, usd in apis.items()
-        ],
+        against=against,
         notes=[unknown] if unmetered else [],
     )
 
@@ -216,22 +224,6 @@ def _summed(scores: tuple[float | str | None, ...]) -> Decimal | None:
     if None in scores or UNSCORED in scores:
         return None
     return sum((Decimal(str(score)) for score in scores if score != NOT_APPLICABLE), Decimal(0))
-
-
-def _break_even(
-    model: str, local: Local, n: int, hour: Fraction | None, api: str, usd: Fraction, usd_per_kwh: Fraction
-) -> BreakEven:
-    """`n`: images of the job; `hour`: price of a device-hour."""
-    return BreakEven(
-        model,
-        api,
-        usd,
-        break_even_usd_per_hour(local, usd, n, usd_per_kwh),
-        break_even_usd_per_hour(local, usd, None, usd_per_kwh),
-        None if hour is None else break_even_images(local, usd, hour, usd_per_kwh),
-        None if hour is None else local.amortised_usd(n, hour, usd_per_kwh),
-        None if hour is None else local.marginal_usd(hour, usd_per_kwh),
-    )
 
 
 def _local(making: GenerationStats) -> Local | None:
