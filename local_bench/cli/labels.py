@@ -14,6 +14,7 @@ from local_bench.cli.predictor import (
     settled_text,
 )
 from local_bench.core.errors import UserError
+from local_bench.core.files import refuse_existing
 from local_bench.core.money import usd, usd_number
 from local_bench.core.table import Column
 from local_bench.report.render import interval, printed
@@ -40,12 +41,12 @@ class LabelOptions:
 
     def check(self) -> None:
         """Raise UserError for invalid combinations, before any work is done."""
-        from local_bench.analysis.sampling import refuse_existing
+        from local_bench.analysis.sampling import MAY_BE_ANNOTATED
 
         if self.questions is not None:
             if self.plan_labels is None:
                 raise UserError("--questions writes the images planned by --plan-labels: give --plan-labels WIDTH too")
-            refuse_existing(self.questions)
+            refuse_existing(self.questions, MAY_BE_ANNOTATED)
         if self.explain and self.people is None:
             raise UserError("--explain requires human annotations: give them with --people FILE")
         if self.other_judge and self.predictor is None:

@@ -215,11 +215,12 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
 
     `settle RUN --predictor DIR` turns the predictions into revenue."""
     from local_bench.analysis.predictors.predictions import n_used_tasks, predicted_by, used_tasks_note
-    from local_bench.runs.payment import check_new_file, write_predictions
+    from local_bench.core.files import refuse_existing
+    from local_bench.runs.payment import write_predictions
     from local_bench.runs.rundir import RunDir
 
     if out is not None:
-        check_new_file(out)
+        refuse_existing(out, ": give the name of a new file for the predictions")
     with RunDir.open(run_dir) as run:
         _, lines = predicted_by(folder, run, other_judge)
     n_used, n_tasks = n_used_tasks(lines)

@@ -315,6 +315,13 @@ def check_output(file: Path) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
 
 
+def refuse_existing(path: Path, advice: str) -> None:
+    """UserError, which ends with `advice`, if anything is at `path`."""
+    with storage_errors(path):
+        if path.exists() or path.is_symlink():
+            raise UserError(f"{path} exists{advice}")
+
+
 def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
     """Write `data` to `path`; a crash at any point leaves either the old or the new file. Without `durable` the file
     is not synced, and may be empty after a power failure. Raises StorageError."""

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ImageError, UserError, is_failure
-from local_bench.core.files import check_output, storage_errors, write_atomic
+from local_bench.core.files import check_output, write_atomic
 from local_bench.core.money import usd
 from local_bench.core.types import Question, Score, Task, Verdict
 from local_bench.core.yamlfile import Strict, check
@@ -72,14 +72,6 @@ class PredictionFile:
 
     name: str
     by_work_id: Mapping[str, PredictionLine]
-
-
-def check_new_file(file: Path) -> None:
-    """UserError if the file exists."""
-    with storage_errors(file):
-        exists = file.exists() or file.is_symlink()
-    if exists:
-        raise UserError(f"{file} exists: give the name of a new file for the predictions")
 
 
 def write_predictions(lines: Iterable[PredictionLine], file: Path) -> None:
