@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import FORMAT, JSON, PATH, RUN, Commands, examples
-from local_bench.cli.output import say, say_written, show, show_result
+from local_bench.cli.output import say, say_notes, say_written, show, show_result
 from local_bench.report.render import columns_text
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
     with RunDir.open(run_dir) as run:
         result = agreements(run, people, top)
         say_written(run)
-    for note in result.notes:
-        say(f"local-bench: {note}")
+    say_notes(*result.notes)
     names = ("agreement", "kappa", "rho", f"top {result.k}")
     estimates = [of for p in result.pairs for of in zip(names, (p.rate, p.kappa, p.rho, p.top_k), strict=True)]
     estimates += [("alpha", a.alpha) for a in result.alphas]
@@ -130,8 +129,7 @@ def compare(run_dir: Path, people: Path | None, out: Path | None, form: str, as_
         figure = passport(run, people)
         say_written(run)
     show(FORMATS["json" if as_json else form](figure.data))
-    for note in figure.data.notes:
-        say(note)
+    say(*figure.data.notes)
     if out is not None:
         draw(figure, out)
     return 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import JSON, PATH, examples, runs_completed
-from local_bench.cli.output import say, say_written, show_result
+from local_bench.cli.output import say_notes, say_written, show_result
 from local_bench.report.render import aligned
 from local_bench.report.text import p_value
 
@@ -34,8 +34,7 @@ def compare(run_a: Path, run_b: Path, all_pairs: bool, as_json: bool) -> int:
     with RunDir.open(run_a) as a, RunDir.open(run_b) as b:
         result = compare_runs(a, b, every_pair=all_pairs)
         say_written(a, b)
-    for note in result.notes:
-        say(f"local-bench: {note}")
+    say_notes(*result.notes)
     values = {"run_a": str(run_a), "run_b": str(run_b), "n_tasks": result.n_tasks}
     values |= {"n_tasks_only_a": result.n_tasks_only_a, "n_tasks_only_b": result.n_tasks_only_b}
     values |= {"notes": result.notes, "comparisons": [_compared_json(row) for row in result.rows]}

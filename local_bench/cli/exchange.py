@@ -38,8 +38,7 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
         faults = run.image_store.all_faults
         say_written(run)
         suite_path = run.config.suite.path
-    for note in notes:
-        say(note)
+    say(*notes)
     if as_json:
         result = {"format": name, "out": str(out), "files": [str(path) for path in files], "notes": notes}
         show_json(result | {"image_faults": [vars(fault) for fault in faults]})
@@ -176,8 +175,7 @@ def score(suite: str, files: tuple[Path, ...], as_json: bool, **options: Any) ->
         raise UserError("--costs and --api-prices both set the cost per image: give only one of them")
     result = scored.score(files, ScoreOptions(**options))
     show_result(result.data, "\n\n".join(map(columns_text, result.tables)), as_json)
-    for note in result.notes:
-        say(note)
+    say(*result.notes)
     return 0
 
 

@@ -26,10 +26,16 @@ CLOCK_EVERY_S = 30.0
 """A log without news for this long gets a line with the elapsed time."""
 
 
-def say(message: str) -> None:
-    """Print a message to stderr; it is lost if stderr is closed or full."""
-    with suppress(OSError, ValueError):
-        click.echo(sentence(message), err=True)
+def say(*messages: str) -> None:
+    """Print messages to stderr; they are lost if stderr is closed or full."""
+    for message in messages:
+        with suppress(OSError, ValueError):
+            click.echo(sentence(message), err=True)
+
+
+def say_notes(*notes: str) -> None:
+    """As `say`, with the program's name before each."""
+    say(*(f"local-bench: {note}" for note in notes))
 
 
 def show(text: str) -> None:

@@ -276,8 +276,7 @@ def plan(
     with progress() as shown:
         bars = Late(shown)
         work = make_plan(loaded, files=False, progress=bars)
-        for message in filter(None, (no_judge_key(loaded), *work.notes)):
-            say(message)
+        say(*filter(None, (no_judge_key(loaded), *work.notes)))
         planned = estimate(loaded, work, gpu, gpus, nodes, bars)
     planned |= {"refused_cases": list(work.refused), "notes": work.notes, **described(work.tasks)}
     if measure:
