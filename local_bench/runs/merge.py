@@ -366,15 +366,15 @@ def _add_results(whole: RunDir, runs: Sequence[RunDir]) -> None:
     planned = [{work_id for images in made.values() for work_id, _ in images.values()}] * len(runs)
     store.enter_verdicts(_best(runs, whole_sets, lambda part: part.verdicts(counted=False), _VERDICT))
     store.enter_repeats(_best(runs, whole_sets, lambda part: part.repeats(counted=False), _REPEAT))
-    store.enter_scores("metric", _best(runs, planned, lambda part: part.each_score("metric"), _SCORE))
+    store.enter_scores("metric", _best(runs, planned, lambda part: part.scores("metric"), _SCORE))
     for run, ids in zip(runs, whole_sets, strict=True):
-        store.enter_scores("judge", (row for row in run.store.each_score("judge") if row.work_id in ids))
+        store.enter_scores("judge", (row for row in run.store.scores("judge") if row.work_id in ids))
     labels = next((labels for run in runs if (labels := run.store.json_meta("judges"))), None)
     if labels:
         judged = [ids for run, ids in zip(runs, whole_sets, strict=True) if run.store.meta("judges")]
         if {work_id for *_, work_id, image in store.images() if image} <= set().union(*judged):
             store.set_meta("judges", json.dumps(labels))
-        scored = {row.work_id for row in store.each_score("judge")}
+        scored = {row.work_id for row in store.scores("judge")}
         computed = (pair for part in parts_of(store) for pair in computed_scores(whole, part, list(labels)))
         store.enter_scores("judge", (pair for pair in computed if pair[0] in scored), replace_all=True)
     if any(len(run.store.frame("decisions", ["work_id"])) for run in runs):

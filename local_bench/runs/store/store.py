@@ -380,12 +380,8 @@ class Store:
         with self.transaction():
             self._enter("retests", RepeatRow, rows)
 
-    def scores(self, kind: Kind | None = None) -> list[ScoreRow]:
-        """Scores of one kind or of all, by candidate and name."""
-        return list(self.each_score(kind))
-
-    def each_score(self, kind: Kind | None = None) -> Iterator[ScoreRow]:
-        """As `scores`, read as needed."""
+    def scores(self, kind: Kind | None = None) -> Iterator[ScoreRow]:
+        """Scores of one kind or of all, by candidate and name, read as needed."""
         query = f"SELECT {_SCORE} FROM scores WHERE kind = coalesce(?, kind) ORDER BY work_id, name"
         return (self._typed(_score, *row) for rows in self.db.chunks(query, kind) for row in rows)
 
