@@ -17,7 +17,7 @@ from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, Sto
 from local_bench.core.files import put_in_place, reason, refuse_links, storage_errors, sweep, text_name, write_atomic
 from local_bench.core.yamlfile import yaml_text, yaml_value
 from local_bench.runs.config import RunConfig, dump_config, load_config
-from local_bench.runs.image_store import IMAGES, INPUTS, ImageStore
+from local_bench.runs.image_store import INPUTS, ImageStore
 from local_bench.runs.store import LEDGER, Committed, Store, backups, free_name
 from local_bench.suites.registry import suite, suite_names
 
@@ -130,10 +130,6 @@ class RunDir:
     def written_meanwhile(self) -> bool:
         """Whether another process has written the run while it was open here: not all that was read is of one state."""
         return self._being_written or self.store.db.written_by_others()
-
-    @property
-    def images(self) -> Path:
-        return self.path / IMAGES
 
     def image(self, pixels_sha256: str) -> Path:
         return self.image_store.file(pixels_sha256)
