@@ -46,7 +46,11 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
         unseen = unseen_inputs(run)
         priced = any(s.total.value_micro_usd for s in accounts.settlements)
         decided = run.config.judges or any(s.total.n for s in accounts.settlements)
-        numbers = None if priced else official_text(run)
+        texts: list[str] = []
+        for label, result in () if priced else official(run).items():
+            texts += [] if label == "all" else [label]
+            texts += map(columns_text, result.tables)
+        numbers = "\n\n".join(texts) or None
         if decided and numbers is None:
             numbers = settlement_text(accounts, hard_rule_stats(run), unseen)
         elif not priced:
@@ -71,16 +75,6 @@ def unscored_sentence(items: UnscoredItems) -> str:
     reasons = ", ".join(f"{reason} ({n:,})" for reason, n in items.reasons[:_REASONS])
     more = f" and {len(items.reasons) - _REASONS} other reasons" if len(items.reasons) > _REASONS else ""
     return f"{items.n_unscored:,} of {items.n:,} {items.what} have no value: {reasons}{more}"
-
-
-def official_text(run: RunDir) -> str | None:
-    """The benchmark's official numbers, per model or for all models; None if it defines none."""
-    results = official(run)
-    tables = [
-        "\n\n".join(([] if label == "all" else [label]) + [columns_text(table) for table in result.tables])
-        for label, result in results.items()
-    ]
-    return "\n\n".join(tables) or None
 
 
 def earnings(accounts: Accounting, truth: GroundTruthCheck | None) -> list[str]:
