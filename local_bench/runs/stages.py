@@ -100,11 +100,9 @@ def _plan_and_run(
     start_recording(run.store)
     if "generate" in stages or run.grows or not run.store.planned:
         plan = make_plan(run.config, run.path, only=only)
-        for sentence in (*enter_plan(run, plan), *plan.notes):
+        unscored = (f"{task.task_id}: {task.unscored}" for task in plan.tasks if task.unscored)
+        for sentence in (*enter_plan(run, plan), *plan.notes, *unscored):
             progress.note(sentence)
-        for task in plan.tasks:
-            if task.unscored:
-                progress.note(f"{task.task_id}: {task.unscored}")
     if set(stages) & ON_DEVICE:  # without them, `settle --save` stores what its options say
         for sentence in run.replaced_settings():
             progress.note(sentence)
