@@ -35,9 +35,6 @@ def list_models(as_json: bool) -> int:
     faults: list[str] = []
     by_name = cards(faults.append)
     say_notes(*faults)
-    if as_json:
-        show_json({name: card.model_dump() for name, card in by_name.items()})
-        return int(bool(faults))
     rows = [
         [
             *(c.name, c.role, c.family, f"{c.parameters_b:g} B", f"{c.vram_gb:g} GB", c.licence),
@@ -45,7 +42,8 @@ def list_models(as_json: bool) -> int:
         ]
         for c in sorted(by_name.values(), key=lambda c: (c.role, c.family, c.parameters_b))
     ]
-    show(aligned(["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"], rows))
+    text = aligned(["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"], rows)
+    show_result({name: card.model_dump() for name, card in by_name.items()}, text, as_json)
     return int(bool(faults))
 
 
@@ -416,15 +414,8 @@ def _loaded(entry: "Dataset", folder: Path, pinned: bool) -> dict[str, Any]:
 
 
 def _show(data: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        show_json(data)
-        return
-    values = data | {
-        "bytes": "unknown before the download" if data["bytes"] is None else f"{data['bytes'] / 1e9:.2f} GB"
-    }
-    lines = [
-        [key, str(value)] for key, value in values.items() if value is not None and key not in ("files", "refused")
-    ]
-    show(aligned(["key", "value"], lines))
-    for name in data.get("files") or ():
-        show(f"  {name}")
+    size = "unknown before the download" if data["bytes"] is None else f"{data['bytes'] / 1e9:.2f} GB"
+    shown = {key: value for key, value in data.items() if value is not None or key == "bytes"} | {"bytes": size}
+    rows = [[key, str(value)] for key, value in shown.items() if key not in ("files", "refused")]
+    files = (f"  {name}" for name in data.get("files") or ())
+    show_result(data, "\n".join([aligned(["key", "value"], rows), *files]), as_json)

@@ -106,18 +106,13 @@ def _import_images(name: str, folder: Path, as_json: bool) -> int:
     from local_bench.analysis.import_images import write_manifests
 
     manifests = write_manifests(name, folder)
-    if as_json:
-        rows = [
-            {"method": m.method, "manifest": str(m.path), "n": m.n_images, "attempts": m.attempts} for m in manifests
-        ]
-        show_json({"format": name, "manifests": rows})
-    else:
-        show("models:")
-        for m in manifests:
-            model = {"card": "imported", "name": m.method, "attempts": m.attempts, "imported": {"images": str(m.path)}}
-            line = yaml.safe_dump(model, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf)
-            show(f"  - {line.strip()}")
-    return 0
+    rows, lines = [], ["models:"]
+    for m in manifests:
+        rows.append({"method": m.method, "manifest": str(m.path), "n": m.n_images, "attempts": m.attempts})
+        model = {"card": "imported", "name": m.method, "attempts": m.attempts, "imported": {"images": str(m.path)}}
+        line = yaml.safe_dump(model, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf)
+        lines.append(f"  - {line.strip()}")
+    return show_result({"format": name, "manifests": rows}, "\n".join(lines), as_json)
 
 
 @click.command(

@@ -31,14 +31,9 @@ def list_runs(folder: Path | None, as_json: bool) -> int:
     elif not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder that contains run directories")
     rows = [_run_row(path) for path in run_dirs(folder)]
-    if as_json:
-        show_json({"folder": str(folder), "runs": rows})
-    elif not rows:
-        show(f"no runs in {folder}")
-    else:
-        header = ["run", "suite", "models", "images", "unscored", "verdicts", "modified", "fault"]
-        show(aligned(header, [_table_row(row) for row in rows]))
-    return 0
+    header = ["run", "suite", "models", "images", "unscored", "verdicts", "modified", "fault"]
+    text = aligned(header, [_table_row(row) for row in rows]) if rows else f"no runs in {folder}"
+    return show_result({"folder": str(folder), "runs": rows}, text, as_json)
 
 
 def _run_row(path: Path) -> dict[str, Any]:
@@ -182,14 +177,12 @@ def verify(
             findings += repeat_tasks(run, config, deep, shown)
         n = sum(map(len, stored_digests(run.store).values()))
         faults, digest_ = run.image_store.all_faults, root(run.store)
-    if as_json:
-        result = {"n_pictures": n, "image_faults": [vars(fault) for fault in faults], "ok": not findings}
-        result |= {"findings": [vars(finding) for finding in findings], "root": digest_}
-        show_json(result)
-    elif findings:
-        show(aligned(["check", "subject", "fault"], [[f.check, f.subject, f.fault] for f in findings]))
-    else:
-        show(f"all checks passed: {n:,} image files, and all rows of the database; root {digest_}")
+    result = {"n_pictures": n, "image_faults": [vars(fault) for fault in faults], "ok": not findings}
+    result |= {"findings": [vars(finding) for finding in findings], "root": digest_}
+    text = f"all checks passed: {n:,} image files, and all rows of the database; root {digest_}"
+    if findings:
+        text = aligned(["check", "subject", "fault"], [[f.check, f.subject, f.fault] for f in findings])
+    show_result(result, text, as_json)
     return say_faults(faults) or int(bool(findings))
 
 

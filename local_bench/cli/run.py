@@ -396,16 +396,13 @@ def measure_folder(
     engine = engine.model_copy(update={"device": str(choose_device(engine.device))})
     with progress() as bars:
         result = measure_images(folder, names, paired, engine, bars, out, require_metrics)
-    if as_json:
-        images = {
-            image: {name: {"value": scores[name].value, "unscored": scores[name].unscored} for name in names}
-            for image, scores in result.images.items()
-        }
-        show_json({"metrics": result.metrics, "captions_cut": result.cut, "images": images})
-    else:
-        rows = [[image, *(_cell(scores[name]) for name in names)] for image, scores in result.images.items()]
-        show(aligned(["image", *names], rows))
-    return 0
+    images = {
+        image: {name: {"value": scores[name].value, "unscored": scores[name].unscored} for name in names}
+        for image, scores in result.images.items()
+    }
+    rows = [[image, *(_cell(scores[name]) for name in names)] for image, scores in result.images.items()]
+    values = {"metrics": result.metrics, "captions_cut": result.cut, "images": images}
+    return show_result(values, aligned(["image", *names], rows), as_json)
 
 
 def _cell(score: "Score") -> str:
