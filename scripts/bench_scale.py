@@ -124,7 +124,7 @@ def files(folder: Path) -> None:
 
     with RunDir.open(folder / "run") as run:
         for digest in run.store.image_digests():
-            path = image_path(run.images, digest)
+            path = image_path(run.path / "images", digest)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"x")
 

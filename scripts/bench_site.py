@@ -89,7 +89,7 @@ def make_run(path: Path, n_tasks: int, n_models: int, side: int) -> int:
     judge = digest({"judge": 1})
     with RunDir.begin(path, config) as run:
         with ProcessPoolExecutor(2) as pool:
-            jobs = [(str(run.images), k, side) for k in range(len(keys))]
+            jobs = [(str(run.path / "images"), k, side) for k in range(len(keys))]
             shas = list(pool.map(_image, jobs, chunksize=256))
         rows = []
         for k, ((task, model, deliverable), sha) in enumerate(zip(keys, shas, strict=True)):

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from local_bench.annotation.protocol import OVERALL
 from local_bench.annotation.ratings import PEOPLE, Annotations, Opinion, Rating, load_annotations
-from local_bench.core.errors import LedgerError, UserError
+from local_bench.core.errors import UserError
 from local_bench.core.types import Verdict
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import ScoresByWork, scores_of, sets, thresholds_of, verdicts_of
@@ -105,12 +105,8 @@ class Agreements:
 
 
 def judge_labels(run: RunDir) -> dict[str, str]:
-    """Judge id -> name, in the config's order; empty before the judge phase. LedgerError if the stored value is
-    invalid."""
-    labels = run.store.json_meta("judges") or {}
-    if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):
-        raise LedgerError(f"the judges stored in {run.store.path} are invalid: run the judge phase again")
-    return labels
+    """Judge id -> name, in the config's order; empty before the judge phase."""
+    return run.store.json_meta("judges") or {}
 
 
 def agreement(run: RunDir, people: Path | None = None, top_k: int = 3) -> Agreements:
@@ -197,8 +193,6 @@ def _ratings(scored: ScoresByWork, thresholds: Mapping[str, float]) -> Opinion:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Settings and candidates for the comparison of two raters."""
-
     candidates: Mapping[str, tuple[str, str]]
     """Work id -> (model, task), in the run's order."""
     thresholds: Mapping[str, float]

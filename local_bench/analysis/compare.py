@@ -119,8 +119,13 @@ def compare(a: RunDir, b: RunDir, *, every_pair: bool = False, level: float = LE
     ]
     compared = differences([figure.statistics for figure in figures], level=level, seed=seed)
     by_figure: dict[str, list[FigureComparison]] = {figure: [] for figure in (REVENUE, TASKS, IMAGES, *names)}
-    for compared_figure, (difference,) in zip(figures, compared, strict=True):
-        by_figure.setdefault(compared_figure.name, []).append(_compared(compared_figure, difference))
+    for of, (difference,) in zip(figures, compared, strict=True):
+        low, high = (difference.at_least, difference.at_most) if of.bounds is None else of.bounds
+        bounded, table = replace(difference, at_least=low, at_most=high), of.statistics
+        ratios = zip(table.above.sum(axis=0), table.below.sum(axis=0), strict=True)
+        of_a, of_b = (float(table.unit * over / under) if under else None for over, under in ratios)
+        row = FigureComparison(of.name, of_a, of_b, bounded, of.n, of.n_unscored)
+        by_figure.setdefault(of.name, []).append(row)
     images = (a.store.outcomes_by_model(), b.store.outcomes_by_model())
     rows = [row for figure in by_figure.values() for row in _adjusted(figure, images)]
     notes = [*_notes(a, b, only_a, only_b), *([] if rows else ["the runs have no decision and no common score"])]
@@ -230,7 +235,6 @@ _Own = dict[tuple[str, str], dict[str, TaskFigure]]
 
 
 def _own_figures(run: RunDir) -> _Own:
-    """The benchmark's own figures."""
     entry, figures = suite(run.config.suite.name), _Own()
     if type(entry).figures_by_task is Suite.figures_by_task:
         return figures  # without reading the results
@@ -254,15 +258,6 @@ def _paired_by_task(models: tuple[str, str], x: _Own, y: _Own, shared: Sequence[
             statistics = Statistics(models, weights * values, weights, 1.0, *scale, best=weights * best)
             bounded = len(both) == len(pairs) and all(one.at_best is not None for pair in both for one in pair)
             yield _Figure(figure, statistics, len(both), n_open, None if bounded else (None, None))
-
-
-def _compared(figure: _Figure, difference: Difference) -> FigureComparison:
-    if figure.bounds is not None:
-        difference = replace(difference, at_least=figure.bounds[0], at_most=figure.bounds[1])
-    table = figure.statistics
-    over, under = table.above.sum(axis=0), table.below.sum(axis=0)
-    a, b = (float(table.unit * x / n) if n else None for x, n in zip(over, under, strict=True))
-    return FigureComparison(figure.name, a, b, difference, figure.n, figure.n_unscored)
 
 
 def _adjusted(

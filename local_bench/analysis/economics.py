@@ -3,18 +3,18 @@ time, cost and energy per image of each model, including regeneration, warm-up a
 table, which `load_run` and the exports share."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import pandas as pd
 
 from local_bench.analysis.settlement import Accounting, deliverables
 from local_bench.analysis.unseen_inputs import unseen_inputs
-from local_bench.core.money import MICRO, NS_PER_HOUR, nearest_micro_usd, part_of
-from local_bench.runs.config import ModelConfig
+from local_bench.core.money import MICRO, NS_PER_HOUR, part_of
 from local_bench.runs.roofline import BUSY, Timing, generated_kinds, operations, timing
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Store, scores_by_image
@@ -174,19 +174,26 @@ def economics(
         f"The energy of {', '.join(unmetered)} was not measured, or not of all denoising and decoding, so the "
         "break-even with electricity is unknown: settlement.usd_per_kwh=null leaves electricity out."
     )
+    against = []
+    for model, local in timed.items():
+        n, hour = n_made[model], money.usd_per_hour(model)
+        for api, usd in ((api, Fraction(price)) for api, price in apis.items()):
+            if model in unmetered:
+                against.append(BreakEven(model, api, usd, *[None] * 5))
+                continue
+            limit, endless = (break_even_usd_per_hour(local, usd, images, usd_per_kwh) for images in (n, None))
+            at_price: tuple[Any, ...] = (None, None, None)
+            if hour is not None:
+                costs = local.amortised_usd(n, hour, usd_per_kwh), local.marginal_usd(hour, usd_per_kwh)
+                at_price = break_even_images(local, usd, hour, usd_per_kwh), *costs
+            against.append(BreakEven(model, api, usd, limit, endless, *at_price))
     return Economics(
         table=table,
         competition=compete(table),
         by_ledger=savings(table, usd_per_image(store, money)),
         by_api=savings(table, {model: Fraction(usd) for model, usd in usd_of.items()}),
         timed={model: local for model, local in timed.items() if model not in unmetered},
-        against=[
-            BreakEven(model, api, Fraction(usd), *[None] * 5)
-            if model in unmetered
-            else _break_even(model, local, n_made[model], money.usd_per_hour(model), api, Fraction(usd), usd_per_kwh)
-            for model, local in timed.items()
-            for api, usd in apis.items()
-        ],
+        against=against,
         notes=[unknown] if unmetered else [],
     )
 
@@ -199,16 +206,6 @@ def usd_per_image(store: Store, money: Accounting) -> dict[str, Fraction]:
         s.model: Fraction(s.cost_micro_usd, MICRO * n_made[s.model])
         for s in money.settlements
         if s.cost_micro_usd is not None and s.model in n_made
-    }
-
-
-def with_own_digits(costs: Mapping[str, Fraction], models: Sequence[ModelConfig]) -> dict[str, Fraction]:
-    """`costs` (`usd_per_image`) with all digits of the cost that the config gives for imported images, where it is that
-    of each of them: the store has whole micro-USD."""
-    configured = {m.label: m.imported.cost_usd_per_image for m in models if m.imported}
-    return {
-        model: Fraction(exact) if (exact := configured.get(model)) and usd * MICRO == nearest_micro_usd(exact) else usd
-        for model, usd in costs.items()
     }
 
 
@@ -227,22 +224,6 @@ def _summed(scores: tuple[float | str | None, ...]) -> Decimal | None:
     if None in scores or UNSCORED in scores:
         return None
     return sum((Decimal(str(score)) for score in scores if score != NOT_APPLICABLE), Decimal(0))
-
-
-def _break_even(
-    model: str, local: Local, n: int, hour: Fraction | None, api: str, usd: Fraction, usd_per_kwh: Fraction
-) -> BreakEven:
-    """`n`: images of the job; `hour`: price of a device-hour."""
-    return BreakEven(
-        model,
-        api,
-        usd,
-        break_even_usd_per_hour(local, usd, n, usd_per_kwh),
-        break_even_usd_per_hour(local, usd, None, usd_per_kwh),
-        None if hour is None else break_even_images(local, usd, hour, usd_per_kwh),
-        None if hour is None else local.amortised_usd(n, hour, usd_per_kwh),
-        None if hour is None else local.marginal_usd(hour, usd_per_kwh),
-    )
 
 
 def _local(making: GenerationStats) -> Local | None:
@@ -275,7 +256,8 @@ def candidate_table(run: RunDir, money: Accounting, where: str = "TRUE", *values
     n_of = rows[["model", "task_id"]].merge(n, how="left")["n"]
     imported = {model.label for model in run.config.models if model.imported is not None}
     unseen = unseen_inputs(run).pairs
-    mean = {model: _rounded(usd) for model, usd in usd_per_image(run.store, money).items()}
+    means = usd_per_image(run.store, money).items()
+    mean = {model: Decimal(round(usd * 10**_DIGITS)).scaleb(-_DIGITS) for model, usd in means}
     digests, costs = rows["pixels_sha256"], rows["cost_micro_usd"]
     return rows.assign(
         price_micro_usd=[
@@ -292,10 +274,6 @@ def candidate_table(run: RunDir, money: Accounting, where: str = "TRUE", *values
             for model, task_id in zip(rows["model"], rows["task_id"], strict=True)
         ],
     )
-
-
-def _rounded(usd: Fraction) -> Decimal:
-    return Decimal(round(usd * 10**_DIGITS)).scaleb(-_DIGITS)
 
 
 def generation_stats(store: Store, money: Accounting, models: Iterable[str]) -> list[GenerationStats]:
@@ -332,12 +310,16 @@ def _model_stats(
             batches[size] += n
             planned = counted.kinds[kind].planned_batch_size if kind in counted.kinds else size
             halved[planned, size] += n if size < planned else 0
+    sizes: Counter[tuple[int, int]] = Counter()
+    for row in store.generated():
+        if row.model == model and row.height is not None and row.width is not None:
+            sizes[row.height, row.width] += row.n
     busy = [row for row in costs if row.phase in BUSY]
     return GenerationStats(
         model=model,
         imported=model in imported,
         timing=timing(store, model),
-        sizes=_sizes(store, model),
+        sizes=dict(sorted(sizes.items(), key=lambda size: (-size[1], size[0]))),
         batch_sizes=dict(sorted(batches.items(), reverse=True)),
         halved={sizes: n for sizes, n in sorted(halved.items(), reverse=True) if n},
         n_out_of_memory=sum(row.model == model and row.phase == "retry" for row in store.meter()),
@@ -347,14 +329,6 @@ def _model_stats(
         energy_mj=energy_mj(costs),
         busy_energy_mj=energy_mj(busy),
     )
-
-
-def _sizes(store: Store, model: str) -> dict[tuple[int, int], int]:
-    sizes: Counter[tuple[int, int]] = Counter()
-    for row in store.generated():
-        if row.model == model and row.height is not None and row.width is not None:
-            sizes[row.height, row.width] += row.n
-    return dict(sorted(sizes.items(), key=lambda size: (-size[1], size[0])))
 
 
 def _cost(rows: list[PhaseCost]) -> int | None:

@@ -46,7 +46,10 @@ def check_ground_truth(run: RunDir) -> GroundTruthCheck | None:
     for (task_id, _, attempt), images in sets(run.store).items():
         if attempt > 1:
             continue
-        pixels = _pixels(run, {i: sha for i, (_, sha) in images.items() if sha})
+        pixels: dict[int, NDArray[np.uint8]] = {}
+        for i, sha in ((i, sha) for i, (_, sha) in images.items() if sha):
+            with suppress(RunImageError):  # `load` records the fault
+                pixels[i] = np.asarray(run.image_store.load(sha))
         truths = entry.ground_truth(tasks[task_id], pixels)
         of_work |= {images[i][0]: truth for i, truth in truths.items()}
         answers = {(i, *key, 0): Verdict(a, None, "") for i, t in truths.items() for key, a in t.answers.items() if a}
@@ -61,15 +64,6 @@ def check_ground_truth(run: RunDir) -> GroundTruthCheck | None:
         answer_accuracy(_judged_answers(run, models, of_work), scale),
         audit_revenue(_judged_deliverables(run, of_work, faultless)),
     )
-
-
-def _pixels(run: RunDir, shas: Mapping[int, str]) -> dict[int, NDArray[np.uint8]]:
-    """RGB8 pixels (height, width, 3) by deliverable, of intact images."""
-    pixels = {}
-    for i, sha in shas.items():
-        with suppress(RunImageError):  # `load` records the fault
-            pixels[i] = np.asarray(run.image_store.load(sha))
-    return pixels
 
 
 def _judged_answers(

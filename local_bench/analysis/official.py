@@ -4,6 +4,7 @@ import json
 from collections import defaultdict
 from dataclasses import replace
 from decimal import Decimal
+from fractions import Fraction
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from local_bench.analysis.agreement import judge_labels
-from local_bench.analysis.economics import usd_per_image, with_own_digits
+from local_bench.analysis.economics import usd_per_image
 from local_bench.analysis.settlement import accounting
 from local_bench.annotation.exchange import annotation_lines
 from local_bench.annotation.protocol import OVERALL
@@ -20,6 +21,7 @@ from local_bench.annotation.session import no_image
 from local_bench.core.errors import UserError, hint
 from local_bench.core.files import storage_errors, write_atomic
 from local_bench.core.identity import digest
+from local_bench.core.money import MICRO, nearest_micro_usd
 from local_bench.core.table import Column, Table
 from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
@@ -39,7 +41,12 @@ def run_results(run: RunDir) -> RunResults:
     """The run's results, read from its store."""
     by_judge = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]
     costs = usd_per_image(run.store, accounting(run.store, run.config.settlement))
-    costs = with_own_digits(costs, run.config.models)
+    # the store has whole micro-USD, the config all digits of the cost of imported images
+    configured = {m.label: m.imported.cost_usd_per_image for m in run.config.models if m.imported}
+    for model, usd in costs.items():
+        exact = configured.get(model)
+        if exact and usd * MICRO == nearest_micro_usd(exact):  # it is that of each image
+            costs[model] = Fraction(exact)
     return RunResults(
         images=image_results(run),
         usd_per_image={model: Decimal(usd.numerator) / Decimal(usd.denominator) for model, usd in costs.items()},

@@ -63,19 +63,19 @@ class _Images:
     scores: list[dict[str, Score]]
     labels: Floats
     notes: list[str]
+    thresholds: Mapping[str, float]
 
     def features(self, names: Sequence[str]) -> Features:
         return features_of(self.rows, self.scores, names)
 
-    def others(self, thresholds: Mapping[str, float]) -> list[str]:
+    def others(self) -> list[str]:
         """Names of the scores without a threshold."""
-        return sorted({name for by_name in self.scores for name in by_name} - set(thresholds))
+        return sorted({name for by_name in self.scores for name in by_name} - set(self.thresholds))
 
-    def dimensions(self, thresholds: Mapping[str, float]) -> list[str]:
+    def dimensions(self) -> list[str]:
         """The dimensions of table 12 that exist; the deciding scores for other suites."""
-        others = self.others(thresholds)
-        present = [name for name in DIMENSIONS if name in thresholds or name in others]
-        return present or list(thresholds)
+        known = {*self.thresholds, *self.others()}
+        return [name for name in DIMENSIONS if name in known] or list(self.thresholds)
 
 
 def features_of(rows: Sequence[OutcomeRow], scores: Sequence[Mapping[str, Score]], names: Sequence[str]) -> Features:
@@ -92,17 +92,15 @@ def features_of(rows: Sequence[OutcomeRow], scores: Sequence[Mapping[str, Score]
 def payment(run: RunDir, people: Path) -> Payment:
     """Analyse the annotations in `people` (`load_annotations`; their `overall` decides). UserError if they cannot be
     read."""
-    thresholds = thresholds_of(run.config)
     images = _labelled(run, people)
-    concepts = images.features(tuple(thresholds))
-    others = images.others(thresholds)
+    concepts, others = images.features(tuple(images.thresholds)), images.others()
     models = np.array([row.candidate.model for row in images.rows], dtype=object)
     of_models = {
         model: (concepts.rows(models == model), images.labels[models == model]) for model in sorted(set(models))
     }
     predictors, not_fitted = dict[str, Fitted](), None
     try:
-        rule, logistic = fit_rule(concepts, images.labels, thresholds), fit_concepts(concepts, images.labels)
+        rule, logistic = fit_rule(concepts, images.labels, images.thresholds), fit_concepts(concepts, images.labels)
         predictors = {"rule": rule, "logistic": logistic}
     except UserError as e:
         not_fitted = str(e)
@@ -110,7 +108,7 @@ def payment(run: RunDir, people: Path) -> Payment:
         explained=explained(concepts, images.labels)
         + explained(images.features(others), images.labels, together=False, lower_is_better=_lower(run, others)),
         by_composite=acceptance_by_score(concepts, images.labels),
-        failures=failures(images.features(images.dimensions(thresholds)), images.labels),
+        failures=failures(images.features(images.dimensions()), images.labels),
         predictors=predictors,
         expected={
             name: {
@@ -137,9 +135,9 @@ def explained_alike(run: RunDir, people: Path) -> tuple[list[Explained], list[st
     """`Payment.explained` over the same images in every row, those that are annotated and have all of these scores; and
     the names of the scores that are left out, because they do not apply to every annotated image or were not computed
     for it. Raises as `payment`."""
-    thresholds = thresholds_of(run.config)
     images = _labelled(run, people)
-    names = [*thresholds, *images.others(thresholds)]
+    thresholds = images.thresholds
+    names = [*thresholds, *images.others()]
     labelled, table = ~np.isnan(images.labels), images.features(names)
     computed = np.array([[name in row for name in names] for row in images.scores], dtype=bool).reshape(-1, len(names))
     whole = (table.applies & computed)[labelled].all(axis=0)
@@ -157,9 +155,8 @@ def predicted(run: RunDir, people: Path) -> dict[str, bool | None]:
     """Work id -> whether the logistic predictor predicts payment (probability of at least one half), fitted to the
     annotations of the other tasks, so that no image is predicted by a model that has its task's labels; None if a score
     is missing (ServImage, sec. G.2, table 9). UserError if there are too few annotations."""
-    thresholds = thresholds_of(run.config)
     images = _labelled(run, people)
-    probabilities = out_of_fold(images.features(tuple(thresholds)), images.labels)
+    probabilities = out_of_fold(images.features(tuple(images.thresholds)), images.labels)
     return {
         row.candidate.work_id: None if np.isnan(p) else bool(p >= 0.5)
         for row, p in zip(images.rows, probabilities, strict=True)
@@ -181,9 +178,8 @@ class RejectedImage:
 def rejected(run: RunDir, people: Path) -> dict[str, RejectedImage]:
     """Dimension -> among the rejected images whose lowest score is in this dimension, the one with the lowest score;
     the first by work id in case of ties. Raises as `payment`."""
-    thresholds = thresholds_of(run.config)
     images = _labelled(run, people)
-    table = images.features(images.dimensions(thresholds))
+    table = images.features(images.dimensions())
     worst: dict[str, RejectedImage] = {}
     for i, dimension in enumerate(dominant(table)):
         if dimension < 0 or not images.labels[i] < 0.5:
@@ -197,7 +193,6 @@ def rejected(run: RunDir, people: Path) -> dict[str, RejectedImage]:
 
 
 def _labelled(run: RunDir, people: Path) -> "_Images":
-    """The images with their annotations."""
     scores = run.store.scores_by_candidate()
     annotations = load_annotations(people, run)
     decided = annotations.decisions()
@@ -208,4 +203,5 @@ def _labelled(run: RunDir, people: Path) -> "_Images":
         [scores.get(row.candidate.work_id, {}) for row in rows],
         np.array([float(decided.get(row.candidate.work_id, np.nan)) for row in rows]),
         annotations.sampling_notes,
+        thresholds_of(run.config),
     )

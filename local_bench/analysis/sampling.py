@@ -14,7 +14,7 @@ from local_bench.analysis.settlement import counted_attempt
 from local_bench.annotation.protocol import OVERALL
 from local_bench.annotation.ratings import Annotations, load_annotations
 from local_bench.core.errors import UserError
-from local_bench.core.files import storage_errors, write_atomic
+from local_bench.core.files import refuse_existing, write_atomic
 from local_bench.core.identity import digest, seed_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
@@ -23,6 +23,7 @@ from local_bench.settle.acceptance import likely
 from local_bench.settle.intervals import Floats
 from local_bench.settle.ppi import LabelPlan, PpiEstimate, plan_labels, prediction_powered
 
+MAY_BE_ANNOTATED = " and may contain annotations: give the name of a new file"
 NO_PROBABILITIES = (
     "the annotations have no sampling probabilities: equal probabilities are assumed, which is valid "
     "only for a random sample"
@@ -194,7 +195,7 @@ def write_questions(found: Labels, path: Path) -> int:
     """Write one line per image to annotate and per annotated image, and of models with an annotated image or without a
     further round also per sampled one; return the number of images to annotate. UserError if the file exists, because
     it may contain annotations."""
-    refuse_existing(path)
+    refuse_existing(path, MAY_BE_ANNOTATED)
     lines, n = [], 0
     for model in found.models:
         if model.plan is None:
@@ -214,11 +215,3 @@ def write_questions(found: Labels, path: Path) -> int:
                 lines.append(json.dumps(line, ensure_ascii=False))
     write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
     return n
-
-
-def refuse_existing(path: Path) -> None:
-    """UserError if the file exists."""
-    with storage_errors(path):
-        exists = path.exists() or path.is_symlink()
-    if exists:
-        raise UserError(f"{path} exists and may contain annotations: give the name of a new file")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import FORMAT, JSON, PATH, RUN, Commands, examples
-from local_bench.cli.output import say, say_written, show, show_result
+from local_bench.cli.output import say, say_notes, say_written, show, show_result
 from local_bench.report.render import columns_text
 
 if TYPE_CHECKING:
@@ -32,27 +32,20 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
     A line of FILE has model, task_id, deliverable, attempt, rater, and any of brf, veq, cns, overall: true or false for
     accepted or not, a number on the score's scale, or null."""
     from local_bench.analysis.agreement import agreement as agreements
+    from local_bench.report.judging import agreement_tables
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
         result = agreements(run, people, top)
         say_written(run)
-    for note in result.notes:
-        say(f"local-bench: {note}")
-    return show_result({"run_dir": str(run_dir)} | agreements_json(result), agreements_text(result), as_json)
-
-
-def agreements_text(agreements: "Agreements") -> str:
-    """The tables, then the reasons for undefined values."""
-    from local_bench.report.judging import agreement_tables
-
-    names = ("agreement", "kappa", "rho", f"top {agreements.k}")
-    estimates = [of for p in agreements.pairs for of in zip(names, (p.rate, p.kappa, p.rho, p.top_k), strict=True)]
-    estimates += [("alpha", a.alpha) for a in agreements.alphas]
+    say_notes(*result.notes)
+    names = ("agreement", "kappa", "rho", f"top {result.k}")
+    estimates = [of for p in result.pairs for of in zip(names, (p.rate, p.kappa, p.rho, p.top_k), strict=True)]
+    estimates += [("alpha", a.alpha) for a in result.alphas]
     reasons = Counter((name, value.undefined) for name, value in estimates if value is not None and value.undefined)
     undefined = [f"{name} is undefined in {n} rows: {reason}" for (name, reason), n in reasons.items()]
-    tables = map(columns_text, agreement_tables(agreements))
-    return "\n\n".join([*tables, *(["\n".join(undefined)] if undefined else [])])
+    text = "\n\n".join([*map(columns_text, agreement_tables(result)), *(["\n".join(undefined)] if undefined else [])])
+    return show_result({"run_dir": str(run_dir)} | agreements_json(result), text, as_json)
 
 
 def agreements_json(agreements: "Agreements") -> dict[str, Any]:
@@ -136,8 +129,7 @@ def compare(run_dir: Path, people: Path | None, out: Path | None, form: str, as_
         figure = passport(run, people)
         say_written(run)
     show(FORMATS["json" if as_json else form](figure.data))
-    for note in figure.data.notes:
-        say(note)
+    say(*figure.data.notes)
     if out is not None:
         draw(figure, out)
     return 0

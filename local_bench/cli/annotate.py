@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import JSON, PATH, RUN, RUNS, Commands, examples, opened
-from local_bench.cli.output import quoted, say, show, show_json, show_result
+from local_bench.cli.output import quoted, say, show_result
 from local_bench.core.table import Column
 from local_bench.report.render import aligned, interval, printed
 
@@ -121,15 +121,13 @@ def serve(
         database.set_meta(SERVED_PROTOCOL, chosen.id)
 
         def ready() -> None:
-            if as_json:
-                listed = [{"name": a.name, "role": a.role, "link": links.get(a.name)} for a in everyone]
-                show_json({"url": address.base, "protocol": chosen.id, "n_items": n, "annotators": listed})
-            else:
-                rows = [
-                    [a.name, a.role, links.get(a.name) or ("(has a link)" if a.has_link else "(has no link)")]
-                    for a in everyone
-                ]
-                show(aligned(["annotator", "role", "personal link"], rows))
+            listed = [{"name": a.name, "role": a.role, "link": links.get(a.name)} for a in everyone]
+            values = {"url": address.base, "protocol": chosen.id, "n_items": n, "annotators": listed}
+            rows = [
+                [a.name, a.role, links.get(a.name) or ("(has a link)" if a.has_link else "(has no link)")]
+                for a in everyone
+            ]
+            show_result(values, aligned(["annotator", "role", "personal link"], rows), as_json)
             if session.n_missing:
                 say(f"local-bench: {session.n_missing} images are missing and cannot be annotated")
             if before not in (None, address.base) and any(a.has_link and a.name not in links for a in everyone):

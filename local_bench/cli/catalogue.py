@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import JSON, PATH, Commands, cards_completed, examples, suites_completed
-from local_bench.cli.output import say, show, show_json, show_result
+from local_bench.cli.output import say, say_notes, show, show_json, show_result
 from local_bench.core.environment import require
 from local_bench.core.files import config_files, find_config, is_safe_id
 from local_bench.report.render import aligned
@@ -34,11 +34,7 @@ def list_models(as_json: bool) -> int:
 
     faults: list[str] = []
     by_name = cards(faults.append)
-    for fault in faults:
-        say(f"local-bench: {fault}")
-    if as_json:
-        show_json({name: card.model_dump() for name, card in by_name.items()})
-        return int(bool(faults))
+    say_notes(*faults)
     rows = [
         [
             *(c.name, c.role, c.family, f"{c.parameters_b:g} B", f"{c.vram_gb:g} GB", c.licence),
@@ -46,7 +42,8 @@ def list_models(as_json: bool) -> int:
         ]
         for c in sorted(by_name.values(), key=lambda c: (c.role, c.family, c.parameters_b))
     ]
-    show(aligned(["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"], rows))
+    text = aligned(["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"], rows)
+    show_result({name: card.model_dump() for name, card in by_name.items()}, text, as_json)
     return int(bool(faults))
 
 
@@ -159,8 +156,7 @@ def add(target: str, name: str | None, as_json: bool) -> int:
     else:
         used = f"{{card: {added.card['name']}}}"
         show(f"{added.path}: use it as `{f'judge: {used}' if added.card['role'] == 'judge' else f'models: [{used}]'}`")
-        for note in added.notes:
-            say(f"local-bench: {note}")
+        say_notes(*added.notes)
     return 0
 
 
@@ -215,8 +211,7 @@ def list_suites(as_json: bool) -> int:
     values = {s.name: {"title": s.title, "licence": s.licence, "source": s.source} for s in every}
     rows = [[s.name, s.title, "included" if s.shipped else "set suite.path", s.licence] for s in every]
     show_result(values, aligned(["suite", "title", "tasks", "licence"], rows), as_json)
-    for fault in faults:
-        say(f"local-bench: {fault}")
+    say_notes(*faults)
     return int(bool(faults))
 
 
@@ -237,8 +232,7 @@ def show_suite(name: str, path: Path | None, part: str | None, as_json: bool) ->
     if entry.shipped is not None or path is not None:
         refused: list[str] = []
         tasks = entry.tasks(None if path is None else str(path), pixel_digest, part, refuse=refused.append)
-        for sentence in refused:
-            say(sentence)
+        say(*refused)
         data |= {
             "n_tasks": len(tasks),
             "n_deliverables": sum(len(t.deliverables) for t in tasks),
@@ -408,8 +402,7 @@ def _loaded(entry: "Dataset", folder: Path, pinned: bool) -> dict[str, Any]:
     except UserError as e:
         say(str(e))
         return result | {"complete": False}
-    for message in result["refused"]:
-        say(message)
+    say(*result["refused"])
     unscored = [task.unscored for task in tasks if task.unscored is not None]
     if unscored:
         say(f"{len(unscored)} tasks lack an image; the first: {unscored[0]}")
@@ -421,15 +414,8 @@ def _loaded(entry: "Dataset", folder: Path, pinned: bool) -> dict[str, Any]:
 
 
 def _show(data: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        show_json(data)
-        return
-    values = data | {
-        "bytes": "unknown before the download" if data["bytes"] is None else f"{data['bytes'] / 1e9:.2f} GB"
-    }
-    lines = [
-        [key, str(value)] for key, value in values.items() if value is not None and key not in ("files", "refused")
-    ]
-    show(aligned(["key", "value"], lines))
-    for name in data.get("files") or ():
-        show(f"  {name}")
+    size = "unknown before the download" if data["bytes"] is None else f"{data['bytes'] / 1e9:.2f} GB"
+    shown = {key: value for key, value in data.items() if value is not None or key == "bytes"} | {"bytes": size}
+    rows = [[key, str(value)] for key, value in shown.items() if key not in ("files", "refused")]
+    files = (f"  {name}" for name in data.get("files") or ())
+    show_result(data, "\n".join([aligned(["key", "value"], rows), *files]), as_json)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from local_bench.cli.options import CONFIG, JSON, PATH, SETTING, examples, runs_completed
-from local_bench.cli.output import progress, show, show_json, show_result
+from local_bench.cli.output import progress, show_result
 
 
 @click.command(
@@ -53,21 +53,19 @@ def slurm(
     job = scripts.SlurmJob(config, run_dir or runs_dir() / loaded.name, nodes, gpus_per_node, settings, not array)
     paths = scripts.write_scripts(loaded, job)
     ids = scripts.submit(paths) if submit else None
-    if as_json:
-        show_json({"scripts": [str(path) for path in paths], "jobs": ids})
-    elif ids and array:
-        show(f"submitted job {ids[0]} ({nodes} shards) and job {ids[1]}, which merges them into {job.run_dir}/merged")
+    if ids and array:
+        text = f"submitted job {ids[0]} ({nodes} shards) and job {ids[1]}, which merges them into {job.run_dir}/merged"
     elif ids:
-        show(f"submitted job {ids[0]} ({nodes} nodes), which writes {job.run_dir}")
+        text = f"submitted job {ids[0]} ({nodes} nodes), which writes {job.run_dir}"
     elif not array:
-        show(f"wrote {paths[0]}\nsubmit it with\n  sbatch {shlex.quote(str(paths[0]))}")
+        text = f"wrote {paths[0]}\nsubmit it with\n  sbatch {shlex.quote(str(paths[0]))}"
     else:
         first, second = (shlex.quote(str(path)) for path in paths)
-        show(
+        text = (
             f"wrote {paths[0]} and {paths[1]}\nsubmit them with\n  id=$(sbatch --parsable {first})\n"
             f'  sbatch --dependency=afterok:"${{id%%;*}}" {second}'
         )
-    return 0
+    return show_result({"scripts": [str(path) for path in paths], "jobs": ids}, text, as_json)
 
 
 @click.command(

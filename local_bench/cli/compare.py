@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from local_bench.cli.options import JSON, PATH, examples, runs_completed
-from local_bench.cli.output import say, say_written, show_result
+from local_bench.cli.output import say_notes, say_written, show_result
 from local_bench.report.render import aligned
 from local_bench.report.text import p_value
 
 if TYPE_CHECKING:
-    from local_bench.analysis.compare import Comparison, FigureComparison
+    from local_bench.analysis.compare import FigureComparison
 
 
 @click.command(
@@ -34,24 +34,19 @@ def compare(run_a: Path, run_b: Path, all_pairs: bool, as_json: bool) -> int:
     with RunDir.open(run_a) as a, RunDir.open(run_b) as b:
         result = compare_runs(a, b, every_pair=all_pairs)
         say_written(a, b)
-    for note in result.notes:
-        say(f"local-bench: {note}")
-    values = {"run_a": str(run_a), "run_b": str(run_b)} | comparison_json(result)
-    return show_result(values, comparison_text(result), as_json)
-
-
-def comparison_text(comparison: "Comparison") -> str:
-    """The table and a line that describes the methods."""
+    say_notes(*result.notes)
+    values = {"run_a": str(run_a), "run_b": str(run_b), "n_tasks": result.n_tasks}
+    values |= {"n_tasks_only_a": result.n_tasks_only_a, "n_tasks_only_b": result.n_tasks_only_b}
+    values |= {"notes": result.notes, "comparisons": [_compared_json(row) for row in result.rows]}
     header = ["A", "B", "quantity", "A value", "B value", "A - B", "95 %", "p", "p (Holm)", "detectable", "tasks"]
-    return "\n".join(
-        [
-            aligned([*header, "unscored", "if unscored"], [_row(row) for row in comparison.rows]),
-            f"{comparison.n_tasks} common tasks; all quantities are of what both models have, also a benchmark's own; "
-            "95 % and p: sign flips and t over tasks, each comparison alone; "
-            "p (Holm): corrected for the pairs of a quantity, not for several quantities; detectable: with a power of "
-            "80 % on tasks like these; a difference that is not significant does not mean equal",
-        ]
+    table = aligned([*header, "unscored", "if unscored"], [_row(row) for row in result.rows])
+    methods = (
+        f"{result.n_tasks} common tasks; all quantities are of what both models have, also a benchmark's own; 95 % and "
+        "p: sign flips and t over tasks, each comparison alone; p (Holm): corrected for the pairs of a quantity, not "
+        "for several quantities; detectable: with a power of 80 % on tasks like these; a difference that is not "
+        "significant does not mean equal"
     )
+    return show_result(values, f"{table}\n{methods}", as_json)
 
 
 def _row(row: "FigureComparison") -> list[str]:
@@ -83,21 +78,11 @@ def _formatted(row: "FigureComparison", value: float | None, sign: bool = False)
     return f"{100 * value:{plus}z.1f} %" if row.figure in (TASKS, IMAGES) else f"{value:{plus}z.3f}"
 
 
-def comparison_json(comparison: "Comparison") -> dict[str, Any]:
-    """The result as JSON: money in US dollars, shares as fractions, scores in points."""
-    return {
-        "n_tasks": comparison.n_tasks,
-        "n_tasks_only_a": comparison.n_tasks_only_a,
-        "n_tasks_only_b": comparison.n_tasks_only_b,
-        "notes": comparison.notes,
-        "comparisons": [_compared_json(row) for row in comparison.rows],
-    }
-
-
 _NAMES = {"revenue": "revenue_usd", "tasks accepted": "task_acceptance", "images accepted": "deliverable_acceptance"}
 
 
 def _compared_json(row: "FigureComparison") -> dict[str, Any]:
+    """A row as JSON: money in US dollars, shares as fractions, scores in points."""
     from local_bench.analysis.compare import REVENUE
     from local_bench.core.money import usd_number
 

@@ -38,8 +38,7 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
         faults = run.image_store.all_faults
         say_written(run)
         suite_path = run.config.suite.path
-    for note in notes:
-        say(note)
+    say(*notes)
     if as_json:
         result = {"format": name, "out": str(out), "files": [str(path) for path in files], "notes": notes}
         show_json(result | {"image_faults": [vars(fault) for fault in faults]})
@@ -107,18 +106,13 @@ def _import_images(name: str, folder: Path, as_json: bool) -> int:
     from local_bench.analysis.import_images import write_manifests
 
     manifests = write_manifests(name, folder)
-    if as_json:
-        rows = [
-            {"method": m.method, "manifest": str(m.path), "n": m.n_images, "attempts": m.attempts} for m in manifests
-        ]
-        show_json({"format": name, "manifests": rows})
-    else:
-        show("models:")
-        for m in manifests:
-            model = {"card": "imported", "name": m.method, "attempts": m.attempts, "imported": {"images": str(m.path)}}
-            line = yaml.safe_dump(model, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf)
-            show(f"  - {line.strip()}")
-    return 0
+    rows, lines = [], ["models:"]
+    for m in manifests:
+        rows.append({"method": m.method, "manifest": str(m.path), "n": m.n_images, "attempts": m.attempts})
+        model = {"card": "imported", "name": m.method, "attempts": m.attempts, "imported": {"images": str(m.path)}}
+        line = yaml.safe_dump(model, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf)
+        lines.append(f"  - {line.strip()}")
+    return show_result({"format": name, "manifests": rows}, "\n".join(lines), as_json)
 
 
 @click.command(
@@ -176,8 +170,7 @@ def score(suite: str, files: tuple[Path, ...], as_json: bool, **options: Any) ->
         raise UserError("--costs and --api-prices both set the cost per image: give only one of them")
     result = scored.score(files, ScoreOptions(**options))
     show_result(result.data, "\n\n".join(map(columns_text, result.tables)), as_json)
-    for note in result.notes:
-        say(note)
+    say(*result.notes)
     return 0
 
 

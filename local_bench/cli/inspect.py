@@ -17,7 +17,6 @@ from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
     from local_bench.report.site.live import LiveRun
-    from local_bench.runs.rundir import RunDir
 
 
 @click.command("ls", epilog=examples("local-bench ls", "local-bench ls /data/runs --json"))
@@ -32,14 +31,9 @@ def list_runs(folder: Path | None, as_json: bool) -> int:
     elif not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder that contains run directories")
     rows = [_run_row(path) for path in run_dirs(folder)]
-    if as_json:
-        show_json({"folder": str(folder), "runs": rows})
-    elif not rows:
-        show(f"no runs in {folder}")
-    else:
-        header = ["run", "suite", "models", "images", "unscored", "verdicts", "modified", "fault"]
-        show(aligned(header, [_table_row(row) for row in rows]))
-    return 0
+    header = ["run", "suite", "models", "images", "unscored", "verdicts", "modified", "fault"]
+    text = aligned(header, [_table_row(row) for row in rows]) if rows else f"no runs in {folder}"
+    return show_result({"folder": str(folder), "runs": rows}, text, as_json)
 
 
 def _run_row(path: Path) -> dict[str, Any]:
@@ -95,8 +89,17 @@ def report(run_dirs: tuple[Path, ...], out: Path | None, figures: bool, single_f
     if out is None and len(run_dirs) > 1:
         raise UserError("RUN/report is of one run: give --out FOLDER for a site of several runs")
     with opened(run_dirs) as runs:
-        workers = runs[0].config.engine.io_workers
-        result = _exports(runs[0], figures) if out is None else {}
+        workers, result = runs[0].config.engine.io_workers, dict[str, Any]()
+        if out is None:
+            from local_bench.analysis.settlement import accounting
+            from local_bench.report.settlement import economics_json
+            from local_bench.report.site.paper import write_exports, write_run_figures
+
+            run = runs[0]
+            run.image_store.check(run.store, decode=True, io_workers=workers)
+            money = accounting(run.store, run.config.settlement)
+            exports = write_exports(run, money, say) + (write_run_figures(run, money) if figures else [])
+            result = {"exports": [str(path) for path in exports], "economics": economics_json(run, money)}
         site = write_site(runs, out or run_dirs[0] / FOLDER, workers, say if out else lambda _: None)
         faults = [fault for run in runs for fault in run.image_store.all_faults]
         say_written(*runs)
@@ -112,19 +115,6 @@ def report(run_dirs: tuple[Path, ...], out: Path | None, figures: bool, single_f
     if site.n_missing:
         say(f"local-bench: {site.n_missing} images are missing or damaged: `local-bench verify` lists them")
     return int(bool(site.n_missing))
-
-
-def _exports(run: "RunDir", figures: bool) -> dict[str, Any]:
-    from local_bench.analysis.settlement import accounting
-    from local_bench.report.settlement import economics_json
-    from local_bench.report.site.paper import write_exports, write_run_figures
-
-    run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
-    money = accounting(run.store, run.config.settlement)
-    exports = write_exports(run, money, say)
-    if figures:
-        exports += write_run_figures(run, money)
-    return {"exports": [str(path) for path in exports], "economics": economics_json(run, money)}
 
 
 @click.command(epilog=examples("local-bench digest runs/studio --json"))
@@ -187,14 +177,12 @@ def verify(
             findings += repeat_tasks(run, config, deep, shown)
         n = sum(map(len, stored_digests(run.store).values()))
         faults, digest_ = run.image_store.all_faults, root(run.store)
-    if as_json:
-        result = {"n_pictures": n, "image_faults": [vars(fault) for fault in faults], "ok": not findings}
-        result |= {"findings": [vars(finding) for finding in findings], "root": digest_}
-        show_json(result)
-    elif findings:
-        show(aligned(["check", "subject", "fault"], [[f.check, f.subject, f.fault] for f in findings]))
-    else:
-        show(f"all checks passed: {n:,} image files, and all rows of the database; root {digest_}")
+    result = {"n_pictures": n, "image_faults": [vars(fault) for fault in faults], "ok": not findings}
+    result |= {"findings": [vars(finding) for finding in findings], "root": digest_}
+    text = f"all checks passed: {n:,} image files, and all rows of the database; root {digest_}"
+    if findings:
+        text = aligned(["check", "subject", "fault"], [[f.check, f.subject, f.fault] for f in findings])
+    show_result(result, text, as_json)
     return say_faults(faults) or int(bool(findings))
 
 
@@ -233,10 +221,16 @@ def view(targets: tuple[Path, ...], port: int, as_json: bool) -> int:
     Serves on this machine only, until Ctrl-C; the link contains a secret and works at once: the pages appear when they
     are computed, and are kept until a run changes. `report RUN… --out FOLDER` writes the same site as files."""
     from local_bench.annotation.serve import listening_socket
-    from local_bench.core.files import cache_dir
+    from local_bench.core.files import cache_dir, runs_dir
     from local_bench.core.identity import digest
 
-    paths = _runs(targets)
+    other = next((path for path in targets if not (path / "run.yaml").is_file()), None)
+    if other is not None and (len(targets) > 1 or not other.is_dir()):
+        raise UserError(f"{other} is not a run directory (it has no run.yaml): give one created by `local-bench run`")
+    folder = other or runs_dir()
+    paths = list(targets) if targets and other is None else run_dirs(folder)
+    if not paths:
+        raise UserError(f"there is no run in {folder}: give run directories, or the folder that contains them")
     out = cache_dir() / "sites" / digest([str(path.resolve()) for path in paths])[:16]
     with listening_socket("127.0.0.1", port) as bound:
         bound.listen()  # the first request waits for the server
@@ -302,19 +296,3 @@ def _serve(paths: list[Path], out: Path, token: str, bound: socket.socket) -> No
         server.run(sockets=[bound])
     for error in failures:
         raise error
-
-
-def _runs(targets: tuple[Path, ...]) -> list[Path]:
-    """The given runs, or those in the given folder [default: runs/]."""
-    from local_bench.core.files import runs_dir
-
-    other = next((path for path in targets if not (path / "run.yaml").is_file()), None)
-    if targets and other is None:
-        return list(targets)
-    if other is not None and (len(targets) > 1 or not other.is_dir()):
-        raise UserError(f"{other} is not a run directory (it has no run.yaml): give one created by `local-bench run`")
-    folder = other or runs_dir()
-    paths = run_dirs(folder)
-    if not paths:
-        raise UserError(f"there is no run in {folder}: give run directories, or the folder that contains them")
-    return paths

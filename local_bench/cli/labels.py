@@ -5,15 +5,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from local_bench.cli.output import say
+from local_bench.cli.output import say, say_notes
 from local_bench.cli.predictor import (
     CALIBRATED_NOTE,
     EXPECTED_NOTE,
-    expected_cells,
     expected_json,
     settled_text,
 )
 from local_bench.core.errors import UserError
+from local_bench.core.files import refuse_existing
 from local_bench.core.money import usd, usd_number
 from local_bench.core.table import Column
 from local_bench.report.render import interval, printed
@@ -40,12 +40,12 @@ class LabelOptions:
 
     def check(self) -> None:
         """Raise UserError for invalid combinations, before any work is done."""
-        from local_bench.analysis.sampling import refuse_existing
+        from local_bench.analysis.sampling import MAY_BE_ANNOTATED
 
         if self.questions is not None:
             if self.plan_labels is None:
                 raise UserError("--questions writes the images planned by --plan-labels: give --plan-labels WIDTH too")
-            refuse_existing(self.questions)
+            refuse_existing(self.questions, MAY_BE_ANNOTATED)
         if self.explain and self.people is None:
             raise UserError("--explain requires human annotations: give them with --people FILE")
         if self.other_judge and self.predictor is None:
@@ -68,8 +68,7 @@ class LabelOptions:
         if self.people is None and self.plan_labels is None:
             return "", {}
         result = labelling(run, self.plan_labels, self.people)
-        for note in result.notes:
-            say(f"local-bench: {note}")
+        say_notes(*result.notes)
         if self.questions is not None:
             write_questions(result, self.questions)
             if any(m.plan is not None and m.plan.n_labels for m in result.models):
@@ -89,7 +88,6 @@ class LabelOptions:
         return text, values
 
     def _predicted(self, run: "RunDir") -> tuple[str, dict[str, Any]]:
-        """The settlement by the predictor."""
         from local_bench.cli.tables import settlement_json
 
         if self.predictor is None:
@@ -100,8 +98,7 @@ class LabelOptions:
         card, lines = predicted_by(self.predictor, run, self.other_judge)
         settled = settled_by_predictions(run, lines)
         n_used, n_tasks = n_used_tasks(lines)
-        for note in used_tasks_note(n_used, n_tasks):
-            say(f"local-bench: {note}")
+        say_notes(*used_tasks_note(n_used, n_tasks))
         models = {of_model.predicted.model: of_model for of_model in settled}
         values = {
             "kind": card.kind,
@@ -288,10 +285,10 @@ def payment_text(payment: "Payment") -> str:
     parts.append(printed(_QUALITY, quality, [f"measured on held-out tasks; if calibrated: {CALIBRATED_NOTE}"]))
     revenue = [
         {"model": model, "n": revenue_of.n, "realised": revenue_of.realised_micro_usd, "predictor": name}
-        | expected_cells(payment.expected[name][model])
-        | {"n_unscored": payment.expected[name][model].n_unscored}
+        | {"expected": expected[model].expected_micro_usd, "n_unscored": expected[model].n_unscored}
+        | _ends("expected", expected[model].interval_micro_usd)
         for model, revenue_of in payment.realised.items()
-        for name in payment.predictors
+        for name, expected in payment.expected.items()
     ]
     return "\n\n".join([*parts, printed(_REVENUE, revenue, [EXPECTED_NOTE])])
 

@@ -135,27 +135,18 @@ def _run(arguments: list[str] | None) -> int:
             return absent.exit_code
         if DEBUG in words or os.environ.get("LOCAL_BENCH_DEBUG"):
             raise
-        described = system_error(e) if isinstance(e, OSError) else None
-        if described is not None:
-            abandon(sys.stdout)
-        message, status = described or (unexpected(e), 1)
-        say(f"local-bench: {message}")
-        return status
+        if not isinstance(e, OSError) or e.errno is None:
+            say(f"local-bench: {unexpected(e)}")
+            return 1
+        abandon(sys.stdout)  # an error of the file system or the machine that no reader or writer has converted
+        where = f"{e.filename}: " if isinstance(e.filename, str | os.PathLike) else ""
+        say(f"local-bench: {where}{reason(e)}: check the path, its permissions, free space and limits (`ulimit -a`)")
+        return 2 if e.errno in _OF_A_PATH else 1
 
 
 _OF_A_PATH = {*(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO)}
 _KEPT = 20
 """Number of crash logs that are kept."""
-
-
-def system_error(error: OSError) -> tuple[str, int] | None:
-    """(message, exit code) of an error of the file system or the machine that no reader or writer has converted; None
-    for a fault of local-bench."""
-    if error.errno is None:
-        return None
-    status = 2 if error.errno in _OF_A_PATH else 1
-    where = f"{error.filename}: " if isinstance(error.filename, str | os.PathLike) else ""
-    return f"{where}{reason(error)}: check the path, its permissions, free space and limits (`ulimit -a`)", status
 
 
 def crash_log(error: BaseException) -> Path | None:

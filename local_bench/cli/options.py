@@ -161,22 +161,14 @@ TARGET = click.argument("target", metavar="CONFIG|RUN", type=CONFIG_PATH, shell_
 # ---- overrides of a config
 
 
-def _shortcut(name: str, key: str, kind: Any, text: str) -> Callable[[F], F]:
-    """An option equivalent to `--set KEY=VALUE`."""
+def _shortcut(name: str, key: str, kind: Any, text: str, **more: Any) -> Callable[[F], F]:
+    """An option equivalent to `--set KEY=VALUE`, or to several of them."""
 
     def store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-        if value is not None:
-            ctx.meta.setdefault(_SHORTCUTS, []).append(f"{key}={value}")
+        values = value if isinstance(value, tuple) else () if value is None else (value,)
+        ctx.meta.setdefault(_SHORTCUTS, []).extend(f"{key}={one}" for one in values)
 
-    return click.option(name, type=kind, expose_value=False, is_eager=True, callback=store, help=text)
-
-
-def _models(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> None:
-    ctx.meta.setdefault(_SHORTCUTS, []).extend(f"--model={name}" for name in names)
-
-
-def _with_shortcuts(ctx: click.Context, param: click.Parameter, settings: tuple[str, ...]) -> tuple[str, ...]:
-    return (*ctx.meta.get(_SHORTCUTS, ()), *settings)
+    return click.option(name, type=kind, expose_value=False, is_eager=True, callback=store, help=text, **more)
 
 
 _SHORTCUTS = "local_bench.settings"
@@ -185,7 +177,7 @@ SETTING = click.option(
     "settings",
     multiple=True,
     metavar="KEY.SUB=VALUE",
-    callback=_with_shortcuts,
+    callback=lambda ctx, _, settings: (*ctx.meta.get(_SHORTCUTS, ()), *settings),
     help="Override a config value, e.g. judge.protocol=logit; may be given several times.",
 )
 
@@ -195,15 +187,14 @@ def overrides(command: F) -> F:
     for option in (
         SETTING,
         _shortcut("--seed", "seed", int, "The run's seed (short for --set seed=N)."),
-        click.option(
+        _shortcut(
             "--model",
+            "--model",
+            str,
+            "Run only this model of the config, or this model card; may be given several times.",
             multiple=True,
             metavar="NAME",
-            expose_value=False,
-            is_eager=True,
-            callback=_models,
             shell_complete=cards_completed,
-            help="Run only this model of the config, or this model card; may be given several times.",
         ),
         _shortcut(
             "--shard", "suite.shard", str, "Only the i-th of n shards, as i/n (short for --set suite.shard=i/n)."

@@ -26,10 +26,16 @@ CLOCK_EVERY_S = 30.0
 """A log without news for this long gets a line with the elapsed time."""
 
 
-def say(message: str) -> None:
-    """Print a message to stderr; it is lost if stderr is closed or full."""
-    with suppress(OSError, ValueError):
-        click.echo(sentence(message), err=True)
+def say(*messages: str) -> None:
+    """Print messages to stderr; they are lost if stderr is closed or full."""
+    for message in messages:
+        with suppress(OSError, ValueError):
+            click.echo(sentence(message), err=True)
+
+
+def say_notes(*notes: str) -> None:
+    """As `say`, with the program's name before each."""
+    say(*(f"local-bench: {note}" for note in notes))
 
 
 def show(text: str) -> None:
@@ -211,16 +217,6 @@ class BarProgress:
             yield
         finally:
             self._bars.update(task, total=1, completed=1)
-
-
-@contextmanager
-def waiting(what: str, shown: bool) -> Iterator[None]:
-    """Show how long the block takes, with `shown`."""
-    if not shown:
-        yield
-        return
-    with progress() as bars, bars.waiting(what):
-        yield
 
 
 def progress() -> PlainProgress | BarProgress:

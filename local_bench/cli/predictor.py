@@ -1,5 +1,6 @@
 """`local-bench predictor`: train predictors of payment on annotated runs, evaluate and apply them; and their output."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +20,7 @@ from local_bench.cli.options import (
     examples,
     opened,
 )
-from local_bench.cli.output import progress, quoted, say, show_result
+from local_bench.cli.output import progress, quoted, say, say_notes, show_result
 from local_bench.core.money import usd, usd_number
 from local_bench.core.table import Column
 from local_bench.report.render import interval, printed
@@ -54,10 +55,6 @@ SEED = click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_def
 @click.group(cls=Commands)
 def predictor() -> None:
     """Train predictors of payment on annotated runs, evaluate them, and apply them to other runs."""
-
-
-def _say(note: str) -> None:
-    say(f"local-bench: {note}")
 
 
 @predictor.command(
@@ -118,7 +115,7 @@ def train(
                 return 0
             card = trained
         else:
-            card = train_predictor(runs, annotations, kind, seed, report=_say)  # type: ignore[arg-type]  # click's choices
+            card = train_predictor(runs, annotations, kind, seed, report=say_notes)  # type: ignore[arg-type]  # click's choices
     save(card, out)
     use = f"evaluate it with `local-bench predictor evaluate {quoted(out)} RUN…`"
     text = f"{card_text(card)}\nwritten to {out}: {use}"
@@ -137,7 +134,7 @@ def _train_model(
     from local_bench.analysis.predictors.images import annotations_of
     from local_bench.analysis.predictors.predictions import train as train_predictor
     from local_bench.judges.payment.data import load_payment_config
-    from local_bench.runs.payment import MODEL, is_main_process, log_odds_of, train_payment_model
+    from local_bench.runs.payment import MODEL, log_odds_of, train_payment_model
 
     config = load_payment_config(model).model_copy(update={"seed": seed})
     if row is not None:
@@ -145,9 +142,9 @@ def _train_model(
     decided = [of_run.decisions() for of_run in annotations_of(runs, annotations)]
     # unsuitable annotations are refused here, before hours of training
     untrained = {row.work_id: 0.0 for run in runs for row in run.store.candidates()}
-    train_predictor(runs, annotations, "servimage", seed, untrained, _say)
+    train_predictor(runs, annotations, "servimage", seed, untrained, say_notes)
     train_payment_model(runs, decided, config, out / MODEL, report=say)
-    if not is_main_process():
+    if os.environ.get("RANK", "0") != "0":  # `accelerate launch` runs the training in several processes
         return None
     odds = log_odds_of(runs, out / MODEL)
     return train_predictor(runs, annotations, "servimage", seed, odds)
@@ -191,8 +188,7 @@ def evaluate(
     others = [read_predictions(file) for file in predictions]
     with opened(run_dirs) as runs:
         evaluated = report(card, runs, annotations, others, other_judge, model_log_odds(card.kind, runs, folder))
-    for note in evaluated.notes:
-        _say(note)
+    say_notes(*evaluated.notes)
     return show_result(report_json(evaluated), report_text(evaluated), as_json)
 
 
@@ -214,18 +210,18 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
 
     `settle RUN --predictor DIR` turns the predictions into revenue."""
     from local_bench.analysis.predictors.predictions import n_used_tasks, predicted_by, used_tasks_note
-    from local_bench.runs.payment import check_new_file, write_predictions
+    from local_bench.core.files import refuse_existing
+    from local_bench.runs.payment import write_predictions
     from local_bench.runs.rundir import RunDir
 
     if out is not None:
-        check_new_file(out)
+        refuse_existing(out, ": give the name of a new file for the predictions")
     with RunDir.open(run_dir) as run:
         _, lines = predicted_by(folder, run, other_judge)
     n_used, n_tasks = n_used_tasks(lines)
     if out is not None:
         write_predictions(lines, out)
-    for note in used_tasks_note(n_used, n_tasks):
-        say(f"local-bench: {note}")
+    say_notes(*used_tasks_note(n_used, n_tasks))
     rows = [line.model_dump(mode="json", exclude={"question_id"}) for line in lines]
     values = {"n_tasks": n_tasks, "n_tasks_used_in_training": n_used, "predictions": rows}
     return show_result(values, predictions_text(lines), as_json)
@@ -459,12 +455,6 @@ def settled_text(settled: Sequence["PredictedSettlement"]) -> str:
     bounds = [Column(f"predicted.total.bounds_micro_usd.{end}", end, usd, "bounds", below=True) for end in "01"]
     is_open = any(of_model.predicted.total.open_micro_usd for of_model in settled)
     return printed((*_SETTLED[:4], *(bounds if is_open else ()), *_SETTLED[4:]), settled, [EXPECTED_NOTE])
-
-
-def expected_cells(expected: "ExpectedRevenue") -> dict[str, int | None]:
-    """Expected revenue and its interval, in micro-dollars."""
-    low, high = expected.interval_micro_usd or (None, None)
-    return {"expected": expected.expected_micro_usd, "expected_low": low, "expected_high": high}
 
 
 def expected_json(expected: "ExpectedRevenue") -> dict[str, Any]:

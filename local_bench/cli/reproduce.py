@@ -105,8 +105,7 @@ def reproduce(
         write_atomic(out, (FORMATS[form](data) + "\n").encode())
     else:
         show(FORMATS[form](data))
-    for note in data.notes:
-        say(note)
+    say(*data.notes)
     return 0
 
 

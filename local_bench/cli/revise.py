@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
-from local_bench.cli.output import quoted, say, show_result
+from local_bench.cli.output import quoted, say_notes, show_result
 from local_bench.core.money import usd_number
 from local_bench.report.render import columns_text
 
@@ -57,6 +57,7 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
 
     with RunDir.open(run_dir) as run, RunDir.open(revised_dir) as revised:
         workflows = revised_workflows(run, folder, revised)
+        # the tasks are others, and their rubrics may be
         _, differences = comparable([run, revised], [JUDGED[0], JUDGED[2]])
         blind, n_made = unseen_inputs(revised).n_images, revised.store.n_candidates(made=True)
     notes = [f"{note}: revisions pass by another measure than first attempts" for note in differences]
@@ -64,8 +65,7 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
         f"{model} made {n} of {n_made[model]} revisions without all of their input images (refused image, references)"
         for model, n in blind.items()
     ]
-    for note in notes:
-        say(f"local-bench: {note}")
+    say_notes(*notes)
     ways = [
         {
             "model": way.model,

@@ -1,6 +1,6 @@
 """The commands that prepare and execute runs: `init`, `extract`, `demo`, `run`, `plan` and the single phases."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from local_bench.cli.options import (
     suites_completed,
     targets_completed,
 )
-from local_bench.cli.output import progress, quoted, say, say_faults, show, show_json, show_result, waiting
+from local_bench.cli.output import progress, quoted, say, say_faults, show, show_json, show_result
 from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
@@ -165,9 +165,20 @@ def settle(
 
     labels = LabelOptions(**of_labels)
     labels.check()
-    if settings and not save:
-        return _preview(target, run_dir, settings, as_json, labels)
-    return _run(target, run_dir, settings, ("settle",), as_json, labels=labels)
+    if save or not settings:
+        return _run(target, run_dir, settings, ("settle",), as_json, labels=labels)
+    from local_bench.cli.tables import outcome_json, outcome_text
+    from local_bench.runs.stages import Outcome, settled_view
+
+    with settled_view(*_locate(target, run_dir, settings)) as view:
+        outcome = Outcome(view.store.counts(), view.store.unscored_items())
+        text, values = labels.output(view)
+        if as_json:
+            show_json(outcome_json(view, outcome, None, settled=True) | {"saved": False} | values)
+        else:
+            show(outcome_text(view, outcome, None, settled=True) + text)
+        say("local-bench: nothing was stored; add --save to store this result in the run")
+        return say_faults(view.image_store.all_faults)
 
 
 @click.command(
@@ -265,8 +276,7 @@ def plan(
     with progress() as shown:
         bars = Late(shown)
         work = make_plan(loaded, files=False, progress=bars)
-        for message in filter(None, (no_judge_key(loaded), *work.notes)):
-            say(message)
+        say(*filter(None, (no_judge_key(loaded), *work.notes)))
         planned = estimate(loaded, work, gpu, gpus, nodes, bars)
     planned |= {"refused_cases": list(work.refused), "notes": work.notes, **described(work.tasks)}
     if measure:
@@ -302,25 +312,6 @@ def _locate(
     return config, run_dir or runs_dir() / config.name
 
 
-def _preview(
-    target: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool, labels: "LabelOptions"
-) -> int:
-    """Settle a run with other settings, in memory."""
-    from local_bench.cli.tables import outcome_json, outcome_text
-    from local_bench.runs.stages import outcome_of, settled_view
-
-    config, run_dir = _locate(target, run_dir, settings)
-    with settled_view(config, run_dir) as view:
-        outcome = outcome_of(view)
-        text, values = labels.output(view)
-        if as_json:
-            show_json(outcome_json(view, outcome, None, settled=True) | {"saved": False} | values)
-        else:
-            show(outcome_text(view, outcome, None, settled=True) + text)
-        say("local-bench: nothing was stored; add --save to store this result in the run")
-        return say_faults(view.image_store.all_faults)
-
-
 def _run(
     target: Path,
     run_dir: Path | None,
@@ -334,7 +325,7 @@ def _run(
 ) -> int:
     from local_bench.cli.tables import REPORTED_SHARE, outcome_json, outcome_text, unscored_sentence
     from local_bench.runs.plan import refuse_no_judge_key
-    from local_bench.runs.stages import STAGES, outcome_of, ran
+    from local_bench.runs.stages import STAGES, Outcome, ran
 
     config, run_dir = _locate(target, run_dir, settings, "judge" in (stages or STAGES), allow_remote)
     if stages is None and not (run_dir / "run.yaml").exists():  # else the run has its judge, or none
@@ -343,10 +334,9 @@ def _run(
         with progress() as bars:
             finished = opened.enter_context(ran(config, run_dir, stages or STAGES, bars, rejudge, require_metrics))
         finished.image_store.recheck()
-        outcome = outcome_of(finished)
+        outcome = Outcome(finished.store.counts(), finished.store.unscored_items())
         if stages is None:
-            with waiting("writing the exports and the report", outcome.n_candidates > _LARGE):
-                _write_report(finished)
+            _write_report(finished, outcome.counts.candidates)
         report = run_dir / "report" / "index.html" if stages is None or "settle" in stages else None
         text, values = labels.output(finished) if labels else ("", {})
         if as_json:
@@ -369,13 +359,16 @@ def _run(
     return status
 
 
-def _write_report(finished: "RunDir") -> None:
+def _write_report(finished: "RunDir", n_candidates: int) -> None:
     from local_bench.analysis.settlement import accounting
     from local_bench.report.site.build import write_report
     from local_bench.report.site.paper import write_exports
+    from local_bench.runs.progress import Quiet
 
-    write_exports(finished, accounting(finished.store, finished.config.settlement), say)
-    write_report(finished)
+    shown = progress() if n_candidates > _LARGE else nullcontext(Quiet())
+    with shown as bars, bars.waiting("writing the exports and the report"):
+        write_exports(finished, accounting(finished.store, finished.config.settlement), say)
+        write_report(finished)
 
 
 def measure_folder(
@@ -403,16 +396,13 @@ def measure_folder(
     engine = engine.model_copy(update={"device": str(choose_device(engine.device))})
     with progress() as bars:
         result = measure_images(folder, names, paired, engine, bars, out, require_metrics)
-    if as_json:
-        images = {
-            image: {name: {"value": scores[name].value, "unscored": scores[name].unscored} for name in names}
-            for image, scores in result.images.items()
-        }
-        show_json({"metrics": result.metrics, "captions_cut": result.cut, "images": images})
-    else:
-        rows = [[image, *(_cell(scores[name]) for name in names)] for image, scores in result.images.items()]
-        show(aligned(["image", *names], rows))
-    return 0
+    images = {
+        image: {name: {"value": scores[name].value, "unscored": scores[name].unscored} for name in names}
+        for image, scores in result.images.items()
+    }
+    rows = [[image, *(_cell(scores[name]) for name in names)] for image, scores in result.images.items()]
+    values = {"metrics": result.metrics, "captions_cut": result.cut, "images": images}
+    return show_result(values, aligned(["image", *names], rows), as_json)
 
 
 def _cell(score: "Score") -> str:

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,18 +31,26 @@ from local_bench.suites.servimage.published import figures_json
 
 
 def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> str:
-    """Counts, the settlement table (with a report, or if `settled`), the report's path and the revenue per model."""
+    """Counts, each judge's batch invariance, prompt injection and repeatability, the settlement table (with a report,
+    or if `settled`), the report's path and the revenue per model."""
+    counts = outcome.counts
     parts = [
-        f"{outcome.n_done} of {outcome.n_candidates} images generated, {outcome.n_unscored} unscored; "
-        f"{outcome.n_verdicts} verdicts, {outcome.n_verdicts_unscored} unscored"
+        f"{counts.done} of {counts.candidates} images generated, {counts.unscored} unscored; "
+        f"{counts.verdicts} verdicts, {counts.verdicts_unscored} unscored"
     ]
-    parts += judging_text(run)
+    parts += [f"{judge.name}: {judge.note}; {judge.fooled}" for judge in judges(run)]
+    if retests := retest_rows(run):
+        parts += ["", columns_text(repeatability_table(retests))]
     if report or settled:
         accounts = accounting(run.store, run.config.settlement)
         unseen = unseen_inputs(run)
         priced = any(s.total.value_micro_usd for s in accounts.settlements)
         decided = run.config.judges or any(s.total.n for s in accounts.settlements)
-        numbers = None if priced else official_text(run)
+        texts: list[str] = []
+        for label, result in () if priced else official(run).items():
+            texts += [] if label == "all" else [label]
+            texts += map(columns_text, result.tables)
+        numbers = "\n\n".join(texts) or None
         if decided and numbers is None:
             numbers = settlement_text(accounts, hard_rule_stats(run), unseen)
         elif not priced:
@@ -69,16 +77,6 @@ def unscored_sentence(items: UnscoredItems) -> str:
     return f"{items.n_unscored:,} of {items.n:,} {items.what} have no value: {reasons}{more}"
 
 
-def official_text(run: RunDir) -> str | None:
-    """The benchmark's official numbers, per model or for all models; None if it defines none."""
-    results = official(run)
-    tables = [
-        "\n\n".join(([] if label == "all" else [label]) + [columns_text(table) for table in result.tables])
-        for label, result in results.items()
-    ]
-    return "\n\n".join(tables) or None
-
-
 def earnings(accounts: Accounting, truth: GroundTruthCheck | None) -> list[str]:
     """One sentence per model, highest revenue first, with the revenue by ground truth if it is known."""
     true = {row.model: row for row in truth.money} if truth else {}
@@ -101,13 +99,6 @@ def earnings(accounts: Accounting, truth: GroundTruthCheck | None) -> list[str]:
 
 def _with_interval(micro: int, interval: tuple[int, int] | None) -> str:
     return usd(micro) + (f" (95 %: {usd(interval[0])} to {usd(interval[1])})" if interval else "")
-
-
-def judging_text(run: RunDir) -> list[str]:
-    """One line per judge on batch invariance and prompt injection, then its repeatability."""
-    lines = [f"{judge.name}: {judge.note}; {judge.fooled}" for judge in judges(run)]
-    retests = retest_rows(run)
-    return [*lines, *(["", columns_text(repeatability_table(retests))] if retests else [])]
 
 
 def judging_json(run: RunDir) -> list[dict[str, Any]]:
@@ -184,15 +175,12 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unsee
 
 def outcome_json(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> dict[str, Any]:
     """The result as JSON; money in US dollars."""
+    counts, n_failed = outcome.counts, outcome.n_failed
+    images = {"n": counts.candidates, "n_done": counts.done, "n_unscored": counts.unscored, "n_failed": n_failed}
     result: dict[str, Any] = {
-        "run_dir": str(outcome.run_dir),
-        "candidates": {
-            "n": outcome.n_candidates,
-            "n_done": outcome.n_done,
-            "n_unscored": outcome.n_unscored,
-            "n_failed": outcome.n_failed,
-        },
-        "verdicts": {"n": outcome.n_verdicts, "n_unscored": outcome.n_verdicts_unscored},
+        "run_dir": str(run.path),
+        "candidates": images,
+        "verdicts": {"n": counts.verdicts, "n_unscored": counts.verdicts_unscored},
         "judges": judging_json(run),
         "unscored": [
             {"what": items.what, "n": items.n, "n_unscored": items.n_unscored, "reasons": dict(items.reasons)}
@@ -281,17 +269,13 @@ def _money(micro: int | None) -> float | None:
 
 def described(tasks: Sequence[Task]) -> dict[str, Any]:
     """How many tasks have input images, and how many of the requested images have each hard rule."""
-    rules = Counter(key for task in tasks for rules_of in task.rules for key in _keys(rules_of))
+    named = (item for task in tasks for rules_of in task.rules for item in rules_of.items())
+    rules = Counter(key for name, value in named for key in (value if isinstance(value, dict) else (name,)))
     return {
         "n_tasks_with_source": sum(task.source_sha256 is not None for task in tasks),
         "n_tasks_with_references": sum(bool(task.reference_sha256) for task in tasks),
         "rules": dict(sorted(rules.items())),
     }
-
-
-def _keys(rules: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in rules.items():
-        yield from value if isinstance(value, dict) else (key,)
 
 
 def plan_text(plan: dict[str, Any]) -> str:

@@ -237,9 +237,9 @@ def toolchain() -> tuple[bool, str]:
     first kernel runs."""
     has_headers = Path(sysconfig.get_path("include"), "Python.h").is_file()
     missing = [what for what, present in (("a C compiler", has_compiler()), ("Python.h", has_headers)) if not present]
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if missing:
-        return False, f"{' and '.join(missing)} missing: install gcc and python{version}-dev (Debian's names)"
+        headers = f"python{sysconfig.get_python_version()}-dev"
+        return False, f"{' and '.join(missing)} missing: install gcc and {headers} (Debian's names)"
     return True, "a C compiler and Python.h, for Triton"
 
 

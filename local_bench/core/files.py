@@ -315,6 +315,13 @@ def check_output(file: Path) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
 
 
+def refuse_existing(path: Path, advice: str) -> None:
+    """UserError, which ends with `advice`, if anything is at `path`."""
+    with storage_errors(path):
+        if path.exists() or path.is_symlink():
+            raise UserError(f"{path} exists{advice}")
+
+
 def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
     """Write `data` to `path`; a crash at any point leaves either the old or the new file. Without `durable` the file
     is not synced, and may be empty after a power failure. Raises StorageError."""
@@ -373,7 +380,6 @@ def sweep(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Sync a file or a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -411,9 +417,18 @@ _STARTED_AT = 19
 
 def new_scratch(parent: Path | None = None) -> Path:
     """A new folder in `parent` (the system's folder for temporary files), which the caller removes. Folders of
-    processes of this machine that have ended are removed first. Raises OSError."""
+    processes of this machine and this user that have ended are removed first. Raises OSError."""
     folder, pid = parent or Path(tempfile.gettempdir()), os.getpid()
-    _sweep_scratch(folder)
+    with suppress(OSError), os.scandir(folder) as scanned:
+        for entry in scanned:
+            match = _NAME.fullmatch(entry.name)
+            if match is None or match[1] != _host() or entry.is_symlink():
+                continue
+            with suppress(OSError):
+                started = _started(int(match[2]))
+                is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
+                if is_ours and (started is None or (int(match[3]) and started != int(match[3]))):
+                    shutil.rmtree(entry.path, ignore_errors=True)
     return Path(tempfile.mkdtemp(dir=folder, prefix=f".local-bench-{_host()}-{pid}-{_started(pid) or 0}-"))
 
 
@@ -425,20 +440,6 @@ def scratch(parent: Path | None = None) -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _sweep_scratch(folder: Path) -> None:
-    """Remove the scratch folders in `folder` whose process, of this machine and this user, has ended."""
-    with suppress(OSError), os.scandir(folder) as scanned:
-        for entry in scanned:
-            match = _NAME.fullmatch(entry.name)
-            if match is None or match[1] != _host() or entry.is_symlink():
-                continue
-            with suppress(OSError):
-                started = _started(int(match[2]))
-                is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
-                if is_ours and (started is None or (int(match[3]) and started != int(match[3]))):
-                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _host() -> str:

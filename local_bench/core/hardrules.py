@@ -109,9 +109,7 @@ def _specs(raw: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(sides, dict) or sides.get("depth"):
         return specs
     unit = str(sides.get("unit") or "").lower()
-    if (
-        not unit or unit in _PIXELS
-    ):  # a minimum without a unit is one in pixels: 1000, 2480 or 3500 in the published files
+    if not unit or unit in _PIXELS:  # without a unit it is in pixels: 1000, 2480 or 3500 in the published files
         least = {name: _side(sides.get(f"min_{name}")) for name in ("width", "height")}
         specs |= {f"min_{name}_px": ceil(side) for name, side in least.items() if side}
     if (size := stated_size(sides)) is None:

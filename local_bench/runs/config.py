@@ -25,12 +25,7 @@ def _safe(name: str) -> str:
     return name
 
 
-def _text(value: Any) -> Any:
-    """A whole number as the text that was written; anything else unchanged."""
-    return str(value) if type(value) is int else value
-
-
-Name = Annotated[str, BeforeValidator(_text), AfterValidator(_safe)]
+Name = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value), AfterValidator(_safe)]
 """A name, which may be a number: `name: 7`, `name: 007`."""
 
 

@@ -547,17 +547,14 @@ class Overall(Forwarding):
             self._flop[kind] += n * self._step * self._weights[self._phase]
             self._seconds[kind] += now - self._at
             self._at = now
+            left = {phase: (1.0 - self._done[phase]) * flop for phase, flop in self._weights.items()}
+            flop, seconds, seconds_left = sum(self._flop.values()), sum(self._seconds.values()), None
+            if flop and seconds:
+                speeds = {kind: self._flop[kind] / self._seconds[kind] for kind in self._flop if self._seconds[kind]}
+                seconds_left = sum(n / (speeds.get(_kind(phase)) or flop / seconds) for phase, n in left.items())
             done = sum(self._done[phase] * flop for phase, flop in self._weights.items())
-            self._shown.overall(done / sum(self._weights.values()), self._seconds_left())
+            self._shown.overall(done / sum(self._weights.values()), seconds_left)
         self._shown.advance(n)
-
-    def _seconds_left(self) -> float | None:
-        left = {phase: (1.0 - self._done[phase]) * flop for phase, flop in self._weights.items()}
-        flop, seconds = sum(self._flop.values()), sum(self._seconds.values())
-        if not flop or not seconds:
-            return None
-        speeds = {kind: self._flop[kind] / self._seconds[kind] for kind in self._flop if self._seconds[kind]}
-        return sum(operations / (speeds.get(_kind(phase)) or flop / seconds) for phase, operations in left.items())
 
 
 def _kind(phase: str) -> str:

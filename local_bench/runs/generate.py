@@ -170,8 +170,19 @@ def generate(
 
 
 def _generate(run: RunDir, model: ModelPlan, executor: Executor, progress: Progress) -> None:
-    """Generate what is missing of one model."""
-    jobs = [] if model.card is None else _pending(run, model.label, progress)
+    """Generate the candidates of one model that are not done, or whose image is missing, damaged or altered."""
+    if model.card is None:
+        return
+    rows = [row for row in run.store.candidates(model.label) if row.state != "unscored" or is_failure(row.unscored)]
+    faulty = run.image_store.faulty((row.image for row in rows if row.image), run.config.engine.io_workers)
+    if faulty:
+        first = min(faulty.values())
+        progress.note(f"{model.label}: {len(faulty):,} images are generated again ({first.sentence})")
+    jobs = []
+    for row in sorted(rows, key=lambda row: row.work_id):
+        if row.image is None or row.image in faulty:
+            sampler, input_images = Sampler(**row.work["sampler"]), tuple(row.work["pictures"])
+            jobs.append(Job(row.work_id, row.prompt, row.seed, sampler, input_images, row.work.get("mask")))
     if jobs:
         known_sizes, placement = (
             run.store.json_meta(f"{kind}:{model.label}") or {} for kind in ("batches", "placement")
@@ -184,22 +195,6 @@ def _generate(run: RunDir, model: ModelPlan, executor: Executor, progress: Progr
             progress.note(f"{model.label}: {sentence}")
         run.store.set_meta(f"placement:{model.label}", json.dumps(placement_of(order), sort_keys=True))
         _Session(run, model.label, progress).make(order, jobs, executor)
-
-
-def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:
-    """Candidates of a model that are not done, or whose image is missing, damaged or altered."""
-    rows = [row for row in run.store.candidates(model) if row.state != "unscored" or is_failure(row.unscored)]
-    images = [row.image for row in rows if row.image]
-    faulty = run.image_store.faulty(images, run.config.engine.io_workers)
-    if faulty:
-        first = min(faulty.values())
-        progress.note(f"{model}: {len(faulty):,} images are generated again ({first.sentence})")
-    jobs = []
-    for row in sorted(rows, key=lambda row: row.work_id):
-        if row.image is None or row.image in faulty:
-            sampler, input_images = Sampler(**row.work["sampler"]), tuple(row.work["pictures"])
-            jobs.append(Job(row.work_id, row.prompt, row.seed, sampler, input_images, row.work.get("mask")))
-    return jobs
 
 
 @dataclass
@@ -219,7 +214,9 @@ class _Session:
         if len(shares) > 1:
             at_once = min(executor.n_workers, len(shares))
             order = replace(order, encodings_bytes=order.encodings_bytes / at_once, shared=shared_prompts(shares))
-        events = executor.do(generate_images, order, shares, self._unfinished)
+        events = executor.do(
+            generate_images, order, shares, lambda share: [job for job in share if job.work_id not in self.finished]
+        )
         for meter, event in in_one_bar(events, len(shares), f"{self.label}: make", len(jobs), self.progress):
             match event:
                 case TimeCharged():
@@ -241,9 +238,6 @@ class _Session:
         shutil.rmtree(order.encoded, ignore_errors=True)
         with suppress(OSError):  # encodings of other models are there, or none were made
             order.encoded.parent.rmdir()
-
-    def _unfinished(self, share: list[Job]) -> list[Job]:
-        return [job for job in share if job.work_id not in self.finished]
 
     def _commit(self, meter: Meter, results: list[ImageResult]) -> None:
         store = self.run.store

@@ -28,7 +28,7 @@ from local_bench.judges.vlm.judge import JudgeSpec, Transport, Unreachable, answ
 from local_bench.judges.vlm.rubrics import Rubric, wording_of
 from local_bench.runs.config import JudgeConfig
 from local_bench.runs.executors.base import Executor
-from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, Load, judge_spec, numerics_of, open_judge, served_by
+from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, Load, external, judge_spec, numerics_of, open_judge
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import questions_of, score, sets, verdict_of
@@ -211,7 +211,7 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
     fault: LocalBenchError | None = None
     for config, spec in judges:
         requests = list(judge_requests(run, tasks, config, spec, judge_devices))
-        rows = run.store.verdicts(spec.judge_id)
+        rows = list(run.store.verdicts(spec.judge_id))
         stored = {(r.work_id, r.rubric, r.point, r.repeat, 0): r.question_id for r in rows}
         missing = [request for request in requests if stored.get(request.key) != request.question_id]
         pending, faulty = split_faulty(run, missing, progress)
@@ -239,8 +239,9 @@ def spec_in(run: RunDir, config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
         return spec
     key = f"served:{config.label}"
     served = run.store.json_meta(key)
-    if not run.store.counts().verdicts or (served is None and not run.store.verdicts(spec.judge_id)):
-        served = dict(served_by(config))
+    if not run.store.counts().verdicts or (served is None and next(run.store.verdicts(spec.judge_id), None) is None):
+        with external(config) as server:
+            served = dict(server.served)
         run.store.set_meta(key, json.dumps(served, sort_keys=True))
     return replace(spec, served=tuple(sorted((served or {}).items())))
 

@@ -204,13 +204,8 @@ def numerics_of(config: JudgeConfig, judge_devices: Sequence[JudgeDevice]) -> di
     return signature | ({"gpus": gpus} if gpus > 1 else {})
 
 
-def served_by(config: JudgeConfig) -> Served:
-    """What the config's external server serves. Raises as `ExternalServer`."""
-    with _external(config) as server:
-        return server.served
-
-
-def _external(config: JudgeConfig, served: Served | None = None) -> ExternalServer:
+def external(config: JudgeConfig, served: Served | None = None) -> ExternalServer:
+    """The server at the config's `base_url`; it is asked what it serves, unless that is known (`served`)."""
     described = card(config.card, "judge")
     repo = described.source.repo or ""
     assert config.base_url
@@ -246,7 +241,7 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
     if config.base_url:
         if config.protocol == "logit":
             check_labels(described.name, resolve(described, config.weights))
-        server = _external(config, spec.served or None)
+        server = external(config, spec.served or None)
         with Client(server, composer, config.in_flight, config.request_timeout_s) as client:
             yield client
         return

@@ -52,7 +52,7 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> PartFailed |
 
 def _measure(run: RunDir, executor: Executor, progress: Progress, failed: Collection[str]) -> None:
     every = _every(run)
-    stored = run.store.scores("metric")
+    stored = list(run.store.scores("metric"))
     # scores that are unscored for missing weights, too little memory, a faulty image or an exception are computed again
     existing = {(work_id, score.name) for work_id, score in stored if not (score.unscored or "").startswith(RETRIED)}
     wanted = _only(every, lambda work_id, name: (work_id, name) not in existing and _scores_of(name) not in failed)

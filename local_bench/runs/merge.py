@@ -247,7 +247,6 @@ def _result(row: CandidateRow) -> tuple[Any, ...]:
 
 
 def _metas(runs: Sequence[RunDir]) -> dict[str, str]:
-    """Values of `meta` for the whole."""
     metas: dict[str, str] = {}
     for run in runs:
         for kind in _SAME:
@@ -348,9 +347,10 @@ def _write(
         with store.transaction():
             for key, value in metas.items():
                 store.set_meta(key, value)
-            provenance = _provenance(runs)
-            store.set_meta("provenance", json.dumps(provenance, sort_keys=True))
-        whole.write_json("provenance.json", provenance)
+        provenance: dict[str, Any] = {}
+        for run in sorted(runs, key=lambda run: bool(run.config.suite.shard)):  # first a merged run, which has all
+            provenance = _union(run.store.json_meta("provenance") or {}, provenance)
+        whole.write_provenance(provenance | {"sessions": len(_sessions(runs))})
         record(whole.store, file_digests(whole.path))
 
 
@@ -364,17 +364,17 @@ def _add_results(whole: RunDir, runs: Sequence[RunDir]) -> None:
         for run in runs
     ]
     planned = [{work_id for images in made.values() for work_id, _ in images.values()}] * len(runs)
-    store.enter_verdicts(_best(runs, whole_sets, lambda part: part.each_verdict(counted=False), _VERDICT))
+    store.enter_verdicts(_best(runs, whole_sets, lambda part: part.verdicts(counted=False), _VERDICT))
     store.enter_repeats(_best(runs, whole_sets, lambda part: part.repeats(counted=False), _REPEAT))
-    store.enter_scores("metric", _best(runs, planned, lambda part: part.each_score("metric"), _SCORE))
+    store.enter_scores("metric", _best(runs, planned, lambda part: part.scores("metric"), _SCORE))
     for run, ids in zip(runs, whole_sets, strict=True):
-        store.enter_scores("judge", (row for row in run.store.each_score("judge") if row.work_id in ids))
+        store.enter_scores("judge", (row for row in run.store.scores("judge") if row.work_id in ids))
     labels = next((labels for run in runs if (labels := run.store.json_meta("judges"))), None)
     if labels:
         judged = [ids for run, ids in zip(runs, whole_sets, strict=True) if run.store.meta("judges")]
         if {work_id for *_, work_id, image in store.images() if image} <= set().union(*judged):
             store.set_meta("judges", json.dumps(labels))
-        scored = {row.work_id for row in store.each_score("judge")}
+        scored = {row.work_id for row in store.scores("judge")}
         computed = (pair for part in parts_of(store) for pair in computed_scores(whole, part, list(labels)))
         store.enter_scores("judge", (pair for pair in computed if pair[0] in scored), replace_all=True)
     if any(len(run.store.frame("decisions", ["work_id"])) for run in runs):
@@ -459,13 +459,6 @@ def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]
         most |= counts
     ordered = sorted(sessions, key=lambda key: (sessions[key][0].started_utc, sessions[key][0].device, key))
     return [sessions[key] for key in ordered for _ in range(most[key])]
-
-
-def _provenance(runs: Sequence[RunDir]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for run in sorted(runs, key=lambda run: bool(run.config.suite.shard)):  # first a merged run, which has it of all
-        merged = _union(run.store.json_meta("provenance") or {}, merged)
-    return merged | {"sessions": len(_sessions(runs))}
 
 
 def _put(scratch: Path, out: Path) -> None:

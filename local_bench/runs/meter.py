@@ -15,19 +15,17 @@ class EnergyCounter:
 
     def __init__(self, cuda_index: int | None) -> None:
         self._handle = None if cuda_index is None else nvml_handle(cuda_index)
-        self._last = self._read()
+        self._last: int | None = None
+        self.since_last()
 
     def since_last(self) -> int | None:
         """Millijoules since the previous call, or since the counter was created."""
-        now, last = self._read(), self._last
-        self._last = now
-        return None if now is None or last is None else now - last
-
-    def _read(self) -> int | None:
+        now, last = None, self._last
         if self._handle is not None:
             with suppress(pynvml.NVMLError):
-                return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
-        return None
+                now = int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        self._last = now
+        return None if now is None or last is None else now - last
 
 
 def nvml_handle(cuda_index: int) -> Any:

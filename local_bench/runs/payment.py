@@ -7,7 +7,6 @@ changes.
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -19,11 +18,11 @@ from pydantic import Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ImageError, UserError, is_failure
-from local_bench.core.files import check_output, storage_errors, write_atomic
+from local_bench.core.files import check_output, write_atomic
 from local_bench.core.money import usd
 from local_bench.core.types import Question, Score, Task, Verdict
 from local_bench.core.yamlfile import Strict, check
-from local_bench.judges.payment.data import CONCEPTS, HIGHEST, Example, Load, PaymentConfig, TrainingSet, without_labels
+from local_bench.judges.payment.data import CONCEPTS, HIGHEST, Example, PaymentConfig, TrainingSet, without_labels
 from local_bench.runs.config import JudgeConfig
 from local_bench.runs.judge import SaveInterval, judge_answers
 from local_bench.runs.judge_factory import judge_spec, local_judge_devices, numerics_of
@@ -73,14 +72,6 @@ class PredictionFile:
 
     name: str
     by_work_id: Mapping[str, PredictionLine]
-
-
-def check_new_file(file: Path) -> None:
-    """UserError if the file exists."""
-    with storage_errors(file):
-        exists = file.exists() or file.is_symlink()
-    if exists:
-        raise UserError(f"{file} exists: give the name of a new file for the predictions")
 
 
 def write_predictions(lines: Iterable[PredictionLine], file: Path) -> None:
@@ -193,19 +184,6 @@ def point_inputs(n_points: int, deliverable: int, deliverables: Sequence[int], a
     return sum(own_values) / len(own_values), sum(best) / len(best), min(best), math.prod(best)
 
 
-def images_of(runs: Sequence[RunDir]) -> Load:
-    """Loads images and inputs of several runs by pixel digest. Raises ImageError."""
-    *others, last = [run.image_store.load_any for run in runs]
-
-    def load(pixels_sha256: str) -> Image.Image:
-        for load_any in others:
-            with suppress(ImageError):
-                return load_any(pixels_sha256)
-        return last(pixels_sha256)
-
-    return load
-
-
 def train_payment_model(
     runs: Sequence[RunDir],
     decided: Sequence[Mapping[str, bool]],
@@ -220,9 +198,17 @@ def train_payment_model(
     `judges.payment.training.train`, before weights are loaded."""
     from local_bench.judges.payment.training import train
 
+    *others, last = [run.image_store.load_any for run in runs]
+
+    def load(pixels_sha256: str) -> Image.Image:
+        for load_any in others:
+            with suppress(ImageError):
+                return load_any(pixels_sha256)
+        return last(pixels_sha256)
+
     of_runs = zip(runs, decided, strict=True)
     examples = tuple(one for run, decisions in of_runs for one in examples_of(run, decisions, config.seed))
-    return train(TrainingSet(examples, MEASURED), images_of(runs), config, out, device=device, report=report)
+    return train(TrainingSet(examples, MEASURED), load, config, out, device=device, report=report)
 
 
 def log_odds_of(runs: Sequence[RunDir], artefact: Path, *, device: str = "auto") -> dict[str, float]:
@@ -244,11 +230,6 @@ def log_odds_of(runs: Sequence[RunDir], artefact: Path, *, device: str = "auto")
 def model_log_odds(kind: str, runs: Sequence[RunDir], folder: Path) -> dict[str, float] | None:
     """The log-odds that a trained predictor in `folder` calibrates: None unless `kind` is `servimage`."""
     return log_odds_of(runs, folder / MODEL) if kind == "servimage" else None
-
-
-def is_main_process() -> bool:
-    """Whether this is the process that writes files and prints, in a training started by `accelerate launch`."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 # ---- judges as payers

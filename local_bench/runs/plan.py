@@ -565,12 +565,22 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
     ConfigError, before anything is changed, if the plan lacks stored work or would change it.
     """
     if not run.store.planned:
-        run.store.add_plan(plan.positions, plan.tasks, (_row(i, planned) for i, planned in enumerate(plan.planned)))
+        run.store.add_plan(plan.positions, plan.tasks, (_row(i, one) for i, one in enumerate(plan.planned)))
         _enter_delivered(run, plan)
         return []
-    rows = [_row(i, planned) for i, planned in enumerate(plan.planned)]
+    rows = [_row(i, one) for i, one in enumerate(plan.planned)]
     stored = run.store.candidates()
-    _refuse_other_tasks(run, plan)
+    planned = {task.task_id: canonical_json(task.content) for task in plan.tasks}
+    for task_id, content in run.store.task_contents().items():
+        if task_id not in planned:
+            raise ConfigError(
+                f"{run.path}: the task {task_id!r} is in the run and not in the plan: tasks can be added, not removed; "
+                "give a new --run-dir, or the old settings"
+            )
+        if planned[task_id] != content:
+            raise ConfigError(
+                f"{run.path}: the task {task_id!r} has changed since this run began: give a new --run-dir"
+            )
     _refuse_other_candidates(run, stored, rows)
     stored_ids = {row.work_id for row in stored}
     if [row.work_id for row in stored] != [row.work_id for row in rows]:
@@ -627,20 +637,6 @@ def _row(position: int, planned: Planned) -> CandidateRow:
         truncated_json=None,
         cost_micro_usd=planned.cost_micro_usd,
     )
-
-
-def _refuse_other_tasks(run: RunDir, plan: RunPlan) -> None:
-    planned = {task.task_id: canonical_json(task.content) for task in plan.tasks}
-    for task_id, content in run.store.task_contents().items():
-        if task_id not in planned:
-            raise ConfigError(
-                f"{run.path}: the task {task_id!r} is in the run and not in the plan: tasks can be added, not removed; "
-                "give a new --run-dir, or the old settings"
-            )
-        if planned[task_id] != content:
-            raise ConfigError(
-                f"{run.path}: the task {task_id!r} has changed since this run began: give a new --run-dir"
-            )
 
 
 def _refuse_other_candidates(run: RunDir, stored: Sequence[CandidateRow], planned: Sequence[CandidateRow]) -> None:

@@ -1,6 +1,5 @@
 """The provenance of a run: software, device, weights, judge and config; no user names, host names or paths."""
 
-import json
 import platform
 from collections.abc import Sequence
 from typing import Any
@@ -41,9 +40,7 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Judg
     if judged_on:
         judges = [_judge(run, config, judged_on, used) for config in run.config.judges]
         fresh |= {"judge": next(iter(judges), None), "panel": judges[1:]}
-    merged = stored | fresh
-    store.set_meta("provenance", json.dumps(merged, sort_keys=True))
-    run.write_json("provenance.json", merged)
+    run.write_provenance(stored | fresh)
 
 
 def _judge(run: RunDir, config: JudgeConfig, judge_devices: Sequence[JudgeDevice], used: list[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, Sto
 from local_bench.core.files import put_in_place, reason, refuse_links, storage_errors, sweep, text_name, write_atomic
 from local_bench.core.yamlfile import yaml_text, yaml_value
 from local_bench.runs.config import RunConfig, dump_config, load_config
-from local_bench.runs.image_store import IMAGES, INPUTS, ImageStore
+from local_bench.runs.image_store import INPUTS, ImageStore
 from local_bench.runs.store import LEDGER, Committed, Store, backups, free_name
 from local_bench.suites.registry import suite, suite_names
 
@@ -131,10 +131,6 @@ class RunDir:
         """Whether another process has written the run while it was open here: not all that was read is of one state."""
         return self._being_written or self.store.db.written_by_others()
 
-    @property
-    def images(self) -> Path:
-        return self.path / IMAGES
-
     def image(self, pixels_sha256: str) -> Path:
         return self.image_store.file(pixels_sha256)
 
@@ -160,10 +156,11 @@ class RunDir:
             if key[0] in ("acceptance", "settlement") and old.get(key) != new.get(key)
         ]
 
-    def write_json(self, name: str, value: Any) -> None:
-        write_atomic(
-            self.path / name, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-        )
+    def write_provenance(self, value: Mapping[str, Any]) -> None:
+        """Store the provenance, and write it to provenance.json."""
+        self.store.set_meta("provenance", json.dumps(value, sort_keys=True))
+        text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+        write_atomic(self.path / "provenance.json", f"{text}\n".encode())
 
 
 _LOCK_TRIES = 3

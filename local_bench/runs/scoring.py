@@ -82,7 +82,7 @@ def _part(store: Store, images: Sequence[_Image]) -> Part:
 
 def verdicts_of(store: Store, judge_id: str) -> VerdictsByWork:
     """All verdicts of one judge."""
-    return _by_judge(store.each_verdict(judge_id)).get(judge_id, {})
+    return _by_judge(store.verdicts(judge_id)).get(judge_id, {})
 
 
 def _by_judge(rows: Iterable[VerdictRow]) -> dict[str, VerdictsByWork]:

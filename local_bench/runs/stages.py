@@ -1,6 +1,6 @@
 """Runs the phases of a run in order; each phase processes only the items that are not done."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from local_bench.runs.progress import FILE, Progress, Quiet, Recorded
 from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.scoring import decide
 from local_bench.runs.store.contents import file_digests, record, start_recording
-from local_bench.runs.store.rows import UnscoredItems
+from local_bench.runs.store.rows import Counts, UnscoredItems
 
 STAGES = ("generate", "measure", "judge", "settle")
 ON_DEVICE = {"generate", "measure", "judge"}
@@ -25,17 +25,15 @@ ON_DEVICE = {"generate", "measure", "judge"}
 class Outcome:
     """The state of a run after the requested stages."""
 
-    run_dir: Path
-    n_candidates: int
-    n_done: int
-    n_unscored: int
-    """Candidates without an image, because of their task or because the model's output was not finite."""
-    n_failed: int
-    """Those of `n_unscored` whose model output was not finite."""
-    n_verdicts: int
-    n_verdicts_unscored: int
-    unscored: tuple[UnscoredItems, ...] = ()
+    counts: Counts
+    unscored: Sequence[UnscoredItems] = ()
     """Images, verdicts and metric scores without a value, with the reasons."""
+
+    @property
+    def n_failed(self) -> int:
+        """The candidates whose model output was not finite."""
+        reasons = (reason for items in self.unscored if items.what == "images" for reason in items.reasons)
+        return dict(reasons).get(NOT_FINITE, 0)
 
 
 @contextmanager
@@ -102,11 +100,9 @@ def _plan_and_run(
     start_recording(run.store)
     if "generate" in stages or run.grows or not run.store.planned:
         plan = make_plan(run.config, run.path, only=only)
-        for sentence in (*enter_plan(run, plan), *plan.notes):
+        unscored = (f"{task.task_id}: {task.unscored}" for task in plan.tasks if task.unscored)
+        for sentence in (*enter_plan(run, plan), *plan.notes, *unscored):
             progress.note(sentence)
-        for task in plan.tasks:
-            if task.unscored:
-                progress.note(f"{task.task_id}: {task.unscored}")
     if set(stages) & ON_DEVICE:  # without them, `settle --save` stores what its options say
         for sentence in run.replaced_settings():
             progress.note(sentence)
@@ -190,19 +186,3 @@ def _run_device_stages(
     finally:
         executor.end(status)
     return fault
-
-
-def outcome_of(run: RunDir) -> Outcome:
-    """The counts of an open run."""
-    counts, unscored = run.store.counts(), tuple(run.store.unscored_items())
-    reasons = [reason for items in unscored if items.what == "images" for reason in items.reasons]
-    return Outcome(
-        run_dir=run.path,
-        n_candidates=counts.candidates,
-        n_done=counts.done,
-        n_unscored=counts.unscored,
-        n_failed=dict(reasons).get(NOT_FINITE, 0),
-        n_verdicts=counts.verdicts,
-        n_verdicts_unscored=counts.verdicts_unscored,
-        unscored=unscored,
-    )

@@ -251,7 +251,7 @@ def spec_of(config: JudgeConfig, entry: Mapping[str, Any]) -> JudgeSpec:
 def _scores(run: RunDir) -> Faults:
     """Judge scores computed again from the verdicts; metric scores against the metrics' identities."""
     metrics = run.store.notes("metric")
-    for work_id, score in run.store.each_score("metric"):
+    for work_id, score in run.store.scores("metric"):
         if score.value is not None and score.name not in metrics:
             yield f"{score.name} of {_image_name(run, work_id)}", "is of a metric without an identity"
     labels = run.store.json_meta("judges")

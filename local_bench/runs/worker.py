@@ -269,8 +269,15 @@ class Worker:
             self._load(self._generator.load_denoiser)
             yield self._charge("load")
             yield PhaseStarted(f"{self._order.label}: make", len(ready))
+            shas = sorted({sha for job in ready for sha in job.input_images})
+            sizes = {sha: self._input_image(sha).pixels.size for sha in shas}
+            buckets: dict[str, list[Job]] = {}
+            for job in ready:
+                seen = () if self._generator.traits.encodes_images else [sizes[sha] for sha in job.input_images]
+                shape = [job.sampler.settings, seen, [self._encoding_info(key)[0] for key in self._keys(job)]]
+                buckets.setdefault(digest(shape), []).append(job)
             with ThreadPoolExecutor(self._order.io_workers) as pool:
-                for bucket, members in self._buckets(ready).items():
+                for bucket, members in buckets.items():
                     yield from self._run_bucket(bucket, members, pool)
             self._generator.drop_denoiser()
             kept = {key for job in left for key in self._keys(job)}
@@ -372,18 +379,6 @@ class Worker:
         return [image_key(self._order.card.family, sha, job.sampler) for sha in job.input_images]
 
     # ---- batches
-
-    def _buckets(self, jobs: Sequence[Job]) -> dict[str, list[Job]]:
-        """Jobs grouped by shape, in order; keys are digests of the shapes."""
-        buckets: dict[str, list[Job]] = {}
-        sizes = {
-            sha: self._input_image(sha).pixels.size for sha in sorted({sha for job in jobs for sha in job.input_images})
-        }
-        for job in jobs:
-            seen = () if self._generator.traits.encodes_images else [sizes[sha] for sha in job.input_images]
-            shape = [job.sampler.settings, seen, [self._encoding_info(key)[0] for key in self._keys(job)]]
-            buckets.setdefault(digest(shape), []).append(job)
-        return buckets
 
     def _run_bucket(self, bucket: str, jobs: list[Job], pool: ThreadPoolExecutor) -> Iterator[Event]:
         """Generate a bucket's images. A batch is launched before the previous one is written and committed."""

@@ -43,12 +43,7 @@ class Explained:
 
 
 def explained(
-    features: Features,
-    labels: ArrayLike,
-    *,
-    together: bool = True,
-    lower_is_better: Collection[str] = (),
-    seed: int = 0,
+    features: Features, labels: ArrayLike, *, together: bool = True, lower_is_better: Collection[str] = ()
 ) -> list[Explained]:
     """One row per score, and if `together` one for their composite; `labels` (images,) are 1 for accepted, 0 for
     rejected, NaN for none."""
@@ -56,10 +51,31 @@ def explained(
     columns = [*zip(features.names, features.scores.T, features.applies.T, strict=True)]
     if together:
         columns.append((COMPOSITE, composite(features), features.applies.any(axis=1)))
-    return [
-        _explained(name, -scores if name in lower_is_better else scores, applies, decisions, features.tasks, seed)
-        for name, scores, applies in columns
-    ]
+    rows, labelled = [], ~np.isnan(decisions)
+    for name, column, applies in columns:
+        scores = -column if name in lower_is_better else column
+        here = labelled & applies & ~np.isnan(scores)
+        numbers, accepted = scores[here], decisions[here] >= 0.5
+        area = auc(numbers, accepted) if here.any() else None
+        low, high = (
+            (None, None) if area is None else auc_interval(numbers, accepted, features.tasks[here]) or (None, None)
+        )
+        rows.append(
+            Explained(
+                name=name,
+                auc=area,
+                auc_low=low,
+                auc_high=high,
+                spearman=spearman(numbers.tolist(), accepted.astype(float).tolist()),
+                pr_auc=pr_auc(numbers, accepted) if here.any() else None,
+                base_rate=float(accepted.mean()) if here.any() else None,
+                n=int(here.sum()),
+                n_unscored=int((labelled & applies & np.isnan(scores)).sum()),
+                n_not_applicable=int((labelled & ~applies).sum()),
+                n_unlabelled=int((~labelled).sum()),
+            )
+        )
+    return rows
 
 
 def composite(features: Features) -> Floats:
@@ -83,29 +99,6 @@ def acceptance_by_score(
     scores = composite(features) if name == COMPOSITE else features.scores[:, features.names.index(name)]
     both = ~np.isnan(decisions) & (scores >= 0) & (scores <= 5)
     return by_bin(scores[both], decisions[both] >= 0.5, np.linspace(0, 5, bins + 1))
-
-
-def _explained(
-    name: str, scores: Floats, applies: Bools, labels: Floats, tasks: NDArray[np.intp], seed: int
-) -> Explained:
-    labelled = ~np.isnan(labels)
-    here = labelled & applies & ~np.isnan(scores)
-    numbers, accepted = scores[here], labels[here] >= 0.5
-    area = auc(numbers, accepted) if here.any() else None
-    low, high = (None, None) if area is None else auc_interval(numbers, accepted, tasks[here], seed) or (None, None)
-    return Explained(
-        name=name,
-        auc=area,
-        auc_low=low,
-        auc_high=high,
-        spearman=spearman(numbers.tolist(), accepted.astype(float).tolist()),
-        pr_auc=pr_auc(numbers, accepted) if here.any() else None,
-        base_rate=float(accepted.mean()) if here.any() else None,
-        n=int(here.sum()),
-        n_unscored=int((labelled & applies & np.isnan(scores)).sum()),
-        n_not_applicable=int((labelled & ~applies).sum()),
-        n_unlabelled=int((~labelled).sum()),
-    )
 
 
 def auc_interval(

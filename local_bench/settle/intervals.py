@@ -117,7 +117,7 @@ def _tasks(above: ArrayLike, below: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def stratified_interval(
-    tasks: Sequence[tuple[float, Sequence[float]]], most: float | None = None, level: float = LEVEL
+    tasks: Sequence[tuple[float, Sequence[float]]], most: float | None = None
 ) -> tuple[float, float] | None:
     """Interval over fixed tasks, of which only the cases are a sample (IDEA-Bench, ICE-Bench): of sum(w_t mean_t) of
     tasks (w_t, values of the cases), with SE^2 = sum(w_t^2 s_t^2 / n_t) over tasks of n_t cases with variance s_t^2
@@ -130,7 +130,7 @@ def stratified_interval(
     parts = [(w * w * variance(values) / len(values), len(values) - 1) for w, values in tasks]
     square = fsum(v for v, _ in parts)
     df = square**2 / fsum(v * v / n for v, n in parts) if square else sum(n for _, n in parts)
-    t = student(df, level)
+    t = student(df)
     if most is None:
         half = t * sqrt(square)
         return (score - half, score + half) if half else None
@@ -138,7 +138,7 @@ def stratified_interval(
     p = min(1.0, max(0.0, score / top))
     cases = kish([w / len(values) for w, values in tasks for _ in values])
     n = p * (1 - p) * top**2 / square if square and 0 < p < 1 else cases
-    low, high = wilson(p * n, n, level, t)
+    low, high = wilson(p * n, n, quantile=t)
     return low * top, high * top
 
 
@@ -178,17 +178,16 @@ def resampled_counts(n_tasks: int, n_resamples: int = RESAMPLES, seed: int = 0) 
 
 
 def percentile(
-    sums: Floats, statistic: Statistic, *, level: float = LEVEL, n_resamples: int = RESAMPLES, seed: int = 0
+    sums: Floats, statistic: Statistic, *, n_resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float] | None:
-    """Percentile interval of a statistic of `sums` (tasks, columns); None for fewer than two tasks, and where it is
+    """95 % percentile interval of a statistic of `sums` (tasks, columns); None for fewer than two tasks and where it is
     undefined on more than half of the resamples."""
     if len(sums) < 2:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         drawn = np.concatenate([statistic(counts @ sums) for counts in resampled_counts(len(sums), n_resamples, seed)])
     defined = np.sort(drawn[~np.isnan(drawn)])
-    tail = (1 - level) / 2
-    return ends(defined, tail, 1 - tail) if 2 * len(defined) >= n_resamples else None
+    return ends(defined, (1 - LEVEL) / 2, (1 + LEVEL) / 2) if 2 * len(defined) >= n_resamples else None
 
 
 def ends(ordered: Floats, below: float, above: float) -> tuple[float, float]:

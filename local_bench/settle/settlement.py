@@ -28,6 +28,7 @@ from local_bench.settle.table import (
     Mask,
     OutcomeTable,
     Tasks,
+    cell_sums,
     decisions,
     exact,
     parts_micro_usd,
@@ -160,18 +161,12 @@ def settle(
     model, models = pd.factorize(lines["model"], sort=True)
     shape, decision, part = (len(models), len(task_ids)), decisions(lines["accepted"]), parts_micro_usd(lines)
     cell = model * shape[1] + task
-
-    def count(rows: Mask) -> Ints:
-        return np.bincount(cell[rows], minlength=shape[0] * shape[1]).reshape(shape)
-
-    def total(rows: Mask) -> Ints:
-        sums: Ints = np.zeros(shape[0] * shape[1], dtype=part.dtype)
-        np.add.at(sums, cell[rows], part[rows])
-        return sums.reshape(shape)
-
-    accepted, unscored = decision == ACCEPTED, decision == UNSCORED
-    n = count(np.ones_like(accepted))
-    cells = n, count(accepted), count(unscored), total(accepted), total(unscored)
+    n, alike = cell_sums(cell, shape), (decision == ACCEPTED, decision == UNSCORED)
+    cells = (
+        n,
+        *(cell_sums(cell[rows], shape) for rows in alike),
+        *(cell_sums(cell[rows], shape, part[rows]) for rows in alike),
+    )
     by_task = lines.drop_duplicates("task_id", keep="last").sort_values("task_id")
     category, names = pd.factorize(by_task["category"], sort=True)
     prices = exact(by_task["price_micro_usd"])
@@ -462,28 +457,18 @@ def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[
     done, at_best = (
         revenue_usd(table.tasks, np.where(accepted == n, n, 0)) for accepted in (table.accepted, table.at_best)
     )  # sum_t Price(t) Success(t) for every model
-    return [
-        _saved(table.tasks.value_usd, cost, low, high) for cost, low, high in zip(costs, done, at_best, strict=True)
-    ]
+    budget, saved = table.tasks.value_usd, []
+    for cost, low, high in zip(costs, done, at_best, strict=True):
+        m, m_high = _ratio(low, budget), _ratio(high, budget)
+        s, s_high = (None if cost is None or of is None else of - cost / budget for of in (m, m_high))
+        ratios = (
+            None if of is None or s_of is None else contribution_ratio(of, s_of)
+            for of, s_of in ((m, s), (m_high, s_high))
+        )
+        saved.append(ClientSavings(cost, s, s_high, m, m_high, *ratios))
+    return saved
 
 
 def contribution_ratio(contribution: Fraction, savings: Fraction) -> Fraction | None:
     """R = M / (1 - S) (eqs. 6 to 8); None if nothing is spent."""
     return contribution / (1 - savings) if savings != 1 else None
-
-
-def _saved(budget: Fraction, cost: Fraction | None, done: Fraction, at_best: Fraction) -> ClientSavings:
-    if not budget:
-        return ClientSavings(cost, None, None, None, None, None, None)
-    m, m_high = done / budget, at_best / budget
-    s = None if cost is None else m - cost / budget
-    s_high = None if cost is None else m_high - cost / budget
-    return ClientSavings(
-        cost_usd=cost,
-        cost_savings=s,
-        cost_savings_high=s_high,
-        model_contribution=m,
-        model_contribution_high=m_high,
-        contribution_ratio=None if s is None else contribution_ratio(m, s),
-        contribution_ratio_high=None if s_high is None else contribution_ratio(m_high, s_high),
-    )

@@ -117,25 +117,23 @@ def outcome_table(
     UNSCORED, the summed scores in integer units, and whether it has scores. At most one row per image."""
     shape = (len(models), len(tasks.task_ids))
     cell = model.astype(np.int64) * shape[1] + task
-
-    def count(rows: Ints) -> Ints:
-        return np.bincount(rows, minlength=shape[0] * shape[1]).reshape(shape)
-
     sums, rated = None, None
     if score is not None:
         where = np.ones(len(cell), dtype=np.bool_) if scored is None else scored
-        flat: Ints = np.zeros(shape[0] * shape[1], dtype=score.dtype)
-        np.add.at(flat, cell[where], score[where])
-        sums, rated = flat.reshape(shape), count(cell[where])
-    return OutcomeTable(
-        tasks,
-        tuple(models),
-        count(cell),
-        count(cell[decision == ACCEPTED]),
-        count(cell[decision == UNSCORED]),
-        sums,
-        rated,
+        sums, rated = cell_sums(cell[where], shape, score[where]), cell_sums(cell[where], shape)
+    made, accepted, unscored = (
+        cell_sums(rows, shape) for rows in (cell, cell[decision == ACCEPTED], cell[decision == UNSCORED])
     )
+    return OutcomeTable(tasks, tuple(models), made, accepted, unscored, sums, rated)
+
+
+def cell_sums(cell: Ints, shape: tuple[int, int], values: Ints | None = None) -> Ints:
+    """(M, T) number of the rows of each cell, or the sum of their values; `cell` (rows,) is m * T + t."""
+    if values is None:
+        return np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    sums: Ints = np.zeros(shape[0] * shape[1], dtype=values.dtype)
+    np.add.at(sums, cell, values)
+    return sums.reshape(shape)
 
 
 def parts_micro_usd(lines: pd.DataFrame) -> Ints:

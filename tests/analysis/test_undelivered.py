@@ -15,6 +15,7 @@ from local_bench.cli.tables import outcome_json
 from local_bench.report import judging
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import Outcome
+from local_bench.runs.store.rows import Counts
 from local_bench.settle.attempts import expected_attempts_unbiased, pass_at_k_unbiased
 from tests.analysis.simulated import LAYOUTS, config, draw, judged
 from tests.analysis.test_round_trip import scored
@@ -43,7 +44,7 @@ def test_score_of_the_export_equals_the_run_and_one_without_a_known_cost_removes
     own = official(opened)["all"].data
     output = scored(name, *files, *given, "--costs", out / "costs.json")
     assert flat(output) == pytest.approx(flat(json.loads(json.dumps(own))), rel=1e-9)
-    outcome = outcome_json(opened, Outcome(opened.path, 0, 0, 0, 0, 0, 0), opened.path / "report")
+    outcome = outcome_json(opened, Outcome(Counts(0, 0, 0, 0, 0)), opened.path / "report")
     assert outcome["benchmark"]["all"] == own
     before = (out / "costs.json").read_bytes()
     monkeypatch.setattr("local_bench.analysis.official.usd_per_image", lambda *_: {})

@@ -66,7 +66,7 @@ def make_shop(path, n_tasks=12, models=MODELS, attempts=1, seed=5, brief=None):
                         good = bool(rng.random() < 0.6)
                         others = [one for one in everything if one != scene]
                         drawn_scene = scene if good else others[int(rng.integers(len(others)))]
-                        sha = store_image(run.images, Image.fromarray(render(drawn_scene, rng)))
+                        sha = store_image(run.path / "images", Image.fromarray(render(drawn_scene, rng)))
                         work = {"task": task.task_id, "deliverable": i, "model": model, "attempt": attempt}
                         position += 1
                         run.store.write(

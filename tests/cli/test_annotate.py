@@ -137,7 +137,7 @@ def test_annotations_are_bound_to_the_pixels(shop, tmp_path, capsys):
     with RunDir.open(shop.path) as opened:
         victim = opened.store.candidates()[0].work_id
     with RunDir.begin(other, opened.config) as changed:
-        sha = store_image(changed.images, Image.new("RGB", (64, 64), (1, 2, 3)))
+        sha = store_image(changed.path / "images", Image.new("RGB", (64, 64), (1, 2, 3)))
         changed.store.write("UPDATE candidates SET pixels_sha256 = ? WHERE work_id = ?", sha, victim)
     after = people_of(shop.path, other).consensus[OVERALL]
     assert after == {work_id: rating for work_id, rating in before.items() if work_id != victim}

@@ -43,4 +43,6 @@ def test_the_example_runs_as_it_is_printed(tmp_path, monkeypatch, capsys):
         assert main(["judge", "runs/day-one"]) == 0
         assert capsys.readouterr().err.count("our-judge is another judge than before (its weights or") == times
     with RunDir.open(Path("runs/day-one")) as run:
-        assert len(run.store.verdicts(counted=False)) == 2 * len(run.store.verdicts()) == 2 * counts.verdicts
+        assert (
+            len(list(run.store.verdicts(counted=False))) == 2 * len(list(run.store.verdicts())) == 2 * counts.verdicts
+        )

@@ -10,6 +10,7 @@ from local_bench.cli.main import main
 from local_bench.cli.tables import outcome_json, outcome_text
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import Outcome
+from local_bench.runs.store.rows import Counts
 from tests.report.conftest import GAMMA, make_run  # noqa: F401
 
 LABELS = [("alpha", "t1", 1, 4.0, True), ("alpha", "t2", 1, 3.5, True), ("beta", "t1", 1, 1.0, False)]
@@ -133,7 +134,7 @@ def test_wrong_input_exits_with_2(cli, make_run, tmp_path, arguments, message): 
 
 def test_judging_reports_each_judge_and_its_repetition(make_run):  # noqa: F811
     with RunDir.open(make_run(panel=True)) as run:
-        outcome = Outcome(run.path, 6, 6, 0, 0, 20, 1)
+        outcome = Outcome(Counts(6, 6, 0, 20, 1))
         text = outcome_text(run, outcome, None).splitlines()
         gamma, delta = outcome_json(run, outcome, None)["judges"]
     assert text[:3] == [

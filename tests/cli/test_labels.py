@@ -18,6 +18,7 @@ from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import decide
 from local_bench.runs.stages import Outcome
+from local_bench.runs.store.rows import Counts
 from local_bench.settle.acceptance import likely
 from tests.report.conftest import GAMMA, Writer, order
 
@@ -220,8 +221,8 @@ def test_without_prices_the_settlement_is_in_tasks_and_images_and_nothing_is_pla
     with RunDir.open(shutil.copytree(run, tmp_path / "run")) as open_run:
         open_run.store.write("UPDATE tasks SET price_micro_usd = 0")
         decide(open_run)
-        text = outcome_text(open_run, Outcome(open_run.path, N, N - 1, 1, 0, 0, 0), None, settled=True)
-        values = outcome_json(open_run, Outcome(open_run.path, N, N - 1, 1, 0, 0, 0), None, settled=True)
+        text = outcome_text(open_run, Outcome(Counts(N, N - 1, 1, 0, 0)), None, settled=True)
+        values = outcome_json(open_run, Outcome(Counts(N, N - 1, 1, 0, 0)), None, settled=True)
     accepted = f"{values['models'][MODEL]['n_accepted']} / {N}"
     row = next(line for line in text.splitlines() if line.startswith(MODEL) and accepted in line)
     assert row.count(accepted) == 2, "tasks and images"

@@ -57,7 +57,7 @@ class Writer:
         work_id, done, elsewhere = digest(work), state == "done", model == ELSEWHERE
         self.position += 1
         colour = tuple(int(work_id[i : i + 2], 16) for i in (0, 2, 4))
-        sha = store_image(self.run.images, Image.new("RGB", (320, 240), colour)) if done else None
+        sha = store_image(self.run.path / "images", Image.new("RGB", (320, 240), colour)) if done else None
         made_here = (4, json.dumps({"clip": 3 * deliverable, "t5": 0})) if done and not elsewhere else (None, None)
         row = (
             work_id,

@@ -12,6 +12,7 @@ from local_bench.report.sections import sections
 from local_bench.report.site.run_figures import run_figures
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.stages import Outcome
+from local_bench.runs.store.rows import Counts
 
 from .written import section_rows
 
@@ -28,7 +29,7 @@ def exported(path, name):
 
 
 def outcome(run):
-    return json.loads(json.dumps(outcome_json(run, Outcome(run.path, *[0] * 6), run.path / "report")))
+    return json.loads(json.dumps(outcome_json(run, Outcome(Counts(*[0] * 5)), run.path / "report")))
 
 
 def test_json_and_exports_have_the_tables_of_the_page(make_run):
@@ -77,7 +78,7 @@ def test_break_even_with_electricity_is_unknown_where_energy_is_not_measured(mak
     config = path / "run.yaml"
     config.write_text(config.read_text().replace("usd_per_kwh: null", "usd_per_kwh: '0.3'"))
     with RunDir.open(path) as run:
-        found, text = outcome(run)["economics"], outcome_text(run, Outcome(run.path, *[0] * 6), None, settled=True)
+        found, text = outcome(run)["economics"], outcome_text(run, Outcome(Counts(*[0] * 5)), None, settled=True)
         money = accounting(run.store, run.config.settlement)
         tables = [table for section in sections(run, money, None) for table in section.tables]
         [of_site] = [table for table in tables if table.title == "Break-even with an API"]

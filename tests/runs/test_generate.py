@@ -202,7 +202,7 @@ def test_images_with_non_finite_values_are_unscored(orders, tmp_path, monkeypatc
     real = Flux.denoise
     monkeypatch.setattr(Flux, "denoise", lambda self, items: real(self, items) * float("nan"))
     ended = run_stages(config(orders, FLUX | {"batch_size": 1}), tmp_path / "run", ("generate",))
-    assert (ended.n_done, ended.n_failed) == (0, 7)
+    assert (ended.counts.done, ended.n_failed) == (0, 7)
 
 
 def test_a_lossy_system_has_its_own_name_and_its_own_images(orders, tmp_path):

@@ -108,7 +108,7 @@ def test_incompatible_runs_are_refused_and_nothing_is_written(parts, folder, tmp
     killed = shutil.copytree(shards[0], tmp_path / "killed")
     with RunDir.begin(killed, read_run_config(killed)) as run:
         start_recording(run.store)
-        (run.images / f"{'0' * 64}.png").touch()  # its row was not committed
+        (run.path / "images" / f"{'0' * 64}.png").touch()  # its row was not committed
     refused([killed, *shards[1:]], "has no record of its contents: continue its last command, which did not finish")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()

@@ -113,7 +113,7 @@ def test_two_results_of_one_item_are_refused(shards, tmp_path):
     _, (first, second) = shards
 
     def other_score(run):
-        row = run.store.scores("metric")[0]
+        row = next(run.store.scores("metric"))
         run.store.enter_scores("metric", [(row.work_id, Score("entropy", row.score.value + 1e-9))])
 
     def other_answer(run):

@@ -19,7 +19,7 @@ from local_bench.judges.payment.data import CheckedCard
 from local_bench.runs.payment import MODEL
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
-from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule, loads
+from local_bench.settle.predictors.models import Calibrated, Rule, loads
 
 Kind = Literal["rule", "logistic", "servimage"]
 KINDS: tuple[Kind, ...] = ("rule", "logistic")
@@ -94,17 +94,13 @@ def load(folder: Path) -> Card:
     if set(card.trained_on.tasks) != {"train", "validation", "test"}:
         raise UserError(f"{file} does not list the tasks of its three splits: train it again")
     for text in (card.predictor, card.tuned_rule, *([card.rule] if card.rule else [])):
-        _check_names(loads(text), card.inputs, file)
+        predictor = loads(text)
+        if isinstance(predictor, Calibrated):
+            continue
+        names = predictor.thresholds if isinstance(predictor, Rule) else predictor.layout.names
+        if unknown := sorted(set(names) - set(card.inputs.scores)):
+            raise UserError(f"{file} reads the score {unknown[0]!r}, which is not among its inputs: train it again")
     return card
-
-
-def _check_names(predictor: Rule | ConceptModel | Calibrated, inputs: Inputs, file: Path) -> None:
-    if isinstance(predictor, Calibrated):
-        return
-    names = set(predictor.thresholds) if isinstance(predictor, Rule) else set(predictor.layout.names)
-    unknown = sorted(names - set(inputs.scores))
-    if unknown:
-        raise UserError(f"{file} reads the score {unknown[0]!r}, which is not among its inputs: train it again")
 
 
 def inputs_of(run: RunDir) -> Inputs:
@@ -151,7 +147,6 @@ def _refuse_judges(expected: Inputs, actual: Inputs, path: Path, than: str, hint
 
 
 def _difference(expected: Inputs, actual: Inputs, path: Path) -> str | None:
-    """The beginning of a sentence that says what differs."""
     if expected.judges != actual.judges:
         return f"the judges of {path} differ"
     theirs, ours = set(expected.rubrics), set(actual.rubrics)

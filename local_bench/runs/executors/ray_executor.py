@@ -122,16 +122,6 @@ class Nodes:
             )
         self._resting[slot.node_id] = time.monotonic() + _REST_S
 
-    def check_alone(self) -> None:
-        """LocalBenchError if there has been no usable node for too long."""
-        limit_s = self.settings.wait_s
-        if time.monotonic() - self.last_usable > limit_s:
-            why = "; the messages above say why others are not used" if self.refused else ""
-            raise LocalBenchError(
-                f"the Ray cluster has had no usable node for {limit_s:.0f} s (engine.ray.wait_s{why}): finished work "
-                "is kept, run the same command again when it has one"
-            )
-
 
 def _difference(first: dict[str, Any], other: dict[str, Any]) -> str | None:
     key = next((k for k in sorted({*first, *other}) if first.get(k) != other.get(k)), None)
@@ -197,7 +187,6 @@ class RayReplica:
             self._leave()
 
     def _leave(self) -> None:
-        """End the actor."""
         if self._actor is not None:
             self._nodes.cluster.end(self._actor)
             self._actor, self._lost_ns = None, time.monotonic_ns()
@@ -374,7 +363,6 @@ class RayExecutor(Executor):
                     self._lose(worker, e)
 
     def _event(self, worker: _Worker) -> Iterator[tuple[Meter, Event]]:
-        """The next event of a worker. Raises Lost."""
         reference = next(worker.events, None)
         if reference is None:
             worker.share = worker.events = None
@@ -391,8 +379,13 @@ class RayExecutor(Executor):
         if time.monotonic() - self._grown < _GROW_S:
             return
         self._grown = time.monotonic()
-        if not any(worker.meter for worker in self._workers):
-            self._nodes.check_alone()
+        limit_s, alone_s = self._nodes.settings.wait_s, time.monotonic() - self._nodes.last_usable
+        if alone_s > limit_s and not any(worker.meter for worker in self._workers):
+            why = "; the messages above say why others are not used" if self._nodes.refused else ""
+            raise LocalBenchError(
+                f"the Ray cluster has had no usable node for {limit_s:.0f} s (engine.ray.wait_s{why}): finished work "
+                "is kept, run the same command again when it has one"
+            )
         # a worker that has not started by now waits for a node that is used by others
         counted = sum(w.meter is not None or time.monotonic() - w.started < _START_S for w in self._workers)
         wanted = min(self._most, n_waiting + sum(w.share is not None for w in self._workers)) - counted

@@ -159,12 +159,6 @@ def aligned(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in (header, *rows))
 
 
-def as_table(rows: Sequence[Row]) -> str:
-    return aligned(
-        ["check", "status", "seconds", "detail"], [[r.check, r.status, f"{r.seconds:.1f}", r.detail] for r in rows]
-    )
-
-
 def report(rows: Sequence[Row], device: str, command: str) -> dict[str, Any]:
     return {
         "command": command,

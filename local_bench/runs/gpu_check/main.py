@@ -31,7 +31,6 @@ from local_bench.runs.gpu_check.checks import (
     CheckSkipped,
     Session,
     aligned,
-    as_table,
     chosen,
     report,
     run_checks,
@@ -107,7 +106,9 @@ def run(
     with scratch_folder() as scratch:
         rows = run_checks(checks, Session(used, scratch, minutes), _note)
     result = report(rows, device_name(used), command)
-    print(json.dumps(result, indent=2) if as_json else as_table(rows), flush=True)
+    cells = [[row.check, row.status, f"{row.seconds:.1f}", row.detail] for row in rows]
+    table = aligned(["check", "status", "seconds", "detail"], cells)
+    print(json.dumps(result, indent=2) if as_json else table, flush=True)
     if out is not None:
         _note(f"wrote {save(result, out)}")
     if not result["complete"]:

@@ -198,6 +198,7 @@ class Counts(NamedTuple):
     candidates: int
     done: int
     unscored: int
+    """Without an image, because of the task or because the model's output was not finite."""
     verdicts: int
     verdicts_unscored: int
 

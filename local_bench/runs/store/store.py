@@ -77,7 +77,6 @@ def columns(kind: type) -> str:
 
 
 _CANDIDATE = columns(CandidateRow)
-_OF_CANDIDATE = ", ".join(f"c.{name}" for name in _CANDIDATE.split(", "))
 _OF_TASK = """task_id, content,
   (SELECT max(deliverable) FROM candidates AS c WHERE c.task_id = tasks.task_id) AS n_deliverables"""
 _SCORE = "work_id, name, value, unscored, applies, spread"
@@ -301,12 +300,9 @@ class Store:
     def outcomes(self, attempt: int | None = None) -> list[OutcomeRow]:
         """Candidates with price and decision, in the plan's order: of one attempt or of all."""
         rows = self.rows(
-            f"""SELECT {_OF_CANDIDATE}, t.category, t.price_micro_usd, n.deliverables, d.work_id IS NOT NULL,
-                d.accepted, d.unscored
-                FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
-                JOIN (SELECT task_id, model, count(DISTINCT deliverable) AS deliverables FROM candidates
-                      GROUP BY task_id, model) n USING (task_id, model)
-                WHERE c.attempt = coalesce(?, c.attempt) ORDER BY c.position""",
+            f"""SELECT {_CANDIDATE}, category, task_price_micro_usd, n, accepted, decision_unscored FROM ({_OUTCOMES})
+                JOIN (SELECT task_id, model, count(DISTINCT deliverable) AS n FROM candidates GROUP BY task_id, model)
+                USING (task_id, model) WHERE attempt = coalesce(?, attempt) ORDER BY position""",
             attempt,
         )
         n = len(fields(CandidateRow))
@@ -339,13 +335,9 @@ class Store:
 
     # verdicts and scores
 
-    def verdicts(self, judge: str | None = None, counted: bool = True) -> list[VerdictRow]:
+    def verdicts(self, judge: str | None = None, counted: bool = True) -> Iterator[VerdictRow]:
         """Verdicts of one judge, of all judges of the run, or with `counted=False` of former ones too, by candidate,
-        judge, rubric, point and repeat."""
-        return list(self.each_verdict(judge, counted))
-
-    def each_verdict(self, judge: str | None = None, counted: bool = True) -> Iterator[VerdictRow]:
-        """As `verdicts`, read as needed."""
+        judge, rubric, point and repeat, read as needed."""
         where, judges = self.of_judges(judge, counted)
         query = f"SELECT {columns(VerdictRow)} FROM verdicts WHERE {where} ORDER BY {_VERDICT_KEY}"
         return (VerdictRow(*row) for rows in self.db.chunks(query, *judges) for row in rows)
@@ -388,12 +380,8 @@ class Store:
         with self.transaction():
             self._enter("retests", RepeatRow, rows)
 
-    def scores(self, kind: Kind | None = None) -> list[ScoreRow]:
-        """Scores of one kind or of all, by candidate and name."""
-        return list(self.each_score(kind))
-
-    def each_score(self, kind: Kind | None = None) -> Iterator[ScoreRow]:
-        """As `scores`, read as needed."""
+    def scores(self, kind: Kind | None = None) -> Iterator[ScoreRow]:
+        """Scores of one kind or of all, by candidate and name, read as needed."""
         query = f"SELECT {_SCORE} FROM scores WHERE kind = coalesce(?, kind) ORDER BY work_id, name"
         return (self._typed(_score, *row) for rows in self.db.chunks(query, kind) for row in rows)
 
@@ -747,8 +735,9 @@ def _task(row: Any) -> Task:
 
 
 def _outcome(row: Any, n: int) -> OutcomeRow:
-    category, price, deliverables, decided, accepted, unscored = row[n:]
-    decision = Decision(None if accepted is None else bool(accepted), unscored) if decided else None
+    category, price, deliverables, accepted, unscored = row[n:]
+    is_open = accepted is None and unscored is None  # a decision has one of them
+    decision = None if is_open else Decision(None if accepted is None else bool(accepted), unscored)
     return OutcomeRow(CandidateRow(*row[:n]), category, price, deliverables, decision)
 
 
