@@ -346,17 +346,11 @@ class _Busy(Exception):
         super().__init__(f"status {response.status_code}")
         self.waits = response.status_code in (429, 503)
         """Whether the server only asks to wait; it is then waited for as long as for an answer."""
-        self.retry_after_s = _seconds(response.headers.get("retry-after", ""))
-
-
-def _seconds(retry_after: str) -> float:
-    """Seconds to wait by a `Retry-After` header, which is a number or a date; 0 if it is neither."""
-    if retry_after.isdecimal():
-        return float(retry_after)
-    try:
-        return (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError):
-        return 0.0
+        wait, now, self.retry_after_s = response.headers.get("retry-after", ""), datetime.now(UTC), 0.0
+        with suppress(ValueError, TypeError):  # neither a number of seconds nor a date
+            self.retry_after_s = (
+                float(wait) if wait.isdecimal() else (parsedate_to_datetime(wait) - now).total_seconds()
+            )
 
 
 @dataclass
