@@ -372,20 +372,16 @@ class Rubric(Strict):
         parts = []
         rest = self.text
         if self.pictures and not self.in_place:
-            rest = rest.replace(LEGEND, self._legend(roles)).lstrip("\n")
+            lines, at = [], 1  # of consecutive images with the same role
+            for role, n in self._check_layout(roles):
+                which = f"Image {at}" if n == 1 else f"Images {at} to {at + n - 1}"
+                lines.append(f"{which}: {self.pictures[role]}.")
+                at += n
+            rest = rest.replace(LEGEND, "\n".join(lines)).lstrip("\n")
         for name in sorted(self.slots, key=lambda slot: rest.index(f"{{{slot}}}")):
             before, _, rest = rest.partition(f"{{{name}}}")
             parts += [before, str(int(slots[name])) if name in self.numbers else _marked(name, slots[name])]
         return "".join(parts) + rest
-
-    def _legend(self, roles: Sequence[str]) -> str:
-        """One line per group of consecutive images with the same role, such as `Image 1: description.`"""
-        lines, at = [], 1
-        for role, n in self._check_layout(roles):
-            which = f"Image {at}" if n == 1 else f"Images {at} to {at + n - 1}"
-            lines.append(f"{which}: {self.pictures[role]}.")
-            at += n
-        return "\n".join(lines)
 
     def _check_layout(self, roles: Sequence[str]) -> list[tuple[str, int]]:
         """The run-length encoding of the roles."""
@@ -426,7 +422,21 @@ def system() -> System:
 
 def closing_json(of_rubric: Rubric) -> str:
     """The closing text that requests the answer as one JSON object."""
-    return system().json_closing.replace("{fields}", "\n".join(_field_lines(of_rubric)))
+    properties = {} if of_rubric.writes is None else of_rubric.writes["properties"]
+    lines = [f'"{name}": as told above' for name in properties]
+    for i, form in enumerate(of_rubric.answer):
+        lines += ["or"] * bool(i)
+        lines += [
+            f'"{name}": written first, at most {EVIDENCE_CHARACTERS} characters: {what}'
+            for name, what in of_rubric.evidence.items()
+        ]
+        for name, values in form.items():
+            if isinstance(values, Flags):
+                lines.append(f'"{name}": a list of those that are plainly there, empty if none:')
+                lines += [f'  "{flag}": {meaning}' for flag, meaning in values.any_of.items()]
+            else:
+                lines.append(f'"{name}": {", ".join(canonical_json(label) for label in values)}')
+    return system().json_closing.replace("{fields}", "\n".join(lines))
 
 
 def closing_logit(of_rubric: Rubric, criterion: Criterion) -> str:
@@ -438,24 +448,6 @@ def closing_logit(of_rubric: Rubric, criterion: Criterion) -> str:
         return system().logit_closing.replace("{labels}", labels).replace("{field}", criterion.field)
     meanings = next(of.any_of for form in of_rubric.answer for of in form.values() if isinstance(of, Flags))
     return system().flag_closing.replace("{flag}", criterion.flag).replace("{meaning}", meanings[criterion.flag])
-
-
-def _field_lines(of_rubric: Rubric) -> Iterator[str]:
-    if of_rubric.writes is not None:
-        yield from (f'"{name}": as told above' for name in of_rubric.writes["properties"])
-    for i, form in enumerate(of_rubric.answer):
-        if i:
-            yield "or"
-        yield from (
-            f'"{name}": written first, at most {EVIDENCE_CHARACTERS} characters: {what}'
-            for name, what in of_rubric.evidence.items()
-        )
-        for name, values in form.items():
-            if isinstance(values, Flags):
-                yield f'"{name}": a list of those that are plainly there, empty if none:'
-                yield from (f'  "{flag}": {meaning}' for flag, meaning in values.any_of.items())
-            else:
-                yield f'"{name}": {", ".join(canonical_json(label) for label in values)}'
 
 
 def _marked(name: str, text: str) -> str:
