@@ -60,19 +60,11 @@ def ranked(table: Table, marks: Sequence[Mark] = ("best", "second", "third")) ->
         groups.setdefault(None if within is None else row[within], []).append(i)
     for j, column in enumerate(table.columns):
         for rows in groups.values() if column.higher_is_better is not None else ():
-            values = {i: table.rows[i][j] for i in rows}
-            cells |= {(i, j): mark for i, mark in _rank_marks(values, bool(column.higher_is_better), marks).items()}
+            numbers = {i: float(value) for i in rows if isinstance(value := table.rows[i][j], float | int)}
+            ordered = sorted(set(numbers.values()), reverse=bool(column.higher_is_better))
+            by_value = dict(zip(ordered, marks, strict=False)) if len(ordered) > 1 else {}
+            cells |= {(i, j): by_value[value] for i, value in numbers.items() if value in by_value}
     return replace(table, marks=cells)
-
-
-def _rank_marks(values: Mapping[int, Cell], higher_is_better: bool, marks: Sequence[Mark]) -> dict[int, Mark]:
-    """Row -> mark of its value; none for fewer than two different values."""
-    numbers = {i: float(value) for i, value in values.items() if isinstance(value, float | int)}
-    ordered = sorted(set(numbers.values()), reverse=higher_is_better)
-    if len(ordered) < 2:
-        return {}
-    by_value = dict(zip(ordered, marks, strict=False))
-    return {i: by_value[value] for i, value in numbers.items() if value in by_value}
 
 
 def shown(cell: Cell, column: Column) -> str:
@@ -190,7 +182,10 @@ def latex(table: Table) -> str:
         lines += _groups(table.columns)
     lines += [_line([_escaped(column.name) for column in table.columns]), r"\midrule"]
     for i, row in enumerate(table.rows):
-        cells = [_latex_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)]
+        cells = [
+            (r"$\checkmark$" if cell else r"$\times$") if isinstance(cell, bool) else _escaped(shown(cell, column))
+            for cell, column in zip(row, table.columns, strict=True)
+        ]
         lines.append(_line([_MARKS[table.marks.get((i, j))].format(cell) for j, cell in enumerate(cells)]))
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escaped(table.title)}}}", r"\end{table}"]
     return "\n".join(
@@ -212,12 +207,6 @@ def _groups(columns: tuple[Column, ...]) -> list[str]:
 def _line(cells: list[str]) -> str:
     before = "{}" if cells[0].startswith(("[", "*")) else ""  # which \\ of the line before would take as its argument
     return before + " & ".join(cells) + r" \\"
-
-
-def _latex_cell(cell: Cell, column: Column) -> str:
-    if isinstance(cell, bool):
-        return r"$\checkmark$" if cell else r"$\times$"
-    return _escaped(shown(cell, column))
 
 
 def _escaped(text: str) -> str:
