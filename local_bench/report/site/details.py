@@ -4,7 +4,7 @@ and its images: WebP at two sizes, created once by a pool of processes, and the 
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -278,7 +278,9 @@ def write_images(run: RunDir, out: Path, workers: int, full: bool = True) -> int
     """Write thumbnails, previews and, if `full`, links of all images of `run` below `out`; return the number of images
     that are missing or damaged. Existing files are kept: names are digests of the content."""
     shas = [(IMAGES, sha) for sha in run.store.image_digests()]
-    shas += [(INPUTS, sha) for sha in sorted(_inputs(run))]
+    tasks = run.store.tasks()
+    inputs = (sha for t in tasks for sha in (t.source_sha256, t.mask_sha256, *t.reference_sha256) if sha)
+    shas += [(INPUTS, sha) for sha in sorted(inputs)]
     pending = [
         (str(run.image_store.file(sha, folder)), sha, str(out), full)
         for folder, sha in shas
@@ -297,11 +299,6 @@ def write_images(run: RunDir, out: Path, workers: int, full: bool = True) -> int
 
 def full_path(out: Path, sha: str) -> Path:
     return out / FULL / sha[:2] / f"{sha}.png"
-
-
-def _inputs(run: RunDir) -> Iterable[str]:
-    for task in run.store.tasks():
-        yield from (sha for sha in (task.source_sha256, task.mask_sha256, *task.reference_sha256) if sha)
 
 
 def _write(job: tuple[str, str, str, bool]) -> bool:
