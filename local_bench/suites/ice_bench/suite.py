@@ -23,7 +23,7 @@ from local_bench.suites.base import ImageKey, QuestionKey, Suite
 from local_bench.suites.ice_bench import published as numbers
 from local_bench.suites.ice_bench import results as official
 from local_bench.suites.ice_bench import tasks
-from local_bench.suites.ice_bench.scoring import LIMITS, TASKS
+from local_bench.suites.ice_bench.scoring import TASKS
 from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
@@ -151,13 +151,13 @@ class IceBench(Suite):
     find_images = staticmethod(official.find_images)
 
     def score(self, files: Sequence[Path], options: ScoreOptions) -> Published:
-        return numbers.published(official.read_eval_result(files[0], TASKS, LIMITS))
+        return numbers.published(official.read_eval_result(files[0]))
 
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
         for file in files:  # one per model: NAME/eval_result.txt
-            for item in official.read_eval_result(file, TASKS, LIMITS):
+            for item in official.read_eval_result(file):
                 if VLLM_QA in item.metrics:
                     value = item.metrics[VLLM_QA]
                     yield (file.parent.name, item.item_id, 1, 1), {VLLM_QA: value}
