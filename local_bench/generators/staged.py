@@ -137,7 +137,11 @@ class Staged(ABC):
         place_encoder(self.pipe, self.encoders, self.machine)
 
     def drop_encoder(self) -> None:
-        self._drop()
+        self.pipe = None
+        self._parking = Parking(None, 0.0, self.machine.device)
+        collect()
+        if self.machine.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def load_denoiser(self) -> None:
         """Load transformer, VAE and scheduler, not the encoders. Raises ConfigError for unsupported settings."""
@@ -178,8 +182,7 @@ class Staged(ABC):
         """Decode a batch to images, see `pixels`."""
         return [Image.fromarray(image) for image in self.pixels(latents, sampler).cpu().numpy()]
 
-    def drop_denoiser(self) -> None:
-        self._drop()
+    drop_denoiser = drop_encoder
 
     @classmethod
     def save(cls, folder: Path, parts: dict[str, Any]) -> None:
@@ -221,13 +224,6 @@ class Staged(ABC):
                 check_complete(pipe)
         pipe.set_progress_bar_config(disable=True)
         return pipe
-
-    def _drop(self) -> None:
-        self.pipe = None
-        self._parking = Parking(None, 0.0, self.machine.device)
-        collect()
-        if self.machine.device.type == "cuda":
-            torch.cuda.empty_cache()
 
 
 class Inpainting(Staged):
