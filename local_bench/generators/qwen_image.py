@@ -21,7 +21,7 @@ from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
 
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, tokens_over
 from local_bench.generators.registry import Sampler
-from local_bench.generators.staged import Inpainting, Staged, remembering
+from local_bench.generators.staged import Inpainting, Staged
 
 
 class QwenImage(Staged):
@@ -78,10 +78,7 @@ class QwenImageEdit(QwenImage):
 
     pipeline = QwenImageEditPipeline
     encoders = ("text_encoder", "tokenizer", "processor")
-
-    def load_denoiser(self) -> None:
-        super().load_denoiser()
-        self.pipe._encode_vae_image = remembering(self.pipe._encode_vae_image)
+    remembers = True
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         return super().call(items, generators) | {"image": [item.request.input_images[0].pixels for item in items]}
@@ -130,10 +127,7 @@ class QwenImageEditInpaint(Inpainting, QwenImageEdit):
     Qwen-Image-Edit, and the latents outside the mask are replaced as in `QwenImageInpaint`."""
 
     pipeline = QwenImageEditInpaintPipeline
-
-    def load_denoiser(self) -> None:
-        # without the cache: the source's latents are sampled with each image's generator
-        QwenImage.load_denoiser(self)
+    remembers = False  # the source's latents are sampled with each image's generator
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
         with _result_of(items[0].request.sampler):

@@ -50,6 +50,8 @@ class Staged(ABC):
     """The pipeline's components that are never loaded (a safety checker)."""
     masks: ClassVar[bool] = False
     """Whether attention is masked, which flash and cuDNN kernels do not support."""
+    remembers: ClassVar[bool] = False
+    """Whether the latents of input images, which the pipeline encodes in its call, are kept for other images."""
     attention: ClassVar[str | None] = None
     """The attention backend where neither the config nor the card names one; None: by GPU class."""
 
@@ -154,6 +156,8 @@ class Staged(ABC):
         self._parking = Parking(getattr(self.pipe, self.denoiser), self.machine.parked_gb, self.machine.device)
         if hasattr(self.pipe.vae, "enable_slicing"):
             self.pipe.vae.enable_slicing()
+        if self.remembers:
+            self.pipe._encode_vae_image = remembering(self.pipe._encode_vae_image)
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
         """Return the latents of one batch of equal shapes. Each image's noise comes from its own CPU generator."""
