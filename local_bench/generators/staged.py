@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 import diffusers
 import torch
-from diffusers import AutoencoderKL, DiffusionPipeline
+from diffusers import DiffusionPipeline
 from diffusers.utils import dummy_onnx_objects
 from PIL import Image
 
@@ -200,12 +200,14 @@ class Staged(ABC):
 
     # ---- for use by families
 
-    def to_latents(self, pixels: torch.Tensor) -> torch.Tensor:
-        """The mode of the VAE's latent distribution for pixels in [-1, 1]."""
-        vae: AutoencoderKL = self.pipe.vae
+    def to_latents(self, input_image: InputImage, sampler: Sampler) -> torch.Tensor:
+        """The mode of the VAE's latent distribution for an input image, which is resized to the result's size as the
+        pipeline does."""
+        vae, processor = self.pipe.vae, self.pipe.image_processor
+        image = processor.resize(input_image.pixels, sampler.height, sampler.width)
+        pixels = processor.preprocess(image, sampler.height, sampler.width)  # (1, 3, height, width) in [-1, 1]
         with torch.inference_mode():
-            pixels = pixels.to(self.machine.device, vae.dtype)
-            mode: torch.Tensor = vae.encode(pixels).latent_dist.mode()
+            mode: torch.Tensor = vae.encode(pixels.to(self.machine.device, vae.dtype)).latent_dist.mode()
         return mode
 
     # ---- internal
@@ -295,13 +297,6 @@ def as_rgb8(pixels: torch.Tensor) -> torch.Tensor:
     """
     unit = (pixels * 0.5 + 0.5).clamp(0, 1)
     return (unit.permute(0, 2, 3, 1).float() * 255).round().to(torch.uint8)
-
-
-def resized(pipe: Any, input_image: InputImage, sampler: Sampler) -> torch.Tensor:
-    """Resize an input image to the result's size as the pipeline does, (1, 3, height, width) in [-1, 1]."""
-    image = pipe.image_processor.resize(input_image.pixels, sampler.height, sampler.width)
-    pixels: torch.Tensor = pipe.image_processor.preprocess(image, sampler.height, sampler.width)
-    return pixels
 
 
 def family(name: str) -> type[Staged]:
