@@ -155,9 +155,19 @@ def unpack(archive: Path, target: Path, member_path: MemberPath, max_bytes: int,
     members = _zip_members if archive.suffix == ".zip" else _tar_members
     try:
         for number, (name, size, is_folder, fault, opened) in enumerate(members(archive), 1):
-            _check_name(name, where)
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+                raise DatasetError(
+                    f"{where}: the name {name!r} points outside the archive: the archive is not unpacked"
+                )
             total += size
-            _check_size(number, total, max_bytes, where)
+            if number > MAX_MEMBERS:
+                raise DatasetError(f"{where} has more than {MAX_MEMBERS:,} members: the archive is not unpacked")
+            if total > max_bytes:
+                raise DatasetError(
+                    f"{where} unpacks to more than {max_bytes / 1e9:g} GB: nothing was stored; if the size is correct, "
+                    "raise max_bytes of its entry in configs/datasets.yaml"
+                )
             relative = member_path(name)
             if relative is None or is_folder:
                 continue
@@ -173,22 +183,6 @@ def unpack(archive: Path, target: Path, member_path: MemberPath, max_bytes: int,
             raise
         raise DatasetError(f"{where} is damaged: run the same command again later") from e
     return left_out
-
-
-def _check_name(name: str, where: str) -> None:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
-        raise DatasetError(f"{where}: the name {name!r} points outside the archive: the archive is not unpacked")
-
-
-def _check_size(members: int, total: int, max_bytes: int, where: str) -> None:
-    if members > MAX_MEMBERS:
-        raise DatasetError(f"{where} has more than {MAX_MEMBERS:,} members: the archive is not unpacked")
-    if total > max_bytes:
-        raise DatasetError(
-            f"{where} unpacks to more than {max_bytes / 1e9:g} GB: nothing was stored; if the size is correct, raise "
-            "max_bytes of its entry in configs/datasets.yaml"
-        )
 
 
 def _write(source: IO[bytes], target: Path, relative: str, where: str) -> None:
