@@ -20,6 +20,7 @@ _MARKS: dict[Mark | None, str] = {
     "third": r"\textit{{{}}}",
     None: "{}",
 }
+_MARKDOWN: dict[Mark | None, str] = {"best": "**{}**", "second": "<u>{}</u>", "third": "*{}*", None: "{}"}
 
 DAGGER = "\N{DAGGER}"
 YES, NO = "\N{CHECK MARK}", "\N{MULTIPLICATION SIGN}"
@@ -217,7 +218,7 @@ def markdown(table: Table) -> str:
     """A table of Markdown, with the title above and the notes below."""
     rows = [
         [
-            _marked(shown(cell, column), table.marks.get((i, j)))
+            _MARKDOWN[table.marks.get((i, j))].format(_cell(shown(cell, column)))
             for j, (cell, column) in enumerate(zip(row, table.columns, strict=True))
         ]
         for i, row in enumerate(table.rows)
@@ -225,10 +226,6 @@ def markdown(table: Table) -> str:
     lines = [[_cell(column.header) for column in table.columns], ["---", *["---:"] * (len(table.columns) - 1)], *rows]
     body = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([f"**{_cell(table.title)}**", "", *body, *([""] if table.notes else []), *map(_cell, table.notes)])
-
-
-def _marked(text: str, mark: Mark | None) -> str:
-    return {"best": "**{}**", "second": "<u>{}</u>", "third": "*{}*", None: "{}"}[mark].format(_cell(text))
 
 
 def _cell(text: str) -> str:
@@ -256,14 +253,11 @@ def page_table(table: Table, first: Sequence[dict[str, Any]] = ()) -> dict[str, 
     rows = [[_page_cell(table, i, span) for span in spans] for i in range(len(table.rows))]
     for row, more in zip(rows, first, strict=False):
         row[0] = (row[0] if isinstance(row[0], dict) else {"t": row[0]}) | more
-    columns = [[_heading(head := table.columns[span[0]]), head.about, _below(table, span)] for span in spans]
+    columns = []
+    for head, *below in ([table.columns[i] for i in span] for span in spans):
+        small = below[0].group or (below[0].name if len(below) == 1 else "95 %") if below else ""
+        columns.append([_heading(head), head.about, small])
     return {"title": table.title, "columns": columns, "rows": rows, "notes": list(table.notes)}
-
-
-def _below(table: Table, span: range) -> str:
-    """What the small print of a column is."""
-    columns = [table.columns[i] for i in span[1:]]
-    return columns[0].group or (columns[0].name if len(columns) == 1 else "95 %") if columns else ""
 
 
 def _page_cell(table: Table, row: int, span: range) -> Any:
