@@ -190,9 +190,7 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
 def _price_range(config: SettlementConfig, gpu: str) -> list[Fraction]:
     """The lowest and the highest price per device-hour; empty unless the table has both."""
     prices = list[Fraction]()
-    if config.usd_per_hour is not None:
-        return prices
-    for level in ("low", "high"):
+    for level in ("low", "high") if config.usd_per_hour is None else ():
         try:
             price = price_of(config.model_copy(update={"price": level, "gpu": gpu}), "")
         except ConfigError:
