@@ -176,15 +176,13 @@ def write(results: RunResults, out: Path) -> list[Path]:
             if path is not None:
                 paths[row.task.task_id] = path.relative_to(out).as_posix()
         write_file(out, f"{folder}/gen_info.json", json.dumps(paths, indent=1) + "\n")
-        items = by_model[model].scored if model in by_model else []
-        if items:
-            files.append(write_file(out, f"{folder}/eval_result.txt", "".join(f"{_line(item)}\n" for item in items)))
+        text = ""
+        for item in by_model[model].scored if model in by_model else ():
+            metrics = {name: value for name, value in item.metrics.items() if value is not None}
+            text += SEPARATOR.join((item.item_id, item.task, json.dumps(metrics))) + "\n"
+        if text:
+            files.append(write_file(out, f"{folder}/eval_result.txt", text))
     return files
-
-
-def _line(item: Item) -> str:
-    metrics = {name: value for name, value in item.metrics.items() if value is not None}
-    return SEPARATOR.join((item.item_id, item.task, json.dumps(metrics)))
 
 
 def _items(rows: Sequence[ImageResult]) -> list[Item]:
