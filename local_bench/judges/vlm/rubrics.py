@@ -217,22 +217,6 @@ class Rubric(Strict):
         content = self.model_dump()
         return digest({name: value for name, value in content.items() if name not in _LATER or value})
 
-    def with_options(self, names: Sequence[str]) -> "Rubric":
-        """The rubric with the selected options as additional criteria of every form, and without the other options."""
-        if not self.options:
-            return self
-        chosen = [name for name in self.options if name in names]
-        content = self.model_dump() | {"options": {}}
-        content["text"] = self.text.replace(f"{OPTIONS}\n", "".join(self.options[name] for name in chosen))
-        content["answer"] = [form | {name: [False, True] for name in chosen} for form in content["answer"]]
-        return Rubric.model_validate(content)
-
-    def arranged(self, roles: Sequence[str]) -> list[int]:
-        """The indices of the images, of those with these roles, that fill the largest layout, in its order."""
-        possible = [layout for layout in self.layouts if set(layout) <= set(roles)]
-        layout = max(possible, key=len) if possible else list(dict.fromkeys(roles))
-        return [i for wanted in layout for i, role in enumerate(roles) if role == wanted]
-
     def captions(self, roles: Sequence[str], slots: Mapping[str, str]) -> tuple[str, ...]:
         """The text before each image; empty if the rubric has a legend instead, or none."""
         if not self.in_place:
@@ -276,7 +260,12 @@ class Rubric(Strict):
             {
                 "type": "object",
                 "properties": dict.fromkeys(self.evidence, _EVIDENCE)
-                | {name: _field_schema(labels) for name, labels in form.items()},
+                | {
+                    name: {"type": "array", "items": {"enum": [*labels.any_of]}, "maxItems": len(labels.any_of)}
+                    if isinstance(labels, Flags)
+                    else {"enum": labels}
+                    for name, labels in form.items()
+                },
                 "required": [*self.evidence, *form],
                 "additionalProperties": False,
             }
@@ -363,7 +352,8 @@ class Rubric(Strict):
         )
 
     def render(self, slots: Mapping[str, str], roles: Sequence[str] = ()) -> str:
-        """Fill the slots. Each text is between delimiters that contain its digest, so that it cannot forge them."""
+        """Fill the slots. Each text is between delimiters that contain its digest, so that it cannot forge them, and
+        control tokens in it are split by a visible space."""
         assert set(slots) == set(self.slots), (self.id, slots)
         if self.verbatim is not None:
             texts = self.verbatim.texts
@@ -380,7 +370,11 @@ class Rubric(Strict):
             rest = rest.replace(LEGEND, "\n".join(lines)).lstrip("\n")
         for name in sorted(self.slots, key=lambda slot: rest.index(f"{{{slot}}}")):
             before, _, rest = rest.partition(f"{{{name}}}")
-            parts += [before, str(int(slots[name])) if name in self.numbers else _marked(name, slots[name])]
+            filled = str(int(slots[name])) if name in self.numbers else ""
+            if not filled:
+                mark = hashlib.sha256(slots[name].encode()).hexdigest()[:12]
+                filled = f"[{name} {mark}]\n{_CONTROL.sub('< ', slots[name])}\n[end {name} {mark}]"
+            parts += [before, filled]
         return "".join(parts) + rest
 
     def _check_layout(self, roles: Sequence[str]) -> list[tuple[str, int]]:
@@ -411,7 +405,13 @@ def rubric(name: str, variant: Variant = DEFAULT, options: tuple[str, ...] = ())
     loaded = load_yaml(path, Rubric)
     if loaded.id != name:
         raise ConfigError(f"{path}: the rubric's id {loaded.id!r} must be the file's name")
-    return loaded.with_options(options)
+    if not loaded.options:
+        return loaded
+    chosen = [name for name in loaded.options if name in options]  # additional criteria of every form
+    content = loaded.model_dump() | {"options": {}}
+    content["text"] = loaded.text.replace(f"{OPTIONS}\n", "".join(loaded.options[name] for name in chosen))
+    content["answer"] = [form | {name: [False, True] for name in chosen} for form in content["answer"]]
+    return Rubric.model_validate(content)
 
 
 @cache
@@ -450,19 +450,7 @@ def closing_logit(of_rubric: Rubric, criterion: Criterion) -> str:
     return system().flag_closing.replace("{flag}", criterion.flag).replace("{meaning}", meanings[criterion.flag])
 
 
-def _marked(name: str, text: str) -> str:
-    """The text between delimiters with its digest; control tokens in it are split by a visible space."""
-    mark = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return f"[{name} {mark}]\n{_CONTROL.sub('< ', text)}\n[end {name} {mark}]"
-
-
 _EVIDENCE = {"type": "string", "minLength": 1, "maxLength": EVIDENCE_CHARACTERS}
-
-
-def _field_schema(labels: list[Label] | Flags) -> dict[str, Any]:
-    if isinstance(labels, Flags):
-        return {"type": "array", "items": {"enum": list(labels.any_of)}, "maxItems": len(labels.any_of)}
-    return {"enum": labels}
 
 
 def _fits(value: Any, labels: list[Label] | Flags) -> bool:
@@ -540,9 +528,11 @@ class RubricSet:
         return verbatim is not None and bool(verbatim.hidden)
 
     def fitted(self, question: Question) -> Question:
-        """The question with the slots of this variant, and the images of its roles in the order of its layout."""
-        of_rubric = self[question.rubric]
-        order = of_rubric.arranged(question.roles)
+        """The question with the slots of this variant, and the images that fill its largest layout, in its order."""
+        of_rubric, roles = self[question.rubric], question.roles
+        possible = [layout for layout in of_rubric.layouts if set(layout) <= set(roles)]
+        layout = max(possible, key=len) if possible else list(dict.fromkeys(roles))
+        order = [i for wanted in layout for i, role in enumerate(roles) if role == wanted]
         slots = {name: text for name, text in question.slots if name in of_rubric.slots}
         named = dict(question.slots)
         defaults = {
@@ -553,8 +543,8 @@ class RubricSet:
         return replace(
             question,
             slots=tuple((slots | defaults).items()),
-            images=tuple(question.images[i] for i in order) if question.roles else question.images,
-            roles=tuple(question.roles[i] for i in order),
+            images=tuple(question.images[i] for i in order) if roles else question.images,
+            roles=tuple(roles[i] for i in order),
         )
 
 
