@@ -458,9 +458,16 @@ class Client:
             return Reply("", refusal=f"{FAILED}judging (the server returned {e} in {ATTEMPTS} attempts)")
         except httpx2.RequestError as e:
             raise Unreachable(str(e) or type(e).__name__) from e
-        if received.status_code == 200:
-            self._answered[:] = [body]
-        return self._read(received)
+        sentence = refused(server.base_url, received.status_code)
+        if sentence is not None:
+            raise ServerError(sentence)
+        if received.status_code != 200:
+            return Reply(_text(received)[:2000], refusal=REFUSED)
+        self._answered[:] = [body]
+        try:
+            return reply(received.json())
+        except (ValueError, RecursionError):
+            return Reply(_text(received)[:2000], refusal=NOT_ITS_FORMAT)
 
     async def _answers(self, http: httpx2.AsyncClient) -> bool:
         """Whether the server still answers a request that it has answered before."""
@@ -475,17 +482,6 @@ class Client:
         if received.status_code in RETRY_STATUS:
             raise _Busy(received)
         return received
-
-    def _read(self, received: httpx2.Response) -> Reply:
-        sentence = refused(self.server.base_url, received.status_code)
-        if sentence is not None:
-            raise ServerError(sentence)
-        if received.status_code != 200:
-            return Reply(_text(received)[:2000], refusal=REFUSED)
-        try:
-            return reply(received.json())
-        except (ValueError, RecursionError):
-            return Reply(_text(received)[:2000], refusal=NOT_ITS_FORMAT)
 
 
 _backoff = tenacity.wait_exponential(0.25, max=10)
