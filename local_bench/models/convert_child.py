@@ -24,6 +24,8 @@ import re
 import resource
 import sys
 import zipfile
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 REFUSED = 3
@@ -137,9 +139,11 @@ def _rebuilders(multiarray: Any) -> list[Any]:
 class _Record:
     """An object of a TorchScript class: class name and attributes."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.attributes: dict[str, Any] = {}
+    name = ""
+    attributes: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, *_: Any) -> None:
+        pass
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, dict):
@@ -165,8 +169,7 @@ class _Script(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("__torch__"):
             # One class per name, so that NEWOBJ creates an empty record with that name.
-            qualified = f"{module}.{name}"
-            return type("_Named", (_Record,), {"__new__": lambda cls, *_: _record(cls, qualified), "__init__": _no_op})
+            return type("_Named", (_Record,), {"name": f"{module}.{name}"})
         replacements = {
             ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
             ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
@@ -220,16 +223,6 @@ class _Script(pickle.Unpickler):
 
 
 _LISTS = ("__parameters__", "__buffers__")
-
-
-def _record(cls: Any, name: str) -> Any:
-    record = object.__new__(cls)
-    _Record.__init__(record, name)
-    return record
-
-
-def _no_op(*_: Any) -> None:
-    pass
 
 
 def _node(torch: Any, value: Any, path: tuple[str, ...], tensors: dict[str, Any]) -> Any:
