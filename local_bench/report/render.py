@@ -180,7 +180,13 @@ def latex(table: Table) -> str:
     lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{''.join('l' if t else 'r' for t in texts)}}}"]
     lines.append(r"\toprule")
     if any(column.group for column in table.columns):
-        lines += _groups(table.columns)
+        heads, rules, at = [], [], 1
+        for group, members in groupby(column.group for column in table.columns):
+            n = len(list(members))
+            heads.append(rf"\multicolumn{{{n}}}{{c}}{{{_escaped(group)}}}" if group else " & ".join([""] * n))
+            rules += [rf"\cmidrule(lr){{{at}-{at + n - 1}}}"] * bool(group)
+            at += n
+        lines += [_line(heads), " ".join(rules)]
     lines += [_line([_escaped(column.name) for column in table.columns]), r"\midrule"]
     for i, row in enumerate(table.rows):
         cells = [
@@ -192,17 +198,6 @@ def latex(table: Table) -> str:
     return "\n".join(
         [r"% \usepackage{booktabs,amssymb}", *(f"% {clean(note)}".replace("\n", " ") for note in table.notes), *lines]
     )
-
-
-def _groups(columns: tuple[Column, ...]) -> list[str]:
-    cells, rules, at = [], [], 1
-    for group, members in groupby(column.group for column in columns):
-        n = len(list(members))
-        cells.append(rf"\multicolumn{{{n}}}{{c}}{{{_escaped(group)}}}" if group else " & ".join([""] * n))
-        if group:
-            rules.append(rf"\cmidrule(lr){{{at}-{at + n - 1}}}")
-        at += n
-    return [_line(cells), " ".join(rules)]
 
 
 def _line(cells: list[str]) -> str:
