@@ -79,8 +79,10 @@ class IceBench(Suite):
             return f"{UNSUPPORTED}the model fills the masked part of a picture, and {task.category} gives no mask"
         if takes.condition and _CONDITION.get(task.category) != takes.condition:
             return f"{UNSUPPORTED}the model takes a {takes.condition} map, and {task.category} gives none"
-        for role in _roles(task):
-            if role not in takes.roles:
+        of_source = "condition" if task.category in _CONDITION else "source"
+        given = {of_source: task.source_sha256, "reference": task.reference_sha256}
+        for role, images in given.items():  # besides the mask
+            if images and role not in takes.roles:
                 return f"{UNSUPPORTED}the model takes no image as {role}, and {task.category} gives one"
         if n > takes.pictures:
             return (
@@ -166,14 +168,6 @@ class IceBench(Suite):
 def _given(task: Task, mask_apart: bool) -> tuple[str, ...]:
     mask = None if mask_apart else task.mask_sha256
     return tuple(sha for sha in (task.source_sha256, mask, *task.reference_sha256) if sha is not None)
-
-
-def _roles(task: Task) -> Iterator[str]:
-    """The roles of the images besides the mask."""
-    if task.source_sha256 is not None:
-        yield "condition" if task.category in _CONDITION else "source"
-    if task.reference_sha256:
-        yield "reference"
 
 
 def _place(task: Task, mark: re.Match[str], mask_apart: bool) -> str:
