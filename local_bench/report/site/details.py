@@ -118,7 +118,16 @@ class RunDetails:
         for row in outcomes:
             by_task[row.candidate.task_id].append(row)
         judges = judge_labels(self.run)
-        reasons, missed = self._score_reasons()
+        reasons: dict[str, dict[str, str]] = defaultdict(dict)  # or the spread, by image and score
+        missed: dict[str, list[str]] = defaultdict(list)
+        rule, places = deciding(self.run.config), decimals(self.run)
+        for scored in self.run.store.scores():
+            if scored.score.value is None:
+                reasons[scored.work_id][scored.score.name] = scored.score.unscored or "not applicable"
+            elif scored.score.spread is not None:
+                reasons[scored.work_id][scored.score.name] = f"± {scored.score.spread:.2f}"
+            if text := missed_text([scored.score], rule, places):
+                missed[scored.work_id].append(text)
         for at in range(0, len(self.tasks), TASKS_PER_FILE):
             part = self.tasks[at : at + TASKS_PER_FILE]
             ids = [row.candidate.work_id for task in part for row in by_task[task.task_id]]
@@ -141,20 +150,6 @@ class RunDetails:
         inputs = (task.source_sha256, task.mask_sha256, *task.reference_sha256)
         shas = dict.fromkeys((*inputs, *(row.candidate.image for row in rows)))
         return [sha for sha in shas if sha and self.out and preview_path(self.out, sha).is_file()]
-
-    def _score_reasons(self) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
-        """Work id -> score -> why it has no value, or its spread; work id -> the thresholds that it misses."""
-        reasons: dict[str, dict[str, str]] = defaultdict(dict)
-        missed: dict[str, list[str]] = defaultdict(list)
-        rule, places = deciding(self.run.config), decimals(self.run)
-        for row in self.run.store.scores():
-            if row.score.value is None:
-                reasons[row.work_id][row.score.name] = row.score.unscored or "not applicable"
-            elif row.score.spread is not None:
-                reasons[row.work_id][row.score.name] = f"± {row.score.spread:.2f}"
-            if text := missed_text([row.score], rule, places):
-                missed[row.work_id].append(text)
-        return reasons, missed
 
     def _candidate(
         self,
