@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from pydantic import Field, ValidationError
@@ -177,21 +177,17 @@ def unpack(archive: Path, target: Path, member_path: MemberPath, max_bytes: int,
                 left_out += 1
                 continue
             with opened() as source:
-                _write(source, target, relative, where)
+                file = safe_join(target, relative)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                if file.exists():
+                    raise DatasetError(f"{where}: {relative} is in the archive twice: the archive is not unpacked")
+                with file.open("xb") as written:
+                    shutil.copyfileobj(source, written, 1 << 20)
     except (*_DAMAGE, OSError) as e:
         if isinstance(e, OSError) and e.errno is not None:
             raise
         raise DatasetError(f"{where} is damaged: run the same command again later") from e
     return left_out
-
-
-def _write(source: IO[bytes], target: Path, relative: str, where: str) -> None:
-    path = safe_join(target, relative)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        raise DatasetError(f"{where}: {relative} is in the archive twice: the archive is not unpacked")
-    with path.open("xb") as file:
-        shutil.copyfileobj(source, file, 1 << 20)
 
 
 RECORD = "fetched.json"
