@@ -92,7 +92,9 @@ def _read(torch: Any, source: str) -> tuple[Any, bool]:
     try:
         if zipfile.is_zipfile(source):
             with zipfile.ZipFile(source) as archive:
-                _refuse_bomb(archive, os.path.getsize(source))
+                n_bytes = sum(entry.file_size for entry in archive.infolist())
+                if n_bytes > 4 * os.path.getsize(source) + 1_000_000:
+                    raise Refused("its uncompressed size is far larger than the file")
                 if any(name.endswith("constants.pkl") for name in archive.namelist()):
                     return _Script(torch, archive).state_dict(), True
         with torch.serialization.safe_globals(_allowed()):
@@ -105,11 +107,6 @@ def _read(torch: Any, source: str) -> tuple[Any, bool]:
         raise Refused("it is larger than this machine's memory") from e
     except Exception as e:
         raise Refused(f"it is damaged or not a torch checkpoint ({type(e).__name__})") from e
-
-
-def _refuse_bomb(archive: zipfile.ZipFile, size: int) -> None:
-    if sum(entry.file_size for entry in archive.infolist()) > 4 * size + 1_000_000:
-        raise Refused("its uncompressed size is far larger than the file")
 
 
 def _reason(message: str) -> str:
