@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import re
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -119,27 +119,6 @@ def csrf_token(token: str) -> str:
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
-@dataclass
-class _Shared:
-    """What the requests of an application share."""
-
-    session: Session
-    base: str
-    invalid_links: dict[str, list[float]] = field(default_factory=dict)
-    """Client -> times at which it opened an invalid link."""
-
-    def too_many_links(self, client: str) -> bool:
-        """Count an invalid link that this address has opened, unless there have been too many in a while."""
-        now = time.monotonic()
-        recent = [at for at in self.invalid_links.get(client, ()) if now - at <= LINKS_WITHIN_S]
-        if len(recent) >= MOST_INVALID_LINKS:
-            return True
-        if len(self.invalid_links) > 10_000:
-            self.invalid_links.clear()
-        self.invalid_links[client] = [*recent, now]
-        return False
-
-
 _JINJA = Environment(
     loader=PackageLoader("local_bench.annotation"),
     autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -187,13 +166,15 @@ def _error(status: int, sentence: str) -> JSONResponse:
 router = APIRouter()
 
 
-def _shared(request: Request) -> _Shared:
-    shared: _Shared = request.app.state.shared
-    return shared
+def _session(request: Request) -> Session:
+    session: Session = request.app.state.session
+    return session
 
 
-def _annotator(request: Request) -> Annotator:
-    session = _shared(request).session
+Opened = Annotated[Session, Depends(_session)]
+
+
+def _annotator(request: Request, session: Opened) -> Annotator:
     token = request.cookies.get(COOKIE, "")
     annotator = session.database.annotator_of(token) if token else None
     if annotator is None:
@@ -209,7 +190,7 @@ Me = Annotated[Annotator, Depends(_annotator)]
 def _changing(request: Request, me: Me) -> Annotator:
     """The annotator of a request that changes something."""
     origin = request.headers.get("origin")
-    if origin not in (None, _shared(request).base) and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin not in (None, request.app.state.base) and urlsplit(origin).netloc != request.headers.get("host"):
         raise HTTPException(403, "wrong_origin")
     sent = request.headers.get("x-csrf-token", "")
     if not hmac.compare_digest(sent.encode(), csrf_token(request.cookies[COOKIE]).encode()):
@@ -223,28 +204,34 @@ def _lead(me: Me) -> Annotator:
     return me
 
 
-Shared = Annotated[_Shared, Depends(_shared)]
 Changing = Annotated[Annotator, Depends(_changing)]
 Lead = Annotated[Annotator, Depends(_lead)]
 
 
 @router.get("/a/{token}")
-def enter(token: str, request: Request, shared: Shared) -> Response:
+def enter(token: str, request: Request, session: Opened) -> Response:
     """A personal link: sets the cookie. A valid one is never refused: all clients of a proxy have its address."""
-    annotator = shared.session.database.annotator_of(token)
+    annotator = session.database.annotator_of(token)
     if annotator is None:
-        client = request.client.host if request.client else ""
-        raise HTTPException(429, "too_many") if shared.too_many_links(client) else HTTPException(403, "link_invalid")
-    secure = shared.base.startswith("https:")
+        client, now = request.client.host if request.client else "", time.monotonic()
+        invalid_links: dict[str, list[float]] = request.app.state.invalid_links
+        recent = [at for at in invalid_links.get(client, ()) if now - at <= LINKS_WITHIN_S]
+        if len(recent) >= MOST_INVALID_LINKS:
+            raise HTTPException(429, "too_many")
+        if len(invalid_links) > 10_000:
+            invalid_links.clear()
+        invalid_links[client] = [*recent, now]
+        raise HTTPException(403, "link_invalid")
+    secure = request.app.state.base.startswith("https:")
     response = RedirectResponse("/lead" if annotator.role == "lead" else "/", 303)
     response.set_cookie(COOKIE, token, max_age=90 * 86400, httponly=True, samesite="lax", secure=secure)
     return response
 
 
 @router.get("/")
-def page(request: Request, me: Me, shared: Shared) -> Response:
+def page(request: Request, me: Me, session: Opened) -> Response:
     """The page of an annotator; its items are loaded by `queue`."""
-    protocol = shared.session.protocol
+    protocol = session.protocol
     option_keys = dict.fromkeys(o.key for field in protocol.fields_of(("",)) for o in field.options)
     return HTMLResponse(
         _html(
@@ -261,9 +248,8 @@ def page(request: Request, me: Me, shared: Shared) -> Response:
 
 
 @router.get("/queue")
-def queue(me: Me, shared: Shared, n: int = 1) -> dict[str, Any]:
+def queue(me: Me, session: Opened, n: int = 1) -> dict[str, Any]:
     """The next items as fragments, with the annotator's progress and the number of the latest answer."""
-    session = shared.session
     entries = session.queue.next(me.name, max(1, min(n, AT_ONCE)))
     progress = session.queue.progress(me.name)
     return {
@@ -275,11 +261,11 @@ def queue(me: Me, shared: Shared, n: int = 1) -> dict[str, Any]:
 
 
 @router.get("/image/{sha}")
-def image(sha: str, me: Me, shared: Shared) -> Response:
-    if sha not in shared.session.images:
+def image(sha: str, me: Me, session: Opened) -> Response:
+    if sha not in session.images:
         raise HTTPException(404, "image_failed")
     try:
-        data = shared.session.load_png(sha)
+        data = session.load_png(sha)
     except ImageError:
         raise HTTPException(404, "image_failed") from None
     headers = {
@@ -295,10 +281,10 @@ def icon() -> Response:
 
 
 @router.post("/answer")
-def answer(body: AnswerIn, me: Changing, shared: Shared) -> Response:
+def answer(body: AnswerIn, me: Changing, session: Opened) -> Response:
     content = Answer(body.values, body.cannot_tell, tuple(body.reasons), body.note.strip(), body.left)
     try:
-        shared.session.answer(me, body.request_id, body.item_id, body.kind, content, body.elapsed_ms)
+        session.answer(me, body.request_id, body.item_id, body.kind, content, body.elapsed_ms)
     except AlreadyAnswered:
         return _error(409, _sentence("stale", me.language))
     except InvalidAnswer as e:
@@ -307,31 +293,31 @@ def answer(body: AnswerIn, me: Changing, shared: Shared) -> Response:
 
 
 @router.post("/undo")
-def undo(number: Annotated[int, Body(embed=True, strict=True)], me: Changing, shared: Shared) -> Response:
-    withdrawn = shared.session.undo(me, number)
+def undo(number: Annotated[int, Body(embed=True, strict=True)], me: Changing, session: Opened) -> Response:
+    withdrawn = session.undo(me, number)
     if withdrawn is None:
         return _error(409, _sentence("nothing_to_undo", me.language))
     item, stored = withdrawn
-    entry = _entry(shared.session, me, item, stored.kind, stored.given.left)
+    entry = _entry(session, me, item, stored.kind, stored.given.left)
     return JSONResponse(entry | {"given": stored.given.content})
 
 
 @router.post("/language")
-def language(language: Annotated[str, Body(embed=True)], me: Changing, shared: Shared) -> Response:
+def language(language: Annotated[str, Body(embed=True)], me: Changing, session: Opened) -> Response:
     chosen = language if language in LANGUAGES else "en"
-    shared.session.database.set_language(me.name, chosen)
+    session.database.set_language(me.name, chosen)
     return JSONResponse({"language": chosen})
 
 
 @router.get("/lead")
-def lead(me: Lead, shared: Shared) -> Response:
+def lead(me: Lead, session: Opened) -> Response:
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return HTMLResponse(_html("lead.html.j2", found=summary(shared.session), now=now))
+    return HTMLResponse(_html("lead.html.j2", found=summary(session), now=now))
 
 
 @router.get("/lead.json")
-def lead_json(me: Lead, shared: Shared) -> dict[str, Any]:
-    return asdict(summary(shared.session))
+def lead_json(me: Lead, session: Opened) -> dict[str, Any]:
+    return asdict(summary(session))
 
 
 def _failed(request: Request, error: Exception) -> Response:
@@ -355,7 +341,8 @@ def create_app(session: Session, hosts: frozenset[str] = frozenset(), base: str 
     """The application. It answers only under the names in `hosts` (empty: any). `base` is the origin of the annotators'
     links: pages of it may send answers whatever the Host header is, and if it is https the cookie is `Secure`."""
     app = FastAPI(title="local-bench annotate", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.shared = _Shared(session, base)
+    app.state.session, app.state.base = session, base
+    app.state.invalid_links = {}  # client -> times at which it opened one
     app.add_middleware(Guard, hosts=hosts)
     app.add_exception_handler(HTTPException, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)

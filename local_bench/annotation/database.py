@@ -74,22 +74,17 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
             uri = _uri(path)
             self._db = sqlite3.connect(uri, isolation_level=None, timeout=30, check_same_thread=False, uri=True)
             if "?" not in uri:
-                self._begin()
+                for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "secure_delete = ON"):
+                    self._db.execute(f"PRAGMA {setting}")
+                with self.transaction():
+                    if not self._rows("SELECT 1 FROM sqlite_master LIMIT 1"):
+                        for statement in _SCHEMA:
+                            self._db.execute(statement)
+                        self._db.execute("INSERT INTO meta VALUES ('version', ?)", (VERSION,))
             version = self._rows("SELECT value FROM meta WHERE key = 'version'")
         if version != [(VERSION,)]:
             self.close()
             raise LedgerError(f"{path} has a version that this release does not support: use the release that wrote it")
-
-    def _begin(self) -> None:
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("PRAGMA foreign_keys = ON")
-        self._db.execute("PRAGMA secure_delete = ON")
-        with self.transaction():
-            if not self._rows("SELECT 1 FROM sqlite_master LIMIT 1"):
-                for statement in _SCHEMA:
-                    self._db.execute(statement)
-                self._db.execute("INSERT INTO meta VALUES ('version', ?)", (VERSION,))
 
     def close(self) -> None:
         self._db.close()

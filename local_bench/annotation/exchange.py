@@ -202,7 +202,23 @@ def annotation_lines(run: RunDir, only: str | None = None) -> list[dict[str, Any
 def write_csv(runs: Sequence[RunDir], out: Path, only: str | None = None) -> int:
     """Write everything that annotators entered about the images of runs that were annotated together, one row per
     value, without formulas of spreadsheets; return the number of rows."""
-    frame = pd.DataFrame(_csv_rows(runs, only), columns=CSV_COLUMNS, dtype=object).map(guarded)
+    of_image, rows = _rows_of(runs), list[dict[str, Any]]()
+    with AnnotationDatabase(runs[0].path / FILE) as database:
+        answers = database.answers_with_items(only)
+    for answer, item, protocol in answers:
+        common = vars(answer) | vars(answer.given) | {"protocol": item.protocol, "task_id": item.task_id}
+        common |= {"cannot_tell": answer.given.cannot_tell or "", "reasons": " ".join(answer.given.reasons)}
+        for first, second in _pairs_of(item, of_image) if item.other else ():
+            value = _preferred(answer, protocol)
+            named = "" if value is None else {1.0: second, 0.0: first}.get(value, "tie")
+            rows.append(common | {"model": first, "other_model": second, "field": PREFERRED, "value": named})
+        for image in () if item.other else item.images:
+            image_values = answer.given.values.get(str(image.deliverable), answer.given.values.get("", {}))
+            for row in of_image.get((item.task_id, image), ()):
+                about = common | {"model": row.model, "attempt": row.attempt, **image._asdict()}
+                values = {name: json.dumps(value) for name, value in image_values.items()} or {"": ""}
+                rows += [about | {"field": name, "value": value} for name, value in values.items()]
+    frame = pd.DataFrame(rows, columns=CSV_COLUMNS, dtype=object).map(guarded)
     write_new(out, frame.to_csv(index=False, lineterminator="\r\n").encode(), "annotations")
     return len(frame)
 
@@ -215,27 +231,6 @@ def _rows_of(runs: Sequence[RunDir]) -> dict[tuple[str, ItemImage], list[Candida
         for key, of_run in rows_by_image(run).items():
             rows[key] += [r if n_runs[r.model] == 1 else replace(r, model=f"{run.path}/{r.model}") for r in of_run]
     return rows
-
-
-def _csv_rows(runs: Sequence[RunDir], only: str | None) -> Iterator[dict[str, Any]]:
-    of_image = _rows_of(runs)
-    with AnnotationDatabase(runs[0].path / FILE) as database:
-        answers = database.answers_with_items(only)
-    for answer, item, protocol in answers:
-        common = vars(answer) | vars(answer.given) | {"protocol": item.protocol, "task_id": item.task_id}
-        common |= {"cannot_tell": answer.given.cannot_tell or "", "reasons": " ".join(answer.given.reasons)}
-        if item.other:
-            for first, second in _pairs_of(item, of_image):
-                value = _preferred(answer, protocol)
-                named = "" if value is None else {1.0: second, 0.0: first}.get(value, "tie")
-                yield common | {"model": first, "other_model": second, "field": PREFERRED, "value": named}
-            continue
-        for image in item.images:
-            image_values = answer.given.values.get(str(image.deliverable), answer.given.values.get("", {}))
-            for row in of_image.get((item.task_id, image), ()):
-                about = {"model": row.model, "attempt": row.attempt, **image._asdict()}
-                for name, value in (image_values or {"": ""}).items():
-                    yield common | about | {"field": name, "value": json.dumps(value) if image_values else ""}
 
 
 def _pairs_of(

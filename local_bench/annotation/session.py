@@ -89,32 +89,24 @@ class Queue:
         with self._lock:
             if name in self._people:
                 return
-            order = self._order(name) if role == "annotator" else []
-            sides = self._sides(name, order) if self.protocol.shows == "pair" else {}
-            self._people[name] = _Person(role, order, sides)
+            items = sorted(self.items, key=lambda item: self._draw(name, "order", item)) if role == "annotator" else []
+            repeats: dict[int, list[Entry]] = defaultdict(list)
+            for at, item in enumerate(items):
+                if self._draw(name, "repeat", item) < self._repeats:
+                    repeats[min(at + REPEAT_GAP, len(items) - 1)].append((item, "repeat"))
+            order = [entry for at, item in enumerate(items) for entry in ((item, _ANSWER), *repeats[at])]
+            left_sides: dict[str, Side] = {}  # random blocks of two, so that each side is on the left equally often
+            block: list[Side] = []
+            for item, kind in order if self.protocol.shows == "pair" else ():
+                if kind == "answer":
+                    block = block or (["a", "b"] if self._draw(name, "side", item) < 0.5 else ["b", "a"])
+                    left_sides[item.item_id] = block.pop()
+            self._people[name] = _Person(role, order, left_sides)
 
     def _draw(self, name: str, purpose: str, item: Item) -> float:
         """A random number in [0, 1) that depends on the item and not on which others there are."""
         text = f"{self._seed} {self.protocol.id} {purpose} {name} {item.item_id}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) / 2**64
-
-    def _order(self, name: str) -> list[Entry]:
-        items = sorted(self.items, key=lambda item: self._draw(name, "order", item))
-        repeats: dict[int, list[Entry]] = defaultdict(list)
-        for at, item in enumerate(items):
-            if self._draw(name, "repeat", item) < self._repeats:
-                repeats[min(at + REPEAT_GAP, len(items) - 1)].append((item, "repeat"))
-        return [entry for at, item in enumerate(items) for entry in ((item, _ANSWER), *repeats[at])]
-
-    def _sides(self, name: str, order: list[Entry]) -> dict[str, Side]:
-        """Random blocks of two in the annotator's order, so that each side is on the left equally often."""
-        left_sides: dict[str, Side] = {}
-        block: list[Side] = []
-        for item, kind in order:
-            if kind == "answer":
-                block = block or (["a", "b"] if self._draw(name, "side", item) < 0.5 else ["b", "a"])
-                left_sides[item.item_id] = block.pop()
-        return left_sides
 
     def left_side(self, annotator: str, item_id: str, kind: Kind) -> Side | None:
         """The side of a pair on the left; in the repeat the other one than at the answer. None for other items."""

@@ -93,7 +93,13 @@ def summary(session: Session) -> Summary:
     """Compute the state of a session from its stored answers."""
     queue, protocol = session.queue, session.protocol
     answers = [answer for answer in session.database.answers() if answer.item_id in queue.by_id]
-    ratings = _ratings(protocol, answers)
+    every: Ratings = defaultdict(lambda: defaultdict(dict))
+    for answer in answers:
+        for key, values in answer.given.values.items() if answer.kind == "answer" else ():
+            for name, value in numbers(protocol, answer.given, values).items():
+                every[name][answer.item_id, key][answer.annotator] = value
+    order = sorted(every, key=lambda name: (len(name) * name.startswith("point_"), name))
+    ratings = {name: every[name] for name in order}
     coverage, disputed = queue.coverage(), queue.disputed()
     return Summary(
         protocol=protocol.id,
@@ -110,16 +116,6 @@ def summary(session: Session) -> Summary:
             for item in disputed[:MAX_LISTED]
         ],
     )
-
-
-def _ratings(protocol: Protocol, answers: Iterable[StoredAnswer]) -> Ratings:
-    ratings: Ratings = defaultdict(lambda: defaultdict(dict))
-    for answer in answers:
-        for key, values in answer.given.values.items() if answer.kind == "answer" else ():
-            for name, value in numbers(protocol, answer.given, values).items():
-                ratings[name][answer.item_id, key][answer.annotator] = value
-    order = sorted(ratings, key=lambda name: (len(name) * name.startswith("point_"), name))
-    return {name: ratings[name] for name in order}
 
 
 def numbers(protocol: Protocol, answer: Answer, values: Mapping[str, Any]) -> dict[str, float]:

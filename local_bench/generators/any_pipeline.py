@@ -191,17 +191,16 @@ class AnyPipeline(Staged):
     def pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         self.finite = latents.isfinite().flatten(1).all(1)
         rgb8 = (latents.nan_to_num(0).clamp(0, 1) * 255).round().to(torch.uint8)
-        if rgb8.shape[-1] == 4:
-            return torch.stack([_on_white(image) for image in rgb8])
-        return rgb8.expand(*rgb8.shape[:3], 3)
-
-
-def _on_white(rgba: torch.Tensor) -> torch.Tensor:
-    """An image with an alpha channel (Qwen-Image-2.1) as `core.images` reads it; uint8 (height, width, 3)."""
-    image = Image.fromarray(rgba.numpy())
-    ground = Image.new("RGB", image.size, ALPHA_ON)
-    ground.paste(image, mask=image.getchannel("A"))
-    return torch.from_numpy(np.array(ground))
+        if rgb8.shape[-1] != 4:
+            return rgb8.expand(*rgb8.shape[:3], 3)
+        opaque = []
+        for image in map(
+            Image.fromarray, rgb8.numpy()
+        ):  # with an alpha channel (Qwen-Image-2.1): as `core.images` reads it
+            ground = Image.new("RGB", image.size, ALPHA_ON)
+            ground.paste(image, mask=image.getchannel("A"))
+            opaque.append(torch.from_numpy(np.array(ground)))
+        return torch.stack(opaque)
 
 
 @contextmanager

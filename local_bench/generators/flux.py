@@ -15,7 +15,7 @@ from local_bench.core.identity import seed_of
 from local_bench.core.tensors import complete, loading
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, tokens_over
 from local_bench.generators.registry import Sampler
-from local_bench.generators.staged import Inpainting, Staged, check_complete, resized
+from local_bench.generators.staged import Inpainting, Staged, check_complete
 
 
 class Flux(Staged):
@@ -55,7 +55,7 @@ class FluxKontext(Flux):
 
     def encode_image(self, input_image: InputImage, sampler: Sampler) -> EncodedPrompt:
         config = self.pipe.vae.config
-        latents = self.to_latents(resized(self.pipe, input_image, sampler))
+        latents = self.to_latents(input_image, sampler)
         latents = (latents - config.shift_factor) * config.scaling_factor
         return EncodedPrompt({"image": latents.cpu()})  # (1, 16, height / 8, width / 8)
 

@@ -13,17 +13,14 @@ from diffusers.pipelines.flux2.pipeline_flux2 import format_input
 
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
 from local_bench.generators.registry import Sampler
-from local_bench.generators.staged import Staged, remembering
+from local_bench.generators.staged import Staged
 
 
 class Flux2(Staged):
     """Text embeddings of Mistral (three of its layers, concatenated), padded to full length; distilled guidance."""
 
     pipeline = Flux2Pipeline
-
-    def load_denoiser(self) -> None:
-        super().load_denoiser()
-        self.pipe._encode_vae_image = remembering(self.pipe._encode_vae_image)
+    remembers = True
 
     def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
         limit = request.sampler.max_sequence_length or 512

@@ -105,7 +105,11 @@ def _in_manifest(manifest: Path, wanted: set[Key], left_out: Collection[str]) ->
         if not text_line.strip():
             continue
         where = f"{manifest}, line {number}"
-        line = _line(text_line, where)
+        try:
+            data = strictjson.loads(text_line, parse_float=Decimal)
+        except ValueError as e:
+            raise TaskFileError(f"{where}: this is not a JSON object ({e}): correct the line") from None
+        line = check(data, ManifestLine, where, error=TaskFileError)
         key = (line.task_id, line.deliverable, line.attempt)
         if key in first:
             raise TaskFileError(f"{where}: line {first[key]} is for the same image: keep one")
@@ -122,11 +126,3 @@ def _in_manifest(manifest: Path, wanted: set[Key], left_out: Collection[str]) ->
             raise TaskFileError(f"{where}: {line.file} does not exist: add it or remove the line")
         files[key] = Found(path, None if line.cost_usd is None else nearest_micro_usd(line.cost_usd))
     return files
-
-
-def _line(text: str, where: str) -> ManifestLine:
-    try:
-        data = strictjson.loads(text, parse_float=Decimal)
-    except ValueError as e:
-        raise TaskFileError(f"{where}: this is not a JSON object ({e}): correct the line") from None
-    return check(data, ManifestLine, where, error=TaskFileError)

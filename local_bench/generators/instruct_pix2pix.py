@@ -12,7 +12,7 @@ from diffusers import StableDiffusionInstructPix2PixPipeline
 
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, tokens_over
 from local_bench.generators.registry import Sampler
-from local_bench.generators.staged import Staged, resized
+from local_bench.generators.staged import Staged
 
 
 class InstructPix2Pix(Staged):
@@ -32,7 +32,7 @@ class InstructPix2Pix(Staged):
         )
 
     def encode_image(self, input_image: InputImage, sampler: Sampler) -> EncodedPrompt:
-        latents = self.to_latents(resized(self.pipe, input_image, sampler))  # (1, 4, h / 8, w / 8)
+        latents = self.to_latents(input_image, sampler)  # (1, 4, h / 8, w / 8)
         return EncodedPrompt({"image": latents.cpu()})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:

@@ -4,9 +4,9 @@ Prompt embeddings are not padded: padding would need a mask, and a mask would ch
 kernels apply it incorrectly). Prompts are therefore encoded one by one, and a batch has prompts of one length only.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from diffusers import (
@@ -21,7 +21,7 @@ from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
 
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, tokens_over
 from local_bench.generators.registry import Sampler
-from local_bench.generators.staged import Inpainting, Staged, remembering
+from local_bench.generators.staged import Inpainting, Staged
 
 
 class QwenImage(Staged):
@@ -78,10 +78,7 @@ class QwenImageEdit(QwenImage):
 
     pipeline = QwenImageEditPipeline
     encoders = ("text_encoder", "tokenizer", "processor")
-
-    def load_denoiser(self) -> None:
-        super().load_denoiser()
-        self.pipe._encode_vae_image = remembering(self.pipe._encode_vae_image)
+    remembers = True
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         return super().call(items, generators) | {"image": [item.request.input_images[0].pixels for item in items]}
@@ -130,27 +127,11 @@ class QwenImageEditInpaint(Inpainting, QwenImageEdit):
     Qwen-Image-Edit, and the latents outside the mask are replaced as in `QwenImageInpaint`."""
 
     pipeline = QwenImageEditInpaintPipeline
-
-    def load_denoiser(self) -> None:
-        # without the cache: the source's latents are sampled with each image's generator
-        QwenImage.load_denoiser(self)
+    remembers = False  # the source's latents are sampled with each image's generator
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
-        with _result_of(items[0].request.sampler):
+        # The pipeline (diffusers 0.42) ignores height and width and resizes the source, and so the result, to 1
+        # megapixel. For an unchanged card the planned size is the same.
+        planned = items[0].request.sampler.width, items[0].request.sampler.height, None
+        with patch.object(pipeline_qwenimage_edit_inpaint, "calculate_dimensions", lambda area, ratio: planned):
             return super().denoise(items)
-
-
-@contextmanager
-def _result_of(sampler: Sampler) -> Iterator[None]:
-    """Replace the pipeline's size computation by the planned size.
-
-    The pipeline (diffusers 0.42) ignores height and width and resizes the source, and so the result, to 1 megapixel.
-    For an unchanged card the planned size is the same.
-    """
-    module = pipeline_qwenimage_edit_inpaint
-    original = module.calculate_dimensions
-    module.calculate_dimensions = lambda area, ratio: (sampler.width, sampler.height, None)
-    try:
-        yield
-    finally:
-        module.calculate_dimensions = original

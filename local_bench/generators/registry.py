@@ -55,18 +55,6 @@ def _guided(card: ModelCard, sampler: Sampler, input_images: int) -> Passes:
     return (2, True) if (sampler.guidance_scale or 0) > 1 else SINGLE
 
 
-def _true_guidance(card: ModelCard, sampler: Sampler, input_images: int) -> Passes:
-    return (2 if (sampler.true_cfg_scale or 0) > 1 and sampler.negative_prompt is not None else 1), False
-
-
-def _klein(card: ModelCard, sampler: Sampler, input_images: int) -> Passes:
-    return (2 if (sampler.guidance_scale or 0) > 1 and not card.architecture.get("is_distilled") else 1), False
-
-
-def _image_guided(card: ModelCard, sampler: Sampler, input_images: int) -> Passes:
-    return (3, True) if (sampler.guidance_scale or 0) > 1 and (sampler.image_guidance_scale or 0) >= 1 else SINGLE
-
-
 @dataclass(frozen=True)
 class Traits:
     """Properties of a family that planning needs."""
@@ -104,7 +92,7 @@ _LENGTH = ("negative_prompt", "max_sequence_length")
 _QWEN = partial(
     Traits,
     exact_length=True,
-    passes=_true_guidance,
+    passes=lambda card, s, n: (2 if (s.true_cfg_scale or 0) > 1 and s.negative_prompt is not None else 1, False),
     settings=(*_NEGATIVE, "true_cfg_scale"),
     optional=(*_LENGTH, "guidance_scale"),
 )
@@ -129,7 +117,14 @@ FAMILIES = {
     "qwen_image_edit_inpaint": _QWEN_EDIT("qwen_image:QwenImageEditInpaint"),
     "qwen_image_edit_plus": _QWEN_EDIT("qwen_image:QwenImageEditPlus", max_batch=1),
     "flux2": Traits("flux2:Flux2", unbatched_with_images=True, optional=_LENGTH),
-    "flux2_klein": Traits("flux2:Flux2Klein", unbatched_with_images=True, passes=_klein, optional=_LENGTH),
+    "flux2_klein": Traits(
+        "flux2:Flux2Klein",
+        unbatched_with_images=True,
+        passes=lambda card, s, n: (
+            SINGLE if card.architecture.get("is_distilled") or (s.guidance_scale or 0) <= 1 else (2, False)
+        ),
+        optional=_LENGTH,
+    ),
     "z_image": Traits(
         "z_image:ZImage",
         exact_length=True,
@@ -141,7 +136,9 @@ FAMILIES = {
     "instruct_pix2pix": Traits(
         "instruct_pix2pix:InstructPix2Pix",
         encodes_images=True,
-        passes=_image_guided,
+        passes=lambda card, s, n: (
+            (3, True) if (s.guidance_scale or 0) > 1 and (s.image_guidance_scale or 0) >= 1 else SINGLE
+        ),
         settings=("guidance_scale", "image_guidance_scale", "negative_prompt"),
     ),
     "omnigen": Traits(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 import diffusers
 import torch
-from diffusers import AutoencoderKL, DiffusionPipeline
+from diffusers import DiffusionPipeline
 from diffusers.utils import dummy_onnx_objects
 from PIL import Image
 
@@ -50,6 +50,8 @@ class Staged(ABC):
     """The pipeline's components that are never loaded (a safety checker)."""
     masks: ClassVar[bool] = False
     """Whether attention is masked, which flash and cuDNN kernels do not support."""
+    remembers: ClassVar[bool] = False
+    """Whether the latents of input images, which the pipeline encodes in its call, are kept for other images."""
     attention: ClassVar[str | None] = None
     """The attention backend where neither the config nor the card names one; None: by GPU class."""
 
@@ -137,7 +139,11 @@ class Staged(ABC):
         place_encoder(self.pipe, self.encoders, self.machine)
 
     def drop_encoder(self) -> None:
-        self._drop()
+        self.pipe = None
+        self._parking = Parking(None, 0.0, self.machine.device)
+        collect()
+        if self.machine.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def load_denoiser(self) -> None:
         """Load transformer, VAE and scheduler, not the encoders. Raises ConfigError for unsupported settings."""
@@ -150,6 +156,8 @@ class Staged(ABC):
         self._parking = Parking(getattr(self.pipe, self.denoiser), self.machine.parked_gb, self.machine.device)
         if hasattr(self.pipe.vae, "enable_slicing"):
             self.pipe.vae.enable_slicing()
+        if self.remembers:
+            self.pipe._encode_vae_image = remembering(self.pipe._encode_vae_image)
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
         """Return the latents of one batch of equal shapes. Each image's noise comes from its own CPU generator."""
@@ -178,8 +186,7 @@ class Staged(ABC):
         """Decode a batch to images, see `pixels`."""
         return [Image.fromarray(image) for image in self.pixels(latents, sampler).cpu().numpy()]
 
-    def drop_denoiser(self) -> None:
-        self._drop()
+    drop_denoiser = drop_encoder
 
     @classmethod
     def save(cls, folder: Path, parts: dict[str, Any]) -> None:
@@ -193,12 +200,14 @@ class Staged(ABC):
 
     # ---- for use by families
 
-    def to_latents(self, pixels: torch.Tensor) -> torch.Tensor:
-        """The mode of the VAE's latent distribution for pixels in [-1, 1]."""
-        vae: AutoencoderKL = self.pipe.vae
+    def to_latents(self, input_image: InputImage, sampler: Sampler) -> torch.Tensor:
+        """The mode of the VAE's latent distribution for an input image, which is resized to the result's size as the
+        pipeline does."""
+        vae, processor = self.pipe.vae, self.pipe.image_processor
+        image = processor.resize(input_image.pixels, sampler.height, sampler.width)
+        pixels = processor.preprocess(image, sampler.height, sampler.width)  # (1, 3, height, width) in [-1, 1]
         with torch.inference_mode():
-            pixels = pixels.to(self.machine.device, vae.dtype)
-            mode: torch.Tensor = vae.encode(pixels).latent_dist.mode()
+            mode: torch.Tensor = vae.encode(pixels.to(self.machine.device, vae.dtype)).latent_dist.mode()
         return mode
 
     # ---- internal
@@ -221,13 +230,6 @@ class Staged(ABC):
                 check_complete(pipe)
         pipe.set_progress_bar_config(disable=True)
         return pipe
-
-    def _drop(self) -> None:
-        self.pipe = None
-        self._parking = Parking(None, 0.0, self.machine.device)
-        collect()
-        if self.machine.device.type == "cuda":
-            torch.cuda.empty_cache()
 
 
 class Inpainting(Staged):
@@ -295,13 +297,6 @@ def as_rgb8(pixels: torch.Tensor) -> torch.Tensor:
     """
     unit = (pixels * 0.5 + 0.5).clamp(0, 1)
     return (unit.permute(0, 2, 3, 1).float() * 255).round().to(torch.uint8)
-
-
-def resized(pipe: Any, input_image: InputImage, sampler: Sampler) -> torch.Tensor:
-    """Resize an input image to the result's size as the pipeline does, (1, 3, height, width) in [-1, 1]."""
-    image = pipe.image_processor.resize(input_image.pixels, sampler.height, sampler.width)
-    pixels: torch.Tensor = pipe.image_processor.preprocess(image, sampler.height, sampler.width)
-    return pixels
 
 
 def family(name: str) -> type[Staged]:

@@ -24,6 +24,8 @@ import re
 import resource
 import sys
 import zipfile
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 REFUSED = 3
@@ -90,7 +92,9 @@ def _read(torch: Any, source: str) -> tuple[Any, bool]:
     try:
         if zipfile.is_zipfile(source):
             with zipfile.ZipFile(source) as archive:
-                _refuse_bomb(archive, os.path.getsize(source))
+                n_bytes = sum(entry.file_size for entry in archive.infolist())
+                if n_bytes > 4 * os.path.getsize(source) + 1_000_000:
+                    raise Refused("its uncompressed size is far larger than the file")
                 if any(name.endswith("constants.pkl") for name in archive.namelist()):
                     return _Script(torch, archive).state_dict(), True
         with torch.serialization.safe_globals(_allowed()):
@@ -103,11 +107,6 @@ def _read(torch: Any, source: str) -> tuple[Any, bool]:
         raise Refused("it is larger than this machine's memory") from e
     except Exception as e:
         raise Refused(f"it is damaged or not a torch checkpoint ({type(e).__name__})") from e
-
-
-def _refuse_bomb(archive: zipfile.ZipFile, size: int) -> None:
-    if sum(entry.file_size for entry in archive.infolist()) > 4 * size + 1_000_000:
-        raise Refused("its uncompressed size is far larger than the file")
 
 
 def _reason(message: str) -> str:
@@ -137,9 +136,11 @@ def _rebuilders(multiarray: Any) -> list[Any]:
 class _Record:
     """An object of a TorchScript class: class name and attributes."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.attributes: dict[str, Any] = {}
+    name = ""
+    attributes: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, *_: Any) -> None:
+        pass
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, dict):
@@ -165,8 +166,7 @@ class _Script(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("__torch__"):
             # One class per name, so that NEWOBJ creates an empty record with that name.
-            qualified = f"{module}.{name}"
-            return type("_Named", (_Record,), {"__new__": lambda cls, *_: _record(cls, qualified), "__init__": _no_op})
+            return type("_Named", (_Record,), {"name": f"{module}.{name}"})
         replacements = {
             ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
             ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
@@ -220,16 +220,6 @@ class _Script(pickle.Unpickler):
 
 
 _LISTS = ("__parameters__", "__buffers__")
-
-
-def _record(cls: Any, name: str) -> Any:
-    record = object.__new__(cls)
-    _Record.__init__(record, name)
-    return record
-
-
-def _no_op(*_: Any) -> None:
-    pass
 
 
 def _node(torch: Any, value: Any, path: tuple[str, ...], tensors: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from pydantic import Field, ValidationError
@@ -155,9 +155,19 @@ def unpack(archive: Path, target: Path, member_path: MemberPath, max_bytes: int,
     members = _zip_members if archive.suffix == ".zip" else _tar_members
     try:
         for number, (name, size, is_folder, fault, opened) in enumerate(members(archive), 1):
-            _check_name(name, where)
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+                raise DatasetError(
+                    f"{where}: the name {name!r} points outside the archive: the archive is not unpacked"
+                )
             total += size
-            _check_size(number, total, max_bytes, where)
+            if number > MAX_MEMBERS:
+                raise DatasetError(f"{where} has more than {MAX_MEMBERS:,} members: the archive is not unpacked")
+            if total > max_bytes:
+                raise DatasetError(
+                    f"{where} unpacks to more than {max_bytes / 1e9:g} GB: nothing was stored; if the size is correct, "
+                    "raise max_bytes of its entry in configs/datasets.yaml"
+                )
             relative = member_path(name)
             if relative is None or is_folder:
                 continue
@@ -167,37 +177,17 @@ def unpack(archive: Path, target: Path, member_path: MemberPath, max_bytes: int,
                 left_out += 1
                 continue
             with opened() as source:
-                _write(source, target, relative, where)
+                file = safe_join(target, relative)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                if file.exists():
+                    raise DatasetError(f"{where}: {relative} is in the archive twice: the archive is not unpacked")
+                with file.open("xb") as written:
+                    shutil.copyfileobj(source, written, 1 << 20)
     except (*_DAMAGE, OSError) as e:
         if isinstance(e, OSError) and e.errno is not None:
             raise
         raise DatasetError(f"{where} is damaged: run the same command again later") from e
     return left_out
-
-
-def _check_name(name: str, where: str) -> None:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
-        raise DatasetError(f"{where}: the name {name!r} points outside the archive: the archive is not unpacked")
-
-
-def _check_size(members: int, total: int, max_bytes: int, where: str) -> None:
-    if members > MAX_MEMBERS:
-        raise DatasetError(f"{where} has more than {MAX_MEMBERS:,} members: the archive is not unpacked")
-    if total > max_bytes:
-        raise DatasetError(
-            f"{where} unpacks to more than {max_bytes / 1e9:g} GB: nothing was stored; if the size is correct, raise "
-            "max_bytes of its entry in configs/datasets.yaml"
-        )
-
-
-def _write(source: IO[bytes], target: Path, relative: str, where: str) -> None:
-    path = safe_join(target, relative)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        raise DatasetError(f"{where}: {relative} is in the archive twice: the archive is not unpacked")
-    with path.open("xb") as file:
-        shutil.copyfileobj(source, file, 1 << 20)
 
 
 RECORD = "fetched.json"

@@ -163,7 +163,7 @@ def folder_of(card: ModelCard, part: str) -> Path:
         "revision": revision_of(card, part),
         "as": VERSION,
     }
-    return cache_dir() / "files" / f"{_safe(card.name)}{part and '-' + part}-{digest(content)[:16]}"
+    return cache_dir() / "files" / f"{card.name.replace(':', '--')}{part and '-' + part}-{digest(content)[:16]}"
 
 
 def origin_of(card: ModelCard, part: str) -> tuple[str, str | None] | None:
@@ -177,20 +177,20 @@ def origin_of(card: ModelCard, part: str) -> tuple[str, str | None] | None:
 
 def pins(card: ModelCard) -> dict[str, str]:
     """The commits pinned on this machine, by part."""
-    stored = _read(_pins_file(card), Pins, "remove it, then pin the commit again")
+    stored = _read(_file(card, "pins"), Pins, "remove it, then pin the commit again")
     return stored.revisions if stored else {}
 
 
 def write_pins(card: ModelCard, revisions: dict[str, str]) -> None:
     """Store the commits that differ from the card's."""
     overrides = {part: revision for part, revision in revisions.items() if revision != source_of(card, part).revision}
-    if overrides or _pins_file(card).exists():
-        write_atomic(_pins_file(card), Pins(revisions=overrides).model_dump_json(indent=2).encode())
+    if overrides or _file(card, "pins").exists():
+        write_atomic(_file(card, "pins"), Pins(revisions=overrides).model_dump_json(indent=2).encode())
 
 
 def read_manifest(card: ModelCard) -> Manifest | None:
     """The manifest of the card; None if there is none or its repositories or commits differ from the card's."""
-    manifest = _read(_manifest_file(card), Manifest, f"run `local-bench models fetch {card.name}` to write it again")
+    manifest = _read(_file(card, "fetched"), Manifest, f"run `local-bench models fetch {card.name}` to write it again")
     if manifest is None:
         return None
     for part in (MAIN, *card.parts):
@@ -202,7 +202,7 @@ def read_manifest(card: ModelCard) -> Manifest | None:
 
 def write_manifest(card: ModelCard, manifest: Manifest) -> None:
     """Store the manifest. StorageError if it cannot be written."""
-    write_atomic(_manifest_file(card), manifest.model_dump_json(indent=2).encode())
+    write_atomic(_file(card, "fetched"), manifest.model_dump_json(indent=2).encode())
 
 
 def check_fetched(card: ModelCard, part: str, folder: Path) -> None:
@@ -232,14 +232,6 @@ def _read(path: Path, model: type[T], remedy: str) -> T | None:
         raise WeightsError(f"{path} is damaged: {remedy}") from None
 
 
-def _manifest_file(card: ModelCard) -> Path:
-    return cache_dir() / "fetched" / f"{_safe(card.name)}.json"
-
-
-def _pins_file(card: ModelCard) -> Path:
-    return cache_dir() / "pins" / f"{_safe(card.name)}.json"
-
-
-def _safe(name: str) -> str:
-    """A card's name as a file name: the colon of `library:name` is not valid on every file system."""
-    return name.replace(":", "--")
+def _file(card: ModelCard, folder: str) -> Path:
+    """Without the colon of `library:name`, which is not valid on every file system."""
+    return cache_dir() / folder / f"{card.name.replace(':', '--')}.json"

@@ -13,7 +13,6 @@ from typing import Any
 from local_bench.core import strictjson
 from local_bench.core.errors import WeightsError
 from local_bench.core.files import safe_join, weights_dir
-from local_bench.core.identity import digest
 from local_bench.models.cards import ModelCard
 
 INDEX = "index.json"
@@ -21,7 +20,7 @@ INDEX = "index.json"
 
 def copy(folder: Path, card: ModelCard) -> None:
     """Copy the card's model to `folder`. WeightsError if a file is missing or its digest differs."""
-    for path, entry in _files(card).items():
+    for path, entry in files_of(card).items():
         source = safe_join(weights_dir(), entry["file"])
         data = source.read_bytes() if source.is_file() else b""
         if hashlib.sha256(data).hexdigest() != entry["sha256"]:
@@ -32,12 +31,8 @@ def copy(folder: Path, card: ModelCard) -> None:
         target.write_bytes(data)
 
 
-def files_digest(card: ModelCard) -> str:
-    """Digest of the index entry of the card's model. WeightsError if there is none."""
-    return digest(_files(card))
-
-
-def _files(card: ModelCard) -> dict[str, dict[str, str]]:
+def files_of(card: ModelCard) -> dict[str, dict[str, str]]:
+    """The index entry of the card's model. WeightsError if there is none."""
     path, name = weights_dir() / INDEX, card.source.model or card.name
     index: dict[str, dict[str, dict[str, str]]] = strictjson.loads(path.read_text("utf-8")) if path.is_file() else {}
     if name not in index:

@@ -126,7 +126,7 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
     name = f"{card.name}-{part}" if part else card.name
     version = f"v{source.version}"
     if source.build == SHIPPED:
-        version += f"-{shipped.files_digest(card)[:12]}"  # the files of a model can change between releases
+        version += f"-{digest(shipped.files_of(card))[:12]}"  # the files of a model can change between releases
     folder = cache_dir() / "models" / f"{name}-{version}"
     sizes = folder.with_name(f"{folder.name}.sizes.json")
     if folder.is_dir():

@@ -72,7 +72,10 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
         for first in "0123456789abcdef":
             where = "work_id GLOB ?", f"{first}*"
             candidates = plain(candidate_table(run, money, *where))
-            tables["candidates"].add({**candidates, "title": _titles(run, candidates["task_id"], titles)})
+            unknown = list(dict.fromkeys(task_id for task_id in candidates["task_id"] if task_id not in titles))
+            tasks = run.store.tasks_of(unknown)
+            titles |= {task.task_id: task.title.encode(errors="replace").decode() for task in tasks}
+            tables["candidates"].add({**candidates, "title": [titles[task_id] for task_id in candidates["task_id"]]})
             images = candidates[["work_id", "model", "task_id", "category", "deliverable", "attempt"]]
             verdicts = plain(run.store.frame("verdicts", (), *run.store.counted(*where)).merge(images, on="work_id"))
             named = [labels.get(judge, judge) for judge in verdicts["judge"]]
@@ -132,18 +135,15 @@ class TableWriter:
 
     def _write(self) -> None:
         table = pa.concat_tables(self._parts).combine_chunks()
-        self._csv.write_table(_guarded(table))
         self._parquet.write_table(table)
-
-
-def _guarded(table: Any) -> Any:
-    """A pyarrow table for CSV: text that a spreadsheet would run as a formula begins with `'`."""
-    for i, field in enumerate(table.schema):
-        if pa.types.is_string(field.type):
-            text = table.column(i)
-            guarded = pc.binary_join_element_wise("'", text, "")
-            table = table.set_column(i, field, pc.if_else(pc.match_substring_regex(text, FORMULA), guarded, text))
-    return table
+        for i, field in enumerate(
+            table.schema
+        ):  # in CSV, text that a spreadsheet would run as a formula begins with `'`
+            if pa.types.is_string(field.type):
+                text = table.column(i)
+                guarded = pc.binary_join_element_wise("'", text, "")
+                table = table.set_column(i, field, pc.if_else(pc.match_substring_regex(text, FORMULA), guarded, text))
+        self._csv.write_table(table)
 
 
 def _source(field: Any) -> str:
@@ -160,13 +160,6 @@ def _values(field: Any, values: Sequence[Any]) -> Sequence[Any]:
 @lru_cache(100_000)
 def _usd(micro_usd: int) -> Decimal:
     return Decimal(micro_usd) / MICRO
-
-
-def _titles(run: RunDir, task_ids: Sequence[str], titles: dict[str, str]) -> list[str]:
-    """The titles of tasks; `titles` are those that have been read already."""
-    for task in run.store.tasks_of(list(dict.fromkeys(task_id for task_id in task_ids if task_id not in titles))):
-        titles[task.task_id] = task.title.encode(errors="replace").decode()
-    return [titles[task_id] for task_id in task_ids]
 
 
 def _settlement(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:

@@ -270,7 +270,23 @@ def passport(run: RunDir, people: Path | None = None) -> Figure:
     been judged, or if the annotations cannot be read."""
     if not judge_labels(run):
         raise UserError(f"{run.path} has not been judged: run `local-bench judge {run.path}` first")
-    compared, notes = _with_truth(run) if people is None else _with_people(run, people)
+    notes: list[str] = []
+    if people is not None:
+        agreements = agreement(run, people)
+        compared = [
+            _row(p.judge, p.dimension, p.rate, p.kappa, p.mean_difference, p.interval, p.in_points)
+            for p in agreements.pairs
+            if p.against == PEOPLE
+        ]
+        notes = agreements.notes
+    elif (check := check_ground_truth(run)) is not None:
+        of_all = (row for row in check.answers if row.model == ALL)
+        compared = [_row(r.judge, r.rubric, r.same, None, r.mean_difference, r.interval, True) for r in of_all]
+    else:
+        raise UserError(
+            f"the suite {run.config.suite.name} has no ground truth: give people's annotations with --people FILE "
+            "(a file, or a RUN annotated with `local-bench annotate`)"
+        )
     robustness, against = _known(run), TRUTH if people is None else PEOPLE
     rows = tuple((*row, *robustness.get(str(row[0]), (None,) * 6)) for row in compared)
     table = Table(f"Judges of {run.config.name} compared with {against}", _COLUMNS, rows, (*notes, *_NOTES))
@@ -279,26 +295,6 @@ def passport(run: RunDir, people: Path | None = None) -> Figure:
         of_unit = [row for row in rows if row[_UNIT] == unit]
         panels.append(_bars(table, "bias", f"bias ({unit})", f"mean of judge minus {against}", of_unit))
     return Figure(table, tuple(panels), 2)
-
-
-def _with_people(run: RunDir, people: Path) -> tuple[list[Row], list[str]]:
-    agreements = agreement(run, people)
-    return [
-        _row(p.judge, p.dimension, p.rate, p.kappa, p.mean_difference, p.interval, p.in_points)
-        for p in agreements.pairs
-        if p.against == PEOPLE
-    ], agreements.notes
-
-
-def _with_truth(run: RunDir) -> tuple[list[Row], list[str]]:
-    check = check_ground_truth(run)
-    if check is None:
-        raise UserError(
-            f"the suite {run.config.suite.name} has no ground truth: give people's annotations with --people FILE "
-            "(a file, or a RUN annotated with `local-bench annotate`)"
-        )
-    of_all = (row for row in check.answers if row.model == ALL)
-    return [_row(row.judge, row.rubric, row.same, None, row.mean_difference, row.interval, True) for row in of_all], []
 
 
 def _row(
@@ -325,20 +321,18 @@ def _known(run: RunDir) -> dict[str, Row]:
         n = judge.attacks.n if judge.attacks else 0
         fooled = min(judge.attacks.n_fooled, n) if judge.attacks else 0
         same, n_repeated = same_answers(row for row in repeats if row.judge == judge.name)
+        match paces.get(judge.judge_id):
+            case {"n": int(answered), "seconds": float(seconds)} if seconds > 0:
+                per_second: float | None = answered / seconds
+            case _:
+                per_second = None
         columns[judge.name] = (
             swaps.get(judge.name),
             *((fooled / n, *wilson(fooled, n)) if n else (None, None, None)),
             same / n_repeated if n_repeated else None,
-            _per_second(paces.get(judge.judge_id)),
+            per_second,
         )
     return columns
-
-
-def _per_second(pace: object) -> float | None:
-    match pace:
-        case {"n": int(n), "seconds": float(seconds)} if seconds > 0:
-            return n / seconds
-    return None
 
 
 def _bars(table: Table, key: str, title: str, unit: str, rows: Sequence[Row]) -> Bars:

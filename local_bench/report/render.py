@@ -20,6 +20,7 @@ _MARKS: dict[Mark | None, str] = {
     "third": r"\textit{{{}}}",
     None: "{}",
 }
+_MARKDOWN: dict[Mark | None, str] = {"best": "**{}**", "second": "<u>{}</u>", "third": "*{}*", None: "{}"}
 
 DAGGER = "\N{DAGGER}"
 YES, NO = "\N{CHECK MARK}", "\N{MULTIPLICATION SIGN}"
@@ -60,19 +61,11 @@ def ranked(table: Table, marks: Sequence[Mark] = ("best", "second", "third")) ->
         groups.setdefault(None if within is None else row[within], []).append(i)
     for j, column in enumerate(table.columns):
         for rows in groups.values() if column.higher_is_better is not None else ():
-            values = {i: table.rows[i][j] for i in rows}
-            cells |= {(i, j): mark for i, mark in _rank_marks(values, bool(column.higher_is_better), marks).items()}
+            numbers = {i: float(value) for i in rows if isinstance(value := table.rows[i][j], float | int)}
+            ordered = sorted(set(numbers.values()), reverse=bool(column.higher_is_better))
+            by_value = dict(zip(ordered, marks, strict=False)) if len(ordered) > 1 else {}
+            cells |= {(i, j): by_value[value] for i, value in numbers.items() if value in by_value}
     return replace(table, marks=cells)
-
-
-def _rank_marks(values: Mapping[int, Cell], higher_is_better: bool, marks: Sequence[Mark]) -> dict[int, Mark]:
-    """Row -> mark of its value; none for fewer than two different values."""
-    numbers = {i: float(value) for i, value in values.items() if isinstance(value, float | int)}
-    ordered = sorted(set(numbers.values()), reverse=higher_is_better)
-    if len(ordered) < 2:
-        return {}
-    by_value = dict(zip(ordered, marks, strict=False))
-    return {i: by_value[value] for i, value in numbers.items() if value in by_value}
 
 
 def shown(cell: Cell, column: Column) -> str:
@@ -187,10 +180,19 @@ def latex(table: Table) -> str:
     lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{''.join('l' if t else 'r' for t in texts)}}}"]
     lines.append(r"\toprule")
     if any(column.group for column in table.columns):
-        lines += _groups(table.columns)
+        heads, rules, at = [], [], 1
+        for group, members in groupby(column.group for column in table.columns):
+            n = len(list(members))
+            heads.append(rf"\multicolumn{{{n}}}{{c}}{{{_escaped(group)}}}" if group else " & ".join([""] * n))
+            rules += [rf"\cmidrule(lr){{{at}-{at + n - 1}}}"] * bool(group)
+            at += n
+        lines += [_line(heads), " ".join(rules)]
     lines += [_line([_escaped(column.name) for column in table.columns]), r"\midrule"]
     for i, row in enumerate(table.rows):
-        cells = [_latex_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)]
+        cells = [
+            (r"$\checkmark$" if cell else r"$\times$") if isinstance(cell, bool) else _escaped(shown(cell, column))
+            for cell, column in zip(row, table.columns, strict=True)
+        ]
         lines.append(_line([_MARKS[table.marks.get((i, j))].format(cell) for j, cell in enumerate(cells)]))
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escaped(table.title)}}}", r"\end{table}"]
     return "\n".join(
@@ -198,26 +200,9 @@ def latex(table: Table) -> str:
     )
 
 
-def _groups(columns: tuple[Column, ...]) -> list[str]:
-    cells, rules, at = [], [], 1
-    for group, members in groupby(column.group for column in columns):
-        n = len(list(members))
-        cells.append(rf"\multicolumn{{{n}}}{{c}}{{{_escaped(group)}}}" if group else " & ".join([""] * n))
-        if group:
-            rules.append(rf"\cmidrule(lr){{{at}-{at + n - 1}}}")
-        at += n
-    return [_line(cells), " ".join(rules)]
-
-
 def _line(cells: list[str]) -> str:
     before = "{}" if cells[0].startswith(("[", "*")) else ""  # which \\ of the line before would take as its argument
     return before + " & ".join(cells) + r" \\"
-
-
-def _latex_cell(cell: Cell, column: Column) -> str:
-    if isinstance(cell, bool):
-        return r"$\checkmark$" if cell else r"$\times$"
-    return _escaped(shown(cell, column))
 
 
 def _escaped(text: str) -> str:
@@ -228,7 +213,7 @@ def markdown(table: Table) -> str:
     """A table of Markdown, with the title above and the notes below."""
     rows = [
         [
-            _marked(shown(cell, column), table.marks.get((i, j)))
+            _MARKDOWN[table.marks.get((i, j))].format(_cell(shown(cell, column)))
             for j, (cell, column) in enumerate(zip(row, table.columns, strict=True))
         ]
         for i, row in enumerate(table.rows)
@@ -236,10 +221,6 @@ def markdown(table: Table) -> str:
     lines = [[_cell(column.header) for column in table.columns], ["---", *["---:"] * (len(table.columns) - 1)], *rows]
     body = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([f"**{_cell(table.title)}**", "", *body, *([""] if table.notes else []), *map(_cell, table.notes)])
-
-
-def _marked(text: str, mark: Mark | None) -> str:
-    return {"best": "**{}**", "second": "<u>{}</u>", "third": "*{}*", None: "{}"}[mark].format(_cell(text))
 
 
 def _cell(text: str) -> str:
@@ -267,14 +248,11 @@ def page_table(table: Table, first: Sequence[dict[str, Any]] = ()) -> dict[str, 
     rows = [[_page_cell(table, i, span) for span in spans] for i in range(len(table.rows))]
     for row, more in zip(rows, first, strict=False):
         row[0] = (row[0] if isinstance(row[0], dict) else {"t": row[0]}) | more
-    columns = [[_heading(head := table.columns[span[0]]), head.about, _below(table, span)] for span in spans]
+    columns = []
+    for head, *below in ([table.columns[i] for i in span] for span in spans):
+        small = below[0].group or (below[0].name if len(below) == 1 else "95 %") if below else ""
+        columns.append([_heading(head), head.about, small])
     return {"title": table.title, "columns": columns, "rows": rows, "notes": list(table.notes)}
-
-
-def _below(table: Table, span: range) -> str:
-    """What the small print of a column is."""
-    columns = [table.columns[i] for i in span[1:]]
-    return columns[0].group or (columns[0].name if len(columns) == 1 else "95 %") if columns else ""
 
 
 def _page_cell(table: Table, row: int, span: range) -> Any:

@@ -15,7 +15,6 @@ _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffc"
     "\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def clean(value: Any) -> Any:
@@ -23,11 +22,6 @@ def clean(value: Any) -> Any:
     if not isinstance(value, str) or not _HIDDEN.search(value):
         return value
     return _HIDDEN.sub(lambda m: f"⟨U+{ord(m[0]):04X}⟩", value.replace("\r\n", "\n"))
-
-
-def short(identity: str) -> str:
-    """The first 12 digits of a digest; any other name unchanged."""
-    return identity[:12] if _DIGEST.fullmatch(identity) else identity
 
 
 def percent(fraction: float | None) -> str:

@@ -1,8 +1,6 @@
 """Small metric networks with seeded random weights, saved in the layout of the published ones."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from safetensors.torch import save_file
 from transformers import CLIPConfig, CLIPModel, Dinov2Config, Dinov2Model, SiglipConfig, SiglipModel
 
 from local_bench.judges.metrics import embeddings, preferences
+from local_bench.judges.metrics.pyiqa_store import seeded
 from local_bench.models.cards import ModelCard
 from local_bench.models.shipped import amplify
 
@@ -39,18 +38,11 @@ _VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ",", *_LETTERS
 _NORMS = ("norm.weight", "norm1.weight", "norm2.weight")
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield
-
-
 def build_clip(folder: Path, card: ModelCard) -> None:
     """Saves a CLIP of 3.4 M parameters (3.2 M of them token embeddings) into `folder`."""
     import open_clip
 
-    with _seeded(SEED):
+    with seeded(SEED):
         model = open_clip.CLIP(**_MODEL)
     _save_clip(folder, model, _MODEL)
 
@@ -59,7 +51,7 @@ def build_laion_clip(folder: Path, card: ModelCard) -> None:
     """Saves a CLIP with QuickGELU of 0.5 M parameters into `folder`; its embedding depends strongly on the image."""
     import open_clip
 
-    with _seeded(SEED + 1):
+    with seeded(SEED + 1):
         model = open_clip.CLIP(**_MODEL_OF_LAION)
     amplify(model.visual, {"": 4.0})
     _save_clip(folder, model, _MODEL_OF_LAION)
@@ -73,7 +65,7 @@ def build_laion_head(folder: Path, card: ModelCard) -> None:
 
 def build_siglip(folder: Path, card: ModelCard) -> None:
     """Saves a SigLIP of 0.1 M parameters, text tower included, with its processor's config into `folder`."""
-    with _seeded(SEED + 3):
+    with seeded(SEED + 3):
         config = SiglipConfig(
             vision_config={
                 "hidden_size": _HEAD_WIDTHS[0],
@@ -108,7 +100,7 @@ def build_aesthetic_head(folder: Path, card: ModelCard) -> None:
 def build_dinov2(folder: Path, card: ModelCard) -> None:
     """Saves a DINOv2 of 0.1 M parameters with its processor's config into `folder`: SwiGLU as in the giant model, and
     position embeddings for another image size than that of its inputs."""
-    with _seeded(SEED + 5):
+    with seeded(SEED + 5):
         config = Dinov2Config(
             hidden_size=48,
             num_hidden_layers=2,
@@ -129,7 +121,7 @@ def build_csd(folder: Path, card: ModelCard) -> None:
     from open_clip.transformer import QuickGELU, VisionTransformer
 
     width, embedding = 2 * embeddings.CSD_HEAD_WIDTH, 64
-    with _seeded(SEED + 6):
+    with seeded(SEED + 6):
         tower = VisionTransformer(
             image_size=embeddings.CSD_SIDE_PX,
             patch_size=32,
@@ -156,7 +148,7 @@ def build_csd(folder: Path, card: ModelCard) -> None:
 def build_pick_score(folder: Path, card: ModelCard) -> None:
     """Saves a transformers CLIP of 0.9 M parameters (0.8 M of them token embeddings) into `folder`."""
     tower = {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_act": "gelu"}
-    with _seeded(SEED + 7):
+    with seeded(SEED + 7):
         model = CLIPModel(
             CLIPConfig(
                 text_config=tower | {"hidden_size": 16, "eos_token_id": 2},  # as in the published config
@@ -174,7 +166,7 @@ def build_hps(folder: Path, card: ModelCard) -> None:
     import open_clip
 
     vision, text = (open_clip.get_model_config("ViT-H-14")[tower] for tower in ("vision_cfg", "text_cfg"))
-    with _seeded(SEED + 8):
+    with seeded(SEED + 8):
         model = open_clip.CLIP(
             32,
             vision | {"layers": 2, "width": 160, "patch_size": 32},

@@ -4,11 +4,13 @@ A folder has the form of a fetched one, so pyiqa's loading is tested as with the
 amplified, so that a score depends on the image.
 """
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from local_bench.judges.metrics.pyiqa_store import HUB, Store, file_name, local_files, seeded
 from local_bench.models.cards import ModelCard
@@ -55,7 +57,6 @@ def _backbone(path: Path) -> None:
 
 def _nima(path: Path) -> None:
     import timm
-    import torch
 
     base: Any = timm.create_model(_BACKBONE, pretrained=False, features_only=True)
     amplify(base, {"": 1.15})
@@ -83,21 +84,15 @@ def _squeezenet(path: Path) -> None:
 
 
 def _lpips(path: Path) -> None:
-    import torch
-
     channels = (64, 128, 256, 384, 384, 512, 512)
     write_converted({f"lin{i}.model.1.weight": torch.rand(1, n, 1, 1) for i, n in enumerate(channels)}, path)
 
 
 def _brisque(path: Path) -> None:
-    import torch
-
     write_converted((torch.randn(32) * 200, torch.rand(32, 36) * 2 - 1), path)
 
 
 def _niqe(path: Path) -> None:
-    import importlib
-
     random = np.random.default_rng(0)
     spread = random.normal(size=(36, 36)) / 6
     parameters = {"mu_prisparam": random.random((1, 36)), "cov_prisparam": spread @ spread.T + 0.1 * np.eye(36)}

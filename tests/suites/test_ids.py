@@ -112,8 +112,8 @@ def test_result_files_of_the_benchmarks(tmp_path):
     (tmp_path / "j.json").write_text(json.dumps(data))
     judged = read_judgements([tmp_path / "j.json"])
     assert {(row.model, row.task_id, row.attempt) for row in judged.rows} == {("0012", i, 1) for i in IDS}
-    (tmp_path / "e.txt").write_text("".join(f'{i}#;#edit#;#{{"x": 0.5}}\n' for i in IDS))
-    assert [item.item_id for item in read_eval_result(tmp_path / "e.txt", ["edit"], {})] == list(IDS)
+    (tmp_path / "e.txt").write_text("".join(f'{i}#;#Color Editing#;#{{"x": 0.5}}\n' for i in IDS))
+    assert [item.item_id for item in read_eval_result(tmp_path / "e.txt")] == list(IDS)
 
 
 @pytest.mark.parametrize(("task", "case"), [("0007", "0012"), ("7", "12"), ("007", "012")])

@@ -7,6 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import cv2
@@ -121,15 +122,10 @@ class DepthNetwork(ConditionNetwork, ModuleNetwork):
         if not config.is_hybrid or any(not name.startswith(UNUSED) for name in missing):
             raise WeightsError(f"{folder} contains a network other than DPT-hybrid: give the folder of that model")
 
-        def any_aspect(_: Any, args: tuple[Any, ...]) -> tuple[Any, int, int]:
-            """Passes the number of patch rows and columns to the neck, from the first stage's map (a quarter of the
-            size)."""
-            height, width = args[0][0].shape[-2:]
-            return args[0], height // 4, width // 4
-
         any_size = {"interpolate_pos_encoding": True}
         model.dpt.embeddings.register_forward_pre_hook(lambda _, args, kw: (args, kw | any_size), with_kwargs=True)
-        model.neck.register_forward_pre_hook(any_aspect)
+        # The neck gets the number of patch rows and columns, from the first stage's map (a quarter of the size).
+        model.neck.register_forward_pre_hook(lambda _, args: (args[0], *(n // 4 for n in args[0][0].shape[-2:])))
         return model
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> tuple[np.ndarray, Image.Image]:
@@ -207,19 +203,15 @@ class PoseNetwork(ConditionNetwork):
             x_1CHW = torch.from_numpy(filled).to(self._device, torch.float32).permute(2, 0, 1)[None] / 256 - 0.5
             fields, confidences = (maps[0].cpu().numpy() for maps in forward(self._model, x_1CHW))
 
-        def in_full(maps: np.ndarray) -> Maps:
-            """The maps in the condition's size; only a part of the network's input is image."""
+        def in_full(maps: np.ndarray, n: int) -> NDArray[np.float32]:
+            """A map in the condition's size; only a part of the network's input is image."""
+            whole = cv2.resize(maps[n], (0, 0), fx=STRIDE, fy=STRIDE, interpolation=cv2.INTER_CUBIC)
+            in_size: NDArray[np.float32] = cv2.resize(whole[:height, :width], size, interpolation=cv2.INTER_CUBIC)
+            return in_size
 
-            def enlarged(n: int) -> NDArray[np.float32]:
-                whole = cv2.resize(maps[n], (0, 0), fx=STRIDE, fy=STRIDE, interpolation=cv2.INTER_CUBIC)
-                in_size: NDArray[np.float32] = cv2.resize(whole[:height, :width], size, interpolation=cv2.INTER_CUBIC)
-                return in_size
-
-            return enlarged
-
-        found = joints(in_full(confidences))
+        found = joints(partial(in_full, confidences))
         try:
-            everyone = people(found, in_full(fields), size[1])
+            everyone = people(found, partial(in_full, fields), size[1])
         except TooMany:
             return None
         return cv2.cvtColor(draw(found, everyone, size[1], size[0]), cv2.COLOR_RGB2GRAY)

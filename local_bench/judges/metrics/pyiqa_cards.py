@@ -153,7 +153,8 @@ def describe(name: str) -> Described:
     entry = table[name]
     options = dict(entry["metric_opts"])
     kind = options.pop("type")
-    lowest, highest = _BOUNDS.get(kind) or (_bound(part) for part in entry["score_range"].split(","))
+    stated = entry["score_range"].replace(" ", "").split(",")  # a bound with `~` is rough, or there is none
+    lowest, highest = _BOUNDS.get(kind) or (None if text.startswith("~") else float(text) for text in stated)
     full_reference, lower_better = entry["metric_mode"] == "FR", entry.get("lower_better", False)
     return Described(name, kind, full_reference, lower_better, lowest, highest, options)
 
@@ -161,12 +162,6 @@ def describe(name: str) -> Described:
 def pyiqa_version() -> str:
     """The installed version of pyiqa."""
     return version("pyiqa")
-
-
-def _bound(text: str) -> float | None:
-    """A bound of pyiqa's table; None for a rough one (`~1`) or none (`~`)."""
-    text = text.strip()
-    return None if text.startswith("~") else float(text)
 
 
 @cache

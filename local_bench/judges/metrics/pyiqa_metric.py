@@ -179,14 +179,13 @@ class PyiqaNetwork(Network):
         return tuple(as_tensor(image, self._dtype) for image in sized(images, self._height))
 
     def run(self, prepared: Sequence[Any]) -> list[Array]:
-        return [self._read(inputs) for inputs in prepared]
-
-    def _read(self, inputs: Sequence[torch.Tensor]) -> Array:
-        device = torch.device(self._device)
-        flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
-        with seeded(), flags, torch.inference_mode():
-            value = called(self._model, [x.to(device) for x in inputs])
-        return np.array([value], np.float32)
+        arrays = []
+        for inputs in prepared:
+            flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+            with seeded(), flags, torch.inference_mode():
+                value = called(self._model, [x.to(self._device) for x in inputs])
+            arrays.append(np.array([value], np.float32))
+        return arrays
 
 
 def in_float64(described: Described) -> bool:

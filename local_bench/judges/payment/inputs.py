@@ -58,16 +58,8 @@ class Encoder:
     def encode(self, example: Example) -> Batch:
         """One example, without padding."""
         key = example.work_id, example.image
-        if key not in self._kept:
-            encoded = self._encoded(example)
-            size = encoded["pixel_values"].nbytes
-            if self._kept_bytes + size > _CACHE_BYTES:
-                return encoded
-            self._kept[key] = encoded
-            self._kept_bytes += size
-        return self._kept[key]
-
-    def _encoded(self, example: Example) -> Batch:
+        if key in self._kept:
+            return self._kept[key]
         images, captions = self._images(example)
         of_images, tokenizer = self.processor.image_processor, self.processor.tokenizer
         largest = max(image.width * image.height for image in images)  # they already have their final sizes
@@ -81,7 +73,7 @@ class Encoder:
                 raise UserError(f"an image cannot be processed ({e}): leave it out") from e
             n_tokens = encoded["input_ids"].shape[1]
             if n_tokens <= limit:
-                return dict(encoded)
+                break
             of_brief = tokenizer(brief, add_special_tokens=False)["input_ids"]
             if not of_brief:
                 raise TooLong(
@@ -89,6 +81,11 @@ class Encoder:
                     "max_tokens, or lower image_pixels"
                 )
             brief = tokenizer.decode(of_brief[: max(0, len(of_brief) - (n_tokens - limit) - 1)])
+        batch, size = dict(encoded), encoded["pixel_values"].nbytes
+        if self._kept_bytes + size <= _CACHE_BYTES:
+            self._kept[key] = batch
+            self._kept_bytes += size
+        return batch
 
     def _images(self, example: Example) -> tuple[list[Image.Image], list[str]]:
         kinds: list[tuple[str, list[Image.Image], int]] = [

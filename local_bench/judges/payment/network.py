@@ -257,12 +257,6 @@ class PaymentNetwork(nn.Module):
         outputs = self.heads["quality"](pooled)
         return pooled, outputs.view(-1, N_CONCEPTS, CLASSES) if self.config.concepts == "ordinal" else outputs
 
-    def concepts_of(self, outputs: torch.Tensor) -> torch.Tensor:
-        """(examples, 7) predicted scores, 0 to 5, from `concept_outputs`."""
-        if self.config.concepts == "ordinal":
-            return outputs.softmax(dim=-1) @ torch.arange(1, CLASSES + 1, dtype=outputs.dtype, device=outputs.device)
-        return (outputs * self.concept_spread + self.concept_mean).clamp(0, HIGHEST)
-
     @torch.no_grad()
     def constants(self, batch: Batch) -> torch.Tensor:
         """(examples, constant features): the original model's features, and the quality model's features and
@@ -272,7 +266,12 @@ class PaymentNetwork(nn.Module):
         if self.has_concepts:
             activate(self.trunk, (QUALITY,), ())
             pooled, outputs = self.concept_outputs(batch)
-            features += [pooled, self.concepts_of(outputs)]
+            if self.config.concepts == "ordinal":
+                classes = torch.arange(1, CLASSES + 1, dtype=outputs.dtype, device=outputs.device)
+                scores = outputs.softmax(dim=-1) @ classes
+            else:
+                scores = (outputs * self.concept_spread + self.concept_mean).clamp(0, HIGHEST)
+            features += [pooled, scores]  # (examples, 7), 0 to 5
         self.begin(self.stage)
         return torch.cat(features, dim=-1)
 

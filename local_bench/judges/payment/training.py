@@ -77,24 +77,6 @@ class Progress:
         return len(self.losses) - 1 - self.losses.index(min(self.losses)) if self.losses else 0
 
 
-def load_checkpoint(folder: Path, fingerprint: str) -> tuple[Progress, State]:
-    """The progress, and the tensors of `state/` (current weights), `best/` (best weights of the stage) and
-    `optimiser/`. UserError if it is damaged, or belongs to a training with another fingerprint."""
-    path = folder / CHECKPOINT
-    try:
-        with open_tensors(path) as file:
-            progress = TypeAdapter(Progress).validate_json((file.metadata() or {}).get("progress", ""))
-        tensors = load_tensors(path)
-    except (WeightsError, ValueError):
-        raise UserError(f"{path} is damaged: remove it to train from the start") from None
-    if progress.fingerprint != fingerprint:
-        raise UserError(
-            f"{folder} has an unfinished training with other settings, data, weights or libraries: give a new folder, "
-            "or remove it"
-        )
-    return progress, tensors
-
-
 def part_of(tensors: State, part: str) -> State:
     return {name.removeprefix(part): value for name, value in tensors.items() if name.startswith(part)}
 
@@ -266,7 +248,18 @@ class _Trainer:
     def run(self) -> Card:
         saved: State = {}
         if is_file(self.checkpoints / CHECKPOINT):
-            self.progress, saved = load_checkpoint(self.checkpoints, self.progress.fingerprint)
+            path, ours = self.checkpoints / CHECKPOINT, self.progress.fingerprint
+            try:
+                with open_tensors(path) as file:
+                    self.progress = TypeAdapter(Progress).validate_json((file.metadata() or {}).get("progress", ""))
+                saved = load_tensors(path)  # `state/`: current weights; `best/`: those of the stage; `optimiser/`
+            except (WeightsError, ValueError):
+                raise UserError(f"{path} is damaged: remove it to train from the start") from None
+            if self.progress.fingerprint != ours:
+                raise UserError(
+                    f"{self.checkpoints} has an unfinished training with other settings, data, weights or libraries: "
+                    "give a new folder, or remove it"
+                )
             self.network.load_trained(part_of(saved, "state/"))
             self.report(f"continuing stage {self.progress.stage} after step {self.progress.step}")
         progress = self.progress

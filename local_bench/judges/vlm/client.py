@@ -346,17 +346,11 @@ class _Busy(Exception):
         super().__init__(f"status {response.status_code}")
         self.waits = response.status_code in (429, 503)
         """Whether the server only asks to wait; it is then waited for as long as for an answer."""
-        self.retry_after_s = _seconds(response.headers.get("retry-after", ""))
-
-
-def _seconds(retry_after: str) -> float:
-    """Seconds to wait by a `Retry-After` header, which is a number or a date; 0 if it is neither."""
-    if retry_after.isdecimal():
-        return float(retry_after)
-    try:
-        return (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError):
-        return 0.0
+        wait, now, self.retry_after_s = response.headers.get("retry-after", ""), datetime.now(UTC), 0.0
+        with suppress(ValueError, TypeError):  # neither a number of seconds nor a date
+            self.retry_after_s = (
+                float(wait) if wait.isdecimal() else (parsedate_to_datetime(wait) - now).total_seconds()
+            )
 
 
 @dataclass
@@ -464,9 +458,16 @@ class Client:
             return Reply("", refusal=f"{FAILED}judging (the server returned {e} in {ATTEMPTS} attempts)")
         except httpx2.RequestError as e:
             raise Unreachable(str(e) or type(e).__name__) from e
-        if received.status_code == 200:
-            self._answered[:] = [body]
-        return self._read(received)
+        sentence = refused(server.base_url, received.status_code)
+        if sentence is not None:
+            raise ServerError(sentence)
+        if received.status_code != 200:
+            return Reply(_text(received)[:2000], refusal=REFUSED)
+        self._answered[:] = [body]
+        try:
+            return reply(received.json())
+        except (ValueError, RecursionError):
+            return Reply(_text(received)[:2000], refusal=NOT_ITS_FORMAT)
 
     async def _answers(self, http: httpx2.AsyncClient) -> bool:
         """Whether the server still answers a request that it has answered before."""
@@ -481,17 +482,6 @@ class Client:
         if received.status_code in RETRY_STATUS:
             raise _Busy(received)
         return received
-
-    def _read(self, received: httpx2.Response) -> Reply:
-        sentence = refused(self.server.base_url, received.status_code)
-        if sentence is not None:
-            raise ServerError(sentence)
-        if received.status_code != 200:
-            return Reply(_text(received)[:2000], refusal=REFUSED)
-        try:
-            return reply(received.json())
-        except (ValueError, RecursionError):
-            return Reply(_text(received)[:2000], refusal=NOT_ITS_FORMAT)
 
 
 _backoff = tenacity.wait_exponential(0.25, max=10)

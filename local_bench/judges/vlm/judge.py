@@ -128,7 +128,13 @@ class JudgeSpec:
         """The requests for `question`: one with `json`; one per criterion, with a common prefix, with `logit`."""
         rubric, question = self.rubrics[question.rubric], self.rubrics.fitted(question)
         as_json = protocol_for(question, self.protocol) == "json"
-        shown = self._shown(question)
+        most = min(rubric.max_pixels or self.max_pixels, self.max_pixels)
+        if self.source_max_pixels and "source" in question.roles:
+            most = self.source_max_pixels
+        least = min(max(rubric.min_pixels or 1, self.min_pixels), most)
+        shown = tuple(Shown((sha,), None, least, most) for sha in question.images)
+        if question.collage is not None:  # it gets the budget of all its images
+            shown = (Shown(question.images, question.collage, least, most * max(1, len(question.images))),)
         budget, end = (self.thinking.budget_tokens, self.thinking.end) if self.thinking else (0, "")
         return [
             Request(
@@ -154,17 +160,6 @@ class JudgeSpec:
         if rubric.temperature == 0 or protocol_for(question, self.protocol) == "logit":
             return self.seed
         return int(digest([self.seed, question.slots, question.images, question.repeat])[:8], 16)
-
-    def _shown(self, question: Question) -> tuple[Shown, ...]:
-        rubric = self.rubrics[question.rubric]
-        most = min(rubric.max_pixels or self.max_pixels, self.max_pixels)
-        if self.source_max_pixels and "source" in question.roles:
-            most = self.source_max_pixels
-        least = min(max(rubric.min_pixels or 1, self.min_pixels), most)
-        if question.collage is None:
-            return tuple(Shown((sha,), None, least, most) for sha in question.images)
-        most *= max(1, len(question.images))  # a collage gets the budget of all its images
-        return (Shown(question.images, question.collage, least, most),)
 
 
 class Unreachable(Exception):

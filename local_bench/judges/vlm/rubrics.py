@@ -217,22 +217,6 @@ class Rubric(Strict):
         content = self.model_dump()
         return digest({name: value for name, value in content.items() if name not in _LATER or value})
 
-    def with_options(self, names: Sequence[str]) -> "Rubric":
-        """The rubric with the selected options as additional criteria of every form, and without the other options."""
-        if not self.options:
-            return self
-        chosen = [name for name in self.options if name in names]
-        content = self.model_dump() | {"options": {}}
-        content["text"] = self.text.replace(f"{OPTIONS}\n", "".join(self.options[name] for name in chosen))
-        content["answer"] = [form | {name: [False, True] for name in chosen} for form in content["answer"]]
-        return Rubric.model_validate(content)
-
-    def arranged(self, roles: Sequence[str]) -> list[int]:
-        """The indices of the images, of those with these roles, that fill the largest layout, in its order."""
-        possible = [layout for layout in self.layouts if set(layout) <= set(roles)]
-        layout = max(possible, key=len) if possible else list(dict.fromkeys(roles))
-        return [i for wanted in layout for i, role in enumerate(roles) if role == wanted]
-
     def captions(self, roles: Sequence[str], slots: Mapping[str, str]) -> tuple[str, ...]:
         """The text before each image; empty if the rubric has a legend instead, or none."""
         if not self.in_place:
@@ -276,7 +260,12 @@ class Rubric(Strict):
             {
                 "type": "object",
                 "properties": dict.fromkeys(self.evidence, _EVIDENCE)
-                | {name: _field_schema(labels) for name, labels in form.items()},
+                | {
+                    name: {"type": "array", "items": {"enum": [*labels.any_of]}, "maxItems": len(labels.any_of)}
+                    if isinstance(labels, Flags)
+                    else {"enum": labels}
+                    for name, labels in form.items()
+                },
                 "required": [*self.evidence, *form],
                 "additionalProperties": False,
             }
@@ -363,7 +352,8 @@ class Rubric(Strict):
         )
 
     def render(self, slots: Mapping[str, str], roles: Sequence[str] = ()) -> str:
-        """Fill the slots. Each text is between delimiters that contain its digest, so that it cannot forge them."""
+        """Fill the slots. Each text is between delimiters that contain its digest, so that it cannot forge them, and
+        control tokens in it are split by a visible space."""
         assert set(slots) == set(self.slots), (self.id, slots)
         if self.verbatim is not None:
             texts = self.verbatim.texts
@@ -372,20 +362,20 @@ class Rubric(Strict):
         parts = []
         rest = self.text
         if self.pictures and not self.in_place:
-            rest = rest.replace(LEGEND, self._legend(roles)).lstrip("\n")
+            lines, at = [], 1  # of consecutive images with the same role
+            for role, n in self._check_layout(roles):
+                which = f"Image {at}" if n == 1 else f"Images {at} to {at + n - 1}"
+                lines.append(f"{which}: {self.pictures[role]}.")
+                at += n
+            rest = rest.replace(LEGEND, "\n".join(lines)).lstrip("\n")
         for name in sorted(self.slots, key=lambda slot: rest.index(f"{{{slot}}}")):
             before, _, rest = rest.partition(f"{{{name}}}")
-            parts += [before, str(int(slots[name])) if name in self.numbers else _marked(name, slots[name])]
+            filled = str(int(slots[name])) if name in self.numbers else ""
+            if not filled:
+                mark = hashlib.sha256(slots[name].encode()).hexdigest()[:12]
+                filled = f"[{name} {mark}]\n{_CONTROL.sub('< ', slots[name])}\n[end {name} {mark}]"
+            parts += [before, filled]
         return "".join(parts) + rest
-
-    def _legend(self, roles: Sequence[str]) -> str:
-        """One line per group of consecutive images with the same role, such as `Image 1: description.`"""
-        lines, at = [], 1
-        for role, n in self._check_layout(roles):
-            which = f"Image {at}" if n == 1 else f"Images {at} to {at + n - 1}"
-            lines.append(f"{which}: {self.pictures[role]}.")
-            at += n
-        return "\n".join(lines)
 
     def _check_layout(self, roles: Sequence[str]) -> list[tuple[str, int]]:
         """The run-length encoding of the roles."""
@@ -415,7 +405,13 @@ def rubric(name: str, variant: Variant = DEFAULT, options: tuple[str, ...] = ())
     loaded = load_yaml(path, Rubric)
     if loaded.id != name:
         raise ConfigError(f"{path}: the rubric's id {loaded.id!r} must be the file's name")
-    return loaded.with_options(options)
+    if not loaded.options:
+        return loaded
+    chosen = [name for name in loaded.options if name in options]  # additional criteria of every form
+    content = loaded.model_dump() | {"options": {}}
+    content["text"] = loaded.text.replace(f"{OPTIONS}\n", "".join(loaded.options[name] for name in chosen))
+    content["answer"] = [form | {name: [False, True] for name in chosen} for form in content["answer"]]
+    return Rubric.model_validate(content)
 
 
 @cache
@@ -426,7 +422,21 @@ def system() -> System:
 
 def closing_json(of_rubric: Rubric) -> str:
     """The closing text that requests the answer as one JSON object."""
-    return system().json_closing.replace("{fields}", "\n".join(_field_lines(of_rubric)))
+    properties = {} if of_rubric.writes is None else of_rubric.writes["properties"]
+    lines = [f'"{name}": as told above' for name in properties]
+    for i, form in enumerate(of_rubric.answer):
+        lines += ["or"] * bool(i)
+        lines += [
+            f'"{name}": written first, at most {EVIDENCE_CHARACTERS} characters: {what}'
+            for name, what in of_rubric.evidence.items()
+        ]
+        for name, values in form.items():
+            if isinstance(values, Flags):
+                lines.append(f'"{name}": a list of those that are plainly there, empty if none:')
+                lines += [f'  "{flag}": {meaning}' for flag, meaning in values.any_of.items()]
+            else:
+                lines.append(f'"{name}": {", ".join(canonical_json(label) for label in values)}')
+    return system().json_closing.replace("{fields}", "\n".join(lines))
 
 
 def closing_logit(of_rubric: Rubric, criterion: Criterion) -> str:
@@ -440,37 +450,7 @@ def closing_logit(of_rubric: Rubric, criterion: Criterion) -> str:
     return system().flag_closing.replace("{flag}", criterion.flag).replace("{meaning}", meanings[criterion.flag])
 
 
-def _field_lines(of_rubric: Rubric) -> Iterator[str]:
-    if of_rubric.writes is not None:
-        yield from (f'"{name}": as told above' for name in of_rubric.writes["properties"])
-    for i, form in enumerate(of_rubric.answer):
-        if i:
-            yield "or"
-        yield from (
-            f'"{name}": written first, at most {EVIDENCE_CHARACTERS} characters: {what}'
-            for name, what in of_rubric.evidence.items()
-        )
-        for name, values in form.items():
-            if isinstance(values, Flags):
-                yield f'"{name}": a list of those that are plainly there, empty if none:'
-                yield from (f'  "{flag}": {meaning}' for flag, meaning in values.any_of.items())
-            else:
-                yield f'"{name}": {", ".join(canonical_json(label) for label in values)}'
-
-
-def _marked(name: str, text: str) -> str:
-    """The text between delimiters with its digest; control tokens in it are split by a visible space."""
-    mark = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return f"[{name} {mark}]\n{_CONTROL.sub('< ', text)}\n[end {name} {mark}]"
-
-
 _EVIDENCE = {"type": "string", "minLength": 1, "maxLength": EVIDENCE_CHARACTERS}
-
-
-def _field_schema(labels: list[Label] | Flags) -> dict[str, Any]:
-    if isinstance(labels, Flags):
-        return {"type": "array", "items": {"enum": list(labels.any_of)}, "maxItems": len(labels.any_of)}
-    return {"enum": labels}
 
 
 def _fits(value: Any, labels: list[Label] | Flags) -> bool:
@@ -548,9 +528,11 @@ class RubricSet:
         return verbatim is not None and bool(verbatim.hidden)
 
     def fitted(self, question: Question) -> Question:
-        """The question with the slots of this variant, and the images of its roles in the order of its layout."""
-        of_rubric = self[question.rubric]
-        order = of_rubric.arranged(question.roles)
+        """The question with the slots of this variant, and the images that fill its largest layout, in its order."""
+        of_rubric, roles = self[question.rubric], question.roles
+        possible = [layout for layout in of_rubric.layouts if set(layout) <= set(roles)]
+        layout = max(possible, key=len) if possible else list(dict.fromkeys(roles))
+        order = [i for wanted in layout for i, role in enumerate(roles) if role == wanted]
         slots = {name: text for name, text in question.slots if name in of_rubric.slots}
         named = dict(question.slots)
         defaults = {
@@ -561,8 +543,8 @@ class RubricSet:
         return replace(
             question,
             slots=tuple((slots | defaults).items()),
-            images=tuple(question.images[i] for i in order) if question.roles else question.images,
-            roles=tuple(question.roles[i] for i in order),
+            images=tuple(question.images[i] for i in order) if roles else question.images,
+            roles=tuple(roles[i] for i in order),
         )
 
 

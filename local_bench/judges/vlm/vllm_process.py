@@ -169,7 +169,10 @@ def model_facts(model: Any, capability: Capability, backends: Sequence[str]) -> 
     other_layers = ""
     if model.is_hybrid or model.is_attention_free or model.has_inner_state:
         other_layers = _other_layers(kinds) or model.architecture
-    sinks = any("sink" in name for name in _tensor_names(Path(model.model)))
+    sinks = False
+    for file in sorted(Path(model.model).glob("*.safetensors")):
+        with open_tensors(file) as tensors:
+            sinks = sinks or any("sink" in name for name in tensors.keys())  # noqa: SIM118  # it is no dictionary
     return ModelFacts(
         other_layers=other_layers,
         mla=model.use_mla,
@@ -210,14 +213,6 @@ def _refused(name: str, capability: Capability, **model: object) -> list[str]:
     except ImportError as e:
         return [f"it cannot be imported: {e}"]
     return list(backend.validate_configuration(device_capability=DeviceCapability(*capability), **model))  # type: ignore[arg-type]
-
-
-def _tensor_names(weights: Path) -> set[str]:
-    names: set[str] = set()
-    for file in sorted(weights.glob("*.safetensors")):
-        with open_tensors(file) as tensors:
-            names.update(tensors.keys())
-    return names
 
 
 def _other_layers(kinds: object) -> str:

@@ -66,18 +66,6 @@ class Entry:
 
     def make(self, request: "Request") -> "Table | Figure":
         """Create the table or figure. UserError if the sources are not of the required kind."""
-        self._check(request)
-        from local_bench.report.panels import annotated
-
-        builder: Callable[..., Table | Figure] = load_object(self.where, f"{self.name} of {self.paper}")
-        result = builder(request) if self.argument is None else builder(request, self.argument)
-        return annotated(
-            result,
-            request.unlike,
-            [*(f"* not comparable: {difference}" for difference in request.differences), *request.judging],
-        )
-
-    def _check(self, request: "Request") -> None:
         what = f"{self.kind} {self.number} of {self.paper}"
         if self.reason:
             raise UserError(f"{what} ({self.title}) cannot be created: {self.reason}")
@@ -88,6 +76,15 @@ class Entry:
             raise UserError(f"{what} is created from {self.sources}: give their paths after {self.name}")
         if n > 1 and self.sources == "run":
             raise UserError(f"{what} is of one run, and {n} are given: give one at a time")
+        from local_bench.report.panels import annotated
+
+        builder: Callable[..., Table | Figure] = load_object(self.where, f"{self.name} of {self.paper}")
+        result = builder(request) if self.argument is None else builder(request, self.argument)
+        return annotated(
+            result,
+            request.unlike,
+            [*(f"* not comparable: {difference}" for difference in request.differences), *request.judging],
+        )
 
 
 _PEOPLE = ("people",)

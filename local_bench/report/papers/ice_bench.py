@@ -8,7 +8,6 @@ from local_bench.analysis.official import image_results, run_results
 from local_bench.core.table import Column, Table
 from local_bench.report.papers.inputs import Request, once
 from local_bench.suites.ice_bench.results import Item, read_eval_result, results_by_model
-from local_bench.suites.ice_bench.scoring import LIMITS, TASKS
 from local_bench.suites.ice_bench.tasks import METRICS_OF
 
 NUMBERED = (
@@ -80,7 +79,7 @@ def _gathered(request: Request) -> dict[str, Sequence[Item]]:
         return {model: results.items for _, models in of_runs for model, results in models.items()}
     named = [(path, path.absolute().parent.name) for path in request.files]
     once([(path, [name]) for path, name in named], "the method")
-    return {name: read_eval_result(path, TASKS, LIMITS) for path, name in named}
+    return {name: read_eval_result(path) for path, name in named}
 
 
 def table_2(request: Request) -> Table:

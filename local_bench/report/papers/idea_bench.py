@@ -196,7 +196,7 @@ def table_2(request: Request) -> Table:
         rows.append((_named(model, marked), sizes.get(model), *_categories(data), data["overall"]))
         notes += [f"{model}: {note}" for note in model_notes]
     of_people = _missing(answers_of) if labels is None else labels.notes()
-    notes = [*_sized(sizes), *_dagger_note(marked), *of_people, *dict.fromkeys(notes)]
+    notes = [*([_WITH_ENCODERS] if sizes else []), *_dagger_note(marked), *of_people, *dict.fromkeys(notes)]
     return Table("IDEA-Bench, table 2: scores by category", columns, tuple(rows), tuple(notes))
 
 
@@ -211,10 +211,6 @@ def _missing(answers_of: Results, tasks: Collection[str] | None = None) -> list[
             most = ", ".join(f"{name} {high:.2f}" for name, high in best.items() if high is not None)
             notes.append(f"{model}: {n} answers have no score and count as no; with yes at best {most or 'unknown'}")
     return notes
-
-
-def _sized(sizes: Mapping[str, float]) -> tuple[str, ...]:
-    return (_WITH_ENCODERS,) if sizes else ()
 
 
 def _categories(data: Mapping[str, Any]) -> list[Cell]:
@@ -251,7 +247,7 @@ def subtasks(request: Request, category: str) -> Table:
         cells.append((_named(model, marked), sizes.get(model), *scores, average))
     number = 3 + CATEGORIES.index(category)
     of_people = _missing(answers_of, names) if labels is None else labels.notes(lambda row: row.task_id in names)
-    notes = (*_sized(sizes), *_dagger_note(marked), *of_people)
+    notes = (*([_WITH_ENCODERS] if sizes else []), *_dagger_note(marked), *of_people)
     return Table(f"IDEA-Bench, table {number}: subtasks of {category}", columns, tuple(cells), notes)
 
 

@@ -65,7 +65,15 @@ class Request:
     def judging(self) -> list[str]:
         """Who judged: the judges and rubric sets of the runs, one sentence each, or the labels that replace them; and
         how many images of each model were made. Empty for result files."""
-        counts = self._made()
+        requested, n_made, unseen = Counter[str](), Counter[str](), Counter[str]()
+        for run in self.runs:
+            requested.update(run.store.n_candidates())
+            n_made.update(run.store.n_candidates(made=True))
+            unseen.update(unseen_inputs(run).n_images)
+        made = ", ".join(f"{model} {n_made[model]} of {n}" for model, n in requested.items())
+        blind = ", ".join(f"{model} {n}" for model, n in unseen.items())
+        counts = [f"images made: {made}"] if made else []
+        counts += [f"made without all of their task's input images: {blind}"] if blind else []
         if self.options.people and not self.keeps_judge:
             return [f"decided by people's labels: {', '.join(path.name for path in self.options.people)}", *counts]
         return [*self.judges, *counts]
@@ -75,17 +83,6 @@ class Request:
         """The judges and rubric sets of the runs, one sentence each."""
         used = {(name, *sets) for run in self.runs for name, sets in rubric_sets(run).items()}
         return [f"judged by {name} with the rubric set {variant} ({sha[:12]})" for name, variant, sha in sorted(used)]
-
-    def _made(self) -> list[str]:
-        requested, n_made, unseen = Counter[str](), Counter[str](), Counter[str]()
-        for run in self.runs:
-            requested.update(run.store.n_candidates())
-            n_made.update(run.store.n_candidates(made=True))
-            unseen.update(unseen_inputs(run).n_images)
-        counts = (f"{model} {n_made[model]} of {n}" for model, n in requested.items())
-        blind = ", ".join(f"{model} {n}" for model, n in unseen.items())
-        notes = [f"images made: {', '.join(counts)}"] if requested else []
-        return notes + ([f"made without all of their task's input images: {blind}"] if blind else [])
 
     def costs_of(self, models: Sequence[str], measured: Mapping[str, Decimal]) -> dict[str, Decimal]:
         """US dollars per image: `--costs`, else `--api-prices`, else as measured."""

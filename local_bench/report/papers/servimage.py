@@ -35,11 +35,13 @@ _ACCEPTANCE = (
 
 def gathered(request: Request) -> Parts:
     """All sources as one table. UserError if a model is in two of them, or if their tasks differ."""
-    tables = (
-        [(run.path, parts(results)) for run, results in request.results]
-        if request.runs
-        else [(request.files[0], _from_files(request))]
-    )
+    options = request.options
+    if request.runs:
+        tables = [(run.path, parts(results)) for run, results in request.results]
+    elif options.tasks is None:
+        raise UserError("annotations contain no prices: give the tasks with --tasks")
+    else:
+        tables = [(request.files[0], read_parts(request.files, options.tasks, options.scores))]
     once([(path, table.models) for path, table in tables])
     first, tasks = tables[0][0], {task.task_id: task for task in tables[0][1].tasks}
     for path, table in tables[1:]:
@@ -58,12 +60,6 @@ def gathered(request: Request) -> Parts:
         request.costs_of(models, {model: usd for _, table in tables for model, usd in (table.costs or {}).items()}),
         models,
     )
-
-
-def _from_files(request: Request) -> Parts:
-    if request.options.tasks is None:
-        raise UserError("annotations contain no prices: give the tasks with --tasks")
-    return read_parts(request.files, request.options.tasks, request.options.scores)
 
 
 def published(data: Parts) -> Mapping[str, Any]:

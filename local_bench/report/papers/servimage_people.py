@@ -83,19 +83,16 @@ def table_9(request: Request) -> Table:
         *differences,
         f"the predictor is {kind}, and accepts from a probability of one half on; the paper's is ServImageModel",
     ]
-    notes += [
-        f"expected revenue of {model}, the sum of probability times price and not part of the table: "
-        f"{usd(of_model.expected_micro_usd)}{_interval(of_model)}"
-        for model, of_model in expected.items()
-    ]
+    for model, of_model in expected.items():
+        ends = of_model.interval_micro_usd
+        within = f" (95 %, of the choice of tasks: {usd(ends[0])} to {usd(ends[1])})" if ends else ""
+        notes.append(
+            f"expected revenue of {model}, the sum of probability times price and not part of the table: "
+            f"{usd(of_model.expected_micro_usd)}{within}"
+        )
     return standard(
         "ServImage, table 9: settlement by predicted payment", published(replace(data, images=images)), notes
     )
-
-
-def _interval(expected: ExpectedRevenue) -> str:
-    ends = expected.interval_micro_usd
-    return f" (95 %, of the choice of tasks: {usd(ends[0])} to {usd(ends[1])})" if ends else ""
 
 
 def _rates(pairs: list[Pair], measure: str) -> dict[str, Agreement | None]:

@@ -4,7 +4,7 @@ and its images: WebP at two sizes, created once by a pool of processes, and the 
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -118,7 +118,16 @@ class RunDetails:
         for row in outcomes:
             by_task[row.candidate.task_id].append(row)
         judges = judge_labels(self.run)
-        reasons, missed = self._score_reasons()
+        reasons: dict[str, dict[str, str]] = defaultdict(dict)  # or the spread, by image and score
+        missed: dict[str, list[str]] = defaultdict(list)
+        rule, places = deciding(self.run.config), decimals(self.run)
+        for scored in self.run.store.scores():
+            if scored.score.value is None:
+                reasons[scored.work_id][scored.score.name] = scored.score.unscored or "not applicable"
+            elif scored.score.spread is not None:
+                reasons[scored.work_id][scored.score.name] = f"± {scored.score.spread:.2f}"
+            if text := missed_text([scored.score], rule, places):
+                missed[scored.work_id].append(text)
         for at in range(0, len(self.tasks), TASKS_PER_FILE):
             part = self.tasks[at : at + TASKS_PER_FILE]
             ids = [row.candidate.work_id for task in part for row in by_task[task.task_id]]
@@ -141,20 +150,6 @@ class RunDetails:
         inputs = (task.source_sha256, task.mask_sha256, *task.reference_sha256)
         shas = dict.fromkeys((*inputs, *(row.candidate.image for row in rows)))
         return [sha for sha in shas if sha and self.out and preview_path(self.out, sha).is_file()]
-
-    def _score_reasons(self) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
-        """Work id -> score -> why it has no value, or its spread; work id -> the thresholds that it misses."""
-        reasons: dict[str, dict[str, str]] = defaultdict(dict)
-        missed: dict[str, list[str]] = defaultdict(list)
-        rule, places = deciding(self.run.config), decimals(self.run)
-        for row in self.run.store.scores():
-            if row.score.value is None:
-                reasons[row.work_id][row.score.name] = row.score.unscored or "not applicable"
-            elif row.score.spread is not None:
-                reasons[row.work_id][row.score.name] = f"± {row.score.spread:.2f}"
-            if text := missed_text([row.score], rule, places):
-                missed[row.work_id].append(text)
-        return reasons, missed
 
     def _candidate(
         self,
@@ -278,7 +273,9 @@ def write_images(run: RunDir, out: Path, workers: int, full: bool = True) -> int
     """Write thumbnails, previews and, if `full`, links of all images of `run` below `out`; return the number of images
     that are missing or damaged. Existing files are kept: names are digests of the content."""
     shas = [(IMAGES, sha) for sha in run.store.image_digests()]
-    shas += [(INPUTS, sha) for sha in sorted(_inputs(run))]
+    tasks = run.store.tasks()
+    inputs = (sha for t in tasks for sha in (t.source_sha256, t.mask_sha256, *t.reference_sha256) if sha)
+    shas += [(INPUTS, sha) for sha in sorted(inputs)]
     pending = [
         (str(run.image_store.file(sha, folder)), sha, str(out), full)
         for folder, sha in shas
@@ -297,11 +294,6 @@ def write_images(run: RunDir, out: Path, workers: int, full: bool = True) -> int
 
 def full_path(out: Path, sha: str) -> Path:
     return out / FULL / sha[:2] / f"{sha}.png"
-
-
-def _inputs(run: RunDir) -> Iterable[str]:
-    for task in run.store.tasks():
-        yield from (sha for sha in (task.source_sha256, task.mask_sha256, *task.reference_sha256) if sha)
 
 
 def _write(job: tuple[str, str, str, bool]) -> bool:

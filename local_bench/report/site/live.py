@@ -42,7 +42,16 @@ class LiveRun:
             with RunDir.open(self.path) as run:
                 counts = run.store.counts()
                 if counts.done != self._n_done:
-                    self._look_for_images(run)
+                    new = {
+                        row.image: {"id": row.work_id, "model": row.model, "task": row.task_id, "image": row.image}
+                        for row in run.store.candidates()
+                        if row.image is not None and row.image not in self._files
+                    }
+                    images = {sha: run.image(sha) for sha in new}
+                    # in the first call, those with the latest files
+                    order = list(new) if self._files else sorted(new, key=lambda sha: _modified(images[sha]))
+                    self._files |= images
+                    self._recent = [*self._recent, *(new[sha] for sha in order[-RECENT:])][-RECENT:]
                     self._n_done = counts.done
         except LocalBenchError as e:  # the other process is writing
             return progress | {"busy": str(e), "recent": self._recent}
@@ -51,18 +60,6 @@ class LiveRun:
     def image(self, pixels_sha256: str) -> Path | None:
         """The file of a known image."""
         return self._files.get(pixels_sha256)
-
-    def _look_for_images(self, run: RunDir) -> None:
-        """Add images that are new since the last call; in the first call, those with the latest files."""
-        new = {
-            row.image: {"id": row.work_id, "model": row.model, "task": row.task_id, "image": row.image}
-            for row in run.store.candidates()
-            if row.image is not None and row.image not in self._files
-        }
-        files = {sha: run.image(sha) for sha in new}
-        order = list(new) if self._files else sorted(new, key=lambda sha: _modified(files[sha]))
-        self._files |= files
-        self._recent = [*self._recent, *(new[sha] for sha in order[-RECENT:])][-RECENT:]
 
 
 def _phases(path: Path) -> tuple[list[dict[str, Any]], str | None]:

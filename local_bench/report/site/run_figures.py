@@ -20,7 +20,7 @@ from local_bench.runs.prices import price_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import OutcomeRow
-from local_bench.settle.attempts import FAIL, MISSING, PASS, UNSCORED, AttemptCounts, Outcomes, count_attempts
+from local_bench.settle.attempts import FAIL, MISSING, PASS, UNSCORED, Outcomes, count_attempts
 from local_bench.settle.costs import curve
 from local_bench.settle.discrimination import EDGES, by_bin
 from local_bench.settle.explain import COMPOSITE
@@ -190,9 +190,7 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
 def _price_range(config: SettlementConfig, gpu: str) -> list[Fraction]:
     """The lowest and the highest price per device-hour; empty unless the table has both."""
     prices = list[Fraction]()
-    if config.usd_per_hour is not None:
-        return prices
-    for level in ("low", "high"):
+    for level in ("low", "high") if config.usd_per_hour is None else ():
         try:
             price = price_of(config.model_copy(update={"price": level, "gpu": gpu}), "")
         except ConfigError:
@@ -209,24 +207,23 @@ def _pass_at_k(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure | None:
     attempts = max((row.candidate.attempt for row in outcomes), default=1)
     if attempts < 2:
         return None
-    models = model_order(run)
     counted = {model: count_attempts(table) for model, table in _attempts(outcomes).items()}
-    lines = tuple(_line(model, counted[model]) for model in models if model in counted)
-    shown_models = [model for model in models if model in counted]
-    gaps = [counted[model].shown.hype_gap for model in shown_models]
+    models, lines = [model for model in model_order(run) if model in counted], list[Line]()
+    for model in models:
+        of_model = counted[model]
+        ks = range(1, of_model.shown.attempts + 1)
+        shown, best = ([float(r.pass_at_unbiased(k) or 0) for k in ks] for r in (of_model.shown, of_model.at_best))
+        ends = tuple(zip(shown, best, strict=True)) if of_model.n_unscored or of_model.n_missing else ()
+        lines.append(Line(model, tuple(map(float, ks)), tuple(shown), ends))
+    gaps = [counted[model].shown.hype_gap for model in models]
     series = Series("hype gap", tuple(None if gap is None else float(gap) for gap in gaps))
     panels = (
-        Lines("pass@k (band: with everything undecided passed)", lines, "k", "fraction of tasks", fractions=True),
-        Bars("hype gap: any attempt passes, less the first one", tuple(shown_models), (series,), "fraction of tasks"),
+        Lines(
+            "pass@k (band: with everything undecided passed)", tuple(lines), "k", "fraction of tasks", fractions=True
+        ),
+        Bars("hype gap: any attempt passes, less the first one", tuple(models), (series,), "fraction of tasks"),
     )
     return _figure("Success with retries", panels, 2)
-
-
-def _line(model: str, counted: AttemptCounts) -> Line:
-    ks = range(1, counted.shown.attempts + 1)
-    shown, best = ([float(rates.pass_at_unbiased(k) or 0) for k in ks] for rates in (counted.shown, counted.at_best))
-    is_open = counted.n_unscored or counted.n_missing
-    return Line(model, tuple(map(float, ks)), tuple(shown), tuple(zip(shown, best, strict=True)) if is_open else ())
 
 
 def _attempts(outcomes: Sequence[OutcomeRow]) -> dict[str, Outcomes]:

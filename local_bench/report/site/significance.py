@@ -34,15 +34,10 @@ def significance(runs: Sequence[RunDir], groups: Sequence[int]) -> list[dict[str
     for group in dict.fromkeys(groups):
         members = [i for i, other in enumerate(groups) if other == group]
         if len(members) == 1:
-            differing += runs[members[0]].store.once(("significance", members[0]), partial(_pairs_of, runs, members))
+            differing += runs[members[0]].store.once(("significance", members[0]), partial(_pairs, runs, members))
         else:
-            differing += _pairs_of(runs, members)
+            differing += _pairs(runs, members)
     return differing
-
-
-def _pairs_of(runs: Sequence[RunDir], members: Sequence[int]) -> list[dict[str, Any]]:
-    images = {(i, model): sha for i in members for model, sha in runs[i].store.outcomes_by_model().items()}
-    return _pairs({(i, model): by_task for i in members for model, by_task in _by_task(runs[i]).items()}, images)
 
 
 def _by_task(run: RunDir) -> dict[str, dict[str, tuple[int, ...]]]:
@@ -64,10 +59,9 @@ def _by_task(run: RunDir) -> dict[str, dict[str, tuple[int, ...]]]:
     return by_model
 
 
-def _pairs(
-    models: Mapping[Model, Mapping[str, tuple[int, ...]]], images: Mapping[Model, str] | None = None
-) -> list[dict[str, Any]]:
-    """`images`: a digest of each model's images."""
+def _pairs(runs: Sequence[RunDir], members: Sequence[int]) -> list[dict[str, Any]]:
+    images = {(i, model): sha for i in members for model, sha in runs[i].store.outcomes_by_model().items()}
+    models = {(i, model): by_task for i in members for model, by_task in _by_task(runs[i]).items()}
     names = list(models)
     tasks = sorted(set.intersection(*(set(by_task) for by_task in models.values()))) if len(names) > 1 else []
     if not tasks:
@@ -83,7 +77,7 @@ def _pairs(
                 below,
                 best=best,
                 unit=float(below[:, 0].sum()) / MICRO if money else 1.0,
-                alike=None if images is None else [images.get(name, str(name)) for name in names],
+                alike=[images.get(name, str(name)) for name in names],
             )
         ]
     )

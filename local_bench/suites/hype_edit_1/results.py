@@ -211,13 +211,14 @@ def judgements(rows: list[ImageResult]) -> Judgements:
     """The decisions about a run's images, in the form of the benchmark's file; without unsupported tasks."""
     judged = tuple(Judgement(row.model, row.task.task_id, row.attempt, _passed(row)) for row in rows if row.supported)
     task_ids = tuple(dict.fromkeys(row.task.task_id for row in rows))
-    return Judgements(_dataset(rows) if rows else "", tuple(dict.fromkeys(row.model for row in rows)), task_ids, judged)
+    dataset = str(rows[0].task.own["dataset"]) if rows else ""
+    return Judgements(dataset, tuple(dict.fromkeys(row.model for row in rows)), task_ids, judged)
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
     """Write images, judgements and ratings to `out`; return the judgement file."""
     rows = results.images
-    dataset = _dataset(rows)
+    dataset = str(rows[0].task.own["dataset"])
     names = sorted(results.models)  # the official page numbers the sorted folders of outputs
     width = max(2, len(str(len(names))))
     alias = {model: f"M{i:0{width}d}" for i, model in enumerate(names, 1)}
@@ -246,10 +247,6 @@ def write(results: RunResults, out: Path) -> list[Path]:
 
 def _passed(row: ImageResult) -> bool | None:
     return row.accepted if row.pixels_sha256 else None
-
-
-def _dataset(rows: list[ImageResult]) -> str:
-    return str(rows[0].task.own["dataset"])
 
 
 def ratings(rows: list[ImageResult]) -> list[AttemptScore]:

@@ -85,9 +85,11 @@ def image_score(task: Task, scores: Mapping[str, Score]) -> Score:
     An item is scored by its own task's recipe. An image of another benchmark is scored as an edit (one recipe for 18
     tasks) if its task gives a source alone, and as Text2Image if it gives no image. With a reference the score does not
     apply: the recipe depends on what it shows (a face, a style, a subject), which other benchmarks do not state."""
-    name = task.category if task.category in TASKS else _kind(task)
-    if name is None:
-        return Score(COMPOSITE, None, applies=False)
+    name = task.category
+    if name not in TASKS:
+        if task.reference_sha256:
+            return Score(COMPOSITE, None, applies=False)
+        name = "Text2Image" if task.source_sha256 is None else "Color Editing"
     by_metric = {metric: scores.get(metric) for metric in needed(name)}
     means = {
         metric: score.value for metric, score in by_metric.items() if score is not None and score.value is not None
@@ -98,12 +100,6 @@ def image_score(task: Task, scores: Mapping[str, Score]) -> Score:
         if metric not in means
     ]
     return Score(COMPOSITE, None, "; ".join(lacking)) if lacking else Score(COMPOSITE, composite(name, means))
-
-
-def _kind(task: Task) -> str | None:
-    if task.reference_sha256:
-        return None
-    return "Text2Image" if task.source_sha256 is None else "Color Editing"
 
 
 def _task(name: str, items: Sequence[Item]) -> _Task:

@@ -11,7 +11,7 @@ which no official score reads.
 import difflib
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from local_bench.core.errors import ResultFileError, UserError, kind
 from local_bench.core.files import is_safe_id, read_text, safe_join
 from local_bench.core.types import MAX_SCORE
 from local_bench.suites.base import ImageFile
-from local_bench.suites.ice_bench.scoring import needed
+from local_bench.suites.ice_bench.scoring import LIMITS, TASKS, needed
 from local_bench.suites.run_results import ImageResult, RunResults, write_file
 from local_bench.suites.task_files import line_of, read_json
 
@@ -39,9 +39,8 @@ class Item:
     metrics: dict[str, float | None]
 
 
-def read_eval_result(path: Path, tasks: Collection[str], limits: Mapping[str, tuple[float, float]]) -> list[Item]:
-    """Read the items in the file's order; `tasks` are the known task names, `limits` the minimum and maximum of metrics
-    that have them.
+def read_eval_result(path: Path) -> list[Item]:
+    """Read the items in the file's order.
 
     ResultFileError with file, line and reason: for a malformed line, an unknown task, a metric that is not a finite
     number or outside its limits, a duplicate item, a file without items.
@@ -52,7 +51,7 @@ def read_eval_result(path: Path, tasks: Collection[str], limits: Mapping[str, tu
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        item = _item(line.strip(), f"{path}, line {number}", tasks, limits)
+        item = _item(line.strip(), f"{path}, line {number}")
         if item.item_id in first:
             duplicate = f"duplicate item {item.item_id!r}, first on line {first[item.item_id]}"
             raise ResultFileError(f"{path}, line {number}: {duplicate}: keep one")
@@ -63,13 +62,13 @@ def read_eval_result(path: Path, tasks: Collection[str], limits: Mapping[str, tu
     return items
 
 
-def _item(line: str, where: str, tasks: Collection[str], limits: Mapping[str, tuple[float, float]]) -> Item:
+def _item(line: str, where: str) -> Item:
     parts = line.split(SEPARATOR, 2)
     if len(parts) != 3 or not parts[0]:
         raise ResultFileError(f"{where}: an item must be ItemID{SEPARATOR}Task{SEPARATOR}JSON: correct the line")
     item_id, task, text = parts
-    if task not in tasks:
-        near = difflib.get_close_matches(task, tasks, 1, 0.5)
+    if task not in TASKS:
+        near = difflib.get_close_matches(task, TASKS, 1, 0.5)
         hint = f"did you mean {near[0]!r}?" if near else "use the task names of the benchmark's data.jsonl"
         raise ResultFileError(f"{where}: unknown task {task!r}: {hint}")
     try:
@@ -79,15 +78,15 @@ def _item(line: str, where: str, tasks: Collection[str], limits: Mapping[str, tu
         raise ResultFileError(f"{where}: the metrics are not valid JSON ({e}): {remedy}") from None
     if not isinstance(values, dict):
         raise ResultFileError(f"{where}: the metrics must be a JSON object, not {kind(values)}: correct the line")
-    return Item(item_id, task, {name: _value(name, value, where, limits) for name, value in values.items()})
+    return Item(item_id, task, {name: _value(name, value, where) for name, value in values.items()})
 
 
-def _value(name: str, value: Any, where: str, limits: Mapping[str, tuple[float, float]]) -> float | None:
+def _value(name: str, value: Any, where: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ResultFileError(f"{where}: {name} must be a finite number, or null if it has no value")
-    low, high = limits.get(name, (-MAX_SCORE, MAX_SCORE))
+    low, high = LIMITS.get(name, (-MAX_SCORE, MAX_SCORE))
     if not low - _ROUNDING <= value <= high + _ROUNDING:
         raise ResultFileError(f"{where}: {name} must be between {low:g} and {high:g}, not {value:g}: correct the value")
     return float(value)
@@ -177,15 +176,13 @@ def write(results: RunResults, out: Path) -> list[Path]:
             if path is not None:
                 paths[row.task.task_id] = path.relative_to(out).as_posix()
         write_file(out, f"{folder}/gen_info.json", json.dumps(paths, indent=1) + "\n")
-        items = by_model[model].scored if model in by_model else []
-        if items:
-            files.append(write_file(out, f"{folder}/eval_result.txt", "".join(f"{_line(item)}\n" for item in items)))
+        text = ""
+        for item in by_model[model].scored if model in by_model else ():
+            metrics = {name: value for name, value in item.metrics.items() if value is not None}
+            text += SEPARATOR.join((item.item_id, item.task, json.dumps(metrics))) + "\n"
+        if text:
+            files.append(write_file(out, f"{folder}/eval_result.txt", text))
     return files
-
-
-def _line(item: Item) -> str:
-    metrics = {name: value for name, value in item.metrics.items() if value is not None}
-    return SEPARATOR.join((item.item_id, item.task, json.dumps(metrics)))
 
 
 def _items(rows: Sequence[ImageResult]) -> list[Item]:

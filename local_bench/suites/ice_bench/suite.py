@@ -23,7 +23,7 @@ from local_bench.suites.base import ImageKey, QuestionKey, Suite
 from local_bench.suites.ice_bench import published as numbers
 from local_bench.suites.ice_bench import results as official
 from local_bench.suites.ice_bench import tasks
-from local_bench.suites.ice_bench.scoring import LIMITS, TASKS
+from local_bench.suites.ice_bench.scoring import TASKS
 from local_bench.suites.published import Published, ScoreOptions
 from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure
 
@@ -79,8 +79,10 @@ class IceBench(Suite):
             return f"{UNSUPPORTED}the model fills the masked part of a picture, and {task.category} gives no mask"
         if takes.condition and _CONDITION.get(task.category) != takes.condition:
             return f"{UNSUPPORTED}the model takes a {takes.condition} map, and {task.category} gives none"
-        for role in _roles(task):
-            if role not in takes.roles:
+        of_source = "condition" if task.category in _CONDITION else "source"
+        given = {of_source: task.source_sha256, "reference": task.reference_sha256}
+        for role, images in given.items():  # besides the mask
+            if images and role not in takes.roles:
                 return f"{UNSUPPORTED}the model takes no image as {role}, and {task.category} gives one"
         if n > takes.pictures:
             return (
@@ -151,13 +153,13 @@ class IceBench(Suite):
     find_images = staticmethod(official.find_images)
 
     def score(self, files: Sequence[Path], options: ScoreOptions) -> Published:
-        return numbers.published(official.read_eval_result(files[0], TASKS, LIMITS))
+        return numbers.published(official.read_eval_result(files[0]))
 
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
         for file in files:  # one per model: NAME/eval_result.txt
-            for item in official.read_eval_result(file, TASKS, LIMITS):
+            for item in official.read_eval_result(file):
                 if VLLM_QA in item.metrics:
                     value = item.metrics[VLLM_QA]
                     yield (file.parent.name, item.item_id, 1, 1), {VLLM_QA: value}
@@ -166,14 +168,6 @@ class IceBench(Suite):
 def _given(task: Task, mask_apart: bool) -> tuple[str, ...]:
     mask = None if mask_apart else task.mask_sha256
     return tuple(sha for sha in (task.source_sha256, mask, *task.reference_sha256) if sha is not None)
-
-
-def _roles(task: Task) -> Iterator[str]:
-    """The roles of the images besides the mask."""
-    if task.source_sha256 is not None:
-        yield "condition" if task.category in _CONDITION else "source"
-    if task.reference_sha256:
-        yield "reference"
 
 
 def _place(task: Task, mark: re.Match[str], mask_apart: bool) -> str:

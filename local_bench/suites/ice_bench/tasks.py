@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from PIL import Image
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -67,7 +67,11 @@ def read_tasks(path: Path, keep: KeepImage, refuse: object = None) -> list[Task]
     first: dict[str, int] = {}
     remedy = "set suite.path to ICE-Bench's data.jsonl"
     for number, where, data in strictjson.objects(path, TaskFileError, "an item", missing=remedy, unreadable=remedy):
-        item = _item(data, where)
+        item = check(data, Item, where, error=TaskFileError)
+        if item.Task not in METRICS_OF:
+            near = difflib.get_close_matches(item.Task, METRICS_OF, 1, 0.5)
+            hint = f"did you mean {near[0]!r}?" if near else "use the 31 names of the benchmark's config.py"
+            raise TaskFileError(f"{where}: unknown task {item.Task!r}: {hint}")
         if item.ItemID in tasks:
             raise TaskFileError(
                 f"{where}: duplicate item {item.ItemID!r}, first on line {first[item.ItemID]}: keep one"
@@ -80,15 +84,6 @@ def read_tasks(path: Path, keep: KeepImage, refuse: object = None) -> list[Task]
     if not tasks:
         raise TaskFileError(f"{path} contains no items: {remedy}")
     return list(tasks.values())
-
-
-def _item(data: dict[str, Any], where: str) -> Item:
-    item = check(data, Item, where, error=TaskFileError)
-    if item.Task not in METRICS_OF:
-        near = difflib.get_close_matches(item.Task, METRICS_OF, 1, 0.5)
-        hint = f"did you mean {near[0]!r}?" if near else "use the 31 names of the benchmark's config.py"
-        raise TaskFileError(f"{where}: unknown task {item.Task!r}: {hint}")
-    return item
 
 
 def _task(item: Item, path: Path, keep: KeepImage) -> Task:

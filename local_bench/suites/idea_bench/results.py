@@ -156,12 +156,16 @@ def write(results: RunResults, out: Path) -> list[Path]:
             for row in rows_of(case, verdicts):
                 folder = f"outputs/{model}_stitched/{of_task['case_dir']}"
                 collage = _write_sheet(results, case, row.question, out, folder)
-                case_verdicts = [_verdict(case, verdicts, row.question - 1, k) for k in range(REPEATS)]
-                answers = [_cells(score, verdict) for score, verdict in zip(row.scores, case_verdicts, strict=True)]
                 text = case[0].task.evaluation_points[row.question - 1]
                 shown = "" if collage is None else collage.relative_to(out).as_posix()
-                cells = [row.task_name, row.task_id, row.case_id, row.question, text, shown]
-                lines.writerow(map(guarded, [*cells, *(x for a in answers for x in a)]))
+                cells: list[object] = [row.task_name, row.task_id, row.case_id, row.question, text, shown]
+                for k, score in enumerate(row.scores):
+                    verdict = _verdict(case, verdicts, row.question - 1, k)
+                    if verdict is None:
+                        cells += ["", "", "the judge was not reached"]
+                    else:
+                        cells += [verdict.raw, "" if score is None else str(score), verdict.unscored or ""]
+                lines.writerow(map(guarded, cells))
         files.append(write_file(out, f"eval_results/{model}.csv", buffer.getvalue()))
     return files
 
@@ -181,28 +185,12 @@ def _verdict(case: Case, verdicts: Verdicts, point: int, repeat: int) -> Verdict
 
 def rows_of(case: Case, verdicts: Verdicts) -> list[Row]:
     """The answers to the questions about a case."""
-    of_task = case[0].task.own
-    return [
-        Row(
-            of_task["uid"],
-            case[0].task.title,
-            of_task["case_id"],
-            k + 1,
-            tuple(_score(_verdict(case, verdicts, k, repeat)) for repeat in range(REPEATS)),
-            case[0].task.category,
-        )
-        for k in range(QUESTIONS)
-    ]
-
-
-def _score(verdict: Verdict | None) -> int | None:
-    return None if verdict is None or verdict.answer is None else int(verdict.answer["met"])
-
-
-def _cells(score: int | None, verdict: Verdict | None) -> tuple[str, str, str]:
-    if verdict is None:
-        return "", "", "the judge was not reached"
-    return verdict.raw, "" if score is None else str(score), verdict.unscored or ""
+    task, rows = case[0].task, []
+    for k in range(QUESTIONS):
+        repeats = [_verdict(case, verdicts, k, repeat) for repeat in range(REPEATS)]
+        scores = tuple(None if v is None or v.answer is None else int(v.answer["met"]) for v in repeats)
+        rows.append(Row(task.own["uid"], task.title, task.own["case_id"], k + 1, scores, task.category))
+    return rows
 
 
 def _write_sheet(results: RunResults, case: Case, question: int, out: Path, folder: str) -> Path | None:

@@ -89,6 +89,8 @@ _LEAST_FIT = 0.62
 _LEAST_LEAD = 0.04
 _FARTHEST_PX = 6.5
 _BOX = 16
+_INKS = np.array([*COLOURS.values(), (20, 20, 20), (245, 245, 245)], np.float64)
+"""The figures' colours, then black and white."""
 _BETWEEN_SIZES = (SIZES["small"][1] + SIZES["large"][0]) / 8
 """Half the side of a box, in pixels, between small and large."""
 
@@ -164,7 +166,7 @@ def _colour(inside: Floats, ground: Floats) -> tuple[str | None, float, Floats]:
     apart = _apart(inside, ground)
     most = np.partition(apart, -1 - len(apart) // 20)[-1 - len(apart) // 20]
     strong: Floats = np.median(inside[apart >= 0.85 * most], 0)
-    way = _inks() - ground
+    way = _INKS - ground
     share = np.clip(((strong - ground) * way).sum(1) / np.maximum((way * way).sum(1), 1), 0.6, 1.1)
     off = _apart(ground + share[:, None] * way, strong) + 40 * abs(1 - share)
     off[(way * way).sum(1) < 60**2] = np.inf
@@ -247,9 +249,3 @@ def _nearest(distances: Floats, names: tuple[str, ...]) -> tuple[str | None, flo
     if first > 75 or certain < 0.15:
         return None, 0.0
     return names[int(distances.argmin())], certain
-
-
-@cache
-def _inks() -> Floats:
-    """The figures' colours, then black and white."""
-    return np.array([*COLOURS.values(), (20, 20, 20), (245, 245, 245)], np.float64)

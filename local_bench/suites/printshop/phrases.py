@@ -98,10 +98,13 @@ class Phrase:
 
     def read(self, text: str) -> dict[str, str] | None:
         """Parse a text; return the slots' names, or None if it does not match. An omitted size is not in the result."""
-        match = self._pattern.fullmatch(tidy(text, self.language))
+        words = language_words(self.language)
+        text = " ".join(text.lower().split()).removesuffix(".")
+        for other, ours in words.other_spellings.items():
+            text = text.replace(other, ours)
+        match = self._pattern.fullmatch(text)
         if match is None:
             return None
-        words = language_words(self.language)
         values = {name: value for name, value in match.groupdict().items() if value is not None}
         return {name: _named(words, name, value) if name in _SLOTS else value for name, value in values.items()}
 
@@ -129,14 +132,6 @@ class Phrase:
 
 
 _SLOTS = ("shape", "new_shape", "colour", "background", "size", "place", "goal", "count")
-
-
-def tidy(text: str, language: Language) -> str:
-    """Normalise a text: single spaces, lower case, standard spelling, no final full stop."""
-    text = " ".join(text.lower().split()).removesuffix(".")
-    for other, ours in language_words(language).other_spellings.items():
-        text = text.replace(other, ours)
-    return text
 
 
 def _named(words: LanguageWords, slot: str, text: str) -> str:
