@@ -179,7 +179,7 @@ def made_by(fault: str) -> Iterator[None]:
         yield
     except LocalBenchError:
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         if is_out_of_memory(e):
             raise
         if isinstance(e, ModuleNotFoundError) and (extra := missing(e.name)):

@@ -256,7 +256,7 @@ _DEVICE = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS", "CUDNN_STATUS", "
 def is_of_item(error: BaseException) -> bool:
     """Whether an exception can concern the processed item alone: no lack of memory or disk space, no fault of the
     device, and no error that has a message for the user."""
-    if isinstance(error, LocalBenchError) or not isinstance(error, Exception) or is_out_of_memory(error):
+    if isinstance(error, LocalBenchError) or not isinstance(error, Exception | SystemExit) or is_out_of_memory(error):
         return False
     if isinstance(error, OSError) and error.errno is not None:  # Pillow's errors for an image have no number
         return False
@@ -265,7 +265,7 @@ def is_of_item(error: BaseException) -> bool:
     return not any(name in str(error) for name in _DEVICE)
 
 
-def failure(step: str, error: Exception) -> str:
+def failure(step: str, error: Exception | SystemExit) -> str:
     """The reason of an item for which `error` was raised: `failed while encoding (ValueError: …)`. Raises `error` if it
     is not of the item alone."""
     if not is_of_item(error):

@@ -198,17 +198,17 @@ def check_lossy(lossy: Iterable[str], family: str) -> None:
 
 def check_folder(card: ModelCard, folder: Path) -> None:
     """Raise WeightsError if a user's folder has another pipeline than the card: of another class, or, as several
-    pipelines share weights, with a denoiser of another class."""
+    pipelines share weights, with a denoiser of another class, or for FLUX.2, which shares its class, a text encoder."""
     listing = listing_of(folder)
     actual = {name: entry[-1] for name, entry in (listing.components or {}).items()}
     actual["pipeline"] = (listing.index or {}).get("_class_name")
-    expected = {n: piece(str(card.architecture[n])).model for n in ("transformer", "unet") if n in card.architecture}
+    names = ("transformer", "unet", *(("text_encoder",) if card.family.startswith("flux2") else ()))
+    expected = {n: piece(str(card.architecture[n])).model for n in names if n in card.architecture}
     for name, kind in (expected | ({"pipeline": card.pipeline} if card.pipeline else {})).items():
         if actual.get(name) != kind:
             found = f"a {actual['pipeline']}" if listing.index else f"no pipeline (it has no {PIPELINE})"
-            raise WeightsError(
-                f"{folder} is {found}, and {card.name} needs a {kind} as its {name}: give another folder"
-            )
+            needs = f"{card.name} needs a {kind} as its {name}"
+            raise WeightsError(f"{folder} is {found}, and {needs}: give another folder")
 
 
 def check_card(card: ModelCard) -> None:

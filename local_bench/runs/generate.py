@@ -145,11 +145,8 @@ def generate(
     run: RunDir, models: Sequence[ModelPlan], executor: Executor, progress: Progress
 ) -> LocalBenchError | None:
     """Generate all candidates that are not done, on the executor's devices; return the error of the first model whose
-    files, settings, first images or memory do not allow it. Raised are other errors, and this one if the run has no
-    image.
-
-    Afterwards every candidate of the other models is done or unscored.
-    """
+    files, settings, first images, memory or workers do not allow it. Raised are other errors, and this one if the run
+    has no image. Afterwards every candidate of the other models is done or unscored."""
     quiet_libraries()
     left, fault = list(models), None
     while left:
@@ -163,7 +160,8 @@ def generate(
             fault = fault or copy(e)  # without its frames, which hold what was loaded
             if left:
                 progress.note(str(e))
-                progress.note("a model cannot be loaded: the models after it are generated first")
+                what = "generated" if isinstance(e, PartFailed) else "loaded"
+                progress.note(f"a model cannot be {what}: the models after it are generated first")
     if fault and not run.store.counts().done:
         raise fault
     return fault
@@ -233,8 +231,7 @@ class _Session:
                         self.run.store.set_meta(key, json.dumps(sizes | {bucket: batch_size}, sort_keys=True))
                 case _:
                     show(event, self.progress)
-        left = [row for row in self.run.store.candidates(self.label) if row.state == "planned"]
-        assert not left, "every job has a result"
+        assert all(row.state != "planned" for row in self.run.store.candidates(self.label)), "every job has a result"
         shutil.rmtree(order.encoded, ignore_errors=True)
         with suppress(OSError):  # encodings of other models are there, or none were made
             order.encoded.parent.rmdir()

@@ -34,20 +34,17 @@ CPU = "cpu"
 
 
 def measure(run: RunDir, executor: Executor, progress: Progress) -> PartFailed | None:
-    """Compute the missing scores on the executor's devices; existing scores are kept. Return the error of the first
-    metric whose first scores all fail; the others are computed.
-
-    A metric whose weights are missing leaves its scores unscored.
-    """
+    """Compute the missing scores on the executor's devices; those of a metric without weights are unscored. Return the
+    error of the first metric whose first scores all fail, the others are computed, or of a worker, which ends this."""
     faults: dict[str, PartFailed] = {}
-    while True:
+    while faults.keys() <= set(map(_scores_of, run.config.metrics)):
         try:
             _measure(run, executor, progress, faults.keys())
+            break
         except PartFailed as e:
             progress.note(str(e))
             faults[e.what] = copy(e)  # without its frames
-        else:
-            return next(iter(faults.values()), None)
+    return next(iter(faults.values()), None)
 
 
 def _measure(run: RunDir, executor: Executor, progress: Progress, failed: Collection[str]) -> None:

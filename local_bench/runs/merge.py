@@ -62,21 +62,23 @@ def merge(
     """Merge the runs in `parts` into `out`; a run that is already at `out` is one more part. `merge_annotations` writes
     the annotations of the parts' folders to a folder: they are not a part of the run's store.
 
-    UserError if the parts cannot be merged: other tasks, plans, numerics, metrics, judges or acceptance rules, other
-    bytes of an image, another answer or score, a missing shard (unless `partial`), or a part that `verify` finds fault
-    with. Nothing is written then.
+    UserError, with nothing written, for other tasks, plans, numerics, metrics, judges or acceptance rules, other bytes
+    of an image, another answer or score, a missing shard (unless `partial`), or a part with faults (`verify`).
     """
-    paths = sorted({path.resolve() for path in parts} | ({out.resolve()} if (out / "run.yaml").exists() else set()))
-    if len(paths) < 2 and not (len(paths) == 1 and paths[0] != out.resolve()):
+    whole = out.resolve()
+    paths = sorted({path.resolve() for path in parts} | ({whole} if (out / "run.yaml").exists() else set()))
+    if len(paths) < 2 and not (len(paths) == 1 and paths[0] != whole):
         raise UserError("merge needs at least one run besides the result: give the run directories of the shards")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is not a folder: give a new one")
     if out.exists() and not (out / "run.yaml").exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty and not a run directory: give an empty or new folder")
+    if nested := [path for path in paths if path in whole.parents or whole in path.parents]:
+        raise UserError(f"one of {out} and {nested[0]} is inside the other: give a folder outside of the parts")
     with ExitStack() as stack:
         runs = [stack.enter_context(RunDir.open(path)) for path in paths]
-        at_out = [run for run in runs if run.path == out.resolve()]
-        if out.resolve() in {path.resolve() for path in parts} or any(run.config.suite.shard for run in at_out):
+        of_shard = any(run.config.suite.shard for run in runs if run.path == whole)
+        if of_shard or whole in {path.resolve() for path in parts}:
             raise UserError(f"{out} is one of the parts, which are not changed: give a new folder before them")
         for run in runs:
             note(f"checking {run.path}")
@@ -465,8 +467,6 @@ def _put(scratch: Path, out: Path) -> None:
     """Move the finished run to `out`; an earlier run there is replaced, with a copy of it kept until the end."""
     with storage_errors(out):
         if not out.exists() or not any(out.iterdir()):
-            if out.exists():
-                out.rmdir()
             scratch.rename(out)
             return
         former = out.with_name(f".{out.name}.former")

@@ -17,6 +17,7 @@ from local_bench.core.identity import canonical_json, digest
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task, Unsupported
+from local_bench.generators.architecture import piece
 from local_bench.generators.imported import find_images
 from local_bench.generators.registry import Sampler, check_card, check_folder, without_effect
 from local_bench.judges.metrics.registry import metric_card
@@ -315,10 +316,8 @@ def _check_model(model: ModelConfig, files: bool) -> None:
                 check_folder(described, Path(folder).expanduser())
         check_card(described)
         _settings(model, described)
-    elif files and not Path(model.imported.images).exists():
-        raise ConfigError(
-            f"imported.images: {model.imported.images} does not exist: give an existing folder or manifest"
-        )
+    elif files and not Path(images := model.imported.images).exists():
+        raise ConfigError(f"imported.images: {images} does not exist: give an existing folder or manifest")
 
 
 def _check_judge(judge: JudgeConfig, files: bool) -> None:
@@ -374,14 +373,17 @@ def _model(config: ModelConfig, files: bool) -> ModelPlan:
 
 
 def _settings(config: ModelConfig, described: ModelCard) -> dict[str, Any]:
-    """The sampler settings: the config's override the card's. ConfigError for a setting that the model does not
-    have."""
+    """The config's sampler settings over the card's. ConfigError for one that the model does not have or cannot use."""
     settings = described.sampler.model_dump(exclude_none=True)
     overrides = config.model_dump(include={*type(described.sampler).model_fields}, exclude_none=True)
     for name in overrides:
         if name not in settings:
             raise ConfigError(f"models: {config.label} has no {name} (its card sets {', '.join(settings)}): remove it")
-    return settings | overrides
+    settings |= overrides
+    scheduler = described.architecture.get("scheduler")
+    if settings["num_inference_steps"] == 1 and scheduler and piece(str(scheduler)).config.get("shift_terminal"):
+        raise ConfigError(f"models: {config.label}: its scheduler divides by zero with num_inference_steps 1: give 2")
+    return settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -645,28 +647,27 @@ def _refuse_other_candidates(run: RunDir, stored: Sequence[CandidateRow], planne
     unscored candidate, and another model one of which nothing could be generated."""
     by_key, void = {row.key: row for row in planned}, run.store.without_images()
     for row in stored:
-        other, name = by_key.get(row.key), row.name
+        other, name = by_key.get(row.key), f"{run.path}: {row.name}"
         if row.model in void and (other is None or other.work_id != row.work_id):
             continue
         if other is None:
             raise ConfigError(
-                f"{run.path}: {name} is in the run and not in the plan: candidates can be added, not removed; give a "
+                f"{name} is in the run and not in the plan: candidates can be added, not removed; give a "
                 "new --run-dir, or the old settings"
             )
         if other.work_id == row.work_id:
             changed = next((column for column in _DETERMINED if getattr(row, column) != getattr(other, column)), None)
             if changed:
                 raise LedgerError(
-                    f"{run.path}: {name} has a {changed.removesuffix('_json')} that does not follow from its work id: "
-                    "the ledger was changed by hand; `local-bench verify` lists what differs, `recover` restores a "
-                    "backup"
+                    f"{name} has a {changed.removesuffix('_json')} that does not follow from its work id: the ledger "
+                    "was changed by hand; `local-bench verify` lists what differs, `recover` restores a backup"
                 )
             continue
         if row.state == "unscored" and "imported" in other.work["model"]:
             continue
         key, before, now = _first_difference(row.work, other.work)
         raise ConfigError(
-            f"{run.path}: {name} would change ({key}: {before} then, {now} now), because the models' files, the "
+            f"{name} would change ({key}: {before} then, {now} now), because the models' files, the "
             "imported images or the suite are not the same: give a new --run-dir"
         )
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core import strictjson
-from local_bench.core.errors import LocalBenchError, UserError
+from local_bench.core.errors import ConfigError, LocalBenchError, UserError
 from local_bench.core.files import read_bytes, scratch
 from local_bench.core.identity import canonical_json, digest, full_identity, seed_of
 from local_bench.core.images import MAX_IMAGE_BYTES, load_verified
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.models.cards import card
+from local_bench.models.cards import card, cards
 from local_bench.runs.config import JudgeConfig, RunConfig
 from local_bench.runs.image_store import IMAGES, INPUTS, stored_digests
 from local_bench.runs.meter import PHASES
@@ -60,9 +60,8 @@ def verify(run: RunDir, note: Callable[[str], None] = lambda _: None) -> list[Fi
                 if len(of_check) == _MOST:
                     break
         except (LocalBenchError, ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as e:
-            what = (
-                str(e) if isinstance(e, LocalBenchError) else "it has values of a form that local-bench does not write"
-            )
+            other = "it has values of a form that local-bench does not write"
+            what = str(e) if isinstance(e, LocalBenchError) else other
             of_check.append(Finding(name, "store", f"cannot be checked: {what}"[:300]))
         findings += of_check
     return findings
@@ -225,25 +224,26 @@ def _verdicts(run: RunDir) -> Faults:
 
 
 def _verdict_faults(row: VerdictRow, spec: JudgeSpec, ids: Mapping[tuple[str, str, int, int], str]) -> Iterator[str]:
-    key = row.work_id, row.rubric, row.point, row.repeat
+    key, rubric = (row.work_id, row.rubric, row.point, row.repeat), spec.rubrics[row.rubric]
     if key not in ids:
         yield "answers a question that the suite does not have"
     elif row.question_id and row.question_id != ids[key]:
         yield "has a question id that does not follow from its question"
-    if row.rubric_sha256 != spec.rubrics[row.rubric].sha256:
+    if row.rubric_sha256 != rubric.sha256:
         yield "is by another version of its rubric"
     if row.answer_json is not None:
-        answer, fault = spec.rubrics[row.rubric].read(strictjson.stored(row.answer_json), {}, labels_only=True)
+        answer, fault = rubric.read(strictjson.stored(row.answer_json), {}, labels_only=True)
         if answer is None:
             yield f"has an answer that its rubric does not allow: {fault}"
-    if row.labels_json is not None and not spec.rubrics[row.rubric].has_probabilities(
-        strictjson.stored(row.labels_json)
-    ):
+    if row.labels_json is not None and not rubric.has_probabilities(strictjson.stored(row.labels_json)):
         yield "has label probabilities that are not those of its rubric"
 
 
 def spec_of(config: JudgeConfig, entry: Mapping[str, Any]) -> JudgeSpec:
-    """The judge's spec from its config and its entry in the provenance; its weights need not be on this machine."""
+    """The judge's spec from its config and its entry in the provenance; its weights need not be on this machine.
+    ConfigError without its card."""
+    if config.card not in cards():
+        raise ConfigError(f"there is no card {config.card!r}: give the folder with its models/ as --config-dir")
     spec = config.spec(card(config.card, "judge"), entry["weights_sha256"], entry["dtype"])
     return replace(spec, served=tuple(sorted((entry.get("served") or {}).items())))
 

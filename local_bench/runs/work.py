@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from local_bench.core.identity import canonical_json, digest
 from local_bench.core.types import Message, PhaseAdvanced, PhaseStarted, ScoresComputed, TimeCharged
@@ -115,6 +115,7 @@ class MetricWorkOrder:
     """Each metric's identity (`measure.identity_of`) on the device for which the order was made."""
     begun: frozenset[str] = frozenset()
     """Metrics with a value from an earlier session."""
+    label: ClassVar[str] = "measure"
 
 
 @dataclass(frozen=True)

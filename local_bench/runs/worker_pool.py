@@ -23,7 +23,7 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from local_bench.core.environment import isolate
-from local_bench.core.errors import LocalBenchError
+from local_bench.core.errors import LocalBenchError, PartFailed
 from local_bench.runs.work import Event
 
 CONTEXT: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
@@ -60,30 +60,31 @@ class WorkerPool:
         self._children = []
 
     def do(self, work: Work, orders: Sequence[Any], shares: Sequence[list[Any]]) -> Iterator[tuple[int, Event]]:
-        """Yield (worker index, event) from all workers; `orders` have `device` and `threads`. LocalBenchError if a
-        worker fails."""
+        """Yield (worker index, event) from all workers; `orders` have `label`, `device` and `threads`. Raises the
+        LocalBenchError of a worker, or PartFailed for its order if the worker ends or fails otherwise."""
         if not self._children:
             self._children = [_start(self._logs / f"worker-{i}.log") for i in range(self._n)]
         busy = {child.end: i for i, child in enumerate(self._children[: len(shares)])}
         for child, order, share in zip(self._children, orders, shares, strict=False):
-            child.end.send((work, order, share))
+            with suppress(OSError):  # a process that has ended is noticed below
+                child.end.send((work, order, share))
         while busy:
             for end in wait(list(busy)):
                 assert isinstance(end, Connection)
                 i = busy[end]
-                child, where = self._children[i], f"worker {i} on {orders[i].device}"
+                child, order = self._children[i], orders[i]
+                where = f"{order.label}: worker {i} on {order.device}"
                 try:
                     message: Event | Exception | None = end.recv()
                 except (EOFError, ConnectionResetError):
                     child.process.join()
-                    raise LocalBenchError(
-                        f"{where} ended unexpectedly (exit {child.process.exitcode}): finished work is kept, run the "
-                        "same command again"
-                    ) from None
+                    ended = f"{where} ended unexpectedly (exit {child.process.exitcode})"
+                    sentence = f"{ended}: finished work is kept, run the same command again"
+                    raise PartFailed(sentence, order.label) from None
                 if isinstance(message, LocalBenchError):
                     raise message
                 if isinstance(message, Exception):
-                    raise LocalBenchError(f"{where} failed, see {child.log}: finished work is kept")
+                    raise PartFailed(f"{where} failed, see {child.log}: finished work is kept", order.label)
                 if message is None:
                     del busy[end]
                 else:

@@ -1,6 +1,7 @@
 """Questions in requests and back, and several judges side by side: everything answered once, or Unreachable."""
 
 import random
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -351,6 +352,20 @@ def test_a_plugin_that_cannot_be_opened_is_named(monkeypatch, installed):
     with (
         pytest.raises(ServerError, match=r"^its own sentence$"),
         judge_module.plugged("plugged", None, None, "cpu", ""),
+    ):
+        pass
+
+
+def test_a_plugin_that_exits_ends_nothing_else(monkeypatch, installed):
+    """Its exit ended the command, without a sentence and with the status that it chose."""
+    monkeypatch.setattr(Plugged, "reply", lambda *_: sys.exit(0))
+    with judge_module.plugged("plugged", None, None, "cpu", "float32") as judge:
+        ((_, reply),) = judge.complete([(7, Request("", (), "?", 9, 0, 0, "veq_technical", {}))])
+    assert reply.refusal == "failed while judging (SystemExit: 0)"
+    monkeypatch.setattr(Plugged, "fault", SystemExit(0))
+    with (
+        pytest.raises(ConfigError, match=r"cannot be opened \(SystemExit: 0\)"),
+        judge_module.plugged("plugged", None, None, "cpu", "float32"),
     ):
         pass
 

@@ -287,6 +287,31 @@ def test_a_killed_worker_is_an_error_and_nothing_is_lost(orders, kontext, tmp_pa
     assert digest_of(generate(tmp_path / "run", orders, KONTEXT)) == digest_of(kontext)
 
 
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_killed_worker_leaves_the_models_after_it_generated(orders, tmp_path, monkeypatch, idle):
+    real = workers.WorkerPool.do
+
+    def do(self, work, work_orders, shares):
+        killed = work_orders[0].label == "killed"
+        if killed and idle:
+            self._children[1].process.kill()
+            self._children[1].process.join()
+        for i, event in real(self, work, work_orders, shares):
+            if killed and not idle:
+                self._children[1].process.kill()
+            yield i, event
+
+    monkeypatch.setattr(workers.WorkerPool, "do", do)
+    models = [KONTEXT | {"name": "before"}, KONTEXT | {"name": "killed", "num_inference_steps": 1}, FLUX]
+    settings, recorded = config(orders, *models, workers=2), Recorded()
+    with pytest.raises(LocalBenchError, match=r"killed: worker 1 on cpu ended unexpectedly \(exit -9\): finished work"):
+        run_stages(settings, tmp_path / "run", ("generate",), recorded)
+    assert "a model cannot be generated: the models after it are generated first" in recorded.notes
+    states = {(row["model"], row["state"]) for row in candidates(tmp_path / "run")}
+    assert {("before", "done"), ("killed", "planned"), ("tiny-flux", "done")} <= states
+    assert not {("before", "planned"), ("tiny-flux", "planned")} & states
+
+
 def test_a_batch_is_started_before_the_previous_one_is_committed(orders, tmp_path, monkeypatch):
     real, events = Staged.denoise, []
     monkeypatch.setattr(Staged, "denoise", lambda self, items: events.append("started") or real(self, items))

@@ -12,12 +12,12 @@ import torch
 
 from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
-from local_bench.core.errors import LedgerError, WeightsError
+from local_bench.core.errors import LedgerError, LocalBenchError, WeightsError
 from local_bench.judges.metrics import registry
 from local_bench.judges.metrics.base import NO_MEMORY
 from local_bench.judges.metrics.embeddings import ClipNetwork
 from local_bench.models.cards import card
-from local_bench.runs import measure
+from local_bench.runs import measure, worker_pool
 from local_bench.runs.config import RunConfig
 from local_bench.runs.measure import _every
 from local_bench.runs.rundir import RunDir
@@ -104,6 +104,25 @@ def test_several_workers_give_equal_results(orders):
     with RunDir.open(orders.root / "two") as two:
         charged = two.store.rows("SELECT session, sum(n_items) AS n FROM meter WHERE phase = 'metric' GROUP BY session")
     assert sorted(row["n"] for row in charged) == [10, 10]
+
+
+def test_a_killed_worker_ends_the_measurement_and_not_the_phases_after_it(orders, monkeypatch):
+    metrics, real = ["l1_raw", "clip_src:tiny-clip"], worker_pool.WorkerPool.do
+    complete, digest = orders.run(metrics, "complete")
+    orders.run(metrics, stages=("generate",))
+
+    def do(self, *arguments):
+        for i, event in real(self, *arguments):
+            self._children[1].process.kill()
+            yield i, event
+
+    monkeypatch.setattr(worker_pool.WorkerPool, "do", do)
+    with pytest.raises(LocalBenchError, match=r"measure: worker 1 on cpu ended unexpectedly .*run the same command"):
+        orders.run(metrics, stages=("measure", "settle"), workers=2)
+    with RunDir.open(orders.root / "run") as run:
+        assert all(row.decision for row in run.store.outcomes())
+    monkeypatch.setattr(worker_pool.WorkerPool, "do", real)
+    assert orders.run(metrics, stages=("measure",), workers=2) == (complete, digest)
 
 
 def test_a_metric_without_weights_is_unscored_until_they_exist(orders, monkeypatch):

@@ -72,6 +72,11 @@ def test_merging_again_changes_nothing_and_parts_are_unchanged(parts, tmp_path):
     for parts_and_out in ([*shards], [shards[0], *shards]):  # the result's folder was forgotten
         with pytest.raises(UserError, match="part-1 is one of the parts, which are not changed: give a new folder"):
             merge(shards[0], parts_and_out[1:])
+    inside = shutil.copytree(shards[0], out / "inside")  # it would be removed with the run that is replaced
+    for result, of_runs in ((out, [inside]), (shards[0] / "merged", shards), (shards[0] / "a" / "b", shards)):
+        with pytest.raises(UserError, match=r"is inside the other: give a folder outside of the parts"):
+            merge(result, of_runs)
+    assert (inside / "ledger.sqlite").exists()
     assert [(path / "ledger.sqlite").read_bytes() for path in shards] == before
     assert not list(tmp_path.glob(".*"))
 

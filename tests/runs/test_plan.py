@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from contextlib import nullcontext
 
 import pytest
 from PIL import Image
@@ -264,9 +265,14 @@ def test_a_setting_that_changes_no_image_is_named(model, note):
 
 def test_a_folder_of_another_pipeline_is_refused_before_anything_is_loaded(tmp_path):
     """By the class of the pipeline or of its denoiser; SD3's own folder is also that of its inpainting."""
-    flux, sd3, judge = (
+    flux, sd3, flux2, judge = (
         resolve(card(name, role))
-        for name, role in (("tiny-flux", "generator"), ("tiny-sd3", "generator"), ("mini-judge", "judge"))
+        for name, role in (
+            ("tiny-flux", "generator"),
+            ("tiny-sd3", "generator"),
+            ("tiny-flux2", "generator"),
+            ("mini-judge", "judge"),
+        )
     )
     for name, folder, sentence in (
         ("tiny-flux", flux, None),
@@ -277,6 +283,8 @@ def test_a_folder_of_another_pipeline_is_refused_before_anything_is_loaded(tmp_p
             "a StableDiffusion3Pipeline, and tiny-flux needs a FluxTransformer2DModel as its transformer",
         ),
         ("tiny-pix2pix", flux, "a FluxPipeline, and tiny-pix2pix needs a UNet2DConditionModel as its unet"),
+        ("tiny-flux2", flux2, None),
+        ("tiny-flux2-klein", flux2, "a Flux2Pipeline, and tiny-flux2-klein needs a Qwen3ForCausalLM as its text_enc"),
         ("sdxl-base", flux, "a FluxPipeline, and sdxl-base needs a StableDiffusionXLPipeline as its pipeline"),
         (
             "tiny-flux",
@@ -290,6 +298,17 @@ def test_a_folder_of_another_pipeline_is_refused_before_anything_is_loaded(tmp_p
         else:
             with pytest.raises(UserError, match=f"^{folder} is {sentence}"):
                 check_config(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "refused"), [("tiny-qwen-image", 1, True), ("tiny-qwen-image", 2, False), ("tiny-flux", 1, False)]
+)
+def test_a_number_of_steps_with_which_no_image_is_finite_is_refused(name, steps, refused):
+    """Without it every image was generated and unscored: values that are not finite."""
+    model = {"card": name, "num_inference_steps": steps}
+    config = RunConfig.model_validate({"name": "x", "suite": {"name": "studio"}, "models": [model]})
+    with pytest.raises(ConfigError, match=f"{name}: its scheduler divides by zero") if refused else nullcontext():
+        check_config(config, files=False)
 
 
 def test_two_checkpoints_of_one_card_can_be_planned_without_their_files():

@@ -177,6 +177,29 @@ def test_a_fault_of_the_work_itself_is_not_repeated(two_nodes, tmp_path):
     assert "ZeroDivisionError: share of 2" in log
 
 
+def test_work_that_failed_is_not_continued_in_the_next_work(two_nodes, tmp_path):
+    """The next model's, whose events would be those of the failed one, or whose order would wait for a busy worker."""
+    session = Session(tmp_path, two_nodes)
+    executor = RayExecutor(session.run, session.recorded)
+
+    def items(numbers):
+        events = executor.do(count, Order(), numbers, lambda share: share)
+        return (event.sentence.split() for _, event in events if isinstance(event, Message))
+
+    def fail_with_two_workers():
+        pids = set()
+        with executor.stage():
+            for _, pid in items(shares(2, 200)):
+                pids.add(pid)
+                if len(pids) == 2:
+                    raise LocalBenchError("failed")
+
+    with pytest.raises(LocalBenchError, match="failed"):
+        fail_with_two_workers()
+    assert sorted(item for item, _ in items([["a", "b"], ["c"]])) == ["a", "b", "c"]
+    executor.end("done")
+
+
 def facts_of(**more):
     facts = {"device": "cpu", "capability": None, "numerics": {"device": "cpu"}, "now_ns": 0, "sees_run": True}
     return NodeFacts(**facts | more)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 
 import pytest
@@ -53,6 +54,12 @@ def test_a_run_without_a_record_is_reported_until_it_is_settled(recorded, path, 
     assert [finding.subject for finding in findings(path)] == ["ledger.sqlite"]
     run_stages(config, path, ("settle",))
     assert findings(path) == []
+
+
+def test_a_judge_without_a_card_on_this_machine_is_named_with_what_to_do(path, monkeypatch):
+    monkeypatch.setattr("local_bench.runs.verify.cards", dict)
+    (finding,) = findings(path)
+    assert re.search(r"cannot be checked: there is no card '.*': give the folder .* as --config-dir", str(finding))
 
 
 def test_the_root_depends_only_on_results(path):

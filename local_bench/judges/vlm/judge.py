@@ -278,7 +278,7 @@ class Judge(ABC):
                 pngs = [self._load(shown).png for shown in request.shown]
                 reply = self.reply(request, [Image.open(io.BytesIO(png)).convert("RGB") for png in pngs])
                 _check_reply(reply, f"{type(self).__name__}.reply")
-            except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
+            except (Exception, SystemExit) as e:  # noqa: BLE001  # raised again if it is not of this request
                 reply = failed(e)
             yield key, reply
 

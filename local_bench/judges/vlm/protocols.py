@@ -102,7 +102,7 @@ class Reply:
     """Why there is no answer; `text` is then the original error message."""
 
 
-def failed(error: Exception) -> Reply:
+def failed(error: Exception | SystemExit) -> Reply:
     """The reply to a request for which `error` was raised. Raises `error` if it is not of the request alone."""
     return Reply("", refusal=failure("judging", error))
 

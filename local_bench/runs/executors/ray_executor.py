@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 from PIL import Image
 
-from local_bench.core.errors import LocalBenchError, ServerError
+from local_bench.core.errors import LocalBenchError, PartFailed, ServerError
 from local_bench.core.files import write_atomic
 from local_bench.core.types import TimeCharged
 from local_bench.judges.vlm.judge import Transport, Unreachable
@@ -82,7 +82,7 @@ class Nodes:
 
     def get(self, reference: Any, worker: str, slot: Slot) -> Any:
         """The value of `reference`, computed by the `worker` on a slot. Raises as `Cluster.get`, and for a fault a
-        LocalBenchError that names the file with its traceback."""
+        PartFailed that names the file with its traceback."""
         try:
             return self.cluster.get(reference)
         except self.cluster.ray.exceptions.RayTaskError as e:
@@ -90,7 +90,7 @@ class Nodes:
             log.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(log, re.sub(r"\x1b\[\d+m", "", str(e)).encode())
             fault = f"{repr(e.cause)[:300]}, see {log}"
-            raise LocalBenchError(f"{worker} on {slot.host} failed ({fault}): finished work is kept") from None
+            raise PartFailed(f"{worker} on {slot.host} failed ({fault}): finished work is kept", worker) from None
 
     def accept(self, slot: Slot, facts: NodeFacts | LocalBenchError) -> bool:
         """Whether a node with these facts, or this error instead of facts, can be used; notes why not."""
@@ -310,8 +310,13 @@ class RayExecutor(Executor):
         self._losses = 0
         self._replicas: list[RayReplica] = []
 
-    def stage(self) -> AbstractContextManager[object]:
-        return nullcontext()
+    @contextmanager
+    def stage(self) -> Iterator[None]:
+        try:
+            yield
+        except LocalBenchError:  # what others still compute must not be read as the events of the next work
+            self._end_workers("failed")
+            raise
 
     # ---- workers
 

@@ -112,21 +112,23 @@ def read_paid_tasks(path: Path) -> list[PaidTask]:
     return list(tasks.values())
 
 
-def read_annotations(paths: Sequence[Path]) -> tuple[list[Image], list[str]]:
-    """The images of one or several annotation files in their order, and every model in the files, including those that
-    delivered no image."""
+def read_annotations(paths: Sequence[Path]) -> tuple[list[Image], list[str], dict[str, str]]:
+    """The images of one or several annotation files in their order, and every model and task (with its first file and
+    line) in the files, including those without an image."""
     images: list[Image] = []
     models: dict[str, None] = {}
+    tasks: dict[str, str] = {}
     seen: dict[tuple[str, str, int], str] = {}
     for where, data in _lines(paths, "an annotation"):
         models[_text(data, "model", where)] = None
+        tasks.setdefault(_text(data, "task_id", where), where)
         for image in _images(data, where):
             _once(seen, (image.model, image.task_id, image.deliverable), where)
             images.append(image)
     if not images:
         files = ", ".join(map(str, paths))
         raise ResultFileError(f"{files} contains no annotations of images: give lines with `annotations` or `label`")
-    return images, list(models)
+    return images, list(models), tasks
 
 
 def read_scores(path: Path) -> list[Scores]:
@@ -147,13 +149,14 @@ def read_scores(path: Path) -> list[Scores]:
 def read_parts(files: Sequence[Path], tasks_file: Path, scores_file: Path | None) -> "Parts":
     """Annotation files with their tasks and scores, without costs. ResultFileError also for a row that belongs to no
     task, or to an image that its task does not request."""
-    tasks, (images, models) = read_paid_tasks(tasks_file), read_annotations(files)
+    tasks, (images, models, named) = read_paid_tasks(tasks_file), read_annotations(files)
     scores = None if scores_file is None else read_scores(scores_file)
     n_deliverables = {task.task_id: task.deliverables for task in tasks}
     rows: list[Image | Scores] = [*images, *(scores or ())]
+    for task_id, where in (*named.items(), *((row.task_id, row.where) for row in scores or ())):
+        if task_id not in n_deliverables:
+            raise ResultFileError(f"{where}: the tasks file has no task {task_id!r}")
     for image in rows:
-        if image.task_id not in n_deliverables:
-            raise ResultFileError(f"{image.where}: the tasks file has no task {image.task_id!r}")
         if image.deliverable > n_deliverables[image.task_id]:
             number = n_deliverables[image.task_id]
             what = f"image {image.deliverable} of {image.task_id!r}, which requests {number}"
@@ -289,15 +292,12 @@ def write(results: RunResults, out: Path) -> list[Path]:
                 decisions[f"subtask_{row.deliverable}"] = row.accepted
                 results.write_image(row.pixels_sha256, out, f"images/{model}/{task.task_id}/{row.deliverable}.png")
         files.append(_write_lines(out, f"{model}_annotations.jsonl", list(by_task.values())))
-    _write_lines(
-        out,
-        "tasks.jsonl",
-        [
-            f'{{"task_id": {json.dumps(t.task_id)}, "category": {json.dumps(t.category, ensure_ascii=False)}, '
-            f'"price_usd": {t.price_usd:f}, "deliverables": {t.deliverables}}}'
-            for t in _paid_tasks(rows)
-        ],
-    )
+    tasks = [
+        f'{{"task_id": {json.dumps(t.task_id)}, "category": {json.dumps(t.category, ensure_ascii=False)}, '
+        f'"price_usd": {t.price_usd:f}, "deliverables": {t.deliverables}}}'
+        for t in _paid_tasks(rows)
+    ]
+    _write_lines(out, "tasks.jsonl", tasks)
     rated = [
         {"model": s.model, "task_id": s.task_id, "deliverable": s.deliverable}
         | {name: None if value is None else float(value) for name, value in zip(SCORES, s.values, strict=True)}

@@ -228,6 +228,11 @@ LINE = '{"model": "a", "task_id": "t", "annotations": {"subtask_1": true}}'
         (ORDER, LINE.replace("true", "1"), "subtask_1 must be true, false or null"),
         (ORDER, LINE.replace("subtask_1", "1"), "'1' is not an image of a task"),
         (ORDER, LINE.replace('"t"', '"u"'), "the tasks file has no task 'u'"),
+        (
+            ORDER,
+            f'{LINE}\n{{"model": "a", "task_id": "u", "annotations": {{}}}}',
+            "line 2: the tasks file has no task 'u'",
+        ),
         (ORDER, LINE.replace("_1", "_2"), "image 2 of 't', which requests 1"),
         (ORDER, '{"model": "a", "task_id": "t", "subtask_name": "subtask_1", "label": 2}', "0, 1 or null, not 2"),
         (ORDER, f"{LINE}\n{LINE}", "annotations.jsonl, line 2: duplicate image 1 of 't' by 'a', first in"),
