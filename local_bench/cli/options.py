@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from local_bench.cli.output import say
 from local_bench.core.errors import UserError, hint, short
 from local_bench.core.files import path_fault
 
@@ -92,6 +93,9 @@ class Commands(click.Group):
         except KeyboardInterrupt as e:  # it says which command it ended
             e.args = e.args or (ctx.invoked_subcommand,)
             raise
+        except SystemExit as e:  # without a sentence, and perhaps with status 0
+            say(f"local-bench: a package ended the command (SystemExit: {e.code}): finished work is kept")
+            raise SystemExit(e.code or 1) from e
 
 
 @contextmanager

@@ -85,6 +85,8 @@ class Traits:
     """Those that a card may leave out; without another one the pipeline fails, or uses a default that no run names."""
     parts: tuple[str, ...] = ()
     """The parts of a card that it reads, besides LoRA adapters; a plug-in's may be any."""
+    told_by: tuple[str, ...] = ("transformer", "unet")
+    """The components whose class tells its weights from those of other families."""
 
 
 _NEGATIVE = (*Traits.settings, "negative_prompt")
@@ -97,6 +99,7 @@ _QWEN = partial(
     optional=(*_LENGTH, "guidance_scale"),
 )
 _QWEN_EDIT = partial(_QWEN, images_in_prompt=True, settings=("guidance_scale", "negative_prompt", "true_cfg_scale"))
+_FLUX2 = partial(Traits, unbatched_with_images=True, optional=_LENGTH, told_by=(*Traits.told_by, "text_encoder"))
 FAMILIES = {
     "flux": Traits("flux:Flux", lossy_settings=("weights", "first_block_cache")),
     "flux_kontext": Traits("flux:FluxKontext", encodes_images=True),
@@ -116,14 +119,12 @@ FAMILIES = {
     "qwen_image_edit": _QWEN_EDIT("qwen_image:QwenImageEdit"),
     "qwen_image_edit_inpaint": _QWEN_EDIT("qwen_image:QwenImageEditInpaint"),
     "qwen_image_edit_plus": _QWEN_EDIT("qwen_image:QwenImageEditPlus", max_batch=1),
-    "flux2": Traits("flux2:Flux2", unbatched_with_images=True, optional=_LENGTH),
-    "flux2_klein": Traits(
+    "flux2": _FLUX2("flux2:Flux2"),
+    "flux2_klein": _FLUX2(
         "flux2:Flux2Klein",
-        unbatched_with_images=True,
         passes=lambda card, s, n: (
             SINGLE if card.architecture.get("is_distilled") or (s.guidance_scale or 0) <= 1 else (2, False)
         ),
-        optional=_LENGTH,
     ),
     "z_image": Traits(
         "z_image:ZImage",
@@ -198,11 +199,11 @@ def check_lossy(lossy: Iterable[str], family: str) -> None:
 
 def check_folder(card: ModelCard, folder: Path) -> None:
     """Raise WeightsError if a user's folder has another pipeline than the card: of another class, or, as several
-    pipelines share weights, with a denoiser of another class, or for FLUX.2, which shares its class, a text encoder."""
+    pipelines share weights, with a component of another class (`Traits.told_by`)."""
     listing = listing_of(folder)
     actual = {name: entry[-1] for name, entry in (listing.components or {}).items()}
     actual["pipeline"] = (listing.index or {}).get("_class_name")
-    names = ("transformer", "unet", *(("text_encoder",) if card.family.startswith("flux2") else ()))
+    names = FAMILIES[card.family].told_by if card.family in FAMILIES else Traits.told_by
     expected = {n: piece(str(card.architecture[n])).model for n in names if n in card.architecture}
     for name, kind in (expected | ({"pipeline": card.pipeline} if card.pipeline else {})).items():
         if actual.get(name) != kind:

@@ -382,7 +382,7 @@ def _settings(config: ModelConfig, described: ModelCard) -> dict[str, Any]:
     settings |= overrides
     scheduler = described.architecture.get("scheduler")
     if settings["num_inference_steps"] == 1 and scheduler and piece(str(scheduler)).config.get("shift_terminal"):
-        raise ConfigError(f"models: {config.label}: its scheduler divides by zero with num_inference_steps 1: give 2")
+        raise ConfigError(f"models: {config.label}: its scheduler divides by zero with num_inference_steps 1: raise it")
     return settings
 
 

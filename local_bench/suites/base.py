@@ -80,7 +80,7 @@ class Suite(ABC):
     exported_options: ClassVar[Mapping[str, str]] = {}
     """Option of `local-bench score` -> the file of `write_results` for it."""
     paper: ClassVar[str] = ""
-    """`module:NAME` of the tables and figures of its paper, a sequence of `report.papers.entry.Entry`
+    """`module:NAME` of the tables and figures of its paper, a sequence of `report.papers.contents.Entry`
     (`local-bench reproduce`)."""
     tasks_differ: ClassVar[bool] = False
     """Whether the runs of one table of the paper may have different tasks, as the splits of a benchmark."""

@@ -98,6 +98,13 @@ def test_limits_of_the_machine_and_system_errors_are_reported(error, statuses, m
     assert "Errno" not in stderr
 
 
+def test_a_package_that_exits_has_a_sentence_and_a_status(monkeypatch, capsys):
+    planted(monkeypatch, fail(SystemExit(0)))
+    with pytest.raises(SystemExit, match="1"):
+        main(COMMAND)
+    assert "a package ended the command (SystemExit: 0): finished work is kept" in capsys.readouterr().err
+
+
 @given(st.text())
 def test_messages_are_limited_and_printable(text):
     printed = sentence(text * 50)

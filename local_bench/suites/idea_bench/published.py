@@ -123,7 +123,8 @@ def published(rows: Sequence[Row]) -> Published:
     }
     names = {uid: task_rows[0].task_name for uid, task_rows in by_task.items()}
     rows_of_tasks = [
-        {**vars(task), "uid": uid, "name": names[uid], "category": of_task[uid]} for uid, task in tasks.items()
+        {**vars(task), "uid": uid, "name": names[uid], "category": of_task[uid], "n_cases": task.n_cases}
+        for uid, task in tasks.items()
     ]
     averages = [
         *((name, low[name], ends[name], high[name]) for name in CATEGORIES),

@@ -46,6 +46,8 @@ def test_the_hierarchy_by_hand(score, tmp_path):
     assert result["overall"] == pytest.approx((first + 100) / 10, abs=EXACT)
     assert result["without_tasks"] == list(NAMES[1:])
     assert "the file has 18 rows and the official scorer expects 306" in stderr
+    text = score("idea-bench", tmp_path / "results.csv", as_json=False)[1]
+    assert [line.split()[-3:] for line in text.splitlines() if line.startswith("002")] == [[*"200"], [*"100"]]
 
 
 def test_answers_without_a_score_are_bounded_and_a_task_of_no_category_leaves_no_overall(score, tmp_path):
