@@ -119,13 +119,13 @@ def compare(a: RunDir, b: RunDir, *, every_pair: bool = False, level: float = LE
     ]
     compared = differences([figure.statistics for figure in figures], level=level, seed=seed)
     by_figure: dict[str, list[FigureComparison]] = {figure: [] for figure in (REVENUE, TASKS, IMAGES, *names)}
-    for of, (difference,) in zip(figures, compared, strict=True):
-        low, high = (difference.at_least, difference.at_most) if of.bounds is None else of.bounds
-        bounded, table = replace(difference, at_least=low, at_most=high), of.statistics
+    for figure, (difference,) in zip(figures, compared, strict=True):
+        low, high = (difference.at_least, difference.at_most) if figure.bounds is None else figure.bounds
+        bounded, table = replace(difference, at_least=low, at_most=high), figure.statistics
         ratios = zip(table.above.sum(axis=0), table.below.sum(axis=0), strict=True)
         of_a, of_b = (float(table.unit * over / under) if under else None for over, under in ratios)
-        row = FigureComparison(of.name, of_a, of_b, bounded, of.n, of.n_unscored)
-        by_figure.setdefault(of.name, []).append(row)
+        row = FigureComparison(figure.name, of_a, of_b, bounded, figure.n, figure.n_unscored)
+        by_figure.setdefault(figure.name, []).append(row)
     images = (a.store.outcomes_by_model(), b.store.outcomes_by_model())
     rows = [row for figure in by_figure.values() for row in _adjusted(figure, images)]
     notes = [*_notes(a, b, only_a, only_b), *([] if rows else ["the runs have no decision and no common score"])]

@@ -35,9 +35,9 @@ CPU = "cpu"
 
 def measure(run: RunDir, executor: Executor, progress: Progress) -> PartFailed | None:
     """Compute the missing scores on the executor's devices; those of a metric without weights are unscored. Return the
-    error of the first metric whose first scores all fail, the others are computed, or of a worker, which ends this."""
+    error of the first metric whose first scores all fail (the others are computed), or of a worker, which ends this."""
     faults: dict[str, PartFailed] = {}
-    while faults.keys() <= set(map(_scores_of, run.config.metrics)):
+    while MetricWorkOrder.label not in faults:
         try:
             _measure(run, executor, progress, faults.keys())
             break

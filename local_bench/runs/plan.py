@@ -567,10 +567,10 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
     ConfigError, before anything is changed, if the plan lacks stored work or would change it.
     """
     if not run.store.planned:
-        run.store.add_plan(plan.positions, plan.tasks, (_row(i, one) for i, one in enumerate(plan.planned)))
+        run.store.add_plan(plan.positions, plan.tasks, (_row(i, candidate) for i, candidate in enumerate(plan.planned)))
         _enter_delivered(run, plan)
         return []
-    rows = [_row(i, one) for i, one in enumerate(plan.planned)]
+    rows = [_row(i, candidate) for i, candidate in enumerate(plan.planned)]
     stored = run.store.candidates()
     planned = {task.task_id: canonical_json(task.content) for task in plan.tasks}
     for task_id, content in run.store.task_contents().items():

@@ -459,13 +459,13 @@ def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[
     )  # sum_t Price(t) Success(t) for every model
     budget, saved = table.tasks.value_usd, []
     for cost, low, high in zip(costs, done, at_best, strict=True):
-        m, m_high = _ratio(low, budget), _ratio(high, budget)
-        s, s_high = (None if cost is None or of is None else of - cost / budget for of in (m, m_high))
+        shares = _ratio(low, budget), _ratio(high, budget)
+        s, s_high = (None if cost is None or share is None else share - cost / budget for share in shares)
         ratios = (
-            None if of is None or s_of is None else contribution_ratio(of, s_of)
-            for of, s_of in ((m, s), (m_high, s_high))
+            None if share is None or saving is None else contribution_ratio(share, saving)
+            for share, saving in zip(shares, (s, s_high), strict=True)
         )
-        saved.append(ClientSavings(cost, s, s_high, m, m_high, *ratios))
+        saved.append(ClientSavings(cost, s, s_high, *shares, *ratios))
     return saved
 
 
