@@ -193,10 +193,8 @@ class AnyPipeline(Staged):
         rgb8 = (latents.nan_to_num(0).clamp(0, 1) * 255).round().to(torch.uint8)
         if rgb8.shape[-1] != 4:
             return rgb8.expand(*rgb8.shape[:3], 3)
-        opaque = []
-        for image in map(
-            Image.fromarray, rgb8.numpy()
-        ):  # with an alpha channel (Qwen-Image-2.1): as `core.images` reads it
+        opaque = []  # an image with an alpha channel (Qwen-Image-2.1) as `core.images` reads it
+        for image in map(Image.fromarray, rgb8.numpy()):
             ground = Image.new("RGB", image.size, ALPHA_ON)
             ground.paste(image, mask=image.getchannel("A"))
             opaque.append(torch.from_numpy(np.array(ground)))

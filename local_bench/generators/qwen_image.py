@@ -6,7 +6,6 @@ kernels apply it incorrectly). Prompts are therefore encoded one by one, and a b
 
 from collections.abc import Sequence
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from diffusers import (
@@ -132,6 +131,10 @@ class QwenImageEditInpaint(Inpainting, QwenImageEdit):
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
         # The pipeline (diffusers 0.42) ignores height and width and resizes the source, and so the result, to 1
         # megapixel. For an unchanged card the planned size is the same.
-        planned = items[0].request.sampler.width, items[0].request.sampler.height, None
-        with patch.object(pipeline_qwenimage_edit_inpaint, "calculate_dimensions", lambda area, ratio: planned):
+        module, sampler = pipeline_qwenimage_edit_inpaint, items[0].request.sampler
+        original = module.calculate_dimensions
+        module.calculate_dimensions = lambda area, ratio: (sampler.width, sampler.height, None)
+        try:
             return super().denoise(items)
+        finally:
+            module.calculate_dimensions = original

@@ -136,9 +136,8 @@ class TableWriter:
     def _write(self) -> None:
         table = pa.concat_tables(self._parts).combine_chunks()
         self._parquet.write_table(table)
-        for i, field in enumerate(
-            table.schema
-        ):  # in CSV, text that a spreadsheet would run as a formula begins with `'`
+        # In CSV, text that a spreadsheet would run as a formula begins with `'`.
+        for i, field in enumerate(table.schema):
             if pa.types.is_string(field.type):
                 text = table.column(i)
                 guarded = pc.binary_join_element_wise("'", text, "")
