@@ -107,14 +107,11 @@ def again(folder: Path) -> None:
 def report(folder: Path) -> None:
     """The exports; the pages are measured by `scripts.bench_site`."""
     from local_bench.analysis.settlement import accounting
-    from local_bench.report.exports import write_exports
-    from local_bench.report.site.paper import write_run_tables
+    from local_bench.report.site.paper import write_exports
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(folder / "run") as run:
-        money = accounting(run.store, run.config.settlement)
-        write_exports(run, money)
-        write_run_tables(run, money)
+        write_exports(run, accounting(run.store, run.config.settlement), print)
 
 
 def files(folder: Path) -> None:

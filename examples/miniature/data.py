@@ -1,7 +1,7 @@
 """What is learnt from: images and words of the world without end, never what is held out.
 
 A batch depends on its seed and number only. Prompts are a caption or an instruction alone, or followed by the title and
-brief of a print shop's order, as `suites.servimage.deliverables` puts them.
+brief of a print shop's order, as `suites.servimage.questions.deliverables` puts them.
 """
 
 from dataclasses import dataclass

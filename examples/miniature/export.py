@@ -22,7 +22,7 @@ from local_bench.models.shipped import INDEX
 
 FOLDER = "models"
 SHIPPED = "weights"
-"""What goes into the repository as it is: each distinct file once, and the index that `core.shipped` reads."""
+"""What goes into the repository as it is: each distinct file once, and the index that `models.shipped` reads."""
 _MUSIQ_URL = f"{HUB}/chaofengc/IQA-PyTorch-Weights/resolve/main/musiq_koniq_ckpt-e95806b9.pth"
 
 

@@ -22,6 +22,7 @@ from transformers import (
 
 from examples.miniature.printshop.wording import vocabulary
 from examples.miniature.vocabulary import learn
+from local_bench.generators.tokenizers import QWEN_SPECIAL
 from local_bench.judges.vlm.rubrics import RubricSet, closing_json, closing_logit, system
 from local_bench.models.shipped import byte_characters
 from local_bench.suites.printshop.phrases import LANGUAGES, language_words
@@ -95,17 +96,17 @@ def taught(work: Path, stage: str) -> tuple[Any, Qwen2VLForConditionalGeneration
 
 
 def _tokenizer() -> Qwen2Tokenizer:
-    bare = Qwen2Tokenizer(vocab={c: i for i, c in enumerate((*byte_characters(), *tiny._SPECIAL))}, merges=[])
+    bare = Qwen2Tokenizer(vocab={c: i for i, c in enumerate((*byte_characters(), *QWEN_SPECIAL))}, merges=[])
     split = bare.backend_tokenizer.pre_tokenizer.pre_tokenize_str
     words = dict.fromkeys(tuple(word) for text in _texts() for word, _ in split(text))
     merges = learn(words)
-    pieces = [*byte_characters(), *dict.fromkeys("".join(pair) for pair in merges), *tiny._SPECIAL]
+    pieces = [*byte_characters(), *dict.fromkeys("".join(pair) for pair in merges), *QWEN_SPECIAL]
     return Qwen2Tokenizer(
         vocab={piece: i for i, piece in enumerate(pieces)},
         merges=merges,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        additional_special_tokens=list(tiny._SPECIAL[1:]),
+        additional_special_tokens=list(QWEN_SPECIAL[1:]),
     )
 
 

@@ -86,7 +86,7 @@ class Traits:
     parts: tuple[str, ...] = ()
     """The parts of a card that it reads, besides LoRA adapters; a plug-in's may be any."""
     told_by: tuple[str, ...] = ("transformer", "unet")
-    """The components whose class tells its weights from those of other families."""
+    """The components whose class tells its weights from those of other families; not read of a plug-in."""
 
 
 _NEGATIVE = (*Traits.settings, "negative_prompt")

@@ -224,11 +224,12 @@ def _verdicts(run: RunDir) -> Faults:
 
 
 def _verdict_faults(row: VerdictRow, spec: JudgeSpec, ids: Mapping[tuple[str, str, int, int], str]) -> Iterator[str]:
-    key, rubric = (row.work_id, row.rubric, row.point, row.repeat), spec.rubrics[row.rubric]
+    key = row.work_id, row.rubric, row.point, row.repeat
     if key not in ids:
         yield "answers a question that the suite does not have"
     elif row.question_id and row.question_id != ids[key]:
         yield "has a question id that does not follow from its question"
+    rubric = spec.rubrics[row.rubric]  # an error if there is none: after what is wrong with the row
     if row.rubric_sha256 != rubric.sha256:
         yield "is by another version of its rubric"
     if row.answer_json is not None:

@@ -150,6 +150,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
         r"verdict .*not allow",
     ),
     "change a question id": (_first("verdicts", "question_id = 'x' || question_id"), r"verdict .*question id"),
+    "change a rubric": (_first("verdicts", "rubric = 'none'"), r"verdict none/.*the suite does not have"),
     "change a rubric digest": (_first("verdicts", "rubric_sha256 = 'x'"), r"verdict .*version of its rubric"),
     "change a raw answer": (_first("verdicts", "raw = raw || ' '"), r"verdicts of task"),
     "move a verdict to another point": (_first("verdicts", "point = 99", "rubric = 'brf'"), r"verdict brf/99"),

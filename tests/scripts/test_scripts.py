@@ -1,7 +1,9 @@
 """Scripts, small: each can be imported, and what they measure or write."""
 
+import ast
 import importlib
 import json
+from types import ModuleType
 
 import pytest
 
@@ -19,8 +21,17 @@ SCRIPTS = sorted(
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_can_be_imported(name):
-    importlib.import_module(name)
+def test_a_script_can_be_imported_and_the_names_of_the_package_that_it_uses_exist(name):
+    """Also those that it imports in functions, and attributes of modules."""
+    script = importlib.import_module(name)
+    for node in ast.walk(ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("local_bench"):
+            for alias in node.names:
+                if not hasattr(importlib.import_module(node.module), alias.name):
+                    importlib.import_module(f"{node.module}.{alias.name}")
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = getattr(script, node.value.id, None)
+            assert not isinstance(module, ModuleType) or hasattr(module, node.attr), f"{node.value.id}.{node.attr}"
 
 
 def test_a_small_curve(monkeypatch):
