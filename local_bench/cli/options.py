@@ -94,8 +94,10 @@ class Commands(click.Group):
             e.args = e.args or (ctx.invoked_subcommand,)
             raise
         except SystemExit as e:  # without a sentence, and perhaps with status 0
+            if ctx.parent is not None:
+                raise
             say(f"local-bench: a package ended the command (SystemExit: {e.code}): finished work is kept")
-            raise SystemExit(e.code or 1) from e
+            raise SystemExit(e.code if isinstance(e.code, int) and e.code else 1) from e
 
 
 @contextmanager

@@ -265,8 +265,9 @@ def _paths(model: type[BaseModel], name: str) -> list[str]:
     inner = [
         (key, field.annotation, part) for key, field in model.model_fields.items() for part in _models(field.annotation)
     ]
-    below = (f"{key}.0" if get_origin(a) is list else key for key, a, part in inner if name in part.model_fields)
-    return [*([name] if name in model.model_fields else []), *(f"{key}.{name}" for key in below)]
+    step: dict[Any, str] = {list: ".0", dict: ".NAME"}
+    below = [f"{key}{step.get(get_origin(a), '')}.{name}" for key, a, part in inner if name in part.model_fields]
+    return [*([name] if name in model.model_fields else []), *below]
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -36,8 +36,8 @@ CPU = "cpu"
 def measure(run: RunDir, executor: Executor, progress: Progress) -> PartFailed | None:
     """Compute the missing scores on the executor's devices; those of a metric without weights are unscored. Return the
     error of the first metric whose first scores all fail (the others are computed), or of a worker, which ends this."""
-    faults: dict[str, PartFailed] = {}
-    while MetricWorkOrder.label not in faults:
+    metrics, faults = set(map(_scores_of, run.config.metrics)), dict[str, PartFailed]()
+    while faults.keys() <= metrics:  # any other fault is a worker's
         try:
             _measure(run, executor, progress, faults.keys())
             break

@@ -98,11 +98,16 @@ def test_limits_of_the_machine_and_system_errors_are_reported(error, statuses, m
     assert "Errno" not in stderr
 
 
-def test_a_package_that_exits_has_a_sentence_and_a_status(monkeypatch, capsys):
-    planted(monkeypatch, fail(SystemExit(0)))
-    with pytest.raises(SystemExit, match="1"):
-        main(COMMAND)
-    assert "a package ended the command (SystemExit: 0): finished work is kept" in capsys.readouterr().err
+@pytest.mark.parametrize(("code", "status"), [(0, 1), (7, 7), ("text", 1)])
+@pytest.mark.parametrize("command", [COMMAND, ["models", "list"]])
+def test_a_package_that_exits_has_one_sentence_and_a_status(monkeypatch, capsys, command, code, status):
+    planted(monkeypatch, fail(SystemExit(code)))
+    monkeypatch.setattr(module.cli.commands["models"].commands["list"], "callback", lambda *a, **k: sys.exit(code))
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == status
+    sentence = f"local-bench: a package ended the command (SystemExit: {code}): finished work is kept\n"
+    assert capsys.readouterr().err == sentence
 
 
 @given(st.text())

@@ -12,7 +12,7 @@ import torch
 
 from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
-from local_bench.core.errors import LedgerError, LocalBenchError, WeightsError
+from local_bench.core.errors import LedgerError, LocalBenchError, PartFailed, WeightsError
 from local_bench.judges.metrics import registry
 from local_bench.judges.metrics.base import NO_MEMORY
 from local_bench.judges.metrics.embeddings import ClipNetwork
@@ -123,6 +123,19 @@ def test_a_killed_worker_ends_the_measurement_and_not_the_phases_after_it(orders
         assert all(row.decision for row in run.store.outcomes())
     monkeypatch.setattr(worker_pool.WorkerPool, "do", real)
     assert orders.run(metrics, stages=("measure",), workers=2) == (complete, digest)
+
+
+def test_a_fault_of_a_worker_ends_the_measurement_whatever_names_it(orders, monkeypatch):
+    """On Ray it has the worker's name; nothing would be left out of the next try."""
+    tries = iter([PartFailed("it failed", "the worker"), None])
+    orders.run(["l1_raw"], stages=("generate",))
+
+    def fail(*arguments):
+        raise next(tries) or AssertionError("tried again")
+
+    monkeypatch.setattr(measure, "_measure", fail)
+    with pytest.raises(LocalBenchError, match="it failed"):
+        orders.run(["l1_raw"], stages=("measure",))
 
 
 def test_a_metric_without_weights_is_unscored_until_they_exist(orders, monkeypatch):
