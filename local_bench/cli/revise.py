@@ -57,7 +57,7 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
 
     with RunDir.open(run_dir) as run, RunDir.open(revised_dir) as revised:
         workflows = revised_workflows(run, folder, revised)
-        # the tasks are others, and their rubrics may be
+        # not the tasks, which differ, nor the rubrics, which may
         _, differences = comparable([run, revised], [JUDGED[0], JUDGED[2]])
         blind, n_made = unseen_inputs(revised).n_images, revised.store.n_candidates(made=True)
     notes = [f"{note}: revisions pass by another measure than first attempts" for note in differences]

@@ -205,7 +205,7 @@ def numerics_of(config: JudgeConfig, judge_devices: Sequence[JudgeDevice]) -> di
 
 
 def external(config: JudgeConfig, served: Served | None = None) -> ExternalServer:
-    """The server at the config's `base_url`; it is asked what it serves, unless that is known (`served`)."""
+    """The server at the config's `base_url`. What it serves is read from it, unless that is known (`served`)."""
     described = card(config.card, "judge")
     repo = described.source.repo or ""
     assert config.base_url

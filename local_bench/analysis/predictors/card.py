@@ -22,8 +22,6 @@ from local_bench.runs.scoring import thresholds_of
 from local_bench.settle.predictors.models import Calibrated, Rule, loads
 
 Kind = Literal["rule", "logistic", "servimage"]
-KINDS: tuple[Kind, ...] = ("rule", "logistic")
-"""The kinds that are fitted to scores alone."""
 
 
 class Inputs(Strict):
