@@ -29,7 +29,7 @@ from examples.miniature.printshop.damage import KINDS as DAMAGE
 from examples.miniature.printshop.damage import damage
 from examples.miniature.printshop.sampling import choose, sample_scene, sample_variation
 from examples.miniature.printshop.wording import points_of
-from local_bench.analysis.predictors.card import KINDS, Inputs
+from local_bench.analysis.predictors.card import Inputs, Kind
 from local_bench.analysis.predictors.images import LabelledImage, LabelledImages, table_of
 from local_bench.analysis.predictors.predictions import outputs, train_on
 from local_bench.core.files import write_atomic
@@ -46,6 +46,7 @@ CATEGORIES = ("Portrait", "Product", "Digital")
 MODELS = (0.75, 0.55, 0.35, 0.15)
 """How often each simulated model draws another scene than the requested one."""
 NAMES = ("brf", "veq")
+KINDS: tuple[Kind, ...] = ("rule", "logistic")  # those fitted to scores alone
 RULE = Rule({"brf": 3.0, "veq": 3.0})
 STRICT = {"Portrait": (5.0, 3.0), "Product": (4.0, 2.0), "Digital": (3.0, 1.0)}
 """Thresholds of the strict client: points and quality."""
