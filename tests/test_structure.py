@@ -67,6 +67,31 @@ def _heading(node):
     return None if "below" in more else (more.get("group", rest[1] if len(rest) > 1 else ""), name)
 
 
+def test_no_benchmark_is_named_outside_its_package():
+    """In code: neither imported, nor a string. Sentences and options of commands cite the papers; their tables are made
+    from runs, in a package of their own."""
+    suites = ROOT / "local_bench" / "suites"
+    packages = {path.parent.name for path in suites.glob("*/__init__.py")}
+    names = packages | {package.replace("_", "-") for package in packages}
+    by_path = re.compile(rf"local_bench\.suites\.({'|'.join(packages)})\b")
+    apart = {*(suites / package for package in packages), ROOT / "local_bench" / "report" / "papers"}
+    places = set()
+    for path in (path for path in SOURCES if not apart & {*path.parents}):
+        texts = [text for text in strings(path) if text in names or by_path.match(text)]
+        nodes = ast.walk(ast.parse(path.read_text()))
+        texts += [
+            node.module for node in nodes if isinstance(node, ast.ImportFrom) and by_path.match(node.module or "")
+        ]
+        places |= {str(path.relative_to(ROOT / "local_bench"))} if texts else set()
+    assert places == {
+        "suites/registry.py",
+        "runs/config.py",  # the default of `suite.name`
+        # the kind of predictor that is ServImageModel, and the training data ServImage_Dataset
+        *("cli/predictor.py", "judges/payment/artefact.py", "runs/payment.py"),
+        *(f"analysis/predictors/{name}.py" for name in ("card", "images", "predictions")),
+    }
+
+
 def test_the_store_is_no_chain_of_classes():
     classes = [
         node

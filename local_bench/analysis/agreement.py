@@ -25,9 +25,9 @@ from local_bench.settle.agreement import (
     rank_correlation,
     top_k_overlap,
 )
+from local_bench.suites.base import CNS_SET
 from local_bench.suites.questions_from import scale_of
 from local_bench.suites.registry import suite
-from local_bench.suites.servimage.questions import CNS_SET
 
 PANEL = "the panel"
 ALPHA_DIGITS = 2

@@ -139,7 +139,7 @@ def economics_of(run: RunDir, money: Accounting) -> Economics | None:
     table 6. None if nothing is settled or no task has a price. Used by the page, the JSON output and the exports."""
     if not any(s.total.value_micro_usd for s in money.settlements):
         return None
-    settings, prices = run.config.settlement, api_prices("servimage").exact
+    settings, prices = run.config.settlement, api_prices().exact
     ordered = sorted(prices, key=lambda api: (prices[api], api))
     return run.store.once(
         ("economics", settings.model_dump_json()),

@@ -27,7 +27,7 @@ from local_bench.runs.stages import Outcome
 from local_bench.runs.store.rows import UnscoredItems
 from local_bench.settle.ground_truth import RevenueAudit
 from local_bench.settle.settlement import Settlement, Total
-from local_bench.suites.servimage.published import figures_json
+from local_bench.suites.published import figures_json
 
 
 def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> str:

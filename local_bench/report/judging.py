@@ -22,8 +22,8 @@ from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.ground_truth import ALL
 from local_bench.settle.intervals import wilson
+from local_bench.suites.base import CNS_SET
 from local_bench.suites.registry import suite
-from local_bench.suites.servimage.questions import CNS_SET
 
 NOT_TRIED = "not tried"
 NOT_NOTED = "not noted"

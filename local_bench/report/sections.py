@@ -206,7 +206,7 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
     economics = economics_of(run, money)
     if economics is None:
         return [], []
-    several, prices = len(economics.table.models) > 1, api_prices("servimage")
+    several, prices = len(economics.table.models) > 1, api_prices()
     models = zip(economics.table.models, economics.by_ledger, economics.by_api, strict=True)
     placed = economics.competition.placed
     rows = [SimpleNamespace(model=model, placed=placed[model], here=here, api=api) for model, here, api in models]

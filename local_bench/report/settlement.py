@@ -12,8 +12,7 @@ from local_bench.core.table import Column, Table, table_of
 from local_bench.report.text import percent, small_usd
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.settlement import Settlement, Total
-from local_bench.suites.published import number
-from local_bench.suites.servimage.published import figures_json, placed_json
+from local_bench.suites.published import figures_json, number, placed_json
 
 _INTERVAL = "95 % interval for tasks like these and the same decisions: the judge's errors are not in it."
 COLUMNS = (

@@ -31,7 +31,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of, verdicts_of
 from local_bench.runs.store import CandidateRow
 from local_bench.settle.predictors.features import split_of, task_digest
-from local_bench.suites.servimage.questions import which_image
+from local_bench.suites.base import which_image
 
 if TYPE_CHECKING:
     from local_bench.judges.payment.artefact import Card

@@ -34,10 +34,8 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.runs.store.rows import State
 from local_bench.suites.base import Suite
-from local_bench.suites.ice_bench.published import COMPOSITE
-from local_bench.suites.idea_bench.published import CASE
 from local_bench.suites.questions_from import check_borrowed
-from local_bench.suites.registry import FilesSuite, suite
+from local_bench.suites.registry import FilesSuite, all_suites, suite
 
 _MISTRAL = (
     "INST|IMG|IMG_BREAK|IMG_END|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK|"
@@ -284,15 +282,13 @@ def _check_suite(config: RunConfig) -> None:
                 )
 
 
-_DERIVED = {RULES: "the score of the hard rules", CASE: "IDEA-Bench's score", COMPOSITE: "ICE-Bench's score"}
-
-
 def _check_scores(config: RunConfig) -> None:
     """ConfigError if two scores of an image have one name, of which the run would keep the one that came last."""
     settings = config.suite
     borrowed = check_borrowed(settings.name, settings.questions_from)
     named = [
-        *_DERIVED.items(),
+        (RULES, "the score of the hard rules"),
+        *((entry.derived, f"{entry.title.partition(':')[0]}'s score") for entry in all_suites() if entry.derived),
         *((name, f"a judge's score of {settings.name}") for name in suite(settings.name).scores_of_judge),
         *((name, "a judge's score of suite.questions_from") for name in borrowed),
         *((name, "a metric") for name in dict.fromkeys(config.metrics)),

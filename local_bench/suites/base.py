@@ -31,6 +31,9 @@ ImageKey = tuple[str, str, int, int]
 ImageFile = tuple[str, str, int, int, Path]
 """(model, task, deliverable from 1, attempt from 1, file)"""
 
+CNS_SET = "cns_set"
+"""The rubric for the consistency of a set, about which a judge is asked in both orders with `order_swap`."""
+
 
 class Suite(ABC):
     """One benchmark. Instances are stateless."""
@@ -61,6 +64,8 @@ class Suite(ABC):
     `panel_word`."""
     lent: ClassVar[Mapping[str, str]] = {}
     """Its scores of an image of another suite (`suite.questions_from`) -> their names there; empty: it has none."""
+    derived: ClassVar[str] = ""
+    """Name of the score of `derived_scores`."""
     metrics_by_task: ClassVar[frozenset[str]] = frozenset()
     """Metrics that are computed only for tasks that list them."""
     of_tasks: ClassVar[Sequence[tuple[str, str]]] = ()
@@ -243,6 +248,15 @@ class Suite(ABC):
         """Read the benchmark's result files as annotations of a run's images; None for entries without a verdict.
         ResultFileError for a malformed file."""
         raise UserError(f"{self.name} has no result files that can be read as annotations: give an annotation file")
+
+
+def which_image(task: Task, deliverable: int) -> str:
+    """Text for the judge that identifies the image among the images of the task."""
+    n, what = len(task.deliverables), task.deliverables[deliverable - 1]
+    if n == 1:
+        return f"The only image of the order: {what}"
+    others = "; ".join(f"{i}. {other}" for i, other in enumerate(task.deliverables, 1) if i != deliverable)
+    return f"Image {deliverable} of {n}: {what}\nThe other images of the order, which are not shown: {others}"
 
 
 _NUMBER = re.compile(r"0*([1-9][0-9]{0,3})")

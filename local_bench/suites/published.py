@@ -16,6 +16,7 @@ from local_bench.core.files import config_files
 from local_bench.core.table import Column, Table, table_of
 from local_bench.core.yamlfile import Amount, Strict, load_yaml
 from local_bench.settle.sensitivity import Flip, Point, Setting
+from local_bench.settle.settlement import AsPrinted, ClientSavings, Ranking
 from local_bench.suites.task_files import read_costs
 
 
@@ -149,10 +150,27 @@ def prices_of(suite: str, options: ScoreOptions, models: Iterable[str]) -> tuple
     return None if options.costs is None else read_costs(options.costs), []
 
 
-def api_prices(suite: str) -> ApiPrices:
-    """The prices that the suite's paper assumes. ConfigError if the file has none for the suite."""
+def api_prices(suite: str | None = None) -> ApiPrices:
+    """The prices that the suite's paper assumes; by default the first of the file. ConfigError if it has none for the
+    suite."""
     files = config_files("api_prices.yaml")
     by_suite = {name: prices for path in reversed(files) for name, prices in load_yaml(path, _File).prices.items()}
+    suite = suite or next(iter(by_suite))
     if suite not in by_suite:
         raise ConfigError(f"{files[0]} has no prices for {suite!r}, only for {', '.join(by_suite)}: give --costs")
     return by_suite[suite]
+
+
+def figures_json(figures: AsPrinted | ClientSavings) -> dict[str, Any]:
+    return {name: value if isinstance(value, int) else number(value) for name, value in vars(figures).items()}
+
+
+def placed_json(p: Ranking) -> dict[str, Any]:
+    return {
+        "revenue_usd": number(p.revenue_usd),
+        "rank": p.rank,
+        "revenue_low_usd": number(p.revenue_low_usd),
+        "revenue_high_usd": number(p.revenue_high_usd),
+        "n_won": p.n_won,
+        "n_shared": p.n_shared,
+    }

@@ -54,6 +54,7 @@ class IceBench(Suite):
     metrics_by_task = frozenset(name for names in tasks.METRICS_OF.values() for name in names)
     categories = TASKS
     unsupported = "skip"
+    derived = numbers.COMPOSITE
     layout = "ice-bench"
     paper = "local_bench.report.papers.contents:ICE_BENCH"
     score_options = ()

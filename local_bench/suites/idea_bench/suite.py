@@ -46,6 +46,7 @@ class IdeaBench(Suite):
     lent = {MET: "idea_met"}  # noqa: RUF012
     of_tasks = (("uid", "text"), ("case_id", "text"), ("sheets", "array"))
     unsupported = "skip"
+    derived = numbers.CASE
     layout = "idea-bench"
     paper = "local_bench.report.papers.contents:IDEA_BENCH"
     score_options = ("tasks",)

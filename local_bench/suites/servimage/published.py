@@ -10,11 +10,8 @@ import numpy as np
 from local_bench.core.table import Column, Table
 from local_bench.settle.sensitivity import Point, flips, revenues
 from local_bench.settle.settlement import (
-    AsPrinted,
-    ClientSavings,
     Competition,
     Earnings,
-    Ranking,
     by_category,
     compete,
     earnings,
@@ -25,11 +22,13 @@ from local_bench.suites.published import (
     Published,
     by_model,
     dollars,
+    figures_json,
     grid_json,
     grid_tables,
     listed,
     number,
     percent,
+    placed_json,
 )
 from local_bench.suites.servimage.results import Image, Parts, Scores
 
@@ -152,21 +151,6 @@ def _earned(e: Earnings) -> dict[str, Any]:
         "n_accepted": e.n_accepted,
         "n_unscored": e.n_unscored,
         "n_missing": e.n_missing,
-    }
-
-
-def figures_json(figures: AsPrinted | ClientSavings) -> dict[str, Any]:
-    return {name: value if isinstance(value, int) else number(value) for name, value in vars(figures).items()}
-
-
-def placed_json(p: Ranking) -> dict[str, Any]:
-    return {
-        "revenue_usd": number(p.revenue_usd),
-        "rank": p.rank,
-        "revenue_low_usd": number(p.revenue_low_usd),
-        "revenue_high_usd": number(p.revenue_high_usd),
-        "n_won": p.n_won,
-        "n_shared": p.n_shared,
     }
 
 

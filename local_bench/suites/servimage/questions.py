@@ -17,6 +17,7 @@ from math import sqrt
 from statistics import fmean
 
 from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
+from local_bench.suites.base import CNS_SET, which_image
 from local_bench.suites.base import QuestionKey as Key
 
 BRF = "brf"
@@ -28,7 +29,6 @@ VEQ_AESTHETIC = "veq_aesthetic"
 VEQ_TEXT = "veq_text"
 CNS = "cns"
 CNS_EDIT = "cns_edit"
-CNS_SET = "cns_set"
 LENT = {VEQ: "servimage_veq", CNS: "servimage_cns"}
 SCORES = (BRF, BRF_EXPECTED, VEQ, CNS, VEQ_CLARITY, VEQ_REALISM, VEQ_AESTHETIC, VEQ_TEXT, CNS_EDIT, CNS_SET)
 
@@ -79,15 +79,6 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
                 ordered = tuple(images[i] for i in order)
                 question = Question(CNS_SET, 0, ordered, slots, ("image",) * len(order), repeat)
                 yield (deliverable, CNS_SET, 0, repeat), question
-
-
-def which_image(task: Task, deliverable: int) -> str:
-    """Text for the judge that identifies the image among the images of the task."""
-    n, what = len(task.deliverables), task.deliverables[deliverable - 1]
-    if n == 1:
-        return f"The only image of the order: {what}"
-    others = "; ".join(f"{i}. {other}" for i, other in enumerate(task.deliverables, 1) if i != deliverable)
-    return f"Image {deliverable} of {n}: {what}\nThe other images of the order, which are not shown: {others}"
 
 
 def scores(
