@@ -15,6 +15,7 @@ from typing import Any
 
 from local_bench.core.environment import entry_points
 from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.core.hardrules import size_like
 from local_bench.generators.architecture import piece
 from local_bench.models.cards import ModelCard
 from local_bench.models.vet import PIPELINE, listing_of
@@ -87,6 +88,21 @@ class Traits:
     """The parts of a card that it reads, besides LoRA adapters; a plug-in's may be any."""
     told_by: tuple[str, ...] = ("transformer", "unet")
     """The components whose class tells its weights from those of other families; not read of a plug-in."""
+    input_size: Callable[[int, int], tuple[int, int]] | None = None
+    """Maps (width, height) of an input image to the (height, width) at which it is read; None: at the result's size."""
+
+
+_MEGAPIXEL = 1024 * 1024
+
+
+def _max_one_megapixel(width: int, height: int) -> tuple[int, int]:
+    share = min(1.0, (_MEGAPIXEL / (width * height)) ** 0.5)
+    return int(height * share), int(width * share)
+
+
+def _max_1024_per_side(width: int, height: int) -> tuple[int, int]:
+    share = min(1.0, 1024 / max(width, height))
+    return int(height * share), int(width * share)
 
 
 _NEGATIVE = (*Traits.settings, "negative_prompt")
@@ -99,7 +115,14 @@ _QWEN = partial(
     optional=(*_LENGTH, "guidance_scale"),
 )
 _QWEN_EDIT = partial(_QWEN, images_in_prompt=True, settings=("guidance_scale", "negative_prompt", "true_cfg_scale"))
-_FLUX2 = partial(Traits, unbatched_with_images=True, optional=_LENGTH, told_by=(*Traits.told_by, "text_encoder"))
+_ONE_MEGAPIXEL = partial(size_like, area=_MEGAPIXEL, multiple=32)
+_FLUX2 = partial(
+    Traits,
+    unbatched_with_images=True,
+    optional=_LENGTH,
+    told_by=(*Traits.told_by, "text_encoder"),
+    input_size=_max_one_megapixel,
+)
 FAMILIES = {
     "flux": Traits("flux:Flux", lossy_settings=("weights", "first_block_cache")),
     "flux_kontext": Traits("flux:FluxKontext", encodes_images=True),
@@ -116,9 +139,9 @@ FAMILIES = {
     "sd3_inpaint": Traits("sd3:StableDiffusion3Inpaint", passes=_guided, settings=_NEGATIVE),
     "qwen_image": _QWEN("qwen_image:QwenImage"),
     "qwen_image_inpaint": _QWEN("qwen_image:QwenImageInpaint"),
-    "qwen_image_edit": _QWEN_EDIT("qwen_image:QwenImageEdit"),
+    "qwen_image_edit": _QWEN_EDIT("qwen_image:QwenImageEdit", input_size=_ONE_MEGAPIXEL),
     "qwen_image_edit_inpaint": _QWEN_EDIT("qwen_image:QwenImageEditInpaint"),
-    "qwen_image_edit_plus": _QWEN_EDIT("qwen_image:QwenImageEditPlus", max_batch=1),
+    "qwen_image_edit_plus": _QWEN_EDIT("qwen_image:QwenImageEditPlus", max_batch=1, input_size=_ONE_MEGAPIXEL),
     "flux2": _FLUX2("flux2:Flux2"),
     "flux2_klein": _FLUX2(
         "flux2:Flux2Klein",
@@ -148,6 +171,7 @@ FAMILIES = {
         images_add_passes=True,
         passes=lambda card, s, n: (3 if n else 2, True),
         settings=("guidance_scale", "image_guidance_scale"),
+        input_size=_max_1024_per_side,
     ),
 }
 """The families with stages of their own."""

@@ -8,14 +8,13 @@ lower bound. The lower bound counts an unpadded prompt as one token.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pydantic import Field, ValidationError
 
 from local_bench.core.errors import LedgerError
-from local_bench.core.hardrules import size_like
 from local_bench.core.images import image_path, load_verified
 from local_bench.core.yamlfile import Strict
 from local_bench.models.gpus import gpu_of
@@ -31,8 +30,6 @@ SKIPS = {"first_block_cache": "no floor: its cache skips work"}
 _TOKEN_SIDE = 16
 _MARGIN = 0.9
 """Factor of a lower bound that follows from counts of other sizes."""
-_MEGAPIXEL = 1024 * 1024
-_QWEN_MULTIPLE = 32
 
 
 class ImageKind(Strict):
@@ -88,13 +85,13 @@ def store_operations(store: Store, order: WorkOrder) -> None:
 
     Takes seconds for a large model; the result is cached on this machine. Imports torch.
     """
-    from local_bench.generators.registry import Sampler
+    from local_bench.generators.registry import Sampler, traits
 
     if not order.card.architecture:
         store.set_meta(f"operations:{order.label}", OperationCounts(uncounted=NOT_COUNTED).model_dump_json())
         return
     works = [row.work for row in store.candidates(order.label) if row.state != "unscored"]
-    input_size, tokens = _INPUT_SIZE.get(order.card.family), {}
+    input_size, tokens = traits(order.card.family).input_size, {}
     if input_size is not None:
         for sha in sorted({sha for work in works for sha in work["pictures"]}):
             tokens[sha] = _tokens(input_size(*load_verified(image_path(order.inputs, sha), sha).size))
@@ -138,34 +135,6 @@ def _kind(order: WorkOrder, sampler: "Sampler", input_images: Sequence[int | Non
 
 def _tokens(size: tuple[int, int]) -> int:
     return size[0] // _TOKEN_SIDE * (size[1] // _TOKEN_SIDE)
-
-
-# ---- input images: the size at which model families read them
-
-
-def _max_one_megapixel(width: int, height: int) -> tuple[int, int]:
-    share = min(1.0, (_MEGAPIXEL / (width * height)) ** 0.5)
-    return int(height * share), int(width * share)
-
-
-def _max_1024_per_side(width: int, height: int) -> tuple[int, int]:
-    share = min(1.0, 1024 / max(width, height))
-    return int(height * share), int(width * share)
-
-
-def _one_megapixel(width: int, height: int) -> tuple[int, int]:
-    return size_like(width, height, _MEGAPIXEL, _QWEN_MULTIPLE)
-
-
-_INPUT_SIZE: dict[str, Callable[[int, int], tuple[int, int]]] = {
-    "flux2": _max_one_megapixel,
-    "flux2_klein": _max_one_megapixel,
-    "omnigen": _max_1024_per_side,
-    "qwen_image_edit": _one_megapixel,
-    "qwen_image_edit_plus": _one_megapixel,
-}
-"""Maps (width, height) of an input image to the (height, width) at which the family reads it; other families use the
-output size."""
 
 
 BUSY = ("denoise", "decode")

@@ -10,13 +10,12 @@ from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from local_bench.core.errors import LedgerError
-from local_bench.generators.registry import Sampler
+from local_bench.generators.registry import Sampler, traits
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu
 from local_bench.runs import roofline as floors
 from local_bench.runs.config import RunConfig
 from local_bench.runs.roofline import (
-    _INPUT_SIZE,
     Timing,
     _kind,
     generated_kinds,
@@ -198,12 +197,12 @@ def test_a_lower_bound_is_at_most_the_exact_count_and_near_it(tmp_path, name, si
 
 
 def test_input_images_are_resized_as_by_their_pipelines():
-    assert _INPUT_SIZE["flux2"](640, 480) == (480, 640)
-    assert _INPUT_SIZE["flux2"](4000, 1000) == (512, 2048)  # a megapixel
-    assert _INPUT_SIZE["omnigen"](4000, 1000) == (256, 1024)
-    assert _INPUT_SIZE["omnigen"](640, 480) == (480, 640)
-    assert _INPUT_SIZE["qwen_image_edit"](100, 100) == (1024, 1024)
-    height, width = _INPUT_SIZE["qwen_image_edit_plus"](320, 100)
+    assert traits("flux2").input_size(640, 480) == (480, 640)
+    assert traits("flux2").input_size(4000, 1000) == (512, 2048)  # a megapixel
+    assert traits("omnigen").input_size(4000, 1000) == (256, 1024)
+    assert traits("omnigen").input_size(640, 480) == (480, 640)
+    assert traits("qwen_image_edit").input_size(100, 100) == (1024, 1024)
+    height, width = traits("qwen_image_edit_plus").input_size(320, 100)
     assert (width, height) == calculate_dimensions(1024 * 1024, 3.2)[:2]
 
 
