@@ -21,7 +21,6 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.attempts import FAIL, MISSING, PASS, UNSCORED, Outcomes, count_attempts
-from local_bench.settle.costs import curve
 from local_bench.settle.discrimination import EDGES, by_bin
 from local_bench.settle.explain import COMPOSITE
 from local_bench.settle.intervals import mean_interval
@@ -30,6 +29,8 @@ from local_bench.suites.registry import suite
 
 MAX_PANELS = 4
 """Scores of one figure: those that decide first."""
+JOB_SIZES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
+"""Images of a job at which its cost per image is drawn."""
 MAX_BARS = 240
 """Bars of one panel; with more models and categories the heat map has the numbers."""
 
@@ -171,16 +172,8 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
     lines = []
     for model, local in economics.timed.items():
         hour = money.usd_per_hour(model) or Fraction(0)
-        points = curve(local, Fraction(0), hour, kwh)
-        bands = [curve(local, Fraction(0), end, kwh) for end in ends]
-        lines.append(
-            Line(
-                model,
-                tuple(float(point.images) for point in points),
-                tuple(float(point.local_usd) for point in points),
-                tuple((float(low.local_usd), float(high.local_usd)) for low, high in zip(*bands, strict=True)),
-            )
-        )
+        curve, *bands = ([float(local.amortised_usd(n, price, kwh)) for n in JOB_SIZES] for price in (hour, *ends))
+        lines.append(Line(model, tuple(map(float, JOB_SIZES)), tuple(curve), tuple(zip(*bands, strict=True))))
     apis = {point.api: float(point.api_usd) for point in economics.against}
     band = "; bands: lowest to highest price of the device" if ends else ""
     panel = Lines("", tuple(lines), "images", "US dollars per image", logarithmic=True, levels=tuple(apis.items()))
