@@ -4,6 +4,7 @@ scores for display: means by model, with the number of images that are not inclu
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+import pandas as pd
 
 from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.money import usd_exact, usd_fine
@@ -18,7 +19,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import scored
 from local_bench.settle.acceptance import missed
-from local_bench.settle.intervals import mean_interval, numbered, task_sums
+from local_bench.settle.intervals import mean_interval, task_sums
 from local_bench.settle.settlement import Settlement
 from local_bench.suites.questions_from import scale_of
 
@@ -132,8 +133,8 @@ def _score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
     values = scored(run.store.frame("scores", ["work_id", "name", "value"])).merge(images, on="work_id")
     intervals = {}
     for (name, model), rows in values.sort_values("position").groupby(["name", "model"], sort=False):
-        of_task, n_tasks = numbered(rows["task_id"].to_numpy(dtype=object))
-        sums = task_sums(of_task, np.stack([rows["value"], np.ones(len(rows))], axis=1), n_tasks).T
+        of_task, tasks = pd.factorize(rows["task_id"])
+        sums = task_sums(of_task, np.stack([rows["value"], np.ones(len(rows))], axis=1), len(tasks)).T
         ends = mean_interval(sums[0], sums[1], scale_of(run.config.suite.name, name))
         if ends is not None:
             intervals[name, model] = ends
