@@ -11,7 +11,7 @@ Both are evaluated on two kinds of data: `settle` sums the lines of one run in i
 partition its prices exactly); `earnings` sums tables of outcomes as exact fractions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -170,24 +170,20 @@ def settle(
     by_task = lines.drop_duplicates("task_id", keep="last").sort_values("task_id")
     category, names = pd.factorize(by_task["category"], sort=True)
     prices = exact(by_task["price_micro_usd"])
-
-    def of_tasks(m: int, tasks: Ints) -> Total:
-        return _total(*(sums[m, tasks] for sums in cells), values=prices[tasks], intervals=intervals)
-
     settlements = []
     for m, name in enumerate(models):
         tasks = np.flatnonzero(n[m])
         groups = {group: tasks[category[tasks] == k] for k, group in enumerate(names)}
-        by_category = {group: of_tasks(m, of_group) for group, of_group in groups.items() if len(of_group)}
-        settlements.append(Settlement(name, of_tasks(m, tasks), by_category, costs_micro_usd.get(name)))
+        by_category = {group: _total(cells, prices, m, of, intervals) for group, of in groups.items() if len(of)}
+        total = _total(cells, prices, m, tasks, intervals)
+        settlements.append(Settlement(name, total, by_category, costs_micro_usd.get(name)))
     return sorted(settlements, key=lambda s: (-s.total.revenue_micro_usd, s.model))
 
 
-def _total(
-    n: Ints, accepted: Ints, unscored: Ints, earned: Ints, open_: Ints, *, values: Ints, intervals: bool
-) -> Total:
-    """Of one model's tasks in order of their ids, each (T,): numbers of deliverables, then micro-USD; `values` are the
-    prices of the whole tasks."""
+def _total(cells: Sequence[Ints], prices: Ints, m: int, tasks: Ints, intervals: bool) -> Total:
+    """Of some tasks of model `m`, in order of their ids; `cells` are (M, T)."""
+    n, accepted, unscored, earned, open_ = (sums[m, tasks] for sums in cells)
+    values = prices[tasks]
     acceptance_low, acceptance_high = (intervals and rate_interval(accepted, n)) or (0.0, 1.0)
     value = int(values.sum())
     return Total(
