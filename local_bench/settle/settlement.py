@@ -262,18 +262,12 @@ def earnings(table: OutcomeTable, mask: Mask | None = None) -> list[Earnings]:
     revenue_high = revenue_usd(tasks, table.at_best, mask)
     whole = table.accepted == tasks.deliverables
     whole_usd = revenue_usd(tasks, np.where(whole, tasks.deliverables, 0), mask)
-    decided = table.made > table.unscored
-    counts = [
-        whole[:, mask].sum(axis=1),
-        (table.at_best == tasks.deliverables)[:, mask].sum(axis=1),
-        table.accepted[:, mask].sum(axis=1),
-        table.unscored[:, mask].sum(axis=1),
-        table.missing[:, mask].sum(axis=1),
-        decided[:, mask].sum(axis=1),
-    ]
+    cells = whole, table.at_best == tasks.deliverables, table.accepted, table.unscored, table.missing
+    counts = [of[:, mask].sum(axis=1) for of in (*cells, table.made > table.unscored)]
     prices = tasks.price[mask].astype(np.float64)
     parts = (table.accepted / tasks.deliverables)[:, mask].astype(np.float64) * prices
-    value, n_tasks, n_deliverables = tasks.value_of(mask), int(mask.sum()), int(tasks.deliverables[mask].sum())
+    value, n_tasks = Fraction(int(tasks.price[mask].sum()), tasks.units_per_usd), int(mask.sum())
+    n_deliverables = int(tasks.deliverables[mask].sum())
     result = []
     for m in range(len(table.models)):
         n_whole, whole_high, accepted, unscored, missing, n_decided = (int(count[m]) for count in counts)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
 from itertools import compress
 from typing import Any
 
@@ -41,14 +40,10 @@ class Tasks:
     """(T,) requested images, 1 or more."""
     units_per_usd: int
 
-    @cached_property
+    @property
     def value_usd(self) -> Fraction:
         """Total value of the tasks (ServImage, eq. 5)."""
-        return self.value_of(np.ones(len(self.task_ids), dtype=np.bool_))
-
-    def value_of(self, mask: Mask) -> Fraction:
-        """Value of the tasks in a (T,) mask."""
-        return Fraction(int(self.price[mask].sum()), self.units_per_usd)
+        return Fraction(int(self.price.sum()), self.units_per_usd)
 
 
 def tasks_of(
