@@ -79,32 +79,23 @@ def _rows(panel: Panel) -> Iterator[tuple[str | float | None, ...]]:
 def _acceptance_by_score(run: RunDir, outcomes: Sequence[OutcomeRow], decided: Mapping[str, bool]) -> Figure | None:
     """Of the annotators' decisions. (The run's own follow from the scores: they would be a step at the threshold.)"""
     tasks = {row.candidate.work_id: row.candidate.task_id for row in outcomes}
-    values: dict[str, tuple[list[float], list[bool], list[str]]] = defaultdict(lambda: ([], [], []))
+    of_scores: dict[str, list[tuple[float, bool, str]]] = defaultdict(list)
     for row in run.store.scores("judge"):
-        accepted = decided.get(row.work_id)
-        if row.score.value is not None and accepted is not None:
-            numbers, labels, of_task = values[row.score.name]
-            numbers.append(row.score.value)
-            labels.append(accepted)
-            of_task.append(tasks[row.work_id])
+        if row.score.value is not None and row.work_id in decided:
+            of_scores[row.score.name].append((row.score.value, decided[row.work_id], tasks[row.work_id]))
     panels = []
-    for name in _deciding_first(run, sorted(values)):
-        numbers, labels, of_task = values[name]
-        low, high = min(numbers), max(numbers)
+    for name in _deciding_first(run, sorted(of_scores)):
+        values, labels, of_task = map(np.array, zip(*of_scores[name], strict=True))
+        low, high = float(values.min()), float(values.max())
         if low == high:
             continue
-        _, task = np.unique(of_task, return_inverse=True)
-        bins = [
-            group
-            for group in by_bin(np.array(numbers), np.array(labels), np.interp(EDGES, (0, 1), (low, high)), task)
-            if group.mean is not None and group.rate is not None
+        bins = by_bin(values, labels, np.interp(EDGES, (0, 1), (low, high)), np.unique(of_task, return_inverse=True)[1])
+        points = [
+            (one.mean, one.rate, one.interval or (0.0, 1.0))
+            for one in bins
+            if one.mean is not None and one.rate is not None
         ]
-        line = Line(
-            "accepted",
-            tuple(float(group.mean or 0) for group in bins),
-            tuple(float(group.rate or 0) for group in bins),
-            tuple(group.interval or (0.0, 1.0) for group in bins),
-        )
+        line = Line("accepted", *zip(*points, strict=True))
         panels.append(Lines(name, (line,), "mean score of the bin", "fraction accepted", fractions=True))
     return _figure("Images accepted by annotators, by score (95 % intervals over tasks)", panels)
 
