@@ -159,13 +159,9 @@ def figure(value: float, decimals: int) -> str:
 
 def better(run: RunDir) -> dict[str, str]:
     """Which way is better, for each metric whose identity the ledger has."""
-    directions = {True: "higher is better", False: "lower is better"}
-    identities = {name: run.store.json_meta(f"metric:{name}") for name in score_names(run)}
-    return {
-        name: directions[about["higher_is_better"]]
-        for name, about in identities.items()
-        if about and "higher_is_better" in about
-    }
+    identities = {name: run.store.json_meta(f"metric:{name}") or {} for name in score_names(run)}
+    higher = {name: about["higher_is_better"] for name, about in identities.items() if "higher_is_better" in about}
+    return {name: "higher is better" if is_better else "lower is better" for name, is_better in higher.items()}
 
 
 def missed_text(scores: Iterable[Score], thresholds: Mapping[str, float], places: Mapping[str, int]) -> str:

@@ -173,16 +173,12 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
 
 def _price_range(config: SettlementConfig, gpu: str) -> list[Fraction]:
     """The lowest and the highest price per device-hour; empty unless the table has both."""
-    prices = list[Fraction]()
-    for level in ("low", "high") if config.usd_per_hour is None else ():
-        try:
-            price = price_of(config.model_copy(update={"price": level, "gpu": gpu}), "")
-        except ConfigError:
-            return []
-        if price is None:
-            return []
-        prices.append(Fraction(price.micro_usd_per_hour, MICRO))
-    return prices
+    levels = ("low", "high") if config.usd_per_hour is None else ()
+    try:
+        prices = [price_of(config.model_copy(update={"price": level, "gpu": gpu}), "") for level in levels]
+    except ConfigError:
+        return []
+    return [] if None in prices else [Fraction(price.micro_usd_per_hour, MICRO) for price in prices if price]
 
 
 def _pass_at_k(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure | None:
