@@ -214,44 +214,24 @@ class Earnings:
     value_usd: Fraction
     revenue_usd: Fraction
     revenue_high_usd: Fraction
+    share: Fraction | None
+    """Revenue / value; None if the value is 0."""
+    share_high: Fraction | None
     as_printed: AsPrinted
     n_tasks: int
-    n_tasks_accepted: int
-    """Tasks whose every image was accepted."""
-    n_tasks_accepted_high: int
+    task_acceptance: Fraction | None
+    """Of the tasks, those whose every image was accepted."""
+    task_acceptance_high: Fraction | None
     n_deliverables: int
     n_accepted: int
     n_unscored: int
     n_missing: int
+    deliverable_acceptance: Fraction | None
+    deliverable_acceptance_high: Fraction | None
     share_interval: tuple[float, float] | None
     """95 % interval of the share for tasks like these; None for fewer than two tasks."""
     task_interval: tuple[float, float] | None
     """That of the task acceptance."""
-
-    @property
-    def share(self) -> Fraction | None:
-        """Revenue / value; None if the value is 0."""
-        return _ratio(self.revenue_usd, self.value_usd)
-
-    @property
-    def share_high(self) -> Fraction | None:
-        return _ratio(self.revenue_high_usd, self.value_usd)
-
-    @property
-    def task_acceptance(self) -> Fraction | None:
-        return _ratio(self.n_tasks_accepted, self.n_tasks)
-
-    @property
-    def task_acceptance_high(self) -> Fraction | None:
-        return _ratio(self.n_tasks_accepted_high, self.n_tasks)
-
-    @property
-    def deliverable_acceptance(self) -> Fraction | None:
-        return _ratio(self.n_accepted, self.n_deliverables)
-
-    @property
-    def deliverable_acceptance_high(self) -> Fraction | None:
-        return _ratio(self.n_accepted + self.n_unscored + self.n_missing, self.n_deliverables)
 
 
 def earnings(table: OutcomeTable, mask: Mask | None = None) -> list[Earnings]:
@@ -277,14 +257,18 @@ def earnings(table: OutcomeTable, mask: Mask | None = None) -> list[Earnings]:
                 value_usd=value,
                 revenue_usd=revenue[m],
                 revenue_high_usd=revenue_high[m],
+                share=_ratio(revenue[m], value),
+                share_high=_ratio(revenue_high[m], value),
                 as_printed=as_printed(whole_usd[m], value, n_whole, n_decided, accepted, labelled),
                 n_tasks=n_tasks,
-                n_tasks_accepted=n_whole,
-                n_tasks_accepted_high=whole_high,
+                task_acceptance=_ratio(n_whole, n_tasks),
+                task_acceptance_high=_ratio(whole_high, n_tasks),
                 n_deliverables=n_deliverables,
                 n_accepted=accepted,
                 n_unscored=unscored,
                 n_missing=missing,
+                deliverable_acceptance=_ratio(accepted, n_deliverables),
+                deliverable_acceptance_high=_ratio(n_deliverables - labelled + accepted, n_deliverables),
                 share_interval=share_interval(parts[m], prices),
                 task_interval=rate_interval(whole[m, mask], np.ones(n_tasks)),
             )
