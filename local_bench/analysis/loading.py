@@ -190,7 +190,7 @@ def _of_total(model: str, scope: str, category: str, total: Total) -> dict[str, 
         "deliverable_acceptance_ci95_high": total.deliverable_acceptance_high,
     }
     named = {"model": model, "scope": scope, "category": category}
-    return named | vars(total) | {name: getattr(total, name) for name in _TOTALS} | ends
+    return named | vars(total) | ends
 
 
 def _in_usd(row: Mapping[str, Any], name: str) -> Any:

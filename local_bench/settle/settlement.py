@@ -91,6 +91,13 @@ class Total:
     n_unscored: int
     deliverable_acceptance_low: float
     deliverable_acceptance_high: float
+    share: float | None
+    """Revenue / value, in [0, 1]; None if the value is 0."""
+    coverage: float
+    """Decided share of the value, or of the deliverables where they have none."""
+    task_acceptance: float | None
+    deliverable_acceptance: float | None
+    """Accepted / all deliverables, unscored ones counted as not accepted; None without any."""
 
     @property
     def bounds_micro_usd(self) -> tuple[int, int]:
@@ -107,28 +114,6 @@ class Total:
             self.n_accepted,
             self.n,
         )
-
-    @property
-    def share(self) -> float | None:
-        """Revenue / value, in [0, 1]; None if the value is 0."""
-        return self.revenue_micro_usd / self.value_micro_usd if self.value_micro_usd else None
-
-    @property
-    def coverage(self) -> float:
-        """Decided share of the value, or of the deliverables where they have none."""
-        if self.value_micro_usd:
-            return 1 - self.open_micro_usd / self.value_micro_usd
-        return self.n / (self.n + self.n_unscored) if self.n + self.n_unscored else 1.0
-
-    @property
-    def deliverable_acceptance(self) -> float | None:
-        """Accepted / all deliverables, unscored ones counted as not accepted; None without any."""
-        total = self.n + self.n_unscored
-        return self.n_accepted / total if total else None
-
-    @property
-    def task_acceptance(self) -> float | None:
-        return self.n_tasks_accepted / self.n_tasks if self.n_tasks else None
 
 
 @dataclass(frozen=True)
@@ -185,22 +170,27 @@ def _total(cells: Sequence[Ints], prices: Ints, m: int, tasks: Ints, intervals: 
     n, accepted, unscored, earned, open_ = (sums[m, tasks] for sums in cells)
     values = prices[tasks]
     acceptance_low, acceptance_high = (intervals and rate_interval(accepted, n)) or (0.0, 1.0)
-    value = int(values.sum())
+    value, revenue, still_open = int(values.sum()), int(earned.sum()), int(open_.sum())
+    n_all, n_accepted, n_unscored, n_whole = map(int, (n.sum(), accepted.sum(), unscored.sum(), (accepted == n).sum()))
     return Total(
         value_micro_usd=value,
-        revenue_micro_usd=int(earned.sum()),
+        revenue_micro_usd=revenue,
         revenue_interval_micro_usd=amounts(share_interval(earned, values), value) if intervals else None,
-        open_micro_usd=int(open_.sum()),
+        open_micro_usd=still_open,
         whole_micro_usd=int(values[accepted == n].sum()),
         n_tasks=len(n),
-        n_tasks_accepted=int((accepted == n).sum()),
+        n_tasks_accepted=n_whole,
         n_tasks_unscored=int((unscored > 0).sum()),
         n_tasks_decided=int((n > unscored).sum()),
-        n=int((n - unscored).sum()),
-        n_accepted=int(accepted.sum()),
-        n_unscored=int(unscored.sum()),
+        n=n_all - n_unscored,
+        n_accepted=n_accepted,
+        n_unscored=n_unscored,
         deliverable_acceptance_low=acceptance_low,
         deliverable_acceptance_high=acceptance_high,
+        share=revenue / value if value else None,
+        coverage=1 - still_open / value if value else (n_all - n_unscored) / n_all if n_all else 1.0,
+        task_acceptance=n_whole / len(n) if len(n) else None,
+        deliverable_acceptance=n_accepted / n_all if n_all else None,
     )
 
 
