@@ -349,8 +349,6 @@ def _winners(table: OutcomeTable, here: Mask) -> Mask:
     """(M, T) winners, alone or tied."""
     most = np.where(here, table.accepted, -1).max(axis=0, initial=-1)
     leads: Mask = here & (table.accepted == most)
-    if table.score is None or table.rated is None:
-        return leads
     unrated = leads & (table.rated < table.made)
     rated = leads & ~unrated
     best = np.where(rated, table.score, -1).max(axis=0, initial=-1)
@@ -370,14 +368,10 @@ def _end(table: OutcomeTable, here: Mask, require_success: bool, at_best: bool) 
 
     Among models with equal counts, one whose images do not all have scores is above all others, or below.
     """
-    rank, top = np.zeros_like(table.accepted), 0
-    if table.score is not None and table.rated is not None:
-        values, ranks = np.unique(table.score, return_inverse=True)
-        rank, top = 1 + ranks.reshape(rank.shape), len(values) + 1
-        unknown = table.rated < table.tasks.deliverables
-        low, high = np.where(unknown, 0, rank), np.where(unknown, top, rank)
-    else:
-        low = high = rank
+    values, ranks = np.unique(table.score, return_inverse=True)
+    rank, top = 1 + ranks.reshape(table.score.shape), len(values) + 1
+    unknown = table.rated < table.tasks.deliverables
+    low, high = np.where(unknown, 0, rank), np.where(unknown, top, rank)
     worst = np.where(here, table.accepted, -1) * (top + 1) + low
     best = table.at_best * (top + 1) + high
     own, others = (best, worst) if at_best else (worst, best)
