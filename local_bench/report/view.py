@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from local_bench.analysis.unseen_inputs import unseen_inputs
-from local_bench.core.money import usd_exact, usd_fine
+from local_bench.core.money import usd_exact
 from local_bench.core.types import Score
 from local_bench.models.cards import cards
 from local_bench.report.judging import judge_warnings
@@ -93,13 +93,6 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     if faults := run.image_store.all_faults:
         sentences.append(f"{faults_sentence(faults)}. Scores and decisions are of the images as they were generated.")
     return sentences
-
-
-def cost_text(price: Price | None, micro: int | None) -> str:
-    """A cost to the micro-dollar, or why there is none."""
-    if price is None:
-        return "no price"
-    return "not metered" if micro is None else usd_fine(micro)
 
 
 def price_sentence(price: Price | None) -> str:

@@ -87,11 +87,8 @@ def _figures(summary: Summary) -> dict[str, Figure]:
     if summary.priced:
         columns = (_MODEL, Column("revenue_usd", "revenue", ".2f"), Column("low", "low"), Column("high", "high"))
         cells: list[Any] = [tuple(row.get(column.key) for column in columns) for row in rows]
-        series = Series(
-            "revenue",
-            tuple(row[1] for row in cells),
-            tuple(None if row[2] is None else (row[2], row[3]) for row in cells),
-        )
+        ends = tuple(None if low is None else (low, high) for *_, low, high in cells)
+        series = Series("revenue", tuple(row[1] for row in cells), ends)
         data = Table("Revenue with 95 % intervals", columns, tuple(cells))
         plots["revenue"] = Figure(data, (Bars("", names, (series,), "US dollars"),))
     priced: list[Any] = [(row["model"], row["cost_usd"], row["images"]) for row in rows]

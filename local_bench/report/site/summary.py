@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from local_bench.analysis.comparability import comparable
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.analysis.unseen_inputs import unseen_inputs
-from local_bench.core.money import usd
+from local_bench.core.money import usd, usd_fine
 from local_bench.report.site.significance import ALPHA, Pair, label, significance
 from local_bench.report.text import amount, count, duration, interval, percent
-from local_bench.report.view import better, cost_text, score_intervals, score_names
+from local_bench.report.view import better, score_intervals, score_names
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store.rows import ScoreSummary
 from local_bench.settle.settlement import Settlement
@@ -128,7 +128,7 @@ def overview(
         lines.append(f"On the {n_tasks} that all models support with all input images: {_first(_ranked(common))}")
     lines.append(_certainty(ranked, noun))
     if held_ns := sum(row.held_ns for row in money.costs):
-        cost = "" if money.price is None else f", which cost {cost_text(money.price, money.cost_micro_usd)}"
+        cost = "" if money.cost_micro_usd is None else f", which cost {usd_fine(money.cost_micro_usd)}"
         runs = "The run held its" if n_runs == 1 else f"The {n_runs} runs held their"
         lines.append(f"{runs} devices for {duration(held_ns)}{cost}.")
     return lines
