@@ -32,17 +32,6 @@ Outcomes = NDArray[np.int8]
 """(T, K) PASS, FAIL, UNSCORED (image without verdict), MISSING (no image) or NOT_REQUESTED (of a task with fewer)."""
 
 
-def expected_attempts(p: Fraction, cap: int = RETRY_CAP) -> Fraction:
-    """Expected attempts until the first pass, at most A = `cap` (eq. 4): (1 - (1 - p)^A) / p, A at p = 0."""
-    return success_within(p, cap) / p if p else Fraction(cap)
-
-
-def success_within(p: Fraction, k: int = RETRY_CAP) -> Fraction:
-    """Probability of a pass within k attempts at pass rate p (eq. 4): 1 - (1 - p)^k. With p estimated from the attempts
-    this is the plug-in estimate of pass@k, which is biased low."""
-    return 1 - (1 - p) ** k
-
-
 def pass_at_k_unbiased(n: int, c: int, k: int) -> Fraction | None:
     """1 - C(n - c, k) / C(n, k) for c passes among n attempts (Chen et al. 2021, eq. 1); None for fewer than k."""
     return 1 - Fraction(comb(n - c, k), comb(n, k)) if k <= n else None
@@ -105,16 +94,16 @@ class Reliability:
         return Fraction(self.first_passes, self.n_tasks) if self.n_tasks else None
 
     def pass_at(self, k: int) -> Fraction | None:
-        """pass@k by the paper's plug-in estimate (eq. 5)."""
-        return self.mean(lambda n, c: success_within(Fraction(c, n), k))
+        """pass@k by the paper's plug-in estimate (eqs. 4 and 5), 1 - (1 - p)^k, which is biased low."""
+        return self.mean(lambda n, c: 1 - Fraction(n - c, n) ** k)
 
     def pass_at_unbiased(self, k: int) -> Fraction | None:
         """Unbiased pass@k; None for fewer than k attempts."""
         return self.mean(lambda n, c: pass_at_k_unbiased(n, c, k))
 
     def expected_attempts(self, cap: int = RETRY_CAP) -> Fraction | None:
-        """E of eq. 5."""
-        return self.mean(lambda n, c: expected_attempts(Fraction(c, n), cap))
+        """E of eq. 5: expected attempts until the first pass, at most A = `cap`, (1 - (1 - p)^A) / p, A at p = 0."""
+        return self.mean(lambda n, c: (1 - Fraction(n - c, n) ** cap) * n / c if c else Fraction(cap))
 
     def expected_attempts_unbiased(self, cap: int = RETRY_CAP) -> Fraction | None:
         """Unbiased E; None for fewer than cap - 1 attempts."""
