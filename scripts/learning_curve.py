@@ -165,7 +165,7 @@ def curve(made: Sequence[Made], client: str, repeats: int) -> dict[str, Any]:
             given = replace(every, accepted=labels)
             for kind in KINDS:
                 card = train_on(given, inputs, ["simulated"], None, kind)
-                values = outputs(card.predictor, test.features, [])[0].values
+                values = outputs(card.predictor, test.features, [])[0]
                 draws[kind].append(measured(values, test, truth))
         for kind, of in draws.items():
             row: dict[str, Any] = {"annotations": size, "kind": kind}

@@ -14,18 +14,13 @@ JUDGED = ("the judges", "the rubrics", "the acceptance rule")
 def comparable(runs: Sequence[RunDir], conditions: Collection[str] = TASKS + JUDGED) -> tuple[list[int], list[str]]:
     """(group of each run, sentences about what differs): runs with equal conditions are in one group."""
     keys = [{name: value for name, value in conditions_of(run).items() if name in conditions} for run in runs]
-    groups: list[int] = []
+    numbers: dict[tuple[tuple[str, str], ...], int] = {}
+    groups = [numbers.setdefault(tuple(key.items()), len(numbers)) for key in keys]
     differences = []
-    for i, key in enumerate(keys):
-        same = next((j for j in range(i) if keys[j] == key), None)
-        if same is not None:
-            groups.append(groups[same])
-            continue
-        groups.append(max(groups, default=-1) + 1)
-        if i:
-            what = [name for name in key if key[name] != keys[0][name]]
-            what = [name for name in what if not (name == TASKS[2] and TASKS[1] in what)]  # other tasks, other prices
-            differences.append(f"{runs[i].path.name} and {runs[0].path.name} differ in {', '.join(what)}")
+    for first in (groups.index(group) for group in range(1, len(numbers))):
+        what = [name for name in keys[0] if keys[first][name] != keys[0][name]]
+        what = [name for name in what if not (name == TASKS[2] and TASKS[1] in what)]  # other tasks, other prices
+        differences.append(f"{runs[first].path.name} and {runs[0].path.name} differ in {', '.join(what)}")
     return groups, differences
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
+import pandas as pd
 
 from local_bench.analysis.comparability import JUDGED, conditions_of
 from local_bench.analysis.official import run_results
@@ -12,7 +13,7 @@ from local_bench.analysis.settlement import attempts
 from local_bench.core.errors import UserError
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import UNSCORED, scores_by_image
-from local_bench.settle.intervals import LEVEL, Floats, numbered, task_sums
+from local_bench.settle.intervals import LEVEL, Floats, task_sums
 from local_bench.settle.paired import Difference, Statistics, adjusted, differences
 from local_bench.settle.table import ACCEPTED, REJECTED, Ints, Mask, decisions, parts_micro_usd
 from local_bench.suites.base import Suite
@@ -189,7 +190,8 @@ def _figures(
     _, of_x, of_y = np.intersect1d(x.image, y.image, assume_unique=True, return_indices=True)
     if not len(of_x):
         return
-    tasks, n_tasks = numbered(x.task[of_x])
+    tasks, numbers = pd.factorize(x.task[of_x])
+    n_tasks = len(numbers)
     decisions = np.stack([x.decision[of_x], y.decision[of_y]], axis=1)  # images x 2
     yes, no = decisions == ACCEPTED, decisions == REJECTED
     first = x.first[of_x]

@@ -1,14 +1,13 @@
 """Digests of a run's results: equal for equal results, independent of machine and order of execution."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 from local_bench.analysis.settlement import deliverables
 from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json, json_lines
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import Store
 from local_bench.runs.store.contents import rows_to_digest
 from local_bench.settle.settlement import settle
 
@@ -16,12 +15,18 @@ from local_bench.settle.settlement import settle
 def digests(run: RunDir) -> dict[str, str]:
     """`candidates`, `verdicts`, `scores` and `settlement`: sha256 over the content in identity order, without clocks,
     costs measured on this machine, or paths."""
-    return {
-        "candidates": _sha256(map(_lines, rows_to_digest(run.store, "candidates"))),
-        "verdicts": _sha256(_verdicts(run.store)),
-        "scores": _sha256(_scores(run.store)),
-        "settlement": _sha256(_settlement(run)),
+    changed: dict[Literal["candidates", "verdicts", "scores"], Callable[[Sequence[Any]], Sequence[Any]]] = {
+        "candidates": lambda row: row,
+        "verdicts": lambda row: (*row[:-3], *(text and strictjson.stored(text) for text in row[-3:-1]), row[-1]),
+        "scores": lambda row: (*row[:-1], bool(row[-1])),
     }
+    by_table: dict[str, str] = {
+        table: _sha256(
+            "\n".join(json_lines(list(map(change, rows)))) + "\n" for rows in rows_to_digest(run.store, table)
+        )
+        for table, change in changed.items()
+    }
+    return by_table | {"settlement": _sha256(_settlement(run))}
 
 
 def _sha256(texts: Iterable[str]) -> str:
@@ -29,25 +34,6 @@ def _sha256(texts: Iterable[str]) -> str:
     for text in texts:
         hashed.update(text.encode())
     return hashed.hexdigest()
-
-
-def _lines(rows: Sequence[Sequence[Any]]) -> str:
-    return "\n".join(json_lines(rows)) + "\n"
-
-
-def _verdicts(store: Store) -> Iterator[str]:
-    for rows in rows_to_digest(store, "verdicts"):
-        yield _lines(
-            [
-                (*columns, answer and strictjson.stored(answer), labels and strictjson.stored(labels), unscored)
-                for *columns, answer, labels, unscored in rows
-            ]
-        )
-
-
-def _scores(store: Store) -> Iterator[str]:
-    for rows in rows_to_digest(store, "scores"):
-        yield _lines([(*columns, bool(applies)) for *columns, applies in rows])
 
 
 def _settlement(run: RunDir) -> Iterator[str]:

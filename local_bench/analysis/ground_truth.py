@@ -58,27 +58,21 @@ def check_ground_truth(run: RunDir) -> GroundTruthCheck | None:
             if i in truths:
                 faultless[images[i][0]] = scores
     models = {row.work_id: (row.model, row.task_id) for row in run.store.candidates() if row.work_id in of_work}
-    scale = None if entry.top_score is None else (0.0, entry.top_score)
-    return GroundTruthCheck(
-        of_work,
-        answer_accuracy(_judged_answers(run, models, of_work), scale),
-        audit_revenue(_judged_deliverables(run, of_work, faultless)),
-    )
-
-
-def _judged_answers(
-    run: RunDir, models: dict[str, tuple[str, str]], truths: dict[str, GroundTruth]
-) -> list[JudgedAnswer]:
     judged = []
     for judge_id, label in judge_labels(run).items():
         verdicts = verdicts_of(run.store, judge_id)
         for work_id, model in models.items():
-            for (rubric, point), true in truths[work_id].answers.items():
+            for (rubric, point), true in of_work[work_id].answers.items():
                 verdict = verdicts.get(work_id, {}).get((rubric, point, 0))
-                field_name = next(iter(true or {}), "")
-                answered = None if verdict is None else _number(verdict.answer, field_name)
-                judged.append(JudgedAnswer(label, rubric, *model, answered, _number(true, field_name)))
-    return sorted(judged, key=lambda answer: answer.rubric)
+                name = next(iter(true or {}), "")
+                answered = None if verdict is None else _number(verdict.answer, name)
+                judged.append(JudgedAnswer(label, rubric, *model, answered, _number(true, name)))
+    scale = None if entry.top_score is None else (0.0, entry.top_score)
+    return GroundTruthCheck(
+        of_work,
+        answer_accuracy(sorted(judged, key=lambda answer: answer.rubric), scale),
+        audit_revenue(_judged_deliverables(run, of_work, faultless)),
+    )
 
 
 def _number(answer: Mapping[str, object] | None, name: str) -> float | None:

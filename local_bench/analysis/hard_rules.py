@@ -30,37 +30,26 @@ def hard_rule_stats(run: RunDir) -> dict[str, HardRuleStats]:
     """Statistics by model, independent of `acceptance.rules`; empty for a run without hard rules."""
     if ("judge", RULES) not in run.store.score_names():
         return {}
-    scores: dict[str, dict[str, Score]] = defaultdict(dict, run.store.scores_by_candidate("judge"))
-    rows = [row for row in run.store.candidates() if row.attempt == 1]
-    rule_scores = {
-        row.work_id: of_image[RULES]
-        for row in rows
-        if RULES in (of_image := scores[row.work_id]) and of_image[RULES].applies
-    }
-    if not rule_scores:
-        return {}
-    thresholds = thresholds_of(run.config)
-    images: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    before, after = {}, {}
-    for row in rows:
-        work_id = row.work_id
-        images[row.model][row.task_id].append(work_id)
-        decision = by_threshold(list(scores[work_id].values()), thresholds)
-        before[work_id] = decision.accepted
-        after[work_id] = by_rules(decision, rule_scores.get(work_id)).accepted
+    scores, thresholds = run.store.scores_by_candidate("judge"), thresholds_of(run.config)
+    images: dict[str, dict[str, list[tuple[Score | None, bool, bool]]]] = defaultdict(lambda: defaultdict(list))
+    for row in run.store.candidates():  # -> (rules, accepted by the scores alone, rejected with the rules)
+        if row.attempt == 1:
+            of_image = scores.get(row.work_id, {})
+            rules, decision = of_image.get(RULES), by_threshold(list(of_image.values()), thresholds)
+            decided = rules, decision.accepted is True, by_rules(decision, rules).accepted is False
+            images[row.model][row.task_id].append(decided)
     by_model = {}
     for model, tasks in images.items():
-        of_model = [
-            rule_scores[work_id] for work_ids in tasks.values() for work_id in work_ids if work_id in rule_scores
-        ]
+        of_model = [image for of_task in tasks.values() for image in of_task]
+        with_rules = [rules for rules, *_ in of_model if rules is not None and rules.applies]
         by_model[model] = HardRuleStats(
-            n=len(of_model),
-            n_missed=sum(score.value is not None and score.value < 1 for score in of_model),
-            n_unscored=sum(score.value is None for score in of_model),
-            n_decided=sum(before[w] is True and after[w] is False for work_ids in tasks.values() for w in work_ids),
+            n=len(with_rules),
+            n_missed=sum(score.value is not None and score.value < 1 for score in with_rules),
+            n_unscored=sum(score.value is None for score in with_rules),
+            n_decided=sum(accepted and rejected for _, accepted, rejected in of_model),
             n_tasks_decided=sum(
-                all(before[w] is True for w in work_ids) and any(after[w] is False for w in work_ids)
-                for work_ids in tasks.values()
+                all(accepted for _, accepted, _ in of_task) and any(rejected for *_, rejected in of_task)
+                for of_task in tasks.values()
             ),
         )
-    return by_model
+    return by_model if any(stats.n for stats in by_model.values()) else {}

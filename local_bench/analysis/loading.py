@@ -1,17 +1,17 @@
 """A finished run as pandas data frames, for notebooks and scripts: `local_bench.load_run`."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pandas as pd
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import candidate_table
 from local_bench.analysis.official import derived
-from local_bench.analysis.settlement import accounting
+from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError
@@ -21,6 +21,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import deciding
 from local_bench.runs.store import plain
 from local_bench.settle.acceptance import missed
+from local_bench.settle.settlement import Total
 
 
 def load_run(path: str | Path) -> "Run":
@@ -121,31 +122,12 @@ class Run:
         images were accepted; `whole_usd` is the price of the fully accepted tasks, which ServImage's tables print as
         revenue; `n_without_inputs` counts images generated without all of their task's input images.
         exports/settlement.csv and .parquet have the same values (`scope` run)."""
-        rows, unseen = [], unseen_inputs(self._run).n_images
-        for s in accounting(self._run.store, self._run.config.settlement).settlements:
-            total = s.total
-            low, high = total.revenue_interval_micro_usd or (None, None)
-            amounts = {
-                "revenue": total.revenue_micro_usd,
-                "revenue_ci95_low": low,
-                "revenue_ci95_high": high,
-                "revenue_bound_low": total.bounds_micro_usd[0],
-                "revenue_bound_high": total.bounds_micro_usd[1],
-                "value": total.value_micro_usd,
-                "open": total.open_micro_usd,
-                "whole": total.whole_micro_usd,
-                "cost": s.cost_micro_usd,
-                "profit": s.profit_micro_usd,
-            }
-            rows.append(
-                {"model": s.model}
-                | {f"{name}_usd": None if micro is None else micro / MICRO for name, micro in amounts.items()}
-                | {name: getattr(total, name) for name in _TOTALS}
-                | {"n_without_inputs": unseen.get(s.model, 0)}
-            )
+        money = accounting(self._run.store, self._run.config.settlement)
         ends = [f"revenue_{kind}_{end}_usd" for kind in ("ci95", "bound") for end in ("low", "high")]
         names = ["model", "revenue_usd", *ends, "value_usd", "open_usd", "whole_usd", *_TOTALS]
-        return pd.DataFrame(rows, columns=[*names, "cost_usd", "profit_usd", "n_without_inputs"])
+        names += ["cost_usd", "profit_usd", "n_without_inputs"]
+        rows = [row for row in settlement_rows(self._run, money) if row["scope"] == "run"]
+        return pd.DataFrame([{name: _in_usd(row, name) for name in names} for row in rows], columns=names)
 
     def close(self) -> None:
         self._run.__exit__(None, None, None)
@@ -176,6 +158,47 @@ _TOTALS = (
     *("share", "coverage", "task_acceptance", "deliverable_acceptance"),
     *("n_tasks", "n", "n_accepted", "n_unscored"),
 )
+
+
+def settlement_rows(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:
+    """Of each model, the row of all tasks (`scope` run), that of the tasks that all models support (`supported_by_all`)
+    and those of the categories."""
+    imported = {m.label for m in run.config.models if m.imported is not None}
+    unseen, n_made = unseen_inputs(run), run.store.n_candidates(made=True)
+    common = {s.model: s.total for s in unseen.common}
+    for s in money.settlements:
+        without = "the cost of its images is not stated" if s.model in n_made else "no image of it was imported"
+        reason = None if s.cost_micro_usd is not None else without if s.model in imported else money.no_cost
+        costs = {"cost_micro_usd": s.cost_micro_usd, "profit_micro_usd": s.profit_micro_usd, "cost_unscored": reason}
+        n = unseen.n_images.get(s.model, 0)
+        yield _of_total(s.model, "run", "all", s.total) | costs | {"n_without_inputs": n}
+        costs = {"cost_micro_usd": None, "profit_micro_usd": None, "cost_unscored": "costs are counted by model"}
+        if s.model in common:
+            yield _of_total(s.model, "supported_by_all", "all", common[s.model]) | costs | {"n_without_inputs": 0}
+        for category, total in sorted(s.by_category.items()):
+            yield _of_total(s.model, "category", category, total) | costs | {"n_without_inputs": None}
+
+
+def _of_total(model: str, scope: str, category: str, total: Total) -> dict[str, Any]:
+    low, high = total.revenue_interval_micro_usd or (None, None)
+    ends = {
+        "revenue_ci95_low_micro_usd": low,
+        "revenue_ci95_high_micro_usd": high,
+        "revenue_bound_low_micro_usd": total.bounds_micro_usd[0],
+        "revenue_bound_high_micro_usd": total.bounds_micro_usd[1],
+        "deliverable_acceptance_ci95_low": total.deliverable_acceptance_low,
+        "deliverable_acceptance_ci95_high": total.deliverable_acceptance_high,
+    }
+    named = {"model": model, "scope": scope, "category": category}
+    return named | vars(total) | ends
+
+
+def _in_usd(row: Mapping[str, Any], name: str) -> Any:
+    """A cell of `settlement_rows`, money in US dollars."""
+    if not name.endswith("_usd"):
+        return row[name]
+    micro = row[name.replace("_usd", "_micro_usd")]
+    return None if micro is None else micro / MICRO
 
 
 def _inferred(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:

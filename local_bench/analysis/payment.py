@@ -27,7 +27,7 @@ from local_bench.settle.explain import (
 from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule, out_of_fold
-from local_bench.settle.predictors.models import Decisions, ExpectedRevenue, RealisedRevenue
+from local_bench.settle.predictors.models import Decisions, ExpectedRevenue, RealisedRevenue, expected_revenue
 
 DIMENSIONS = ("brf", "veq_clarity", "veq_realism", "veq_aesthetic", "veq_text", "cns")
 """The dimensions of table 12, in its order."""
@@ -112,7 +112,7 @@ def payment(run: RunDir, people: Path) -> Payment:
         predictors=predictors,
         expected={
             name: {
-                model: fitted.predictor.probabilities(part).expected_revenue(part.price_micro_usd, part.tasks)
+                model: expected_revenue(fitted.predictor.probabilities(part), part.price_micro_usd, part.tasks)
                 for model, (part, _) in of_models.items()
             }
             for name, fitted in predictors.items()

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from local_bench.analysis.predictors.predictions import NO_IMAGE
 from local_bench.analysis.settlement import accounting, attempts, counted_attempt
 from local_bench.annotation.ratings import load_annotations
 from local_bench.runs.payment import PredictionLine
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.predictors.models import ExpectedRevenue, Probabilities
+from local_bench.settle.predictors.models import ExpectedRevenue, expected_revenue
 from local_bench.settle.settlement import Settlement, settle
 from local_bench.settle.table import parts_micro_usd
 
@@ -67,9 +66,8 @@ def settled_by_predictions(run: RunDir, predictions: Sequence[PredictionLine]) -
         of_model = lines[(lines["model"] == model).to_numpy(bool)]
         of_images = [predicted.get(work_id) for work_id in of_model["work_id"]]  # None: no image was made
         values = np.array([np.nan if p is None or p.probability is None else p.probability for p in of_images])
-        unscored = dict.fromkeys(np.flatnonzero(np.isnan(values)).tolist(), NO_IMAGE)
         tasks = pd.factorize(of_model["task_id"], sort=True)[0]
-        expected[model] = Probabilities(values, unscored).expected_revenue(parts_micro_usd(of_model), tasks)
+        expected[model] = expected_revenue(values, parts_micro_usd(of_model), tasks)
     return [PredictedSettlement(s, expected[s.model], by_run[s.model]) for s in by_prediction]
 
 

@@ -139,7 +139,17 @@ def _labelled(
     estimates, plan = None, None
     if not np.isnan(labels).all():
         not_made = np.array([row.part_micro_usd for row in rows if not row.candidate.image], dtype=np.float64)
-        estimates = _estimates(tasks, judge, labels, np.array(pays, np.float64), drawn, probabilities, not_made)
+        n_not_made = float(len(not_made))  # open in the bounds, by their prices or as images
+        by_price = (np.array(pays, np.float64), float(not_made.sum())) if any(pays) else (None, n_not_made)
+        estimates = Estimates(
+            *(
+                prediction_powered(
+                    tasks, judge, labels, weights=weights, probabilities=probabilities, selected=drawn, over=over
+                ).with_open(more)
+                for over in ("these orders", "orders like these")
+                for weights, more in (by_price, (None, n_not_made))
+            )
+        )
     if width is not None and ids and sum(pays):
         n_labelled = int((~np.isnan(labels)).sum())
         reached = None if estimates is None else estimates.revenue.width
@@ -164,27 +174,6 @@ def _inclusion(probabilities: Floats, sampled: NDArray[np.bool_]) -> Floats:
     if not sampled.any() or np.isnan(probabilities[sampled]).any():
         return np.full(len(probabilities), sampled.mean() if sampled.any() else 1.0)
     return np.where(sampled, probabilities, probabilities[sampled].min())
-
-
-def _estimates(
-    tasks: NDArray[np.intp],
-    judge: Floats,
-    labels: Floats,
-    pays: Floats,
-    sampled: NDArray[np.bool_],
-    probabilities: Floats,
-    not_made: Floats,
-) -> Estimates:
-    """`not_made` has the prices of the images that do not exist; in the bounds they are open."""
-    by_price = (pays, float(not_made.sum())) if pays.any() else (None, float(len(not_made)))
-    revenue, images, revenue_at_large, images_at_large = (
-        prediction_powered(
-            tasks, judge, labels, weights=weights, probabilities=probabilities, selected=sampled, over=over
-        ).with_open(more)
-        for over in ("these orders", "orders like these")
-        for weights, more in (by_price, (None, float(len(not_made))))
-    )
-    return Estimates(revenue, images, revenue_at_large, images_at_large)
 
 
 def _column(values: Any) -> Floats:

@@ -14,7 +14,7 @@ from local_bench.judges.rules import RULES
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import UNSCORED, scores_by_image
-from local_bench.settle.sensitivity import Flip, Point, flips, profits, revenues
+from local_bench.settle.sensitivity import Flip, Point, flips, revenues
 from local_bench.settle.table import table_of
 
 THRESHOLDS = tuple(Fraction(half, 2) for half in range(4, 11))
@@ -70,7 +70,10 @@ def over_prices(run: RunDir, money: Accounting) -> Sweep | None:
         if not stats.imported
     }
     revenue = {s.model: Fraction(s.total.revenue_micro_usd, MICRO) for s in money.settlements}
-    points = profits(revenue, held, [times * hour for times in TIMES])
+    points = [
+        Point((("gpu_usd_per_hour", price),), {m: revenue[m] - held[m] * price / 3600 for m in revenue if m in held})
+        for price in (times * hour for times in TIMES)
+    ]
     return Sweep(points, flips(points[TIMES.index(Fraction(1))].values, points, lower_is_better=False))
 
 

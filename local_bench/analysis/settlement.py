@@ -48,6 +48,11 @@ class Accounting:
     def cost_micro_usd(self) -> int | None:
         return None if self.price is None else sum(row.cost_micro_usd for row in self.costs)
 
+    @property
+    def no_cost(self) -> str:
+        """Why a model without a cost has none."""
+        return "no time was metered for it" if self.price else "the price table has no row for the device"
+
     def usd_per_hour(self, model: str) -> Fraction | None:
         """The price of a device-hour of this model's own time."""
         if self.price is None or not self.price.parts:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from local_bench.analysis.settlement import deliverables
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError
-from local_bench.core.types import Task
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.settlement import Settlement, settle
 from local_bench.suites.registry import suite
@@ -36,7 +35,15 @@ def _unseen_inputs(run: RunDir) -> UnseenInputs:
     store = run.store
     fewer = store.with_fewer_inputs()
     tasks = {task.task_id: task for task in store.tasks_of(sorted({task_id for _, task_id, _ in fewer}))}
-    requested = {key: _input_images(run, task) for key, task in tasks.items()}
+    try:
+        entry = suite(run.config.suite.name)
+    except ConfigError:  # the suite of a package that is not installed here
+        requested = {task_id: set(task.input_images) for task_id, task in tasks.items()}
+    else:
+        requested = {
+            task_id: {sha for deliverable in entry.deliverables(task) for sha in deliverable.input_images}
+            for task_id, task in tasks.items()
+        }
     seen = ((model, task_id, strictjson.stored(work)) for model, task_id, work in fewer)
     pairs = frozenset(
         (model, task_id)
@@ -54,12 +61,3 @@ def _unseen_inputs(run: RunDir) -> UnseenInputs:
         if (model, task_id) in pairs
     )
     return UnseenInputs(pairs, dict(blind), tuple(settle(lines[~lines["task_id"].isin(left_out)], {})))
-
-
-def _input_images(run: RunDir, task: Task) -> set[str]:
-    """The pixel digests of the images that the task gives to a model."""
-    try:
-        entry = suite(run.config.suite.name)
-    except ConfigError:  # the suite of a package that is not installed here
-        return set(task.input_images)
-    return {sha for deliverable in entry.deliverables(task) for sha in deliverable.input_images}

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from decimal import Decimal
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,9 +22,9 @@ from local_bench.analysis.economics import (
     generation_stats,
     prompt_truncations,
 )
+from local_bench.analysis.loading import settlement_rows
 from local_bench.analysis.official import derived
 from local_bench.analysis.settlement import Accounting, accounting
-from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core.errors import LedgerError
 from local_bench.core.files import atomic_file
 from local_bench.core.money import MICRO
@@ -33,7 +34,6 @@ from local_bench.report.settlement import break_even_rows, competition_rows, cos
 from local_bench.report.view import model_order
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import plain
-from local_bench.settle.settlement import Settlement, Total
 
 _BYTES_AT_ONCE = 64_000_000
 
@@ -48,7 +48,7 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
     money = money or accounting(run.store, run.config.settlement)
     scenarios = economics_of(run, money)
     small: dict[str, tuple[Any, Iterable[Mapping[str, Any]]]] = {
-        "settlement": (SETTLEMENT, _settlement(run, money)),
+        "settlement": (SETTLEMENT, sorted(settlement_rows(run, money), key=itemgetter("model"))),
         "costs": (COSTS, _costs(money)),
         "making": (MAKING, map(_making, generation_stats(run.store, money, model_order(run)))),
         "judges": (JUDGES, map(_judge, judges(run))),
@@ -161,37 +161,6 @@ def _usd(micro_usd: int) -> Decimal:
     return Decimal(micro_usd) / MICRO
 
 
-def _settlement(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:
-    imported = {m.label for m in run.config.models if m.imported is not None}
-    unseen, n_made = unseen_inputs(run), run.store.n_candidates(made=True)
-    common = {s.model: s for s in unseen.common}
-    for s in sorted(money.settlements, key=lambda s: s.model):
-        without = "the cost of its images is not stated" if s.model in n_made else "no image of it was imported"
-        reason = None if s.cost_micro_usd is not None else without if s.model in imported else _no_cost(money)
-        costs = {"cost_micro_usd": s.cost_micro_usd, "profit_micro_usd": s.profit_micro_usd, "cost_unscored": reason}
-        n = unseen.n_images.get(s.model, 0)
-        yield _total(s, s.total) | {"scope": "run", "category": "all", "n_without_inputs": n} | costs
-        costs = {"cost_micro_usd": None, "profit_micro_usd": None, "cost_unscored": "costs are counted by model"}
-        costs |= {"n_without_inputs": None}
-        if s.model in common:
-            total = common[s.model].total
-            yield _total(s, total) | costs | {"scope": "supported_by_all", "category": "all", "n_without_inputs": 0}
-        for category, total in sorted(s.by_category.items()):
-            yield _total(s, total) | {"scope": "category", "category": category} | costs
-
-
-def _total(settlement: Settlement, total: Total) -> dict[str, Any]:
-    low, high = total.revenue_interval_micro_usd or (None, None)
-    bounds = total.bounds_micro_usd
-    ends = {"revenue_ci95_low_micro_usd": low, "revenue_ci95_high_micro_usd": high}
-    ends |= {"revenue_bound_low_micro_usd": bounds[0], "revenue_bound_high_micro_usd": bounds[1]}
-    rates = {
-        "deliverable_acceptance_ci95_low": total.deliverable_acceptance_low,
-        "deliverable_acceptance_ci95_high": total.deliverable_acceptance_high,
-    }
-    return {"model": settlement.model} | _named(SETTLEMENT, total) | ends | rates
-
-
 def _placed(row: Mapping[str, Any]) -> dict[str, Any]:
     ends = {f"revenue_bound_{end}_usd": row[f"revenue_{end}_usd"] for end in ("low", "high")}
     return {**row, **ends}
@@ -202,7 +171,7 @@ def _costs(money: Accounting) -> Iterator[dict[str, Any]]:
     for row in money.costs:
         yield vars(row) | {
             "cost_micro_usd": row.cost_micro_usd if price else None,
-            "cost_unscored": None if price else _no_cost(money),
+            "cost_unscored": None if price else money.no_cost,
             "gpu": price.gpu if price else None,
             "price_level": price.level if price else None,
             "hour_micro_usd": price.micro_usd_per_hour if price else None,
@@ -216,12 +185,8 @@ def _making(m: GenerationStats) -> dict[str, Any]:
     texts = {"batch_sizes": json.dumps(m.batch_sizes), "sizes": json.dumps(sizes)}
     timing = {"s_per_image": m.timing.seconds_per_image, "mfu": m.timing.utilisation}
     no_floor = "made elsewhere" if m.imported else m.timing.no_floor
-    return _named(MAKING, m, m.timing) | texts | timing | {"no_floor": no_floor}
-
-
-def _named(schema: Any, *parts: Any) -> dict[str, Any]:
-    """The attributes with the names of columns, of the first part that has each."""
-    return {n: getattr(part, n) for part in reversed(parts) for n in schema.names if hasattr(part, n)}
+    named = {n: getattr(part, n) for part in (m.timing, m) for n in MAKING.names if hasattr(part, n)}
+    return named | texts | timing | {"no_floor": no_floor}
 
 
 def _judge(judge: Judge) -> dict[str, Any]:
@@ -232,10 +197,6 @@ def _judge(judge: Judge) -> dict[str, Any]:
         "n_attacks_unscored": tried.n_unscored if tried else None,
         "fooled_by": json.dumps(tried.fooled_by) if tried else None,
     }
-
-
-def _no_cost(money: Accounting) -> str:
-    return "no time was metered for it" if money.price else "the price table has no row for the device"
 
 
 TEXT, INT, REAL, YES_NO = pa.string(), pa.int64(), pa.float64(), pa.bool_()

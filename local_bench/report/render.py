@@ -111,13 +111,12 @@ def columns_text(table: Table) -> str:
             spans[-1].append(i)
         else:
             spans.append([i])
-    header = [c.group or c.name if c.below else _heading(c) for c in (table.columns[span[0]] for span in spans)]
+    header = [
+        c.group or c.name if c.below else f"{c.group} {c.name}".strip()
+        for c in (table.columns[span[0]] for span in spans)
+    ]
     rows = [[_joined([(row[i], table.columns[i]) for i in span]) or DASH for span in spans] for row in table.rows]
     return aligned(header, rows)
-
-
-def _heading(column: Column) -> str:
-    return f"{column.group} {column.name}".strip()
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -251,7 +250,7 @@ def page_table(table: Table, first: Sequence[dict[str, Any]] = ()) -> dict[str, 
     columns = []
     for head, *below in ([table.columns[i] for i in span] for span in spans):
         small = below[0].group or (below[0].name if len(below) == 1 else "95 %") if below else ""
-        columns.append([_heading(head), head.about, small])
+        columns.append([f"{head.group} {head.name}".strip(), head.about, small])
     return {"title": table.title, "columns": columns, "rows": rows, "notes": list(table.notes)}
 
 

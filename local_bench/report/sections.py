@@ -374,19 +374,23 @@ def _spread(n_judges: int) -> str:
 
 
 def _generation(run: RunDir, stats: list[GenerationStats]) -> Content:
-    on_cpu = all(device == "cpu" for m in stats for device in m.timing.devices)
+    device = "CPU" if all(device == "cpu" for m in stats for device in m.timing.devices) else "GPU"
     table = table_of(
         "Time, cost and energy per image",
         (
-            *(_MODEL, Column("images", "images", ","), Column("size", "size", below=True)),
-            *(Column("at_once", "at once"), Column("time", "time each", significant, unit="s")),
-            Column("floor", "floor each", significant, unit="s"),
-            *(Column("operations", "operations", operations, below=True), Column("mfu", "MFU", percent)),
-            *(Column("times", "times the floor", significant, below=True), Column("no_floor", "no floor")),
-            Column("per_hour", f"images per {'CPU' if on_cpu else 'GPU'}-hour", ",.0f"),
-            *(_usd("cost", "cost each", _each), _usd("marginal", "marginal", _each, below=True)),
-            Column("energy", "energy each", significant, unit="Wh"),
-            Column("marginal_wh", "marginal", significant, unit="Wh", below=True),
+            *(Column("m.model", "model"), Column("m.n_images", "images", ","), Column("size", "size", below=True)),
+            *(Column("at_once", "at once"), Column("t.seconds_per_image", "time each", significant, unit="s")),
+            Column("t.floor_s_per_image", "floor each", significant, unit="s"),
+            Column("t.flop_per_image", "operations", operations, below=True),
+            *(
+                Column("t.utilisation", "MFU", percent),
+                Column("t.times_floor", "times the floor", significant, below=True),
+            ),
+            *(Column("no_floor", "no floor"), Column("m.images_per_gpu_hour", f"images per {device}-hour", ",.0f")),
+            _usd("m.image_micro_usd", "cost each", _each),
+            _usd("m.marginal_image_micro_usd", "marginal", _each, below=True),
+            Column("m.wh_per_image", "energy each", significant, unit="Wh"),
+            Column("m.marginal_wh_per_image", "marginal", significant, unit="Wh", below=True),
         ),
         [_generation_row(m) for m in stats],
     )
@@ -413,26 +417,15 @@ def _generation(run: RunDir, stats: list[GenerationStats]) -> Content:
     return [*sentences, *(sentence for m in stats for sentence in _batches(m))], _some(table, cuts)
 
 
-def _generation_row(m: GenerationStats) -> dict[str, Cell]:
-    t = m.timing
+def _generation_row(m: GenerationStats) -> SimpleNamespace:
     (height, width), *others = m.sizes or [(0, 0)]
-    return {
-        "model": m.model,
-        "images": m.n_images,
-        "size": f"{width}x{height}{f', {len(others)} more' if others else ''}" if width else None,
-        "at_once": "imported" if m.imported else ", ".join(map(str, m.batch_sizes)) or None,
-        "time": t.seconds_per_image,
-        "floor": t.floor_s_per_image,
-        "operations": t.flop_per_image,
-        "mfu": t.utilisation,
-        "times": t.times_floor,
-        "no_floor": None if m.imported else t.no_floor,
-        "per_hour": m.images_per_gpu_hour,
-        "cost": m.image_micro_usd,
-        "marginal": m.marginal_image_micro_usd,
-        "energy": m.wh_per_image,
-        "marginal_wh": m.marginal_wh_per_image,
-    }
+    return SimpleNamespace(
+        m=m,
+        t=m.timing,
+        size=f"{width}x{height}{f', {len(others)} more' if others else ''}" if width else None,
+        at_once="imported" if m.imported else ", ".join(map(str, m.batch_sizes)) or None,
+        no_floor=None if m.imported else m.timing.no_floor,
+    )
 
 
 def _batches(m: GenerationStats) -> Iterator[str]:

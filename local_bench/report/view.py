@@ -4,9 +4,10 @@ scores for display: means by model, with the number of images that are not inclu
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+import pandas as pd
 
 from local_bench.analysis.unseen_inputs import unseen_inputs
-from local_bench.core.money import usd_exact, usd_fine
+from local_bench.core.money import usd_exact
 from local_bench.core.types import Score
 from local_bench.models.cards import cards
 from local_bench.report.judging import judge_warnings
@@ -18,7 +19,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import scored
 from local_bench.settle.acceptance import missed
-from local_bench.settle.intervals import mean_interval, numbered, task_sums
+from local_bench.settle.intervals import mean_interval, task_sums
 from local_bench.settle.settlement import Settlement
 from local_bench.suites.questions_from import scale_of
 
@@ -94,13 +95,6 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     return sentences
 
 
-def cost_text(price: Price | None, micro: int | None) -> str:
-    """A cost to the micro-dollar, or why there is none."""
-    if price is None:
-        return "no price"
-    return "not metered" if micro is None else usd_fine(micro)
-
-
 def price_sentence(price: Price | None) -> str:
     """The source of the price per hour, or a note that there is none."""
     if price is None:
@@ -132,8 +126,8 @@ def _score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
     values = scored(run.store.frame("scores", ["work_id", "name", "value"])).merge(images, on="work_id")
     intervals = {}
     for (name, model), rows in values.sort_values("position").groupby(["name", "model"], sort=False):
-        of_task, n_tasks = numbered(rows["task_id"].to_numpy(dtype=object))
-        sums = task_sums(of_task, np.stack([rows["value"], np.ones(len(rows))], axis=1), n_tasks).T
+        of_task, tasks = pd.factorize(rows["task_id"])
+        sums = task_sums(of_task, np.stack([rows["value"], np.ones(len(rows))], axis=1), len(tasks)).T
         ends = mean_interval(sums[0], sums[1], scale_of(run.config.suite.name, name))
         if ends is not None:
             intervals[name, model] = ends
@@ -158,13 +152,9 @@ def figure(value: float, decimals: int) -> str:
 
 def better(run: RunDir) -> dict[str, str]:
     """Which way is better, for each metric whose identity the ledger has."""
-    directions = {True: "higher is better", False: "lower is better"}
-    identities = {name: run.store.json_meta(f"metric:{name}") for name in score_names(run)}
-    return {
-        name: directions[about["higher_is_better"]]
-        for name, about in identities.items()
-        if about and "higher_is_better" in about
-    }
+    identities = {name: run.store.json_meta(f"metric:{name}") or {} for name in score_names(run)}
+    higher = {name: about["higher_is_better"] for name, about in identities.items() if "higher_is_better" in about}
+    return {name: "higher is better" if is_better else "lower is better" for name, is_better in higher.items()}
 
 
 def missed_text(scores: Iterable[Score], thresholds: Mapping[str, float], places: Mapping[str, int]) -> str:

@@ -25,18 +25,16 @@ def by_threshold(scores: Sequence[Score], thresholds: Mapping[str, float]) -> De
     decision open, with the reason (invariant 5), and so does a set of thresholds of which none applies.
     """
     by_name = {score.name: score for score in scores}
-    open_reason = None
     if missed(scores, thresholds):
         return Decision(accepted=False)
     if thresholds and all(name in by_name and not by_name[name].applies for name in thresholds):
         return Decision(accepted=None, unscored=f"nothing that decides applies to it ({', '.join(thresholds)})")
     for name in thresholds:
-        score = by_name.get(name)
-        if score is None:
-            open_reason = open_reason or f"{name} was not scored"
-        elif score.unscored:
-            open_reason = open_reason or f"{name}: {score.unscored}"
-    return Decision(accepted=None, unscored=open_reason) if open_reason else Decision(accepted=True)
+        if name not in by_name:
+            return Decision(accepted=None, unscored=f"{name} was not scored")
+        if by_name[name].unscored:
+            return Decision(accepted=None, unscored=f"{name}: {by_name[name].unscored}")
+    return Decision(accepted=True)
 
 
 def by_rules(decision: Decision, rules: Score | None) -> Decision:

@@ -72,13 +72,9 @@ def agreement_rate(a: Sequence[Hashable | None], b: Sequence[Hashable | None], t
     rated = [(x, y, task) for x, y, task in zip(a, b, tasks, strict=True) if x is not None and y is not None]
     if not rated:
         return Agreement(None, 0, len(a), "no unit was rated by both")
-    return _rate([x == y for x, y, _ in rated], [task for *_, task in rated], len(a) - len(rated))
-
-
-def _rate(same: Sequence[bool], tasks: Sequence[Hashable], n_excluded: int) -> Agreement:
-    units, of_task = Counter(tasks), Counter(task for task, agrees in zip(tasks, same, strict=True) if agrees)
-    low, high = rate_interval([of_task[task] for task in units], list(units.values())) or (None, None)
-    return Agreement(sum(same) / len(same), len(same), n_excluded, low=low, high=high)
+    units, same = Counter(task for *_, task in rated), Counter(task for x, y, task in rated if x == y)
+    low, high = rate_interval([same[task] for task in units], list(units.values())) or (None, None)
+    return Agreement(same.total() / len(rated), len(rated), len(a) - len(rated), low=low, high=high)
 
 
 def mean_difference(
@@ -233,17 +229,13 @@ def test_retest(rounds: Sequence[Sequence[float | None]], tasks: Sequence[Hashab
     """
     assert len(rounds) >= 2, len(rounds)
     by_question = list(zip(*rounds, strict=True))
-    kept = [i for i, answers in enumerate(by_question) if None not in answers]
-    answered = [[a for a in by_question[i] if a is not None] for i in kept]
-    n_excluded = len(by_question) - len(answered)
+    same = [None if None in answers else len(set(answers)) == 1 for answers in by_question]
+    answered = [[a for a in answers if a is not None] for answers in by_question if None not in answers]
     if not answered:
-        return Repeatability(Agreement(None, 0, n_excluded, "no question was answered in every round"), None)
-    same = [len(set(answers)) == 1 for answers in answered]
+        return Repeatability(Agreement(None, 0, len(same), "no question was answered in every round"), None)
     differences = [abs(x - y) for answers in answered for x, y in combinations(answers, 2)]
-    return Repeatability(
-        _rate(same, [tasks[i] for i in kept], n_excluded),
-        math.fsum(differences) / len(differences),
-    )
+    rate = agreement_rate(same, [True] * len(same), tasks)
+    return Repeatability(rate, math.fsum(differences) / len(differences))
 
 
 _T = TypeVar("_T")

@@ -7,7 +7,7 @@ verdict counts as not passed, because the benchmark divides by the requested ima
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import comb
 from statistics import NormalDist
@@ -30,17 +30,6 @@ _TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 PASS, FAIL, UNSCORED, MISSING, NOT_REQUESTED = 1, 0, -1, -2, -3
 Outcomes = NDArray[np.int8]
 """(T, K) PASS, FAIL, UNSCORED (image without verdict), MISSING (no image) or NOT_REQUESTED (of a task with fewer)."""
-
-
-def expected_attempts(p: Fraction, cap: int = RETRY_CAP) -> Fraction:
-    """Expected attempts until the first pass, at most A = `cap` (eq. 4): (1 - (1 - p)^A) / p, A at p = 0."""
-    return success_within(p, cap) / p if p else Fraction(cap)
-
-
-def success_within(p: Fraction, k: int = RETRY_CAP) -> Fraction:
-    """Probability of a pass within k attempts at pass rate p (eq. 4): 1 - (1 - p)^k. With p estimated from the attempts
-    this is the plug-in estimate of pass@k, which is biased low."""
-    return 1 - (1 - p) ** k
 
 
 def pass_at_k_unbiased(n: int, c: int, k: int) -> Fraction | None:
@@ -105,16 +94,16 @@ class Reliability:
         return Fraction(self.first_passes, self.n_tasks) if self.n_tasks else None
 
     def pass_at(self, k: int) -> Fraction | None:
-        """pass@k by the paper's plug-in estimate (eq. 5)."""
-        return self.mean(lambda n, c: success_within(Fraction(c, n), k))
+        """pass@k by the paper's plug-in estimate (eqs. 4 and 5), 1 - (1 - p)^k, which is biased low."""
+        return self.mean(lambda n, c: 1 - Fraction(n - c, n) ** k)
 
     def pass_at_unbiased(self, k: int) -> Fraction | None:
         """Unbiased pass@k; None for fewer than k attempts."""
         return self.mean(lambda n, c: pass_at_k_unbiased(n, c, k))
 
     def expected_attempts(self, cap: int = RETRY_CAP) -> Fraction | None:
-        """E of eq. 5."""
-        return self.mean(lambda n, c: expected_attempts(Fraction(c, n), cap))
+        """E of eq. 5: expected attempts until the first pass, at most A = `cap`, (1 - (1 - p)^A) / p, A at p = 0."""
+        return self.mean(lambda n, c: (1 - Fraction(n - c, n) ** cap) * n / c if c else Fraction(cap))
 
     def expected_attempts_unbiased(self, cap: int = RETRY_CAP) -> Fraction | None:
         """Unbiased E; None for fewer than cap - 1 attempts."""
@@ -259,9 +248,7 @@ class WorkflowResult:
 
 def single_shot(outcomes: Outcomes) -> WorkflowResult:
     """First attempt of each task, one review each."""
-    first = outcomes[:, 0]
-    n = int((first != MISSING).sum())
-    return _worked("single shot", first == PASS, first != FAIL, n, n)
+    return replace(retry_until_pass(outcomes, 1), way="single shot")
 
 
 def best_of(outcomes: Outcomes, scores: NDArray[np.float64], n: int) -> WorkflowResult:

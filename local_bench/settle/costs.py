@@ -110,25 +110,3 @@ def break_even_images(
     if gain <= 0:
         return 1 if gain == 0 and not once else None
     return max(1, -int(-once // gain))  # the next whole number up
-
-
-@dataclass(frozen=True)
-class Point:
-    """One point of the curve: a job of `images` images."""
-
-    images: int
-    local_usd: Fraction
-    """Amortised cost per image."""
-    api_usd: Fraction
-    """Price per image."""
-
-
-def curve(
-    local: Local,
-    api_usd: Fraction,
-    usd_per_hour: Fraction,
-    usd_per_kwh: Fraction = Fraction(0),
-    images: Iterable[int] = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000),
-) -> list[Point]:
-    """Cost per image over the size of the job."""
-    return [Point(n, local.amortised_usd(n, usd_per_hour, usd_per_kwh), api_usd) for n in images]

@@ -5,15 +5,15 @@ ground truth. The first two differ by the judge's errors, the last two by those 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import compress, repeat
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from local_bench.settle.agreement import Agreement, agreement_rate, mean_difference, spearman
-from local_bench.settle.intervals import Floats, amounts, rate_interval, share_interval
+from local_bench.settle.intervals import amounts, rate_interval, share_interval, task_sums
+from local_bench.settle.table import exact
 
 ALL = "all models"
 
@@ -59,32 +59,31 @@ def answer_accuracy(answers: Iterable[JudgedAnswer], scale: tuple[float, float] 
         groups[answer.judge, answer.rubric][ALL].append(answer)
         groups[answer.judge, answer.rubric][answer.model].append(answer)
     rows = []
-    for models in groups.values():
-        binary = {x for answer in models[ALL] for x in (answer.given, answer.true)} <= {0, 1, None}
-        rows += [_true(model, mine, (0.0, 1.0) if binary else scale) for model, mine in models.items()]
+    for (judge, rubric), models in groups.items():
+        in_all = {x for answer in models[ALL] for x in (answer.given, answer.true)}
+        for model, mine in models.items():
+            given, true = [a.given for a in mine], [a.true for a in mine]
+            pairs = [(g, t) for g, t in zip(given, true, strict=True) if g is not None and t is not None]
+            differences: dict[str, list[float]] = defaultdict(list)
+            for answer in mine:
+                if answer.given is not None and answer.true is not None:
+                    differences[answer.task_id].append(answer.given - answer.true)
+            mean, ends = mean_difference(differences, (0.0, 1.0) if in_all <= {0, 1, None} else scale)
+            binary = {x for pair in pairs for x in pair} <= {0, 1}
+            rows.append(
+                AnswerAccuracy(
+                    judge=judge,
+                    rubric=rubric,
+                    model=model,
+                    same=agreement_rate(given, true, [a.task_id for a in mine]),
+                    n_yes_for_no=sum(g > t for g, t in pairs) if binary else None,
+                    n_no_for_yes=sum(g < t for g, t in pairs) if binary else None,
+                    rho=None if binary else spearman(given, true),
+                    mean_difference=mean,
+                    interval=ends,
+                )
+            )
     return rows
-
-
-def _true(model: str, answers: Sequence[JudgedAnswer], scale: tuple[float, float] | None) -> AnswerAccuracy:
-    answered, true = [a.given for a in answers], [a.true for a in answers]
-    pairs = [(g, t) for g, t in zip(answered, true, strict=True) if g is not None and t is not None]
-    differences: dict[str, list[float]] = defaultdict(list)
-    for answer in answers:
-        if answer.given is not None and answer.true is not None:
-            differences[answer.task_id].append(answer.given - answer.true)
-    mean, ends = mean_difference(differences, scale)
-    binary = {t for _, t in pairs} <= {0, 1} and {g for g, _ in pairs} <= {0, 1}
-    return AnswerAccuracy(
-        judge=answers[0].judge,
-        rubric=answers[0].rubric,
-        model=model,
-        same=agreement_rate(answered, true, [a.task_id for a in answers]),
-        n_yes_for_no=sum(g > t for g, t in pairs) if binary else None,
-        n_no_for_yes=sum(g < t for g, t in pairs) if binary else None,
-        rho=None if binary else spearman(answered, true),
-        mean_difference=mean,
-        interval=ends,
-    )
 
 
 @dataclass(frozen=True)
@@ -144,48 +143,42 @@ def audit_revenue(paid: Iterable[JudgedDeliverable]) -> list[RevenueAudit]:
     models: dict[str, list[JudgedDeliverable]] = defaultdict(list)
     for each in paid:
         models[each.model].append(each)
-    return [_reckoning(model, mine) for model, mine in models.items()]
-
-
-def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
-    labelled = [each for each in mine if each.right is not None]
-    tasks = {task_id: i for i, task_id in enumerate(dict.fromkeys(each.task_id for each in labelled))}
-    index = np.array([tasks[each.task_id] for each in labelled], dtype=np.intp)
-    part = np.array([each.part_micro_usd for each in labelled], dtype=np.float64)
-    judged = np.array([each.judged is True for each in labelled], dtype=bool)
-    right = np.array([each.right for each in labelled], dtype=bool)
-
-    def of_tasks(which: NDArray[np.bool_] | None = None, unit: Floats | float = part) -> Floats:
-        """Sums by task."""
-        weights = np.where(True if which is None else which, unit, 0.0)
-        return np.asarray(np.bincount(index, np.broadcast_to(weights, len(index)), len(tasks)), dtype=np.float64)
-
-    def paid(which: Iterable[object]) -> int:
-        """The exact sum."""
-        return sum(compress((each.part_micro_usd for each in labelled), which))
-
-    values = of_tasks()
-    total = float(values.sum())
-    much, little = (share_interval(of_tasks(which), values, 0.975) for which in (judged & ~right, ~judged & right))
-    low, high = rate_interval(of_tasks(right, 1.0), of_tasks(unit=1.0)) or (0.0, 1.0)
-    return RevenueAudit(
-        model=model,
-        n=len(labelled),
-        n_unknown=len(mine) - len(labelled),
-        value_micro_usd=paid(repeat(True)),
-        judged_micro_usd=paid(judged),
-        faultless_micro_usd=paid(each.faultless is True for each in labelled),
-        true_micro_usd=paid(right) if labelled else None,
-        true_interval_micro_usd=amounts(share_interval(of_tasks(right), values), total),
-        too_much_micro_usd=paid(judged & ~right),
-        too_little_micro_usd=paid(~judged & right),
-        off_micro_usd=paid(judged) - paid(right),
-        off_interval_micro_usd=amounts((much[0] - little[1], much[1] - little[0]) if much and little else None, total),
-        n_right=int(right.sum()),
-        right_low=low,
-        right_high=high,
-        decided=agreement_rate(
-            [each.judged for each in labelled], [each.right for each in labelled], [each.task_id for each in labelled]
-        ),
-        rho=spearman([each.score for each in labelled], [each.true_score for each in labelled]),
-    )
+    audits = []
+    for model, mine in models.items():
+        labelled = [each for each in mine if each.right is not None]
+        decided, truth, task_of = (
+            [getattr(each, name) for each in labelled] for name in ("judged", "right", "task_id")
+        )
+        judged, right = (np.array([value is True for value in column], dtype=bool) for column in (decided, truth))
+        part, much, little = exact([each.part_micro_usd for each in labelled]), judged & ~right, ~judged & right
+        task, tasks = pd.factorize(np.array(task_of, dtype=object))
+        columns = np.array(
+            [part, part * right, part * much, part * little, right, np.ones(len(part))], dtype=np.float64
+        )
+        values, true, too_much, too_little, n_right, n = task_sums(task, columns.T, len(tasks)).T
+        total = float(values.sum())
+        over, under = share_interval(too_much, values, 0.975), share_interval(too_little, values, 0.975)
+        off = None if over is None or under is None else (over[0] - under[1], over[1] - under[0])
+        low, high = rate_interval(n_right, n) or (0.0, 1.0)
+        audits.append(
+            RevenueAudit(
+                model=model,
+                n=len(labelled),
+                n_unknown=len(mine) - len(labelled),
+                value_micro_usd=int(part.sum()),
+                judged_micro_usd=int(part[judged].sum()),
+                faultless_micro_usd=sum(each.part_micro_usd for each in labelled if each.faultless),
+                true_micro_usd=int(part[right].sum()) if labelled else None,
+                true_interval_micro_usd=amounts(share_interval(true, values), total),
+                too_much_micro_usd=int(part[much].sum()),
+                too_little_micro_usd=int(part[little].sum()),
+                off_micro_usd=int(part[judged].sum()) - int(part[right].sum()),
+                off_interval_micro_usd=amounts(off, total),
+                n_right=int(right.sum()),
+                right_low=low,
+                right_high=high,
+                decided=agreement_rate(decided, truth, task_of),
+                rho=spearman([each.score for each in labelled], [each.true_score for each in labelled]),
+            )
+        )
+    return audits

@@ -148,14 +148,6 @@ RESAMPLES = 1000
 _CHUNK_BYTES = 64_000_000
 
 
-def numbered(tasks: ArrayLike) -> tuple[NDArray[np.intp], int]:
-    """Numbers from 0 of the tasks of rows, (rows,), in the order in which they first occur, and how many there are."""
-    distinct, first, index = np.unique(tasks, return_index=True, return_inverse=True)
-    rank = np.empty(len(distinct), dtype=np.intp)
-    rank[np.argsort(first)] = np.arange(len(distinct))
-    return rank[index], len(distinct)
-
-
 def task_sums(tasks: ArrayLike, values: ArrayLike, n_tasks: int) -> Floats:
     """Sums by task (n_tasks, columns) of `values` (rows,) or (rows, columns); `tasks` (rows,) are task numbers from 0.
 

@@ -17,7 +17,7 @@ never, accepted. On a bounded scale the interval therefore also contains the one
 Donner 2008), from the two models' own intervals, but for what is beyond 0 where p < 0.05.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -112,33 +112,21 @@ def differences(statistics: Sequence[Statistics], *, level: float = LEVEL, seed:
     alone; `b` - `a` is exactly -(`a` - `b`). Where two models have different denominators, their ratios are compared by
     linearised contributions, a_t - r b_t, r the pooled ratio."""
     compared_by_statistic: list[list[Difference]] = [[] for _ in statistics]
-    by_size: dict[int, list[int]] = {}
+    of_shape: dict[tuple[int, ...], list[int]] = {}
     for i, statistic in enumerate(statistics):
         assert statistic.below.shape == statistic.above.shape == (len(statistic.above), len(statistic.models))
         if len(statistic.models) > 1:
-            by_size.setdefault(len(statistic.above), []).append(i)
-    for members in by_size.values():
-        for some in _batches([(i, len(statistics[i].models)) for i in members]):
+            of_shape.setdefault(statistic.above.shape, []).append(i)
+    for (_, n_models), members in of_shape.items():
+        n_at_once = max(1, _COLUMNS // n_models)
+        for some in (members[at : at + n_at_once] for at in range(0, len(members), n_at_once)):
             sides = [_sides(statistics[i]) for i in some]
             flipped, exact = _flipped([side for both in sides for side in both], seed)
             for k, i in enumerate(some):
                 compared = _compared(statistics[i], sides[k], (flipped[2 * k], flipped[2 * k + 1]), exact, level)
-                alike = statistics[i].alike
-                compared_by_statistic[i] = adjusted(compared, None if alike is None else list(combinations(alike, 2)))
+                keys = statistics[i].alike
+                compared_by_statistic[i] = adjusted(compared, None if keys is None else list(combinations(keys, 2)))
     return compared_by_statistic
-
-
-def _batches(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """The first of each pair, in groups whose second sum to at most `_COLUMNS`, or alone."""
-    some, n = list[int](), 0
-    for i, columns in sizes:
-        if some and n + columns > _COLUMNS:
-            yield some
-            some, n = [], 0
-        some.append(i)
-        n += columns
-    if some:
-        yield some
 
 
 def adjusted(pairs: Sequence[Difference], alike: Sequence[tuple[Hashable, Hashable]] | None = None) -> list[Difference]:

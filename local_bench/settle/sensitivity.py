@@ -35,23 +35,19 @@ class Flip:
 def flips(base: Mapping[str, Fraction | None], grid: Sequence[Point], lower_is_better: bool) -> list[Flip]:
     """Every pair whose order at the base is reversed somewhere on the grid, by name. Ties and undefined values reverse
     nothing."""
+    sign = -1 if lower_is_better else 1
+
+    def leads(values: Mapping[str, Fraction | None], first: str, second: str) -> bool:
+        x, y = values.get(first), values.get(second)
+        return x is not None and y is not None and sign * (x - y) > 0
+
     reversals = []
     for pair in combinations(sorted(base), 2):
-        side = _leader(base, *pair, lower_is_better)
-        if side is None:
-            continue
-        ahead, behind = pair if side == pair[0] else pair[::-1]
-        reversed_at = [p.setting for p in grid if _leader(p.values, ahead, behind, lower_is_better) == behind]
-        if reversed_at:
-            reversals.append(Flip(ahead, behind, tuple(reversed_at)))
+        for ahead, behind in (pair, pair[::-1]):
+            reversed_at = tuple(p.setting for p in grid if leads(p.values, behind, ahead))
+            if reversed_at and leads(base, ahead, behind):
+                reversals.append(Flip(ahead, behind, reversed_at))
     return reversals
-
-
-def _leader(values: Mapping[str, Fraction | None], a: str, b: str, lower_is_better: bool) -> str | None:
-    x, y = values.get(a), values.get(b)
-    if x is None or y is None or x == y:
-        return None
-    return a if (x < y) == lower_is_better else b
 
 
 def effective_costs(
@@ -96,16 +92,3 @@ def revenues(
         totals = revenue_usd(tasks, outcome_table(tasks, models, model, task, decision).accepted)
         points.append(Point((("acceptance_threshold", threshold),), dict(zip(models, totals, strict=True))))
     return points
-
-
-def profits(
-    revenue_usd: Mapping[str, Fraction], held_s: Mapping[str, Fraction], usd_per_hour: Sequence[Fraction]
-) -> list[Point]:
-    """Revenue - cost of GPU time at several prices per GPU-hour, for models with a known time."""
-    return [
-        Point(
-            (("gpu_usd_per_hour", price),),
-            {name: revenue_usd[name] - held_s[name] * price / 3600 for name in revenue_usd if name in held_s},
-        )
-        for price in usd_per_hour
-    ]

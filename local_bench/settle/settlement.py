@@ -11,7 +11,7 @@ Both are evaluated on two kinds of data: `settle` sums the lines of one run in i
 partition its prices exactly); `earnings` sums tables of outcomes as exact fractions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -91,6 +91,13 @@ class Total:
     n_unscored: int
     deliverable_acceptance_low: float
     deliverable_acceptance_high: float
+    share: float | None
+    """Revenue / value, in [0, 1]; None if the value is 0."""
+    coverage: float
+    """Decided share of the value, or of the deliverables where they have none."""
+    task_acceptance: float | None
+    deliverable_acceptance: float | None
+    """Accepted / all deliverables, unscored ones counted as not accepted; None without any."""
 
     @property
     def bounds_micro_usd(self) -> tuple[int, int]:
@@ -107,28 +114,6 @@ class Total:
             self.n_accepted,
             self.n,
         )
-
-    @property
-    def share(self) -> float | None:
-        """Revenue / value, in [0, 1]; None if the value is 0."""
-        return self.revenue_micro_usd / self.value_micro_usd if self.value_micro_usd else None
-
-    @property
-    def coverage(self) -> float:
-        """Decided share of the value, or of the deliverables where they have none."""
-        if self.value_micro_usd:
-            return 1 - self.open_micro_usd / self.value_micro_usd
-        return self.n / (self.n + self.n_unscored) if self.n + self.n_unscored else 1.0
-
-    @property
-    def deliverable_acceptance(self) -> float | None:
-        """Accepted / all deliverables, unscored ones counted as not accepted; None without any."""
-        total = self.n + self.n_unscored
-        return self.n_accepted / total if total else None
-
-    @property
-    def task_acceptance(self) -> float | None:
-        return self.n_tasks_accepted / self.n_tasks if self.n_tasks else None
 
 
 @dataclass(frozen=True)
@@ -170,41 +155,42 @@ def settle(
     by_task = lines.drop_duplicates("task_id", keep="last").sort_values("task_id")
     category, names = pd.factorize(by_task["category"], sort=True)
     prices = exact(by_task["price_micro_usd"])
-
-    def of_tasks(m: int, tasks: Ints) -> Total:
-        return _total(*(sums[m, tasks] for sums in cells), values=prices[tasks], intervals=intervals)
-
     settlements = []
     for m, name in enumerate(models):
         tasks = np.flatnonzero(n[m])
         groups = {group: tasks[category[tasks] == k] for k, group in enumerate(names)}
-        by_category = {group: of_tasks(m, of_group) for group, of_group in groups.items() if len(of_group)}
-        settlements.append(Settlement(name, of_tasks(m, tasks), by_category, costs_micro_usd.get(name)))
+        by_category = {group: _total(cells, prices, m, of, intervals) for group, of in groups.items() if len(of)}
+        total = _total(cells, prices, m, tasks, intervals)
+        settlements.append(Settlement(name, total, by_category, costs_micro_usd.get(name)))
     return sorted(settlements, key=lambda s: (-s.total.revenue_micro_usd, s.model))
 
 
-def _total(
-    n: Ints, accepted: Ints, unscored: Ints, earned: Ints, open_: Ints, *, values: Ints, intervals: bool
-) -> Total:
-    """Of one model's tasks in order of their ids, each (T,): numbers of deliverables, then micro-USD; `values` are the
-    prices of the whole tasks."""
+def _total(cells: Sequence[Ints], prices: Ints, m: int, tasks: Ints, intervals: bool) -> Total:
+    """Of some tasks of model `m`, in order of their ids; `cells` are (M, T)."""
+    n, accepted, unscored, earned, open_ = (sums[m, tasks] for sums in cells)
+    values = prices[tasks]
     acceptance_low, acceptance_high = (intervals and rate_interval(accepted, n)) or (0.0, 1.0)
-    value = int(values.sum())
+    value, revenue, still_open = int(values.sum()), int(earned.sum()), int(open_.sum())
+    n_all, n_accepted, n_unscored, n_whole = map(int, (n.sum(), accepted.sum(), unscored.sum(), (accepted == n).sum()))
     return Total(
         value_micro_usd=value,
-        revenue_micro_usd=int(earned.sum()),
+        revenue_micro_usd=revenue,
         revenue_interval_micro_usd=amounts(share_interval(earned, values), value) if intervals else None,
-        open_micro_usd=int(open_.sum()),
+        open_micro_usd=still_open,
         whole_micro_usd=int(values[accepted == n].sum()),
         n_tasks=len(n),
-        n_tasks_accepted=int((accepted == n).sum()),
+        n_tasks_accepted=n_whole,
         n_tasks_unscored=int((unscored > 0).sum()),
         n_tasks_decided=int((n > unscored).sum()),
-        n=int((n - unscored).sum()),
-        n_accepted=int(accepted.sum()),
-        n_unscored=int(unscored.sum()),
+        n=n_all - n_unscored,
+        n_accepted=n_accepted,
+        n_unscored=n_unscored,
         deliverable_acceptance_low=acceptance_low,
         deliverable_acceptance_high=acceptance_high,
+        share=revenue / value if value else None,
+        coverage=1 - still_open / value if value else (n_all - n_unscored) / n_all if n_all else 1.0,
+        task_acceptance=n_whole / len(n) if len(n) else None,
+        deliverable_acceptance=n_accepted / n_all if n_all else None,
     )
 
 
@@ -218,44 +204,24 @@ class Earnings:
     value_usd: Fraction
     revenue_usd: Fraction
     revenue_high_usd: Fraction
+    share: Fraction | None
+    """Revenue / value; None if the value is 0."""
+    share_high: Fraction | None
     as_printed: AsPrinted
     n_tasks: int
-    n_tasks_accepted: int
-    """Tasks whose every image was accepted."""
-    n_tasks_accepted_high: int
+    task_acceptance: Fraction | None
+    """Of the tasks, those whose every image was accepted."""
+    task_acceptance_high: Fraction | None
     n_deliverables: int
     n_accepted: int
     n_unscored: int
     n_missing: int
+    deliverable_acceptance: Fraction | None
+    deliverable_acceptance_high: Fraction | None
     share_interval: tuple[float, float] | None
     """95 % interval of the share for tasks like these; None for fewer than two tasks."""
     task_interval: tuple[float, float] | None
     """That of the task acceptance."""
-
-    @property
-    def share(self) -> Fraction | None:
-        """Revenue / value; None if the value is 0."""
-        return _ratio(self.revenue_usd, self.value_usd)
-
-    @property
-    def share_high(self) -> Fraction | None:
-        return _ratio(self.revenue_high_usd, self.value_usd)
-
-    @property
-    def task_acceptance(self) -> Fraction | None:
-        return _ratio(self.n_tasks_accepted, self.n_tasks)
-
-    @property
-    def task_acceptance_high(self) -> Fraction | None:
-        return _ratio(self.n_tasks_accepted_high, self.n_tasks)
-
-    @property
-    def deliverable_acceptance(self) -> Fraction | None:
-        return _ratio(self.n_accepted, self.n_deliverables)
-
-    @property
-    def deliverable_acceptance_high(self) -> Fraction | None:
-        return _ratio(self.n_accepted + self.n_unscored + self.n_missing, self.n_deliverables)
 
 
 def earnings(table: OutcomeTable, mask: Mask | None = None) -> list[Earnings]:
@@ -266,18 +232,12 @@ def earnings(table: OutcomeTable, mask: Mask | None = None) -> list[Earnings]:
     revenue_high = revenue_usd(tasks, table.at_best, mask)
     whole = table.accepted == tasks.deliverables
     whole_usd = revenue_usd(tasks, np.where(whole, tasks.deliverables, 0), mask)
-    decided = table.made > table.unscored
-    counts = [
-        whole[:, mask].sum(axis=1),
-        (table.at_best == tasks.deliverables)[:, mask].sum(axis=1),
-        table.accepted[:, mask].sum(axis=1),
-        table.unscored[:, mask].sum(axis=1),
-        table.missing[:, mask].sum(axis=1),
-        decided[:, mask].sum(axis=1),
-    ]
+    cells = whole, table.at_best == tasks.deliverables, table.accepted, table.unscored, table.missing
+    counts = [of[:, mask].sum(axis=1) for of in (*cells, table.made > table.unscored)]
     prices = tasks.price[mask].astype(np.float64)
     parts = (table.accepted / tasks.deliverables)[:, mask].astype(np.float64) * prices
-    value, n_tasks, n_deliverables = tasks.value_of(mask), int(mask.sum()), int(tasks.deliverables[mask].sum())
+    value, n_tasks = Fraction(int(tasks.price[mask].sum()), tasks.units_per_usd), int(mask.sum())
+    n_deliverables = int(tasks.deliverables[mask].sum())
     result = []
     for m in range(len(table.models)):
         n_whole, whole_high, accepted, unscored, missing, n_decided = (int(count[m]) for count in counts)
@@ -287,14 +247,18 @@ def earnings(table: OutcomeTable, mask: Mask | None = None) -> list[Earnings]:
                 value_usd=value,
                 revenue_usd=revenue[m],
                 revenue_high_usd=revenue_high[m],
+                share=_ratio(revenue[m], value),
+                share_high=_ratio(revenue_high[m], value),
                 as_printed=as_printed(whole_usd[m], value, n_whole, n_decided, accepted, labelled),
                 n_tasks=n_tasks,
-                n_tasks_accepted=n_whole,
-                n_tasks_accepted_high=whole_high,
+                task_acceptance=_ratio(n_whole, n_tasks),
+                task_acceptance_high=_ratio(whole_high, n_tasks),
                 n_deliverables=n_deliverables,
                 n_accepted=accepted,
                 n_unscored=unscored,
                 n_missing=missing,
+                deliverable_acceptance=_ratio(accepted, n_deliverables),
+                deliverable_acceptance_high=_ratio(n_deliverables - labelled + accepted, n_deliverables),
                 share_interval=share_interval(parts[m], prices),
                 task_interval=rate_interval(whole[m, mask], np.ones(n_tasks)),
             )
@@ -385,8 +349,6 @@ def _winners(table: OutcomeTable, here: Mask) -> Mask:
     """(M, T) winners, alone or tied."""
     most = np.where(here, table.accepted, -1).max(axis=0, initial=-1)
     leads: Mask = here & (table.accepted == most)
-    if table.score is None or table.rated is None:
-        return leads
     unrated = leads & (table.rated < table.made)
     rated = leads & ~unrated
     best = np.where(rated, table.score, -1).max(axis=0, initial=-1)
@@ -406,14 +368,10 @@ def _end(table: OutcomeTable, here: Mask, require_success: bool, at_best: bool) 
 
     Among models with equal counts, one whose images do not all have scores is above all others, or below.
     """
-    rank, top = np.zeros_like(table.accepted), 0
-    if table.score is not None and table.rated is not None:
-        values, ranks = np.unique(table.score, return_inverse=True)
-        rank, top = 1 + ranks.reshape(rank.shape), len(values) + 1
-        unknown = table.rated < table.tasks.deliverables
-        low, high = np.where(unknown, 0, rank), np.where(unknown, top, rank)
-    else:
-        low = high = rank
+    values, ranks = np.unique(table.score, return_inverse=True)
+    rank, top = 1 + ranks.reshape(table.score.shape), len(values) + 1
+    unknown = table.rated < table.tasks.deliverables
+    low, high = np.where(unknown, 0, rank), np.where(unknown, top, rank)
     worst = np.where(here, table.accepted, -1) * (top + 1) + low
     best = table.at_best * (top + 1) + high
     own, others = (best, worst) if at_best else (worst, best)

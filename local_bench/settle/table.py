@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
 from itertools import compress
 from typing import Any
 
@@ -41,14 +40,10 @@ class Tasks:
     """(T,) requested images, 1 or more."""
     units_per_usd: int
 
-    @cached_property
+    @property
     def value_usd(self) -> Fraction:
         """Total value of the tasks (ServImage, eq. 5)."""
-        return self.value_of(np.ones(len(self.task_ids), dtype=np.bool_))
-
-    def value_of(self, mask: Mask) -> Fraction:
-        """Value of the tasks in a (T,) mask."""
-        return Fraction(int(self.price[mask].sum()), self.units_per_usd)
+        return Fraction(int(self.price.sum()), self.units_per_usd)
 
 
 def tasks_of(
@@ -88,10 +83,10 @@ class OutcomeTable:
     """(M, T)"""
     unscored: Ints
     """(M, T) existing images without a decision."""
-    score: Ints | None = None
-    """(M, T) summed scores of the scored images, in integer units; None without scores."""
-    rated: Ints | None = None
-    """(M, T) scored images."""
+    score: Ints
+    """(M, T) summed scores of the scored images, in integer units; 0 without scores."""
+    rated: Ints
+    """(M, T) scored images; without scores all requested ones, so that no score decides anything."""
 
     @property
     def missing(self) -> Ints:
@@ -117,7 +112,8 @@ def outcome_table(
     UNSCORED, the summed scores in integer units, and whether it has scores. At most one row per image."""
     shape = (len(models), len(tasks.task_ids))
     cell = model.astype(np.int64) * shape[1] + task
-    sums, rated = None, None
+    sums: Ints = np.zeros(shape, dtype=np.int64)
+    rated: Ints = np.broadcast_to(tasks.deliverables, shape)
     if score is not None:
         where = np.ones(len(cell), dtype=np.bool_) if scored is None else scored
         sums, rated = cell_sums(cell[where], shape, score[where]), cell_sums(cell[where], shape)

@@ -8,6 +8,7 @@ import pytest
 
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.types import Decision
+from local_bench.report.site.significance import Pair
 from local_bench.report.site.summary import accounts_of, overview, summary
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.costs import PhaseCost, phase_costs
@@ -27,7 +28,7 @@ def accounts(accepted, price=10_000_000, costs=None, hour=0):
 
 
 def pair(a, b, p, difference=1.0):
-    return {"a": [0, a], "b": [0, b], "p_holm": p, "difference": difference}
+    return Pair(a, b, difference, None, None, p, p, p, 2, 2, None)
 
 
 def test_the_best_model_with_its_interval_and_cost_or_its_images():

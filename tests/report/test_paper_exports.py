@@ -89,7 +89,7 @@ def test_equal_scores_have_equal_means_and_one_rank_in_any_order(tmp_path):
 
 
 def test_small_p_values_are_not_printed_as_zero(found, tmp_path):
-    pair = dict(found.significance[0]) | {"p": 0.00004, "p_holm": 0.00012}
+    pair = replace(found.significance[0], p=0.00004, p_holm=0.00012)
     made = {"significance": tables(replace(found, significance=[pair]))["significance"]}
     texts = {path.suffix: path.read_text() for path in write_tables(made, tmp_path)}
     assert "| \\< 0.0001 | 0.0001 |" in texts[".md"]

@@ -16,7 +16,7 @@ from local_bench.report.papers.draw import SMALL, canvas_of, width_inches
 from local_bench.report.site.details import RunDetails
 from local_bench.report.site.paper import figures, tables
 from local_bench.report.site.run_figures import numbered, run_figures
-from local_bench.report.site.significance import letters
+from local_bench.report.site.significance import Pair, letters
 from local_bench.report.site.summary import accounts_of, summary
 from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
@@ -164,16 +164,16 @@ def test_significance_is_the_paired_test_with_groups(run):
         key = row.candidate.task_id, row.candidate.model
         paid[key] = paid.get(key, 0) + (row.part_micro_usd / 1e6 if row.accepted else 0)
     tasks = sorted({task for task, _ in paid})
-    a, b = pair["a"][1], pair["b"][1]
+    a, b = pair.a, pair.b
     differences = np.array([[paid[task, a] - paid[task, b]] for task in tasks])
-    assert pair["difference"] == pytest.approx(differences.sum())
+    assert pair.estimate == pytest.approx(differences.sum())
     signs = np.random.default_rng(1).choice((-1, 1), (20_000, len(tasks)))
     larger = np.mean(np.abs(signs @ differences) >= abs(differences.sum()) - 1e-9)
-    assert pair["p"] == pair["p_holm"] == pytest.approx(larger, abs=0.02)
-    assert (pair["low"] > 0 or pair["high"] < 0) == (pair["p"] < 0.05)
+    assert pair.p == pair.p_holm == pytest.approx(larger, abs=0.02)
+    assert (pair.low > 0 or pair.high < 0) == (pair.p < 0.05)
     table = tables(found)["leaderboard"]
     groups = {row[0]: row[-1] for row in table.rows}
-    assert len(set(groups.values())) == (1 if pair["p_holm"] >= 0.05 else 2)
+    assert len(set(groups.values())) == (1 if pair.p_holm >= 0.05 else 2)
     assert "Holm" in table.notes[-1]
 
 
@@ -194,7 +194,7 @@ def test_images_are_compared_as_they_are_ranked(tmp_path):
         accounts = accounts_of([run])
         found = summary([run], accounts)
         (pair,) = found.significance
-        assert (pair["a"][1], pair["difference"]) == (MODELS[1], 1)
+        assert (pair.a, pair.estimate) == (MODELS[1], 1)
         lead, sure = found.sentences(accounts)[:2]
     assert lead.startswith(f"{MODELS[1]} has the most images accepted: 16 of 16 (")
     assert "is significant" in sure
@@ -202,14 +202,11 @@ def test_images_are_compared_as_they_are_ranked(tmp_path):
 
 def test_letters_of_groups_without_significant_difference():
     """a = b, b = c, but a and c differ; d differs from all."""
-    names = [(0, name) for name in "abcd"]
     same = {("a", "b"), ("b", "c")}
-    pairs = [
-        {"a": [0, x], "b": [0, y], "p_holm": 0.5 if (x, y) in same else 0.001} for x in "abcd" for y in "abcd" if x < y
-    ]
-    found = letters(names, pairs)
-    assert found == {(0, "a"): "a", (0, "b"): "ab", (0, "c"): "b", (0, "d"): "c"}
-    assert letters(names, []) == {}
+    p = {(x, y): 0.5 if (x, y) in same else 0.001 for x in "abcd" for y in "abcd" if x < y}
+    pairs = [Pair(*names, 1.0, None, None, p_holm, p_holm, p_holm, 2, 2, None) for names, p_holm in p.items()]
+    assert letters("abcd", pairs) == {"a": "a", "b": "ab", "c": "b", "d": "c"}
+    assert letters("abcd", []) == {}
 
 
 def test_report_writes_tables_and_figures_into_the_run(run, made, capsys):

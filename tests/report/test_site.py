@@ -14,7 +14,7 @@ from local_bench.cli.main import main
 from local_bench.core.errors import UserError
 from local_bench.core.images import store_image
 from local_bench.report.site.build import write_site
-from local_bench.report.site.details import RunDetails, _write, full_path, preview_path, thumbnail_path
+from local_bench.report.site.details import FULL, PREVIEWS, THUMBS, RunDetails, _write, path_in
 from local_bench.report.site.mark import MARK
 from local_bench.runs.rundir import RunDir
 from tests.annotation.conftest import MODELS, answer_all, make_shop
@@ -95,8 +95,8 @@ def test_the_data_is_that_of_the_run(shop, shop_site):
     assert shop_site.n_candidates == len(outcomes)
     out = shop_site.index.parent
     for row in outcomes:
-        assert thumbnail_path(out, row.candidate.image).is_file()
-        assert full_path(out, row.candidate.image).read_bytes() == run.image(row.candidate.image).read_bytes()
+        assert path_in(out, THUMBS, row.candidate.image).is_file()
+        assert path_in(out, FULL, row.candidate.image).read_bytes() == run.image(row.candidate.image).read_bytes()
 
 
 def test_every_page_and_link_and_filter(shop, shop_site, browser):
@@ -312,9 +312,9 @@ def test_large_images_have_a_preview_too(shop, tmp_path, size, preview):
     for folder in ("thumbs", "previews", "images"):
         (out / folder / sha[:2]).mkdir(parents=True)
     assert _write((str(tmp_path / "images" / sha[:2] / f"{sha}.png"), sha, str(out), True))
-    assert max(Image.open(thumbnail_path(out, sha)).size) == 256
-    assert full_path(out, sha).is_file()
-    made = preview_path(out, sha)
+    assert max(Image.open(path_in(out, THUMBS, sha)).size) == 256
+    assert path_in(out, FULL, sha).is_file()
+    made = path_in(out, PREVIEWS, sha)
     assert (Image.open(made).size if made.is_file() else None) == preview
     with RunDir.open(shop.path) as run:
         task = replace(run.store.tasks()[0], source_sha256=sha)

@@ -31,20 +31,27 @@ def total_by_row(rows) -> Total:
     values = [of[0].price_micro_usd for of in tasks]
     passed = [sum(x.decision.accepted is True for x in of) for of in tasks]
     ends = share_interval(earned, values)
+    still_open = sum(x.part_micro_usd for x in rows if x.decision.accepted is None)
+    n, whole = len(rows), sum(all(x.decision.accepted for x in of) for of in tasks)
+    decided = sum(x.decision.accepted is not None for x in rows)
     return Total(
         sum(values),
         sum(earned),
         None if ends is None else (round(ends[0] * sum(values)), round(ends[1] * sum(values))),
-        sum(x.part_micro_usd for x in rows if x.decision.accepted is None),
+        still_open,
         sum(of[0].price_micro_usd for of in tasks if all(x.decision.accepted for x in of)),
         len(tasks),
-        sum(all(x.decision.accepted for x in of) for of in tasks),
+        whole,
         sum(any(x.decision.accepted is None for x in of) for of in tasks),
         sum(any(x.decision.accepted is not None for x in of) for of in tasks),
-        sum(x.decision.accepted is not None for x in rows),
+        decided,
         sum(passed),
         sum(x.decision.accepted is None for x in rows),
         *(rate_interval(passed, [len(of) for of in tasks]) or (0, 1)),
+        sum(earned) / sum(values) if any(values) else None,
+        1 - still_open / sum(values) if any(values) else decided / n,
+        whole / len(tasks),
+        sum(passed) / n,
     )
 
 

@@ -3,7 +3,7 @@ from fractions import Fraction as F
 
 import pytest
 
-from local_bench.settle.costs import Local, break_even_images, break_even_usd_per_hour, curve
+from local_bench.settle.costs import Local, break_even_images, break_even_usd_per_hour
 
 API = F("0.04")
 
@@ -23,7 +23,7 @@ def test_it_is_the_first_place_on_the_curve(seed):
     price, energy = F(rng.randint(1, 800), 100), F(rng.randint(0, 60), 100)
     first = break_even_images(local, API, price, energy)
     sizes = range(1, 400)
-    cheap = [p.images for p in curve(local, API, price, energy, sizes) if p.local_usd <= p.api_usd]
+    cheap = [n for n in sizes if local.amortised_usd(n, price, energy) <= API]
     if first is None or first >= 400:
         assert cheap == []
     else:

@@ -149,7 +149,7 @@ def test_calibration_on_other_tasks_repairs_overconfidence():
     assert loads(dumps(model)) == model
     tasks = np.arange(2000)
     before = evaluate(Platt(1, 0).probabilities(said[test]), paid[test] > 0, tasks, ("a",) * 2000)
-    after = evaluate(model.probabilities(said[test]).values, paid[test] > 0, tasks, ("a",) * 2000)
+    after = evaluate(model.calibration.probabilities(said[test]), paid[test] > 0, tasks, ("a",) * 2000)
     assert after.ece.value < 0.5 * before.ece.value
     assert after.brier.value < before.brier.value
     assert (model.calibration.slope, model.calibration.intercept) == pytest.approx((1 / 3, -1 / 3), abs=0.05)
@@ -159,8 +159,9 @@ def test_calibrating_a_models_log_odds_needs_enough_of_both(guesses):
     odds = np.linspace(-1, 1, 40)
     with pytest.raises(UserError, match="5 accepted and 35 rejected"):
         fit_calibration(odds, np.arange(40) < 5)
-    holed = Calibrated(Platt(1, 0)).probabilities(np.array([0.0, np.nan]))
-    assert holed.values[0] == 0.5
+    holed = Calibrated(Platt(1, 0)).decisions(np.array([0.0, np.nan]))
+    assert (holed.accepted.tolist(), holed.known.tolist()) == ([True, False], [True, False])
+    assert Platt(1, 0).probabilities(np.array([0.0]))[0] == 0.5
     assert holed.unscored == {1: "the model gave no prediction"}
 
 
@@ -184,11 +185,11 @@ def test_out_of_fold_no_image_is_predicted_by_a_model_with_its_tasks_labels():
     given[own[0]] = np.nan
     before = out_of_fold(table, given)
     assert not np.isnan(before).any()
-    fitted = fit_concepts(table, given).predictor.probabilities(table).values
+    fitted = fit_concepts(table, given).predictor.probabilities(table)
     assert not np.allclose(before, fitted)
     for i in own[1:]:
         table.scores[i] = 5 - table.scores[i]  # what its task's rows say must not reach its model
     after = out_of_fold(table, given)
     assert after[own[0]] == before[own[0]]
-    refitted = fit_concepts(table, given).predictor.probabilities(table).values
+    refitted = fit_concepts(table, given).predictor.probabilities(table)
     assert refitted[own[0]] != fitted[own[0]]

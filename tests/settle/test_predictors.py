@@ -10,7 +10,15 @@ from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.intervals import share_interval
 from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import fit_calibration, fit_concepts, fit_rule
-from local_bench.settle.predictors.models import Decisions, ExpectedRevenue, Platt, Probabilities, RealisedRevenue, Rule
+from local_bench.settle.predictors.models import (
+    Calibrated,
+    Decisions,
+    ExpectedRevenue,
+    Platt,
+    RealisedRevenue,
+    Rule,
+    expected_revenue,
+)
 
 CATEGORIES = ("Digital", "Portrait", "Product")
 
@@ -89,8 +97,8 @@ def test_fifty_labels_are_better_than_chance():
 
 def test_an_image_s_probability_is_independent_of_other_images(fitted):
     table, _ = world(30, seed=4)
-    together = fitted.predictor.probabilities(table).values
-    alone = [fitted.predictor.probabilities(table.rows(np.array([i]))).values[0] for i in range(90)]
+    together = fitted.predictor.probabilities(table)
+    alone = [fitted.predictor.probabilities(table.rows(np.array([i])))[0] for i in range(90)]
     assert together.tolist() == alone
 
 
@@ -100,10 +108,9 @@ def test_unscored_images_have_no_probability_and_inapplicable_scores_do(fitted):
     scores[0, 0] = np.nan
     holed = replace(table, scores=scores)
     predicted = fitted.predictor.probabilities(holed)
-    assert predicted.unscored == {0: "brf was not scored"}
-    assert np.isnan(predicted.values).tolist() == [True] + [False] * 119
+    assert np.isnan(predicted).tolist() == [True] + [False] * 119
     decided = fitted.predictor.decisions(holed)
-    assert (decided.known.tolist(), decided.unscored) == ([False] + [True] * 119, predicted.unscored)
+    assert (decided.known.tolist(), decided.unscored) == ([False] + [True] * 119, {0: "brf was not scored"})
     given = labels.copy()
     given[5:9] = np.nan
     taught = fit_concepts(holed, given)
@@ -117,20 +124,21 @@ def test_a_fitted_rule_reports_its_accuracy():
     assert found.predictor.paid_if_accepted == pytest.approx(labels[passed].mean(), abs=0.002)
     assert found.predictor.paid_if_rejected == pytest.approx(labels[~passed].mean(), abs=0.002)
     probabilities = {found.predictor.paid_if_accepted, found.predictor.paid_if_rejected}
-    assert set(found.predictor.probabilities(table).values) == probabilities
+    assert set(found.predictor.probabilities(table)) == probabilities
     assert found.quality.ece < 0.05
     with pytest.raises(UserError, match="without annotations has no probabilities"):
         Rule({"brf": 2.5}).probabilities(table)
 
 
 def test_expected_and_realised_by_hand():
-    predicted = Probabilities(np.array([0.25, 0.9, np.nan]), {2: "brf was not scored"})
+    predicted = np.array([0.25, 0.9, np.nan])
     price = np.array([100, 1000, 7])
-    assert predicted.expected_revenue(price) == ExpectedRevenue(925, 932, 2, 1)
-    interval = predicted.expected_revenue(price, np.array([0, 1, 1])).interval_micro_usd
+    assert expected_revenue(predicted, price) == ExpectedRevenue(925, 932, 2, 1)
+    interval = expected_revenue(predicted, price, np.array([0, 1, 1])).interval_micro_usd
     assert interval == tuple(round(1100 * end) for end in share_interval([25, 900], [100, 1000]))
-    assert predicted.expected_revenue(price, np.array([4, 4, 1])).interval_micro_usd is None
-    assert predicted.decided().realised_revenue(price) == RealisedRevenue(1000, 1007, 2, 1)
+    assert expected_revenue(predicted, price, np.array([4, 4, 1])).interval_micro_usd is None
+    decided = Calibrated(Platt(1.0, 0.0)).decisions(np.log(predicted / (1 - predicted)))
+    assert decided.realised_revenue(price) == RealisedRevenue(1000, 1007, 2, 1)
     decisions = Decisions(np.array([True, False, False]), np.array([True, True, False]))
     assert decisions.realised_revenue(price) == RealisedRevenue(100, 107, 2, 1)
 
@@ -149,7 +157,7 @@ def test_the_interval_of_an_expected_revenue_covers_that_of_such_orders():
     share, covered = values @ price / price.sum(), 0
     for _ in range(400):
         tasks, price, values = draw(48)
-        low, high = Probabilities(values).expected_revenue(price, tasks).interval_micro_usd
+        low, high = expected_revenue(values, price, tasks).interval_micro_usd
         covered += low <= share * price.sum() <= high
     assert covered / 400 >= 0.95 - 3 * 0.011
 
@@ -200,4 +208,4 @@ def test_other_scores_than_those_of_training_are_an_error_and_an_unseen_category
     with pytest.raises(UserError, match="was fitted to brf, veq, cns, not to brf"):
         fitted.predictor.probabilities(table)
     table = replace(world(2)[0], categories=("Music",) * 6)
-    assert not np.isnan(fitted.predictor.probabilities(table).values).any()
+    assert not np.isnan(fitted.predictor.probabilities(table)).any()

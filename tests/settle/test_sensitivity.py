@@ -3,7 +3,7 @@ from fractions import Fraction as F
 
 import numpy as np
 
-from local_bench.settle.sensitivity import Flip, Point, flips, profits, revenues
+from local_bench.settle.sensitivity import Flip, Point, flips, revenues
 from local_bench.settle.table import tasks_of
 
 
@@ -28,7 +28,7 @@ def test_revenue_falls_as_the_threshold_rises_and_profit_with_the_price_of_an_ho
     grid = revenues(of, ["m"], *columns, lowest, scored, thresholds)
     assert [p.values["m"] for p in grid] == [20, 10, 10, 0]
     assert grid[1].setting == (("acceptance_threshold", F(3)),)
-    grid = profits({"slow": F(10), "quick": F(9), "untimed": F(1)}, {"slow": F(7200), "quick": F(3600)}, [F(0), F(2)])
-    assert [p.values for p in grid] == [{"slow": 10, "quick": 9}, {"slow": 6, "quick": 7}]
+    profits = [{"slow": F(10), "quick": F(9)}, {"slow": F(6), "quick": F(7)}]  # at 0 and 2 an hour, of 2 h and 1 h
+    grid = [Point((("gpu_usd_per_hour", price),), values) for price, values in zip((F(0), F(2)), profits, strict=True)]
     (flip,) = flips(grid[0].values, grid, lower_is_better=False)
     assert (flip.ahead, flip.behind, flip.settings) == ("slow", "quick", (grid[1].setting,))

@@ -101,7 +101,7 @@ def _simple(shop: orders.Shop, examples: list[Example], seed: int) -> dict[str, 
         model = fit_held_out(
             features.rows(train_mask), labels[train_mask], features.rows(held), labels[held], seed=seed
         )
-        found[f"logistic, {name}"] = model.probabilities(features.rows(test)).values
+        found[f"logistic, {name}"] = model.probabilities(features.rows(test))
     return found
 
 

@@ -112,8 +112,8 @@ def same_inputs(runs: Sequence[RunDir]) -> Inputs:
     first = inputs_of(runs[0])
     for run in runs[1:]:
         of_run = inputs_of(run)
-        than, hint = f"from {runs[0].path}", "train on runs with the same judges and rubrics"
-        _refuse_judges(first, of_run, run.path, than, hint)
+        if difference := _difference(first, of_run, run.path):
+            raise UserError(f"{difference} from {runs[0].path}: train on runs with the same judges and rubrics")
         if set(of_run.scores) != set(first.scores):
             raise UserError(
                 f"{run.path} is decided by {', '.join(of_run.scores)} and {runs[0].path} by {', '.join(first.scores)}: "
@@ -128,20 +128,16 @@ def check_inputs(expected: Inputs, run: RunDir, other_judge: bool = False) -> No
     missing = next((name for name in expected.scores if name not in names), None)
     if missing is not None:
         raise UserError(f"{run.path} has no score {missing!r}, which the predictor reads: train one on such runs")
-    if not other_judge:
-        hint = "train a predictor on such runs, or add --other-judge (reproduce: --allow-unlike) to use this one anyway"
-        _refuse_judges(expected, inputs_of(run), run.path, "from those that the predictor was trained with", hint)
+    if not other_judge and (difference := _difference(expected, inputs_of(run), run.path)):
+        raise UserError(
+            f"{difference} from those that the predictor was trained with: train a predictor on such runs, or add "
+            "--other-judge (reproduce: --allow-unlike) to use this one anyway"
+        )
 
 
 def judges_differ(expected: Inputs, run: RunDir) -> bool:
     """Whether `run` has another judge or other rubrics, so that `check_inputs` refuses it without `other_judge`."""
     return _difference(expected, inputs_of(run), run.path) is not None
-
-
-def _refuse_judges(expected: Inputs, actual: Inputs, path: Path, than: str, hint: str) -> None:
-    difference = _difference(expected, actual, path)
-    if difference is not None:
-        raise UserError(f"{difference} {than}: {hint}")
 
 
 def _difference(expected: Inputs, actual: Inputs, path: Path) -> str | None:

@@ -68,7 +68,7 @@ def report(
     keys = [images.keys[int(i)] for i in used]
 
     def values(text: str) -> Floats:
-        return outputs(text, features, keys, log_odds)[0].values
+        return outputs(text, features, keys, log_odds)[0]
 
     tuned = values(card.tuned_rule)
     by_name = {MAJORITY: np.full(len(accepted), card.majority)}

@@ -24,7 +24,7 @@ from local_bench.settle.predictors.fitting import (
     n_of_rarer_class,
     tune_rule,
 )
-from local_bench.settle.predictors.models import Calibrated, ConceptModel, Decisions, Probabilities, Rule, dumps, loads
+from local_bench.settle.predictors.models import Calibrated, ConceptModel, Decisions, Rule, dumps, loads
 
 
 def train(
@@ -110,19 +110,18 @@ NO_IMAGE = "there is no image"
 
 def outputs(
     text: str, features: Features, keys: Sequence[str], log_odds: Mapping[str, float] | None = None
-) -> tuple[Probabilities, Decisions]:
+) -> tuple[Floats, Decisions]:
     """Probabilities and decisions of a stored predictor; `log_odds` (by key) for one that calibrates another model's. A
     rule without annotated rates has its decisions as probabilities, 0 and 1."""
     predictor = loads(text)
     if isinstance(predictor, Calibrated):
         if log_odds is None:
             raise UserError("the predictor calibrates a model's log-odds, and none are given: give its model")
-        probabilities = predictor.probabilities(odds_of(log_odds, keys))
-        return probabilities, probabilities.decided(predictor.cut)
+        odds = odds_of(log_odds, keys)
+        return predictor.calibration.probabilities(odds), predictor.decisions(odds)
     decided = predictor.decisions(features)
     if isinstance(predictor, Rule) and predictor.paid_if_accepted is None:
-        values = np.where(decided.known, decided.accepted.astype(np.float64), np.nan)
-        return Probabilities(values, decided.unscored), decided
+        return np.where(decided.known, decided.accepted.astype(np.float64), np.nan), decided
     return predictor.probabilities(features), decided
 
 
@@ -145,10 +144,10 @@ def predictions(
         i = index.get(row.candidate.work_id)
         if i is None:
             predicted: dict[str, Any] = {"unscored": NO_IMAGE}
-        elif decided.known[i] and not np.isnan(probabilities.values[i]):
-            predicted = {"probability": float(probabilities.values[i]), "accepted": bool(decided.accepted[i])}
+        elif decided.known[i]:
+            predicted = {"probability": float(probabilities[i]), "accepted": bool(decided.accepted[i])}
         else:
-            predicted = {"unscored": decided.unscored.get(i) or probabilities.unscored[i]}
+            predicted = {"unscored": decided.unscored[i]}
         predicted |= {"source": f"predictor ({card.kind})", "used_in_training": row.candidate.task_id in used}
         lines.append(PredictionLine(**columns_of(row.candidate), **predicted))
     return lines

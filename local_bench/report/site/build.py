@@ -161,17 +161,16 @@ def _write_run(
     _write_data(out, f"{index}-sections", shown)
     details = RunDetails(run, truth.truths if truth else {}, out)
     outcomes = run.store.outcomes()
-    n_files = n_task_files = 0
+    n_files = 0
     for n_files, chunk in enumerate(details.candidates(outcomes), 1):
         _write_data(out, f"{index}-candidates-{n_files - 1}", chunk)
-    for n_task_files, tasks in enumerate(details.task_files(outcomes), 1):
-        _write_data(out, f"{index}-tasks-{n_task_files - 1}", tasks)
+    for i, tasks in enumerate(details.task_files(outcomes)):
+        _write_data(out, f"{index}-tasks-{i}", tasks)
     _write_data(out, f"{index}-tasks", details.task_list())
     _write_data(out, f"{index}-rubrics", details.rubrics())
     entry = {
         "name": run.name,
         "candidate_files": n_files,
-        "task_files": n_task_files,
         "models": details.models,
         "scores": details.names,
         "decimals": decimals(run),

@@ -128,6 +128,23 @@ class RunDetails:
                 reasons[scored.work_id][scored.score.name] = f"± {scored.score.spread:.2f}"
             if text := missed_text([scored.score], rule, places):
                 missed[scored.work_id].append(text)
+
+        def candidate(task: Task, row: OutcomeRow, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+            work_id, work = row.candidate.work_id, row.candidate.work
+            return {
+                "id": work_id[:16],
+                "prompt": row.candidate.prompt,
+                "seed": str(row.candidate.seed),
+                "unscored": row.candidate.unscored,
+                "reason": row.decision.unscored if row.decision else None,
+                "missed": missed.get(work_id, []) if row.accepted is False else [],
+                "score_reasons": reasons.get(work_id, {}),
+                "verdicts": verdicts,
+                "people": self._ratings(work_id),
+                "inputs": received(task, work.get("pictures")),
+                "match": None if (truth := self.truths.get(work_id)) is None or truth.right else percent(truth.match),
+            }
+
         for at in range(0, len(self.tasks), TASKS_PER_FILE):
             part = self.tasks[at : at + TASKS_PER_FILE]
             ids = [row.candidate.work_id for task in part for row in by_task[task.task_id]]
@@ -138,7 +155,7 @@ class RunDetails:
                 task.task_id: _task(task)
                 | {
                     "candidates": [
-                        self._candidate(task, row, verdicts, reasons, missed) for row in by_task[task.task_id]
+                        candidate(task, row, verdicts.get(row.candidate.work_id, [])) for row in by_task[task.task_id]
                     ],
                     "previews": self._previews(task, by_task[task.task_id]),
                 }
@@ -149,31 +166,7 @@ class RunDetails:
         """The task's images with a preview on the site."""
         inputs = (task.source_sha256, task.mask_sha256, *task.reference_sha256)
         shas = dict.fromkeys((*inputs, *(row.candidate.image for row in rows)))
-        return [sha for sha in shas if sha and self.out and preview_path(self.out, sha).is_file()]
-
-    def _candidate(
-        self,
-        task: Task,
-        row: OutcomeRow,
-        verdicts: Mapping[str, list[dict[str, Any]]],
-        reasons: Mapping[str, dict[str, str]],
-        missed: Mapping[str, list[str]],
-    ) -> dict[str, Any]:
-        candidate = row.candidate
-        work_id = candidate.work_id
-        return {
-            "id": work_id[:16],
-            "prompt": candidate.prompt,
-            "seed": str(candidate.seed),
-            "unscored": candidate.unscored,
-            "reason": row.decision.unscored if row.decision else None,
-            "missed": missed.get(work_id, []) if row.accepted is False else [],
-            "score_reasons": reasons.get(work_id, {}),
-            "verdicts": verdicts.get(work_id, []),
-            "people": self._ratings(work_id),
-            "inputs": received(task, candidate.work.get("pictures")),
-            "match": None if (truth := self.truths.get(work_id)) is None or truth.right else percent(truth.match),
-        }
+        return [sha for sha in shas if sha and self.out and path_in(self.out, PREVIEWS, sha).is_file()]
 
     def _ratings(self, work_id: str) -> list[list[Any]]:
         """[annotator, question, decision or number] of each annotation of the image."""
@@ -261,12 +254,9 @@ QUALITY = 80
 THUMBS, PREVIEWS, FULL = "thumbs", "previews", "images"
 
 
-def thumbnail_path(out: Path, sha: str) -> Path:
-    return out / THUMBS / sha[:2] / f"{sha}.webp"
-
-
-def preview_path(out: Path, sha: str) -> Path:
-    return out / PREVIEWS / sha[:2] / f"{sha}.webp"
+def path_in(out: Path, folder: str, sha: str) -> Path:
+    """Of an image in a folder of the site."""
+    return out / folder / sha[:2] / f"{sha}{'.png' if folder == FULL else '.webp'}"
 
 
 def write_images(run: RunDir, out: Path, workers: int, full: bool = True) -> int:
@@ -276,24 +266,19 @@ def write_images(run: RunDir, out: Path, workers: int, full: bool = True) -> int
     tasks = run.store.tasks()
     inputs = (sha for t in tasks for sha in (t.source_sha256, t.mask_sha256, *t.reference_sha256) if sha)
     shas += [(INPUTS, sha) for sha in sorted(inputs)]
+    needed = (THUMBS, *([FULL] if full else []))
     pending = [
         (str(run.image_store.file(sha, folder)), sha, str(out), full)
         for folder, sha in shas
-        if is_safe_id(sha) and not (thumbnail_path(out, sha).is_file() and (not full or full_path(out, sha).is_file()))
+        if is_safe_id(sha) and not all(path_in(out, of_site, sha).is_file() for of_site in needed)
     ]
-    if not pending:
-        return 0
     for sub in {sha[:2] for _, sha, *_ in pending}:
-        for folder in (THUMBS, PREVIEWS, *([FULL] if full else [])):
+        for folder in (*needed, PREVIEWS):
             (out / folder / sub).mkdir(parents=True, exist_ok=True)
     if len(pending) < 64:
         return sum(not _write(image) for image in pending)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         return sum(not written for written in pool.map(_write, pending, chunksize=32))
-
-
-def full_path(out: Path, sha: str) -> Path:
-    return out / FULL / sha[:2] / f"{sha}.png"
 
 
 def _write(job: tuple[str, str, str, bool]) -> bool:
@@ -306,7 +291,7 @@ def _write(job: tuple[str, str, str, bool]) -> bool:
         image = load_verified(file, sha)
     except ImageError:
         return False
-    full = full_path(folder, sha)
+    full = path_in(folder, FULL, sha)
     if job[3] and not full.exists():
         try:
             os.link(file, full)
@@ -316,13 +301,13 @@ def _write(job: tuple[str, str, str, bool]) -> bool:
     if max(image.size) > 2 * SIDE:
         preview = image.copy()
         preview.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
-        _save(preview, preview_path(folder, sha))
+        _save(preview, path_in(folder, PREVIEWS, sha))
     times = SIDE // max(image.size)
     if times > 1:
         image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
     else:
         image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
-    _save(image, thumbnail_path(folder, sha))  # last: an image with a thumbnail has everything
+    _save(image, path_in(folder, THUMBS, sha))  # last: an image with a thumbnail has everything
     return True
 
 

@@ -87,11 +87,8 @@ def _figures(summary: Summary) -> dict[str, Figure]:
     if summary.priced:
         columns = (_MODEL, Column("revenue_usd", "revenue", ".2f"), Column("low", "low"), Column("high", "high"))
         cells: list[Any] = [tuple(row.get(column.key) for column in columns) for row in rows]
-        series = Series(
-            "revenue",
-            tuple(row[1] for row in cells),
-            tuple(None if row[2] is None else (row[2], row[3]) for row in cells),
-        )
+        ends = tuple(None if low is None else (low, high) for *_, low, high in cells)
+        series = Series("revenue", tuple(row[1] for row in cells), ends)
         data = Table("Revenue with 95 % intervals", columns, tuple(cells))
         plots["revenue"] = Figure(data, (Bars("", names, (series,), "US dollars"),))
     priced: list[Any] = [(row["model"], row["cost_usd"], row["images"]) for row in rows]
@@ -120,11 +117,11 @@ _TEST = "paired test over tasks (sign flips and t), corrected for all pairs by H
 
 def leaderboard(summary: Summary, page: bool = False) -> Table:
     """The columns that a paper shows, or with `page` all."""
-    same = letters([model.key for model in summary.models], summary.significance)
+    same = letters([model.label for model in summary.models], summary.significance)
     blind = any(model.without_inputs for model in summary.models)
     rows: list[dict[str, Cell]] = [
         model_row(model.settlement)
-        | {"value_usd": None, "model": model.label, "group": same.get(model.key)}
+        | {"value_usd": None, "model": model.label, "group": same.get(model.label)}
         | {"without_inputs": model.without_inputs if blind else None}
         for model in summary.models
     ]
@@ -141,8 +138,8 @@ def common(summary: Summary) -> Table:
 
 
 def _significance(summary: Summary) -> Table:
-    pairs, labels = summary.significance, {model.key: model.label for model in summary.models}
-    money = any(pair["unit"] == "usd" for pair in pairs)
+    pairs = summary.significance
+    money = any(pair.in_usd for pair in pairs)
     form = ".2f" if money else ".3f"
     columns = (
         *(Column("a", "model"), Column("b", "other model")),
@@ -154,10 +151,8 @@ def _significance(summary: Summary) -> Table:
     )
     rows = tuple(
         (
-            *(labels[pair[end][0], pair[end][1]] for end in ("a", "b")),
-            *(pair[key] for key in ("difference", "low", "high", "p", "p_holm", "detectable")),
-            float(pair["n_tasks"]),
-            float(pair["n_differ"]),
+            *(pair.a, pair.b, pair.estimate, pair.low, pair.high, pair.p, pair.p_holm, pair.detectable),
+            *(float(pair.n_tasks), float(pair.n_differ)),
         )
         for pair in pairs
     )
@@ -165,24 +160,24 @@ def _significance(summary: Summary) -> Table:
         f"significant: {_TEST}; the interval and p are of one comparison alone, by sign flips and t over tasks",
         "detectable: the difference that would be significant (p) with a power of 80 % on tasks like these",
     ]
-    if any(pair["too_few_differ"] for pair in pairs):
+    if any(pair.too_few_differ for pair in pairs):
         notes.append("where fewer than 6 tasks differ, no result could be significant")
     return Table("Paired differences of models", columns, rows, tuple(notes))
 
 
 def _matrix(summary: Summary) -> Figure | None:
     """The corrected p-values of comparable models; None without pairs."""
-    keys, names = [model.key for model in summary.models], tuple(model.label for model in summary.models)
-    compared: dict[tuple[Any, Any], tuple[Any, ...]] = {}  # (p, shade, `0.021 +` if the row is significantly better)
+    names = tuple(model.label for model in summary.models)
+    compared: dict[tuple[str, str], tuple[Any, ...]] = {}  # (p, shade, `0.021 +` if the row is significantly better)
     for pair in summary.significance:
-        if (p := pair["p_holm"]) is not None:
-            for a, b, sign in (("a", "b", 1), ("b", "a", -1)):
-                better, text = sign * (pair["difference"] or 0) > 0, "< 0.001" if p < 0.001 else f"{p:.3f}"
+        if (p := pair.p_holm) is not None:
+            for a, b, sign in ((pair.a, pair.b, 1), (pair.b, pair.a, -1)):
+                better, text = sign * (pair.estimate or 0) > 0, "< 0.001" if p < 0.001 else f"{p:.3f}"
                 shade, end = (0.5, "") if p >= ALPHA else (0.95, " +") if better else (0.05, " \N{MINUS SIGN}")
-                compared[tuple(pair[a]), tuple(pair[b])] = p, shade, text + end
-    if len(keys) < 2 or not compared:
+                compared[a, b] = p, shade, text + end
+    if len(names) < 2 or not compared:
         return None
-    rows = [[compared.get((x, y), (None, None, "")) for y in keys] for x in keys]
+    rows = [[compared.get((x, y), (None, None, "")) for y in names] for x in names]
     ps, values, texts = (tuple(tuple(cell[i] for cell in row) for row in rows) for i in range(3))
     columns = (_MODEL, *(Column(f"m{i}", name, p_value) for i, name in enumerate(names)))
     cells = tuple((name, *row) for name, row in zip(names, ps, strict=True))

@@ -21,7 +21,6 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.attempts import FAIL, MISSING, PASS, UNSCORED, Outcomes, count_attempts
-from local_bench.settle.costs import curve
 from local_bench.settle.discrimination import EDGES, by_bin
 from local_bench.settle.explain import COMPOSITE
 from local_bench.settle.intervals import mean_interval
@@ -30,6 +29,8 @@ from local_bench.suites.registry import suite
 
 MAX_PANELS = 4
 """Scores of one figure: those that decide first."""
+JOB_SIZES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
+"""Images of a job at which its cost per image is drawn."""
 MAX_BARS = 240
 """Bars of one panel; with more models and categories the heat map has the numbers."""
 
@@ -78,32 +79,23 @@ def _rows(panel: Panel) -> Iterator[tuple[str | float | None, ...]]:
 def _acceptance_by_score(run: RunDir, outcomes: Sequence[OutcomeRow], decided: Mapping[str, bool]) -> Figure | None:
     """Of the annotators' decisions. (The run's own follow from the scores: they would be a step at the threshold.)"""
     tasks = {row.candidate.work_id: row.candidate.task_id for row in outcomes}
-    values: dict[str, tuple[list[float], list[bool], list[str]]] = defaultdict(lambda: ([], [], []))
+    of_scores: dict[str, list[tuple[float, bool, str]]] = defaultdict(list)
     for row in run.store.scores("judge"):
-        accepted = decided.get(row.work_id)
-        if row.score.value is not None and accepted is not None:
-            numbers, labels, of_task = values[row.score.name]
-            numbers.append(row.score.value)
-            labels.append(accepted)
-            of_task.append(tasks[row.work_id])
+        if row.score.value is not None and row.work_id in decided:
+            of_scores[row.score.name].append((row.score.value, decided[row.work_id], tasks[row.work_id]))
     panels = []
-    for name in _deciding_first(run, sorted(values)):
-        numbers, labels, of_task = values[name]
-        low, high = min(numbers), max(numbers)
+    for name in _deciding_first(run, sorted(of_scores)):
+        values, labels, of_task = map(np.array, zip(*of_scores[name], strict=True))
+        low, high = float(values.min()), float(values.max())
         if low == high:
             continue
-        _, task = np.unique(of_task, return_inverse=True)
-        bins = [
-            group
-            for group in by_bin(np.array(numbers), np.array(labels), np.interp(EDGES, (0, 1), (low, high)), task)
-            if group.mean is not None and group.rate is not None
+        bins = by_bin(values, labels, np.interp(EDGES, (0, 1), (low, high)), np.unique(of_task, return_inverse=True)[1])
+        points = [
+            (one.mean, one.rate, one.interval or (0.0, 1.0))
+            for one in bins
+            if one.mean is not None and one.rate is not None
         ]
-        line = Line(
-            "accepted",
-            tuple(float(group.mean or 0) for group in bins),
-            tuple(float(group.rate or 0) for group in bins),
-            tuple(group.interval or (0.0, 1.0) for group in bins),
-        )
+        line = Line("accepted", *zip(*points, strict=True))
         panels.append(Lines(name, (line,), "mean score of the bin", "fraction accepted", fractions=True))
     return _figure("Images accepted by annotators, by score (95 % intervals over tasks)", panels)
 
@@ -171,16 +163,8 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
     lines = []
     for model, local in economics.timed.items():
         hour = money.usd_per_hour(model) or Fraction(0)
-        points = curve(local, Fraction(0), hour, kwh)
-        bands = [curve(local, Fraction(0), end, kwh) for end in ends]
-        lines.append(
-            Line(
-                model,
-                tuple(float(point.images) for point in points),
-                tuple(float(point.local_usd) for point in points),
-                tuple((float(low.local_usd), float(high.local_usd)) for low, high in zip(*bands, strict=True)),
-            )
-        )
+        curve, *bands = ([float(local.amortised_usd(n, price, kwh)) for n in JOB_SIZES] for price in (hour, *ends))
+        lines.append(Line(model, tuple(map(float, JOB_SIZES)), tuple(curve), tuple(zip(*bands, strict=True))))
     apis = {point.api: float(point.api_usd) for point in economics.against}
     band = "; bands: lowest to highest price of the device" if ends else ""
     panel = Lines("", tuple(lines), "images", "US dollars per image", logarithmic=True, levels=tuple(apis.items()))
@@ -189,16 +173,12 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
 
 def _price_range(config: SettlementConfig, gpu: str) -> list[Fraction]:
     """The lowest and the highest price per device-hour; empty unless the table has both."""
-    prices = list[Fraction]()
-    for level in ("low", "high") if config.usd_per_hour is None else ():
-        try:
-            price = price_of(config.model_copy(update={"price": level, "gpu": gpu}), "")
-        except ConfigError:
-            return []
-        if price is None:
-            return []
-        prices.append(Fraction(price.micro_usd_per_hour, MICRO))
-    return prices
+    levels = ("low", "high") if config.usd_per_hour is None else ()
+    try:
+        prices = [price_of(config.model_copy(update={"price": level, "gpu": gpu}), "") for level in levels]
+    except ConfigError:
+        return []
+    return [] if None in prices else [Fraction(price.micro_usd_per_hour, MICRO) for price in prices if price]
 
 
 def _pass_at_k(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure | None:

@@ -3,15 +3,14 @@ and in a few sentences which model earned most, whether that is significant, and
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from local_bench.analysis.comparability import comparable
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.analysis.unseen_inputs import unseen_inputs
-from local_bench.core.money import usd
-from local_bench.report.site.significance import ALPHA, significance
+from local_bench.core.money import usd, usd_fine
+from local_bench.report.site.significance import ALPHA, Pair, label, significance
 from local_bench.report.text import amount, count, duration, interval, percent
-from local_bench.report.view import better, cost_text, score_intervals, score_names
+from local_bench.report.view import better, score_intervals, score_names
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store.rows import ScoreSummary
 from local_bench.settle.settlement import Settlement
@@ -37,10 +36,6 @@ class Model:
     intervals: dict[str, tuple[float, float]]
     """Score -> 95 % interval of its mean over tasks."""
 
-    @property
-    def key(self) -> tuple[int, str]:
-        return self.run, self.settlement.model
-
 
 @dataclass(frozen=True)
 class Summary:
@@ -50,7 +45,7 @@ class Summary:
     """As on the leaderboard: comparable runs together, the highest revenue first."""
     differences: list[str]
     """Why runs are not comparable, one sentence each."""
-    significance: list[dict[str, Any]]
+    significance: list[Pair]
     lower_is_better: frozenset[str]
     """Names of scores."""
 
@@ -64,14 +59,12 @@ class Summary:
 
     def of_group(self, group: int) -> "Summary":
         models = [model for model in self.models if model.group == group]
-        keys = {model.key for model in models}
-        pairs = [pair for pair in self.significance if {tuple(pair["a"]), tuple(pair["b"])} <= keys]
+        labels = {model.label for model in models}
+        pairs = [pair for pair in self.significance if {pair.a, pair.b} <= labels]
         return replace(self, models=models, significance=pairs)
 
     def sentences(self, accounts: Sequence[Accounting]) -> list[str]:
         """The results of comparable runs in a few sentences (`overview`)."""
-        labels = {model.key: model.label for model in self.models}
-        pairs = [p | {end: [p[end][0], labels[tuple(p[end])]] for end in ("a", "b")} for p in self.significance]
         money = [accounts[run] for run in dict.fromkeys(model.run for model in self.models)]
         settlements = [replace(model.settlement, model=model.label) for model in self.models]
         common = [replace(model.common, model=model.label) for model in self.models if model.common]
@@ -79,7 +72,7 @@ class Summary:
         prices = [account.price for account in money if account.costs]
         several = any(m.n_images > m.settlement.total.n + m.settlement.total.n_unscored for m in self.models)
         together = Accounting(settlements, costs, prices[0] if all(prices) and prices else None)
-        return overview(together, pairs, common, "first attempt" if several else "image", len(money))
+        return overview(together, self.significance, common, "first attempt" if several else "image", len(money))
 
 
 def accounts_of(runs: Sequence[RunDir]) -> list[Accounting]:
@@ -93,8 +86,7 @@ def summary(runs: Sequence[RunDir], accounts: Sequence[Accounting]) -> Summary:
         for i, (run, money) in enumerate(zip(runs, accounts, strict=True))
         for model in _models(i, run, money, groups[i], len(runs) > 1)
     ]
-    totals = {model.key: model.settlement.total for model in models}
-    models.sort(key=lambda m: (m.group, -totals[m.key].revenue_micro_usd, -totals[m.key].n_accepted))
+    models.sort(key=lambda m: (m.group, -m.settlement.total.revenue_micro_usd, -m.settlement.total.n_accepted))
     lower = frozenset(name for run in runs for name, words in better(run).items() if "low" in words)
     return Summary([run.name for run in runs], models, differences, significance(runs, groups), lower)
 
@@ -108,7 +100,7 @@ def _models(index: int, run: RunDir, money: Accounting, group: int, several: boo
         Model(
             index,
             group,
-            f"{settlement.model} ({run.name})" if several else settlement.model,
+            label(run, settlement.model, several),
             settlement,
             common.get(settlement.model),
             unseen.n_images.get(settlement.model, 0),
@@ -120,11 +112,8 @@ def _models(index: int, run: RunDir, money: Accounting, group: int, several: boo
     ]
 
 
-Pairs = Sequence[dict[str, Any]]
-
-
 def overview(
-    money: Accounting, pairs: Pairs, common: Sequence[Settlement] = (), noun: str = "image", n_runs: int = 1
+    money: Accounting, pairs: Sequence[Pair], common: Sequence[Settlement] = (), noun: str = "image", n_runs: int = 1
 ) -> list[str]:
     """The sentences, most important first; `pairs` are the paired differences of `significance`, `common` the results
     on the tasks that all models support, `noun` what is decided. Empty before the run is settled."""
@@ -139,7 +128,7 @@ def overview(
         lines.append(f"On the {n_tasks} that all models support with all input images: {_first(_ranked(common))}")
     lines.append(_certainty(ranked, noun))
     if held_ns := sum(row.held_ns for row in money.costs):
-        cost = "" if money.price is None else f", which cost {cost_text(money.price, money.cost_micro_usd)}"
+        cost = "" if money.cost_micro_usd is None else f", which cost {usd_fine(money.cost_micro_usd)}"
         runs = "The run held its" if n_runs == 1 else f"The {n_runs} runs held their"
         lines.append(f"{runs} devices for {duration(held_ns)}{cost}.")
     return lines
@@ -191,14 +180,14 @@ def _first(ranked: Sequence[Settlement]) -> str:
     )
 
 
-def _differences(ranked: Sequence[Settlement], pairs: Pairs) -> list[str]:
+def _differences(ranked: Sequence[Settlement], pairs: Sequence[Pair]) -> list[str]:
     """Whether the lead of the best models over the others is significant; empty if there are no others."""
     tied = _tied(ranked)
     sure = {  # (better, worse): on the tasks of both, the model that earned less can be the better one
-        (pair[a][1], pair[b][1])
+        (a, b)
         for pair in pairs
-        for a, b, sign in (("a", "b", 1), ("b", "a", -1))
-        if pair["p_holm"] is not None and pair["p_holm"] < ALPHA and sign * (pair["difference"] or 0) > 0
+        for a, b, sign in ((pair.a, pair.b, 1), (pair.b, pair.a, -1))
+        if pair.p_holm is not None and pair.p_holm < ALPHA and sign * (pair.estimate or 0) > 0
     }
     others = [s.model for s in ranked if s.model not in tied]
     if not others:

@@ -69,13 +69,14 @@ def evaluate(
     p, yes, category = probabilities[predicted][order], accepted[predicted][order], category[order]
     right = (p >= CUT) == yes
     calibration = quality(p, yes, codes)
+    columns = np.column_stack([right & yes, right & ~yes, yes, ~yes]).astype(np.float64)
     return Evaluation(
         n=len(p),
         n_tasks=calibration.n_tasks,
         n_unpredicted=int((~predicted).sum()),
         base_rate=calibration.base_rate,
         accuracy=_mean(right, codes, seed),
-        balanced_accuracy=_balanced(right, yes, codes, seed),
+        balanced_accuracy=_measured(codes, columns, lambda sums: (sums[..., :2] / sums[..., 2:]).mean(axis=-1), seed),
         auc=Measured(calibration.auc, *(auc_interval(p, yes, codes, seed, RESAMPLES) or (None, None))),
         pr_auc=_pr_auc(p, yes, codes, seed),
         brier=_mean((p - yes) ** 2, codes, seed),
@@ -115,11 +116,6 @@ def _measured(tasks: NDArray[np.intp], columns: Floats, statistic: Statistic, se
 def _mean(values: Floats | Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
     columns = np.column_stack([values, np.ones(len(values))]).astype(np.float64)
     return _measured(tasks, columns, lambda sums: sums[..., 0] / sums[..., 1], seed)
-
-
-def _balanced(right: Bools, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
-    columns = np.column_stack([right & yes, right & ~yes, yes, ~yes]).astype(np.float64)
-    return _measured(tasks, columns, lambda sums: (sums[..., :2] / sums[..., 2:]).mean(axis=-1), seed)
 
 
 def _pr_auc(p: Floats, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measured:

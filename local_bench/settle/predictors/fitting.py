@@ -83,11 +83,11 @@ def _cross_fitted(features: Features, labels: ArrayLike, seed: int, fit: Fit) ->
     used, accepted = _annotated(features, labels)
     folds = _folds(used, accepted)
     predictor = fit(used, accepted, folds)
-    probabilities = predictor.probabilities(features).values.copy()
+    probabilities = predictor.probabilities(features)
     for train, test in _splits(used.tasks, accepted, folds, seed):
         here = np.isin(features.tasks, used.tasks[test])
         of_others = fit(used.rows(train), accepted[train], folds)
-        probabilities[here] = of_others.probabilities(features.rows(here)).values
+        probabilities[here] = of_others.probabilities(features.rows(here))
     return predictor, probabilities
 
 

@@ -53,37 +53,23 @@ class RealisedRevenue:
     n_unscored: int
 
 
-@dataclass(frozen=True)
-class Probabilities:
-    """Probability of acceptance of each image."""
-
-    values: Floats
-    """(images,), in [0, 1]; NaN if missing."""
-    unscored: Mapping[int, str] = field(default_factory=dict)
-    """Index -> reason for a missing value."""
-
-    def __post_init__(self) -> None:
-        assert set(self.unscored) == set(np.flatnonzero(np.isnan(self.values)).tolist())
-
-    def expected_revenue(self, price_micro_usd: Micros, tasks: NDArray[np.intp] | None = None) -> ExpectedRevenue:
-        """`price_micro_usd` (images,): revenue of each image if accepted; `tasks` (images,): its task, from 0."""
-        predicted = ~np.isnan(self.values)
-        prices = price_micro_usd[predicted]
-        earned = self.values[predicted] * prices
-        expected = round(fsum(earned.tolist()))
-        open_ = int(price_micro_usd[~predicted].sum())
-        interval = None
-        if tasks is not None:
-            predicted_tasks = tasks[predicted]
-            earned_whole = np.bincount(predicted_tasks, np.rint(earned))  # whole: in any order
-            ends = share_interval(earned_whole, np.bincount(predicted_tasks, prices))
-            interval = amounts(ends, int(prices.sum()))
-        return ExpectedRevenue(expected, expected + open_, int(predicted.sum()), int((~predicted).sum()), interval)
-
-    def decided(self, cut: float = 0.5) -> "Decisions":
-        """Accepted if the probability is at least `cut`."""
-        predicted = ~np.isnan(self.values)
-        return Decisions(np.where(predicted, self.values >= cut, False), predicted, self.unscored)
+def expected_revenue(
+    probabilities: Floats, price_micro_usd: Micros, tasks: NDArray[np.intp] | None = None
+) -> ExpectedRevenue:
+    """`probabilities` (images,): of acceptance, NaN if missing; `price_micro_usd` (images,): revenue of each image if
+    accepted; `tasks` (images,): its task, from 0."""
+    predicted = ~np.isnan(probabilities)
+    prices = price_micro_usd[predicted]
+    earned = probabilities[predicted] * prices
+    expected = round(fsum(earned.tolist()))
+    open_ = int(price_micro_usd[~predicted].sum())
+    interval = None
+    if tasks is not None:
+        predicted_tasks = tasks[predicted]
+        earned_whole = np.bincount(predicted_tasks, np.rint(earned))  # whole: in any order
+        ends = share_interval(earned_whole, np.bincount(predicted_tasks, prices))
+        interval = amounts(ends, int(prices.sum()))
+    return ExpectedRevenue(expected, expected + open_, int(predicted.sum()), int((~predicted).sum()), interval)
 
 
 @dataclass(frozen=True)
@@ -94,6 +80,7 @@ class Decisions:
     """(images,); False also if undecided."""
     known: NDArray[np.bool_]
     unscored: Mapping[int, str] = field(default_factory=dict)
+    """Index -> why the image is undecided."""
 
     def realised_revenue(self, price_micro_usd: Micros) -> RealisedRevenue:
         """`price_micro_usd` (images,): revenue of each image if accepted."""
@@ -131,12 +118,13 @@ class Rule:
         }
         return Decisions(~rejected & ~open_, ~open_, reasons)
 
-    def probabilities(self, features: Features) -> Probabilities:
+    def probabilities(self, features: Features) -> Floats:
+        """(images,), NaN for undecided ones."""
         if self.paid_if_accepted is None or self.paid_if_rejected is None:
             raise UserError("a threshold rule without annotations has no probabilities: fit it, or use decisions")
         decided = self.decisions(features)
         values = np.where(decided.accepted, self.paid_if_accepted, self.paid_if_rejected)
-        return Probabilities(np.where(decided.known, values, np.nan), decided.unscored)
+        return np.where(decided.known, values, np.nan)
 
 
 @dataclass(frozen=True)
@@ -212,14 +200,15 @@ class ConceptModel:
         if used != columns:
             raise UserError(f"the predictor's model reads {used} columns and its layout makes {columns}: fit it again")
 
-    def probabilities(self, features: Features) -> Probabilities:
+    def probabilities(self, features: Features) -> Floats:
+        """(images,), NaN where a score that applies is missing."""
         scored = features.known
         values = np.full(len(scored), np.nan)
         values[scored] = self.calibration.probabilities(self.model.log_odds(self.layout.table(features.rows(scored))))
-        return Probabilities(values, features.reasons())
+        return values
 
     def decisions(self, features: Features) -> Decisions:
-        return self.probabilities(features).decided(self.cut)
+        return Decisions(self.probabilities(features) >= self.cut, features.known, features.reasons())
 
 
 @dataclass(frozen=True)
@@ -230,12 +219,11 @@ class Calibrated:
     kind: Literal["calibrated"] = "calibrated"
     cut: FiniteFloat = 0.5
 
-    def probabilities(self, log_odds: Floats) -> Probabilities:
+    def decisions(self, log_odds: Floats) -> Decisions:
         """`log_odds` (images,): NaN where the model gives none."""
-        has_odds = ~np.isnan(log_odds)
-        values = np.full(len(log_odds), np.nan)
-        values[has_odds] = self.calibration.probabilities(log_odds[has_odds])
-        return Probabilities(values, {int(i): NO_LOG_ODDS for i in np.flatnonzero(~has_odds)})
+        missing = np.isnan(log_odds)
+        unscored = {int(i): NO_LOG_ODDS for i in np.flatnonzero(missing)}
+        return Decisions(self.calibration.probabilities(log_odds) >= self.cut, ~missing, unscored)
 
 
 AnyPredictor = Rule | ConceptModel | Calibrated

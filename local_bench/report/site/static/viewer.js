@@ -148,6 +148,8 @@ async function runData(s, r) {
 
 const at = (row, name) => row.chunk[name][row.i];
 const score = (row, name) => row.chunk.scores[name]?.[row.i] ?? null;
+const by = (...names) => (a, b) => names.reduce((order, name) => order || at(a, name) - at(b, name), 0);
+const isMade = (row) => at(row, "state") === 1 && isDigest(at(row, "image"));
 
 function decision(row) {
   if (at(row, "state") === 0) return h("span", { class: "open" }, "not generated yet");
@@ -226,7 +228,7 @@ function filtered(run, tasks, rows, want) {
     return words.every((one) => run.search[task].includes(one));
   });
   const badness = (row) => (at(row, "state") !== 1 ? 0 : at(row, "decision") === null ? 1 : at(row, "decision") === 0 ? 2 : 3);
-  found.sort((a, b) => ["task", "deliverable", "model", "attempt"].reduce((order, name) => order || at(a, name) - at(b, name), 0));
+  found.sort(by("task", "deliverable", "model", "attempt"));
   if (want.sort === "failures") found.sort((a, b) => badness(a) - badness(b));
   const sign = SIGN[want.sort], of = (row) => score(row, want.score);
   if (sign) found.sort((a, b) => (of(a) === null) - (of(b) === null) || sign * (of(a) - of(b)));
@@ -237,7 +239,7 @@ function card(r, run, tasks, row, name) {
   const sha = at(row, "image"), task = at(row, "task"), model = run.models[at(row, "model")];
   const where = path("task", r, tasks.id[task], row.id);
   const text = `${model}, ${tasks.id[task]}, image ${at(row, "deliverable")}, attempt ${at(row, "attempt")}`;
-  return h("article", { class: "card" }, h("a", { class: "shot", href: where }, isDigest(sha) && at(row, "state") === 1 ? h("img", { src: thumb(sha), alt: text, loading: "lazy" }) : "no image"),
+  return h("article", { class: "card" }, h("a", { class: "shot", href: where }, isMade(row) ? h("img", { src: thumb(sha), alt: text, loading: "lazy" }) : "no image"),
     h("b", {}, model), h("span", {}, `${tasks.id[task]} · ${tasks.title[task]}`, tasks.n[task] > 1 && ` · image ${at(row, "deliverable")}`, at(row, "attempt") > 1 ? ` · attempt ${at(row, "attempt")}` : ""), decision(row), notes(row), name ? h("span", {}, `${name}: ${fixed(score(row, name), run.decimals[name])}`) : null);
 }
 
@@ -247,23 +249,20 @@ async function taskPage(s, r, id, target) {
   const { run, tasks, rows } = await runData(s, r);
   const index = tasks.id.indexOf(id);
   if (index < 0) { show(h("h2", {}, "Task"), h("p", {}, `There is no task ${id} in ${run.name}.`)); return; }
-  const perFile = Math.ceil(tasks.id.length / run.task_files) || 1;
-  let of = null;
-  for (const file of [Math.floor(index / 20), Math.floor(index / perFile)]) { of = (await load(`${r}-tasks-${file}`))[id]; if (of) break; }
+  const of = (await load(`${r}-tasks-${Math.floor(index / 20)}`))[id]; // details.TASKS_PER_FILE
   const rubrics = await load(`${r}-rubrics`);
   const byId = new Map(of.candidates.map((one) => [one.id, one]));
-  const own = rows.filter((row) => at(row, "task") === index);
+  const own = rows.filter((row) => at(row, "task") === index).sort(by("deliverable", "model", "attempt"));
   const given = [["source", of.source], ["mask", of.mask], ...of.references.map((sha, i) => [`reference ${i + 1}`, sha])].filter(([, sha]) => isDigest(sha));
   const all = given.map(([name, sha]) => ({ run, name, sha, about: "input image" }));
-  for (const row of [...own].sort((a, b) => at(a, "deliverable") - at(b, "deliverable") || at(a, "model") - at(b, "model") || at(a, "attempt") - at(b, "attempt")))
-    if (at(row, "state") === 1 && isDigest(at(row, "image"))) all.push({ run, name: label(run, row, of), sha: at(row, "image"), deliverable: at(row, "deliverable"), row, of: byId.get(row.id) });
-  const step = (by, word) => { const other = tasks.id[index + by]; return other === undefined ? null : h("a", { href: path("task", r, other) }, word); };
+  for (const row of own.filter(isMade)) all.push({ run, name: label(run, row, of), sha: at(row, "image"), deliverable: at(row, "deliverable"), row, of: byId.get(row.id) });
+  const step = (n, word) => { const other = tasks.id[index + n]; return other === undefined ? null : h("a", { href: path("task", r, other) }, word); };
   show(h("p", {}, step(-1, "← previous task"), " ", step(1, "next task →")), h("h2", {}, `${id}: ${of.title}`), h("p", {}, `${of.category}${of.price_usd ? ` · ${usd(of.price_usd)}` : ""} · ${plural(of.deliverables.length, "image")}`),
     h("p", { class: "brief" }, of.brief), of.notes.length ? h("ul", {}, of.notes.map((one) => h("li", {}, one))) : null, of.unscored ? h("p", { class: "open" }, of.unscored) : null,
     of.points.length ? [h("h3", {}, "Evaluation points"), h("ol", {}, of.points.map((one) => h("li", {}, one)))] : null,
     given.length ? [h("h3", {}, "Input images"), h("div", { class: "shots" }, given.map(([name, sha], i) => h("figure", {}, frame(sha, name, of, () => enlarge(all, i)), h("figcaption", {}, name))))] : null,
-    [...new Set(own.map((row) => at(row, "deliverable")))].sort((a, b) => a - b).map((i) => [h("h3", {}, `Image ${i}: ${of.deliverables[i - 1] ?? "not in the task"}`),
-      h("div", { class: "shots" }, own.filter((row) => at(row, "deliverable") === i).sort((a, b) => at(a, "model") - at(b, "model") || at(a, "attempt") - at(b, "attempt")).map((row) => candidate(run, row, byId.get(row.id), rubrics, of, all)))]));
+    [...new Set(own.map((row) => at(row, "deliverable")))].map((i) => [h("h3", {}, `Image ${i}: ${of.deliverables[i - 1] ?? "not in the task"}`),
+      h("div", { class: "shots" }, own.filter((row) => at(row, "deliverable") === i).map((row) => candidate(run, row, byId.get(row.id), rubrics, of, all)))]));
   if (target) { const element = document.getElementById(`c-${target}`); if (element) { element.scrollIntoView({ block: "center" }); element.classList.add("chosen"); element.focus({ preventScroll: true }); } }
 }
 
@@ -307,11 +306,12 @@ large.addEventListener("keydown", (event) => { if (!event.altKey && !event.ctrlK
 function candidate(run, row, of, rubrics, task, all) {
   const sha = at(row, "image"), name = label(run, row, task);
   const scores = run.scores.filter((one) => score(row, one) !== null || of.score_reasons[one]);
+  const unscored = scores.filter((one) => score(row, one) === null && of.score_reasons[one] !== "not applicable");
   return h("section", { class: "candidate card", id: `c-${row.id}`, tabindex: -1, "aria-label": name },
-    at(row, "state") === 1 && isDigest(sha) ? frame(sha, name, task, () => enlarge(all, all.findIndex((one) => one.row === row))) : h("p", { class: "open" }, of.unscored || "not generated yet"),
+    isMade(row) ? frame(sha, name, task, () => enlarge(all, all.findIndex((one) => one.row === row))) : h("p", { class: "open" }, of.unscored || "not generated yet"),
     h("b", {}, name), why(row, of), notes(row), of.match ? h("span", {}, `ground truth: ${of.match} of what was ordered`) : null, of.inputs ? h("span", {}, of.inputs) : null,
     scores.length ? h("span", {}, scores.map((one) => `${one} ${score(row, one) === null ? "–" : `${fixed(score(row, one), run.decimals[one])}${of.score_reasons[one] ? ` ${of.score_reasons[one]}` : ""}`}`).join(" · ")) : null,
-    scores.some((one) => score(row, one) === null && of.score_reasons[one] && of.score_reasons[one] !== "not applicable") ? h("ul", {}, scores.filter((one) => score(row, one) === null && of.score_reasons[one] && of.score_reasons[one] !== "not applicable").map((one) => h("li", {}, `${one}: ${of.score_reasons[one]}`))) : null,
+    unscored.length ? h("ul", {}, unscored.map((one) => h("li", {}, `${one}: ${of.score_reasons[one]}`))) : null,
     of.people.length ? h("details", {}, h("summary", {}, plural(new Set(of.people.map(([who]) => who)).size, "annotator")), h("ul", {}, of.people.map(([who, what, value]) => h("li", {}, `${who}: ${what} ${value === true ? "accepted" : value === false ? "not accepted" : value}`)))) : null,
     h("details", {}, h("summary", {}, "Prompt and seed"), h("pre", {}, of.prompt), h("p", {}, `seed ${of.seed}`)),
     of.verdicts.length ? h("details", {}, h("summary", {}, plural(of.verdicts.length, "verdict")), of.verdicts.map((one) => verdict(one, rubrics, task))) : null);
