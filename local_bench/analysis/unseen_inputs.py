@@ -35,7 +35,7 @@ def unseen_inputs(run: RunDir) -> UnseenInputs:
 def _unseen_inputs(run: RunDir) -> UnseenInputs:
     store = run.store
     fewer = store.with_fewer_inputs()
-    tasks = {task.task_id: task for task in store.tasks_of(sorted({task_id for _, task_id, _ in fewer}))}
+    tasks = {task.task_id: task for task in store.tasks({task_id for _, task_id, _ in fewer})}
     requested = {key: _input_images(run, task) for key, task in tasks.items()}
     seen = ((model, task_id, strictjson.stored(work)) for model, task_id, work in fewer)
     pairs = frozenset(

@@ -76,7 +76,7 @@ def parts(store: Store) -> Iterator[Part]:
 
 
 def _part(store: Store, images: Sequence[_Image]) -> Part:
-    tasks = store.tasks_of(list(dict.fromkeys(task_id for task_id, *_ in images)))
+    tasks = store.tasks({task_id for task_id, *_ in images})
     return Part({task.task_id: task for task in tasks}, _sets(images))
 
 
@@ -170,7 +170,7 @@ def score(run: RunDir, judge_ids: Sequence[str]) -> None:
 def computed_scores(run: RunDir, part: Part, judge_ids: Sequence[str]) -> list[tuple[str, Score]]:
     """(work id, score) from the stored verdicts and the hard rules: the judge's scores, or the panel's combined scores
     if there are several judges."""
-    by_judge = _by_judge(run.store.verdicts_of(part.work_ids))
+    by_judge = _by_judge(run.store.verdicts(work_ids=part.work_ids))
     verdicts = [by_judge.get(judge_id, {}) for judge_id in judge_ids]
     each = [scores_of(run, part.tasks, of_judge, part.images) for of_judge in verdicts]
     combined = next(iter(each), {})

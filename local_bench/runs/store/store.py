@@ -79,10 +79,14 @@ def columns(kind: type) -> str:
 _CANDIDATE = columns(CandidateRow)
 _OF_TASK = """task_id, content,
   (SELECT max(deliverable) FROM candidates AS c WHERE c.task_id = tasks.task_id) AS n_deliverables"""
-_SCORE = "work_id, name, value, unscored, applies, spread"
-"""The columns of `_score`."""
-_AT_ONCE = 500
-"""Ids in one query; SQLite has a limit on variables."""
+
+
+def _one_of(column: str, values: Collection[str] | None) -> tuple[str, list[str]]:
+    """A condition that a column has one of these values, any with None, and its values in the query: their number is
+    not limited, as that of SQLite's variables is."""
+    return (
+        ("TRUE", []) if values is None else (f"{column} IN (SELECT value FROM json_each(?))", [json.dumps([*values])])
+    )
 
 
 class Store:
@@ -171,13 +175,11 @@ class Store:
         counted, judges = self.of_judges()
         return f"{where} AND {counted}", *values, *judges
 
-    def of_judges(self, judge: str | None = None, counted: bool = True) -> tuple[str, tuple[str, ...]]:
+    def of_judges(self, judge: str | None = None, counted: bool = True) -> tuple[str, list[str]]:
         """A condition on the column `judge` and its values: one judge, or None for all that count in the run; or for
         all others too unless `counted`. Before the judge phase is complete all judges count."""
         names = (judge,) if judge is not None else self.json_meta("judges") if counted else None
-        if not isinstance(names, dict | tuple):
-            return "TRUE", ()
-        return f"judge IN ({', '.join('?' * len(names))})", tuple(names)
+        return _one_of("judge", names)
 
     def _typed(self, build: Callable[..., T], *parts: Any) -> T:
         try:
@@ -242,20 +244,11 @@ class Store:
         """Whether the plan has been stored."""
         return bool(self.meta("planned"))
 
-    def tasks(self) -> list[Task]:
-        """The tasks of the plan, in its order. LedgerError if one cannot be read."""
-        return [_task(row) for row in self.rows(f"SELECT {_OF_TASK} FROM tasks ORDER BY position, task_id")]
-
-    def tasks_of(self, task_ids: Sequence[str]) -> list[Task]:
-        """Tasks of these ids, by id. LedgerError if one cannot be read."""
-        rows = self._rows_of(task_ids, f"SELECT {_OF_TASK} FROM tasks WHERE task_id IN (...) ORDER BY task_id")
+    def tasks(self, task_ids: Collection[str] | None = None) -> list[Task]:
+        """The tasks of the plan, or those of these ids, in its order. LedgerError if one cannot be read."""
+        where, ids = _one_of("task_id", task_ids)
+        rows = self.rows(f"SELECT {_OF_TASK} FROM tasks WHERE {where} ORDER BY position, task_id", *ids)
         return [_task(row) for row in rows]
-
-    def _rows_of(self, ids: Sequence[str], query: str, *values: Any) -> Iterator[Any]:
-        """The rows of `query` for some hundred `ids` at a time, which take the place of `...` after `values`."""
-        for at in range(0, len(ids), _AT_ONCE):
-            part = ids[at : at + _AT_ONCE]
-            yield from self.rows(query.replace("...", ", ".join("?" * len(part))), *values, *part)
 
     def each_task(self) -> Iterator[tuple[Task, str, str, int]]:
         """(task, its stored content, category, price in micro-USD) of every task, in the plan's order, read as needed.
@@ -335,19 +328,14 @@ class Store:
 
     # verdicts and scores
 
-    def verdicts(self, judge: str | None = None, counted: bool = True) -> Iterator[VerdictRow]:
-        """Verdicts of one judge, of all judges of the run, or with `counted=False` of former ones too, by candidate,
-        judge, rubric, point and repeat, read as needed."""
-        where, judges = self.of_judges(judge, counted)
-        query = f"SELECT {columns(VerdictRow)} FROM verdicts WHERE {where} ORDER BY {_VERDICT_KEY}"
-        return (VerdictRow(*row) for rows in self.db.chunks(query, *judges) for row in rows)
-
-    def verdicts_of(self, work_ids: Sequence[str]) -> list[VerdictRow]:
-        """Verdicts of all judges of the run on these candidates, in the order of `verdicts`."""
-        where, judges = self.of_judges()
-        where = f"{where} AND work_id IN (...) ORDER BY {_VERDICT_KEY}"
-        rows = self._rows_of(work_ids, f"SELECT {columns(VerdictRow)} FROM verdicts WHERE {where}", *judges)
-        return [VerdictRow(*row) for row in rows]
+    def verdicts(
+        self, judge: str | None = None, counted: bool = True, work_ids: Collection[str] | None = None
+    ) -> Iterator[VerdictRow]:
+        """Verdicts of one judge, of all judges of the run, or with `counted=False` of former ones too, on all images or
+        these; by candidate, judge, rubric, point and repeat, read as needed."""
+        (where, judges), (on, ids) = self.of_judges(judge, counted), _one_of("work_id", work_ids)
+        query = f"SELECT {columns(VerdictRow)} FROM verdicts WHERE {where} AND {on} ORDER BY {_VERDICT_KEY}"
+        return (VerdictRow(*row) for rows in self.db.chunks(query, *judges, *ids) for row in rows)
 
     def enter_verdicts(self, rows: Iterable[VerdictRow]) -> None:
         """Store verdicts in one transaction; a later verdict on a question replaces an earlier one."""
@@ -380,15 +368,12 @@ class Store:
         with self.transaction():
             self._enter("retests", RepeatRow, rows)
 
-    def scores(self, kind: Kind | None = None) -> Iterator[ScoreRow]:
-        """Scores of one kind or of all, by candidate and name, read as needed."""
-        query = f"SELECT {_SCORE} FROM scores WHERE kind = coalesce(?, kind) ORDER BY work_id, name"
-        return (self._typed(_score, *row) for rows in self.db.chunks(query, kind) for row in rows)
-
-    def judge_scores(self, work_ids: Sequence[str]) -> dict[tuple[str, str], Score]:
-        """(work id, name) -> judge score, for these candidates."""
-        rows = self._rows_of(work_ids, f"SELECT {_SCORE} FROM scores WHERE kind = 'judge' AND work_id IN (...)")
-        return {(row["work_id"], row["name"]): self._typed(_score, *row).score for row in rows}
+    def scores(self, kind: Kind | None = None, work_ids: Collection[str] | None = None) -> Iterator[ScoreRow]:
+        """Scores of one kind or of all, of all candidates or of these, by candidate and name, read as needed."""
+        where, ids = _one_of("work_id", work_ids)
+        query = f"""SELECT work_id, name, value, unscored, applies, spread FROM scores
+                    WHERE kind = coalesce(?, kind) AND {where} ORDER BY work_id, name"""
+        return (self._typed(_score, *row) for rows in self.db.chunks(query, kind, *ids) for row in rows)
 
     def scores_by_candidate(self, kind: Kind | None = None) -> dict[str, dict[str, Score]]:
         """Work id -> name -> score, for candidates with scores."""
@@ -495,13 +480,13 @@ class Store:
 
     def busy_time(self, model: str, phases: Sequence[str]) -> list[BusyTime]:
         """Device time of these phases of a model, by device name."""
-        marks = ", ".join("?" * len(phases))
+        where, values = _one_of("m.phase", phases)
         rows = self.rows(
             f"""SELECT s.device, sum(m.t1_ns - m.t0_ns), sum(m.n_items * (m.phase = 'decode'))
-                FROM meter m JOIN sessions s USING (session) WHERE m.model = ? AND m.phase IN ({marks})
+                FROM meter m JOIN sessions s USING (session) WHERE m.model = ? AND {where}
                 GROUP BY s.device ORDER BY s.device""",
             model,
-            *phases,
+            *values,
         )
         return [BusyTime(*row) for row in rows]
 
@@ -658,12 +643,10 @@ class Store:
 
     def imported_costs(self) -> dict[str, int | None]:
         """Model -> cost of its imported images in micro-USD; None if any cost is unknown."""
-        imported = self.imported_models()
-        if not imported:
-            return {}
+        where, imported = _one_of("model", self.imported_models())
         rows = self.rows(
             f"""SELECT model, sum(cost_micro_usd) AS cost, count(*) - count(cost_micro_usd) AS unknown FROM candidates
-                WHERE state = 'done' AND model IN ({", ".join("?" * len(imported))}) GROUP BY model""",
+                WHERE state = 'done' AND {where} GROUP BY model""",
             *imported,
         )
         return {row["model"]: None if row["unknown"] else row["cost"] for row in rows}
@@ -677,9 +660,9 @@ def scores_by_image(
     import numpy as np
     import pandas as pd
 
-    marks = ", ".join("?" * len(names))
-    where = f"name IN ({marks}) AND (kind = ? OR ? IS NULL)"
-    scores = store.frame("scores", ["work_id", "name", "value", "unscored", "applies"], where, *names, kind, kind)
+    where, values = _one_of("name", names)
+    where = f"{where} AND kind = coalesce(?, kind)"
+    scores = store.frame("scores", ["work_id", "name", "value", "unscored", "applies"], where, *values, kind)
     index, columns = pd.Index(work_ids), {}
     for name in names:
         rows = scores[(scores["name"] == name).to_numpy(bool)]
