@@ -8,11 +8,11 @@ import json
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, Load, extern
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import questions_of, score, sets, verdict_of
-from local_bench.runs.store import RepeatRow, VerdictRow
+from local_bench.runs.store import VerdictRow
 from local_bench.settle.agreement import Repeatability, test_retest
 
 # ---- checks of a judge before it runs
@@ -171,7 +171,6 @@ PACE = "pace"
 """Kind of `meta`: by judge id, the number of answered questions and the seconds that they took in all sessions."""
 Key = tuple[str, str, int, int, int]
 """(work id, rubric, point, repeat, round)"""
-StoreAnswers = Callable[[Sequence[tuple["JudgeRequest", Verdict]]], None]
 
 
 @dataclass(frozen=True)
@@ -218,9 +217,9 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
         unscored = [(replace(r, question_id=NO_QUESTION_ID), Verdict(None, reason, "")) for r, reason in faulty]
         store_verdicts(run, spec, [u for u in unscored if stored.get(u[0].key, NO_QUESTION_ID) == NO_QUESTION_ID])
         if pending:
-            begun, store = any(row.answer_json is not None for row in rows), partial(store_verdicts, run, spec)
+            begun = any(row.answer_json is not None for row in rows)
             try:
-                JudgeSession(run, config, spec, executor, progress, store, begun).judge(pending)
+                JudgeSession(run, config, spec, executor, progress, begun).judge(pending)
             except (PartFailed, ServerError) as e:
                 if len(judges) > 1:
                     progress.note(f"{config.label}: {e}")
@@ -277,27 +276,23 @@ def split_faulty(
 
 
 def store_verdicts(run: RunDir, spec: JudgeSpec, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
-    """Store answers as the run's verdicts; a later answer replaces an earlier one."""
-    run.store.enter_verdicts(
+    """Store answers as the run's verdicts, or as retests, of which they all are; a later answer replaces an earlier
+    one."""
+    rows = [
         VerdictRow(
             *request.key[:4],
-            NO_QUESTION_ID if is_failure(verdict.unscored) else request.question_id,
+            NO_QUESTION_ID if is_failure(verdict.unscored) and not request.round else request.question_id,
             spec.rubrics[request.question.rubric].sha256,
             spec.judge_id,
-            *verdict_columns(verdict),
+            None if verdict.answer is None else canonical_json(verdict.answer),
+            None if verdict.labels is None else json.dumps(verdict.labels),
+            verdict.unscored,
+            verdict.raw,
+            request.round,
         )
         for request, verdict in answered
-    )
-
-
-def verdict_columns(verdict: Verdict) -> tuple[str | None, str | None, str | None, str]:
-    """The columns answer, labels, unscored and raw."""
-    return (
-        None if verdict.answer is None else canonical_json(verdict.answer),
-        None if verdict.labels is None else json.dumps(verdict.labels),
-        verdict.unscored,
-        verdict.raw,
-    )
+    ]
+    run.store.enter_verdicts(rows, "retests" if any(row.round for row in rows) else "verdicts")
 
 
 @dataclass
@@ -309,7 +304,6 @@ class JudgeSession:
     spec: JudgeSpec
     executor: Executor
     progress: Progress
-    store_answers: StoreAnswers
     begun: bool = False
     """Whether a question has been answered."""
 
@@ -377,7 +371,7 @@ class JudgeSession:
         if not answered:
             return
         with self._pace.saving():
-            self.store_answers(answered)
+            store_verdicts(self.run, self.spec, answered)
         self._uncharged += len(answered)
         self.progress.advance(len(answered))
         for request, _ in answered:
@@ -449,19 +443,12 @@ def rejudge(run: RunDir, executor: Executor, progress: Progress, rounds: int) ->
     for config in run.config.judges:
         spec = spec_in(run, config, judge_devices[0])
         requests = list(judge_requests(run, tasks, config, spec, judge_devices))
-        rows = run.store.repeats(spec.judge_id)
+        rows = run.store.verdicts(spec.judge_id, table="retests")
         stored = {(r.work_id, r.rubric, r.point, r.repeat, r.round): r.question_id for r in rows}
         repeats = [replace(request, round=i) for i in range(1, rounds + 1) for request in requests]
         left, _ = split_faulty(run, [r for r in repeats if stored.get(r.key) != r.question_id], progress)
         if left:
-            JudgeSession(run, config, spec, executor, progress, partial(_store_repeats, run, spec)).judge(left)
-
-
-def _store_repeats(run: RunDir, spec: JudgeSpec, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
-    run.store.enter_repeats(
-        RepeatRow(*r.key[:4], spec.judge_id, r.round, r.question_id, *verdict_columns(verdict))
-        for r, verdict in answered
-    )
+            JudgeSession(run, config, spec, executor, progress).judge(left)
 
 
 def retest_rows(run: RunDir) -> list[RepeatabilityRow]:
@@ -470,7 +457,7 @@ def retest_rows(run: RunDir) -> list[RepeatabilityRow]:
     labels = run.store.json_meta("judges") or {}
     answers_by_question: dict[tuple[str, str], dict[tuple[str, str, int, int], list[Verdict]]] = defaultdict(dict)
     first = {(r.judge, r.work_id, r.rubric, r.point, r.repeat): verdict_of(r) for r in run.store.verdicts()}
-    for row in run.store.repeats():
+    for row in run.store.verdicts(table="retests"):
         question = row.work_id, row.rubric, row.point, row.repeat
         if (row.judge, *question) in first:
             of_rubric = answers_by_question[row.judge, row.rubric]

@@ -17,7 +17,7 @@ from local_bench.judges.rules import OF_FILE, RULES, check_rules, rules_score
 from local_bench.judges.vlm.rubrics import has_probabilities, read_stored, wording_of
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, RepeatRow, Store, VerdictRow, plain, scores_by_image
+from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Store, VerdictRow, plain, scores_by_image
 from local_bench.settle.acceptance import ALL_RULES, by_rules, by_threshold
 from local_bench.settle.agreement import majority, panel_mean
 from local_bench.suites.questions_from import all_questions, borrowed_scores, pass_fail
@@ -94,7 +94,7 @@ def _by_judge(rows: Iterable[VerdictRow]) -> dict[str, VerdictsByWork]:
     return {**by_judge}
 
 
-def verdict_of(row: VerdictRow | RepeatRow) -> Verdict:
+def verdict_of(row: VerdictRow) -> Verdict:
     """A stored verdict; unscored if the rubric does not allow its answer or its label probabilities, because run
     directories are untrusted input."""
     if row.answer_json is None:

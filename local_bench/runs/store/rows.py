@@ -128,7 +128,7 @@ class OutcomeRow:
 
 @dataclass(frozen=True)
 class VerdictRow:
-    """A judge's answer to one question about a candidate, as it was stored."""
+    """A judge's answer to one question about a candidate, as it was stored: a verdict, or a repeated one (retest)."""
 
     work_id: str
     rubric: str
@@ -136,29 +136,14 @@ class VerdictRow:
     repeat: int
     question_id: str
     rubric_sha256: str
+    """Not stored with a retest."""
     judge: str
     answer_json: str | None
     labels_json: str | None
     unscored: str | None
     raw: str
-
-
-@dataclass(frozen=True)
-class RepeatRow:
-    """A judge's repeated answer to a question (retest)."""
-
-    work_id: str
-    rubric: str
-    point: int
-    repeat: int
-    judge: str
-    round: int
-    """From 1: the verdict is round 0."""
-    question_id: str
-    answer_json: str | None
-    labels_json: str | None
-    unscored: str | None
-    raw: str
+    round: int = 0
+    """0 for the verdict, and of a retest from 1."""
 
 
 class ScoreRow(NamedTuple):

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from itertools import chain, product
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -35,7 +35,6 @@ from local_bench.runs.store.rows import (
     ModelProgress,
     OutcomeRow,
     Reason,
-    RepeatRow,
     ScoreRow,
     ScoreSummary,
     SessionRow,
@@ -77,6 +76,11 @@ def columns(kind: type) -> str:
 
 
 _CANDIDATE = columns(CandidateRow)
+_VERDICT = {
+    "verdicts": columns(VerdictRow).replace("round", "0"),
+    "retests": columns(VerdictRow).replace("rubric_sha256", "''"),
+}
+"""Table -> the columns of `VerdictRow`, with a constant for the one that it lacks."""
 _OF_TASK = """task_id, content,
   (SELECT max(deliverable) FROM candidates AS c WHERE c.task_id = tasks.task_id) AS n_deliverables"""
 
@@ -329,18 +333,22 @@ class Store:
     # verdicts and scores
 
     def verdicts(
-        self, judge: str | None = None, counted: bool = True, work_ids: Collection[str] | None = None
+        self,
+        judge: str | None = None,
+        counted: bool = True,
+        work_ids: Collection[str] | None = None,
+        table: Literal["verdicts", "retests"] = "verdicts",
     ) -> Iterator[VerdictRow]:
-        """Verdicts of one judge, of all judges of the run, or with `counted=False` of former ones too, on all images or
-        these; by candidate, judge, rubric, point and repeat, read as needed."""
+        """Verdicts or retests of one judge, of all judges of the run, or with `counted=False` of former ones too, on
+        all images or these; by candidate, judge, rubric, point, repeat and round, read as needed."""
         (where, judges), (on, ids) = self.of_judges(judge, counted), _one_of("work_id", work_ids)
-        query = f"SELECT {columns(VerdictRow)} FROM verdicts WHERE {where} AND {on} ORDER BY {_VERDICT_KEY}"
+        query = f"SELECT {_VERDICT[table]} FROM {table} WHERE {where} AND {on} ORDER BY {_FRAMES[table][1]}"
         return (VerdictRow(*row) for rows in self.db.chunks(query, *judges, *ids) for row in rows)
 
-    def enter_verdicts(self, rows: Iterable[VerdictRow]) -> None:
-        """Store verdicts in one transaction; a later verdict on a question replaces an earlier one."""
+    def enter_verdicts(self, rows: Iterable[VerdictRow], table: Literal["verdicts", "retests"] = "verdicts") -> None:
+        """Store verdicts or retests in one transaction; a later answer to a question replaces an earlier one."""
         with self.transaction():
-            self._enter("verdicts", VerdictRow, rows)
+            self._enter(table, VerdictRow, rows, lacks="round" if table == "verdicts" else "rubric_sha256")
 
     def rubrics(self) -> list[str]:
         """Names of the rubrics with verdicts, sorted."""
@@ -351,22 +359,6 @@ class Store:
         where, judges = self.of_judges()
         rows = self.rows(f"SELECT DISTINCT rubric, rubric_sha256 FROM verdicts WHERE {where} ORDER BY 1, 2", *judges)
         return [(name, sha256) for name, sha256 in rows]
-
-    def repeats(self, judge: str | None = None, counted: bool = True) -> list[RepeatRow]:
-        """Repeated answers of one judge, of all judges of the run, or with `counted=False` of former ones too, by
-        judge, candidate, rubric, point, repeat and round."""
-        where, judges = self.of_judges(judge, counted)
-        rows = self.rows(
-            f"""SELECT {columns(RepeatRow)} FROM retests WHERE {where}
-                ORDER BY judge, work_id, rubric, point, repeat, round""",
-            *judges,
-        )
-        return [RepeatRow(*row) for row in rows]
-
-    def enter_repeats(self, rows: Iterable[RepeatRow]) -> None:
-        """As `enter_verdicts`."""
-        with self.transaction():
-            self._enter("retests", RepeatRow, rows)
 
     def scores(self, kind: Kind | None = None, work_ids: Collection[str] | None = None) -> Iterator[ScoreRow]:
         """Scores of one kind or of all, of all candidates or of these, by candidate and name, read as needed."""
@@ -496,11 +488,18 @@ class Store:
         return {row["key"].partition(":")[2]: self.json_meta(row["key"]) for row in rows}
 
     def _enter(
-        self, table: str, kind: type, rows: Iterable[Any], insert: str = "INSERT OR REPLACE", conflict: str = ""
+        self,
+        table: str,
+        kind: type,
+        rows: Iterable[Any],
+        insert: str = "INSERT OR REPLACE",
+        conflict: str = "",
+        lacks: str = "",
     ) -> None:
-        marks = ", ".join("?" * len(fields(kind)))
-        values = attrgetter(*(field.name for field in fields(kind)))
-        self.write_many(f"{insert} INTO {table} ({columns(kind)}) VALUES ({marks}){conflict}", map(values, rows))
+        names = [field.name for field in fields(kind) if field.name != lacks]
+        into, marks = ", ".join(name.removesuffix("_json") for name in names), ", ".join("?" * len(names))
+        values = map(attrgetter(*names), rows)
+        self.write_many(f"{insert} INTO {table} ({into}) VALUES ({marks}){conflict}", values)
 
     # totals
 
