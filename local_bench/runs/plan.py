@@ -5,18 +5,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from PIL import Image
 
 from local_bench.core.errors import ConfigError, LedgerError, RunImageError, UserError
 from local_bench.core.files import unused
 from local_bench.core.hardrules import HardRules, size_by_rules, size_like
-from local_bench.core.identity import canonical_json, digest
+from local_bench.core.identity import canonical_json, digest, seed_of
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
-from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task, Unsupported
+from local_bench.core.types import UNSUPPORTED, Deliverable, Task, Unsupported
 from local_bench.generators.architecture import piece
 from local_bench.generators.imported import find_images
 from local_bench.generators.registry import Sampler, check_card, check_folder, without_effect
@@ -89,19 +90,11 @@ class ModelPlan:
         return decisive | ({"lossy": self.config.lossy.settings} if self.config.lossy.settings else {})
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A candidate, and its image if it is imported."""
+class Planned(NamedTuple):
+    """A candidate, and the file of an imported image of a task with hard rules."""
 
-    candidate: Candidate
-    unscored: str | None = None
-    """Why it cannot be generated."""
-    pixels_sha256: str | None = None
-    """Pixel digest of an imported image."""
-    cost_micro_usd: int | None = None
-    """Cost of an imported image."""
+    candidate: CandidateRow
     delivered: FileFacts | None = None
-    """The file of an imported image of a task with hard rules."""
 
 
 @dataclass(frozen=True)
@@ -120,12 +113,12 @@ class RunPlan:
     """Cases of the suite's files that cannot be read and are skipped: file, case and reason."""
 
     @property
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[CandidateRow]:
         return [planned.candidate for planned in self.planned]
 
-    def scheduled(self, model: str) -> list[Candidate]:
+    def scheduled(self, model: str) -> list[CandidateRow]:
         """The candidates of a model that are to be generated or are imported."""
-        return [p.candidate for p in self.planned if p.candidate.model == model and p.unscored is None]
+        return [row for row in self.candidates if row.model == model and row.unscored is None]
 
 
 def make_plan(
@@ -163,14 +156,15 @@ def make_plan(
     notes: list[str] = [*([f"{cases} skipped:"] if refused else []), *refused]
     notes += [f"{task.task_id}: {' '.join(task.notes)}" for task in tasks if task.notes]
     planned: list[Planned] = []
+    at = count()
     progress.begin("plan candidates", len(tasks) * len(models))
     for model in models:
         shown = _counted(tasks, progress)
         if model.card is None:
-            planned += _imported(model, entry, shown, left_out, _keeper(run_dir and run_dir / IMAGES, {}), notes)
+            planned += _imported(model, entry, shown, left_out, _keeper(run_dir and run_dir / IMAGES, {}), notes, at)
         else:
             fits = list(_fits(entry, shown, model.card.takes, settings.unsupported or entry.unsupported))
-            planned += _generated(model, model.card, fits, sizes, config)
+            planned += _generated(model, model.card, fits, sizes, config, at)
             notes += _model_notes(model, fits, settings.unsupported or entry.unsupported)
         if model.config.attempts != entry.attempts and entry.attempts > 1:
             attempts = model.config.attempts
@@ -189,8 +183,9 @@ def make_plan(
         notes.append(f"{split} prompts contain control tokens of language models, which are split by a space.")
     if any(model.card for model in models):
         notes += _never_met([HardRules.model_validate(rules) for task in tasks for rules in task.rules])
-    _refuse_duplicates([p.candidate for p in planned])
-    return RunPlan(entry, tasks, models, planned, notes, tuple(positions), tuple(refused))
+    plan = RunPlan(entry, tasks, models, planned, notes, tuple(positions), tuple(refused))
+    _refuse_duplicates(plan.candidates)
+    return plan
 
 
 def _never_met(rules: Sequence[HardRules]) -> list[str]:
@@ -425,6 +420,7 @@ def _generated(
     fits: Sequence[_Fit],
     sizes: dict[str, tuple[int, int]],
     config: RunConfig,
+    positions: Iterator[int],
 ) -> Iterator[Planned]:
     takes, settings = described.takes, config.suite
     not_supported = _PREFIX[settings.unsupported or suite(settings.name).unsupported]
@@ -466,7 +462,7 @@ def _generated(
             unscored = f"{not_supported}{model.label} works on a picture, and this order gives none."
         if unscored is None and (misfit := next(filter(None, (_misfit(takes, *sizes[sha]) for sha in seen)), None)):
             unscored = f"{not_supported}{model.label} takes pictures {misfit}."
-        yield Planned(Candidate(model.label, deliverable, attempt, work), unscored)
+        yield Planned(_candidate(next(positions), model.label, deliverable, attempt, work, unscored))
 
 
 def _misfit(takes: Takes, width: int, height: int) -> str | None:
@@ -515,6 +511,7 @@ def _imported(
     left_out: Sequence[Task],
     keep: Callable[[Image.Image], str],
     notes: list[str],
+    positions: Iterator[int],
 ) -> Iterator[Planned]:
     source = model.config.imported
     assert source is not None
@@ -540,10 +537,45 @@ def _imported(
         cost = None if pixels is None or image is None else image.cost_micro_usd
         cost_micro_usd = usual if cost is None and pixels else cost
         delivered = file_facts(image.path) if image and pixels and task.rules else None
-        yield Planned(Candidate(model.label, deliverable, attempt, work), unscored, pixels, cost_micro_usd, delivered)
+        own = model.label, deliverable, attempt, work, unscored, pixels, cost_micro_usd
+        yield Planned(_candidate(next(positions), *own), delivered)
 
 
-def _refuse_duplicates(candidates: list[Candidate]) -> None:
+def _candidate(
+    position: int,
+    model: str,
+    deliverable: Deliverable,
+    attempt: int,
+    work: dict[str, Any],
+    unscored: str | None,
+    pixels_sha256: str | None = None,
+    cost_micro_usd: int | None = None,
+) -> CandidateRow:
+    work_id, sampler = digest(work), work.get("sampler", {})
+    state: State = "unscored" if unscored else "done" if pixels_sha256 else "planned"
+    return CandidateRow(
+        work_id=work_id,
+        position=position,
+        task_id=deliverable.task_id,
+        deliverable=deliverable.index,
+        model=model,
+        attempt=attempt,
+        prompt=deliverable.prompt,
+        work_json=canonical_json(work),
+        seed=seed_of(work_id),
+        height=sampler.get("height"),
+        width=sampler.get("width"),
+        state=state,
+        identity=work_id if state == "done" else None,
+        pixels_sha256=pixels_sha256,
+        unscored=unscored,
+        batch_size=None,
+        truncated_json=None,
+        cost_micro_usd=cost_micro_usd,
+    )
+
+
+def _refuse_duplicates(candidates: Sequence[CandidateRow]) -> None:
     seen: dict[str, str] = {}
     for candidate in candidates:
         other = seen.setdefault(candidate.work_id, candidate.model)
@@ -566,11 +598,11 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
 
     ConfigError, before anything is changed, if the plan lacks stored work or would change it.
     """
+    rows = plan.candidates
     if not run.store.planned:
-        run.store.add_plan(plan.positions, plan.tasks, (_row(i, candidate) for i, candidate in enumerate(plan.planned)))
+        run.store.add_plan(plan.positions, plan.tasks, rows)
         _enter_delivered(run, plan)
         return []
-    rows = [_row(i, candidate) for i, candidate in enumerate(plan.planned)]
     stored = run.store.candidates()
     planned = {task.task_id: canonical_json(task.content) for task in plan.tasks}
     for task_id, content in run.store.task_contents().items():
@@ -613,32 +645,6 @@ def _takes(run: RunDir, model: str, n: int) -> str:
     took = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
     took = f"{seconds / 3600:.1f} h" if seconds >= 3600 else took
     return f", about {took} on one device at the speed measured in this run"
-
-
-def _row(position: int, planned: Planned) -> CandidateRow:
-    candidate = planned.candidate
-    sampler = candidate.work.get("sampler", {})
-    state: State = "unscored" if planned.unscored else "done" if planned.pixels_sha256 else "planned"
-    return CandidateRow(
-        work_id=candidate.work_id,
-        position=position,
-        task_id=candidate.deliverable.task_id,
-        deliverable=candidate.deliverable.index,
-        model=candidate.model,
-        attempt=candidate.attempt,
-        prompt=candidate.deliverable.prompt,
-        work_json=canonical_json(candidate.work),
-        seed=candidate.seed,
-        height=sampler.get("height"),
-        width=sampler.get("width"),
-        state=state,
-        identity=candidate.work_id if state == "done" else None,
-        pixels_sha256=planned.pixels_sha256,
-        unscored=planned.unscored,
-        batch_size=None,
-        truncated_json=None,
-        cost_micro_usd=planned.cost_micro_usd,
-    )
 
 
 def _refuse_other_candidates(run: RunDir, stored: Sequence[CandidateRow], planned: Sequence[CandidateRow]) -> None:

@@ -25,6 +25,7 @@ class CandidateRow:
     """One image to generate."""
 
     work_id: str
+    """The machine-independent identity: sha256 of `work_json`."""
     position: int
     """Position in the plan, from 0."""
     task_id: str
