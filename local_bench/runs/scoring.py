@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import pstdev
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from local_bench.judges.rules import OF_FILE, RULES, check_rules, rules_score
 from local_bench.judges.vlm.rubrics import has_probabilities, read_stored, wording_of
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Store, VerdictRow, plain, scores_by_image
+from local_bench.runs.store import Store, VerdictRow, plain, scores_by_image
 from local_bench.settle.acceptance import ALL_RULES, by_rules, by_threshold
 from local_bench.settle.agreement import majority, panel_mean
 from local_bench.suites.questions_from import all_questions, borrowed_scores, pass_fail
@@ -273,7 +272,7 @@ def decide(run: RunDir) -> None:
 
 def changed_decisions(run: RunDir) -> pd.DataFrame:
     """The decisions that follow from the scores, the rule and the prices of the tasks, and are not stored so: the
-    columns of `decisions`, by work id. The rule is applied once to all images whose scores compare with the thresholds
+    columns of `decisions`, by work id. The rule is applied to one image of all whose scores compare with the thresholds
     in the same way."""
     config, thresholds, rule = run.config, thresholds_of(run.config), deciding(run.config)
     rows = run.store.frame("outcomes", ["work_id", "state", "unscored", "task_price_micro_usd"])
@@ -286,7 +285,13 @@ def changed_decisions(run: RunDir) -> pd.DataFrame:
     cases[_WITHOUT_IMAGE] = pd.Series(reason, dtype=object).where(~made, None)
     number = cases.groupby(list(cases), dropna=False, sort=False).ngroup().to_numpy()
     first = np.unique(number, return_index=True)[1]
-    by_case = [_decision(config, rule, thresholds, case) for case in cases.iloc[first].to_dict("records")]
+    examples, scores = list(rows["work_id"].iloc[first]), defaultdict[str, list[Score]](list)
+    for work_id, score in run.store.scores("judge", examples):
+        scores[work_id].append(score)
+    by_case = [
+        decision_of(config, scores[work_id], thresholds) if no_image is None else Decision(None, no_image)
+        for work_id, no_image in zip(examples, cases[_WITHOUT_IMAGE].iloc[first], strict=True)
+    ]
     decided = pd.DataFrame(
         {
             "work_id": rows["work_id"],
@@ -305,27 +310,6 @@ def changed_decisions(run: RunDir) -> pd.DataFrame:
 _NOT_MADE = "its image has not been made"
 _WITHOUT_IMAGE = "\0without image"
 """A column in addition to those of the scores: why there is no image."""
-
-
-def _decision(
-    config: RunConfig, rule: Mapping[str, float], thresholds: Mapping[str, float], case: Mapping[str, Any]
-) -> Decision:
-    """The decision on an image with these cells (`scores_by_image`), whose values are replaced by whether they reach
-    their threshold."""
-    if case[_WITHOUT_IMAGE] is not None:
-        return Decision(None, case[_WITHOUT_IMAGE])
-    scores = []
-    for name, threshold in rule.items():
-        match case[name]:
-            case None:
-                continue
-            case bool(reached):
-                scores.append(Score(name, threshold if reached else threshold - 1))
-            case text if text == NOT_APPLICABLE:
-                scores.append(Score(name, None, applies=False))
-            case text:
-                scores.append(Score(name, None, text.removeprefix(f"{UNSCORED}: ")))
-    return decision_of(config, scores, thresholds)
 
 
 def deciding(config: RunConfig) -> Mapping[str, float]:
