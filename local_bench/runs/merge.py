@@ -448,7 +448,6 @@ def _copy_images(run: RunDir, whole: RunDir) -> None:
 def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]:
     """The sessions of all parts in order of their start, each once; a part that is itself merged has those of its own
     parts."""
-    times: dict[tuple[str, ...], Counter[str]] = {}
     sessions: dict[str, tuple[SessionRow, list[MeterRow]]] = {}
     most: Counter[str] = Counter()
     for run in runs:
@@ -459,7 +458,6 @@ def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]
             key = digest([list(vars(session).values())[1:], [list(vars(row).values())[1:] for row in of_session]])
             sessions[key] = session, of_session
             counts[key] += 1
-        times[run.path.parts] = counts
         most |= counts
     ordered = sorted(sessions, key=lambda key: (sessions[key][0].started_utc, sessions[key][0].device, key))
     return [sessions[key] for key in ordered for _ in range(most[key])]
