@@ -185,9 +185,10 @@ class Store:
         names = (judge,) if judge is not None else self.json_meta("judges") if counted else None
         return _one_of("judge", names)
 
-    def _typed(self, build: Callable[..., T], *parts: Any) -> T:
+    def _typed(self, read: Callable[[str], T], text: str) -> T:
+        """What `read` returns of a text. What else a row must satisfy is checked when the file is opened."""
         try:
-            return build(*parts)
+            return read(text)
         except (AssertionError, TypeError, ValueError):
             raise LedgerError(
                 f"{self.path} contains a row that no release of local-bench writes: it was changed by hand; repeat the "
@@ -302,8 +303,13 @@ class Store:
                 USING (task_id, model) WHERE attempt = coalesce(?, attempt) ORDER BY position""",
             attempt,
         )
-        n = len(fields(CandidateRow))
-        return [self._typed(_outcome, row, n) for row in rows]
+        outcomes, n = [], len(fields(CandidateRow))
+        for row in rows:
+            category, price, deliverables, accepted, unscored = row[n:]
+            is_open = accepted is None and unscored is None  # a decision has one of them
+            decision = None if is_open else Decision(None if accepted is None else bool(accepted), unscored)
+            outcomes.append(OutcomeRow(CandidateRow(*row[:n]), category, price, deliverables, decision))
+        return outcomes
 
     def enter_image(
         self,
@@ -365,7 +371,11 @@ class Store:
         where, ids = _one_of("work_id", work_ids)
         query = f"""SELECT work_id, name, value, unscored, applies, spread FROM scores
                     WHERE kind = coalesce(?, kind) AND {where} ORDER BY work_id, name"""
-        return (self._typed(_score, *row) for rows in self.db.chunks(query, kind, *ids) for row in rows)
+        return (
+            ScoreRow(work_id, Score(name, value, unscored, bool(applies), spread))
+            for rows in self.db.chunks(query, kind, *ids)
+            for work_id, name, value, unscored, applies, spread in rows
+        )
 
     def scores_by_candidate(self, kind: Kind | None = None) -> dict[str, dict[str, Score]]:
         """Work id -> name -> score, for candidates with scores."""
@@ -714,17 +724,6 @@ def _task(row: Any) -> Task:
             "the run directory was changed by hand or written by another release; repeat the run"
         )
     return task
-
-
-def _outcome(row: Any, n: int) -> OutcomeRow:
-    category, price, deliverables, accepted, unscored = row[n:]
-    is_open = accepted is None and unscored is None  # a decision has one of them
-    decision = None if is_open else Decision(None if accepted is None else bool(accepted), unscored)
-    return OutcomeRow(CandidateRow(*row[:n]), category, price, deliverables, decision)
-
-
-def _score(work_id: str, name: str, value: Any, unscored: Any, applies: int, spread: Any) -> ScoreRow:
-    return ScoreRow(work_id, Score(name, value, unscored, bool(applies), spread))
 
 
 def _texts(text: str) -> tuple[str, ...]:
