@@ -340,7 +340,7 @@ def _write(
 ) -> None:
     with RunDir.begin(path, config) as whole:
         store = whole.store
-        store.add_plan([position for position, _ in tasks.values()], [task for _, task in tasks.values()], candidates)
+        store.enter_plan([position for position, _ in tasks.values()], [task for _, task in tasks.values()], candidates)
         for run in runs:
             note(f"adding {run.path}")
             _copy_images(run, whole)

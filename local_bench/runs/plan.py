@@ -600,7 +600,7 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
     """
     rows = plan.candidates
     if not run.store.planned:
-        run.store.add_plan(plan.positions, plan.tasks, rows)
+        run.store.enter_plan(plan.positions, plan.tasks, rows)
         _enter_delivered(run, plan)
         return []
     stored = run.store.candidates()
@@ -618,7 +618,7 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
     _refuse_other_candidates(run, stored, rows)
     stored_ids = {row.work_id for row in stored}
     if [row.work_id for row in stored] != [row.work_id for row in rows]:
-        run.store.extend_plan(plan.positions, plan.tasks, rows)
+        run.store.enter_plan(plan.positions, plan.tasks, rows)
     _enter_delivered(run, plan)
     added = Counter(row.model for row in rows if row.work_id not in stored_ids)
     return [

@@ -197,29 +197,31 @@ class Store:
 
     # tasks and candidates
 
-    def add_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Iterable[CandidateRow]) -> None:
-        """Store the plan of a run that has none, in one transaction. `positions` are those of the tasks."""
-        with self.transaction():
-            self._enter_tasks(positions, tasks)
-            self._enter("candidates", CandidateRow, candidates, "INSERT")
-            self.set_meta("planned", "1")
-
-    def extend_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Sequence[CandidateRow]) -> None:
-        """Add tasks and candidates in one transaction. `tasks` and `candidates` are the complete new plan: existing
+    def enter_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Sequence[CandidateRow]) -> None:
+        """Store the plan of a run, or a larger one, in one transaction; `positions` are those of the tasks. Existing
         rows get their new position; those without an image that it lacks go, and what is known of models without any.
         """
         with self.transaction():
-            self._enter_tasks(positions, tasks)
+            self.write_many(
+                """INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)
+                   ON CONFLICT (task_id) DO UPDATE SET position = excluded.position""",
+                (
+                    (t.task_id, i, t.category, t.price_micro_usd, canonical_json(t.content), t.unscored)
+                    for i, t in zip(positions, tasks, strict=True)
+                ),
+            )
             planned = {row.work_id for row in candidates}
             rows = self.rows("SELECT work_id, model FROM candidates WHERE state <> 'done'")
             replaced = {work_id: model for work_id, model in rows if work_id not in planned}
-            for table in ("verdicts", "retests", "scores", "decisions", "candidates"):
-                self.write_many(f"DELETE FROM {table} WHERE work_id = ?", ((work_id,) for work_id in replaced))
-            gone = {*replaced.values()} - {*self.models()}
-            keys = product(("placement", "numerics", "batches", "operations"), gone)
-            self.write_many("DELETE FROM meta WHERE key = ?", ((":".join(key),) for key in keys))
+            if replaced:
+                for table in ("verdicts", "retests", "scores", "decisions", "candidates"):
+                    self.write_many(f"DELETE FROM {table} WHERE work_id = ?", ((work_id,) for work_id in replaced))
+                gone = {*replaced.values()} - {*self.models()}
+                keys = product(("placement", "numerics", "batches", "operations"), gone)
+                self.write_many("DELETE FROM meta WHERE key = ?", ((":".join(key),) for key in keys))
             moved = " ON CONFLICT (work_id) DO UPDATE SET position = excluded.position"
             self._enter("candidates", CandidateRow, candidates, "INSERT", moved)
+            self.set_meta("planned", "1")
 
     def without_images(self) -> set[str]:
         """The models of which nothing was made or imported in a run that has failed: they can be changed or removed."""
@@ -233,16 +235,6 @@ class Store:
             for table in ("scores", "decisions", "candidates", "tasks", "meter", "sessions"):
                 self.write(f"DELETE FROM {table}")
             self.write("DELETE FROM meta WHERE key <> 'version'")
-
-    def _enter_tasks(self, positions: Sequence[int], tasks: Sequence[Task]) -> None:
-        self.write_many(
-            """INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)
-               ON CONFLICT (task_id) DO UPDATE SET position = excluded.position""",
-            (
-                (t.task_id, i, t.category, t.price_micro_usd, canonical_json(t.content), t.unscored)
-                for i, t in zip(positions, tasks, strict=True)
-            ),
-        )
 
     @property
     def planned(self) -> bool:
@@ -461,13 +453,11 @@ class Store:
 
     def add_session(self, session: SessionRow, rows: Sequence[MeterRow]) -> None:
         """Store a finished session of another store with its meter rows, under a new number."""
+        number = self.begin_session(session.started_utc, session.device)
         with self.transaction():
-            self.write(
-                "INSERT INTO sessions (started_utc, device, held_ns, ended) VALUES (?, ?, ?, ?)",
-                *(session.started_utc, session.device, session.held_ns, session.ended),
-            )
-            number = int(self.rows("SELECT max(session) FROM sessions")[0][0])
             self._enter("meter", MeterRow, (replace(row, session=number) for row in rows), "INSERT")
+            held = session.held_ns, session.ended, number
+            self.write("UPDATE sessions SET held_ns = ?, ended = ? WHERE session = ?", *held)
 
     def end_session(self, session: int, how: str) -> None:
         self.write("UPDATE sessions SET ended = ? WHERE session = ?", how, session)
