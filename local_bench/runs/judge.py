@@ -8,11 +8,11 @@ import json
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -149,17 +149,13 @@ class SaveInterval:
     def __init__(self) -> None:
         self._next = time.monotonic()
 
-    @property
-    def due(self) -> bool:
-        return time.monotonic() >= self._next
-
-    @contextmanager
-    def saving(self) -> Iterator[None]:
-        """Time the block; the longer it takes, the later the next saving is due."""
+    def save(self, save: Callable[[], None], now: bool = False) -> None:
+        """Call `save` if it is due, or `now`; the longer it takes, the later the next saving is due."""
         begun = time.monotonic()
-        yield
-        ended = time.monotonic()
-        self._next = ended + (ended - begun) * 9
+        if now or begun >= self._next:
+            save()
+            ended = time.monotonic()
+            self._next = ended + (ended - begun) * 9
 
 
 COMMIT_EVERY = 32
@@ -352,8 +348,7 @@ class JudgeSession:
                 answer = left[key], verdict
                 answered += first.failed(verdict.unscored, answer) if verdict.unscored else first.succeeded(answer)
                 self.begun |= verdict.unscored is None
-                if len(answered) >= COMMIT_EVERY or self._pace.due:
-                    self._commit(answered, left)
+                self._pace.save(partial(self._commit, answered, left), now=len(answered) >= COMMIT_EVERY)
                 if self._uncharged >= COMMIT_EVERY:
                     self._charge_judged()
             answered += first.released()
@@ -370,8 +365,7 @@ class JudgeSession:
     def _commit(self, answered: list[tuple[JudgeRequest, Verdict]], left: dict[Key, JudgeRequest]) -> None:
         if not answered:
             return
-        with self._pace.saving():
-            store_verdicts(self.run, self.spec, answered)
+        store_verdicts(self.run, self.spec, answered)
         self._uncharged += len(answered)
         self.progress.advance(len(answered))
         for request, _ in answered:
