@@ -269,9 +269,8 @@ class Database:
                     self.write("INSERT INTO meta VALUES ('version', ?)", VERSION)
             self._migrate(in_place=write or create)
             present = tables(self._db)
-            missing = next((t for t, columns in of_schema(tables).items() if not columns <= present.get(t, set())), 0)
-            if missing:
-                raise self.damaged(f"is damaged (it lacks the table {missing!r})")
+            lacking = [t for t, columns in of_schema(tables).items() if not columns <= present.get(t, set())]
+            self._check(f"it lacks the table {lacking[0]!r}" if lacking else None, "is damaged")
             self._check(fault_of_definitions(self._db))
             large = path.stat().st_size > _CHECKED_BYTES
             faults = faults_of_rows(self._db, whole=False) if large else self.integrity_faults(quick=True)

@@ -237,14 +237,6 @@ class ScoreSummary(NamedTuple):
     n_unscored: int
 
 
-class Reason(NamedTuple):
-    """A reason with its count."""
-
-    where: str
-    text: str
-    n: int
-
-
 class _Repeats(TypedDict):
     reproducible: bool
     differs: list[str]

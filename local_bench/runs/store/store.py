@@ -34,7 +34,6 @@ from local_bench.runs.store.rows import (
     MeterRow,
     ModelProgress,
     OutcomeRow,
-    Reason,
     ScoreRow,
     ScoreSummary,
     SessionRow,
@@ -397,12 +396,16 @@ class Store:
                FROM scores s JOIN candidates c USING (work_id) GROUP BY s.name, c.model ORDER BY s.name, c.model"""
         return self.once("score summaries", lambda: [ScoreSummary(*row) for row in self.rows(query)])
 
-    def unscored_scores(self, limit: int) -> list[Reason]:
-        """Why scores have no value, by `name, model`; the most frequent reasons first."""
-        query = """SELECT s.name || ', ' || c.model, coalesce(s.unscored, 'no reason given'), count(*)
-               FROM scores s JOIN candidates c USING (work_id) WHERE s.value IS NULL AND s.applies
-               GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT ?"""
-        return [Reason(*row) for row in self.rows(query, limit)]
+    def reasons(self, of: Literal["scores", "decisions"], limit: int) -> list[dict[str, Any]]:
+        """Why scores, by `name, model`, or first attempts, by model, have no value: `where`, `text` and the number `n`
+        of each, the most frequent first."""
+        query = {
+            "scores": """SELECT s.name || ', ' || c.model AS "where", coalesce(s.unscored, 'no reason given') AS text,
+                   count(*) AS n FROM scores s JOIN candidates c USING (work_id) WHERE s.value IS NULL AND s.applies""",
+            "decisions": """SELECT c.model AS "where", d.unscored AS text, count(*) AS n
+                   FROM decisions d JOIN candidates c USING (work_id) WHERE d.accepted IS NULL AND c.attempt = 1""",
+        }[of]
+        return [dict(row) for row in self.rows(f"{query} GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT ?", limit)]
 
     def enter_scores(self, kind: Kind, scores: Iterable[tuple[str, Score]], replace_all: bool = False) -> None:
         """Store (work id, score) pairs in one transaction. They replace earlier scores of the same names, or with
@@ -417,15 +420,6 @@ class Store:
             )
 
     # decisions
-
-    def undecided(self, limit: int) -> list[Reason]:
-        """Why first attempts have no decision, by model; the most frequent reasons first."""
-        rows = self.rows(
-            """SELECT c.model, d.unscored, count(*) FROM decisions d JOIN candidates c USING (work_id)
-               WHERE d.accepted IS NULL AND c.attempt = 1 GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT ?""",
-            limit,
-        )
-        return [Reason(*row) for row in rows]
 
     def enter_decisions(self, rows: Iterable[tuple[str, int | None, str | None, int]]) -> None:
         """Add or replace decisions, rows of the table (by work id), in one transaction."""
