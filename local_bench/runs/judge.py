@@ -22,7 +22,7 @@ from PIL import Image
 from local_bench.core.errors import ConfigError, FirstFailures, LocalBenchError, PartFailed, ServerError, is_failure
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import pixel_digest
-from local_bench.core.types import Question, Task, Verdict
+from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.injection import attacks, fooled
 from local_bench.judges.vlm.judge import JudgeSpec, Transport, Unreachable, answers
 from local_bench.judges.vlm.rubrics import Rubric, wording_of
@@ -187,7 +187,6 @@ class JudgeRequest:
 def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
     """Run all judges and compute the scores. ServerError if a judge is unavailable, PartFailed if none of its first
     answers can be read, both after the other judges; answers received before are kept."""
-    tasks = {task.task_id: task for task in run.store.tasks()}
     judge_devices = executor.judge_devices
     judges = [(config, spec_in(run, config, judge_devices[0])) for config in run.config.judges]
     labels: dict[str, str] = {}
@@ -205,7 +204,7 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
             )
     fault: LocalBenchError | None = None
     for config, spec in judges:
-        requests = list(judge_requests(run, tasks, config, spec, judge_devices))
+        requests = list(judge_requests(run, config, spec, judge_devices))
         rows = list(run.store.verdicts(spec.judge_id))
         stored = {(r.work_id, r.rubric, r.point, r.repeat, 0): r.question_id for r in rows}
         missing = [request for request in requests if stored.get(request.key) != request.question_id]
@@ -242,9 +241,10 @@ def spec_in(run: RunDir, config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
 
 
 def judge_requests(
-    run: RunDir, tasks: dict[str, Task], config: JudgeConfig, spec: JudgeSpec, judge_devices: Sequence[JudgeDevice]
+    run: RunDir, config: JudgeConfig, spec: JudgeSpec, judge_devices: Sequence[JudgeDevice]
 ) -> Iterator[JudgeRequest]:
     """Yield all questions of this judge about the existing images, grouped by shared images."""
+    tasks = {task.task_id: task for task in run.store.tasks()}
     numerics = numerics_of(config, judge_devices)
     for of_set in questions_of(run, tasks, sets(run.store)):
         for work_id, question in sorted(of_set, key=lambda pair: spec.rubrics.shares_requests(pair[1])):
@@ -432,11 +432,10 @@ class RepeatabilityRow:
 def rejudge(run: RunDir, executor: Executor, progress: Progress, rounds: int) -> None:
     """Repeat all questions until each judge has answered `rounds` additional rounds; the run's verdicts do not change.
     Raises as `judge`."""
-    tasks = {task.task_id: task for task in run.store.tasks()}
     judge_devices = executor.judge_devices
     for config in run.config.judges:
         spec = spec_in(run, config, judge_devices[0])
-        requests = list(judge_requests(run, tasks, config, spec, judge_devices))
+        requests = list(judge_requests(run, config, spec, judge_devices))
         rows = run.store.verdicts(spec.judge_id, table="retests")
         stored = {(r.work_id, r.rubric, r.point, r.repeat, r.round): r.question_id for r in rows}
         repeats = [replace(request, round=i) for i in range(1, rounds + 1) for request in requests]

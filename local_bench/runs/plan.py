@@ -77,17 +77,15 @@ class ModelPlan:
         """The properties of the model that determine output bytes."""
         if self.card is None:
             return {"imported": self.label}
-        decisive: dict[str, Any] = {
-            "card": self.card.name,
-            "family": self.card.family,
+        card = self.card
+        more = {"lora": card.lora, "call": card.call, "lossy": self.config.lossy.settings}
+        return {
+            "card": card.name,
+            "family": card.family,
             "weights": self.weights_sha256,
-            "dtype": self.card.dtype,
+            "dtype": card.dtype,
+            **{name: value for name, value in more.items() if value},
         }
-        if self.card.lora:
-            decisive["lora"] = self.card.lora
-        if self.card.call:
-            decisive["call"] = self.card.call
-        return decisive | ({"lossy": self.config.lossy.settings} if self.config.lossy.settings else {})
 
 
 class Planned(NamedTuple):
