@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -154,10 +153,9 @@ def make_plan(
     notes: list[str] = [*([f"{cases} skipped:"] if refused else []), *refused]
     notes += [f"{task.task_id}: {' '.join(task.notes)}" for task in tasks if task.notes]
     planned: list[Planned] = []
-    at = count()
     progress.begin("plan candidates", len(tasks) * len(models))
     for model in models:
-        shown = _counted(tasks, progress)
+        shown, at = _counted(tasks, progress), len(planned)
         if model.card is None:
             planned += _imported(model, entry, shown, left_out, _keeper(run_dir and run_dir / IMAGES, {}), notes, at)
         else:
@@ -418,7 +416,7 @@ def _generated(
     fits: Sequence[_Fit],
     sizes: dict[str, tuple[int, int]],
     config: RunConfig,
-    positions: Iterator[int],
+    first: int,
 ) -> Iterator[Planned]:
     takes, settings = described.takes, config.suite
     not_supported = _PREFIX[settings.unsupported or suite(settings.name).unsupported]
@@ -429,7 +427,7 @@ def _generated(
         for deliverable in fit.deliverables
         for attempt in range(1, model.config.attempts + 1)
     )
-    for task, reason, deliverable, attempt in wanted:
+    for position, (task, reason, deliverable, attempt) in enumerate(wanted, first):
         seen = deliverable.input_images[: takes.pictures]
         sampler = model.sampler  # shared by all candidates of the usual size
         area = sampler["height"] * sampler["width"]
@@ -460,7 +458,7 @@ def _generated(
             unscored = f"{not_supported}{model.label} works on a picture, and this order gives none."
         if unscored is None and (misfit := next(filter(None, (_misfit(takes, *sizes[sha]) for sha in seen)), None)):
             unscored = f"{not_supported}{model.label} takes pictures {misfit}."
-        yield Planned(_candidate(next(positions), model.label, deliverable, attempt, work, unscored))
+        yield Planned(_candidate(position, model.label, deliverable, attempt, work, unscored))
 
 
 def _misfit(takes: Takes, width: int, height: int) -> str | None:
@@ -509,7 +507,7 @@ def _imported(
     left_out: Sequence[Task],
     keep: Callable[[Image.Image], str],
     notes: list[str],
-    positions: Iterator[int],
+    first: int,
 ) -> Iterator[Planned]:
     source = model.config.imported
     assert source is not None
@@ -521,7 +519,7 @@ def _imported(
     if left:
         notes.append(f"{model.label}: {unused(Path(source.images), left)}.")
     usual = None if source.cost_usd_per_image is None else nearest_micro_usd(source.cost_usd_per_image)
-    for task, deliverable, attempt in requested:
+    for position, (task, deliverable, attempt) in enumerate(requested, first):
         image = images.get((task.task_id, deliverable.index, attempt))
         pixels = None if image is None or task.unscored else keep(load_image(image.path))
         work = {
@@ -536,7 +534,7 @@ def _imported(
         cost_micro_usd = usual if cost is None and pixels else cost
         delivered = file_facts(image.path) if image and pixels and task.rules else None
         own = model.label, deliverable, attempt, work, unscored, pixels, cost_micro_usd
-        yield Planned(_candidate(next(positions), *own), delivered)
+        yield Planned(_candidate(position, *own), delivered)
 
 
 def _candidate(
