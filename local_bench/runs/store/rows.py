@@ -71,14 +71,6 @@ class CandidateRow:
         return self.model, self.task_id, self.deliverable, self.attempt
 
 
-def truncated_tokens(text: str) -> dict[str, int]:
-    """Number of truncated tokens by encoder, from JSON. LedgerError if it is no object, AssertionError if it has
-    anything but integers."""
-    tokens = strictjson.stored_object(text)
-    assert all(isinstance(n, int) for n in tokens.values())
-    return tokens
-
-
 class GeneratedRow(NamedTuple):
     """Finished images with the same properties."""
 

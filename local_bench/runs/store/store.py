@@ -5,12 +5,12 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain, product
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -39,15 +39,12 @@ from local_bench.runs.store.rows import (
     SessionRow,
     UnscoredItems,
     VerdictRow,
-    truncated_tokens,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
-T = TypeVar("T")
-
-_TASK = TypeAdapter(Task)
+_TASK, _TEXTS, _TOKENS = TypeAdapter(Task), TypeAdapter(list[str]), TypeAdapter(dict[str, int])
 _DTYPES = {"INTEGER": "Int64", "REAL": "Float64", "TEXT": "string"}
 _TYPES = {"task_price_micro_usd": "INTEGER"} | dict(re.findall(r"(\w+) (INTEGER|REAL|TEXT)\b", SCHEMA))
 """Column -> its type in SQLite; `value` is that of scores."""
@@ -184,11 +181,11 @@ class Store:
         names = (judge,) if judge is not None else self.json_meta("judges") if counted else None
         return _one_of("judge", names)
 
-    def _typed(self, read: Callable[[str], T], text: str) -> T:
-        """What `read` returns of a text. What else a row must satisfy is checked when the file is opened."""
+    def _valid(self, form: TypeAdapter[Any], value: Any) -> Any:
+        """A value from JSON text. What else a row must satisfy is checked when the file is opened."""
         try:
-            return read(text)
-        except (AssertionError, TypeError, ValueError):
+            return form.validate_python(value, strict=True)
+        except ValidationError:
             raise LedgerError(
                 f"{self.path} contains a row that no release of local-bench writes: it was changed by hand; repeat the "
                 "run"
@@ -586,7 +583,7 @@ class Store:
         return self.once(
             "generated",
             lambda: [
-                GeneratedRow(model, height, width, self._typed(_texts, inputs), batch_size, n)
+                GeneratedRow(model, height, width, tuple(self._valid(_TEXTS, strictjson.stored(inputs))), batch_size, n)
                 for model, height, width, inputs, batch_size, n in self.rows(_GENERATED)
             ],
         )
@@ -597,7 +594,7 @@ class Store:
             """SELECT DISTINCT model, prompt, truncated FROM candidates
                WHERE truncated IS NOT NULL AND truncated <> '{}' ORDER BY model, prompt, truncated"""
         )
-        return [(model, prompt, self._typed(truncated_tokens, text)) for model, prompt, text in rows]
+        return [(model, prompt, self._valid(_TOKENS, strictjson.stored_object(text))) for model, prompt, text in rows]
 
     def progress(self) -> list[ModelProgress]:
         """Numbers of candidates by model, sorted."""
@@ -708,10 +705,3 @@ def _task(row: Any) -> Task:
             "the run directory was changed by hand or written by another release; repeat the run"
         )
     return task
-
-
-def _texts(text: str) -> tuple[str, ...]:
-    texts = strictjson.stored(text)
-    assert isinstance(texts, list)
-    assert all(isinstance(entry, str) for entry in texts)
-    return tuple(texts)
