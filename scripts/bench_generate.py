@@ -149,7 +149,7 @@ def call(pipe: Any, plan: RunPlan, batch: list[Any], inputs: Path) -> list[Image
     """One call of the pipeline for a few candidates."""
     (model,) = plan.models
     sampler = dict(batch[0].work["sampler"])
-    arguments: dict[str, Any] = {"prompt": [c.deliverable.prompt for c in batch], **sampler}
+    arguments: dict[str, Any] = {"prompt": [c.prompt for c in batch], **sampler}
     if sampler.get("negative_prompt") is not None:
         arguments["negative_prompt"] = [sampler["negative_prompt"]] * len(batch)
     images = [c.work["pictures"] for c in batch]

@@ -116,7 +116,7 @@ def make_run(path: Path, n_tasks: int, n_models: int, side: int) -> int:
                     None,
                 )
             )
-        run.store.add_plan(range(len(tasks)), tasks, rows)
+        run.store.enter_plan(range(len(tasks)), tasks, rows)
         run.store.set_meta("judges", json.dumps({judge: "judge"}))
         scores = {row.work_id: rng.random() for row in rows}
         run.store.enter_scores(

@@ -34,7 +34,7 @@ def unseen_inputs(run: RunDir) -> UnseenInputs:
 def _unseen_inputs(run: RunDir) -> UnseenInputs:
     store = run.store
     fewer = store.with_fewer_inputs()
-    tasks = {task.task_id: task for task in store.tasks_of(sorted({task_id for _, task_id, _ in fewer}))}
+    tasks = {task.task_id: task for task in store.tasks({task_id for _, task_id, _ in fewer})}
     try:
         entry = suite(run.config.suite.name)
     except ConfigError:  # the suite of a package that is not installed here

@@ -1,10 +1,8 @@
-"""The core data types: task, deliverable, candidate, question, verdict, score, decision; and the events of work on a
+"""The core data types: task, deliverable, question, verdict, score, decision; and the events of work on a
 device that runs in another function, process or machine than what shows and stores it."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
-
-from local_bench.core.identity import digest, seed_of
 
 NOT_FINITE = "the model produced values that are not finite"
 """Reason for a candidate whose latents contain infinities or NaN: a failure of the model, not of the task."""
@@ -76,26 +74,6 @@ class Deliverable:
     """Pixel digests of the input images: the source image first, then references."""
     mask: str | None = None
     """Pixel digest of the mask, if the model has a mask input; it is then not in `input_images`."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One image to generate for a deliverable; `work` is everything that determines its bytes on a given machine."""
-
-    model: str
-    deliverable: Deliverable
-    attempt: int
-    """From 1."""
-    work: dict[str, Any] = field(compare=False)
-    work_id: str = field(init=False)
-    """The machine-independent identity: sha256 of the canonical JSON of `work`."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "work_id", digest(self.work))
-
-    @property
-    def seed(self) -> int:
-        return seed_of(self.work_id)
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,7 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
         for first in "0123456789abcdef":
             where = "work_id GLOB ?", f"{first}*"
             candidates = plain(candidate_table(run, money, *where))
-            unknown = list(dict.fromkeys(task_id for task_id in candidates["task_id"] if task_id not in titles))
-            tasks = run.store.tasks_of(unknown)
+            tasks = run.store.tasks({*candidates["task_id"]} - titles.keys())
             titles |= {task.task_id: task.title.encode(errors="replace").decode() for task in tasks}
             tables["candidates"].add({**candidates, "title": [titles[task_id] for task_id in candidates["task_id"]]})
             images = candidates[["work_id", "model", "task_id", "category", "deliverable", "attempt"]]

@@ -112,7 +112,7 @@ def judging_tables(run: RunDir) -> tuple[list[str], list[Table]]:
         for judge in run_judges
         if judge.attacks and judge.attacks.fooled_by
     ]
-    repeated = any(run.store.repeats(judge.judge_id) for judge in run_judges)
+    repeated = any(any(run.store.verdicts(judge.judge_id, table="retests")) for judge in run_judges)
     retests = retest_rows(run) if repeated else []  # it reads all verdicts
     for judge in run_judges:
         rows = [row for row in retests if row.judge == judge.name]

@@ -34,7 +34,6 @@ from local_bench.report.view import (
 )
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
-from local_bench.runs.store import Reason
 from local_bench.runs.store.contents import root
 from local_bench.suites.published import api_prices
 from local_bench.suites.registry import suite
@@ -115,14 +114,14 @@ def _settlement(run: RunDir, money: Accounting, priced: bool) -> Content:
         ),
         [{"model": model, **vars(counts)} for model, counts in stats.items()],
     )
-    undecided = _reasons("Why images have no decision", "model", run.store.undecided(MAX_REASONS))
+    undecided = _reasons("Why images have no decision", "model", run.store.reasons("decisions", MAX_REASONS))
     return sentences, _some(settlement_table("By category", by_category), rules, undecided)
 
 
-def _reasons(title: str, where: str, reasons: Sequence[Reason]) -> Table:
+def _reasons(title: str, where: str, reasons: Sequence[dict[str, Any]]) -> Table:
     columns = (Column("text", "reason"), Column("where", where), Column("n", "n", ","))
     notes = [f"The {MAX_REASONS} most frequent reasons."] if len(reasons) == MAX_REASONS else []
-    return table_of(title, columns, [row._asdict() for row in reasons], notes)
+    return table_of(title, columns, reasons, notes)
 
 
 def _benchmark(run: RunDir) -> Content:
@@ -358,7 +357,7 @@ def _scores(run: RunDir) -> Content:
             *([_spread(len(run.config.judges))] if any(row.spread is not None for row in stored.values()) else []),
         ],
     )
-    return [], _some(table, _reasons("Why scores are unscored", "score", run.store.unscored_scores(MAX_REASONS)))
+    return [], _some(table, _reasons("Why scores are unscored", "score", run.store.reasons("scores", MAX_REASONS)))
 
 
 def _spread(n_judges: int) -> str:

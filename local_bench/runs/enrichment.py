@@ -95,9 +95,7 @@ def write_enrichment(
                     continue
                 rows[task_id] = {"task_id": task_id} | rows.get(task_id, {}) | fields | {"judge": judge.label}
                 result.n += 1
-                if pace.due:
-                    with pace.saving():
-                        save()
+                pace.save(save)
     finally:  # answers received so far are kept if the judge fails
         save()
     return result

@@ -226,7 +226,7 @@ def estimate(
         progress.advance()
     questions = n_questions(plan, config, progress, config.judges)
     gpus_per_node = gpus_per_node or config.engine.workers or 1
-    works = [planned.candidate.work for planned in plan.planned if planned.unscored is None]
+    works = [row.work for row in plan.candidates if row.unscored is None]
     samplers = [work["sampler"] for work in works if "sampler" in work]
     return {
         "suite": plan.suite.name,
@@ -303,9 +303,10 @@ class _Group:
 
 
 def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -> dict[str, Any]:
-    n = len(plan.scheduled(model.label))
+    scheduled = plan.scheduled(model.label)
+    n = len(scheduled)
     if model.card is None:
-        costs = [p.cost_micro_usd for p in plan.planned if p.candidate.model == model.label and p.unscored is None]
+        costs = [row.cost_micro_usd for row in scheduled]
         cost = None if None in costs else usd_number(sum(c for c in costs if c is not None))
         return {
             "model": model.label,
@@ -462,11 +463,9 @@ def n_questions(
     described = [card(judge.card, "judge") for judge in judges]
     specs = [judge.spec(of, "", of.dtype) for judge, of in zip(judges, described, strict=True)]
     images: dict[tuple[str, str, int], list[int]] = {}
-    for planned in plan.planned:
-        candidate = planned.candidate
-        if planned.unscored is None and candidate.deliverable.task_id in tasks:
-            key = (candidate.model, candidate.deliverable.task_id, candidate.attempt)
-            images.setdefault(key, []).append(candidate.deliverable.index)
+    for row in plan.candidates:
+        if row.unscored is None and row.task_id in tasks:
+            images.setdefault((row.model, row.task_id, row.attempt), []).append(row.deliverable)
     alike = Counter((task_id, tuple(sorted(numbers))) for (_, task_id, _), numbers in images.items())
     total, tokens = 0, [0.0] * len(specs)
     progress.begin("count questions", len(alike))
@@ -492,7 +491,7 @@ HOST_FLOP = 1e9
 def weights_of_phases(run: RunDir, plan: RunPlan, stages: tuple[str, ...]) -> dict[str, float]:
     """Modelled operations of the work that is left, by the name that a phase has in `Progress.begin`."""
     left = {row.model: row.n_planned for row in run.store.progress()}
-    n_images = sum(planned.unscored is None for planned in plan.planned)
+    n_images = sum(row.unscored is None for row in plan.candidates)
     weights: dict[str, float] = {}
     if "generate" in stages:
         weights |= {

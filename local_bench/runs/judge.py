@@ -9,7 +9,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -22,7 +22,7 @@ from PIL import Image
 from local_bench.core.errors import ConfigError, FirstFailures, LocalBenchError, PartFailed, ServerError, is_failure
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import pixel_digest
-from local_bench.core.types import Question, Task, Verdict
+from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.injection import attacks, fooled
 from local_bench.judges.vlm.judge import JudgeSpec, Transport, Unreachable, answers
 from local_bench.judges.vlm.rubrics import Rubric, wording_of
@@ -32,7 +32,7 @@ from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, Load, extern
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import questions_of, score, sets, verdict_of
-from local_bench.runs.store import RepeatRow, VerdictRow
+from local_bench.runs.store import VerdictRow
 from local_bench.settle.agreement import Repeatability, test_retest
 
 # ---- checks of a judge before it runs
@@ -149,17 +149,13 @@ class SaveInterval:
     def __init__(self) -> None:
         self._next = time.monotonic()
 
-    @property
-    def due(self) -> bool:
-        return time.monotonic() >= self._next
-
-    @contextmanager
-    def saving(self) -> Iterator[None]:
-        """Time the block; the longer it takes, the later the next saving is due."""
+    def save(self, save: Callable[[], None], now: bool = False) -> None:
+        """Call `save` if it is due, or `now`; the longer it takes, the later the next saving is due."""
         begun = time.monotonic()
-        yield
-        ended = time.monotonic()
-        self._next = ended + (ended - begun) * 9
+        if now or begun >= self._next:
+            save()
+            ended = time.monotonic()
+            self._next = ended + (ended - begun) * 9
 
 
 COMMIT_EVERY = 32
@@ -171,7 +167,6 @@ PACE = "pace"
 """Kind of `meta`: by judge id, the number of answered questions and the seconds that they took in all sessions."""
 Key = tuple[str, str, int, int, int]
 """(work id, rubric, point, repeat, round)"""
-StoreAnswers = Callable[[Sequence[tuple["JudgeRequest", Verdict]]], None]
 
 
 @dataclass(frozen=True)
@@ -192,7 +187,6 @@ class JudgeRequest:
 def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
     """Run all judges and compute the scores. ServerError if a judge is unavailable, PartFailed if none of its first
     answers can be read, both after the other judges; answers received before are kept."""
-    tasks = {task.task_id: task for task in run.store.tasks()}
     judge_devices = executor.judge_devices
     judges = [(config, spec_in(run, config, judge_devices[0])) for config in run.config.judges]
     labels: dict[str, str] = {}
@@ -210,7 +204,7 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
             )
     fault: LocalBenchError | None = None
     for config, spec in judges:
-        requests = list(judge_requests(run, tasks, config, spec, judge_devices))
+        requests = list(judge_requests(run, config, spec, judge_devices))
         rows = list(run.store.verdicts(spec.judge_id))
         stored = {(r.work_id, r.rubric, r.point, r.repeat, 0): r.question_id for r in rows}
         missing = [request for request in requests if stored.get(request.key) != request.question_id]
@@ -218,9 +212,9 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
         unscored = [(replace(r, question_id=NO_QUESTION_ID), Verdict(None, reason, "")) for r, reason in faulty]
         store_verdicts(run, spec, [u for u in unscored if stored.get(u[0].key, NO_QUESTION_ID) == NO_QUESTION_ID])
         if pending:
-            begun, store = any(row.answer_json is not None for row in rows), partial(store_verdicts, run, spec)
+            begun = any(row.answer_json is not None for row in rows)
             try:
-                JudgeSession(run, config, spec, executor, progress, store, begun).judge(pending)
+                JudgeSession(run, config, spec, executor, progress, begun).judge(pending)
             except (PartFailed, ServerError) as e:
                 if len(judges) > 1:
                     progress.note(f"{config.label}: {e}")
@@ -247,9 +241,10 @@ def spec_in(run: RunDir, config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
 
 
 def judge_requests(
-    run: RunDir, tasks: dict[str, Task], config: JudgeConfig, spec: JudgeSpec, judge_devices: Sequence[JudgeDevice]
+    run: RunDir, config: JudgeConfig, spec: JudgeSpec, judge_devices: Sequence[JudgeDevice]
 ) -> Iterator[JudgeRequest]:
     """Yield all questions of this judge about the existing images, grouped by shared images."""
+    tasks = {task.task_id: task for task in run.store.tasks()}
     numerics = numerics_of(config, judge_devices)
     for of_set in questions_of(run, tasks, sets(run.store)):
         for work_id, question in sorted(of_set, key=lambda pair: spec.rubrics.shares_requests(pair[1])):
@@ -277,27 +272,23 @@ def split_faulty(
 
 
 def store_verdicts(run: RunDir, spec: JudgeSpec, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
-    """Store answers as the run's verdicts; a later answer replaces an earlier one."""
-    run.store.enter_verdicts(
+    """Store answers as the run's verdicts, or as retests, of which they all are; a later answer replaces an earlier
+    one."""
+    rows = [
         VerdictRow(
             *request.key[:4],
-            NO_QUESTION_ID if is_failure(verdict.unscored) else request.question_id,
+            NO_QUESTION_ID if is_failure(verdict.unscored) and not request.round else request.question_id,
             spec.rubrics[request.question.rubric].sha256,
             spec.judge_id,
-            *verdict_columns(verdict),
+            None if verdict.answer is None else canonical_json(verdict.answer),
+            None if verdict.labels is None else json.dumps(verdict.labels),
+            verdict.unscored,
+            verdict.raw,
+            request.round,
         )
         for request, verdict in answered
-    )
-
-
-def verdict_columns(verdict: Verdict) -> tuple[str | None, str | None, str | None, str]:
-    """The columns answer, labels, unscored and raw."""
-    return (
-        None if verdict.answer is None else canonical_json(verdict.answer),
-        None if verdict.labels is None else json.dumps(verdict.labels),
-        verdict.unscored,
-        verdict.raw,
-    )
+    ]
+    run.store.enter_verdicts(rows, "retests" if any(row.round for row in rows) else "verdicts")
 
 
 @dataclass
@@ -309,7 +300,6 @@ class JudgeSession:
     spec: JudgeSpec
     executor: Executor
     progress: Progress
-    store_answers: StoreAnswers
     begun: bool = False
     """Whether a question has been answered."""
 
@@ -358,8 +348,7 @@ class JudgeSession:
                 answer = left[key], verdict
                 answered += first.failed(verdict.unscored, answer) if verdict.unscored else first.succeeded(answer)
                 self.begun |= verdict.unscored is None
-                if len(answered) >= COMMIT_EVERY or self._pace.due:
-                    self._commit(answered, left)
+                self._pace.save(partial(self._commit, answered, left), now=len(answered) >= COMMIT_EVERY)
                 if self._uncharged >= COMMIT_EVERY:
                     self._charge_judged()
             answered += first.released()
@@ -376,8 +365,7 @@ class JudgeSession:
     def _commit(self, answered: list[tuple[JudgeRequest, Verdict]], left: dict[Key, JudgeRequest]) -> None:
         if not answered:
             return
-        with self._pace.saving():
-            self.store_answers(answered)
+        store_verdicts(self.run, self.spec, answered)
         self._uncharged += len(answered)
         self.progress.advance(len(answered))
         for request, _ in answered:
@@ -444,24 +432,16 @@ class RepeatabilityRow:
 def rejudge(run: RunDir, executor: Executor, progress: Progress, rounds: int) -> None:
     """Repeat all questions until each judge has answered `rounds` additional rounds; the run's verdicts do not change.
     Raises as `judge`."""
-    tasks = {task.task_id: task for task in run.store.tasks()}
     judge_devices = executor.judge_devices
     for config in run.config.judges:
         spec = spec_in(run, config, judge_devices[0])
-        requests = list(judge_requests(run, tasks, config, spec, judge_devices))
-        rows = run.store.repeats(spec.judge_id)
+        requests = list(judge_requests(run, config, spec, judge_devices))
+        rows = run.store.verdicts(spec.judge_id, table="retests")
         stored = {(r.work_id, r.rubric, r.point, r.repeat, r.round): r.question_id for r in rows}
         repeats = [replace(request, round=i) for i in range(1, rounds + 1) for request in requests]
         left, _ = split_faulty(run, [r for r in repeats if stored.get(r.key) != r.question_id], progress)
         if left:
-            JudgeSession(run, config, spec, executor, progress, partial(_store_repeats, run, spec)).judge(left)
-
-
-def _store_repeats(run: RunDir, spec: JudgeSpec, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
-    run.store.enter_repeats(
-        RepeatRow(*r.key[:4], spec.judge_id, r.round, r.question_id, *verdict_columns(verdict))
-        for r, verdict in answered
-    )
+            JudgeSession(run, config, spec, executor, progress).judge(left)
 
 
 def retest_rows(run: RunDir) -> list[RepeatabilityRow]:
@@ -470,7 +450,7 @@ def retest_rows(run: RunDir) -> list[RepeatabilityRow]:
     labels = run.store.json_meta("judges") or {}
     answers_by_question: dict[tuple[str, str], dict[tuple[str, str, int, int], list[Verdict]]] = defaultdict(dict)
     first = {(r.judge, r.work_id, r.rubric, r.point, r.repeat): verdict_of(r) for r in run.store.verdicts()}
-    for row in run.store.repeats():
+    for row in run.store.verdicts(table="retests"):
         question = row.work_id, row.rubric, row.point, row.repeat
         if (row.judge, *question) in first:
             of_rubric = answers_by_question[row.judge, row.rubric]

@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from local_bench.core.errors import ConfigError, LocalBenchError, UserError, is_failure
 from local_bench.core.files import storage_errors
@@ -29,7 +30,7 @@ from local_bench.runs.plan import in_shard
 from local_bench.runs.rundir import RunDir, first_config_difference
 from local_bench.runs.scoring import computed_scores, decide, sets
 from local_bench.runs.scoring import parts as parts_of
-from local_bench.runs.store import CandidateRow, MeterRow, RepeatRow, ScoreRow, SessionRow, Store, VerdictRow
+from local_bench.runs.store import CandidateRow, MeterRow, ScoreRow, SessionRow, Store, VerdictRow
 from local_bench.runs.store.contents import file_digests, record, recorded, root
 from local_bench.runs.verify import verify
 
@@ -37,7 +38,7 @@ _SAME = ("numerics", "metric", "served")
 """Kinds of values in `meta` that all parts must agree on."""
 _MISSING = "missing_shards"
 """The key in `meta` of a run merged with `partial`: by model, the shards that it lacks."""
-Row = TypeVar("Row", VerdictRow, RepeatRow, ScoreRow)
+Row = TypeVar("Row", VerdictRow, ScoreRow)
 
 
 @dataclass(frozen=True)
@@ -339,7 +340,7 @@ def _write(
 ) -> None:
     with RunDir.begin(path, config) as whole:
         store = whole.store
-        store.add_plan([position for position, _ in tasks.values()], [task for _, task in tasks.values()], candidates)
+        store.enter_plan([position for position, _ in tasks.values()], [task for _, task in tasks.values()], candidates)
         for run in runs:
             note(f"adding {run.path}")
             _copy_images(run, whole)
@@ -366,8 +367,10 @@ def _add_results(whole: RunDir, runs: Sequence[RunDir]) -> None:
         for run in runs
     ]
     planned = [{work_id for images in made.values() for work_id, _ in images.values()}] * len(runs)
-    store.enter_verdicts(_best(runs, whole_sets, lambda part: part.verdicts(counted=False), _VERDICT))
-    store.enter_repeats(_best(runs, whole_sets, lambda part: part.repeats(counted=False), _REPEAT))
+    tables: tuple[Literal["verdicts", "retests"], ...] = ("verdicts", "retests")
+    for table in tables:
+        read = partial(Store.verdicts, counted=False, table=table)
+        store.enter_verdicts(_best(runs, whole_sets, read, _VERDICT), table)
     store.enter_scores("metric", _best(runs, planned, lambda part: part.scores("metric"), _SCORE))
     for run, ids in zip(runs, whole_sets, strict=True):
         store.enter_scores("judge", (row for row in run.store.scores("judge") if row.work_id in ids))
@@ -383,8 +386,7 @@ def _add_results(whole: RunDir, runs: Sequence[RunDir]) -> None:
         decide(whole)
 
 
-_VERDICT = attrgetter("work_id", "judge", "rubric", "point", "repeat")
-_REPEAT = attrgetter("judge", "work_id", "rubric", "point", "repeat", "round")
+_VERDICT = attrgetter("work_id", "judge", "rubric", "point", "repeat", "round")
 _SCORE = attrgetter("work_id", "score.name")
 """The keys of rows, in the order in which the store reads them."""
 
@@ -413,14 +415,14 @@ def _best(
         yield best
 
 
-def _value(row: VerdictRow | RepeatRow | ScoreRow) -> Any:
+def _value(row: VerdictRow | ScoreRow) -> Any:
     """A score or an answer; None if there is none."""
     if isinstance(row, ScoreRow):
         return row.score if row.score.unscored is None else None
     return None if row.answer_json is None else (row.answer_json, row.labels_json)
 
 
-def _rank(row: VerdictRow | RepeatRow | ScoreRow) -> tuple[bool, bool, str]:
+def _rank(row: VerdictRow | ScoreRow) -> tuple[bool, bool, str]:
     if isinstance(row, ScoreRow):
         replaced = (row.score.unscored or "").startswith(RETRIED)
     else:
@@ -446,7 +448,6 @@ def _copy_images(run: RunDir, whole: RunDir) -> None:
 def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]:
     """The sessions of all parts in order of their start, each once; a part that is itself merged has those of its own
     parts."""
-    times: dict[tuple[str, ...], Counter[str]] = {}
     sessions: dict[str, tuple[SessionRow, list[MeterRow]]] = {}
     most: Counter[str] = Counter()
     for run in runs:
@@ -457,7 +458,6 @@ def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]
             key = digest([list(vars(session).values())[1:], [list(vars(row).values())[1:] for row in of_session]])
             sessions[key] = session, of_session
             counts[key] += 1
-        times[run.path.parts] = counts
         most |= counts
     ordered = sorted(sessions, key=lambda key: (sessions[key][0].started_utc, sessions[key][0].device, key))
     return [sessions[key] for key in ordered for _ in range(most[key])]

@@ -301,9 +301,7 @@ def judge_payment(
                     source=source,
                     question_id=ids[work_id],
                 )
-                if pace.due:
-                    with pace.saving():
-                        write_predictions(lines(), out)
+                pace.save(lambda: write_predictions(lines(), out))
     finally:  # answers received so far are kept if the judge fails
         if answers:
             write_predictions(lines(), out)

@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from PIL import Image
 
 from local_bench.core.errors import ConfigError, LedgerError, RunImageError, UserError
 from local_bench.core.files import unused
 from local_bench.core.hardrules import HardRules, size_by_rules, size_like
-from local_bench.core.identity import canonical_json, digest
+from local_bench.core.identity import canonical_json, digest, seed_of
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
-from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task, Unsupported
+from local_bench.core.types import UNSUPPORTED, Deliverable, Task, Unsupported
 from local_bench.generators.architecture import piece
 from local_bench.generators.imported import find_images
 from local_bench.generators.registry import Sampler, check_card, check_folder, without_effect
@@ -74,32 +74,22 @@ class ModelPlan:
         """The properties of the model that determine output bytes."""
         if self.card is None:
             return {"imported": self.label}
-        decisive: dict[str, Any] = {
-            "card": self.card.name,
-            "family": self.card.family,
+        card = self.card
+        more = {"lora": card.lora, "call": card.call, "lossy": self.config.lossy.settings}
+        return {
+            "card": card.name,
+            "family": card.family,
             "weights": self.weights_sha256,
-            "dtype": self.card.dtype,
+            "dtype": card.dtype,
+            **{name: value for name, value in more.items() if value},
         }
-        if self.card.lora:
-            decisive["lora"] = self.card.lora
-        if self.card.call:
-            decisive["call"] = self.card.call
-        return decisive | ({"lossy": self.config.lossy.settings} if self.config.lossy.settings else {})
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A candidate, and its image if it is imported."""
+class Planned(NamedTuple):
+    """A candidate, and the file of an imported image of a task with hard rules."""
 
-    candidate: Candidate
-    unscored: str | None = None
-    """Why it cannot be generated."""
-    pixels_sha256: str | None = None
-    """Pixel digest of an imported image."""
-    cost_micro_usd: int | None = None
-    """Cost of an imported image."""
+    candidate: CandidateRow
     delivered: FileFacts | None = None
-    """The file of an imported image of a task with hard rules."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +108,12 @@ class RunPlan:
     """Cases of the suite's files that cannot be read and are skipped: file, case and reason."""
 
     @property
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[CandidateRow]:
         return [planned.candidate for planned in self.planned]
 
-    def scheduled(self, model: str) -> list[Candidate]:
+    def scheduled(self, model: str) -> list[CandidateRow]:
         """The candidates of a model that are to be generated or are imported."""
-        return [p.candidate for p in self.planned if p.candidate.model == model and p.unscored is None]
+        return [row for row in self.candidates if row.model == model and row.unscored is None]
 
 
 def make_plan(
@@ -163,12 +153,12 @@ def make_plan(
     planned: list[Planned] = []
     progress.begin("plan candidates", len(tasks) * len(models))
     for model in models:
-        shown = _counted(tasks, progress)
+        shown, at = _counted(tasks, progress), len(planned)
         if model.card is None:
-            planned += _imported(model, entry, shown, left_out, _keeper(run_dir and run_dir / IMAGES, {}), notes)
+            planned += _imported(model, entry, shown, left_out, _keeper(run_dir and run_dir / IMAGES, {}), notes, at)
         else:
             fits = list(_fits(entry, shown, model.card.takes, settings.unsupported or entry.unsupported))
-            planned += _generated(model, model.card, fits, sizes, config)
+            planned += _generated(model, model.card, fits, sizes, config, at)
             notes += _model_notes(model, fits, settings.unsupported or entry.unsupported)
         if model.config.attempts != entry.attempts and entry.attempts > 1:
             attempts = model.config.attempts
@@ -187,8 +177,9 @@ def make_plan(
         notes.append(f"{split} prompts contain control tokens of language models, which are split by a space.")
     if any(model.card for model in models):
         notes += _never_met([HardRules.model_validate(rules) for task in tasks for rules in task.rules])
-    _refuse_duplicates([p.candidate for p in planned])
-    return RunPlan(entry, tasks, models, planned, notes, tuple(positions), tuple(refused))
+    plan = RunPlan(entry, tasks, models, planned, notes, tuple(positions), tuple(refused))
+    _refuse_duplicates(plan.candidates)
+    return plan
 
 
 def _never_met(rules: Sequence[HardRules]) -> list[str]:
@@ -421,6 +412,7 @@ def _generated(
     fits: Sequence[_Fit],
     sizes: dict[str, tuple[int, int]],
     config: RunConfig,
+    first: int,
 ) -> Iterator[Planned]:
     takes, settings = described.takes, config.suite
     not_supported = _PREFIX[settings.unsupported or suite(settings.name).unsupported]
@@ -431,7 +423,7 @@ def _generated(
         for deliverable in fit.deliverables
         for attempt in range(1, model.config.attempts + 1)
     )
-    for task, reason, deliverable, attempt in wanted:
+    for position, (task, reason, deliverable, attempt) in enumerate(wanted, first):
         seen = deliverable.input_images[: takes.pictures]
         sampler = model.sampler  # shared by all candidates of the usual size
         area = sampler["height"] * sampler["width"]
@@ -462,7 +454,7 @@ def _generated(
             unscored = f"{not_supported}{model.label} works on a picture, and this order gives none."
         if unscored is None and (misfit := next(filter(None, (_misfit(takes, *sizes[sha]) for sha in seen)), None)):
             unscored = f"{not_supported}{model.label} takes pictures {misfit}."
-        yield Planned(Candidate(model.label, deliverable, attempt, work), unscored)
+        yield Planned(_candidate(position, model.label, deliverable, attempt, work, unscored))
 
 
 def _misfit(takes: Takes, width: int, height: int) -> str | None:
@@ -511,6 +503,7 @@ def _imported(
     left_out: Sequence[Task],
     keep: Callable[[Image.Image], str],
     notes: list[str],
+    first: int,
 ) -> Iterator[Planned]:
     source = model.config.imported
     assert source is not None
@@ -522,7 +515,7 @@ def _imported(
     if left:
         notes.append(f"{model.label}: {unused(Path(source.images), left)}.")
     usual = None if source.cost_usd_per_image is None else nearest_micro_usd(source.cost_usd_per_image)
-    for task, deliverable, attempt in requested:
+    for position, (task, deliverable, attempt) in enumerate(requested, first):
         image = images.get((task.task_id, deliverable.index, attempt))
         pixels = None if image is None or task.unscored else keep(load_image(image.path))
         work = {
@@ -536,10 +529,45 @@ def _imported(
         cost = None if pixels is None or image is None else image.cost_micro_usd
         cost_micro_usd = usual if cost is None and pixels else cost
         delivered = file_facts(image.path) if image and pixels and task.rules else None
-        yield Planned(Candidate(model.label, deliverable, attempt, work), unscored, pixels, cost_micro_usd, delivered)
+        own = model.label, deliverable, attempt, work, unscored, pixels, cost_micro_usd
+        yield Planned(_candidate(position, *own), delivered)
 
 
-def _refuse_duplicates(candidates: list[Candidate]) -> None:
+def _candidate(
+    position: int,
+    model: str,
+    deliverable: Deliverable,
+    attempt: int,
+    work: dict[str, Any],
+    unscored: str | None,
+    pixels_sha256: str | None = None,
+    cost_micro_usd: int | None = None,
+) -> CandidateRow:
+    work_id, sampler = digest(work), work.get("sampler", {})
+    state: State = "unscored" if unscored else "done" if pixels_sha256 else "planned"
+    return CandidateRow(
+        work_id=work_id,
+        position=position,
+        task_id=deliverable.task_id,
+        deliverable=deliverable.index,
+        model=model,
+        attempt=attempt,
+        prompt=deliverable.prompt,
+        work_json=canonical_json(work),
+        seed=seed_of(work_id),
+        height=sampler.get("height"),
+        width=sampler.get("width"),
+        state=state,
+        identity=work_id if state == "done" else None,
+        pixels_sha256=pixels_sha256,
+        unscored=unscored,
+        batch_size=None,
+        truncated_json=None,
+        cost_micro_usd=cost_micro_usd,
+    )
+
+
+def _refuse_duplicates(candidates: Sequence[CandidateRow]) -> None:
     seen: dict[str, str] = {}
     for candidate in candidates:
         other = seen.setdefault(candidate.work_id, candidate.model)
@@ -562,11 +590,11 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
 
     ConfigError, before anything is changed, if the plan lacks stored work or would change it.
     """
+    rows = plan.candidates
     if not run.store.planned:
-        run.store.add_plan(plan.positions, plan.tasks, (_row(i, candidate) for i, candidate in enumerate(plan.planned)))
+        run.store.enter_plan(plan.positions, plan.tasks, rows)
         _enter_delivered(run, plan)
         return []
-    rows = [_row(i, candidate) for i, candidate in enumerate(plan.planned)]
     stored = run.store.candidates()
     planned = {task.task_id: canonical_json(task.content) for task in plan.tasks}
     for task_id, content in run.store.task_contents().items():
@@ -582,7 +610,7 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
     _refuse_other_candidates(run, stored, rows)
     stored_ids = {row.work_id for row in stored}
     if [row.work_id for row in stored] != [row.work_id for row in rows]:
-        run.store.extend_plan(plan.positions, plan.tasks, rows)
+        run.store.enter_plan(plan.positions, plan.tasks, rows)
     _enter_delivered(run, plan)
     added = Counter(row.model for row in rows if row.work_id not in stored_ids)
     return [
@@ -609,32 +637,6 @@ def _takes(run: RunDir, model: str, n: int) -> str:
     took = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
     took = f"{seconds / 3600:.1f} h" if seconds >= 3600 else took
     return f", about {took} on one device at the speed measured in this run"
-
-
-def _row(position: int, planned: Planned) -> CandidateRow:
-    candidate = planned.candidate
-    sampler = candidate.work.get("sampler", {})
-    state: State = "unscored" if planned.unscored else "done" if planned.pixels_sha256 else "planned"
-    return CandidateRow(
-        work_id=candidate.work_id,
-        position=position,
-        task_id=candidate.deliverable.task_id,
-        deliverable=candidate.deliverable.index,
-        model=candidate.model,
-        attempt=candidate.attempt,
-        prompt=candidate.deliverable.prompt,
-        work_json=canonical_json(candidate.work),
-        seed=candidate.seed,
-        height=sampler.get("height"),
-        width=sampler.get("width"),
-        state=state,
-        identity=candidate.work_id if state == "done" else None,
-        pixels_sha256=planned.pixels_sha256,
-        unscored=planned.unscored,
-        batch_size=None,
-        truncated_json=None,
-        cost_micro_usd=planned.cost_micro_usd,
-    )
 
 
 def _refuse_other_candidates(run: RunDir, stored: Sequence[CandidateRow], planned: Sequence[CandidateRow]) -> None:

@@ -28,7 +28,7 @@ class RunDir:
     """An open run directory, a context manager. `begin` opens it for writing, `open` for reading."""
 
     def __init__(self, path: Path, config: RunConfig, store: Store, lock: int | None, grows: bool = False) -> None:
-        self.path = path
+        self.path, self.inputs, self.logs = path, path / INPUTS, path / LOGS
         self.grows = grows
         """Whether `config` extends the stored config, so that the plan must be extended."""
         self.config = config
@@ -133,15 +133,6 @@ class RunDir:
 
     def image(self, pixels_sha256: str) -> Path:
         return self.image_store.file(pixels_sha256)
-
-    @property
-    def inputs(self) -> Path:
-        """Folder of the tasks' input images, stored by pixel digest."""
-        return self.path / INPUTS
-
-    @property
-    def logs(self) -> Path:
-        return self.path / LOGS
 
     def write_config(self) -> None:
         """Write run.yaml. For a run that has a plan this is done once the new plan has been accepted."""

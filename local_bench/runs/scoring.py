@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import pstdev
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from local_bench.judges.rules import OF_FILE, RULES, check_rules, rules_score
 from local_bench.judges.vlm.rubrics import has_probabilities, read_stored, wording_of
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, RepeatRow, Store, VerdictRow, plain, scores_by_image
+from local_bench.runs.store import Store, VerdictRow, plain, scores_by_image
 from local_bench.settle.acceptance import ALL_RULES, by_rules, by_threshold
 from local_bench.settle.agreement import majority, panel_mean
 from local_bench.suites.questions_from import all_questions, borrowed_scores, pass_fail
@@ -76,7 +75,7 @@ def parts(store: Store) -> Iterator[Part]:
 
 
 def _part(store: Store, images: Sequence[_Image]) -> Part:
-    tasks = store.tasks_of(list(dict.fromkeys(task_id for task_id, *_ in images)))
+    tasks = store.tasks({task_id for task_id, *_ in images})
     return Part({task.task_id: task for task in tasks}, _sets(images))
 
 
@@ -94,7 +93,7 @@ def _by_judge(rows: Iterable[VerdictRow]) -> dict[str, VerdictsByWork]:
     return {**by_judge}
 
 
-def verdict_of(row: VerdictRow | RepeatRow) -> Verdict:
+def verdict_of(row: VerdictRow) -> Verdict:
     """A stored verdict; unscored if the rubric does not allow its answer or its label probabilities, because run
     directories are untrusted input."""
     if row.answer_json is None:
@@ -170,7 +169,7 @@ def score(run: RunDir, judge_ids: Sequence[str]) -> None:
 def computed_scores(run: RunDir, part: Part, judge_ids: Sequence[str]) -> list[tuple[str, Score]]:
     """(work id, score) from the stored verdicts and the hard rules: the judge's scores, or the panel's combined scores
     if there are several judges."""
-    by_judge = _by_judge(run.store.verdicts_of(part.work_ids))
+    by_judge = _by_judge(run.store.verdicts(work_ids=part.work_ids))
     verdicts = [by_judge.get(judge_id, {}) for judge_id in judge_ids]
     each = [scores_of(run, part.tasks, of_judge, part.images) for of_judge in verdicts]
     combined = next(iter(each), {})
@@ -273,7 +272,7 @@ def decide(run: RunDir) -> None:
 
 def changed_decisions(run: RunDir) -> pd.DataFrame:
     """The decisions that follow from the scores, the rule and the prices of the tasks, and are not stored so: the
-    columns of `decisions`, by work id. The rule is applied once to all images whose scores compare with the thresholds
+    columns of `decisions`, by work id. The rule is applied to one image of all whose scores compare with the thresholds
     in the same way."""
     config, thresholds, rule = run.config, thresholds_of(run.config), deciding(run.config)
     rows = run.store.frame("outcomes", ["work_id", "state", "unscored", "task_price_micro_usd"])
@@ -286,7 +285,13 @@ def changed_decisions(run: RunDir) -> pd.DataFrame:
     cases[_WITHOUT_IMAGE] = pd.Series(reason, dtype=object).where(~made, None)
     number = cases.groupby(list(cases), dropna=False, sort=False).ngroup().to_numpy()
     first = np.unique(number, return_index=True)[1]
-    by_case = [_decision(config, rule, thresholds, case) for case in cases.iloc[first].to_dict("records")]
+    examples, scores = list(rows["work_id"].iloc[first]), defaultdict[str, list[Score]](list)
+    for work_id, score in run.store.scores("judge", examples):
+        scores[work_id].append(score)
+    by_case = [
+        decision_of(config, scores[work_id], thresholds) if no_image is None else Decision(None, no_image)
+        for work_id, no_image in zip(examples, cases[_WITHOUT_IMAGE].iloc[first], strict=True)
+    ]
     decided = pd.DataFrame(
         {
             "work_id": rows["work_id"],
@@ -305,27 +310,6 @@ def changed_decisions(run: RunDir) -> pd.DataFrame:
 _NOT_MADE = "its image has not been made"
 _WITHOUT_IMAGE = "\0without image"
 """A column in addition to those of the scores: why there is no image."""
-
-
-def _decision(
-    config: RunConfig, rule: Mapping[str, float], thresholds: Mapping[str, float], case: Mapping[str, Any]
-) -> Decision:
-    """The decision on an image with these cells (`scores_by_image`), whose values are replaced by whether they reach
-    their threshold."""
-    if case[_WITHOUT_IMAGE] is not None:
-        return Decision(None, case[_WITHOUT_IMAGE])
-    scores = []
-    for name, threshold in rule.items():
-        match case[name]:
-            case None:
-                continue
-            case bool(reached):
-                scores.append(Score(name, threshold if reached else threshold - 1))
-            case text if text == NOT_APPLICABLE:
-                scores.append(Score(name, None, applies=False))
-            case text:
-                scores.append(Score(name, None, text.removeprefix(f"{UNSCORED}: ")))
-    return decision_of(config, scores, thresholds)
 
 
 def deciding(config: RunConfig) -> Mapping[str, float]:

@@ -215,7 +215,7 @@ def _verdicts(run: RunDir) -> Faults:
             judge: {(work_id, q.rubric, q.point, q.repeat): spec.question_id(q, numerics) for work_id, q in questions}
             for judge, (spec, numerics) in specs.items()
         }
-        for row in run.store.verdicts_of(sorted(part.work_ids)):
+        for row in run.store.verdicts(work_ids=part.work_ids):
             faults: Iterable[str] = ["is by a judge that is not in provenance.json"]
             if row.judge in specs:
                 faults = _verdict_faults(row, specs[row.judge][0], ids[row.judge])
@@ -260,7 +260,7 @@ def _scores(run: RunDir) -> Faults:
         return
     for part in parts(run.store):
         expected = {(work_id, score.name): score for work_id, score in computed_scores(run, part, list(labels))}
-        stored = run.store.judge_scores(part.work_ids)
+        stored = {(row.work_id, row.score.name): row.score for row in run.store.scores("judge", part.work_ids)}
         judged = {work_id for work_id, _ in stored}
         for work_id in sorted({work_id for work_id, _ in expected} - judged):
             again = f"enter `local-bench judge {shlex.quote(str(run.path))}`, then `settle`"

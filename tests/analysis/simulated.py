@@ -3,10 +3,10 @@
 import json
 import random
 
+from local_bench.core.identity import canonical_json
 from local_bench.core.types import Score, Verdict
 from local_bench.judges.vlm.rubrics import rubric
 from local_bench.runs.config import RunConfig
-from local_bench.runs.judge import verdict_columns
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import decide, score, sets
 from local_bench.runs.store.contents import file_digests, record, start_recording
@@ -69,7 +69,8 @@ def judged(run_dir, settings, seed):
         for (task_id, _, _), images in sets(run.store).items():
             delivered = {i: sha for i, (_, sha) in images.items() if sha}
             for key, question in benchmark.questions(tasks[task_id], delivered):
-                columns = verdict_columns(answer(dice, question.rubric))
+                verdict = answer(dice, question.rubric)
+                columns = verdict.answer and canonical_json(verdict.answer), None, verdict.unscored, verdict.raw
                 rows.append((images[key[0]][0], *key[1:], "q", rubric(question.rubric).sha256, JUDGE, *columns))
             metrics += [
                 (images[1][0], _metric(dice, name))

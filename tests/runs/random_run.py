@@ -35,7 +35,7 @@ def random_run(path, seed: int, highest_price: int = 10**8) -> RunDir:
                 for attempt in (1, 2)[: rng.randint(1, 2)]:
                     rows.append(_candidate(rng, tasks[t], model, deliverable, attempt, len(rows)))
     run = RunDir.begin(path, config)
-    run.store.add_plan(range(len(tasks)), tasks, rows)
+    run.store.enter_plan(range(len(tasks)), tasks, rows)
     run.store.enter_scores("judge", [(row.work_id, s) for row in rows for s in _scores(rng)])
     run.store.enter_scores("metric", [(row.work_id, Score("entropy", rng.random())) for row in rows])
     run.store.enter_verdicts(_verdict(rng, row.work_id, point) for row in rows for point in range(rng.randint(0, 2)))

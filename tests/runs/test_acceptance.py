@@ -64,7 +64,7 @@ def test_the_pass_of_hype_edit_is_a_vote_on_the_passes_of_the_judges(case, rule,
     verdicts = {f"judge{i}": {"w": {("hype_edit", 0, 0): verdict(a)}} for i, a in enumerate(answers)}
     monkeypatch.setattr(scoring, "_by_judge", lambda rows: verdicts)
     config = SimpleNamespace(suite=SimpleNamespace(name="hype-edit-1", questions_from=[]), panel_word=rule)
-    run = SimpleNamespace(config=config, store=SimpleNamespace(verdicts_of=lambda work_ids: []))
+    run = SimpleNamespace(config=config, store=SimpleNamespace(verdicts=lambda work_ids: []))
     part = scoring.Part({"t": TASK}, {("t", "m", 1): {1: ("w", "sha")}})
     scores = {score.name: score for _, score in scoring.computed_scores(run, part, list(verdicts))}
     assert scores["pass"].value == expected

@@ -26,6 +26,7 @@ from local_bench.models.weights import resolve
 from local_bench.runs import generate as generating
 from local_bench.runs import worker_pool as workers
 from local_bench.runs.config import JudgeConfig, RunConfig
+from local_bench.runs.executors.base import Executor
 from local_bench.runs.generate import _Session
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Job, shards, shared_prompts
@@ -271,16 +272,16 @@ def test_shares_are_even_complete_and_deterministic():
 
 
 def test_a_killed_worker_is_an_error_and_nothing_is_lost(orders, kontext, tmp_path, monkeypatch):
-    real = workers.WorkerPool.do
+    real = Executor.do
 
     def do(self, *arguments):
-        for i, event in real(self, *arguments):
-            if type(event).__name__ == "ImagesFinished" and event.results and i == 1:
+        for meter, event in real(self, *arguments):
+            if type(event).__name__ == "ImagesFinished" and event.results and meter is self._meters[1]:
                 self._children[1].process.kill()
-            yield i, event
+            yield meter, event
 
     with monkeypatch.context() as patch:
-        patch.setattr(workers.WorkerPool, "do", do)
+        patch.setattr(Executor, "do", do)
         with pytest.raises(LocalBenchError, match=r"worker 1 on cpu ended unexpectedly \(exit -9\)"):
             generate(tmp_path / "run", orders, KONTEXT, workers=2)
     assert any(row["state"] == "done" for row in candidates(tmp_path / "run"))
@@ -289,19 +290,19 @@ def test_a_killed_worker_is_an_error_and_nothing_is_lost(orders, kontext, tmp_pa
 
 @pytest.mark.parametrize("idle", [False, True])
 def test_a_killed_worker_leaves_the_models_after_it_generated(orders, tmp_path, monkeypatch, idle):
-    real = workers.WorkerPool.do
+    real = Executor.do
 
-    def do(self, work, work_orders, shares):
-        killed = work_orders[0].label == "killed"
+    def do(self, work, order, *arguments):
+        killed = order.label == "killed"
         if killed and idle:
             self._children[1].process.kill()
             self._children[1].process.join()
-        for i, event in real(self, work, work_orders, shares):
+        for meter, event in real(self, work, order, *arguments):
             if killed and not idle:
                 self._children[1].process.kill()
-            yield i, event
+            yield meter, event
 
-    monkeypatch.setattr(workers.WorkerPool, "do", do)
+    monkeypatch.setattr(Executor, "do", do)
     models = [KONTEXT | {"name": "before"}, KONTEXT | {"name": "killed", "num_inference_steps": 1}, FLUX]
     settings, recorded = config(orders, *models, workers=2), Recorded()
     with pytest.raises(LocalBenchError, match=r"killed: worker 1 on cpu ended unexpectedly \(exit -9\): finished work"):

@@ -143,7 +143,7 @@ def test_a_manifest_may_have_the_tasks_that_a_limit_or_a_shard_leaves_out(folder
     for part in ({"limit": 1}, {"shard": "1/2"}, {"shard": "2/2"}):
         suite = {"name": "servimage", "path": "tasks.jsonl"} | part
         plan = make_plan(RunConfig(name="t", suite=suite, models=[model], metrics=[]))
-        seen.append([candidate.deliverable.task_id for candidate in plan.scheduled("some-api")])
+        seen.append([candidate.task_id for candidate in plan.scheduled("some-api")])
     assert seen[0] == ["mug"]
     assert sorted(seen[1] + seen[2]) == sorted(ORDERS)
     (folder / "made/list.jsonl").write_text("".join(lines) + '{"task_id": "cup", "file": "a.png"}\n')

@@ -17,8 +17,9 @@ from local_bench.judges.metrics import registry
 from local_bench.judges.metrics.base import NO_MEMORY
 from local_bench.judges.metrics.embeddings import ClipNetwork
 from local_bench.models.cards import card
-from local_bench.runs import measure, worker_pool
+from local_bench.runs import measure
 from local_bench.runs.config import RunConfig
+from local_bench.runs.executors.base import Executor
 from local_bench.runs.measure import _every
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
@@ -107,21 +108,21 @@ def test_several_workers_give_equal_results(orders):
 
 
 def test_a_killed_worker_ends_the_measurement_and_not_the_phases_after_it(orders, monkeypatch):
-    metrics, real = ["l1_raw", "clip_src:tiny-clip"], worker_pool.WorkerPool.do
+    metrics, real = ["l1_raw", "clip_src:tiny-clip"], Executor.do
     complete, digest = orders.run(metrics, "complete")
     orders.run(metrics, stages=("generate",))
 
     def do(self, *arguments):
-        for i, event in real(self, *arguments):
+        for meter, event in real(self, *arguments):
             self._children[1].process.kill()
-            yield i, event
+            yield meter, event
 
-    monkeypatch.setattr(worker_pool.WorkerPool, "do", do)
+    monkeypatch.setattr(Executor, "do", do)
     with pytest.raises(LocalBenchError, match=r"measure: worker 1 on cpu ended unexpectedly .*run the same command"):
         orders.run(metrics, stages=("measure", "settle"), workers=2)
     with RunDir.open(orders.root / "run") as run:
         assert all(row.decision for row in run.store.outcomes())
-    monkeypatch.setattr(worker_pool.WorkerPool, "do", real)
+    monkeypatch.setattr(Executor, "do", real)
     assert orders.run(metrics, stages=("measure",), workers=2) == (complete, digest)
 
 

@@ -50,7 +50,7 @@ def test_candidates_are_ordered_by_model_task_deliverable_and_attempt(folder):
     tasks = [("edit", 1), ("edit", 2), ("text", 1), ("missing", 1)]
     expected = [("tiny-flux", *task, attempt) for task in tasks for attempt in (1, 2)]
     expected += [("tiny-flux-kontext", *task, 1) for task in tasks]
-    assert [(c.model, c.deliverable.task_id, c.deliverable.index, c.attempt) for c in candidates] == expected
+    assert [(c.model, c.task_id, c.deliverable, c.attempt) for c in candidates] == expected
 
 
 def test_work_ids_are_unique_and_seeds_follow_from_them(folder):
@@ -85,7 +85,7 @@ def test_more_attempts_or_tasks_change_no_planned_identity(folder):
 
 def test_an_edit_takes_its_sources_aspect_and_text_the_cards_size(folder):
     candidates = plan(folder, FLUX, KONTEXT).candidates
-    samplers = {(c.model, c.deliverable.task_id): c.work["sampler"] for c in candidates}
+    samplers = {(c.model, c.task_id): c.work["sampler"] for c in candidates}
     sizes = {key: (sampler["width"], sampler["height"]) for key, sampler in samplers.items()}
     assert sizes["tiny-flux", "edit"] == sizes["tiny-flux", "text"] == (128, 128)
     width, height = sizes["tiny-flux-kontext", "edit"]
@@ -96,7 +96,7 @@ def test_an_edit_takes_its_sources_aspect_and_text_the_cards_size(folder):
 
 def test_unsupported_images_are_planned_as_unscored_with_the_reason(folder):
     planned = plan(folder, {"card": "tiny-pix2pix"}, FLUX).planned
-    reasons = {(p.candidate.model, p.candidate.deliverable.task_id): p.unscored for p in planned}
+    reasons = {(p.candidate.model, p.candidate.task_id): p.candidate.unscored for p in planned}
     assert reasons["tiny-pix2pix", "edit"] is None
     assert (
         reasons["tiny-pix2pix", "text"] == "not supported: tiny-pix2pix works on a picture, and this order gives none."
@@ -109,10 +109,10 @@ def test_an_imported_model_has_no_work_to_do(folder):
     Image.new("RGB", (32, 32), "red").save(folder / "api/edit/2.png")
     imported = {"images": str(folder / "api"), "cost_usd_per_image": "0.04"}
     planned = plan(folder, {"card": "imported", "name": "api", "imported": imported}).planned
-    by_key = {(p.candidate.deliverable.task_id, p.candidate.deliverable.index): p for p in planned}
-    assert [key for key, p in by_key.items() if p.pixels_sha256] == [("edit", 2)]
-    assert by_key["edit", 2].cost_micro_usd == 40_000
-    assert by_key["edit", 1].unscored == "No picture by api was imported for this."
+    by_key = {(p.candidate.task_id, p.candidate.deliverable): p for p in planned}
+    assert [key for key, p in by_key.items() if p.candidate.pixels_sha256] == [("edit", 2)]
+    assert by_key["edit", 2].candidate.cost_micro_usd == 40_000
+    assert by_key["edit", 1].candidate.unscored == "No picture by api was imported for this."
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ MORE_IMAGES = "the task has 1 input image, and the model takes none"
 )
 def test_a_task_with_more_input_images_than_the_model_takes_is_as_the_config_says(folder, mode, reason, note):
     planned = plan(folder, FLUX, KONTEXT, unsupported=mode)
-    reasons = {(p.candidate.model, p.candidate.deliverable.task_id): p.unscored for p in planned.planned}
+    reasons = {(p.candidate.model, p.candidate.task_id): p.candidate.unscored for p in planned.planned}
     assert (reasons["tiny-flux", "edit"], reasons["tiny-flux", "text"]) == (reason, None)
     assert reasons["tiny-flux-kontext", "edit"] is None
     assert [p.candidate.work_id for p in planned.planned] == ids(folder, FLUX, KONTEXT)
@@ -204,7 +204,7 @@ def test_hype_edits_have_their_targets_aspect(tmp_path):
     plan = make_plan(RunConfig(name="t", suite=suite, models=[model], metrics=[]), files=False)
     step = cards()["tiny-omnigen"].takes.size_multiple
     for name, (width, height) in TARGETS.items():
-        (sampler,) = (c.work["sampler"] for c in plan.candidates if c.deliverable.task_id == name)
+        (sampler,) = (c.work["sampler"] for c in plan.candidates if c.task_id == name)
         assert abs(sampler["width"] - sampler["height"] * width / height) <= step, (name, sampler)
         assert sampler["width"] != sampler["height"]
 

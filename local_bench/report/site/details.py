@@ -149,7 +149,7 @@ class RunDetails:
             part = self.tasks[at : at + TASKS_PER_FILE]
             ids = [row.candidate.work_id for task in part for row in by_task[task.task_id]]
             verdicts: dict[str, list[dict[str, Any]]] = defaultdict(list)
-            for verdict in self.run.store.verdicts_of(ids):
+            for verdict in self.run.store.verdicts(work_ids=ids):
                 verdicts[verdict.work_id].append(_verdict(verdict, judges))
             yield {
                 task.task_id: _task(task)

@@ -10,8 +10,6 @@ from local_bench.runs.store.rows import CandidateRow as CandidateRow
 from local_bench.runs.store.rows import Committed as Committed
 from local_bench.runs.store.rows import MeterRow as MeterRow
 from local_bench.runs.store.rows import OutcomeRow as OutcomeRow
-from local_bench.runs.store.rows import Reason as Reason
-from local_bench.runs.store.rows import RepeatRow as RepeatRow
 from local_bench.runs.store.rows import ScoreRow as ScoreRow
 from local_bench.runs.store.rows import SessionRow as SessionRow
 from local_bench.runs.store.rows import VerdictRow as VerdictRow

@@ -6,7 +6,6 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from itertools import chain, islice
 from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar
@@ -225,10 +224,6 @@ _WRITTEN = re.compile(
     re.IGNORECASE,
 )
 """Matches a statement that writes a table of the file."""
-_ROW = re.compile(r"(?<=VALUES )\(\?(?:, \?)*\)")
-"""Matches the row of an INSERT statement."""
-_VALUES_AT_ONCE = 900
-"""Values in one INSERT statement of several rows, which takes half the time of as many statements of one row."""
 LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
 _CHECKED_BYTES = 256_000_000
 """The structure of larger files and some conditions of their rows are not checked when they are opened, which takes
@@ -274,9 +269,8 @@ class Database:
                     self.write("INSERT INTO meta VALUES ('version', ?)", VERSION)
             self._migrate(in_place=write or create)
             present = tables(self._db)
-            missing = next((t for t, columns in of_schema(tables).items() if not columns <= present.get(t, set())), 0)
-            if missing:
-                raise self.damaged(f"is damaged (it lacks the table {missing!r})")
+            lacking = [t for t, columns in of_schema(tables).items() if not columns <= present.get(t, set())]
+            self._check(f"it lacks the table {lacking[0]!r}" if lacking else None, "is damaged")
             self._check(fault_of_definitions(self._db))
             large = path.stat().st_size > _CHECKED_BYTES
             faults = faults_of_rows(self._db, whole=False) if large else self.integrity_faults(quick=True)
@@ -407,12 +401,6 @@ class Database:
     def write_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
         self._note_written(statement)
         with self.faults():
-            row = _ROW.search(statement)
-            if row:
-                n, left = max(1, _VALUES_AT_ONCE // row[0].count("?")), iter(rows)
-                of_several = f"{statement[: row.start()]}{', '.join([row[0]] * n)}{statement[row.end() :]}"
-                while len(rows := list(islice(left, n))) == n:
-                    self._db.execute(of_several, list(chain.from_iterable(rows)))
             self._db.executemany(statement, rows)
 
     def _note_written(self, statement: str) -> None:

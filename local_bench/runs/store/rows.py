@@ -25,6 +25,7 @@ class CandidateRow:
     """One image to generate."""
 
     work_id: str
+    """The machine-independent identity: sha256 of `work_json`."""
     position: int
     """Position in the plan, from 0."""
     task_id: str
@@ -68,14 +69,6 @@ class CandidateRow:
     def key(self) -> tuple[str, str, int, int]:
         """(model, task, deliverable, attempt)"""
         return self.model, self.task_id, self.deliverable, self.attempt
-
-
-def truncated_tokens(text: str) -> dict[str, int]:
-    """Number of truncated tokens by encoder, from JSON. LedgerError if it is no object, AssertionError if it has
-    anything but integers."""
-    tokens = strictjson.stored_object(text)
-    assert all(isinstance(n, int) for n in tokens.values())
-    return tokens
 
 
 class GeneratedRow(NamedTuple):
@@ -128,7 +121,7 @@ class OutcomeRow:
 
 @dataclass(frozen=True)
 class VerdictRow:
-    """A judge's answer to one question about a candidate, as it was stored."""
+    """A judge's answer to one question about a candidate, as it was stored: a verdict, or a repeated one (retest)."""
 
     work_id: str
     rubric: str
@@ -136,29 +129,14 @@ class VerdictRow:
     repeat: int
     question_id: str
     rubric_sha256: str
+    """Not stored with a retest."""
     judge: str
     answer_json: str | None
     labels_json: str | None
     unscored: str | None
     raw: str
-
-
-@dataclass(frozen=True)
-class RepeatRow:
-    """A judge's repeated answer to a question (retest)."""
-
-    work_id: str
-    rubric: str
-    point: int
-    repeat: int
-    judge: str
-    round: int
-    """From 1: the verdict is round 0."""
-    question_id: str
-    answer_json: str | None
-    labels_json: str | None
-    unscored: str | None
-    raw: str
+    round: int = 0
+    """0 for the verdict, and of a retest from 1."""
 
 
 class ScoreRow(NamedTuple):
@@ -249,14 +227,6 @@ class ScoreSummary(NamedTuple):
     n: int
     n_not_applicable: int
     n_unscored: int
-
-
-class Reason(NamedTuple):
-    """A reason with its count."""
-
-    where: str
-    text: str
-    n: int
 
 
 class _Repeats(TypedDict):

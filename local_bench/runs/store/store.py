@@ -5,12 +5,12 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain, product
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -34,22 +34,17 @@ from local_bench.runs.store.rows import (
     MeterRow,
     ModelProgress,
     OutcomeRow,
-    Reason,
-    RepeatRow,
     ScoreRow,
     ScoreSummary,
     SessionRow,
     UnscoredItems,
     VerdictRow,
-    truncated_tokens,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
-T = TypeVar("T")
-
-_TASK = TypeAdapter(Task)
+_TASK, _TEXTS, _TOKENS = TypeAdapter(Task), TypeAdapter(list[str]), TypeAdapter(dict[str, int])
 _DTYPES = {"INTEGER": "Int64", "REAL": "Float64", "TEXT": "string"}
 _TYPES = {"task_price_micro_usd": "INTEGER"} | dict(re.findall(r"(\w+) (INTEGER|REAL|TEXT)\b", SCHEMA))
 """Column -> its type in SQLite; `value` is that of scores."""
@@ -77,12 +72,21 @@ def columns(kind: type) -> str:
 
 
 _CANDIDATE = columns(CandidateRow)
+_VERDICT = {
+    "verdicts": columns(VerdictRow).replace("round", "0"),
+    "retests": columns(VerdictRow).replace("rubric_sha256", "''"),
+}
+"""Table -> the columns of `VerdictRow`, with a constant for the one that it lacks."""
 _OF_TASK = """task_id, content,
   (SELECT max(deliverable) FROM candidates AS c WHERE c.task_id = tasks.task_id) AS n_deliverables"""
-_SCORE = "work_id, name, value, unscored, applies, spread"
-"""The columns of `_score`."""
-_AT_ONCE = 500
-"""Ids in one query; SQLite has a limit on variables."""
+
+
+def _one_of(column: str, values: Collection[str] | None) -> tuple[str, list[str]]:
+    """A condition that a column has one of these values, any with None, and its values in the query: their number is
+    not limited, as that of SQLite's variables is."""
+    return (
+        ("TRUE", []) if values is None else (f"{column} IN (SELECT value FROM json_each(?))", [json.dumps([*values])])
+    )
 
 
 class Store:
@@ -171,18 +175,17 @@ class Store:
         counted, judges = self.of_judges()
         return f"{where} AND {counted}", *values, *judges
 
-    def of_judges(self, judge: str | None = None, counted: bool = True) -> tuple[str, tuple[str, ...]]:
+    def of_judges(self, judge: str | None = None, counted: bool = True) -> tuple[str, list[str]]:
         """A condition on the column `judge` and its values: one judge, or None for all that count in the run; or for
         all others too unless `counted`. Before the judge phase is complete all judges count."""
         names = (judge,) if judge is not None else self.json_meta("judges") if counted else None
-        if not isinstance(names, dict | tuple):
-            return "TRUE", ()
-        return f"judge IN ({', '.join('?' * len(names))})", tuple(names)
+        return _one_of("judge", names)
 
-    def _typed(self, build: Callable[..., T], *parts: Any) -> T:
+    def _valid(self, form: TypeAdapter[Any], value: Any) -> Any:
+        """A value from JSON text. What else a row must satisfy is checked when the file is opened."""
         try:
-            return build(*parts)
-        except (AssertionError, TypeError, ValueError):
+            return form.validate_python(value, strict=True)
+        except ValidationError:
             raise LedgerError(
                 f"{self.path} contains a row that no release of local-bench writes: it was changed by hand; repeat the "
                 "run"
@@ -190,29 +193,31 @@ class Store:
 
     # tasks and candidates
 
-    def add_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Iterable[CandidateRow]) -> None:
-        """Store the plan of a run that has none, in one transaction. `positions` are those of the tasks."""
-        with self.transaction():
-            self._enter_tasks(positions, tasks)
-            self._enter("candidates", CandidateRow, candidates, "INSERT")
-            self.set_meta("planned", "1")
-
-    def extend_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Sequence[CandidateRow]) -> None:
-        """Add tasks and candidates in one transaction. `tasks` and `candidates` are the complete new plan: existing
+    def enter_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Sequence[CandidateRow]) -> None:
+        """Store the plan of a run, or a larger one, in one transaction; `positions` are those of the tasks. Existing
         rows get their new position; those without an image that it lacks go, and what is known of models without any.
         """
         with self.transaction():
-            self._enter_tasks(positions, tasks)
+            self.write_many(
+                """INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)
+                   ON CONFLICT (task_id) DO UPDATE SET position = excluded.position""",
+                (
+                    (t.task_id, i, t.category, t.price_micro_usd, canonical_json(t.content), t.unscored)
+                    for i, t in zip(positions, tasks, strict=True)
+                ),
+            )
             planned = {row.work_id for row in candidates}
             rows = self.rows("SELECT work_id, model FROM candidates WHERE state <> 'done'")
             replaced = {work_id: model for work_id, model in rows if work_id not in planned}
-            for table in ("verdicts", "retests", "scores", "decisions", "candidates"):
-                self.write_many(f"DELETE FROM {table} WHERE work_id = ?", ((work_id,) for work_id in replaced))
-            gone = {*replaced.values()} - {*self.models()}
-            keys = product(("placement", "numerics", "batches", "operations"), gone)
-            self.write_many("DELETE FROM meta WHERE key = ?", ((":".join(key),) for key in keys))
+            if replaced:
+                for table in ("verdicts", "retests", "scores", "decisions", "candidates"):
+                    self.write_many(f"DELETE FROM {table} WHERE work_id = ?", ((work_id,) for work_id in replaced))
+                gone = {*replaced.values()} - {*self.models()}
+                keys = product(("placement", "numerics", "batches", "operations"), gone)
+                self.write_many("DELETE FROM meta WHERE key = ?", ((":".join(key),) for key in keys))
             moved = " ON CONFLICT (work_id) DO UPDATE SET position = excluded.position"
             self._enter("candidates", CandidateRow, candidates, "INSERT", moved)
+            self.set_meta("planned", "1")
 
     def without_images(self) -> set[str]:
         """The models of which nothing was made or imported in a run that has failed: they can be changed or removed."""
@@ -227,35 +232,16 @@ class Store:
                 self.write(f"DELETE FROM {table}")
             self.write("DELETE FROM meta WHERE key <> 'version'")
 
-    def _enter_tasks(self, positions: Sequence[int], tasks: Sequence[Task]) -> None:
-        self.write_many(
-            """INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)
-               ON CONFLICT (task_id) DO UPDATE SET position = excluded.position""",
-            (
-                (t.task_id, i, t.category, t.price_micro_usd, canonical_json(t.content), t.unscored)
-                for i, t in zip(positions, tasks, strict=True)
-            ),
-        )
-
     @property
     def planned(self) -> bool:
         """Whether the plan has been stored."""
         return bool(self.meta("planned"))
 
-    def tasks(self) -> list[Task]:
-        """The tasks of the plan, in its order. LedgerError if one cannot be read."""
-        return [_task(row) for row in self.rows(f"SELECT {_OF_TASK} FROM tasks ORDER BY position, task_id")]
-
-    def tasks_of(self, task_ids: Sequence[str]) -> list[Task]:
-        """Tasks of these ids, by id. LedgerError if one cannot be read."""
-        rows = self._rows_of(task_ids, f"SELECT {_OF_TASK} FROM tasks WHERE task_id IN (...) ORDER BY task_id")
+    def tasks(self, task_ids: Collection[str] | None = None) -> list[Task]:
+        """The tasks of the plan, or those of these ids, in its order. LedgerError if one cannot be read."""
+        where, ids = _one_of("task_id", task_ids)
+        rows = self.rows(f"SELECT {_OF_TASK} FROM tasks WHERE {where} ORDER BY position, task_id", *ids)
         return [_task(row) for row in rows]
-
-    def _rows_of(self, ids: Sequence[str], query: str, *values: Any) -> Iterator[Any]:
-        """The rows of `query` for some hundred `ids` at a time, which take the place of `...` after `values`."""
-        for at in range(0, len(ids), _AT_ONCE):
-            part = ids[at : at + _AT_ONCE]
-            yield from self.rows(query.replace("...", ", ".join("?" * len(part))), *values, *part)
 
     def each_task(self) -> Iterator[tuple[Task, str, str, int]]:
         """(task, its stored content, category, price in micro-USD) of every task, in the plan's order, read as needed.
@@ -305,8 +291,13 @@ class Store:
                 USING (task_id, model) WHERE attempt = coalesce(?, attempt) ORDER BY position""",
             attempt,
         )
-        n = len(fields(CandidateRow))
-        return [self._typed(_outcome, row, n) for row in rows]
+        outcomes, n = [], len(fields(CandidateRow))
+        for row in rows:
+            category, price, deliverables, accepted, unscored = row[n:]
+            is_open = accepted is None and unscored is None  # a decision has one of them
+            decision = None if is_open else Decision(None if accepted is None else bool(accepted), unscored)
+            outcomes.append(OutcomeRow(CandidateRow(*row[:n]), category, price, deliverables, decision))
+        return outcomes
 
     def enter_image(
         self,
@@ -335,24 +326,23 @@ class Store:
 
     # verdicts and scores
 
-    def verdicts(self, judge: str | None = None, counted: bool = True) -> Iterator[VerdictRow]:
-        """Verdicts of one judge, of all judges of the run, or with `counted=False` of former ones too, by candidate,
-        judge, rubric, point and repeat, read as needed."""
-        where, judges = self.of_judges(judge, counted)
-        query = f"SELECT {columns(VerdictRow)} FROM verdicts WHERE {where} ORDER BY {_VERDICT_KEY}"
-        return (VerdictRow(*row) for rows in self.db.chunks(query, *judges) for row in rows)
+    def verdicts(
+        self,
+        judge: str | None = None,
+        counted: bool = True,
+        work_ids: Collection[str] | None = None,
+        table: Literal["verdicts", "retests"] = "verdicts",
+    ) -> Iterator[VerdictRow]:
+        """Verdicts or retests of one judge, of all judges of the run, or with `counted=False` of former ones too, on
+        all images or these; by candidate, judge, rubric, point, repeat and round, read as needed."""
+        (where, judges), (on, ids) = self.of_judges(judge, counted), _one_of("work_id", work_ids)
+        query = f"SELECT {_VERDICT[table]} FROM {table} WHERE {where} AND {on} ORDER BY {_FRAMES[table][1]}"
+        return (VerdictRow(*row) for rows in self.db.chunks(query, *judges, *ids) for row in rows)
 
-    def verdicts_of(self, work_ids: Sequence[str]) -> list[VerdictRow]:
-        """Verdicts of all judges of the run on these candidates, in the order of `verdicts`."""
-        where, judges = self.of_judges()
-        where = f"{where} AND work_id IN (...) ORDER BY {_VERDICT_KEY}"
-        rows = self._rows_of(work_ids, f"SELECT {columns(VerdictRow)} FROM verdicts WHERE {where}", *judges)
-        return [VerdictRow(*row) for row in rows]
-
-    def enter_verdicts(self, rows: Iterable[VerdictRow]) -> None:
-        """Store verdicts in one transaction; a later verdict on a question replaces an earlier one."""
+    def enter_verdicts(self, rows: Iterable[VerdictRow], table: Literal["verdicts", "retests"] = "verdicts") -> None:
+        """Store verdicts or retests in one transaction; a later answer to a question replaces an earlier one."""
         with self.transaction():
-            self._enter("verdicts", VerdictRow, rows)
+            self._enter(table, VerdictRow, rows, lacks="round" if table == "verdicts" else "rubric_sha256")
 
     def rubrics(self) -> list[str]:
         """Names of the rubrics with verdicts, sorted."""
@@ -364,31 +354,16 @@ class Store:
         rows = self.rows(f"SELECT DISTINCT rubric, rubric_sha256 FROM verdicts WHERE {where} ORDER BY 1, 2", *judges)
         return [(name, sha256) for name, sha256 in rows]
 
-    def repeats(self, judge: str | None = None, counted: bool = True) -> list[RepeatRow]:
-        """Repeated answers of one judge, of all judges of the run, or with `counted=False` of former ones too, by
-        judge, candidate, rubric, point, repeat and round."""
-        where, judges = self.of_judges(judge, counted)
-        rows = self.rows(
-            f"""SELECT {columns(RepeatRow)} FROM retests WHERE {where}
-                ORDER BY judge, work_id, rubric, point, repeat, round""",
-            *judges,
+    def scores(self, kind: Kind | None = None, work_ids: Collection[str] | None = None) -> Iterator[ScoreRow]:
+        """Scores of one kind or of all, of all candidates or of these, by candidate and name, read as needed."""
+        where, ids = _one_of("work_id", work_ids)
+        query = f"""SELECT work_id, name, value, unscored, applies, spread FROM scores
+                    WHERE kind = coalesce(?, kind) AND {where} ORDER BY work_id, name"""
+        return (
+            ScoreRow(work_id, Score(name, value, unscored, bool(applies), spread))
+            for rows in self.db.chunks(query, kind, *ids)
+            for work_id, name, value, unscored, applies, spread in rows
         )
-        return [RepeatRow(*row) for row in rows]
-
-    def enter_repeats(self, rows: Iterable[RepeatRow]) -> None:
-        """As `enter_verdicts`."""
-        with self.transaction():
-            self._enter("retests", RepeatRow, rows)
-
-    def scores(self, kind: Kind | None = None) -> Iterator[ScoreRow]:
-        """Scores of one kind or of all, by candidate and name, read as needed."""
-        query = f"SELECT {_SCORE} FROM scores WHERE kind = coalesce(?, kind) ORDER BY work_id, name"
-        return (self._typed(_score, *row) for rows in self.db.chunks(query, kind) for row in rows)
-
-    def judge_scores(self, work_ids: Sequence[str]) -> dict[tuple[str, str], Score]:
-        """(work id, name) -> judge score, for these candidates."""
-        rows = self._rows_of(work_ids, f"SELECT {_SCORE} FROM scores WHERE kind = 'judge' AND work_id IN (...)")
-        return {(row["work_id"], row["name"]): self._typed(_score, *row).score for row in rows}
 
     def scores_by_candidate(self, kind: Kind | None = None) -> dict[str, dict[str, Score]]:
         """Work id -> name -> score, for candidates with scores."""
@@ -418,12 +393,16 @@ class Store:
                FROM scores s JOIN candidates c USING (work_id) GROUP BY s.name, c.model ORDER BY s.name, c.model"""
         return self.once("score summaries", lambda: [ScoreSummary(*row) for row in self.rows(query)])
 
-    def unscored_scores(self, limit: int) -> list[Reason]:
-        """Why scores have no value, by `name, model`; the most frequent reasons first."""
-        query = """SELECT s.name || ', ' || c.model, coalesce(s.unscored, 'no reason given'), count(*)
-               FROM scores s JOIN candidates c USING (work_id) WHERE s.value IS NULL AND s.applies
-               GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT ?"""
-        return [Reason(*row) for row in self.rows(query, limit)]
+    def reasons(self, of: Literal["scores", "decisions"], limit: int) -> list[dict[str, Any]]:
+        """Why scores, by `name, model`, or first attempts, by model, have no value: `where`, `text` and the number `n`
+        of each, the most frequent first."""
+        query = {
+            "scores": """SELECT s.name || ', ' || c.model AS "where", coalesce(s.unscored, 'no reason given') AS text,
+                   count(*) AS n FROM scores s JOIN candidates c USING (work_id) WHERE s.value IS NULL AND s.applies""",
+            "decisions": """SELECT c.model AS "where", d.unscored AS text, count(*) AS n
+                   FROM decisions d JOIN candidates c USING (work_id) WHERE d.accepted IS NULL AND c.attempt = 1""",
+        }[of]
+        return [dict(row) for row in self.rows(f"{query} GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT ?", limit)]
 
     def enter_scores(self, kind: Kind, scores: Iterable[tuple[str, Score]], replace_all: bool = False) -> None:
         """Store (work id, score) pairs in one transaction. They replace earlier scores of the same names, or with
@@ -438,15 +417,6 @@ class Store:
             )
 
     # decisions
-
-    def undecided(self, limit: int) -> list[Reason]:
-        """Why first attempts have no decision, by model; the most frequent reasons first."""
-        rows = self.rows(
-            """SELECT c.model, d.unscored, count(*) FROM decisions d JOIN candidates c USING (work_id)
-               WHERE d.accepted IS NULL AND c.attempt = 1 GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT ?""",
-            limit,
-        )
-        return [Reason(*row) for row in rows]
 
     def enter_decisions(self, rows: Iterable[tuple[str, int | None, str | None, int]]) -> None:
         """Add or replace decisions, rows of the table (by work id), in one transaction."""
@@ -474,13 +444,11 @@ class Store:
 
     def add_session(self, session: SessionRow, rows: Sequence[MeterRow]) -> None:
         """Store a finished session of another store with its meter rows, under a new number."""
+        number = self.begin_session(session.started_utc, session.device)
         with self.transaction():
-            self.write(
-                "INSERT INTO sessions (started_utc, device, held_ns, ended) VALUES (?, ?, ?, ?)",
-                *(session.started_utc, session.device, session.held_ns, session.ended),
-            )
-            number = int(self.rows("SELECT max(session) FROM sessions")[0][0])
             self._enter("meter", MeterRow, (replace(row, session=number) for row in rows), "INSERT")
+            held = session.held_ns, session.ended, number
+            self.write("UPDATE sessions SET held_ns = ?, ended = ? WHERE session = ?", *held)
 
     def end_session(self, session: int, how: str) -> None:
         self.write("UPDATE sessions SET ended = ? WHERE session = ?", how, session)
@@ -495,13 +463,13 @@ class Store:
 
     def busy_time(self, model: str, phases: Sequence[str]) -> list[BusyTime]:
         """Device time of these phases of a model, by device name."""
-        marks = ", ".join("?" * len(phases))
+        where, values = _one_of("m.phase", phases)
         rows = self.rows(
             f"""SELECT s.device, sum(m.t1_ns - m.t0_ns), sum(m.n_items * (m.phase = 'decode'))
-                FROM meter m JOIN sessions s USING (session) WHERE m.model = ? AND m.phase IN ({marks})
+                FROM meter m JOIN sessions s USING (session) WHERE m.model = ? AND {where}
                 GROUP BY s.device ORDER BY s.device""",
             model,
-            *phases,
+            *values,
         )
         return [BusyTime(*row) for row in rows]
 
@@ -511,11 +479,18 @@ class Store:
         return {row["key"].partition(":")[2]: self.json_meta(row["key"]) for row in rows}
 
     def _enter(
-        self, table: str, kind: type, rows: Iterable[Any], insert: str = "INSERT OR REPLACE", conflict: str = ""
+        self,
+        table: str,
+        kind: type,
+        rows: Iterable[Any],
+        insert: str = "INSERT OR REPLACE",
+        conflict: str = "",
+        lacks: str = "",
     ) -> None:
-        marks = ", ".join("?" * len(fields(kind)))
-        values = attrgetter(*(field.name for field in fields(kind)))
-        self.write_many(f"{insert} INTO {table} ({columns(kind)}) VALUES ({marks}){conflict}", map(values, rows))
+        names = [field.name for field in fields(kind) if field.name != lacks]
+        into, marks = ", ".join(name.removesuffix("_json") for name in names), ", ".join("?" * len(names))
+        values = map(attrgetter(*names), rows)
+        self.write_many(f"{insert} INTO {table} ({into}) VALUES ({marks}){conflict}", values)
 
     # totals
 
@@ -608,7 +583,7 @@ class Store:
         return self.once(
             "generated",
             lambda: [
-                GeneratedRow(model, height, width, self._typed(_texts, inputs), batch_size, n)
+                GeneratedRow(model, height, width, tuple(self._valid(_TEXTS, strictjson.stored(inputs))), batch_size, n)
                 for model, height, width, inputs, batch_size, n in self.rows(_GENERATED)
             ],
         )
@@ -619,7 +594,7 @@ class Store:
             """SELECT DISTINCT model, prompt, truncated FROM candidates
                WHERE truncated IS NOT NULL AND truncated <> '{}' ORDER BY model, prompt, truncated"""
         )
-        return [(model, prompt, self._typed(truncated_tokens, text)) for model, prompt, text in rows]
+        return [(model, prompt, self._valid(_TOKENS, strictjson.stored_object(text))) for model, prompt, text in rows]
 
     def progress(self) -> list[ModelProgress]:
         """Numbers of candidates by model, sorted."""
@@ -658,12 +633,10 @@ class Store:
 
     def imported_costs(self) -> dict[str, int | None]:
         """Model -> cost of its imported images in micro-USD; None if any cost is unknown."""
-        imported = self.imported_models()
-        if not imported:
-            return {}
+        where, imported = _one_of("model", self.imported_models())
         rows = self.rows(
             f"""SELECT model, sum(cost_micro_usd) AS cost, count(*) - count(cost_micro_usd) AS unknown FROM candidates
-                WHERE state = 'done' AND model IN ({", ".join("?" * len(imported))}) GROUP BY model""",
+                WHERE state = 'done' AND {where} GROUP BY model""",
             *imported,
         )
         return {row["model"]: None if row["unknown"] else row["cost"] for row in rows}
@@ -677,9 +650,9 @@ def scores_by_image(
     import numpy as np
     import pandas as pd
 
-    marks = ", ".join("?" * len(names))
-    where = f"name IN ({marks}) AND (kind = ? OR ? IS NULL)"
-    scores = store.frame("scores", ["work_id", "name", "value", "unscored", "applies"], where, *names, kind, kind)
+    where, values = _one_of("name", names)
+    where = f"{where} AND kind = coalesce(?, kind)"
+    scores = store.frame("scores", ["work_id", "name", "value", "unscored", "applies"], where, *values, kind)
     index, columns = pd.Index(work_ids), {}
     for name in names:
         rows = scores[(scores["name"] == name).to_numpy(bool)]
@@ -732,21 +705,3 @@ def _task(row: Any) -> Task:
             "the run directory was changed by hand or written by another release; repeat the run"
         )
     return task
-
-
-def _outcome(row: Any, n: int) -> OutcomeRow:
-    category, price, deliverables, accepted, unscored = row[n:]
-    is_open = accepted is None and unscored is None  # a decision has one of them
-    decision = None if is_open else Decision(None if accepted is None else bool(accepted), unscored)
-    return OutcomeRow(CandidateRow(*row[:n]), category, price, deliverables, decision)
-
-
-def _score(work_id: str, name: str, value: Any, unscored: Any, applies: int, spread: Any) -> ScoreRow:
-    return ScoreRow(work_id, Score(name, value, unscored, bool(applies), spread))
-
-
-def _texts(text: str) -> tuple[str, ...]:
-    texts = strictjson.stored(text)
-    assert isinstance(texts, list)
-    assert all(isinstance(entry, str) for entry in texts)
-    return tuple(texts)
