@@ -18,7 +18,7 @@ import pytest
 from local_bench.core.environment import collect_rarely, paused, variables
 from local_bench.judges.vlm.client import ManagedServer
 from local_bench.judges.vlm.vllm_process import Child, Engine
-from local_bench.runs import worker_pool
+from local_bench.runs.executors import processes
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
@@ -97,8 +97,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def _workers_from_a_fork_server(cache: Path) -> None:
     """Worker processes are forked from one that has imported torch and diffusers, instead of importing them each."""
-    worker_pool.CONTEXT = multiprocessing.get_context("forkserver")
-    worker_pool.CONTEXT.set_forkserver_preload(["tests.forked"])
+    processes.CONTEXT = multiprocessing.get_context("forkserver")
+    processes.CONTEXT.set_forkserver_preload(["tests.forked"])
 
 
 @pytest.fixture(scope="session")

@@ -24,8 +24,8 @@ from local_bench.settle.explain import (
     explained,
     failures,
 )
+from local_bench.settle.features import Features, feature_table
 from local_bench.settle.intervals import Floats
-from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule, out_of_fold
 from local_bench.settle.predictors.models import Decisions, ExpectedRevenue, RealisedRevenue, expected_revenue
 

@@ -30,7 +30,7 @@ from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of, verdicts_of
 from local_bench.runs.store import CandidateRow
-from local_bench.settle.predictors.features import split_of, task_digest
+from local_bench.settle.features import split_of, task_digest
 from local_bench.suites.base import which_image
 
 if TYPE_CHECKING:

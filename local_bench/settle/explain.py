@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from local_bench.settle.agreement import Agreement, spearman
 from local_bench.settle.discrimination import Bin, Bools, auc, by_bin, pr_auc
+from local_bench.settle.features import Features
 from local_bench.settle.intervals import RESAMPLES, Floats, by_content, ends, resampled_counts
-from local_bench.settle.predictors.features import Features
 
 COMPOSITE = "composite"
 LEAST_TASKS = 30

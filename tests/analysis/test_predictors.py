@@ -15,7 +15,7 @@ from local_bench.analysis.predictors.predictions import n_used_tasks, prediction
 from local_bench.core.errors import UserError
 from local_bench.runs.payment import read_predictions, write_predictions
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.predictors.features import task_digest
+from local_bench.settle.features import task_digest
 from local_bench.settle.predictors.models import Rule
 from tests.analysis.annotated_runs import annotated_run
 from tests.report.conftest import order

@@ -24,8 +24,8 @@ from local_bench.generators.staged import Staged
 from local_bench.models.cards import card, cards
 from local_bench.models.weights import resolve
 from local_bench.runs import generate as generating
-from local_bench.runs import worker_pool as workers
 from local_bench.runs.config import JudgeConfig, RunConfig
+from local_bench.runs.executors import processes as workers
 from local_bench.runs.executors.base import Executor
 from local_bench.runs.generate import _Session
 from local_bench.runs.rundir import RunDir

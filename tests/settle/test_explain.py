@@ -15,7 +15,7 @@ from local_bench.settle.explain import (
     failures,
     hedges_g,
 )
-from local_bench.settle.predictors.features import feature_table
+from local_bench.settle.features import feature_table
 
 NA = Score("x", None, applies=False)
 GAP = Score("x", None, "cut off")

@@ -8,9 +8,9 @@ from scipy.stats import binom
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, brier_score_loss, roc_auc_score
 
 from local_bench.core.errors import UserError
+from local_bench.settle.features import Features, split_of
 from local_bench.settle.predictors import fitting
 from local_bench.settle.predictors.evaluation import accuracy_difference, evaluate
-from local_bench.settle.predictors.features import Features, split_of
 from local_bench.settle.predictors.fitting import fit_calibration, fit_concepts, fit_held_out, out_of_fold, tune_rule
 from local_bench.settle.predictors.models import Calibrated, Platt, Rule, dumps, loads
 from tests.settle.test_predictors import world

@@ -7,8 +7,8 @@ import pytest
 from local_bench.core.errors import UserError
 from local_bench.core.types import Score
 from local_bench.settle.acceptance import by_threshold
+from local_bench.settle.features import Features, feature_table
 from local_bench.settle.intervals import share_interval
-from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import fit_calibration, fit_concepts, fit_rule
 from local_bench.settle.predictors.models import (
     Calibrated,

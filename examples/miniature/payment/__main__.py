@@ -26,8 +26,8 @@ from local_bench.judges.payment import artefact
 from local_bench.judges.payment.data import Example, PaymentConfig, TrainingSet, load_payment_config, without_labels
 from local_bench.judges.payment.training import train
 from local_bench.runs.payment import MEASURED
+from local_bench.settle.features import Features, feature_table
 from local_bench.settle.predictors.evaluation import accuracy_difference, evaluate
-from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import fit_calibration, fit_held_out, tune_rule
 
 Floats = NDArray[np.float64]

@@ -16,8 +16,8 @@ from local_bench.core.identity import digest
 from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.explain import Explained, explained
+from local_bench.settle.features import SPLITS, Features, Split, feature_table, split_of, task_digest
 from local_bench.settle.intervals import Floats
-from local_bench.settle.predictors.features import SPLITS, Features, Split, feature_table, split_of, task_digest
 from local_bench.settle.predictors.fitting import out_of_fold
 from local_bench.suites.servimage.results import CONCEPTS, Dataset
 

@@ -15,8 +15,8 @@ from local_bench.core.errors import UserError
 from local_bench.runs.payment import PredictionLine, columns_of, model_log_odds
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
+from local_bench.settle.features import SPLITS, Features, task_digest
 from local_bench.settle.intervals import Floats
-from local_bench.settle.predictors.features import SPLITS, Features, task_digest
 from local_bench.settle.predictors.fitting import (
     LEAST_VALIDATION,
     fit_calibration,

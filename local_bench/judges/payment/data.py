@@ -17,7 +17,7 @@ from local_bench.core.files import configs_dir, is_file, read_text, write_atomic
 from local_bench.core.identity import digest
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.cards import ModelCard, card
-from local_bench.settle.predictors.features import Split
+from local_bench.settle.features import Split
 
 Pooling = Literal["last", "mean", "both", "attention"]
 GROUPS = ("vision", "projector", "language")

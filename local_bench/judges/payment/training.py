@@ -48,7 +48,7 @@ from local_bench.judges.payment.network import (
 )
 from local_bench.models.weights import resolve
 from local_bench.settle.discrimination import auc, brier
-from local_bench.settle.predictors.features import SPLITS, Split
+from local_bench.settle.features import SPLITS, Split
 
 CHECKPOINTS, CHECKPOINT, CONSTANTS = "checkpoints", "checkpoint.safetensors", "constants.safetensors"
 

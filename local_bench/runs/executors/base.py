@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from local_bench.core.errors import LocalBenchError, PartFailed
 from local_bench.judges.vlm.judge import Transport
+from local_bench.runs.executors.processes import Child, Work, start
 from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, open_judge
 from local_bench.runs.meter import Meter
 from local_bench.runs.store import Store
 from local_bench.runs.work import Event
-from local_bench.runs.worker_pool import Child, Work, start
 
 if TYPE_CHECKING:
     import torch

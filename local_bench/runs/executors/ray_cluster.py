@@ -34,9 +34,9 @@ from local_bench.judges.vlm.judge import Unreachable
 from local_bench.models.cards import ModelCard
 from local_bench.runs.config import EngineConfig, RayConfig
 from local_bench.runs.executors.base import WorkerDevice
+from local_bench.runs.executors.processes import Work
 from local_bench.runs.progress import Quiet
 from local_bench.runs.work import Event, MetricWorkOrder, WorkOrder
-from local_bench.runs.worker_pool import Work
 
 SETTINGS = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 _ATTEMPTS = {"RAY_NUM_REDIS_GET_RETRIES": "5"}

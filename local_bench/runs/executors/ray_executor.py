@@ -26,13 +26,13 @@ from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.replicas import Replicas
 from local_bench.models.cards import card
 from local_bench.runs.executors.base import Executor
+from local_bench.runs.executors.processes import Work
 from local_bench.runs.executors.ray_cluster import HELLO, Cluster, Lost, NodeFacts, RayJudge, RayWorker, Setting, Slot
 from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, open_judge
 from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Event
-from local_bench.runs.worker_pool import Work
 
 _KEPT = ("LOCAL_BENCH_CACHE", "HF_HOME", "VLLM_USE_V2_MODEL_RUNNER")
 """Variables that nodes take over from this process."""

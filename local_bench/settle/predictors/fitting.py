@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from local_bench.core.errors import UserError
 from local_bench.settle.discrimination import Bools, Quality, quality
+from local_bench.settle.features import Features
 from local_bench.settle.intervals import Floats
-from local_bench.settle.predictors.features import Features
 from local_bench.settle.predictors.models import Calibrated, ConceptModel, Layout, Linear, Platt, Rule
 
 FOLDS = 5

@@ -21,8 +21,8 @@ from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
 from local_bench.core.errors import UserError
 from local_bench.core.identity import canonical_json
+from local_bench.settle.features import NOT_THERE, Features, Micros
 from local_bench.settle.intervals import Floats, amounts, share_interval
-from local_bench.settle.predictors.features import NOT_THERE, Features, Micros
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from local_bench.judges.payment.network import PaymentNetwork, concept_loss
 from local_bench.judges.payment.training import Progress, train
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
-from local_bench.runs import worker_pool
+from local_bench.runs.executors import processes
 from tests.judges.payment import tiny
 from tests.judges.payment.test_adapters import backbone
 
@@ -90,7 +90,7 @@ def _killed(folder: Path) -> None:
 
 def test_a_killed_training_ends_with_the_same_bytes(trained: tuple[Path, Card], tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    child = worker_pool.CONTEXT.Process(target=_killed, args=(folder,))
+    child = processes.CONTEXT.Process(target=_killed, args=(folder,))
     child.start()
     child.join(300)
     assert child.exitcode == -signal.SIGKILL
