@@ -115,6 +115,31 @@ def test_banned_constructs_do_not_occur(banned):
     assert not [str(p) for p in texts if re.search(banned, p.read_text())]
 
 
+READING = {
+    "all",
+    "any",
+    "bool",
+    "isinstance",
+    "isnan",
+    "flatnonzero",
+    "len",
+    "max",
+    "min",
+    "numel",
+    "set",
+    "sum",
+    "tuple",
+}
+READING |= {"candidates", "is_relative_to", "is_scene", "lower", "tolist", "values"}
+
+
+def test_an_assertion_only_reads():
+    """`python -O` does not execute them: call first, then assert the result."""
+    asserted = [n for p in SOURCES for n in ast.walk(ast.parse(p.read_text())) if isinstance(n, ast.Assert)]
+    calls = [n.func for assertion in asserted for n in ast.walk(assertion.test) if isinstance(n, ast.Call)]
+    assert {call.id if isinstance(call, ast.Name) else call.attr for call in calls} <= READING
+
+
 def test_import_rules():
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

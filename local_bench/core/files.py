@@ -10,6 +10,7 @@ name that is too long, NUL) too.
 import errno
 import os
 import re
+import secrets
 import shutil
 import socket
 import sqlite3
@@ -335,18 +336,17 @@ def atomic_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
     the block raises an error."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX)
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # less the umask
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
             os.replace(temporary, path)
         except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
             raise
         if durable:
             _sync(path.parent)

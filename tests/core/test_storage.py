@@ -17,6 +17,16 @@ def test_a_write_replaces_the_complete_file(tmp_path):
     assert os.listdir(path.parent) == ["file"]
 
 
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
+def test_a_file_has_the_permissions_that_the_umask_leaves(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        write_atomic(tmp_path / "file", b"one")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
 def test_a_crash_before_the_rename_leaves_the_old_file_unchanged(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_atomic(path, b"old")

@@ -247,3 +247,19 @@ def test_a_signal_while_requests_are_open_is_the_only_exception():
 
     with pytest.raises(KeyboardInterrupt):
         verdicts_of(handler)
+
+
+@pytest.mark.parametrize("status", [500, 502, 520])
+def test_a_question_that_a_server_fails_on_is_unscored_also_if_it_is_the_first(status):
+    """A later session sends only what failed; whether the server works is then asked without an image."""
+
+    def handler(request):
+        if len(json.loads(request.content)["messages"]) == 1:
+            return reply("Hello")
+        return httpx2.Response(status) if point_of(request) == 0 else reply()
+
+    results, error = verdicts_of(handler, in_flight=1)
+    assert (set(results), error) == (set(range(20)), None)
+    assert results[0].unscored == f"failed while judging (the server returned status {status} in 6 attempts)"
+    results, error = verdicts_of(lambda _: httpx2.Response(status), in_flight=1)
+    assert (results, str(error)) == ({}, f"status {status}")

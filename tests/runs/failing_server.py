@@ -106,6 +106,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
             case "500":
                 self.reply({"error": "down"}, 500)
+            case "200":
+                self.reply({"error": "down"})
             case "kill":
                 os.kill(self.server.pid_to_kill, signal.SIGKILL)
             case "garbled":

@@ -87,6 +87,15 @@ def test_answered_questions_are_retained_and_not_sent_again(failure, in_flight, 
     assert n_verdicts() == N_QUESTIONS
 
 
+def test_a_reply_that_is_no_answer_of_the_judge_is_requested_again():
+    with FailingServer("200", n_answers=3) as first:
+        assert judge(first.url) == 0
+    with FailingServer() as second:
+        assert judge(second.url) == 0
+        assert second.answered.total() == N_QUESTIONS - 3
+    assert n_verdicts() == N_QUESTIONS
+
+
 def test_an_incomplete_question_is_repeated_and_complete_ones_are_not(capsys):
     """Under `logit` each criterion is one request; sets are also sent in reverse order."""
     settings = ("judge.protocol=logit", "order_swap=true", "judge.in_flight=3")

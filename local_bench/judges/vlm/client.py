@@ -33,7 +33,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 MAX_CONCURRENCY = 128
 """Concurrent requests if a config sets no number; vLLM queues what exceeds its batch."""
-RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
+RETRY_STATUS = {408, 425, 429, *range(500, 600)}
 ATTEMPTS = 6
 METRICS_S = 10.0
 SERVED_NAME = "judge"
@@ -470,12 +470,12 @@ class Client:
             return Reply(_text(received)[:2000], refusal=NOT_ITS_FORMAT)
 
     async def _answers(self, http: httpx2.AsyncClient) -> bool:
-        """Whether the server still answers a request that it has answered before."""
-        try:
+        """Whether the server still answers a request that it has answered before, or else one without an image."""
+        other = {"model": self.server.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+        with suppress(httpx2.RequestError, _Busy, Redirected, ResponseTooLarge, TimeoutError):
             async with asyncio.timeout(self.timeout_s):
-                return bool(self._answered) and (await self._post(http, self._answered[0])).status_code == 200
-        except (httpx2.RequestError, _Busy, Redirected, ResponseTooLarge, TimeoutError):
-            return False
+                return (await self._post(http, [*self._answered, other][0])).status_code == 200
+        return False
 
     async def _post(self, http: httpx2.AsyncClient, body: dict[str, Any]) -> httpx2.Response:
         received = await fetch(http, "POST", f"{self.server.base_url}/chat/completions", None, body)

@@ -131,7 +131,8 @@ class _Constrained:
         self._matcher.fill_next_token_bitmask(self._allowed)
         xgrammar.apply_token_bitmask_inplace(logits, self._allowed)
         token = pick(logits[0], self._temperature, self._generator)
-        assert self._matcher.accept_token(token)
+        accepted = self._matcher.accept_token(token)
+        assert accepted, token
         if not self.ended(input_ids, None):
             self.tokens.append(token)
         chosen = torch.full_like(scores, -torch.inf)
@@ -452,12 +453,11 @@ class Local:
                 matcher.fill_next_token_bitmask(allowed, i)
                 xgrammar.apply_token_bitmask_inplace(logits[i : i + 1], allowed[i : i + 1])
                 following[i] = pick(logits[i], request.temperature, generators[i])
-                assert matcher.accept_token(following[i])
+                accepted = matcher.accept_token(following[i])
+                assert accepted, following[i]
                 generated[i].append(following[i])
-                if matcher.is_terminated():
-                    finished[i] = "stop"
-                elif len(generated[i]) >= request.max_tokens:
-                    finished[i] = "length"
+                at_limit = len(generated[i]) >= request.max_tokens
+                finished[i] = "stop" if matcher.is_terminated() else "length" if at_limit else None
             if all(finished):
                 break
             logits = rows.step(following)
@@ -475,9 +475,8 @@ class Local:
         elif request.labels:
             grammar = self._compiler.compile_grammar("root ::= " + " | ".join(map(json.dumps, request.labels)))
         else:
-            grammar = self._compiler.compile_json_schema(
-                json.dumps(request.schema), any_whitespace=False, separators=(",", ":")
-            )
+            schema = json.dumps(request.schema)
+            grammar = self._compiler.compile_json_schema(schema, any_whitespace=False, separators=(",", ":"))
         self._grammars[key] = grammar
         return grammar
 

@@ -20,7 +20,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from local_bench.core import strictjson
-from local_bench.core.errors import failure
+from local_bench.core.errors import FAILED, failure
 from local_bench.core.hardrules import HardRules, published_rules
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import count_card, fit_pixels, png_bytes, stitched
@@ -48,7 +48,7 @@ sha256 and a PNG file. Other messages are JSON."""
 SENT_IMAGES, PREPARED_IMAGES = 256, 64
 """Sizes of caches; the requests for all criteria of one candidate follow each other closely."""
 REFUSED = "the judge refused the question"
-NOT_ITS_FORMAT = "the judge did not reply in its own format"
+NOT_ITS_FORMAT = f"{FAILED}judging (the judge did not reply in its own format)"
 _PROBABILITY_DIGITS = 6
 _REASON = 40
 """Maximum number of characters of a server's finish reason in a message."""
