@@ -436,7 +436,8 @@ def rejudge(run: RunDir, executor: Executor, progress: Progress, rounds: int) ->
     for config in run.config.judges:
         spec = spec_in(run, config, judge_devices[0])
         requests = list(judge_requests(run, config, spec, judge_devices))
-        rows = run.store.verdicts(spec.judge_id, table="retests")
+        retests = run.store.verdicts(spec.judge_id, table="retests")
+        rows = [row for row in retests if not is_failure(row.unscored)]
         stored = {(r.work_id, r.rubric, r.point, r.repeat, r.round): r.question_id for r in rows}
         repeats = [replace(request, round=i) for i in range(1, rounds + 1) for request in requests]
         left, _ = split_faulty(run, [r for r in repeats if stored.get(r.key) != r.question_id], progress)

@@ -96,6 +96,18 @@ def test_a_reply_that_is_no_answer_of_the_judge_is_requested_again():
     assert n_verdicts() == N_QUESTIONS
 
 
+def test_a_repeated_question_that_failed_is_repeated_again():
+    with FailingServer() as server:
+        assert judge(server.url) == 0
+    repeat = ["judge", "run.yaml", "--run-dir", "run", "--rejudge", "1", "--set"]
+    with FailingServer("200", n_answers=3) as first:
+        assert main([*repeat, f"judge.base_url={first.url}"]) == 0
+    with FailingServer() as second:
+        assert main([*repeat, f"judge.base_url={second.url}"]) == 0
+        assert second.answered.total() == N_QUESTIONS - 3
+    assert number("count(*) FROM retests WHERE answer IS NOT NULL") == N_QUESTIONS
+
+
 def test_an_incomplete_question_is_repeated_and_complete_ones_are_not(capsys):
     """Under `logit` each criterion is one request; sets are also sent in reverse order."""
     settings = ("judge.protocol=logit", "order_swap=true", "judge.in_flight=3")
