@@ -85,6 +85,7 @@ def test_no_benchmark_is_named_outside_its_package():
         places |= {str(path.relative_to(ROOT / "local_bench"))} if texts else set()
     assert places == {
         "suites/registry.py",
+        "suites/published.py",  # the API prices that a settlement is compared with
         "runs/config.py",  # the default of `suite.name`
         # the kind of predictor that is ServImageModel, and the training data ServImage_Dataset
         *("cli/predictor.py", "judges/payment/artefact.py", "runs/payment.py"),

@@ -21,7 +21,7 @@ from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Store, scores_by_im
 from local_bench.settle.costs import Local, PhaseCost, break_even_images, break_even_usd_per_hour, energy_mj
 from local_bench.settle.settlement import ClientSavings, Competition, compete, savings
 from local_bench.settle.table import OutcomeTable, table_of
-from local_bench.suites.published import api_prices
+from local_bench.suites.published import SETTLEMENT_PRICES, api_prices
 
 Attempt = tuple[str, str, int, int]
 """Model, task, deliverable, attempt."""
@@ -139,7 +139,7 @@ def economics_of(run: RunDir, money: Accounting) -> Economics | None:
     table 6. None if nothing is settled or no task has a price. Used by the page, the JSON output and the exports."""
     if not any(s.total.value_micro_usd for s in money.settlements):
         return None
-    settings, prices = run.config.settlement, api_prices().exact
+    settings, prices = run.config.settlement, api_prices(SETTLEMENT_PRICES).exact
     ordered = sorted(prices, key=lambda api: (prices[api], api))
     return run.store.once(
         ("economics", settings.model_dump_json()),

@@ -1,4 +1,5 @@
-"""A finished run as pandas data frames, for notebooks and scripts: `local_bench.load_run`."""
+"""A finished run as pandas data frames, for notebooks and scripts: `local_bench.load_run`; and the rows of its
+settlement, which the exports have too."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

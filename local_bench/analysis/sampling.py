@@ -141,15 +141,14 @@ def _labelled(
         not_made = np.array([row.part_micro_usd for row in rows if not row.candidate.image], dtype=np.float64)
         n_not_made = float(len(not_made))  # open in the bounds, by their prices or as images
         by_price = (np.array(pays, np.float64), float(not_made.sum())) if any(pays) else (None, n_not_made)
-        estimates = Estimates(
-            *(
-                prediction_powered(
-                    tasks, judge, labels, weights=weights, probabilities=probabilities, selected=drawn, over=over
-                ).with_open(more)
-                for over in ("these orders", "orders like these")
-                for weights, more in (by_price, (None, n_not_made))
-            )
+        of_revenue, of_images, of_revenue_at_large, of_images_at_large = (
+            prediction_powered(
+                tasks, judge, labels, weights=weights, probabilities=probabilities, selected=drawn, over=over
+            ).with_open(more)
+            for over in ("these orders", "orders like these")
+            for weights, more in (by_price, (None, n_not_made))
         )
+        estimates = Estimates(of_revenue, of_images, of_revenue_at_large, of_images_at_large)
     if width is not None and ids and sum(pays):
         n_labelled = int((~np.isnan(labels)).sum())
         reached = None if estimates is None else estimates.revenue.width

@@ -35,7 +35,7 @@ from local_bench.report.view import (
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store.contents import root
-from local_bench.suites.published import api_prices
+from local_bench.suites.published import SETTLEMENT_PRICES, api_prices
 from local_bench.suites.registry import suite
 
 MAX_REASONS = 30
@@ -205,7 +205,7 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
     economics = economics_of(run, money)
     if economics is None:
         return [], []
-    several, prices = len(economics.table.models) > 1, api_prices()
+    several, prices = len(economics.table.models) > 1, api_prices(SETTLEMENT_PRICES)
     models = zip(economics.table.models, economics.by_ledger, economics.by_api, strict=True)
     placed = economics.competition.placed
     rows = [SimpleNamespace(model=model, placed=placed[model], here=here, api=api) for model, here, api in models]

@@ -226,7 +226,7 @@ def estimate(
         progress.advance()
     questions = n_questions(plan, config, progress, config.judges)
     gpus_per_node = gpus_per_node or config.engine.workers or 1
-    works = [row.work for row in plan.candidates if row.unscored is None]
+    works = (strictjson.stored_object(row.work_json) for row in plan.candidates if row.unscored is None)
     samplers = [work["sampler"] for work in works if "sampler" in work]
     return {
         "suite": plan.suite.name,
@@ -391,7 +391,7 @@ def _groups(
     alone = traits(described.family).exact_length
     kinds: dict[tuple[Sampler, int], Counter[str]] = {}
     for candidate in plan.scheduled(model.label):
-        work = candidate.work
+        work = strictjson.stored_object(candidate.work_json)  # `work` would keep it
         kind = (usual_size(described, Sampler(**work["sampler"])), len(work["pictures"]))
         kinds.setdefault(kind, Counter())[work["prompt"] if alone else ""] += 1
     groups = []

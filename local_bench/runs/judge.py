@@ -75,7 +75,8 @@ def _repeats(
         verdicts[setting] = [received[i] for i in range(len(answered))]
 
     def n_changed(a: str, b: str) -> int:
-        return sum(x != y for x, y in zip(verdicts[a], verdicts[b], strict=True))
+        pairs = zip(verdicts[a], verdicts[b], strict=True)
+        return sum(x != y for x, y in pairs if not (is_failure(x.unscored) or is_failure(y.unscored)))
 
     record("alone, cold", first, first, 1)
     record("in a batch, cold", second + first, second, None)

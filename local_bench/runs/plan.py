@@ -35,7 +35,7 @@ from local_bench.runs.store import CandidateRow
 from local_bench.runs.store.rows import State
 from local_bench.suites.base import Suite
 from local_bench.suites.questions_from import check_borrowed
-from local_bench.suites.registry import FilesSuite, all_suites, suite
+from local_bench.suites.registry import BUILT_IN_SUITES, FilesSuite, suite
 
 _MISTRAL = (
     "INST|IMG|IMG_BREAK|IMG_END|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK|"
@@ -277,9 +277,12 @@ def _check_scores(config: RunConfig) -> None:
     """ConfigError if two scores of an image have one name, of which the run would keep the one that came last."""
     settings = config.suite
     borrowed = check_borrowed(settings.name, settings.questions_from)
+    entries = [suite(name) for name in (settings.name, *BUILT_IN_SUITES)]
+    # of a suite and those that inherit from it, the built-in one's title
+    derived = {entry.derived: f"{entry.title.partition(':')[0]}'s score" for entry in entries if entry.derived}
     named = [
         (RULES, "the score of the hard rules"),
-        *((entry.derived, f"{entry.title.partition(':')[0]}'s score") for entry in all_suites() if entry.derived),
+        *derived.items(),
         *((name, f"a judge's score of {settings.name}") for name in suite(settings.name).scores_of_judge),
         *((name, "a judge's score of suite.questions_from") for name in borrowed),
         *((name, "a metric") for name in dict.fromkeys(config.metrics)),

@@ -146,10 +146,9 @@ def audit_revenue(paid: Iterable[JudgedDeliverable]) -> list[RevenueAudit]:
     audits = []
     for model, mine in models.items():
         labelled = [each for each in mine if each.right is not None]
-        decided, truth, task_of = (
-            [getattr(each, name) for each in labelled] for name in ("judged", "right", "task_id")
-        )
-        judged, right = (np.array([value is True for value in column], dtype=bool) for column in (decided, truth))
+        decided, truth = [each.judged for each in labelled], [each.right for each in labelled]
+        task_of = [each.task_id for each in labelled]
+        judged, right = np.array([value is True for value in decided], dtype=bool), np.array(truth, dtype=bool)
         part, much, little = exact([each.part_micro_usd for each in labelled]), judged & ~right, ~judged & right
         task, tasks = pd.factorize(np.array(task_of, dtype=object))
         columns = np.array(

@@ -44,8 +44,10 @@ def flips(base: Mapping[str, Fraction | None], grid: Sequence[Point], lower_is_b
     reversals = []
     for pair in combinations(sorted(base), 2):
         for ahead, behind in (pair, pair[::-1]):
+            if not leads(base, ahead, behind):
+                continue
             reversed_at = tuple(p.setting for p in grid if leads(p.values, behind, ahead))
-            if reversed_at and leads(base, ahead, behind):
+            if reversed_at:
                 reversals.append(Flip(ahead, behind, reversed_at))
     return reversals
 

@@ -150,12 +150,14 @@ def prices_of(suite: str, options: ScoreOptions, models: Iterable[str]) -> tuple
     return None if options.costs is None else read_costs(options.costs), []
 
 
-def api_prices(suite: str | None = None) -> ApiPrices:
-    """The prices that the suite's paper assumes; by default the first of the file. ConfigError if it has none for the
-    suite."""
+SETTLEMENT_PRICES = "servimage"
+"""The suite whose API prices a settlement is compared with."""
+
+
+def api_prices(suite: str) -> ApiPrices:
+    """The prices that the suite's paper assumes. ConfigError if the file has none for the suite."""
     files = config_files("api_prices.yaml")
     by_suite = {name: prices for path in reversed(files) for name, prices in load_yaml(path, _File).prices.items()}
-    suite = suite or next(iter(by_suite))
     if suite not in by_suite:
         raise ConfigError(f"{files[0]} has no prices for {suite!r}, only for {', '.join(by_suite)}: give --costs")
     return by_suite[suite]

@@ -124,7 +124,7 @@ def _described(path: Path, mtime_ns: int, size: int) -> Suite:
 
 PLUGINS = "local_bench.suites"
 """Group of entry points `name = "package.module:Class"` with subclasses of `Suite`; built-in names take precedence."""
-_SUITES = {
+BUILT_IN_SUITES = {
     "studio": "local_bench.suites.studio.suite:Studio",
     "printshop": "local_bench.suites.printshop.suite:PrintShop",
     "servimage": "local_bench.suites.servimage.suite:ServImage",
@@ -154,7 +154,7 @@ def all_suites(report: Callable[[str], None] = lambda _: None) -> list[Suite]:
 def suite(name: str) -> Suite:
     """The suite of that name. ConfigError with the nearest name, or with the reason why a package's suite cannot be
     loaded."""
-    where = _SUITES.get(name) or _known().get(name)
+    where = BUILT_IN_SUITES.get(name) or _known().get(name)
     if where is not None:
         return _loaded(name, where)
     if is_safe_id(name) and (files := config_files(f"suites/{name}.yaml")):
@@ -176,4 +176,4 @@ def _loaded(name: str, where: str) -> Suite:
 
 def _known() -> dict[str, str]:
     plugins = sorted((point.name, point.value) for point in entry_points(PLUGINS))
-    return _SUITES | {name: where for name, where in plugins if name not in _SUITES}
+    return BUILT_IN_SUITES | {name: where for name, where in plugins if name not in BUILT_IN_SUITES}

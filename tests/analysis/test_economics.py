@@ -63,6 +63,7 @@ def test_sensitivity_to_thresholds_and_prices(make_run):  # noqa: F811
     assert len(by_price.points) == 5
     base, dear = by_price.points[2], by_price.points[4]
     assert all(dear.values[model] <= value for model, value in base.values.items())
+    assert base.values.keys() == {"alpha", "beta"}  # of images that were made here
     hours = F("64.2") / 3600
     assert base.values["alpha"] == 135 - hours * F("1.8")
     assert dear.values["alpha"] == 135 - hours * F("7.2")

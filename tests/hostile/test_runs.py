@@ -99,6 +99,17 @@ def test_scores_at_the_limits_of_floats(command, value, run_dir):
     assert ("the table 'scores' has values that no release writes" in outcome.err) == bool(status)
 
 
+@pytest.mark.parametrize("column", ["scores.work_id", "scores.name", "verdicts.judge", "tasks.task_id"])
+def test_a_key_with_a_nul_is_refused(column, run_dir):
+    """SQLite ends JSON values of a query there."""
+    table, _, name = column.partition(".")
+    edit(run_dir / "ledger.sqlite", f"UPDATE {table} SET {name} = {name} || char(0) || 'x'")
+    for command in ("settle", "report"):
+        outcome = run(COMMANDS[command].split(), statuses=(1,))
+        assert not outcome.faults
+        assert f"the table '{table}' has values that no release writes" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("command", "name"),
     [

@@ -10,7 +10,7 @@ from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.yamlfile import yaml_value
 from local_bench.judges.vlm import vllm_process as module
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.protocols import Reply
+from local_bench.judges.vlm.protocols import NO_REPLY, Reply
 from local_bench.judges.vlm.vllm_process import Attention, ModelFacts, is_recurrent, on_gpu
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
@@ -183,18 +183,25 @@ def test_the_config_adds_to_the_card_s_template_variables(cache, monkeypatch):
 # ---- the batch-invariance check
 
 
-def check(flips, before=None):
-    """The check of a judge whose answer to the call with this number flips."""
+def check(flips, before=None, failed=()):
+    """The check of a judge whose answer to the call with this number flips, or fails."""
     calls = iter(range(1000))
 
     class Flipping:
         def complete(self, requests, at_once=None):
             for key, _ in requests:
-                text = "1" if next(calls) in flips else "0"
-                yield key, Reply(text, "stop", {str(i): -1.0 if text == str(i) else -2.0 for i in range(6)})
+                call = next(calls)
+                text = "1" if call in flips else "0"
+                labels = {str(i): -1.0 if text == str(i) else -2.0 for i in range(6)}
+                yield key, Reply("", refusal=NO_REPLY) if call in failed else Reply(text, "stop", labels)
 
     spec = JudgeSpec("c", "0" * 64, "float32", 16384, 32, 0, "logit")
     return _repeats(spec, Flipping(), {}, before)
+
+
+def test_a_server_that_fails_on_a_question_has_not_changed_its_answer():
+    results = check((), failed={0, 1, 30})
+    assert (results["reproducible"], results["differs"], results["compared"]) == (True, [], 12)
 
 
 def test_the_check_counts_the_answers_that_change():

@@ -14,7 +14,7 @@ from local_bench.cli.main import main
 from local_bench.core.errors import UserError
 from local_bench.core.images import store_image
 from local_bench.report.site.build import write_site
-from local_bench.report.site.details import FULL, PREVIEWS, THUMBS, RunDetails, _write, path_in
+from local_bench.report.site.details import FULL, PREVIEWS, TASKS_PER_FILE, THUMBS, RunDetails, _write, path_in
 from local_bench.report.site.mark import MARK
 from local_bench.runs.rundir import RunDir
 from tests.annotation.conftest import MODELS, answer_all, make_shop
@@ -319,3 +319,8 @@ def test_large_images_have_a_preview_too(shop, tmp_path, size, preview):
     with RunDir.open(shop.path) as run:
         task = replace(run.store.tasks()[0], source_sha256=sha)
         assert RunDetails(run, {}, out)._previews(task, []) == ([sha] if preview else [])
+
+
+def test_the_viewer_reads_the_file_of_a_task():
+    script = (ROOT / "local_bench/report/site/static/viewer.js").read_text()
+    assert f"-tasks-${{Math.floor(index / {TASKS_PER_FILE})}}" in script

@@ -22,8 +22,8 @@ def test_the_mask_is_part_of_the_work_only_of_models_that_take_one(tmp_path):
     masked = next(task for task in plan.tasks if task.task_id == "i3")
     work = {(p.candidate.model, p.candidate.work["task"]): p.candidate.work for p in plan.planned}
     assert work["tiny-flux-fill", "i3"]["mask"] == masked.mask_sha256
-    assert tuple(work["tiny-flux-fill", "i3"]["pictures"]) == (masked.source_sha256,)
-    assert tuple(work["tiny-omnigen", "i3"]["pictures"]) == (masked.source_sha256, masked.mask_sha256)
+    assert work["tiny-flux-fill", "i3"]["pictures"] == [masked.source_sha256]
+    assert work["tiny-omnigen", "i3"]["pictures"] == [masked.source_sha256, masked.mask_sha256]
     assert not any("mask" in item for (model, _), item in work.items() if model == "tiny-omnigen")
 
 

@@ -191,6 +191,19 @@ def test_two_scores_of_one_name_are_refused_before_a_run(tmp_path, monkeypatch, 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_suite_may_inherit_from_a_benchmark_with_a_score_of_its_own(monkeypatch):
+    class Ours(type(suite("idea-bench"))):
+        name, title = "ours", "Ours: briefs"
+
+    monkeypatch.setattr("local_bench.suites.registry._known", lambda: {"ours": "x:Ours"})
+    monkeypatch.setattr("local_bench.suites.registry.load_object", lambda *_: Ours)
+    for settings in ({"name": "studio"}, {"name": "ours", "path": "x"}):
+        check_config(RunConfig(name="x", suite=settings, models=[{"card": "tiny-flux"}], metrics=[]), files=False)
+    taken = RunConfig(name="x", suite={"name": "studio"}, models=[{"card": "tiny-flux"}], metrics=["idea_case"])
+    with pytest.raises(ConfigError, match="'idea_case' is IDEA-Bench's score and a metric"):
+        check_config(taken, files=False)
+
+
 def test_every_benchmark_may_have_every_metric_and_all_other_questions():
     for entry in all_suites():
         others = [lender.name for lender in all_suites() if lender.lent and lender.questions != entry.questions]

@@ -26,7 +26,7 @@ from pydantic import SecretStr
 
 from local_bench.core.errors import FAILED, ConfigError, LocalBenchError, ServerError
 from local_bench.judges.vlm.judge import Served, Unreachable
-from local_bench.judges.vlm.protocols import NOT_ITS_FORMAT, REFUSED, Composer, Reply, Request, failed, reply
+from local_bench.judges.vlm.protocols import NO_REPLY, REFUSED, Composer, Reply, Request, failed, reply
 from local_bench.judges.vlm.vllm_process import Child, Engine, arguments, environment, require_vllm
 
 K = TypeVar("K")
@@ -467,14 +467,14 @@ class Client:
         try:
             return reply(received.json())
         except (ValueError, RecursionError):
-            return Reply(_text(received)[:2000], refusal=NOT_ITS_FORMAT)
+            return Reply(_text(received)[:2000], refusal=NO_REPLY)
 
     async def _answers(self, http: httpx2.AsyncClient) -> bool:
         """Whether the server still answers a request that it has answered before, or else one without an image."""
         other = {"model": self.server.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
         with suppress(httpx2.RequestError, _Busy, Redirected, ResponseTooLarge, TimeoutError):
             async with asyncio.timeout(self.timeout_s):
-                return (await self._post(http, [*self._answered, other][0])).status_code == 200
+                return (await self._post(http, self._answered[0] if self._answered else other)).status_code == 200
         return False
 
     async def _post(self, http: httpx2.AsyncClient, body: dict[str, Any]) -> httpx2.Response:

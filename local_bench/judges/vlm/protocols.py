@@ -48,7 +48,9 @@ sha256 and a PNG file. Other messages are JSON."""
 SENT_IMAGES, PREPARED_IMAGES = 256, 64
 """Sizes of caches; the requests for all criteria of one candidate follow each other closely."""
 REFUSED = "the judge refused the question"
-NOT_ITS_FORMAT = f"{FAILED}judging (the judge did not reply in its own format)"
+NOT_ITS_FORMAT = "the judge did not reply in its own format"
+NO_REPLY = f"{FAILED}judging ({NOT_ITS_FORMAT})"
+"""Refusal where the server replied with something else than a chat completion: a later session may have one."""
 _PROBABILITY_DIGITS = 6
 _REASON = 40
 """Maximum number of characters of a server's finish reason in a message."""
@@ -299,7 +301,11 @@ def reply(received: Any) -> Reply:
     """Parse a response body of `/v1/chat/completions`. A malformed body gives a reply with `refusal` set."""
     try:
         choice = received["choices"][0]
-        text = choice["message"]["content"]
+        message = choice["message"].get
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return Reply(str(received)[:2000], refusal=NO_REPLY)
+    try:
+        text = message("content")
         finish_reason = choice.get("finish_reason")
         logprobs = choice.get("logprobs")
         label = None

@@ -95,7 +95,8 @@ def _acceptance_by_score(run: RunDir, outcomes: Sequence[OutcomeRow], decided: M
             for one in bins
             if one.mean is not None and one.rate is not None
         ]
-        line = Line("accepted", *zip(*points, strict=True))
+        xs, ys, ends = zip(*points, strict=True)  # low < high: at least one bin has images
+        line = Line("accepted", xs, ys, ends)
         panels.append(Lines(name, (line,), "mean score of the bin", "fraction accepted", fractions=True))
     return _figure("Images accepted by annotators, by score (95 % intervals over tasks)", panels)
 

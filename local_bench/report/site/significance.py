@@ -35,9 +35,9 @@ def label(run: RunDir, model: str, several: bool) -> str:
 def significance(runs: Sequence[RunDir], groups: Sequence[int]) -> list[Pair]:
     """One entry per pair of models in each group of comparable runs, over the tasks of both; in `p_holm`, models with
     the same images are one."""
-    differing = []
+    differing, several = [], len(runs) > 1
     for group in dict.fromkeys(groups):
-        members, several = [run for run, other in zip(runs, groups, strict=True) if other == group], len(runs) > 1
+        members = [run for run, other in zip(runs, groups, strict=True) if other == group]
         compared = partial(_pairs, members, several)
         differing += members[0].store.once(("significance", several), compared) if len(members) == 1 else compared()
     return differing

@@ -126,26 +126,33 @@ _MAX_MICRO_USD = 10**15
 _MAX_NS = 10**18
 
 
+def _no_nul(*columns: str) -> str:
+    """Keys without U+0000, at which JSON values of a query end."""
+    return " AND ".join(f"instr({column}, char(0)) = 0" for column in columns)
+
+
 def _name(column: str, more: str = "") -> str:
     """A safe id (core.paths.is_safe_id), with the characters `more`."""
     return (
         f"length({column}) BETWEEN 1 AND 160 AND {column} GLOB '[A-Za-z0-9]*' "
-        f"AND {column} NOT GLOB '*[^A-Za-z0-9._{more}-]*' AND instr({column}, '..') = 0"
+        f"AND {column} NOT GLOB '*[^A-Za-z0-9._{more}-]*' AND instr({column}, '..') = 0 AND {_no_nul(column)}"
     )
 
 
-_ANSWERED = "(answer IS NULL) <> (unscored IS NULL) AND point >= 0 AND repeat >= 0"
+_ANSWERED = (
+    f"(answer IS NULL) <> (unscored IS NULL) AND point >= 0 AND repeat >= 0 AND {_no_nul('work_id', 'rubric', 'judge')}"
+)
 CONDITIONS: dict[str, str] = {
     "tasks": f"position >= 0 AND price_micro_usd BETWEEN 0 AND {_MAX_MICRO_USD} AND {_name('task_id')}",
     "candidates": "position >= 0 AND deliverable BETWEEN 1 AND 1000000 AND attempt BETWEEN 1 AND 1000000 "
-    f"AND {_name('model', '+:')} AND state IN ('planned', 'done', 'unscored') "
+    f"AND {_name('model', '+:')} AND {_no_nul('work_id')} AND state IN ('planned', 'done', 'unscored') "
     "AND (state <> 'done' OR pixels_sha256 IS NOT NULL) "
     "AND (height IS NULL OR height BETWEEN 1 AND 100000) AND (width IS NULL OR width BETWEEN 1 AND 100000) "
     "AND (batch_size IS NULL OR batch_size BETWEEN 1 AND 100000) "
     f"AND (cost_micro_usd IS NULL OR cost_micro_usd BETWEEN 0 AND {_MAX_MICRO_USD})",
     "verdicts": _ANSWERED,
     "retests": f"{_ANSWERED} AND round >= 0",
-    "scores": "kind IN ('metric', 'judge') AND applies IN (0, 1) "
+    "scores": f"{_no_nul('work_id', 'name')} AND kind IN ('metric', 'judge') AND applies IN (0, 1) "
     "AND (value IS NOT NULL) + (unscored IS NOT NULL) + (applies = 0) = 1 "
     f"AND (value IS NULL OR value BETWEEN -{MAX_SCORE} AND {MAX_SCORE}) "
     f"AND (spread IS NULL OR spread BETWEEN 0 AND {MAX_SCORE})",

@@ -73,7 +73,7 @@ def columns(kind: type) -> str:
 
 _CANDIDATE = columns(CandidateRow)
 _VERDICT = {
-    "verdicts": columns(VerdictRow).replace("round", "0"),
+    "verdicts": columns(VerdictRow).removesuffix("round") + "0",
     "retests": columns(VerdictRow).replace("rubric_sha256", "''"),
 }
 """Table -> the columns of `VerdictRow`, with a constant for the one that it lacks."""
@@ -84,9 +84,9 @@ _OF_TASK = """task_id, content,
 def _one_of(column: str, values: Collection[str] | None) -> tuple[str, list[str]]:
     """A condition that a column has one of these values, any with None, and its values in the query: their number is
     not limited, as that of SQLite's variables is."""
-    return (
-        ("TRUE", []) if values is None else (f"{column} IN (SELECT value FROM json_each(?))", [json.dumps([*values])])
-    )
+    if values is None:
+        return "TRUE", []
+    return f"{column} IN (SELECT value FROM json_each(?))", [json.dumps([*values])]
 
 
 class Store:
@@ -444,11 +444,10 @@ class Store:
 
     def add_session(self, session: SessionRow, rows: Sequence[MeterRow]) -> None:
         """Store a finished session of another store with its meter rows, under a new number."""
-        number = self.begin_session(session.started_utc, session.device)
         with self.transaction():
+            number = 1 + int(self.rows("SELECT coalesce(max(session), 0) FROM sessions")[0][0])
+            self._enter("sessions", SessionRow, [replace(session, session=number)], "INSERT")
             self._enter("meter", MeterRow, (replace(row, session=number) for row in rows), "INSERT")
-            held = session.held_ns, session.ended, number
-            self.write("UPDATE sessions SET held_ns = ?, ended = ? WHERE session = ?", *held)
 
     def end_session(self, session: int, how: str) -> None:
         self.write("UPDATE sessions SET ended = ? WHERE session = ?", how, session)

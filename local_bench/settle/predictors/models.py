@@ -205,6 +205,8 @@ class ConceptModel:
         scored = features.known
         values = np.full(len(scored), np.nan)
         values[scored] = self.calibration.probabilities(self.model.log_odds(self.layout.table(features.rows(scored))))
+        if np.isnan(values[scored]).any():  # of infinities of both signs
+            raise UserError("the predictor's coefficients are too large to compute probabilities with: fit it again")
         return values
 
     def decisions(self, features: Features) -> Decisions:
