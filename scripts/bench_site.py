@@ -62,7 +62,7 @@ def make_run(path: Path, n_tasks: int, n_models: int, side: int) -> int:
     from local_bench.core.types import Score, Task
     from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
     from local_bench.runs.rundir import RunDir
-    from local_bench.runs.store import CandidateRow, VerdictRow
+    from local_bench.runs.store import Candidate, VerdictRow
 
     rng = random.Random(1)
     models = [f"model-{i:02}" for i in range(n_models)]
@@ -95,7 +95,7 @@ def make_run(path: Path, n_tasks: int, n_models: int, side: int) -> int:
         for k, ((task, model, deliverable), sha) in enumerate(zip(keys, shas, strict=True)):
             work = {"task": task.task_id, "model": model, "deliverable": deliverable}
             rows.append(
-                CandidateRow(
+                Candidate(
                     digest(work),
                     k,
                     task.task_id,

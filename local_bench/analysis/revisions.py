@@ -27,7 +27,7 @@ from local_bench.core.money import split, usd_number
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import VerdictsByWork, sets, thresholds_of, verdicts_of
-from local_bench.runs.store import CandidateRow
+from local_bench.runs.store import Candidate
 from local_bench.settle.attempts import MISSING, revised_once
 
 TASKS, MANIFEST, IMAGES = "tasks.jsonl", "revisions.json", "images"
@@ -180,7 +180,7 @@ def revised_workflows(run: RunDir, folder: Path, revised: RunDir) -> list[Workfl
     return workflows
 
 
-def _read(path: Path, run: RunDir, sources: Mapping[str, str | None]) -> dict[str, CandidateRow]:
+def _read(path: Path, run: RunDir, sources: Mapping[str, str | None]) -> dict[str, Candidate]:
     """Task id -> the image of `run` that it revises. The run may have grown since; UserError if it does not have an
     image, or has another one than a task's source in `sources`."""
     about = strictjson.read(path, UserError, missing="give a folder written by `revise write`")
@@ -218,7 +218,7 @@ def _lowest_score(run: RunDir, scores: Mapping[str, Score]) -> str:
     return f"Its {name} score is {value:.2f}, and {thresholds[name]:.2f} is asked for"
 
 
-def _name(row: CandidateRow, taken: Mapping[str, Any]) -> str:
+def _name(row: Candidate, taken: Mapping[str, Any]) -> str:
     """A task id: the original task's, the deliverable's number and the model's name."""
     name = _UNSAFE.sub("-", f"{row.task_id}.{row.deliverable}.{row.model}").replace("..", ".-")
     return name if name not in taken else f"{name}.{len(taken)}"

@@ -51,7 +51,7 @@ from local_bench.core.files import write_new
 from local_bench.core.identity import digest
 from local_bench.core.table import guarded
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import CandidateRow
+from local_bench.runs.store import Candidate
 from local_bench.settle.pairwise import Comparison, RankedModel, rank
 from local_bench.suites.registry import suite
 
@@ -223,19 +223,17 @@ def write_csv(runs: Sequence[RunDir], out: Path, only: str | None = None) -> int
     return len(frame)
 
 
-def _rows_of(runs: Sequence[RunDir]) -> dict[tuple[str, ItemImage], list[CandidateRow]]:
+def _rows_of(runs: Sequence[RunDir]) -> dict[tuple[str, ItemImage], list[Candidate]]:
     """As `rows_by_image`, of all runs; a model that several of them have is named with its run."""
     n_runs = Counter(model for run in runs for model in run.store.models())
-    rows = defaultdict[tuple[str, ItemImage], list[CandidateRow]](list)
+    rows = defaultdict[tuple[str, ItemImage], list[Candidate]](list)
     for run in runs:
         for key, of_run in rows_by_image(run).items():
             rows[key] += [r if n_runs[r.model] == 1 else replace(r, model=f"{run.path}/{r.model}") for r in of_run]
     return rows
 
 
-def _pairs_of(
-    item: Item, of_image: Mapping[tuple[str, ItemImage], Sequence[CandidateRow]]
-) -> Iterator[tuple[str, str]]:
+def _pairs_of(item: Item, of_image: Mapping[tuple[str, ItemImage], Sequence[Candidate]]) -> Iterator[tuple[str, str]]:
     """The models of the two sides; several if two models made equal images."""
 
     def models(side: Sequence[ItemImage]) -> list[str]:

@@ -25,7 +25,7 @@ from local_bench.core.types import LEAST_PROBABILITY, Task
 from local_bench.core.yamlfile import Strict, check
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
-from local_bench.runs.store import CandidateRow
+from local_bench.runs.store import Candidate
 from local_bench.suites.registry import suite
 
 PEOPLE = "people"
@@ -335,9 +335,9 @@ def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[d
     return list(merged.values())
 
 
-def rows_by_image(run: RunDir) -> dict[tuple[str, ItemImage], list[CandidateRow]]:
+def rows_by_image(run: RunDir) -> dict[tuple[str, ItemImage], list[Candidate]]:
     """(task, image) -> the candidates that have it."""
-    rows: dict[tuple[str, ItemImage], list[CandidateRow]] = defaultdict(list)
+    rows: dict[tuple[str, ItemImage], list[Candidate]] = defaultdict(list)
     for row in run.store.candidates():
         if row.image:
             rows[row.task_id, ItemImage(row.deliverable, row.image)].append(row)

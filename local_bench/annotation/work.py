@@ -22,7 +22,7 @@ from local_bench.core.images import png_bytes
 from local_bench.core.types import LEAST_PROBABILITY
 from local_bench.core.yamlfile import Strict, check
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import CandidateRow
+from local_bench.runs.store import Candidate
 from local_bench.suites.registry import suite
 
 Images = tuple[ItemImage, ...]
@@ -110,21 +110,21 @@ def _tasks(runs: Sequence[RunDir]) -> dict[str, TaskView]:
     return views
 
 
-def _sets(rows: Iterable[CandidateRow], apart: bool) -> dict[tuple[str, str, int, int], list[CandidateRow]]:
+def _sets(rows: Iterable[Candidate], apart: bool) -> dict[tuple[str, str, int, int], list[Candidate]]:
     """Rows by (model, task, attempt, deliverable; 0 for all together)."""
-    by_set: dict[tuple[str, str, int, int], list[CandidateRow]] = defaultdict(list)
+    by_set: dict[tuple[str, str, int, int], list[Candidate]] = defaultdict(list)
     for row in rows:
         by_set[row.model, row.task_id, row.attempt, row.deliverable if apart else 0].append(row)
     return by_set
 
 
-def _images(rows: Iterable[CandidateRow]) -> Images:
+def _images(rows: Iterable[Candidate]) -> Images:
     return tuple(sorted(ItemImage(row.deliverable, str(row.image)) for row in rows))
 
 
 def _single(
     protocol: Protocol,
-    by_run: Sequence[Sequence[CandidateRow]],
+    by_run: Sequence[Sequence[Candidate]],
     sample: Mapping[ImageKey, float] | None,
     gold_answers: Mapping[ImageKey, Mapping[str, Any]],
 ) -> list[Item]:
@@ -145,7 +145,7 @@ def _single(
     return [by_id[item_id] for item_id in sorted(by_id)]
 
 
-def _pairs(protocol: Protocol, by_run: Sequence[Sequence[CandidateRow]], seed: int) -> list[Item]:
+def _pairs(protocol: Protocol, by_run: Sequence[Sequence[Candidate]], seed: int) -> list[Item]:
     by_task: dict[str, set[Images]] = defaultdict(set)
     sets = [_sets(with_image, apart=False) for with_image in by_run]
     for (_, task_id, attempt, _), rows in (entry for of_run in sets for entry in of_run.items()):
@@ -166,7 +166,7 @@ def _pairs(protocol: Protocol, by_run: Sequence[Sequence[CandidateRow]], seed: i
     return sorted(items, key=lambda item: item.item_id)
 
 
-def _planned(path: Path, with_image: Sequence[CandidateRow]) -> dict[ImageKey, tuple[float, bool]]:
+def _planned(path: Path, with_image: Sequence[Candidate]) -> dict[ImageKey, tuple[float, bool]]:
     """Image -> probability and whether it is annotated, from a file of `settle --plan-labels`."""
     keys = {row.key for row in with_image}
     planned: dict[ImageKey, tuple[float, bool]] = {}
@@ -184,7 +184,7 @@ def _planned(path: Path, with_image: Sequence[CandidateRow]) -> dict[ImageKey, t
     return planned
 
 
-def _sampled(items: Sequence[Item], with_image: Sequence[CandidateRow]) -> dict[ImageKey, float] | None:
+def _sampled(items: Sequence[Item], with_image: Sequence[Candidate]) -> dict[ImageKey, float] | None:
     """Images of which these items are a sample -> probability; None if they are not a sample."""
     of_image = {
         (item.task_id, image.deliverable, image.pixels_sha256, model): probability
@@ -200,7 +200,7 @@ def _sampled(items: Sequence[Item], with_image: Sequence[CandidateRow]) -> dict[
 
 
 def _gold(
-    path: Path, protocol: Protocol, run: RunDir, with_image: Sequence[CandidateRow]
+    path: Path, protocol: Protocol, run: RunDir, with_image: Sequence[Candidate]
 ) -> dict[ImageKey, dict[str, Any]]:
     """Known answers by image: the protocol's fields, or `overall`."""
     if protocol.points or protocol.shows == "pair":

@@ -1,5 +1,5 @@
-"""The core data types: task, deliverable, question, verdict, score, decision; and the events of work on a
-device that runs in another function, process or machine than what shows and stores it."""
+"""The core data types: task, deliverable, question, verdict, score, decision; and the events of work on a device that
+runs in another function, process or machine than what shows and stores it."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal

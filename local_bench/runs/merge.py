@@ -30,7 +30,7 @@ from local_bench.runs.plan import in_shard
 from local_bench.runs.rundir import RunDir, first_config_difference
 from local_bench.runs.scoring import computed_scores, decide, sets
 from local_bench.runs.scoring import parts as parts_of
-from local_bench.runs.store import CandidateRow, MeterRow, ScoreRow, SessionRow, Store, VerdictRow
+from local_bench.runs.store import Candidate, MeterRow, ScoreRow, SessionRow, Store, VerdictRow
 from local_bench.runs.store.contents import file_digests, record, recorded, root
 from local_bench.runs.verify import verify
 
@@ -220,9 +220,9 @@ def _tasks(runs: Sequence[RunDir]) -> dict[str, tuple[int, Task]]:
     return dict(sorted(tasks.items(), key=lambda item: item[1][0]))
 
 
-def _candidates(runs: Sequence[RunDir], config: RunConfig, tasks: Mapping[str, tuple[int, Task]]) -> list[CandidateRow]:
+def _candidates(runs: Sequence[RunDir], config: RunConfig, tasks: Mapping[str, tuple[int, Task]]) -> list[Candidate]:
     """All candidates in the order of the whole's plan, each in its most advanced state."""
-    by_key: dict[tuple[str, str, int, int], CandidateRow] = {}
+    by_key: dict[tuple[str, str, int, int], Candidate] = {}
     for run in runs:
         for row in run.store.candidates():
             behind, ahead = sorted((by_key.get(row.key, row), row), key=_state)
@@ -240,12 +240,12 @@ def _candidates(runs: Sequence[RunDir], config: RunConfig, tasks: Mapping[str, t
     return [replace(row, position=i) for i, row in enumerate(rows)]
 
 
-def _state(row: CandidateRow) -> tuple[int, bool, str]:
+def _state(row: Candidate) -> tuple[int, bool, str]:
     """How advanced a candidate is: planned, failed (the next session generates it again), unscored, with an image."""
     return 0 if row.state == "planned" else 1 if is_failure(row.unscored) else 2, row.image is not None, repr(row)
 
 
-def _result(row: CandidateRow) -> tuple[Any, ...]:
+def _result(row: Candidate) -> tuple[Any, ...]:
     return row.state, row.pixels_sha256, row.unscored, row.identity
 
 
@@ -334,7 +334,7 @@ def _write(
     config: RunConfig,
     runs: Sequence[RunDir],
     tasks: Mapping[str, tuple[int, Task]],
-    candidates: Sequence[CandidateRow],
+    candidates: Sequence[Candidate],
     metas: Mapping[str, str],
     note: Callable[[str], None],
 ) -> None:

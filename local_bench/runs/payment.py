@@ -29,7 +29,7 @@ from local_bench.runs.judge_factory import judge_spec, local_judge_devices, nume
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of, verdicts_of
-from local_bench.runs.store import CandidateRow
+from local_bench.runs.store import Candidate
 from local_bench.settle.features import split_of, task_digest
 from local_bench.suites.base import which_image
 
@@ -61,7 +61,7 @@ class PredictionLine(Strict):
     """Whether the image's task trained or calibrated the predictor."""
 
 
-def columns_of(row: CandidateRow) -> dict[str, Any]:
+def columns_of(row: Candidate) -> dict[str, Any]:
     """The fields of a line that name its image."""
     return {name: getattr(row, name) for name in ("work_id", "model", "task_id", "deliverable", "attempt")}
 
@@ -121,7 +121,7 @@ def examples_of(run: RunDir, decided: Mapping[str, bool], seed: int = 0) -> list
     scores = run.store.scores_by_candidate("judge")
     judges = sorted(run.store.json_meta("judges") or {})
     verdicts = verdicts_of(run.store, judges[0]) if judges else {}
-    groups: dict[tuple[str, str, int], list[CandidateRow]] = {}
+    groups: dict[tuple[str, str, int], list[Candidate]] = {}
     for row in run.store.candidates():
         if row.image is not None:
             groups.setdefault((row.task_id, row.model, row.attempt), []).append(row)
@@ -308,7 +308,7 @@ def judge_payment(
     return lines(), n_existing
 
 
-def _questions(run: RunDir, rows: list[CandidateRow], with_scores: bool) -> dict[str, Question]:
+def _questions(run: RunDir, rows: list[Candidate], with_scores: bool) -> dict[str, Question]:
     tasks = {task.task_id: task for task in run.store.tasks()}
     scores = run.store.scores_by_candidate() if with_scores else {}
     if with_scores and not scores:

@@ -31,7 +31,7 @@ from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig, parse_s
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.progress import Progress, Quiet
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import CandidateRow
+from local_bench.runs.store import Candidate
 from local_bench.runs.store.rows import State
 from local_bench.suites.base import Suite
 from local_bench.suites.questions_from import check_borrowed
@@ -88,7 +88,7 @@ class ModelPlan:
 class Planned(NamedTuple):
     """A candidate, and the file of an imported image of a task with hard rules."""
 
-    candidate: CandidateRow
+    candidate: Candidate
     delivered: FileFacts | None = None
 
 
@@ -108,10 +108,10 @@ class RunPlan:
     """Cases of the suite's files that cannot be read and are skipped: file, case and reason."""
 
     @property
-    def candidates(self) -> list[CandidateRow]:
+    def candidates(self) -> list[Candidate]:
         return [planned.candidate for planned in self.planned]
 
-    def scheduled(self, model: str) -> list[CandidateRow]:
+    def scheduled(self, model: str) -> list[Candidate]:
         """The candidates of a model that are to be generated or are imported."""
         return [row for row in self.candidates if row.model == model and row.unscored is None]
 
@@ -545,10 +545,10 @@ def _candidate(
     unscored: str | None,
     pixels_sha256: str | None = None,
     cost_micro_usd: int | None = None,
-) -> CandidateRow:
+) -> Candidate:
     work_id, sampler = digest(work), work.get("sampler", {})
     state: State = "unscored" if unscored else "done" if pixels_sha256 else "planned"
-    return CandidateRow(
+    return Candidate(
         work_id=work_id,
         position=position,
         task_id=deliverable.task_id,
@@ -570,7 +570,7 @@ def _candidate(
     )
 
 
-def _refuse_duplicates(candidates: Sequence[CandidateRow]) -> None:
+def _refuse_duplicates(candidates: Sequence[Candidate]) -> None:
     seen: dict[str, str] = {}
     for candidate in candidates:
         other = seen.setdefault(candidate.work_id, candidate.model)
@@ -642,7 +642,7 @@ def _takes(run: RunDir, model: str, n: int) -> str:
     return f", about {took} on one device at the speed measured in this run"
 
 
-def _refuse_other_candidates(run: RunDir, stored: Sequence[CandidateRow], planned: Sequence[CandidateRow]) -> None:
+def _refuse_other_candidates(run: RunDir, stored: Sequence[Candidate], planned: Sequence[Candidate]) -> None:
     """ConfigError with the first difference if a stored candidate is not planned, LedgerError if it has other inputs
     than the planned one of the same work id. An imported image that was missing and has been found may replace its
     unscored candidate, and another model one of which nothing could be generated."""

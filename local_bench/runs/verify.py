@@ -28,7 +28,7 @@ from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import changed_decisions, computed_scores, parts, questions_of
 from local_bench.runs.stages import ran
-from local_bench.runs.store import CandidateRow, VerdictRow
+from local_bench.runs.store import Candidate, VerdictRow
 from local_bench.runs.store.contents import KINDS, contents, file_digests, recorded
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -192,7 +192,7 @@ def _image_name(run: RunDir, work_id: str) -> str:
         return work_id
 
 
-def _candidate_name(row: CandidateRow) -> str:
+def _candidate_name(row: Candidate) -> str:
     return f"image {row.deliverable} of {row.task_id} by {row.model}, attempt {row.attempt}"
 
 

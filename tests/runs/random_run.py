@@ -8,7 +8,7 @@ from local_bench.judges.rules import RULES
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import decision_of
-from local_bench.runs.store import CandidateRow
+from local_bench.runs.store import Candidate
 from local_bench.runs.store.rows import VerdictRow
 
 MODELS = ("alpha", "beta", "gamma")
@@ -45,7 +45,7 @@ def random_run(path, seed: int, highest_price: int = 10**8) -> RunDir:
 def _candidate(rng, task, model, deliverable, attempt, position):
     work = {"task": task.task_id, "deliverable": deliverable, "model": model, "attempt": attempt}
     work_id, state = digest(work), rng.choices(("done", "unscored", "planned"), (8, 1, 1))[0]
-    return CandidateRow(
+    return Candidate(
         work_id, position, task.task_id, deliverable, model, attempt, "p", canonical_json(work), seed_of(work_id), 8, 8,
         state, None, digest(position) if state == "done" else None, rng.choice(TEXTS) if state == "unscored" else None,
         None, None, None,

@@ -6,7 +6,7 @@ from local_bench.runs.store.database import free_name as free_name
 from local_bench.runs.store.rows import NOT_APPLICABLE as NOT_APPLICABLE
 from local_bench.runs.store.rows import UNSCORED as UNSCORED
 from local_bench.runs.store.rows import BusyTime as BusyTime
-from local_bench.runs.store.rows import CandidateRow as CandidateRow
+from local_bench.runs.store.rows import Candidate as Candidate
 from local_bench.runs.store.rows import Committed as Committed
 from local_bench.runs.store.rows import MeterRow as MeterRow
 from local_bench.runs.store.rows import OutcomeRow as OutcomeRow

@@ -21,7 +21,7 @@ Kind = Literal["metric", "judge"]
 
 
 @dataclass(frozen=True)
-class CandidateRow:
+class Candidate:
     """One image to generate."""
 
     work_id: str
@@ -100,7 +100,7 @@ class ModelProgress(NamedTuple):
 class OutcomeRow:
     """A candidate with its task's category and price and with the decision about it."""
 
-    candidate: CandidateRow
+    candidate: Candidate
     category: str
     price_micro_usd: int
     """Price of the task."""

@@ -26,7 +26,7 @@ from local_bench.runs.store.rows import (
     NOT_APPLICABLE,
     UNSCORED,
     BusyTime,
-    CandidateRow,
+    Candidate,
     Committed,
     Counts,
     GeneratedRow,
@@ -71,7 +71,7 @@ def columns(kind: type) -> str:
     return ", ".join(field.name.removesuffix("_json") for field in fields(kind))
 
 
-_CANDIDATE = columns(CandidateRow)
+_CANDIDATE = columns(Candidate)
 _VERDICT = {
     "verdicts": columns(VerdictRow).removesuffix("round") + "0",
     "retests": columns(VerdictRow).replace("rubric_sha256", "''"),
@@ -193,7 +193,7 @@ class Store:
 
     # tasks and candidates
 
-    def enter_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Sequence[CandidateRow]) -> None:
+    def enter_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Sequence[Candidate]) -> None:
         """Store the plan of a run, or a larger one, in one transaction; `positions` are those of the tasks. Existing
         rows get their new position; those without an image that it lacks go, and what is known of models without any.
         """
@@ -216,7 +216,7 @@ class Store:
                 keys = product(("placement", "numerics", "batches", "operations"), gone)
                 self.write_many("DELETE FROM meta WHERE key = ?", ((":".join(key),) for key in keys))
             moved = " ON CONFLICT (work_id) DO UPDATE SET position = excluded.position"
-            self._enter("candidates", CandidateRow, candidates, "INSERT", moved)
+            self._enter("candidates", Candidate, candidates, "INSERT", moved)
             self.set_meta("planned", "1")
 
     def without_images(self) -> set[str]:
@@ -264,14 +264,14 @@ class Store:
         """Task id -> index among the tasks of all shards."""
         return {row["task_id"]: row["position"] for row in self.rows("SELECT task_id, position FROM tasks")}
 
-    def candidates(self, model: str | None = None) -> list[CandidateRow]:
+    def candidates(self, model: str | None = None) -> list[Candidate]:
         """Candidates of a model or of all, in the plan's order."""
         return list(self.each_candidate(model))
 
-    def each_candidate(self, model: str | None = None) -> Iterator[CandidateRow]:
+    def each_candidate(self, model: str | None = None) -> Iterator[Candidate]:
         """As `candidates`, read as needed."""
         query = f"SELECT {_CANDIDATE} FROM candidates WHERE model = coalesce(?, model) ORDER BY position"
-        return (CandidateRow(*row) for rows in self.db.chunks(query, model) for row in rows)
+        return (Candidate(*row) for rows in self.db.chunks(query, model) for row in rows)
 
     def images(self, order: str = "position") -> Iterator[tuple[str, str, int, int, str, str | None]]:
         """(task, model, attempt, deliverable, work id, pixel digest or None without an image) of every candidate, in
@@ -279,9 +279,9 @@ class Store:
         query = "SELECT task_id, model, attempt, deliverable, work_id, iif(state = 'done', pixels_sha256, NULL)"
         return chain.from_iterable(self.db.chunks(f"{query} FROM candidates ORDER BY {order}"))
 
-    def candidate(self, work_id: str) -> CandidateRow:
+    def candidate(self, work_id: str) -> Candidate:
         (row,) = self.rows(f"SELECT {_CANDIDATE} FROM candidates WHERE work_id = ?", work_id)
-        return CandidateRow(*row)
+        return Candidate(*row)
 
     def outcomes(self, attempt: int | None = None) -> list[OutcomeRow]:
         """Candidates with price and decision, in the plan's order: of one attempt or of all."""
@@ -291,12 +291,12 @@ class Store:
                 USING (task_id, model) WHERE attempt = coalesce(?, attempt) ORDER BY position""",
             attempt,
         )
-        outcomes, n = [], len(fields(CandidateRow))
+        outcomes, n = [], len(fields(Candidate))
         for row in rows:
             category, price, deliverables, accepted, unscored = row[n:]
             is_open = accepted is None and unscored is None  # a decision has one of them
             decision = None if is_open else Decision(None if accepted is None else bool(accepted), unscored)
-            outcomes.append(OutcomeRow(CandidateRow(*row[:n]), category, price, deliverables, decision))
+            outcomes.append(OutcomeRow(Candidate(*row[:n]), category, price, deliverables, decision))
         return outcomes
 
     def enter_image(
