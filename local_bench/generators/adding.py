@@ -14,11 +14,11 @@ from typing import Any
 
 from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.files import is_dir, is_safe_id, write_new
-from local_bench.core.tensors import open_tensors
 from local_bench.core.yamlfile import yaml_text, yaml_value
 from local_bench.generators.any_pipeline import IMAGES, arguments_of, pipeline_class
 from local_bench.models.cards import ModelCard, cards
 from local_bench.models.hub import Purpose, hub_errors, repository_info
+from local_bench.models.tensors import open_tensors
 from local_bench.models.vet import PIPELINE, Listing, listing_of, vet
 
 Tensors = dict[str, int]

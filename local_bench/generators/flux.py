@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from transformers import CLIPImageProcessor, CLIPVisionModelWithProjection
 
 from local_bench.core.identity import seed_of
-from local_bench.core.tensors import complete, loading
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, tokens_over
 from local_bench.generators.registry import Sampler
 from local_bench.generators.staged import Inpainting, Staged, check_complete
+from local_bench.models.tensors import complete, loading
 
 
 class Flux(Staged):

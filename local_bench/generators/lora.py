@@ -18,7 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.core.tensors import load_tensors
+from local_bench.models.tensors import load_tensors
 
 _ADAPTER = "local_bench_adapter"  # PEFT's name for it while it is fused; no layer of a model contains this name
 _NOT_FITTING = (ValueError, RuntimeError, KeyError, AssertionError)  # what diffusers and PEFT raise for such files

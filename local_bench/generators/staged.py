@@ -19,13 +19,13 @@ from PIL import Image
 from local_bench.core.environment import collect, load_object
 from local_bench.core.errors import ConfigError
 from local_bench.core.identity import seed_of
-from local_bench.core.tensors import complete, loading
 from local_bench.generators.architecture import components
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, cat
 from local_bench.generators.device import Parking, attend, place_denoiser, place_encoder
 from local_bench.generators.lora import fuse_adapters
 from local_bench.generators.registry import BUILT_IN, Sampler, check_lossy, traits
 from local_bench.models.cards import ModelCard
+from local_bench.models.tensors import complete, loading
 
 # Saving and loading a pipeline accesses this class, whose module imports onnxruntime: use diffusers' placeholder for
 # environments without onnxruntime instead.

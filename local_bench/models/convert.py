@@ -9,8 +9,8 @@ from typing import Any
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerError, WeightsError
 from local_bench.core.files import scratch, storage_errors
-from local_bench.core.tensors import open_tensors
 from local_bench.models.convert_child import REFUSED, tree_of
+from local_bench.models.tensors import open_tensors
 
 VERSION = 1
 """Version of the converted format; increase it to convert again."""

@@ -12,11 +12,11 @@ from local_bench.core.environment import load_object, quiet_libraries
 from local_bench.core.errors import WeightsError
 from local_bench.core.files import cache_dir, scratch, storage_errors, write_atomic
 from local_bench.core.identity import digest
-from local_bench.core.tensors import check_header
 from local_bench.models import shipped
 from local_bench.models.cards import SHIPPED, ModelCard
 from local_bench.models.convert import converted_name
 from local_bench.models.manifest import MAIN, check_fetched, file_digests, folder_of, revision_of, source_of
+from local_bench.models.tensors import check_header
 from local_bench.models.vet import KINDS, PIPELINE, listing_of, vet
 
 _NAMED_KINDS = (".onnx", ".mat")

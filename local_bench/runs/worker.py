@@ -26,7 +26,6 @@ from local_bench.core.errors import FirstFailures, PartFailed, failure, is_of_it
 from local_bench.core.files import write_atomic
 from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_verified, store_image
-from local_bench.core.tensors import open_tensors
 from local_bench.core.types import NOT_FINITE, Message, PhaseAdvanced, PhaseStarted, TimeCharged
 from local_bench.generators import numerics
 from local_bench.generators.base import (
@@ -42,6 +41,7 @@ from local_bench.generators.base import (
 from local_bench.generators.capacity import failed_allocations
 from local_bench.generators.device import keep_compiled
 from local_bench.generators.staged import batch_is_neutral, deal, family, padded, warm_up
+from local_bench.models.tensors import open_tensors
 from local_bench.runs.work import BatchSizeChosen, Event, ImageResult, ImagesFinished, Job, NumericsSignature, WorkOrder
 
 T = TypeVar("T")

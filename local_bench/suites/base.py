@@ -32,7 +32,7 @@ ImageFile = tuple[str, str, int, int, Path]
 """(model, task, deliverable from 1, attempt from 1, file)"""
 
 CNS_SET = "cns_set"
-"""The rubric for the consistency of a set, about which a judge is asked in both orders with `order_swap`."""
+"""The rubric for the consistency of a set, judged in both orders with `order_swap`."""
 
 
 class Suite(ABC):

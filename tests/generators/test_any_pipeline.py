@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.core.tensors import load_tensors
 from local_bench.generators.adding import add_card
 from local_bench.generators.any_pipeline import AnyPipeline, arguments_of
 from local_bench.generators.base import Machine
@@ -27,6 +26,7 @@ from local_bench.generators.memory import plan_memory
 from local_bench.generators.registry import Sampler, check_lossy
 from local_bench.generators.staged import family
 from local_bench.models.cards import ModelCard, card
+from local_bench.models.tensors import load_tensors
 from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import make_plan

@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
-from local_bench.core.tensors import load_tensors
 from local_bench.core.types import Question
 from local_bench.judges.payment.network import load_backbone
 from local_bench.judges.vlm.judge import JudgeSpec, answers
@@ -20,6 +19,7 @@ from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.protocols import Prepared, Request, Shown, prepare
 from local_bench.judges.vlm.rubrics import rubric, rubric_names
 from local_bench.models.cards import card
+from local_bench.models.tensors import load_tensors
 from local_bench.models.weights import resolve
 from local_bench.runs import judge_factory
 from local_bench.runs.config import JudgeConfig

@@ -18,9 +18,9 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from local_bench.core.errors import WeightsError
-from local_bench.core.tensors import load_tensors
 from local_bench.judges.metrics.base import Array, ModuleNetwork, Unscorable, Weights, WeightsNetwork
 from local_bench.judges.metrics.pixels import COMPARED, TO_CONDITION, as_condition, likeness
+from local_bench.models.tensors import load_tensors
 
 MULTIPLE = 64
 LONGEST_SHORT_SIDE = 1024

@@ -21,8 +21,8 @@ from local_bench.core import strictjson
 from local_bench.core.environment import quiet_transformers
 from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
-from local_bench.core.tensors import open_tensors
 from local_bench.judges.metrics.base import Array, ModuleNetwork, Unscorable, Weights
+from local_bench.models.tensors import open_tensors
 
 CONFIG = "open_clip_config.json"
 INSIDE_FROM = 129

@@ -13,7 +13,6 @@ from PIL import Image
 from local_bench.core.errors import WeightsError
 from local_bench.core.files import read_text
 from local_bench.core.images import MAX_PIXELS
-from local_bench.core.tensors import load_tensors
 from local_bench.judges.metrics.base import Array, ModuleNetwork, Weights
 from local_bench.judges.metrics.embeddings import (
     ClipNetwork,
@@ -29,6 +28,7 @@ from local_bench.judges.metrics.embeddings import (
     rows,
     too_slender,
 )
+from local_bench.models.tensors import load_tensors
 
 HPS_FILE = "HPS_v2.1_compressed.safetensors"
 HPS_STATE = "state_dict."

@@ -19,12 +19,12 @@ from local_bench.core import __version__
 from local_bench.core.errors import ImageError, UserError, WeightsError
 from local_bench.core.files import write_atomic
 from local_bench.core.identity import digest
-from local_bench.core.tensors import load_tensors
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.payment.data import CONCEPTS, CheckedCard, Example, Load, PaymentConfig
 from local_bench.judges.payment.inputs import CAPTIONS, Encoder, TooLong
 from local_bench.judges.payment.network import PaymentNetwork, device_of, load_network, load_processor
 from local_bench.models.manifest import file_digests, file_sha256
+from local_bench.models.tensors import load_tensors
 from local_bench.models.weights import resolve, weights_digest
 
 ADAPTERS, HEADS = "adapters.safetensors", "heads.safetensors"

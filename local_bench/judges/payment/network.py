@@ -25,9 +25,9 @@ from torch import nn
 
 from local_bench.core.environment import quiet_libraries
 from local_bench.core.errors import ConfigError
-from local_bench.core.tensors import complete, loading
 from local_bench.judges.payment.data import CONCEPTS, DIMENSIONS, HIGHEST, Example, Lora, PaymentConfig, Pooling
 from local_bench.judges.payment.inputs import Batch
+from local_bench.models.tensors import complete, loading
 
 FAMILIES = ("qwen2_vl", "qwen3_vl")
 QUALITY = "quality"

@@ -21,7 +21,6 @@ from torch import nn
 from local_bench.core.errors import ConfigError, LocalBenchError, UserError, WeightsError
 from local_bench.core.files import is_file, storage_errors, sweep
 from local_bench.core.identity import digest
-from local_bench.core.tensors import load_tensors, open_tensors
 from local_bench.judges.payment.artefact import (
     ADAPTERS,
     HEADS,
@@ -46,6 +45,7 @@ from local_bench.judges.payment.network import (
     load_processor,
     precision_of,
 )
+from local_bench.models.tensors import load_tensors, open_tensors
 from local_bench.models.weights import resolve
 from local_bench.settle.discrimination import auc, brier
 from local_bench.settle.features import SPLITS, Split

@@ -31,7 +31,6 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from local_bench.core.environment import collect
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
-from local_bench.core.tensors import complete
 from local_bench.judges.vlm.protocols import (
     REFUSED,
     Prepared,
@@ -43,6 +42,7 @@ from local_bench.judges.vlm.protocols import (
     interleaved,
     last_of,
 )
+from local_bench.models.tensors import complete
 
 K = TypeVar("K")
 BATCHED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")

@@ -26,7 +26,7 @@ from local_bench.core import strictjson
 from local_bench.core.environment import variables
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
 from local_bench.core.files import cache_dir, new_scratch, storage_errors
-from local_bench.core.tensors import open_tensors
+from local_bench.models.tensors import open_tensors
 
 Wanted = Literal["auto", "on", "off"]
 Capability = tuple[int, int]
