@@ -89,7 +89,7 @@ def _reachable_name(bound: socket.socket) -> str:
 def lock_annotations(folder: Path) -> Iterator[None]:
     """Lock the annotations in `folder` against a second server during the block. LedgerError if a server has it."""
     with storage_errors(folder):
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     with os.fdopen(lock):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

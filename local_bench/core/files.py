@@ -391,7 +391,7 @@ def append(path: Path, data: bytes) -> None:
     """Append to a regular file, which is created. Raises OSError; UserError for a device or another kind of file."""
     if path.exists():
         require_regular(path, UserError, _ANOTHER)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     with os.fdopen(handle, "ab") as file:
         file.write(data)
 

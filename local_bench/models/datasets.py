@@ -308,7 +308,6 @@ def _download_all(name: str, entry: Dataset, work: Path, revision: str | None, p
         files=fetched_files(files),
     )
     (files / RECORD).write_text(record.model_dump_json(indent=2) + "\n", "utf-8")
-    files.chmod(0o755)
     return record
 
 

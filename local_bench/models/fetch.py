@@ -113,13 +113,13 @@ def fill(folder: Path, pulled: Iterable[Pulled], write: Callable[[Path], None] =
     """Replace `folder` with one that contains these files, atomically. `write` can add more files before the rename."""
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with scratch(folder.parent) as new:
+        with scratch(folder.parent) as work:
+            (new := work / "files").mkdir()
             for file in pulled:
                 target = safe_join(new, file.name)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 link(file.path, target)
             write(new)
-            new.chmod(0o755)
             shutil.rmtree(folder, ignore_errors=True)
             os.rename(new, folder)
 

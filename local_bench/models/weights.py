@@ -142,9 +142,9 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
     build = load_object(source.build, card.name)
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with scratch(folder.parent) as new:
+        with scratch(folder.parent) as work:
+            (new := work / "files").mkdir()
             build(new, card)
-            new.chmod(0o755)
             write_atomic(sizes, json.dumps(_sizes(new), sort_keys=True).encode())
             try:
                 os.rename(new, folder)

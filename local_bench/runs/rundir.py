@@ -162,7 +162,7 @@ def take_lock(path: Path) -> int:
     """Lock the run at `path` for writing; closing the returned descriptor releases the lock. LedgerError if another
     process has it."""
     with storage_errors(path):
-        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     for _ in range(_LOCK_TRIES):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,6 +7,7 @@ import pytest
 from local_bench.core import files
 from local_bench.core.errors import PathError, StorageError
 from local_bench.core.files import storage_errors, write_atomic
+from local_bench.models.fetch import fill
 
 
 def test_a_write_replaces_the_complete_file(tmp_path):
@@ -17,14 +18,17 @@ def test_a_write_replaces_the_complete_file(tmp_path):
     assert os.listdir(path.parent) == ["file"]
 
 
-@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
-def test_a_file_has_the_permissions_that_the_umask_leaves(tmp_path, mask, mode):
+@pytest.mark.parametrize("mask", [0o077, 0o022, 0o002])
+def test_files_and_folders_have_the_permissions_that_the_umask_leaves(tmp_path, mask):
     before = os.umask(mask)
     try:
         write_atomic(tmp_path / "file", b"one")
+        files.append(tmp_path / "log", b"one")
+        fill(tmp_path / "weights", [])
     finally:
         os.umask(before)
-    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"file": 0o666 & ~mask, "log": 0o666 & ~mask, "weights": 0o777 & ~mask}
 
 
 def test_a_crash_before_the_rename_leaves_the_old_file_unchanged(tmp_path, monkeypatch):
