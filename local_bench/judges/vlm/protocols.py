@@ -301,11 +301,11 @@ def reply(received: Any) -> Reply:
     """Parse a response body of `/v1/chat/completions`. A malformed body gives a reply with `refusal` set."""
     try:
         choice = received["choices"][0]
-        message = choice["message"].get
-    except (KeyError, IndexError, TypeError, AttributeError):
+        message = choice["message"]
+    except (KeyError, IndexError, TypeError):
         return Reply(str(received)[:2000], refusal=NO_REPLY)
     try:
-        text = message("content")
+        text = message["content"]
         finish_reason = choice.get("finish_reason")
         logprobs = choice.get("logprobs")
         label = None
