@@ -251,7 +251,7 @@ def test_a_signal_while_requests_are_open_is_the_only_exception():
 
 @pytest.mark.parametrize("status", [500, 502, 520])
 def test_a_question_that_a_server_fails_on_is_unscored_also_if_it_is_the_first(status):
-    """A later session sends only what failed; whether the server works is then asked without an image."""
+    """A later session sends only what failed; a request without an image then shows whether the server works."""
 
     def handler(request):
         if len(json.loads(request.content)["messages"]) == 1:

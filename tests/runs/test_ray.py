@@ -239,8 +239,8 @@ def test_a_run_continued_on_nodes_that_fail_in_each_phase_equals_a_local_run(
     def once(what):
         if what not in failed:
             failed.append(what)
+            two_nodes.kill(0)  # while its worker still works: another node takes seconds to start
             two_nodes.add()
-            two_nodes.kill(0)
 
     real_event, real_charge = RayExecutor._event, RayReplica.charge
 
@@ -277,9 +277,7 @@ def test_a_run_continued_on_nodes_that_fail_in_each_phase_equals_a_local_run(
         lost = run.store.rows("SELECT * FROM sessions WHERE ended = 'lost'")
     assert {"load", "encode", "denoise", "metric", "judge"} <= phases
     assert len(lost) >= 2
-    # which of them depends on what the node was doing when it was killed
-    expected = ("was lost", "stopped responding", "nothing could be started on the node", "ended while it started")
-    assert any(sentence in note for note in recorded.notes for sentence in expected), recorded.notes
+    assert any("lost" in note or "stopped responding" in note for note in recorded.notes), recorded.notes
 
 
 def test_models_are_fetched_and_compared_on_every_node(two_nodes, capsys):
