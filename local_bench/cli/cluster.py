@@ -1,6 +1,7 @@
 """`local-bench slurm` and `merge`: a run in shards on the nodes of a cluster."""
 
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -83,9 +84,10 @@ def merge(out: Path, parts: tuple[Path, ...], partial: bool, as_json: bool) -> i
     A part is made by `run --shard 1/2 --run-dir runs/part-1`. Every part is verified first. The parts are not
     changed; merging again, in any order, gives the same run."""
     from local_bench.annotation.database import merge_annotations
+    from local_bench.annotation.serve import lock_annotations
     from local_bench.runs.merge import merge as merged
 
-    with progress() as shown:
+    with progress() as shown, lock_annotations(out) if (out / "run.yaml").is_file() else nullcontext():
         result = merged(out, parts, partial, shown.note, merge_annotations=merge_annotations)
     values = {"run_dir": str(result.path), "n_parts": result.n_parts, "n_tasks": result.n_tasks}
     values |= {"n_candidates": result.n_candidates, "missing_shards": list(result.missing_shards)}

@@ -18,8 +18,8 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from local_bench.core.errors import ConfigError, LocalBenchError, UserError, is_failure
-from local_bench.core.files import storage_errors
+from local_bench.core.errors import ConfigError, LedgerError, UserError, is_failure
+from local_bench.core.files import scratch, storage_errors
 from local_bench.core.identity import canonical_json, digest
 from local_bench.core.types import Task
 from local_bench.judges.metrics.base import RETRIED
@@ -27,7 +27,7 @@ from local_bench.runs.config import RunConfig, SettlementConfig, parse_shard
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.judge import combined_repeats
 from local_bench.runs.plan import in_shard
-from local_bench.runs.rundir import RunDir, first_config_difference
+from local_bench.runs.rundir import RunDir, first_config_difference, take_lock
 from local_bench.runs.scoring import computed_scores, decide, sets
 from local_bench.runs.scoring import parts as parts_of
 from local_bench.runs.store import Candidate, MeterRow, ScoreRow, SessionRow, Store, VerdictRow
@@ -66,6 +66,8 @@ def merge(
     UserError, with nothing written, for other tasks, plans, numerics, metrics, judges or acceptance rules, other bytes
     of an image, another answer or score, a missing shard (unless `partial`), or a part with faults (`verify`).
     """
+    with storage_errors(out):
+        _end_replacement(out)
     whole = out.resolve()
     paths = sorted({path.resolve() for path in parts} | ({whole} if (out / "run.yaml").exists() else set()))
     if len(paths) < 2 and not (len(paths) == 1 and paths[0] != whole):
@@ -77,6 +79,8 @@ def merge(
     if nested := [path for path in paths if path in whole.parents or whole in path.parents]:
         raise UserError(f"one of {out} and {nested[0]} is inside the other: give a folder outside of the parts")
     with ExitStack() as stack:
+        if whole in paths:  # what another process wrote there meanwhile would be lost
+            stack.callback(os.close, take_lock(whole))
         runs = [stack.enter_context(RunDir.open(path)) for path in paths]
         of_shard = any(run.config.suite.shard for run in runs if run.path == whole)
         if of_shard or whole in {path.resolve() for path in parts}:
@@ -94,16 +98,15 @@ def merge(
         tasks = _tasks(runs)
         candidates = _candidates(runs, config, tasks)
         metas = _metas(runs) | ({_MISSING: json.dumps(missing, sort_keys=True)} if missing else {})
-        scratch = out.with_name(f".{out.name}.merging")
         with storage_errors(out):
-            shutil.rmtree(scratch, ignore_errors=True)
-            scratch.mkdir(parents=True)
-        try:
-            _write(scratch, config, runs, tasks, candidates, metas, note)
-            merge_annotations(scratch, [run.path for run in runs])
-            _put(scratch, out)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(scratch(out.parent))
+        new = folder / "run"
+        _write(new, config, runs, tasks, candidates, metas, note)
+        merge_annotations(new, [run.path for run in runs])
+        if changed := [run.path for run in runs if run.path != whole and run.written_meanwhile]:
+            raise LedgerError(f"{changed[0]} was written during the merge: wait for its command, then merge again")
+        _put(new, out)
     return Merged(out, len(runs), len(tasks), len(candidates), tuple(dict.fromkeys(chain(*missing.values()))))
 
 
@@ -463,20 +466,26 @@ def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]
     return [sessions[key] for key in ordered for _ in range(most[key])]
 
 
-def _put(scratch: Path, out: Path) -> None:
+def _put(new: Path, out: Path) -> None:
     """Move the finished run to `out`; an earlier run there is replaced, with a copy of it kept until the end."""
     with storage_errors(out):
-        if not out.exists() or not any(out.iterdir()):
-            scratch.rename(out)
-            return
-        former = out.with_name(f".{out.name}.former")
-        shutil.rmtree(former, ignore_errors=True)
-        out.rename(former)
         try:
-            scratch.rename(out)
-        except OSError as e:
-            former.rename(out)
-            raise LocalBenchError(
-                f"{out} could not be replaced ({e.strerror}): the earlier run is back in place"
-            ) from e
-        shutil.rmtree(former)
+            if out.exists() and any(out.iterdir()):
+                out.rename(_former(out))
+            new.rename(out)
+        finally:
+            _end_replacement(out)
+
+
+def _end_replacement(out: Path) -> None:
+    """Remove the run that a merge has replaced; without the new run (a merge was killed) it goes back in place: it may
+    be all that is left of some parts."""
+    if _former(out).is_dir():
+        if out.exists() and any(out.iterdir()):
+            shutil.rmtree(_former(out))
+        else:
+            _former(out).rename(out)
+
+
+def _former(out: Path) -> Path:
+    return out.with_name(f".{out.name}.former")

@@ -4,11 +4,14 @@ import itertools
 import json
 import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from local_bench.annotation.database import merge_annotations
-from local_bench.core.errors import ConfigError, UserError
+from local_bench.annotation.serve import lock_annotations
+from local_bench.cli.main import main
+from local_bench.core.errors import ConfigError, LedgerError, UserError
 from local_bench.runs import merge as merging
 from local_bench.runs.config import parse_shard
 from local_bench.runs.plan import in_shard
@@ -79,6 +82,58 @@ def test_merging_again_changes_nothing_and_parts_are_unchanged(parts, tmp_path):
     assert (inside / "ledger.sqlite").exists()
     assert [(path / "ledger.sqlite").read_bytes() for path in shards] == before
     assert not list(tmp_path.glob(".*"))
+
+
+def test_no_run_is_replaced_or_read_while_another_process_writes_it(parts, tmp_path, capsys):
+    _, shards = parts
+    out = tmp_path / "merged"
+    merge(out, shards)
+    with RunDir.begin(out, read_run_config(out)), pytest.raises(LedgerError, match="another local-bench process"):
+        merge(out, shards)
+    with lock_annotations(out):  # a server whose answers would be stored in the run that is replaced
+        assert main(["merge", str(out), str(shards[0])]) == 1
+    assert "an annotation server is running for" in capsys.readouterr().err
+
+    for written in (tmp_path / "second", out):
+        part = shutil.copytree(shards[2], tmp_path / f"part-of-{written.name}")
+
+        def meanwhile(*_, part=part):
+            with RunDir.begin(part, read_run_config(part)) as run:
+                run.store.set_meta("judged", "meanwhile")
+
+        with pytest.raises(LedgerError, match=f"{part} was written during the merge: wait for its command"):
+            merging.merge(written, [*shards[:2], part], merge_annotations=meanwhile)
+    assert not (tmp_path / "second").exists()
+    assert not list(tmp_path.glob(".*"))
+    with RunDir.open(out) as run:
+        assert verify(run) == []
+
+
+@pytest.mark.parametrize("killed_at", [1, 2], ids=["the earlier run is away", "the new run is in place"])
+def test_a_merge_that_is_killed_while_it_replaces_a_run_loses_nothing(parts, tmp_path, monkeypatch, killed_at):
+    complete, shards = parts
+    out = tmp_path / "merged"
+    merge(out, shards)
+    rename, renamed = Path.rename, []
+
+    def killed(path, target):
+        moved = rename(path, target)
+        renamed.append(path)
+        if len(renamed) == killed_at:
+            raise KeyboardInterrupt
+        return moved
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", killed)
+        patched.setattr(merging, "_end_replacement", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            merge(out, shards[:1])
+    merge(out, shards[:1])  # the same command again
+    assert results(out) == results(complete)
+    merge(out, shards[1:2])
+    assert not list(tmp_path.glob(".*"))
+    with RunDir.open(out) as run:
+        assert verify(run) == []
 
 
 def test_runs_of_other_models_merge(folder, tmp_path):  # noqa: F811
