@@ -1,6 +1,5 @@
 """Runs the annotation server until it is interrupted."""
 
-import fcntl
 import os
 import re
 import socket
@@ -11,8 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from local_bench.core.errors import LedgerError, UserError
-from local_bench.core.files import storage_errors
+from local_bench.core.errors import UserError
 
 if TYPE_CHECKING:
     import uvicorn
@@ -88,13 +86,9 @@ def _reachable_name(bound: socket.socket) -> str:
 @contextmanager
 def lock_annotations(folder: Path) -> Iterator[None]:
     """Lock the annotations in `folder` against a second server during the block. LedgerError if a server has it."""
-    with storage_errors(folder):
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    with os.fdopen(lock):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LedgerError(f"an annotation server is running for {folder}: stop it first (Ctrl-C)") from None
+    from local_bench.runs.rundir import take_lock  # `view` needs the addresses of this module, and no run
+
+    with os.fdopen(take_lock(folder, LOCK, f"an annotation server is running for {folder}: stop it first (Ctrl-C)")):
         yield
 
 

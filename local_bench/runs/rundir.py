@@ -158,11 +158,11 @@ _LOCK_TRIES = 3
 _LOCK_WAIT_S = 0.05
 
 
-def take_lock(path: Path) -> int:
+def take_lock(path: Path, name: str = ".lock", held: str = "") -> int:
     """Lock the run at `path` for writing; closing the returned descriptor releases the lock. LedgerError if another
-    process has it."""
+    process has it (the sentence `held`)."""
     with storage_errors(path):
-        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     for _ in range(_LOCK_TRIES):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -177,7 +177,7 @@ def take_lock(path: Path) -> int:
         else:
             return lock
     os.close(lock)
-    raise LedgerError(f"another local-bench process is writing {path}: wait for it or give another --run-dir")
+    raise LedgerError(held or f"another local-bench process is writing {path}: wait for it or give another --run-dir")
 
 
 def in_progress(path: Path) -> bool:

@@ -27,9 +27,10 @@ def test_a_file_system_without_locks_is_reported(number, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", flock)
     before = Path("own/ledger.sqlite").read_bytes()
-    outcome = run(["settle", "own"], statuses=(1,))
-    assert not outcome.faults
-    assert "does not lock files" in outcome.err
+    for command in (["settle", "own"], ["annotate", "forget", "own", "r01", "--yes"]):
+        outcome = run(command, statuses=(1,))
+        assert not outcome.faults
+        assert "does not lock files" in outcome.err
     assert Path("own/ledger.sqlite").read_bytes() == before
     assert run(["digest", "own"], statuses=(0,)).faults == []
 
