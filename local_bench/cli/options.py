@@ -140,7 +140,7 @@ def _suites() -> Iterable[str]:
 
 def run_dirs(folder: Path) -> list[Path]:
     """The run directories in a folder, by name."""
-    return sorted(path.parent for path in folder.glob("*/run.yaml")) if folder.is_dir() else []
+    return sorted(path.parent for path in folder.glob("[!.]*/run.yaml")) if folder.is_dir() else []
 
 
 def _runs() -> Iterable[str]:

@@ -11,6 +11,7 @@ import pytest
 from local_bench.annotation.database import merge_annotations
 from local_bench.annotation.serve import lock_annotations
 from local_bench.cli.main import main
+from local_bench.cli.options import run_dirs
 from local_bench.core.errors import ConfigError, LedgerError, UserError
 from local_bench.runs import merge as merging
 from local_bench.runs.config import parse_shard
@@ -128,6 +129,7 @@ def test_a_merge_that_is_killed_while_it_replaces_a_run_loses_nothing(parts, tmp
         patched.setattr(merging, "_end_replacement", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             merge(out, shards[:1])
+    assert run_dirs(tmp_path) == [out][: killed_at - 1]  # the run that is kept meanwhile is not one of the lab's
     merge(out, shards[:1])  # the same command again
     assert results(out) == results(complete)
     merge(out, shards[1:2])
