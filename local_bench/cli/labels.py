@@ -327,7 +327,7 @@ def _failures_text(payment: "Payment") -> str:
     )
     summary = (
         f"{f.n_rejected} rejected images; the lowest score of {f.n_unscored} is unknown; {f.n_tied} ties were "
-        f"{'assigned to the first in this order' if f.ties == 'first' else 'split equally'}"
+        "assigned to the first in this order"
     )
     return printed(columns, [{**row.by_category, **vars(row)} for row in f.rows], [summary])
 
