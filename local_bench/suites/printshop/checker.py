@@ -97,7 +97,15 @@ _BETWEEN_SIZES = (SIZES["small"][1] + SIZES["large"][0]) / 8
 
 def detect(pixels: Pixels) -> DetectedScene:
     """Detect the contents of a 64x64 RGB8 image, or of an integer multiple of that size. ValueError for other sizes."""
-    levels = _smoothed(_at_64(pixels))
+    high, wide, channels = pixels.shape
+    times = high // SIDE
+    if high != wide or channels != 3 or times < 1 or high % SIDE:
+        raise ValueError(f"an image of {wide}x{high} is not {SIDE}x{SIDE} or a multiple of it")
+    levels: Floats = pixels.astype(np.float64).reshape(SIDE, times, SIDE, times, 3).mean((1, 3))
+    noise = float(np.median(abs(np.diff(levels, axis=1)))) / (0.6745 * np.sqrt(2))  # images are mostly flat
+    if noise >= 4:
+        sigma = 0.8 if noise < 12 else 1.2 if noise < 30 else 1.7
+        levels = ndimage.gaussian_filter(levels, (sigma, sigma, 0), mode="nearest")
     border = np.concatenate([edge.reshape(-1, 3) for edge in (levels[:2], levels[-2:], levels[:, :2], levels[:, -2:])])
     ground: Floats = np.median(border, 0)
     background, certain = _nearest(_apart(np.array(list(BACKGROUNDS.values()), np.float64), ground), tuple(BACKGROUNDS))
@@ -116,26 +124,6 @@ def detect(pixels: Pixels) -> DetectedScene:
     seen = tuple(figure for _, figure in figures)
     confidence = min([certain, *(figure.confidence for figure in seen)]) if seen else 0.0
     return DetectedScene(background, seen, writing >= _LEAST_WRITING_PX, confidence)
-
-
-def _at_64(pixels: Pixels) -> Floats:
-    high, wide, channels = pixels.shape
-    times = high // SIDE
-    if high != wide or channels != 3 or times < 1 or high % SIDE:
-        raise ValueError(f"an image of {wide}x{high} is not {SIDE}x{SIDE} or a multiple of it")
-    small: Floats = pixels.astype(np.float64).reshape(SIDE, times, SIDE, times, 3).mean((1, 3))
-    return small
-
-
-def _smoothed(levels: Floats) -> Floats:
-    """Smooth noisy images; the noise level is estimated from the median difference of neighbours, since images are
-    mostly flat."""
-    noise = float(np.median(abs(np.diff(levels, axis=1)))) / (0.6745 * np.sqrt(2))
-    if noise < 4:
-        return levels
-    sigma = 0.8 if noise < 12 else 1.2 if noise < 30 else 1.7
-    soft: Floats = ndimage.gaussian_filter(levels, (sigma, sigma, 0), mode="nearest")
-    return soft
 
 
 def _pieces(levels: Floats, ground: Floats) -> Iterator[tuple[Window, Bools]]:
