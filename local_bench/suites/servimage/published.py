@@ -17,7 +17,7 @@ from local_bench.settle.settlement import (
     earnings,
     savings,
 )
-from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, amounts, outcome_table, tasks_of, whole
+from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, outcome_table, tasks_of
 from local_bench.suites.published import (
     Published,
     by_model,
@@ -94,19 +94,15 @@ def tabulated(parts: Parts) -> OutcomeTable:
         [t.price_usd for t in requested],
         [t.deliverables for t in requested],
     )
-    number = {name: m for m, name in enumerate(dict.fromkeys([*parts.models, *(image.model for image in images)]))}
-    index = {task_id: t for t, task_id in enumerate(tasks.task_ids)}
     codes = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
     totals = {} if scores is None else {(s.model, s.task_id, s.deliverable): s.total for s in scores}
-    sums = [totals.get((i.model, i.task_id, i.deliverable)) for i in images]
     return outcome_table(
         tasks,
-        list(number),
-        np.array([number[i.model] for i in images], dtype=np.int64),
-        np.array([index[i.task_id] for i in images], dtype=np.int64),
+        list(dict.fromkeys([*parts.models, *(image.model for image in images)])),
+        [i.model for i in images],
+        [i.task_id for i in images],
         np.array([codes[i.accepted] for i in images], dtype=np.int64),
-        None if scores is None else amounts([Decimal(0) if f is None else f for f in sums]),
-        None if scores is None else np.array([f is not None for f in sums], dtype=np.bool_),
+        None if scores is None else [totals.get((i.model, i.task_id, i.deliverable)) for i in images],
     )
 
 
@@ -115,17 +111,8 @@ def _by_threshold(images: Sequence[Image], table: OutcomeTable, scores: Sequence
     reach."""
     lowest = {(s.model, s.task_id, s.deliverable): s.lowest for s in scores}
     minima = [lowest.get((i.model, i.task_id, i.deliverable)) for i in images]
-    units, whole_values = whole([Decimal(0) if f is None else f for f in minima], at_least=10)
-    models, index = ({name: n for n, name in enumerate(names)} for names in (table.models, table.tasks.task_ids))
-    return revenues(
-        table.tasks,
-        table.models,
-        np.array([models[i.model] for i in images], dtype=np.int64),
-        np.array([index[i.task_id] for i in images], dtype=np.int64),
-        np.array(whole_values),
-        np.array([f is not None for f in minima]),
-        [(threshold, int(threshold * units)) for threshold in THRESHOLDS],
-    )
+    models, tasks = [i.model for i in images], [i.task_id for i in images]
+    return revenues(table.tasks, table.models, models, tasks, minima, THRESHOLDS)
 
 
 def _earned(e: Earnings) -> dict[str, Any]:
