@@ -178,11 +178,12 @@ def table_13(request: Request) -> Table:
         *(Column("dominant_score", "Dominant Score", ".2f"), Column("failure_notes", "Failure Notes")),
     )
     rows = []
-    for name, image in examples.items():
-        others = ", ".join(f"{_name(k)} {value:.2f}" for k, value in image.scores.items() if k != name)
+    for name, (row, scores) in examples.items():
+        others = ", ".join(f"{_name(k)} {value:.2f}" for k, value in scores.items() if k != name)
         remark = f"lowest of its scores; {others}" if others else "its only score"
-        image_cells = (image.model, category_name(image.category), image.task_id, titles[image.task_id])
-        rows.append((_name(name), *image_cells, image.scores[name], remark))
+        model, task_id = row.candidate.model, row.candidate.task_id
+        image_cells = (model, category_name(row.category), task_id, titles[task_id])
+        rows.append((_name(name), *image_cells, scores[name], remark))
     notes = (
         "the paper's authors chose the examples and wrote the notes: here they are the lowest score and the others",
     )
