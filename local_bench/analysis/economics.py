@@ -81,18 +81,6 @@ class GenerationStats:
         return _wh_each(self.busy_energy_mj, self.timing.n_made)
 
 
-@dataclass(frozen=True)
-class PromptTruncation:
-    """Truncation of a model's prompts by one of its encoders."""
-
-    model: str
-    encoder: str
-    n_prompts: int
-    n_cut: int
-    most_tokens: int
-    """Largest number of tokens truncated from a prompt."""
-
-
 SCORES = ("brf", "veq", "cns")
 NS_PER_S = 1_000_000_000
 
@@ -286,15 +274,17 @@ def generation_stats(store: Store, money: Accounting, models: Iterable[str]) -> 
     return [_model_stats(store, model, by_model[model], money.price is not None, imported) for model in models]
 
 
-def prompt_truncations(store: Store) -> list[PromptTruncation]:
-    """Truncation per model and encoder; each distinct prompt counts once."""
+def prompt_truncations(store: Store) -> list[dict[str, Any]]:
+    """Truncation per `model` and `encoder`: `n_prompts`, each distinct one once, `n_cut` of them that were truncated,
+    and `most_tokens` that one has lost."""
     tokens: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for model, prompt, truncated in store.truncations():
         for encoder, n in truncated.items():
             by_prompt = tokens[model, encoder]
             by_prompt[prompt] = max(n, by_prompt.get(prompt, 0))
     return [
-        PromptTruncation(model, encoder, len(counts), sum(n > 0 for n in counts.values()), max(counts.values()))
+        {"model": model, "encoder": encoder, "n_prompts": len(counts)}
+        | {"n_cut": sum(n > 0 for n in counts.values()), "most_tokens": max(counts.values())}
         for (model, encoder), counts in sorted(tokens.items())
     ]
 

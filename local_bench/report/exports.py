@@ -52,7 +52,7 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
         "costs": (COSTS, _costs(money)),
         "making": (MAKING, map(_making, generation_stats(run.store, money, model_order(run)))),
         "judges": (JUDGES, map(_judge, judges(run))),
-        "cuts": (CUTS, map(vars, prompt_truncations(run.store))),
+        "cuts": (CUTS, prompt_truncations(run.store)),
         "competition": (COMPETITION, map(_placed, competition_rows(scenarios)) if scenarios else ()),
         "cost_reduction": (COST_REDUCTION, cost_reduction_rows(scenarios) if scenarios else ()),
         "break_even": (BREAK_EVEN, break_even_rows(scenarios) if scenarios else ()),

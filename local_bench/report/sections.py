@@ -410,7 +410,7 @@ def _generation(run: RunDir, stats: list[GenerationStats]) -> Content:
             *(_MODEL, Column("encoder", "encoder"), Column("n_prompts", "prompts", ",")),
             *(Column("n_cut", "truncated", ","), Column("most_tokens", "most tokens lost", ",")),
         ),
-        [vars(row) for row in prompt_truncations(run.store)],
+        prompt_truncations(run.store),
         ["Each distinct prompt counts once; encoders without a limit are not listed."],
     )
     return [*sentences, *(sentence for m in stats for sentence in _batches(m))], _some(table, cuts)
