@@ -23,10 +23,6 @@ from local_bench.settle.settlement import ClientSavings, Competition, compete, s
 from local_bench.settle.table import OutcomeTable, table_of
 from local_bench.suites.published import SETTLEMENT_PRICES, api_prices
 
-Attempt = tuple[str, str, int, int]
-"""Model, task, deliverable, attempt."""
-
-
 _MJ_PER_WH = 3_600_000
 
 
@@ -197,13 +193,12 @@ def usd_per_image(store: Store, money: Accounting) -> dict[str, Fraction]:
     }
 
 
-def summed_scores(store: Store) -> dict[Attempt, Decimal]:
-    """The sum of BRF, VEQ and CNS of every image whose applicable scores are all present."""
-    rows = store.frame("candidates", ["work_id", "model", "task_id", "deliverable", "attempt"])
-    keys = rows.drop(columns="work_id").itertuples(index=False, name=None)
-    scores = scores_by_image(store, rows["work_id"], SCORES, "judge").itertuples(index=False, name=None)
-    summed = ((key, _summed(cells)) for key, cells in zip(keys, scores, strict=True))
-    return {key: total for key, total in summed if total is not None}
+def summed_scores(store: Store) -> dict[str, Decimal]:
+    """Work id -> the sum of BRF, VEQ and CNS of every image whose applicable scores are all present."""
+    work_ids = store.frame("candidates", ["work_id"])["work_id"]
+    scores = scores_by_image(store, work_ids, SCORES, "judge").itertuples(index=False, name=None)
+    summed = zip(work_ids, map(_summed, scores), strict=True)
+    return {work_id: total for work_id, total in summed if total is not None}
 
 
 @lru_cache(100_000)
