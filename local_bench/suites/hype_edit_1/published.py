@@ -160,11 +160,10 @@ def published(
     return Published(data, [table for table in shown if table.rows], notes)
 
 
-def open_votes(n_raters: int, rows: Sequence[Judgement]) -> Published:
-    """The attempts that the raters' votes leave undecided."""
+def open_votes(rows: Sequence[Judgement]) -> list[str]:
+    """A note on the attempts that the raters' votes leave undecided."""
     names = listed([f"attempt {row.attempt} of {row.task_id} by {row.model}" for row in rows])
-    note = f"{len(rows)} attempts have no majority of their raters and are unscored: {names}"
-    return Published({"n_raters": n_raters, "n_open": len(rows)}, [], [note] if rows else [])
+    return [f"{len(rows)} attempts have no majority of their raters and are unscored: {names}"] if rows else []
 
 
 def outcomes(rows: Sequence[Judgement], requested: Mapping[str, int]) -> Outcomes:
