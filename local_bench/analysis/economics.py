@@ -83,23 +83,22 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True)
 class BreakEven:
-    """Break-even of one model on the run's devices with one API."""
+    """Break-even of one model on the run's devices with one API, with the names of the JSON and the exports."""
 
     model: str
     api: str
-    api_usd: Fraction
-    """Price of one image."""
-    usd_per_hour: Fraction | None
+    api_usd_per_image: Fraction
+    usd_per_image: Fraction | None
+    """Of the run's job at the run's price; None without a price."""
+    marginal_usd_per_image: Fraction | None
+    """Cost of one more image."""
+    break_even_usd_per_hour: Fraction | None
     """Maximum price of a GPU-hour at which a job of the run's size costs no more; None if there is none, or no
     timing."""
-    usd_per_hour_endless: Fraction | None
+    break_even_usd_per_hour_endless: Fraction | None
     """The same for an unlimited job, for which loading is negligible."""
-    images: int | None
+    break_even_images: int | None
     """Minimum number of images at which it costs no more at the run's price; None if there is none, or no price."""
-    usd_here: Fraction | None
-    """Cost per image of the run's job at the run's price; None without a price."""
-    usd_one_more: Fraction | None
-    """Marginal cost of one more image."""
 
 
 @dataclass(frozen=True)
@@ -166,11 +165,11 @@ def economics(
                 against.append(BreakEven(model, api, usd, *[None] * 5))
                 continue
             limit, endless = (break_even_usd_per_hour(local, usd, images, usd_per_kwh) for images in (n, None))
-            at_price: tuple[Any, ...] = (None, None, None)
+            each = one_more = least = None
             if hour is not None:
-                costs = local.amortised_usd(n, hour, usd_per_kwh), local.marginal_usd(hour, usd_per_kwh)
-                at_price = break_even_images(local, usd, hour, usd_per_kwh), *costs
-            against.append(BreakEven(model, api, usd, limit, endless, *at_price))
+                each, one_more = local.amortised_usd(n, hour, usd_per_kwh), local.marginal_usd(hour, usd_per_kwh)
+                least = break_even_images(local, usd, hour, usd_per_kwh)
+            against.append(BreakEven(model, api, usd, each, one_more, limit, endless, least))
     return Economics(
         table=table,
         competition=compete(table),

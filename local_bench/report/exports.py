@@ -30,10 +30,11 @@ from local_bench.core.files import atomic_file
 from local_bench.core.money import MICRO
 from local_bench.core.table import FORMULA
 from local_bench.report.judging import Judge, judges
-from local_bench.report.settlement import break_even_rows, competition_rows, cost_reduction_rows
+from local_bench.report.settlement import competition_rows, cost_reduction_rows
 from local_bench.report.view import model_order
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import plain
+from local_bench.suites.published import figures_json
 
 _BYTES_AT_ONCE = 64_000_000
 
@@ -55,7 +56,7 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
         "cuts": (CUTS, prompt_truncations(run.store)),
         "competition": (COMPETITION, map(_placed, competition_rows(scenarios)) if scenarios else ()),
         "cost_reduction": (COST_REDUCTION, cost_reduction_rows(scenarios) if scenarios else ()),
-        "break_even": (BREAK_EVEN, break_even_rows(scenarios) if scenarios else ()),
+        "break_even": (BREAK_EVEN, map(figures_json, scenarios.against) if scenarios else ()),
     }
     schemas = {"candidates": CANDIDATES, "verdicts": VERDICTS, "scores": SCORES}
     schemas |= {name: schema for name, (schema, _) in small.items()}

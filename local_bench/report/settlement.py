@@ -12,7 +12,7 @@ from local_bench.core.table import Column, Table, table_of
 from local_bench.report.text import percent, small_usd
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.settlement import Settlement, Total
-from local_bench.suites.published import figures_json, number, placed_json
+from local_bench.suites.published import figures_json
 
 _INTERVAL = "95 % interval for tasks like these and the same decisions: the judge's errors are not in it."
 COLUMNS = (
@@ -102,7 +102,7 @@ JsonRow = dict[str, Any]
 
 def competition_rows(economics: Economics) -> list[JsonRow]:
     """Table 3: one row per model, by rank."""
-    rows = [{"model": model} | placed_json(placed) for model, placed in economics.competition.placed.items()]
+    rows = [{"model": model} | figures_json(placed) for model, placed in economics.competition.placed.items()]
     return sorted(rows, key=lambda row: (row["rank"], row["model"]))
 
 
@@ -115,24 +115,6 @@ def cost_reduction_rows(economics: Economics) -> list[JsonRow]:
     return rows
 
 
-def break_even_rows(economics: Economics) -> list[JsonRow]:
-    """One row per timed model and API: the price of a GPU-hour up to which, and the number of images from
-    which, the run's devices cost no more than the API."""
-    return [
-        {
-            "model": a.model,
-            "api": a.api,
-            "api_usd_per_image": number(a.api_usd),
-            "usd_per_image": number(a.usd_here),
-            "marginal_usd_per_image": number(a.usd_one_more),
-            "break_even_usd_per_hour": number(a.usd_per_hour),
-            "break_even_usd_per_hour_endless": number(a.usd_per_hour_endless),
-            "break_even_images": a.images,
-        }
-        for a in economics.against
-    ]
-
-
 def economics_json(run: RunDir, money: Accounting) -> dict[str, Any] | None:
     """All three, by model; None if nothing is settled or no task has a price."""
     economics = economics_of(run, money)
@@ -142,7 +124,7 @@ def economics_json(run: RunDir, money: Accounting) -> dict[str, Any] | None:
         "competition": _by_model(competition_rows(economics)),
         "n_competition_open": economics.competition.n_open,
         "cost_reduction": _by_model(cost_reduction_rows(economics)),
-        "break_even": break_even_rows(economics),
+        "break_even": [*map(figures_json, economics.against)],
         **({"notes": economics.notes} if economics.notes else {}),
     }
 
