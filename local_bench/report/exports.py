@@ -18,7 +18,6 @@ from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import (
     GenerationStats,
     candidate_table,
-    economics_of,
     generation_stats,
     prompt_truncations,
 )
@@ -30,11 +29,10 @@ from local_bench.core.files import atomic_file
 from local_bench.core.money import MICRO
 from local_bench.core.table import FORMULA
 from local_bench.report.judging import Judge, judges
-from local_bench.report.settlement import competition_rows, cost_reduction_rows
+from local_bench.report.settlement import economics_json
 from local_bench.report.view import model_order
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import plain
-from local_bench.suites.published import figures_json
 
 _BYTES_AT_ONCE = 64_000_000
 
@@ -47,16 +45,16 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
     do not fit, ConfigError if the price table lacks the config's row, StorageError if writing fails.
     """
     money = money or accounting(run.store, run.config.settlement)
-    scenarios = economics_of(run, money)
+    scenarios = economics_json(run, money) or {}
     small: dict[str, tuple[Any, Iterable[Mapping[str, Any]]]] = {
         "settlement": (SETTLEMENT, sorted(settlement_rows(run, money), key=itemgetter("model"))),
         "costs": (COSTS, _costs(money)),
         "making": (MAKING, map(_making, generation_stats(run.store, money, model_order(run)))),
         "judges": (JUDGES, map(_judge, judges(run))),
         "cuts": (CUTS, prompt_truncations(run.store)),
-        "competition": (COMPETITION, map(_placed, competition_rows(scenarios)) if scenarios else ()),
-        "cost_reduction": (COST_REDUCTION, cost_reduction_rows(scenarios) if scenarios else ()),
-        "break_even": (BREAK_EVEN, map(figures_json, scenarios.against) if scenarios else ()),
+        "competition": (COMPETITION, map(_placed, scenarios.get("competition", {}).items())),
+        "cost_reduction": (COST_REDUCTION, [{"model": m} | r for m, r in scenarios.get("cost_reduction", {}).items()]),
+        "break_even": (BREAK_EVEN, scenarios.get("break_even", ())),
     }
     schemas = {"candidates": CANDIDATES, "verdicts": VERDICTS, "scores": SCORES}
     schemas |= {name: schema for name, (schema, _) in small.items()}
@@ -161,9 +159,10 @@ def _usd(micro_usd: int) -> Decimal:
     return Decimal(micro_usd) / MICRO
 
 
-def _placed(row: Mapping[str, Any]) -> dict[str, Any]:
+def _placed(of_model: tuple[str, Mapping[str, Any]]) -> dict[str, Any]:
+    model, row = of_model
     ends = {f"revenue_bound_{end}_usd": row[f"revenue_{end}_usd"] for end in ("low", "high")}
-    return {**row, **ends}
+    return {"model": model, **row, **ends}
 
 
 def _costs(money: Accounting) -> Iterator[dict[str, Any]]:
