@@ -334,6 +334,7 @@ def _failures_text(payment: "Payment") -> str:
 
 def payment_json(payment: "Payment") -> dict[str, Any]:
     """The result as JSON: money in US dollars, shares as fractions, predictors in serialised form."""
+    from local_bench.analysis.loading import in_usd
     from local_bench.settle.predictors.models import dumps
 
     return {
@@ -343,12 +344,7 @@ def payment_json(payment: "Payment") -> dict[str, Any]:
         "untaught": payment.not_fitted,
         "notes": payment.notes,
         "realised_revenue": {
-            model: {
-                "realised_usd": usd_number(revenue.realised_micro_usd),
-                "at_most_realised_usd": usd_number(revenue.at_most_realised_micro_usd),
-                "n": revenue.n,
-                "n_unscored": revenue.n_unscored,
-            }
+            model: in_usd(vars(revenue), ("realised_usd", "at_most_realised_usd", "n", "n_unscored"))
             for model, revenue in payment.realised.items()
         },
         "predictors": {
