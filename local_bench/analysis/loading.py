@@ -75,10 +75,8 @@ class Run:
         IDEA-Bench compute from several scores of an image. `value` is NaN if the score does not apply or is
         unscored."""
         scores = plain(self._of_candidates("scores"))
-        further = [{"work_id": work_id, "kind": "benchmark", **vars(score)} for work_id, score in derived(self._run)]
-        if further:
-            images = self._run.store.frame("candidates", _CANDIDATE)
-            scores = pd.concat([scores, plain(pd.DataFrame(further).merge(images, on="work_id"))])
+        if self._run.config.suite.questions_from:
+            scores = pd.concat([scores, derived(self._run)])
         scores["applies"] = scores["applies"].map(bool)
         names = ["name", "kind", "value", "spread", "applies", "unscored"]
         return _inferred(scores, [*_CANDIDATE, *names])

@@ -79,21 +79,12 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
             named = [labels.get(judge, judge) for judge in verdicts["judge"]]
             tables["verdicts"].add({**verdicts, "judge": named, "judge_id": verdicts["judge"]})
             tables["scores"].add(plain(run.store.frame("scores", (), *where).merge(images, on="work_id")))
-        small["scores"] = (SCORES, _derived(run))
+        tables["scores"].add(derived(run))
         for name, (schema, rows) in small.items():
             listed = list(rows)
             sources = {_source(field) for field in schema}
             tables[name].add({source: [row[source] for row in listed] for source in sources})
     return paths
-
-
-def _derived(run: RunDir) -> Iterator[dict[str, Any]]:
-    """The scores that follow from an image's other scores, after those."""
-    scores = derived(run)
-    images = {row.candidate.work_id: row for row in run.store.outcomes()} if scores else {}
-    for work_id, score in scores:
-        candidate = vars(images[work_id].candidate) | {"category": images[work_id].category}
-        yield candidate | vars(score) | {"kind": "benchmark"}
 
 
 class TableWriter:
