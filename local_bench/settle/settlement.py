@@ -329,10 +329,15 @@ def compete(table: OutcomeTable, require_success: bool = False) -> Competition:
     """
     tasks = table.tasks
     here = table.made > 0
-    wins = _winners(table, here)
+    most = np.where(here, table.accepted, -1).max(axis=0, initial=-1)
+    leads: Mask = here & (table.accepted == most)
+    unrated = leads & (table.rated < table.made)
+    rated = leads & ~unrated
+    best = np.where(rated, table.score, -1).max(axis=0, initial=-1)
+    wins: Mask = unrated | (rated & (table.score == best))
     paid = wins.sum(axis=0) > 0
     if require_success:
-        paid &= np.where(here, table.accepted, -1).max(axis=0, initial=-1) == tasks.deliverables
+        paid &= most == tasks.deliverables
     wins &= paid
     shares = wins.sum(axis=0)
     revenue = [_revenue(tasks, np.where(won, shares, 0)) for won in wins]
@@ -349,17 +354,6 @@ def compete(table: OutcomeTable, require_success: bool = False) -> Competition:
         for m, model in enumerate(table.models)
     }
     return Competition(placed, int((low != high).any(axis=0).sum()))
-
-
-def _winners(table: OutcomeTable, here: Mask) -> Mask:
-    """(M, T) winners, alone or tied."""
-    most = np.where(here, table.accepted, -1).max(axis=0, initial=-1)
-    leads: Mask = here & (table.accepted == most)
-    unrated = leads & (table.rated < table.made)
-    rated = leads & ~unrated
-    best = np.where(rated, table.score, -1).max(axis=0, initial=-1)
-    wins: Mask = unrated | (rated & (table.score == best))
-    return wins
 
 
 def _revenue(tasks: Tasks, shares: Ints) -> Fraction:
