@@ -263,16 +263,9 @@ _WORKFLOWS = (
 
 
 def _worked_json(w: WorkflowResult, usd: Fraction | None, review: Review) -> dict[str, Any]:
-    return {
-        "way": w.way,
-        "success": number(w.success),
-        "n_tasks": w.n_tasks,
-        "n_passed": w.n_passed,
-        "n_passed_high": w.n_passed_high,
-        "n_images": w.n_images,
-        "n_reviews": w.n_reviews,
-        "usd_per_success": number(None if usd is None else w.usd_per_success(usd, review.usd)),
-    }
+    counts = {name: getattr(w, name) for name in ("n_tasks", "n_passed", "n_passed_high", "n_images", "n_reviews")}
+    each = None if usd is None else w.usd_per_success(usd, review.usd)
+    return {"way": w.way, "success": number(w.success), **counts, "usd_per_success": number(each)}
 
 
 def differing(requested: Requested) -> list[str]:
