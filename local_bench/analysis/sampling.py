@@ -61,11 +61,6 @@ class ModelLabels:
     plan: LabelPlan | None
     """The next round; without images if the interval is narrow enough. None unless requested."""
 
-    @property
-    def done(self) -> bool:
-        """Whether no further round is needed."""
-        return self.plan is not None and not self.plan.n_labels
-
 
 @dataclass(frozen=True)
 class Labels:
@@ -183,7 +178,7 @@ def write_questions(found: Labels, path: Path) -> int:
         n += len(pending)
         for i, (task_id, deliverable) in enumerate(model.keys):
             labelled = not np.isnan(model.labels[i])
-            if labelled or i in pending or (model.sampled[i] and (model.done or model.estimates)):
+            if labelled or i in pending or (model.sampled[i] and (model.estimates or not pending)):
                 line = {
                     "model": model.model,
                     "task_id": task_id,
