@@ -177,7 +177,14 @@ def _figure(share: Floats, start: int, colour: str | None, sure: float) -> tuple
     if not len(rows):  # a multicoloured piece without a pixel of its mean colour
         return float(start), DetectedFigure(None, None, None, None, 0.0)
     top, bottom, left, right = int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1
-    shape, fit = _shape(_boxed(share, top, bottom, left, right))
+    form, forms = _boxed(share, top, bottom, left, right), _forms()
+    fits = np.minimum(forms, form).sum(1) / np.maximum(forms, form).sum(1)
+    best = fits.reshape(len(SHAPES), -1).max(1)
+    second, first = (float(of_shape) for of_shape in np.sort(best)[-2:])
+    fit = min(1.0, (first - second) * 4)
+    shape: str | None = SHAPES[int(best.argmax())]
+    if first < _LEAST_FIT or first - second < _LEAST_LEAD:  # no shape fits, or two fit equally well
+        shape, fit = None, 0.0
     middle = start + (left + right) / 2
     distances = [abs(column - middle) for column in PLACES.values()]
     place = tuple(PLACES)[distances.index(min(distances))] if min(distances) <= _FARTHEST_PX else None
@@ -186,17 +193,6 @@ def _figure(share: Floats, start: int, colour: str | None, sure: float) -> tuple
     complete = None not in (shape, colour, place, size)
     certain = min(sure, fit, 1 - min(distances) / 8, 1.0, abs(beyond) / 1.5)
     return middle, DetectedFigure(shape, colour, place, size, max(0.0, certain) if complete else 0.0)
-
-
-def _shape(form: Floats) -> tuple[str | None, float]:
-    """The best-fitting shape and its margin; None if no shape fits or two fit equally well."""
-    names, forms = _forms()
-    fits = np.minimum(forms, form).sum(1) / np.maximum(forms, form).sum(1)
-    best = fits.reshape(len(names), -1).max(1)
-    second, first = (float(fit) for fit in np.sort(best)[-2:])
-    if first < _LEAST_FIT or first - second < _LEAST_LEAD:
-        return None, 0.0
-    return names[int(best.argmax())], min(1.0, (first - second) * 4)
 
 
 def _boxed(share: Floats, top: int, bottom: int, left: int, right: int) -> Floats:
@@ -209,7 +205,7 @@ def _boxed(share: Floats, top: int, bottom: int, left: int, right: int) -> Float
 
 
 @cache
-def _forms() -> tuple[tuple[str, ...], Floats]:
+def _forms() -> Floats:
     """Templates of the shapes in their boxes, sharp and blurred, small and large: [shapes x 6, 256]."""
     forms = []
     for shape, size, sigma in product(SHAPES, SIZES, (0.0, 1.2, 2.2)):
@@ -220,7 +216,7 @@ def _forms() -> tuple[tuple[str, ...], Floats]:
         share = _share(levels, piece, levels[0, 0], _colour(levels[piece], levels[0, 0])[2])
         rows, columns = np.nonzero(share > 0.5)
         forms.append(_boxed(share, int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1))
-    return SHAPES, np.stack(forms)
+    return np.stack(forms)
 
 
 def _apart(levels: Floats, level: Floats) -> Floats:
