@@ -30,7 +30,7 @@ from examples.miniature.printshop.damage import damage
 from examples.miniature.printshop.sampling import choose, sample_scene, sample_variation
 from examples.miniature.printshop.wording import points_of
 from local_bench.analysis.predictors.card import Inputs, Kind
-from local_bench.analysis.predictors.images import LabelledImage, LabelledImages, table_of
+from local_bench.analysis.predictors.images import LabelledImages, table_of
 from local_bench.analysis.predictors.predictions import outputs, train_on
 from local_bench.core.files import write_atomic
 from local_bench.core.identity import digest
@@ -109,17 +109,11 @@ def decisions(made: Sequence[Made], client: str, seed: int = 1) -> tuple[list[bo
 
 
 def labelled(made: Sequence[Made], accepted: Sequence[bool]) -> LabelledImages:
-    return table_of(
-        [
-            LabelledImage(
-                f"{i}", None, digest(["order", x.order]), x.category, x.price_micro_usd,
-                [Score("brf", x.brf), Score("veq", x.veq)], yes,
-            )
-            for i, (x, yes) in enumerate(zip(made, accepted, strict=True))
-        ],
-        NAMES,
-        0,
-    )  # fmt: skip
+    images = []
+    for i, (x, yes) in enumerate(zip(made, accepted, strict=True)):
+        scores = [Score("brf", x.brf), Score("veq", x.veq)]
+        images.append((f"{i}", None, digest(["order", x.order]), yes, x.category, x.price_micro_usd, scores))
+    return table_of(images, NAMES, 0)
 
 
 def measured(values: Any, test: LabelledImages, accepted: Any) -> dict[str, float]:

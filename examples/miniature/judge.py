@@ -23,7 +23,7 @@ from local_bench.core.types import Question
 from local_bench.judges.vlm.protocols import Protocol, texts
 from local_bench.judges.vlm.rubrics import system
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.matching import Style, detected_facts, facts
+from local_bench.suites.printshop.matching import Style, facts
 from local_bench.suites.printshop.scene import Pixels, Scene
 
 STAGE = Stage("judge", seed=61, steps=4500, lr_muon=4e-3, lr_adam=2e-3, masters=False)
@@ -226,7 +226,7 @@ class Made:
     def of(cls, machine: Machine) -> "Made":
         made = gallery.made(machine)
         drawn = gallery.ordered(made)
-        missed = [(pixels, scene) for pixels, scene in drawn if not facts(scene) <= detected_facts(detect(pixels))]
+        missed = [(pixels, scene) for pixels, scene in drawn if not facts(scene) <= facts(detect(pixels))]
         return cls(drawn, gallery.edited(made), gallery.by_style([pixels for pixels, _ in drawn]), missed)
 
 

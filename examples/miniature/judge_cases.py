@@ -24,7 +24,7 @@ from examples.miniature.printshop.wording import points_of, true_of, write_point
 from examples.miniature.printshop.writing import sample_injected_text
 from local_bench.core.types import Question
 from local_bench.suites.printshop.checker import DetectedScene, detect
-from local_bench.suites.printshop.matching import Point, Style, detected_facts, edit_score, facts, holds, set_scores
+from local_bench.suites.printshop.matching import Point, Style, edit_score, facts, holds, set_scores
 from local_bench.suites.printshop.phrases import LANGUAGES, Edit, Language
 from local_bench.suites.printshop.scene import (
     BACKGROUNDS,
@@ -169,7 +169,7 @@ def edited_by_a_model(made: Edited, rng: np.random.Generator) -> Case:
     found = generated_look(made.result, made.edit.target)
     assert found.seen is not None
     done = match_edit(found.seen, made.edit).whole
-    kept = edit_score(detected_facts(found.seen), made.edit)
+    kept = edit_score(facts(found.seen), made.edit)
     return _of_edit(made.edit, made.source, found, (kept, _lost(kept)), done, rng)
 
 

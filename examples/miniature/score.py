@@ -37,7 +37,7 @@ from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.settle.agreement import spearman
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.matching import detected_facts, facts
+from local_bench.suites.printshop.matching import facts
 from local_bench.suites.printshop.phrases import KINDS, wordings
 from local_bench.suites.printshop.scene import Pixels, Scene
 
@@ -98,7 +98,7 @@ def _drawn_right(drawn: Pixels, scenes: list[Scene]) -> Table:
     """By what is told of a figure, the share that is right; and of whole scenes, with and without the sizes."""
     hits: dict[str, list[bool]] = defaultdict(list)
     for image, scene in zip(drawn, scenes, strict=True):
-        there = detected_facts(detect(image))
+        there = facts(detect(image))
         for about, what, value in facts(scene):
             hits[what].append((about, what, value) in there)
         but_size = {fact for fact in facts(scene) if fact[1] != "size"}

@@ -13,7 +13,7 @@ from examples.miniature.data import images
 from examples.miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 from examples.miniature.printshop.damage import psnr_db
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.matching import detected_facts, facts
+from local_bench.suites.printshop.matching import facts
 from local_bench.suites.printshop.scene import Pixels
 
 STAGE = Stage(
@@ -117,5 +117,5 @@ def _measure(vae: AutoencoderKL, machine: Machine) -> None:
     )
     vae.scale, vae.shift = float(1 / found.std()), float(found.mean())
     made = np.concatenate([as_pixels(vae.decode(found[i : i + 128]).sample) for i in range(0, 256, 128)])
-    right = np.mean([facts(scene) <= detected_facts(detect(image)) for scene, image in zip(scenes, made, strict=True)])
+    right = np.mean([facts(scene) <= facts(detect(image)) for scene, image in zip(scenes, made, strict=True)])
     print(f"vae, 256 fresh pictures: {psnr_db(made, drawn):.1f} dB, whole scene seen in {right:.1%}", flush=True)

@@ -127,8 +127,11 @@ def compare(a: RunDir, b: RunDir, *, every_pair: bool = False, level: float = LE
         of_a, of_b = (float(table.unit * over / under) if under else None for over, under in ratios)
         row = FigureComparison(figure.name, of_a, of_b, bounded, figure.n, figure.n_unscored)
         by_figure.setdefault(figure.name, []).append(row)
-    images = (a.store.outcomes_by_model(), b.store.outcomes_by_model())
-    rows = [row for figure in by_figure.values() for row in _adjusted(figure, images)]
+    images_a, images_b, rows = a.store.outcomes_by_model(), b.store.outcomes_by_model(), list[FigureComparison]()
+    for of_figure in by_figure.values():  # models with the same images (a digest each) are one
+        keys = [(images_a[row.difference.a], images_b[row.difference.b]) for row in of_figure]
+        changed = adjusted([row.difference for row in of_figure], keys)
+        rows += [replace(row, difference=difference) for row, difference in zip(of_figure, changed, strict=True)]
     notes = [*_notes(a, b, only_a, only_b), *([] if rows else ["the runs have no decision and no common score"])]
     return Comparison(rows, len(shared), only_a, only_b, notes)
 
@@ -260,15 +263,6 @@ def _paired_by_task(models: tuple[str, str], x: _Own, y: _Own, shared: Sequence[
             statistics = Statistics(models, weights * values, weights, 1.0, *scale, best=weights * best)
             bounded = len(both) == len(pairs) and all(one.at_best is not None for pair in both for one in pair)
             yield _Figure(figure, statistics, len(both), n_open, None if bounded else (None, None))
-
-
-def _adjusted(
-    rows: Sequence[FigureComparison], images: tuple[Mapping[str, str], Mapping[str, str]]
-) -> list[FigureComparison]:
-    """Add p-values adjusted for all pairs of this statistic; models with the same images (a digest each) are one."""
-    keys = [(images[0][row.difference.a], images[1][row.difference.b]) for row in rows]
-    changed = adjusted([row.difference for row in rows], keys)
-    return [replace(row, difference=difference) for row, difference in zip(rows, changed, strict=True)]
 
 
 def _notes(a: RunDir, b: RunDir, only_a: int, only_b: int) -> Iterator[str]:

@@ -23,10 +23,6 @@ from local_bench.settle.settlement import ClientSavings, Competition, compete, s
 from local_bench.settle.table import OutcomeTable, table_of
 from local_bench.suites.published import SETTLEMENT_PRICES, api_prices
 
-Attempt = tuple[str, str, int, int]
-"""Model, task, deliverable, attempt."""
-
-
 _MJ_PER_WH = 3_600_000
 
 
@@ -81,41 +77,28 @@ class GenerationStats:
         return _wh_each(self.busy_energy_mj, self.timing.n_made)
 
 
-@dataclass(frozen=True)
-class PromptTruncation:
-    """Truncation of a model's prompts by one of its encoders."""
-
-    model: str
-    encoder: str
-    n_prompts: int
-    n_cut: int
-    most_tokens: int
-    """Largest number of tokens truncated from a prompt."""
-
-
 SCORES = ("brf", "veq", "cns")
 NS_PER_S = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class BreakEven:
-    """Break-even of one model on the run's devices with one API."""
+    """Break-even of one model on the run's devices with one API, with the names of the JSON and the exports."""
 
     model: str
     api: str
-    api_usd: Fraction
-    """Price of one image."""
-    usd_per_hour: Fraction | None
+    api_usd_per_image: Fraction
+    usd_per_image: Fraction | None
+    """Of the run's job at the run's price; None without a price."""
+    marginal_usd_per_image: Fraction | None
+    """Cost of one more image."""
+    break_even_usd_per_hour: Fraction | None
     """Maximum price of a GPU-hour at which a job of the run's size costs no more; None if there is none, or no
     timing."""
-    usd_per_hour_endless: Fraction | None
+    break_even_usd_per_hour_endless: Fraction | None
     """The same for an unlimited job, for which loading is negligible."""
-    images: int | None
+    break_even_images: int | None
     """Minimum number of images at which it costs no more at the run's price; None if there is none, or no price."""
-    usd_here: Fraction | None
-    """Cost per image of the run's job at the run's price; None without a price."""
-    usd_one_more: Fraction | None
-    """Marginal cost of one more image."""
 
 
 @dataclass(frozen=True)
@@ -182,11 +165,11 @@ def economics(
                 against.append(BreakEven(model, api, usd, *[None] * 5))
                 continue
             limit, endless = (break_even_usd_per_hour(local, usd, images, usd_per_kwh) for images in (n, None))
-            at_price: tuple[Any, ...] = (None, None, None)
+            each = one_more = least = None
             if hour is not None:
-                costs = local.amortised_usd(n, hour, usd_per_kwh), local.marginal_usd(hour, usd_per_kwh)
-                at_price = break_even_images(local, usd, hour, usd_per_kwh), *costs
-            against.append(BreakEven(model, api, usd, limit, endless, *at_price))
+                each, one_more = local.amortised_usd(n, hour, usd_per_kwh), local.marginal_usd(hour, usd_per_kwh)
+                least = break_even_images(local, usd, hour, usd_per_kwh)
+            against.append(BreakEven(model, api, usd, each, one_more, limit, endless, least))
     return Economics(
         table=table,
         competition=compete(table),
@@ -209,13 +192,12 @@ def usd_per_image(store: Store, money: Accounting) -> dict[str, Fraction]:
     }
 
 
-def summed_scores(store: Store) -> dict[Attempt, Decimal]:
-    """The sum of BRF, VEQ and CNS of every image whose applicable scores are all present."""
-    rows = store.frame("candidates", ["work_id", "model", "task_id", "deliverable", "attempt"])
-    keys = rows.drop(columns="work_id").itertuples(index=False, name=None)
-    scores = scores_by_image(store, rows["work_id"], SCORES, "judge").itertuples(index=False, name=None)
-    summed = ((key, _summed(cells)) for key, cells in zip(keys, scores, strict=True))
-    return {key: total for key, total in summed if total is not None}
+def summed_scores(store: Store) -> dict[str, Decimal]:
+    """Work id -> the sum of BRF, VEQ and CNS of every image whose applicable scores are all present."""
+    work_ids = store.frame("candidates", ["work_id"])["work_id"]
+    scores = scores_by_image(store, work_ids, SCORES, "judge").itertuples(index=False, name=None)
+    summed = zip(work_ids, map(_summed, scores), strict=True)
+    return {work_id: total for work_id, total in summed if total is not None}
 
 
 @lru_cache(100_000)
@@ -286,15 +268,17 @@ def generation_stats(store: Store, money: Accounting, models: Iterable[str]) -> 
     return [_model_stats(store, model, by_model[model], money.price is not None, imported) for model in models]
 
 
-def prompt_truncations(store: Store) -> list[PromptTruncation]:
-    """Truncation per model and encoder; each distinct prompt counts once."""
+def prompt_truncations(store: Store) -> list[dict[str, Any]]:
+    """Truncation per `model` and `encoder`: `n_prompts`, each distinct one once, `n_cut` of them that were truncated,
+    and `most_tokens` that one has lost."""
     tokens: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for model, prompt, truncated in store.truncations():
         for encoder, n in truncated.items():
             by_prompt = tokens[model, encoder]
             by_prompt[prompt] = max(n, by_prompt.get(prompt, 0))
     return [
-        PromptTruncation(model, encoder, len(counts), sum(n > 0 for n in counts.values()), max(counts.values()))
+        {"model": model, "encoder": encoder, "n_prompts": len(counts)}
+        | {"n_cut": sum(n > 0 for n in counts.values()), "most_tokens": max(counts.values())}
         for (model, encoder), counts in sorted(tokens.items())
     ]
 

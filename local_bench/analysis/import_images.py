@@ -5,8 +5,8 @@ Manifests are written to the top of the given folder, because image paths must n
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from local_bench.analysis.official import format_of, image_results, suite_of_layout
 from local_bench.core.errors import ResultFileError, UserError
@@ -15,19 +15,9 @@ from local_bench.runs.rundir import RunDir
 from local_bench.suites.registry import suite
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """The manifest of one method."""
-
-    method: str
-    path: Path
-    n_images: int
-    attempts: int
-    """The highest attempt number."""
-
-
-def write_manifests(name: str, folder: Path) -> list[Manifest]:
-    """Find the images below `folder` in the layout `name` and write `METHOD.manifest.jsonl` for each method.
+def write_manifests(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Find the images below `folder` in the layout `name` and write `METHOD.manifest.jsonl` for each method. Return the
+    `method`, `manifest`, number `n` of images and highest number of `attempts` of each.
 
     UserError if the folder does not exist or has no images in that layout, if two files are the same image, or if a
     manifest with other content exists.
@@ -63,7 +53,8 @@ def write_manifests(name: str, folder: Path) -> list[Manifest]:
         path = folder / f"{method}.manifest.jsonl"
         data = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
         write_new(path, data, "images")  # users may add costs to it
-        manifests.append(Manifest(method, path, len(of_method), max(file_[3] for file_ in of_method)))
+        attempts = max(file_[3] for file_ in of_method)
+        manifests.append({"method": method, "manifest": str(path), "n": len(of_method), "attempts": attempts})
     return manifests
 
 

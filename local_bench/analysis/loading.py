@@ -16,7 +16,7 @@ from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError
-from local_bench.core.money import MICRO
+from local_bench.core.money import MICRO, usd_number
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import deciding
@@ -75,10 +75,8 @@ class Run:
         IDEA-Bench compute from several scores of an image. `value` is NaN if the score does not apply or is
         unscored."""
         scores = plain(self._of_candidates("scores"))
-        further = [{"work_id": work_id, "kind": "benchmark", **vars(score)} for work_id, score in derived(self._run)]
-        if further:
-            images = self._run.store.frame("candidates", _CANDIDATE)
-            scores = pd.concat([scores, plain(pd.DataFrame(further).merge(images, on="work_id"))])
+        if self._run.config.suite.questions_from:
+            scores = pd.concat([scores, derived(self._run)])
         scores["applies"] = scores["applies"].map(bool)
         names = ["name", "kind", "value", "spread", "applies", "unscored"]
         return _inferred(scores, [*_CANDIDATE, *names])
@@ -124,11 +122,9 @@ class Run:
         revenue; `n_without_inputs` counts images generated without all of their task's input images.
         exports/settlement.csv and .parquet have the same values (`scope` run)."""
         money = accounting(self._run.store, self._run.config.settlement)
-        ends = [f"revenue_{kind}_{end}_usd" for kind in ("ci95", "bound") for end in ("low", "high")]
-        names = ["model", "revenue_usd", *ends, "value_usd", "open_usd", "whole_usd", *_TOTALS]
-        names += ["cost_usd", "profit_usd", "n_without_inputs"]
+        names = ["model", *AMOUNTS, "whole_usd", *_TOTALS, "cost_usd", "profit_usd", "n_without_inputs"]
         rows = [row for row in settlement_rows(self._run, money) if row["scope"] == "run"]
-        return pd.DataFrame([{name: _in_usd(row, name) for name in names} for row in rows], columns=names)
+        return pd.DataFrame([in_usd(row, names) for row in rows], columns=names)
 
     def close(self) -> None:
         self._run.__exit__(None, None, None)
@@ -155,6 +151,12 @@ _CANDIDATES = (
     *("state", "unscored", "image", "pixels_sha256", "cost_usd", "price_usd", "task_price_usd", "accepted"),
     "without_inputs",
 )
+AMOUNTS = (
+    "revenue_usd",
+    *(f"revenue_{kind}_{end}_usd" for kind in ("ci95", "bound") for end in ("low", "high")),
+    *("value_usd", "open_usd"),
+)
+"""Of a sum of tasks."""
 _TOTALS = (
     *("share", "coverage", "task_acceptance", "deliverable_acceptance"),
     *("n_tasks", "n", "n_accepted", "n_unscored"),
@@ -171,18 +173,22 @@ def settlement_rows(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:
         without = "the cost of its images is not stated" if s.model in n_made else "no image of it was imported"
         reason = None if s.cost_micro_usd is not None else without if s.model in imported else money.no_cost
         costs = {"cost_micro_usd": s.cost_micro_usd, "profit_micro_usd": s.profit_micro_usd, "cost_unscored": reason}
-        n = unseen.n_images.get(s.model, 0)
-        yield _of_total(s.model, "run", "all", s.total) | costs | {"n_without_inputs": n}
-        costs = {"cost_micro_usd": None, "profit_micro_usd": None, "cost_unscored": "costs are counted by model"}
+        named_run = {"model": s.model, "scope": "run", "category": "all"}
+        yield named_run | named(s.total) | costs | {"n_without_inputs": unseen.n_images.get(s.model, 0)}
+        part: dict[str, Any] = {"model": s.model, "cost_micro_usd": None, "profit_micro_usd": None}
+        part["cost_unscored"] = "costs are counted by model"
         if s.model in common:
-            yield _of_total(s.model, "supported_by_all", "all", common[s.model]) | costs | {"n_without_inputs": 0}
+            yield (
+                part | named(common[s.model]) | {"scope": "supported_by_all", "category": "all", "n_without_inputs": 0}
+            )
         for category, total in sorted(s.by_category.items()):
-            yield _of_total(s.model, "category", category, total) | costs | {"n_without_inputs": None}
+            yield part | named(total) | {"scope": "category", "category": category, "n_without_inputs": None}
 
 
-def _of_total(model: str, scope: str, category: str, total: Total) -> dict[str, Any]:
+def named(total: Total) -> dict[str, Any]:
+    """A sum of tasks by the names of the exports, money in micro-dollars."""
     low, high = total.revenue_interval_micro_usd or (None, None)
-    ends = {
+    return vars(total) | {
         "revenue_ci95_low_micro_usd": low,
         "revenue_ci95_high_micro_usd": high,
         "revenue_bound_low_micro_usd": total.bounds_micro_usd[0],
@@ -190,16 +196,12 @@ def _of_total(model: str, scope: str, category: str, total: Total) -> dict[str, 
         "deliverable_acceptance_ci95_low": total.deliverable_acceptance_low,
         "deliverable_acceptance_ci95_high": total.deliverable_acceptance_high,
     }
-    named = {"model": model, "scope": scope, "category": category}
-    return named | vars(total) | ends
 
 
-def _in_usd(row: Mapping[str, Any], name: str) -> Any:
-    """A cell of `settlement_rows`, money in US dollars."""
-    if not name.endswith("_usd"):
-        return row[name]
-    micro = row[name.replace("_usd", "_micro_usd")]
-    return None if micro is None else micro / MICRO
+def in_usd(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """These of `row`, amounts of money in US dollars."""
+    cells = {name: row[name.replace("_usd", "_micro_usd")] for name in names}
+    return {n: value if value is None or not n.endswith("_usd") else usd_number(value) for n, value in cells.items()}
 
 
 def _inferred(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:

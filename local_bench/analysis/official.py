@@ -2,13 +2,14 @@
 
 import json
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import fields, replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from pydantic import TypeAdapter
 
 from local_bench.analysis.agreement import judge_labels
@@ -26,6 +27,7 @@ from local_bench.core.table import Column, Table
 from local_bench.core.types import Score
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import majority_verdicts, verdicts_of
+from local_bench.runs.store import plain
 from local_bench.suites.base import Suite
 from local_bench.suites.published import Published
 from local_bench.suites.questions_from import derived_scores
@@ -76,13 +78,15 @@ def image_results(run: RunDir) -> list[ImageResult]:
     ]
 
 
-def derived(run: RunDir) -> list[tuple[str, Score]]:
-    """(work id, score) of the scores that follow from several scores of an image (`suites.questions_from`); empty
+def derived(run: RunDir) -> pd.DataFrame:
+    """The scores that follow from several scores of an image (`suites.questions_from`), with their images; no rows
     without `suite.questions_from`."""
-    settings = run.config.suite
-    if not settings.questions_from:
-        return []
-    return list(derived_scores(settings.name, settings.questions_from, run_results(run)))
+    name, questions_from = run.config.suite.name, run.config.suite.questions_from
+    scores = derived_scores(name, questions_from, run_results(run)) if questions_from else ()
+    rows = [{"work_id": work_id, "kind": "benchmark", **vars(score)} for work_id, score in scores]
+    names = ("work_id", "model", "task_id", "category", "deliverable", "attempt")
+    columns = ["work_id", "kind", *(field.name for field in fields(Score))]
+    return plain(pd.DataFrame(rows, columns=columns).merge(run.store.frame("outcomes", names), on="work_id"))
 
 
 def format_of(run: RunDir) -> str | None:

@@ -163,32 +163,20 @@ def predicted(run: RunDir, people: Path) -> dict[str, bool | None]:
     }
 
 
-@dataclass(frozen=True)
-class RejectedImage:
-    """A rejected image with its scores and its lowest dimension (ServImage, table 13)."""
-
-    dimension: str
-    model: str
-    category: str
-    task_id: str
-    scores: dict[str, float]
-    """Scores of the applicable dimensions, by name."""
-
-
-def rejected(run: RunDir, people: Path) -> dict[str, RejectedImage]:
-    """Dimension -> among the rejected images whose lowest score is in this dimension, the one with the lowest score;
-    the first by work id in case of ties. Raises as `payment`."""
+def rejected(run: RunDir, people: Path) -> dict[str, tuple[OutcomeRow, dict[str, float]]]:
+    """Dimension -> among the rejected images whose lowest score is in this dimension, the one with the lowest score,
+    and its scores of the applicable dimensions (ServImage, table 13); the first by work id in case of ties. Raises as
+    `payment`."""
     images = _labelled(run, people)
     table = images.features(images.dimensions())
-    worst: dict[str, RejectedImage] = {}
+    worst: dict[str, tuple[OutcomeRow, dict[str, float]]] = {}
     for i, dimension in enumerate(dominant(table)):
         if dimension < 0 or not images.labels[i] < 0.5:
             continue
         scores = {name: float(table.scores[i, k]) for k, name in enumerate(table.names) if table.applies[i, k]}
         name = table.names[dimension]
-        if name not in worst or scores[name] < worst[name].scores[name]:
-            row = images.rows[i]
-            worst[name] = RejectedImage(name, row.candidate.model, row.category, row.candidate.task_id, scores)
+        if name not in worst or scores[name] < worst[name][1][name]:
+            worst[name] = images.rows[i], scores
     return {name: worst[name] for name in table.names if name in worst}
 
 

@@ -21,7 +21,7 @@ from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import OutcomeRow
 from local_bench.settle.acceptance import likely
 from local_bench.settle.intervals import Floats
-from local_bench.settle.ppi import LabelPlan, PpiEstimate, plan_labels, prediction_powered
+from local_bench.settle.ppi import LabelPlan, Over, PpiEstimate, plan_labels, prediction_powered
 
 MAY_BE_ANNOTATED = " and may contain annotations: give the name of a new file"
 NO_PROBABILITIES = (
@@ -30,17 +30,7 @@ NO_PROBABILITIES = (
 )
 
 
-@dataclass(frozen=True)
-class Estimates:
-    """Estimates of the annotators' decisions on one model's images from a sample."""
-
-    revenue: PpiEstimate
-    """Share of these images' value; the weight is that value in micro-USD."""
-    images: PpiEstimate
-    """Fraction of these images that is accepted."""
-    revenue_at_large: PpiEstimate
-    """The revenue share over the population of such tasks."""
-    images_at_large: PpiEstimate
+_OVER: tuple[tuple[Over, str], ...] = (("these orders", ""), ("orders like these", "_at_large"))
 
 
 @dataclass(frozen=True)
@@ -64,15 +54,12 @@ class ModelLabels:
     sampled: NDArray[np.bool_]
     """(images,): whether it was sampled for annotation."""
     n_not_made: int
-    estimates: Estimates | None
-    """None without annotations on this model's images."""
+    estimates: dict[str, PpiEstimate] | None
+    """Of the annotators' decisions on these images, and `_at_large` over the population of such tasks: `revenue_share`
+    of their value, whose weight is that value in micro-USD, and `deliverable_acceptance`. None without annotations on
+    this model's images."""
     plan: LabelPlan | None
     """The next round; without images if the interval is narrow enough. None unless requested."""
-
-    @property
-    def done(self) -> bool:
-        """Whether no further round is needed."""
-        return self.plan is not None and not self.plan.n_labels
 
 
 @dataclass(frozen=True)
@@ -141,17 +128,16 @@ def _labelled(
         not_made = np.array([row.part_micro_usd for row in rows if not row.candidate.image], dtype=np.float64)
         n_not_made = float(len(not_made))  # open in the bounds, by their prices or as images
         by_price = (np.array(pays, np.float64), float(not_made.sum())) if any(pays) else (None, n_not_made)
-        of_revenue, of_images, of_revenue_at_large, of_images_at_large = (
-            prediction_powered(
+        estimates = {
+            f"{name}{end}": prediction_powered(
                 tasks, judge, labels, weights=weights, probabilities=probabilities, selected=drawn, over=over
             ).with_open(more)
-            for over in ("these orders", "orders like these")
-            for weights, more in (by_price, (None, n_not_made))
-        )
-        estimates = Estimates(of_revenue, of_images, of_revenue_at_large, of_images_at_large)
+            for over, end in _OVER
+            for name, weights, more in (("revenue_share", *by_price), ("deliverable_acceptance", None, n_not_made))
+        }
     if width is not None and ids and sum(pays):
         n_labelled = int((~np.isnan(labels)).sum())
-        reached = None if estimates is None else estimates.revenue.width
+        reached = None if estimates is None else estimates["revenue_share"].width
         if reached is not None and reached <= width:
             plan = LabelPlan(np.empty(0, dtype=np.intp), probabilities, reached, n_labelled)
         else:
@@ -192,7 +178,7 @@ def write_questions(found: Labels, path: Path) -> int:
         n += len(pending)
         for i, (task_id, deliverable) in enumerate(model.keys):
             labelled = not np.isnan(model.labels[i])
-            if labelled or i in pending or (model.sampled[i] and (model.done or model.estimates)):
+            if labelled or i in pending or (model.sampled[i] and (model.estimates or not pending)):
                 line = {
                     "model": model.model,
                     "task_id": task_id,

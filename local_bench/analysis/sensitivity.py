@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
 import pandas as pd
 
 from local_bench.analysis.economics import NS_PER_S, generation_stats
@@ -21,10 +20,10 @@ THRESHOLDS = tuple(Fraction(half, 2) for half in range(4, 11))
 """2 to 5 in steps of 0.5, for every deciding score."""
 TIMES = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
 """Multiples of the run's price of a device-hour."""
-_UNITS = 10**9
-"""Integer units per score point."""
-_MISSED, _PASSED = -1.0, 100.0
-"""Values below and above every threshold."""
+_DIGITS = 9
+"""Of a score: a mean may be below a threshold by its rounding only."""
+_MISSED = -1.0
+"""Below every threshold."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +41,8 @@ def over_thresholds(run: RunDir) -> Sweep | None:
         return None
     rows = deliverables(run.store)
     table = table_of(rows)
-    lowest = _lowest(run, rows["work_id"], tuple(thresholds))
-    points = revenues(
-        table.tasks,
-        table.models,
-        pd.factorize(rows["model"], sort=True)[0],
-        pd.factorize(rows["task_id"], sort=True)[0],
-        # scores that another judge gave may be larger than 64 bits hold; only their order to the thresholds counts
-        np.array([round(min(max(score or 0.0, _MISSED), _PASSED) * _UNITS) for score in lowest], dtype=np.int64),
-        np.array([score is not None for score in lowest], dtype=np.bool_),
-        [(threshold, int(threshold * _UNITS)) for threshold in THRESHOLDS],
-    )
+    lowest = [x if x is None else round(x, _DIGITS) for x in _lowest(run, rows["work_id"], tuple(thresholds))]
+    points = revenues(table.tasks, table.models, rows["model"].tolist(), rows["task_id"].tolist(), lowest, THRESHOLDS)
     middle = points[len(points) // 2].values
     return Sweep(points, flips(middle, points, lower_is_better=False))
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.analysis.economics import Attempt, summed_scores, usd_per_image
+from local_bench.analysis.economics import summed_scores, usd_per_image
 from local_bench.analysis.settlement import Accounting
 from local_bench.runs.store import OutcomeRow, Store
 from local_bench.settle.attempts import (
@@ -73,7 +73,7 @@ def outcome_of(row: OutcomeRow) -> int:
 
 
 def _tables(
-    rows: Sequence[OutcomeRow], attempts: int, scores: Mapping[Attempt, Decimal]
+    rows: Sequence[OutcomeRow], attempts: int, scores: Mapping[str, Decimal]
 ) -> tuple[Outcomes, NDArray[np.float64], NDArray[np.int64]]:
     """Per deliverable of one model: outcomes and summed scores of all attempts, and the revenue of a passing one."""
     keys = dict.fromkeys((row.candidate.task_id, row.candidate.deliverable) for row in rows)
@@ -85,6 +85,6 @@ def _tables(
         candidate = row.candidate
         index = indices[candidate.task_id, candidate.deliverable], candidate.attempt - 1
         outcomes[index] = outcome_of(row)
-        summed[index] = float(scores.get(candidate.key, np.nan))
+        summed[index] = float(scores.get(candidate.work_id, np.nan))
         pays[index[0]] = row.part_micro_usd
     return outcomes, summed, pays

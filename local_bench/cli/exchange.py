@@ -105,14 +105,13 @@ def _import_images(name: str, folder: Path, as_json: bool) -> int:
 
     from local_bench.analysis.import_images import write_manifests
 
-    manifests = write_manifests(name, folder)
-    rows, lines = [], ["models:"]
-    for m in manifests:
-        rows.append({"method": m.method, "manifest": str(m.path), "n": m.n_images, "attempts": m.attempts})
-        model = {"card": "imported", "name": m.method, "attempts": m.attempts, "imported": {"images": str(m.path)}}
+    manifests, lines = write_manifests(name, folder), ["models:"]
+    for of in manifests:
+        imported = {"images": of["manifest"]}
+        model = {"card": "imported", "name": of["method"], "attempts": of["attempts"], "imported": imported}
         line = yaml.safe_dump(model, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf)
         lines.append(f"  - {line.strip()}")
-    return show_result({"format": name, "manifests": rows}, "\n".join(lines), as_json)
+    return show_result({"format": name, "manifests": manifests}, "\n".join(lines), as_json)
 
 
 @click.command(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from local_bench.analysis.people_settlement import PeopleSettlement
     from local_bench.analysis.sampling import Labels, ModelLabels
     from local_bench.runs.rundir import RunDir
-    from local_bench.settle.ppi import LabelPlan, PpiEstimate
+    from local_bench.settle.ppi import LabelPlan
 
 
 @dataclass(frozen=True)
@@ -182,9 +182,9 @@ def labels_text(labels: "Labels") -> str:
         paid = any(m.value_micro_usd for m in estimated)
         notes = ["estimates of the made images by judge and annotations; 95 %: of the choice of annotated images"]
         notes += [
-            f"{m.model} has no interval: {m.estimates.revenue.undefined}"
+            f"{m.model} has no interval: {undefined}"
             for m in estimated
-            if m.estimates is not None and m.estimates.revenue.undefined
+            if m.estimates is not None and (undefined := m.estimates["revenue_share"].undefined)
         ]
         parts.append(printed(_ESTIMATES, [_estimate_row(m, paid) for m in estimated], notes))
     planned = [(m, m.plan) for m in labels.models if m.plan is not None]
@@ -227,7 +227,7 @@ def _round(plan: "LabelPlan") -> str:
 def _estimate_row(m: "ModelLabels", paid: bool) -> dict[str, Any]:
     """In money if the tasks have prices, otherwise in images."""
     assert m.estimates is not None
-    revenue, images, n = m.estimates.revenue, m.estimates.images, len(m.work_ids)
+    revenue, images, n = m.estimates["revenue_share"], m.estimates["deliverable_acceptance"], len(m.work_ids)
     row: dict[str, Any] = {"model": m.model, "n": n, "n_labelled": revenue.n_labelled, "estimate": images.estimate}
     row |= {"low": images.low, "high": images.high, "power": revenue.power, "n_unanswered": revenue.n_unanswered}
     if not paid:
@@ -247,10 +247,8 @@ def _model_json(m: "ModelLabels") -> dict[str, Any]:
         "n_accepted": m.n_accepted,
         "estimates": estimates
         and {
-            "revenue_share": _estimate_json(estimates.revenue),
-            "deliverable_acceptance": _estimate_json(estimates.images),
-            "revenue_share_at_large": _estimate_json(estimates.revenue_at_large),
-            "deliverable_acceptance_at_large": _estimate_json(estimates.images_at_large),
+            name: {key: getattr(estimate, key.removeprefix("ci95_")) for key in _ESTIMATE_KEYS}
+            for name, estimate in estimates.items()
         },
         "plan": plan
         and {
@@ -270,10 +268,6 @@ _ESTIMATE_KEYS = (
     *("estimate", "low", "high", "ci95_low", "ci95_high", "bound_low", "bound_high", "undefined", "over", "power"),
     *("judge_alone", "at_least", "at_most", "n", "n_labelled", "n_unanswered", "n_unpredicted"),
 )
-
-
-def _estimate_json(estimate: "PpiEstimate") -> dict[str, Any]:
-    return {key: getattr(estimate, key.removeprefix("ci95_")) for key in _ESTIMATE_KEYS}
 
 
 def payment_text(payment: "Payment") -> str:
@@ -327,13 +321,14 @@ def _failures_text(payment: "Payment") -> str:
     )
     summary = (
         f"{f.n_rejected} rejected images; the lowest score of {f.n_unscored} is unknown; {f.n_tied} ties were "
-        f"{'assigned to the first in this order' if f.ties == 'first' else 'split equally'}"
+        "assigned to the first in this order"
     )
     return printed(columns, [{**row.by_category, **vars(row)} for row in f.rows], [summary])
 
 
 def payment_json(payment: "Payment") -> dict[str, Any]:
     """The result as JSON: money in US dollars, shares as fractions, predictors in serialised form."""
+    from local_bench.analysis.loading import in_usd
     from local_bench.settle.predictors.models import dumps
 
     return {
@@ -343,12 +338,7 @@ def payment_json(payment: "Payment") -> dict[str, Any]:
         "untaught": payment.not_fitted,
         "notes": payment.notes,
         "realised_revenue": {
-            model: {
-                "realised_usd": usd_number(revenue.realised_micro_usd),
-                "at_most_realised_usd": usd_number(revenue.at_most_realised_micro_usd),
-                "n": revenue.n,
-                "n_unscored": revenue.n_unscored,
-            }
+            model: in_usd(vars(revenue), ("realised_usd", "at_most_realised_usd", "n", "n_unscored"))
             for model, revenue in payment.realised.items()
         },
         "predictors": {

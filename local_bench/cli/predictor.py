@@ -21,7 +21,7 @@ from local_bench.cli.options import (
     opened,
 )
 from local_bench.cli.output import progress, quoted, say, say_notes, show_result
-from local_bench.core.money import usd, usd_number
+from local_bench.core.money import usd
 from local_bench.core.table import Column
 from local_bench.report.render import interval, printed
 from local_bench.report.text import interval as between
@@ -459,15 +459,11 @@ def settled_text(settled: Sequence["PredictedSettlement"]) -> str:
 
 def expected_json(expected: "ExpectedRevenue") -> dict[str, Any]:
     """Expected revenue, in US dollars."""
+    from local_bench.analysis.loading import in_usd
+
     low, high = expected.interval_micro_usd or (None, None)
-    return {
-        "expected_usd": usd_number(expected.expected_micro_usd),
-        "at_most_expected_usd": usd_number(expected.at_most_expected_micro_usd),
-        "ci95_low_usd": None if low is None else usd_number(low),
-        "ci95_high_usd": None if high is None else usd_number(high),
-        "n": expected.n,
-        "n_unscored": expected.n_unscored,
-    }
+    row = vars(expected) | {"ci95_low_micro_usd": low, "ci95_high_micro_usd": high}
+    return in_usd(row, ("expected_usd", "at_most_expected_usd", "ci95_low_usd", "ci95_high_usd", "n", "n_unscored"))
 
 
 def statistics_text(stats: "Statistics") -> str:

@@ -30,13 +30,13 @@ def write(run_dir: Path, out: Path, models: tuple[str, ...], as_json: bool) -> i
 
     with RunDir.open(run_dir) as run:
         result = write_revisions(run, out, models)
-    values = {"written": str(result.tasks), "n": result.n, "n_accepted": result.n_accepted, "n_open": result.n_open}
+    values = {"written": str(result.tasks)} | {name: n for name, n in vars(result).items() if name != "tasks"}
     text = (
         f"{result.n} refused images written as tasks to {result.tasks}; {result.n_accepted} accepted, "
         f"{result.n_open} without image or decision: `local-bench run CONFIG --set suite.name=servimage "
         f"--set suite.path={quoted(result.tasks)}` revises them with the models of CONFIG"
     )
-    return show_result(values | {"by_model": result.by_model}, text, as_json)
+    return show_result(values, text, as_json)
 
 
 @revise.command("settle", epilog=examples("local-bench revise settle runs/studio revisions runs/revised"))

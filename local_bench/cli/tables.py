@@ -11,6 +11,7 @@ from local_bench.analysis.comparability import rubric_sets
 from local_bench.analysis.economics import economics_of
 from local_bench.analysis.ground_truth import GroundTruthCheck, check_ground_truth
 from local_bench.analysis.hard_rules import HardRuleStats, hard_rule_stats
+from local_bench.analysis.loading import AMOUNTS, in_usd, named
 from local_bench.analysis.official import official
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.analysis.unseen_inputs import UnseenInputs, unseen_inputs
@@ -238,29 +239,16 @@ def settlement_json(s: Settlement) -> dict[str, Any]:
     }
 
 
+_TOTAL = (
+    *(*AMOUNTS, "share", "coverage", "task_acceptance", "deliverable_acceptance"),
+    *("n_tasks", "n_tasks_unscored", "n", "n_accepted", "n_unscored"),
+)
+
+
 def _total_json(t: Total) -> dict[str, Any]:
-    low, high = t.revenue_interval_micro_usd or (None, None)
-    return {
-        "revenue_usd": usd_number(t.revenue_micro_usd),
-        "revenue_low_usd": _money(low),
-        "revenue_high_usd": _money(high),
-        "revenue_ci95_low_usd": _money(low),
-        "revenue_ci95_high_usd": _money(high),
-        "revenue_bound_low_usd": usd_number(t.bounds_micro_usd[0]),
-        "revenue_bound_high_usd": usd_number(t.bounds_micro_usd[1]),
-        "value_usd": usd_number(t.value_micro_usd),
-        "open_usd": usd_number(t.open_micro_usd),
-        "share": t.share,
-        "coverage": t.coverage,
-        "task_acceptance": t.task_acceptance,
-        "deliverable_acceptance": t.deliverable_acceptance,
-        "n_tasks": t.n_tasks,
-        "n_tasks_unscored": t.n_tasks_unscored,
-        "n": t.n,
-        "n_accepted": t.n_accepted,
-        "n_unscored": t.n_unscored,
-        "as_printed": figures_json(t.as_printed),
-    }
+    values = in_usd(named(t), _TOTAL)
+    ends = {f"revenue_{end}_usd": values[f"revenue_ci95_{end}_usd"] for end in ("low", "high")}
+    return {"revenue_usd": None} | ends | values | {"as_printed": figures_json(t.as_printed)}
 
 
 def _money(micro: int | None) -> float | None:

@@ -18,7 +18,6 @@ from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import (
     GenerationStats,
     candidate_table,
-    economics_of,
     generation_stats,
     prompt_truncations,
 )
@@ -30,7 +29,7 @@ from local_bench.core.files import atomic_file
 from local_bench.core.money import MICRO
 from local_bench.core.table import FORMULA
 from local_bench.report.judging import Judge, judges
-from local_bench.report.settlement import break_even_rows, competition_rows, cost_reduction_rows
+from local_bench.report.settlement import economics_json
 from local_bench.report.view import model_order
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import plain
@@ -46,16 +45,16 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
     do not fit, ConfigError if the price table lacks the config's row, StorageError if writing fails.
     """
     money = money or accounting(run.store, run.config.settlement)
-    scenarios = economics_of(run, money)
+    scenarios = economics_json(run, money) or {}
     small: dict[str, tuple[Any, Iterable[Mapping[str, Any]]]] = {
         "settlement": (SETTLEMENT, sorted(settlement_rows(run, money), key=itemgetter("model"))),
         "costs": (COSTS, _costs(money)),
         "making": (MAKING, map(_making, generation_stats(run.store, money, model_order(run)))),
         "judges": (JUDGES, map(_judge, judges(run))),
-        "cuts": (CUTS, map(vars, prompt_truncations(run.store))),
-        "competition": (COMPETITION, map(_placed, competition_rows(scenarios)) if scenarios else ()),
-        "cost_reduction": (COST_REDUCTION, cost_reduction_rows(scenarios) if scenarios else ()),
-        "break_even": (BREAK_EVEN, break_even_rows(scenarios) if scenarios else ()),
+        "cuts": (CUTS, prompt_truncations(run.store)),
+        "competition": (COMPETITION, map(_placed, scenarios.get("competition", {}).items())),
+        "cost_reduction": (COST_REDUCTION, [{"model": m} | r for m, r in scenarios.get("cost_reduction", {}).items()]),
+        "break_even": (BREAK_EVEN, scenarios.get("break_even", ())),
     }
     schemas = {"candidates": CANDIDATES, "verdicts": VERDICTS, "scores": SCORES}
     schemas |= {name: schema for name, (schema, _) in small.items()}
@@ -80,21 +79,12 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
             named = [labels.get(judge, judge) for judge in verdicts["judge"]]
             tables["verdicts"].add({**verdicts, "judge": named, "judge_id": verdicts["judge"]})
             tables["scores"].add(plain(run.store.frame("scores", (), *where).merge(images, on="work_id")))
-        small["scores"] = (SCORES, _derived(run))
+        tables["scores"].add(derived(run))
         for name, (schema, rows) in small.items():
             listed = list(rows)
             sources = {_source(field) for field in schema}
             tables[name].add({source: [row[source] for row in listed] for source in sources})
     return paths
-
-
-def _derived(run: RunDir) -> Iterator[dict[str, Any]]:
-    """The scores that follow from an image's other scores, after those."""
-    scores = derived(run)
-    images = {row.candidate.work_id: row for row in run.store.outcomes()} if scores else {}
-    for work_id, score in scores:
-        candidate = vars(images[work_id].candidate) | {"category": images[work_id].category}
-        yield candidate | vars(score) | {"kind": "benchmark"}
 
 
 class TableWriter:
@@ -160,9 +150,10 @@ def _usd(micro_usd: int) -> Decimal:
     return Decimal(micro_usd) / MICRO
 
 
-def _placed(row: Mapping[str, Any]) -> dict[str, Any]:
+def _placed(of_model: tuple[str, Mapping[str, Any]]) -> dict[str, Any]:
+    model, row = of_model
     ends = {f"revenue_bound_{end}_usd": row[f"revenue_{end}_usd"] for end in ("low", "high")}
-    return {**row, **ends}
+    return {"model": model, **row, **ends}
 
 
 def _costs(money: Accounting) -> Iterator[dict[str, Any]]:

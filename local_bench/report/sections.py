@@ -231,12 +231,12 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
     break_even = table_of(
         "Break-even with an API",
         (
-            *(_MODEL, Column("api", "API"), Column("api_usd", "API, per image", usd_fraction)),
-            Column("usd_here", "here, per image", usd_fraction),
-            Column("usd_one_more", "one more", usd_fraction, below=True),
-            Column("usd_per_hour", "hour up to", usd_fraction, about="The highest price of a device-hour."),
-            Column("usd_per_hour_endless", "without end", usd_fraction, below=True),
-            Column("images", "images from", ",", about="The smallest number of images at this run's price."),
+            *(_MODEL, Column("api", "API"), Column("api_usd_per_image", "API, per image", usd_fraction)),
+            Column("usd_per_image", "here, per image", usd_fraction),
+            Column("marginal_usd_per_image", "one more", usd_fraction, below=True),
+            Column("break_even_usd_per_hour", "hour up to", usd_fraction, about="The highest price of a device-hour."),
+            Column("break_even_usd_per_hour_endless", "without end", usd_fraction, below=True),
+            Column("break_even_images", "images from", ",", about="The smallest number of images at this run's price."),
         ),
         economics.against,
         [
@@ -410,7 +410,7 @@ def _generation(run: RunDir, stats: list[GenerationStats]) -> Content:
             *(_MODEL, Column("encoder", "encoder"), Column("n_prompts", "prompts", ",")),
             *(Column("n_cut", "truncated", ","), Column("most_tokens", "most tokens lost", ",")),
         ),
-        [vars(row) for row in prompt_truncations(run.store)],
+        prompt_truncations(run.store),
         ["Each distinct prompt counts once; encoders without a limit are not listed."],
     )
     return [*sentences, *(sentence for m in stats for sentence in _batches(m))], _some(table, cuts)

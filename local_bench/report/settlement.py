@@ -1,18 +1,18 @@
-"""The settlement of models as a table: for the leaderboard, a category, the terminal and papers; and
-ServImage's tables 3 and 7 and the break-even of a run as rows, for JSON and the exports: money in US dollars, shares as
-fractions of 1; None: unknown, or the denominator is 0."""
+"""The settlement of models as a table: for the leaderboard, a category, the terminal and papers; and ServImage's tables
+3 and 7 and the break-even of a run for JSON and the exports: money in US dollars, shares as fractions of 1; None:
+unknown, or the denominator is 0."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from local_bench.analysis.economics import Economics, economics_of
+from local_bench.analysis.economics import economics_of
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.money import usd_number
 from local_bench.core.table import Column, Table, table_of
 from local_bench.report.text import percent, small_usd
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.settlement import Settlement, Total
-from local_bench.suites.published import figures_json, number, placed_json
+from local_bench.suites.published import figures_json
 
 _INTERVAL = "95 % interval for tasks like these and the same decisions: the judge's errors are not in it."
 COLUMNS = (
@@ -97,55 +97,21 @@ def paper_table(title: str, rows: Sequence[Row]) -> Table:
     return table_of(title, [column for column in COLUMNS if column.key in PAPER], rows)
 
 
-JsonRow = dict[str, Any]
-
-
-def competition_rows(economics: Economics) -> list[JsonRow]:
-    """Table 3: one row per model, by rank."""
-    rows = [{"model": model} | placed_json(placed) for model, placed in economics.competition.placed.items()]
-    return sorted(rows, key=lambda row: (row["rank"], row["model"]))
-
-
-def cost_reduction_rows(economics: Economics) -> list[JsonRow]:
-    """Table 7: one row per model with the metered cost, and with an API's price (`api_`) if the config has one."""
-    rows = []
-    for model, here, at_api in zip(economics.table.models, economics.by_ledger, economics.by_api, strict=True):
-        api = {f"api_{name}": value for name, value in figures_json(at_api).items() if "model_contribution" not in name}
-        rows.append({"model": model} | figures_json(here) | api)
-    return rows
-
-
-def break_even_rows(economics: Economics) -> list[JsonRow]:
-    """One row per timed model and API: the price of a GPU-hour up to which, and the number of images from
-    which, the run's devices cost no more than the API."""
-    return [
-        {
-            "model": a.model,
-            "api": a.api,
-            "api_usd_per_image": number(a.api_usd),
-            "usd_per_image": number(a.usd_here),
-            "marginal_usd_per_image": number(a.usd_one_more),
-            "break_even_usd_per_hour": number(a.usd_per_hour),
-            "break_even_usd_per_hour_endless": number(a.usd_per_hour_endless),
-            "break_even_images": a.images,
-        }
-        for a in economics.against
-    ]
-
-
 def economics_json(run: RunDir, money: Accounting) -> dict[str, Any] | None:
-    """All three, by model; None if nothing is settled or no task has a price."""
+    """ServImage's table 3 by model and rank, its table 7 by model with the metered cost and with an API's price
+    (`api_`), if the config has one, and the break-even points; None if nothing is settled or no task has a price."""
     economics = economics_of(run, money)
     if economics is None:
         return None
+    placed = sorted(economics.competition.placed.items(), key=lambda of_model: (of_model[1].rank, of_model[0]))
+    reduced = {}
+    for model, here, at_api in zip(economics.table.models, economics.by_ledger, economics.by_api, strict=True):
+        api = {f"api_{name}": value for name, value in figures_json(at_api).items() if "model_contribution" not in name}
+        reduced[model] = figures_json(here) | api
     return {
-        "competition": _by_model(competition_rows(economics)),
+        "competition": {model: figures_json(ranking) for model, ranking in placed},
         "n_competition_open": economics.competition.n_open,
-        "cost_reduction": _by_model(cost_reduction_rows(economics)),
-        "break_even": break_even_rows(economics),
+        "cost_reduction": reduced,
+        "break_even": [*map(figures_json, economics.against)],
         **({"notes": economics.notes} if economics.notes else {}),
     }
-
-
-def _by_model(rows: list[JsonRow]) -> dict[str, JsonRow]:
-    return {row["model"]: {name: value for name, value in row.items() if name != "model"} for row in rows}

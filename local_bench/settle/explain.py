@@ -3,7 +3,6 @@ dominant (lowest) score of rejected images by category, and effect sizes (append
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -132,9 +131,6 @@ def resampled_ranking(
                 yield paid, not_paid
 
 
-Ties = Literal["first", "share"]
-
-
 @dataclass(frozen=True)
 class Failure:
     """One dimension."""
@@ -165,7 +161,8 @@ class Failures:
     """Table 12 and its sample sizes."""
 
     rows: tuple[Failure, ...]
-    ties: Ties
+    ties: str
+    """`first`: an image with several lowest scores counts for the first of them in the order of the rows."""
     n_rejected: int
     n_tied: int
     """Rejected images with more than one lowest score."""
@@ -175,38 +172,34 @@ class Failures:
     """Images without an annotation."""
 
 
-def failures(features: Features, labels: ArrayLike, ties: Ties = "first") -> Failures:
+def failures(features: Features, labels: ArrayLike) -> Failures:
     """Table 12 for the scores of `features`, in order; `labels` (images,) are 1 for accepted, 0 for rejected, NaN for
     none.
 
     The paper does not print its rule for ties between lowest scores; its one example with a tie (table 13, second row:
-    clarity, realism and aesthetic all 4) goes to the first in the table's order. `first` does the same; `share` splits
-    the image equally over the tied dimensions, independent of the order of the columns.
+    clarity, realism and aesthetic all 4) goes to the first in the table's order, as here.
     """
     decisions = np.asarray(labels, dtype=np.float64)
     rejected, accepted = decisions < 0.5, decisions >= 0.5
     lowest, has_lowest = _lowest(features)
-    parts = _parts(lowest & has_lowest[:, None], ties)
+    first = dominant(features)
     # an open image may belong to any missing dimension, or to its lowest known one
     possible = lowest | (features.applies & np.isnan(features.scores))
     settled, open_ = rejected & has_lowest, rejected & ~has_lowest
-    n = int(rejected.sum())
     category = np.asarray(features.categories, dtype=object)
     rows = []
     for k, name in enumerate(features.names):
-        attributed = float(parts[settled, k].sum())
+        attributed = settled & (first == k)
         column = features.scores[:, k]
         good, bad = (column[side & ~np.isnan(column)] for side in (accepted, rejected))
         rows.append(
             Failure(
                 name=name,
-                share=_ratio(attributed, int(settled.sum())),
-                at_least=_ratio(attributed, n) or 0.0,
-                at_most=_ratio(attributed + float(possible[open_, k].sum()), n) or 0.0,
+                share=_ratio(attributed, settled),
+                at_least=_ratio(attributed, rejected) or 0.0,
+                at_most=_ratio(attributed | (open_ & possible[:, k]), rejected) or 0.0,
                 by_category={
-                    c: _ratio(
-                        float(parts[settled & (category == c), k].sum()), int((settled & (category == c)).sum())
-                    )
+                    c: _ratio(attributed & (category == c), settled & (category == c))
                     for c in sorted(set(features.categories))
                 },
                 mean_accepted=float(good.mean()) if len(good) else None,
@@ -218,7 +211,7 @@ def failures(features: Features, labels: ArrayLike, ties: Ties = "first") -> Fai
             )
         )  # fmt: skip
     tied = int((lowest[settled].sum(axis=1) > 1).sum())
-    return Failures(tuple(rows), ties, n, tied, int(open_.sum()), int(np.isnan(decisions).sum()))
+    return Failures(tuple(rows), "first", int(rejected.sum()), tied, int(open_.sum()), int(np.isnan(decisions).sum()))
 
 
 def dominant(features: Features) -> NDArray[np.intp]:
@@ -236,15 +229,9 @@ def _lowest(features: Features) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     return (scores == least[:, None]) & features.applies, features.known & features.applies.any(axis=1)
 
 
-def _parts(lowest: np.ndarray[tuple[int, int], np.dtype[np.bool_]], ties: Ties) -> Floats:
-    """Share of each dimension in each image (images, dimensions)."""
-    if ties == "first":
-        return np.asarray(lowest & (np.cumsum(lowest, axis=1) == 1), dtype=np.float64)
-    return np.asarray(lowest / np.maximum(1, lowest.sum(axis=1, keepdims=True)), dtype=np.float64)
-
-
-def _ratio(part: float, whole: int) -> float | None:
-    return part / whole if whole else None
+def _ratio(part: Bools, whole: Bools) -> float | None:
+    """Of numbers of images."""
+    return int(part.sum()) / int(whole.sum()) if whole.any() else None
 
 
 def cohens_d(accepted: Floats, rejected: Floats) -> float | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from itertools import combinations, product
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from local_bench.settle.attempts import Reliability, review_usd
 from local_bench.settle.settlement import revenue_usd
-from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Ints, Mask, Tasks, outcome_table
+from local_bench.settle.table import Tasks, cell_sums, cells_of
 
 Setting = tuple[tuple[str, Fraction], ...]
 """(parameter, value), in the order of the grid axes."""
@@ -77,20 +78,23 @@ def effective_costs(
 def revenues(
     tasks: Tasks,
     models: Sequence[str],
-    model: Ints,
-    task: Ints,
-    lowest: Ints,
-    scored: Mask,
-    thresholds: Sequence[tuple[Fraction, int]],
+    model: Sequence[str],
+    task: Sequence[str],
+    lowest: Sequence[Decimal | float | None],
+    thresholds: Sequence[Fraction],
 ) -> list[Point]:
-    """Revenue of the standard scenario if an image is accepted when all its scores reach a threshold.
+    """Revenue of the standard scenario if an image is accepted when all its scores reach a threshold, which a float
+    represents exactly.
 
-    Rows as for `outcome_table`; `lowest` is the image's lowest score in integer units, and each threshold is given with
-    its number of units. An image without scores is open and earns nothing.
+    Rows as for `outcome_table`; `lowest` is the image's lowest score, None without scores: it is open and earns
+    nothing.
     """
+    scored = np.array([score is not None for score in lowest], dtype=np.bool_)
+    cell, values = cells_of(tasks, models, model, task)[scored], np.array([x for x in lowest if x is not None])
     points = []
-    for threshold, units in thresholds:
-        decision = np.where(scored, np.where(lowest >= units, ACCEPTED, REJECTED), UNSCORED)
-        totals = revenue_usd(tasks, outcome_table(tasks, models, model, task, decision).accepted)
-        points.append(Point((("acceptance_threshold", threshold),), dict(zip(models, totals, strict=True))))
+    for threshold in thresholds:
+        reached = np.asarray(values >= float(threshold), dtype=np.bool_)
+        accepted = cell_sums(cell[reached], (len(models), len(tasks.task_ids)))
+        totals = dict(zip(models, revenue_usd(tasks, accepted), strict=True))
+        points.append(Point((("acceptance_threshold", threshold),), totals))
     return points

@@ -199,29 +199,31 @@ def _total(cells: Sequence[Ints], prices: Ints, m: int, tasks: Ints, intervals: 
 
 @dataclass(frozen=True)
 class Earnings:
-    """What one model earned on some tasks, all of which count; `_high`: were all open images accepted."""
+    """What one model earned on some tasks, all of which count, with the names of the JSON; `_high`: were all open
+    images accepted; `ci95`: 95 % intervals for tasks like these, None for fewer than two tasks."""
 
-    value_usd: Fraction
     revenue_usd: Fraction
     revenue_high_usd: Fraction
+    value_usd: Fraction
     share: Fraction | None
     """Revenue / value; None if the value is 0."""
     share_high: Fraction | None
-    as_printed: AsPrinted
-    n_tasks: int
+    revenue_ci95_low_usd: float | None
+    revenue_ci95_high_usd: float | None
+    share_ci95_low: float | None
+    share_ci95_high: float | None
     task_acceptance: Fraction | None
     """Of the tasks, those whose every image was accepted."""
     task_acceptance_high: Fraction | None
+    task_acceptance_interval: list[float]
+    deliverable_acceptance: Fraction | None
+    deliverable_acceptance_high: Fraction | None
+    n_tasks: int
     n_deliverables: int
     n_accepted: int
     n_unscored: int
     n_missing: int
-    deliverable_acceptance: Fraction | None
-    deliverable_acceptance_high: Fraction | None
-    share_interval: tuple[float, float] | None
-    """95 % interval of the share for tasks like these; None for fewer than two tasks."""
-    task_interval: tuple[float, float] | None
-    """That of the task acceptance."""
+    as_printed: AsPrinted
 
 
 def earnings(table: OutcomeTable, mask: Mask | None = None) -> list[Earnings]:
@@ -242,25 +244,29 @@ def earnings(table: OutcomeTable, mask: Mask | None = None) -> list[Earnings]:
     for m in range(len(table.models)):
         n_whole, whole_high, accepted, unscored, missing, n_decided = (int(count[m]) for count in counts)
         labelled = n_deliverables - unscored - missing
+        low, high = share_interval(parts[m], prices) or (None, None)
         result.append(
             Earnings(
-                value_usd=value,
                 revenue_usd=revenue[m],
                 revenue_high_usd=revenue_high[m],
+                value_usd=value,
                 share=_ratio(revenue[m], value),
                 share_high=_ratio(revenue_high[m], value),
-                as_printed=as_printed(whole_usd[m], value, n_whole, n_decided, accepted, labelled),
-                n_tasks=n_tasks,
+                revenue_ci95_low_usd=None if low is None else low * float(value),
+                revenue_ci95_high_usd=None if high is None else high * float(value),
+                share_ci95_low=low,
+                share_ci95_high=high,
                 task_acceptance=_ratio(n_whole, n_tasks),
                 task_acceptance_high=_ratio(whole_high, n_tasks),
+                task_acceptance_interval=list(rate_interval(whole[m, mask], np.ones(n_tasks)) or (0.0, 1.0)),
+                deliverable_acceptance=_ratio(accepted, n_deliverables),
+                deliverable_acceptance_high=_ratio(n_deliverables - labelled + accepted, n_deliverables),
+                n_tasks=n_tasks,
                 n_deliverables=n_deliverables,
                 n_accepted=accepted,
                 n_unscored=unscored,
                 n_missing=missing,
-                deliverable_acceptance=_ratio(accepted, n_deliverables),
-                deliverable_acceptance_high=_ratio(n_deliverables - labelled + accepted, n_deliverables),
-                share_interval=share_interval(parts[m], prices),
-                task_interval=rate_interval(whole[m, mask], np.ones(n_tasks)),
+                as_printed=as_printed(whole_usd[m], value, n_whole, n_decided, accepted, labelled),
             )
         )
     return result
@@ -291,11 +297,11 @@ class Ranking:
     """Result of one model."""
 
     revenue_usd: Fraction
+    rank: int
+    """1 + the number of models that earn strictly more."""
     revenue_low_usd: Fraction
     """With every open image decided against this model and for its competitors."""
     revenue_high_usd: Fraction
-    rank: int
-    """1 + the number of models that earn strictly more."""
     n_won: int
     """Tasks won alone."""
     n_shared: int
@@ -323,10 +329,15 @@ def compete(table: OutcomeTable, require_success: bool = False) -> Competition:
     """
     tasks = table.tasks
     here = table.made > 0
-    wins = _winners(table, here)
+    most = np.where(here, table.accepted, -1).max(axis=0, initial=-1)
+    leads: Mask = here & (table.accepted == most)
+    unrated = leads & (table.rated < table.made)
+    rated = leads & ~unrated
+    best = np.where(rated, table.score, -1).max(axis=0, initial=-1)
+    wins: Mask = unrated | (rated & (table.score == best))
     paid = wins.sum(axis=0) > 0
     if require_success:
-        paid &= np.where(here, table.accepted, -1).max(axis=0, initial=-1) == tasks.deliverables
+        paid &= most == tasks.deliverables
     wins &= paid
     shares = wins.sum(axis=0)
     revenue = [_revenue(tasks, np.where(won, shares, 0)) for won in wins]
@@ -343,17 +354,6 @@ def compete(table: OutcomeTable, require_success: bool = False) -> Competition:
         for m, model in enumerate(table.models)
     }
     return Competition(placed, int((low != high).any(axis=0).sum()))
-
-
-def _winners(table: OutcomeTable, here: Mask) -> Mask:
-    """(M, T) winners, alone or tied."""
-    most = np.where(here, table.accepted, -1).max(axis=0, initial=-1)
-    leads: Mask = here & (table.accepted == most)
-    unrated = leads & (table.rated < table.made)
-    rated = leads & ~unrated
-    best = np.where(rated, table.score, -1).max(axis=0, initial=-1)
-    wins: Mask = unrated | (rated & (table.score == best))
-    return wins
 
 
 def _revenue(tasks: Tasks, shares: Ints) -> Fraction:

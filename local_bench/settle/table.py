@@ -102,25 +102,30 @@ class OutcomeTable:
 def outcome_table(
     tasks: Tasks,
     models: Sequence[str],
-    model: Ints,
-    task: Ints,
+    model: Sequence[str],
+    task: Sequence[str],
     decision: Ints,
-    score: Ints | None = None,
-    scored: Mask | None = None,
+    scores: Sequence[Decimal | None] | None = None,
 ) -> OutcomeTable:
-    """Sum rows into cells. A row is one image of the first attempt: indices of model and task, ACCEPTED, REJECTED or
-    UNSCORED, the summed scores in integer units, and whether it has scores. At most one row per image."""
-    shape = (len(models), len(tasks.task_ids))
-    cell = model.astype(np.int64) * shape[1] + task
+    """Sum rows into cells. A row is one image of the first attempt: its model and its task, ACCEPTED, REJECTED or
+    UNSCORED, and its summed scores, None if it lacks one. At most one row per image."""
+    cell, shape = cells_of(tasks, models, model, task), (len(models), len(tasks.task_ids))
     sums: Ints = np.zeros(shape, dtype=np.int64)
     rated: Ints = np.broadcast_to(tasks.deliverables, shape)
-    if score is not None:
-        where = np.ones(len(cell), dtype=np.bool_) if scored is None else scored
-        sums, rated = cell_sums(cell[where], shape, score[where]), cell_sums(cell[where], shape)
+    if scores is not None:
+        scored = cell[np.array([score is not None for score in scores], dtype=np.bool_)]
+        sums = cell_sums(scored, shape, amounts([score for score in scores if score is not None]))
+        rated = cell_sums(scored, shape)
     made, accepted, unscored = (
         cell_sums(rows, shape) for rows in (cell, cell[decision == ACCEPTED], cell[decision == UNSCORED])
     )
     return OutcomeTable(tasks, tuple(models), made, accepted, unscored, sums, rated)
+
+
+def cells_of(tasks: Tasks, models: Sequence[str], model: Sequence[str], task: Sequence[str]) -> Ints:
+    """(N,) the number of each row's cell, m * T + t, of the names of its model and its task."""
+    m, t = pd.Index(models).get_indexer(model), pd.Index(tasks.task_ids).get_indexer(task)
+    return np.asarray(m * len(tasks.task_ids) + t)
 
 
 def cell_sums(cell: Ints, shape: tuple[int, int], values: Ints | None = None) -> Ints:
@@ -164,17 +169,15 @@ def table_of(lines: pd.DataFrame, scores: Sequence[Decimal | None] | None = None
         [Decimal(int(price)) / MICRO for price in by_task["price_micro_usd"]],
         by_task["deliverables"].tolist(),
     )
-    task, model = pd.factorize(lines["task_id"], sort=True)[0], pd.factorize(lines["model"], sort=True)
     has_image = lines["made"].to_numpy(np.bool_)
-    sums = None if scores is None else list(compress(scores, has_image))
+    made = lines[has_image]
     return outcome_table(
         tasks,
-        model[1].tolist(),
-        model[0][has_image],
-        task[has_image],
-        decisions(lines["accepted"])[has_image],
-        None if sums is None else amounts([x or Decimal(0) for x in sums]),
-        None if sums is None else np.array([x is not None for x in sums], dtype=np.bool_),
+        sorted(lines["model"].unique()),
+        made["model"].tolist(),
+        made["task_id"].tolist(),
+        decisions(made["accepted"]),
+        None if scores is None else list(compress(scores, has_image)),
     )
 
 

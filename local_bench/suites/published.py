@@ -16,7 +16,7 @@ from local_bench.core.files import config_files
 from local_bench.core.table import Column, Table, table_of
 from local_bench.core.yamlfile import Amount, Strict, load_yaml
 from local_bench.settle.sensitivity import Flip, Point, Setting
-from local_bench.settle.settlement import AsPrinted, ClientSavings, Ranking
+from local_bench.settle.settlement import AsPrinted
 from local_bench.suites.task_files import read_costs
 
 
@@ -163,16 +163,8 @@ def api_prices(suite: str) -> ApiPrices:
     return by_suite[suite]
 
 
-def figures_json(figures: AsPrinted | ClientSavings) -> dict[str, Any]:
-    return {name: value if isinstance(value, int) else number(value) for name, value in vars(figures).items()}
-
-
-def placed_json(p: Ranking) -> dict[str, Any]:
-    return {
-        "revenue_usd": number(p.revenue_usd),
-        "rank": p.rank,
-        "revenue_low_usd": number(p.revenue_low_usd),
-        "revenue_high_usd": number(p.revenue_high_usd),
-        "n_won": p.n_won,
-        "n_shared": p.n_shared,
-    }
+def figures_json(figures: Any) -> dict[str, Any]:
+    """The fields of `Earnings`, `AsPrinted`, `ClientSavings`, `Ranking` and `BreakEven` as JSON; with what is printed
+    apart."""
+    kept = {name: value for name, value in vars(figures).items() if not isinstance(value, AsPrinted)}
+    return {name: number(value) if isinstance(value, Fraction) else value for name, value in kept.items()}

@@ -41,15 +41,16 @@ def test_break_even_of_local_and_api_cost(make_run):  # noqa: F811
     against = {(a.model, a.api): a for a in free.against}
     assert set(against) == {(model, api) for model in ("alpha", "beta") for api in APIS}, "some-api was not timed here"
     some = against["alpha", "some"]
-    assert some.usd_per_hour == F("0.04") * 3 * 3600 / F("64.2")
-    assert some.usd_per_hour_endless == F("0.04") * 3600 / F("4.4")
-    assert some.images == 1
-    assert against["alpha", "cheap"].images == 85, "0.0255 for what is done once, 0.0003 saved an image"
-    assert (against["alpha", "free"].images, against["alpha", "free"].usd_per_hour) == (None, 0)
+    assert some.break_even_usd_per_hour == F("0.04") * 3 * 3600 / F("64.2")
+    assert some.break_even_usd_per_hour_endless == F("0.04") * 3600 / F("4.4")
+    assert some.break_even_images == 1
+    assert against["alpha", "cheap"].break_even_images == 85, "0.0255 for what is done once, 0.0003 saved an image"
+    of_free = against["alpha", "free"]
+    assert (of_free.break_even_images, of_free.break_even_usd_per_hour) == (None, 0)
     dear = {(a.model, a.api): a for a in of(path, usd_per_kwh=F(3600)).against}
     joules = free.timed["alpha"].each_j
     assert joules > 0
-    assert dear["alpha", "some"].usd_one_more - some.usd_one_more == joules * F(3600) / 3_600_000
+    assert dear["alpha", "some"].marginal_usd_per_image - some.marginal_usd_per_image == joules * F(3600) / 3_600_000
 
 
 def test_sensitivity_to_thresholds_and_prices(make_run):  # noqa: F811

@@ -64,7 +64,7 @@ def test_from_own_files_to_own_files(name, tmp_path, capsys):
         assert [published[card] for card in scored] == [call(capsys, "score", name, file) for file in files]
         with RunDir.open(run) as opened:
             by_model = results_by_model(run_results(opened))
-        tasks = {card: {item.task for item in results.items} for card, results in by_model.items()}
+        tasks = {card: {item.task for item in items} for card, items in by_model.items()}
         assert tasks["tiny-flux-fill"] == {"Local Subject Removal"}  # its mask as a mask
         assert tasks["tiny-flux"] == {"Text2Image"}  # the rest is not supported
         assert len(tasks["tiny-omnigen"]) == 5

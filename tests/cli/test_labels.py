@@ -123,7 +123,7 @@ def test_from_the_plan_to_the_estimate(cli, run, tmp_path):
     everything.write_text("".join(line(task_id=t, overall=ok, probability=1) for t, ok in true_decisions.items()))
     with RunDir.open(run) as open_run:
         (model,) = labelling(open_run, 0.1, everything).models
-    assert model.estimates.revenue.low == model.estimates.revenue.high == pytest.approx(paid)
+    assert model.estimates["revenue_share"].low == model.estimates["revenue_share"].high == pytest.approx(paid)
     assert model.plan.n_labels == 0
 
 
@@ -205,7 +205,7 @@ def test_no_further_round_once_the_interval_is_narrow_enough(run, tmp_path):
         first, second = (labelling(open_run, None, path).models[0].estimates for path in (labels, again))
     plan = values["labels"][MODEL]["plan"]
     assert (plan["round"], plan["n_labels"], plan["ask"]) == ("none", 0, [])
-    assert plan["width"] == first.revenue.width <= 0.4
+    assert plan["width"] == first["revenue_share"].width <= 0.4
     assert "no further round: " in text
     assert first == second
 
@@ -251,7 +251,7 @@ def test_an_unanswered_label_is_counted_and_bounded(run, tmp_path):
     path.write_text("".join(rows))
     with RunDir.open(run) as open_run:
         (model,) = labelling(open_run, None, path).models
-    images = model.estimates.images
+    images = model.estimates["deliverable_acceptance"]
     assert (images.n_labelled, images.n_unanswered) == (36, 4)
     assert images.at_least < images.estimate < images.at_most
     assert model.plan is None
@@ -274,8 +274,8 @@ def test_rounds_end_where_people_cannot_decide(run, tmp_path):
             people = tmp_path / f"{k}-answered.jsonl"
             people.write_text("".join(json.dumps(one) + "\n" for one in lines))
     (model,) = found.models
-    assert model.estimates.images.n_unanswered == len(undecided) > 0
-    assert model.plan.width == model.estimates.revenue.width > 0
+    assert model.estimates["deliverable_acceptance"].n_unanswered == len(undecided) > 0
+    assert model.plan.width == model.estimates["revenue_share"].width > 0
     assert "every image is annotated, or was left without a decision" in labels_text(found)
 
 

@@ -61,12 +61,14 @@ def test_json_and_exports_have_the_tables_of_the_page(make_run):
     # alpha: three images in 4.4 s each, 51 s besides, at 1.80 an hour
     cheapest, _, dearest = (row for row in page["Break-even with an API"] if row["model"] == "alpha")
     assert (cheapest["api"], dearest["api"]) == ("gemini-2.5-flash-image", "gpt-image-1")
-    assert (cheapest["api_usd"], dearest["api_usd"]) == pytest.approx((0.015947911, 0.137406), rel=1e-5)
-    assert (cheapest["usd_here"], cheapest["usd_one_more"]) == pytest.approx((0.0107, 0.0022))
+    assert (cheapest["api_usd_per_image"], dearest["api_usd_per_image"]) == pytest.approx(
+        (0.015947911, 0.137406), rel=1e-5
+    )
+    assert (cheapest["usd_per_image"], cheapest["marginal_usd_per_image"]) == pytest.approx((0.0107, 0.0022))
     least = next(row for row in found["break_even"] if (row["model"], row["api"][:6]) == ("alpha", "gemini"))
     assert (least["usd_per_image"], least["marginal_usd_per_image"]) == pytest.approx((0.0107, 0.0022))
     assert least["break_even_usd_per_hour"] == pytest.approx(0.015947911 * 3 * 3600 / 64.2)
-    assert least["break_even_images"] == cheapest["images"] == 2, "0.0255 once, and 0.0137 saved an image"
+    assert least["break_even_images"] == cheapest["break_even_images"] == 2, "0.0255 once, and 0.0137 saved an image"
 
 
 def test_break_even_with_electricity_is_unknown_where_energy_is_not_measured(make_run):

@@ -47,8 +47,7 @@ def write_images(folder):
     rng = np.random.default_rng(11)
     for n, task in enumerate(tasks):
         foreign = shop.truth(tasks[(n + 2) % len(tasks)])[0]
-        for k, requested in enumerate(shop.requested(task), 1):
-            scene, edit = requested.scene, requested.edit
+        for k, (scene, edit) in enumerate(shop.requested(task), 1):
             own = render(scene, rng) if edit is None else draw_edit(edit, np.random.default_rng([48, n]))[1]
             careless = other_ground(scene, rng) if k == 1 and (edit or len(task.deliverables) > 1) else scene
             images = {

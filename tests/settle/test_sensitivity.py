@@ -1,8 +1,6 @@
 from decimal import Decimal
 from fractions import Fraction as F
 
-import numpy as np
-
 from local_bench.settle.sensitivity import Flip, Point, flips, revenues
 from local_bench.settle.table import tasks_of
 
@@ -22,10 +20,8 @@ def test_rank_changes_are_reported_with_their_setting():
 
 def test_revenue_falls_as_the_threshold_rises_and_profit_with_the_price_of_an_hour():
     of = tasks_of(["t"], ["c"], [Decimal(30)], [3])
-    columns = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
-    lowest, scored = np.array([40, 25, 50]), np.array([True, True, False])
-    thresholds = [(F(1), 10), (F(3), 30), (F(4), 40), (F("4.5"), 45)]
-    grid = revenues(of, ["m"], *columns, lowest, scored, thresholds)
+    lowest = [Decimal(4), Decimal("2.5"), None]
+    grid = revenues(of, ["m"], ["m"] * 3, ["t"] * 3, lowest, [F(1), F(3), F(4), F("4.5")])
     assert [p.values["m"] for p in grid] == [20, 10, 10, 0]
     assert grid[1].setting == (("acceptance_threshold", F(3)),)
     profits = [{"slow": F(10), "quick": F(9)}, {"slow": F(6), "quick": F(7)}]  # at 0 and 2 an hour, of 2 h and 1 h

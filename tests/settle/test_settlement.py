@@ -73,8 +73,7 @@ def test_units_are_fine_enough_for_every_amount_and_no_finer():
 @pytest.mark.parametrize("price", ["123456789.123456789123456789", "999999999"])
 def test_sums_stay_exact_where_int64_would_not_do(price):
     of = tasks_of(["a", "b"], ["c", "c"], [Decimal(price)] * 2, [3, 7])
-    model, task = np.zeros(2, dtype=np.int64), np.array([0, 1])
-    (found,) = earnings(outcome_table(of, ["m"], model, task, np.array([ACCEPTED, ACCEPTED])))
+    (found,) = earnings(outcome_table(of, ["m"], ["m", "m"], ["a", "b"], np.array([ACCEPTED, ACCEPTED])))
     assert found.revenue_usd == F(price) / 3 + F(price) / 7
     assert found.value_usd == 2 * F(price)
 
@@ -123,10 +122,9 @@ def cells(rows, score=None):
     """rows: (model, task, decision), one an image; `score`: an integer a row."""
     both = tasks_of(["t0", "t1"], ["c", "c"], [Decimal(10), Decimal(20)], [1, 2])
     models = sorted({f"m{m}" for m, _, _ in rows})
-    columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
-    if score is not None:
-        columns += [np.array(score, dtype=np.int64), np.ones(len(score), dtype=bool)]
-    return outcome_table(both, models, *columns)
+    images, decisions = [(f"m{m}", f"t{t}") for m, t, _ in rows], np.array([d for *_, d in rows], dtype=np.int64)
+    scores = None if score is None else list(map(Decimal, score))
+    return outcome_table(both, models, *zip(*images, strict=True), decisions, scores)
 
 
 @pytest.mark.parametrize("seed", range(40))

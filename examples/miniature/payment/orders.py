@@ -39,7 +39,7 @@ from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.runs.payment import example
 from local_bench.suites.printshop.checker import detect
-from local_bench.suites.printshop.matching import detected_facts, edit_score, holds, set_scores, style_of
+from local_bench.suites.printshop.matching import edit_score, facts, holds, set_scores, style_of
 from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, SHAPES, SIZES, Pixels, Scene, draw
 from local_bench.suites.servimage import questions as servimage
 
@@ -127,7 +127,7 @@ def _delivered(task: Task, model: int, scenes: list[Scene], of: Any, rng: np.ran
     for i, one in enumerate(seen):
         mine = points if len(seen) == 1 else points_of(scenes[i])
         met = [holds(point, one) is True for point in mine]
-        consistent = edit_score(detected_facts(one), edit) if edit is not None else styles[i]
+        consistent = edit_score(facts(one), edit) if edit is not None else styles[i]
         true[i + 1] = (sum(met) / len(met), float(strengths[i]), float(consistent))
     return Order(task, model, {i: _keep(shop, pixels) for i, pixels in enumerate(drawn, 1)}, true, {})
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from local_bench.suites.printshop.checker import DetectedScene
-from local_bench.suites.printshop.matching import Fact, detected_facts, facts, must_stay, share, style_of
+from local_bench.suites.printshop.matching import Fact, facts, must_stay, share, style_of
 from local_bench.suites.printshop.phrases import Edit
 from local_bench.suites.printshop.scene import Scene
 
@@ -28,14 +28,14 @@ class EditMatch:
 
 def match_edit(seen: DetectedScene, edit: Edit) -> EditMatch:
     """Compare an image with an edit."""
-    found = detected_facts(seen)
+    found = facts(seen)
     return EditMatch(share(must_change(edit), found), share(must_stay(edit), found))
 
 
 def same_but_for(seen: DetectedScene, scene: Scene, but: Sequence[str]) -> bool:
     """Whether the image matches the scene except for the attributes in `but` (of `background`, `count`, `shape`,
     `colour` and `size`)."""
-    return all(fact[1] in but for fact in facts(scene) ^ detected_facts(seen))
+    return all(fact[1] in but for fact in facts(scene) ^ facts(seen))
 
 
 def style_agreement(images: Sequence[DetectedScene]) -> float:

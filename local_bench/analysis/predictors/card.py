@@ -112,7 +112,7 @@ def same_inputs(runs: Sequence[RunDir]) -> Inputs:
     first = inputs_of(runs[0])
     for run in runs[1:]:
         of_run = inputs_of(run)
-        if difference := _difference(first, of_run, run.path):
+        if difference := difference_of(first, of_run, run.path):
             raise UserError(f"{difference} from {runs[0].path}: train on runs with the same judges and rubrics")
         if set(of_run.scores) != set(first.scores):
             raise UserError(
@@ -128,19 +128,15 @@ def check_inputs(expected: Inputs, run: RunDir, other_judge: bool = False) -> No
     missing = next((name for name in expected.scores if name not in names), None)
     if missing is not None:
         raise UserError(f"{run.path} has no score {missing!r}, which the predictor reads: train one on such runs")
-    if not other_judge and (difference := _difference(expected, inputs_of(run), run.path)):
+    if not other_judge and (difference := difference_of(expected, inputs_of(run), run.path)):
         raise UserError(
             f"{difference} from those that the predictor was trained with: train a predictor on such runs, or add "
             "--other-judge (reproduce: --allow-unlike) to use this one anyway"
         )
 
 
-def judges_differ(expected: Inputs, run: RunDir) -> bool:
-    """Whether `run` has another judge or other rubrics, so that `check_inputs` refuses it without `other_judge`."""
-    return _difference(expected, inputs_of(run), run.path) is not None
-
-
-def _difference(expected: Inputs, actual: Inputs, path: Path) -> str | None:
+def difference_of(expected: Inputs, actual: Inputs, path: Path) -> str | None:
+    """What differs of the judges or rubrics of the run at `path`."""
     if expected.judges != actual.judges:
         return f"the judges of {path} differ"
     theirs, ours = set(expected.rubrics), set(actual.rubrics)

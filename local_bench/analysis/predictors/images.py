@@ -47,38 +47,21 @@ class LabelledImages:
         return np.array([assigned == split for assigned in self.splits], dtype=bool)
 
 
-@dataclass(frozen=True)
-class LabelledImage:
-    """One image before it enters the table."""
-
-    key: str
-    pixels: str | None
-    task: str
-    """Digest of the task."""
-    category: str
-    pays_micro_usd: int
-    scores: Sequence[Score]
-    accepted: bool | None
+Image = tuple[str, str | None, str, bool | None, str, int, Sequence[Score]]
+"""(key, digest of its pixels, digest of its task, decision, category, revenue if accepted in micro-USD, scores)"""
 
 
-def table_of(images: Sequence[LabelledImage], names: Sequence[str], seed: int) -> LabelledImages:
+def table_of(images: Sequence[Image], names: Sequence[str], seed: int) -> LabelledImages:
     """`names` are the scores of the features; `seed` selects the splits."""
-    features = feature_table(
-        [image.scores for image in images],
-        [image.category for image in images],
-        [image.pays_micro_usd for image in images],
-        [image.task for image in images],
-        names,
-    )
+    keys, pixels, tasks, accepted, categories, pays, scores = zip(*images, strict=True) if images else ((),) * 7
+    annotated = [image for image in zip(keys, pixels, accepted, strict=True) if image[2] is not None]
     return LabelledImages(
-        features,
-        np.array([np.nan if image.accepted is None else float(image.accepted) for image in images]),
-        tuple(split_of(image.task, seed) for image in images),
-        tuple(image.task for image in images),
-        tuple(image.key for image in images),
-        digest(
-            sorted([image.key, image.pixels or "", image.accepted] for image in images if image.accepted is not None)
-        ),
+        feature_table(scores, categories, pays, tasks, names),
+        np.array([np.nan if decision is None else float(decision) for decision in accepted]),
+        tuple(split_of(task, seed) for task in tasks),
+        tasks,
+        keys,
+        digest(sorted([key, sha or "", decision] for key, sha, decision in annotated)),
     )
 
 
@@ -87,7 +70,7 @@ def labelled_images(
 ) -> LabelledImages:
     """The images of `runs` with the annotators' consensus decisions; `annotations` as for `annotations_of`. UserError
     if annotations cannot be read, and if an image is annotated in two of the runs."""
-    images: list[LabelledImage] = []
+    images: list[Image] = []
     annotated: dict[str, Path] = {}
     by_run = annotations_of(runs, annotations)
     for run, of_run in zip(runs, by_run, strict=True):
@@ -107,17 +90,8 @@ def labelled_images(
             if accepted is not None:
                 annotated[candidate.work_id] = run.path
             of_image = list(scores.get(candidate.work_id, {}).values())
-            images.append(
-                LabelledImage(
-                    candidate.work_id,
-                    candidate.image,
-                    tasks[candidate.task_id],
-                    row.category,
-                    row.part_micro_usd,
-                    of_image,
-                    accepted,
-                )
-            )
+            identity = candidate.work_id, candidate.image, tasks[candidate.task_id]
+            images.append((*identity, accepted, row.category, row.part_micro_usd, of_image))
     notes = dict.fromkeys(note for of_run in by_run for note in of_run.sampling_notes)
     return replace(table_of(images, names, seed), notes=tuple(notes))
 
@@ -170,22 +144,11 @@ class Statistics:
 
 def labelled_dataset(dataset: Dataset, seed: int = 0) -> LabelledImages:
     """The samples as features, decisions and splits; they have no prices."""
-    return table_of(
-        [
-            LabelledImage(
-                sample.key,
-                None,
-                digest(["ServImage_Dataset", sample.task]),
-                sample.category,
-                0,
-                sample.scores,
-                sample.accepted,
-            )
-            for sample in dataset.samples
-        ],
-        NAMES,
-        seed,
-    )
+    images: list[Image] = [
+        (s.key, None, digest(["ServImage_Dataset", s.task]), s.accepted, s.category, 0, s.scores)
+        for s in dataset.samples
+    ]
+    return table_of(images, NAMES, seed)
 
 
 def doubtful(images: LabelledImages, least_confidence: float, seed: int = 0) -> Floats:

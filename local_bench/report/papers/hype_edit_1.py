@@ -16,7 +16,7 @@ from local_bench.core.types import Task
 from local_bench.report.panels import Bars, Figure, Images, Series
 from local_bench.report.papers.inputs import Request, once
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.attempts import FAIL, MISSING, Ends, Outcomes, count_attempts
+from local_bench.settle.attempts import FAIL, MISSING, Outcomes, count_attempts
 from local_bench.suites.hype_edit_1.published import (
     PROTOCOL_ATTEMPTS,
     UNBIASED,
@@ -164,50 +164,40 @@ def table_4(request: Request) -> Table:
         raise UserError("result files do not have the types of tasks: give runs for --by-type")
     figures = [figure for figure in FIGURES if figure.printed or options.by_type or options.intervals]
     columns = [MODEL, *([Column("type", "Task type"), Column("tasks", "Tasks", "d")] if options.by_type else [])]
-    for figure in figures:
-        columns.append(Column(figure.key, figure.name, figure.form, "", figure.key.startswith("pass")))
-        columns += _end_columns(figure) if options.intervals else []
+    columns += _columns(figures, options.intervals, ranks=True)
     kinds = list(dict.fromkeys(kind for types in data.types.values() for kind in types)) if options.by_type else [None]
     rows = []
     for model in data.models:
         for kind in kinds:
             ids = [task_id for task_id in data.split if kind is None or kind in data.types[task_id]]
-            cells = _cells(data, model, ids, figures, options.intervals)
-            n_tasks = len(data.table(model, ids))
-            rows.append((model, *((kind, n_tasks) if kind is not None else ()), *cells))
+            row = _row(data, model, ids) | {"type": kind, "tasks": len(data.table(model, ids))}
+            rows.append(tuple(row[column.key] for column in columns))
     title = f"HYPE-EDIT-1, table 4: reliability and effective cost{' by type of task' if options.by_type else ''}"
     within = "type" if options.by_type else None
     return Table(title, tuple(columns), tuple(rows), _notes(data, data.split, options.intervals), ranked_within=within)
 
 
-def _cells(data: Gathered, model: str, ids: Sequence[str], figures: Sequence[_Figure], with_ends: bool) -> list[Cell]:
-    values, ends = _figures(data, model, ids)
-    cells: list[Cell] = []
-    for figure in figures:
-        cells.append(_scaled(values[figure.key], figure))
-        if with_ends:
-            cells += [_scaled(values[name], figure)] if (name := UNBIASED.get(figure.key)) else []
-            cells += ends[figure.key] or (None, None)
-    return cells
+def _columns(figures: Sequence[_Figure], with_ends: bool, ranks: bool = False) -> list[Column]:
+    """With `with_ends` also of the unbiased estimate, if the figure is another, and of the ends of its interval."""
+    columns = []
+    for f in figures:
+        columns.append(Column(f.key, f.name, f.form, "", f.key.startswith("pass") if ranks else None))
+        named = {UNBIASED[f.key]: "unbiased"} if f.key in UNBIASED else {}
+        named |= {f"{f.key}_{end}": end for end in ("low", "high")}
+        columns += [Column(key, f"{f.name}, {name}", f.form) for key, name in named.items()] if with_ends else []
+    return columns
 
 
-def _end_columns(figure: _Figure) -> list[Column]:
-    """The unbiased estimate, if the figure is another, and the ends of its interval."""
-    unbiased = UNBIASED.get(figure.key)
-    named = {} if unbiased is None else {unbiased: "unbiased"}
-    named |= {f"{figure.key}_{end}": end for end in ("low", "high")}
-    return [Column(key, f"{figure.name}, {name}", figure.form) for key, name in named.items()]
-
-
-def _figures(data: Gathered, model: str, ids: Iterable[str]) -> tuple[dict[str, Any], dict[str, Ends | None]]:
-    """The model's published figures on these tasks, and their intervals in the paper's units."""
+def _row(data: Gathered, model: str, ids: Iterable[str]) -> dict[str, Any]:
+    """The model's published figures on these tasks by the columns' keys, in the paper's units."""
     values = model_json(count_attempts(data.table(model, ids)), data.usd.get(model), Review())
-    ends_by_figure = {figure: values["intervals"][figure.key] for figure in FIGURES}
-    return values, {f.key: ends and (f.scale * ends[0], _scaled(ends[1], f)) for f, ends in ends_by_figure.items()}
-
-
-def _scaled(value: float | None, figure: _Figure) -> float | None:
-    return None if value is None else figure.scale * value
+    row: dict[str, Any] = {"model": model}
+    for f in FIGURES:
+        low, high = values["intervals"][f.key] or (None, None)
+        named = {key: values[key] for key in (f.key, UNBIASED.get(f.key, f.key))}
+        named |= {f"{f.key}_low": low, f"{f.key}_high": high}
+        row |= {key: None if value is None else f.scale * value for key, value in named.items()}
+    return row
 
 
 def _notes(data: Gathered, ids: Iterable[str], with_ends: bool) -> tuple[str, ...]:
@@ -238,29 +228,17 @@ def summary(request: Request, split: str) -> Figure:
         existing = ", ".join(dict.fromkeys(data.split.values()))
         raise UserError(f"no source has the {split} split (existing: {existing}): give a run or a file of it")
     with_ends = request.options.intervals
-    columns = [MODEL]
-    for figure in FIGURES:
-        columns.append(Column(figure.key, figure.name, figure.form))
-        columns += _end_columns(figure) if with_ends else []
-    by_model = {model: _figures(data, model, ids) for model in data.models}
-    panels = tuple(
-        Bars(
-            figure.name,
-            data.models,
-            (
-                Series(
-                    figure.name,
-                    tuple(_scaled(values[figure.key], figure) for values, _ in by_model.values()),
-                    tuple(ends[figure.key] for _, ends in by_model.values()) if with_ends else (),
-                ),
-            ),
-        )
-        for figure in FIGURES
-    )
-    rows = tuple((model, *_cells(data, model, ids, FIGURES, with_ends)) for model in data.models)
+    columns = [MODEL, *_columns(FIGURES, with_ends)]
+    by_model = [_row(data, model, ids) for model in data.models]
+    panels = []
+    for f in FIGURES:
+        ends = ((row[f"{f.key}_low"], row[f"{f.key}_high"]) for row in by_model if with_ends)
+        intervals = tuple(None if low is None else (low, high) for low, high in ends)
+        panels.append(Bars(f.name, data.models, (Series(f.name, tuple(row[f.key] for row in by_model), intervals),)))
+    rows = tuple(tuple(row[column.key] for column in columns) for row in by_model)
     number = {"combined": 3, "public": 4, "private": 5}[split]
     title = f"HYPE-EDIT-1, figure {number}: {split} split, {len(ids)} tasks"
-    return Figure(Table(title, tuple(columns), rows, _notes(data, ids, with_ends)), panels)
+    return Figure(Table(title, tuple(columns), rows, _notes(data, ids, with_ends)), tuple(panels))
 
 
 _EXAMPLES = 5

@@ -76,7 +76,7 @@ def _gathered(request: Request) -> dict[str, Sequence[Item]]:
     if request.runs:
         of_runs = [(run.path, results_by_model(run_results(run))) for run in request.runs]
         once(of_runs)
-        return {model: results.items for _, models in of_runs for model, results in models.items()}
+        return {model: items for _, models in of_runs for model, items in models.items()}
     named = [(path, path.absolute().parent.name) for path in request.files]
     once([(path, [name]) for path, name in named], "the method")
     return {name: read_eval_result(path) for path, name in named}

@@ -8,7 +8,7 @@ from local_bench.analysis.agreement import Pair, agreement, judge_labels
 from local_bench.analysis.official import image_results, run_results
 from local_bench.analysis.payment import explained_alike, payment, predicted, rejected
 from local_bench.analysis.people_settlement import settled_by_predictions
-from local_bench.analysis.predictors.card import Card, judges_differ, load
+from local_bench.analysis.predictors.card import Card, difference_of, inputs_of, load
 from local_bench.analysis.predictors.evaluation import Compared, report
 from local_bench.analysis.predictors.predictions import n_used_tasks, predicted_by, used_tasks_note
 from local_bench.annotation.protocol import OVERALL
@@ -23,7 +23,7 @@ from local_bench.runs.payment import model_log_odds, read_predictions
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.explain import COMPOSITE
-from local_bench.settle.predictors.evaluation import Evaluation, Measured
+from local_bench.settle.predictors.evaluation import Measured
 from local_bench.settle.predictors.models import ExpectedRevenue
 from local_bench.suites.servimage.results import parts
 
@@ -178,11 +178,12 @@ def table_13(request: Request) -> Table:
         *(Column("dominant_score", "Dominant Score", ".2f"), Column("failure_notes", "Failure Notes")),
     )
     rows = []
-    for name, image in examples.items():
-        others = ", ".join(f"{_name(k)} {value:.2f}" for k, value in image.scores.items() if k != name)
+    for name, (row, scores) in examples.items():
+        others = ", ".join(f"{_name(k)} {value:.2f}" for k, value in scores.items() if k != name)
         remark = f"lowest of its scores; {others}" if others else "its only score"
-        image_cells = (image.model, category_name(image.category), image.task_id, titles[image.task_id])
-        rows.append((_name(name), *image_cells, image.scores[name], remark))
+        model, task_id = row.candidate.model, row.candidate.task_id
+        image_cells = (model, category_name(row.category), task_id, titles[task_id])
+        rows.append((_name(name), *image_cells, scores[name], remark))
     notes = (
         "the paper's authors chose the examples and wrote the notes: here they are the lowest score and the others",
     )
@@ -275,11 +276,11 @@ def trained_otherwise(card: Card, runs: Sequence[RunDir]) -> list[str]:
         f"* not comparable: the predictor ({card.kind}) was trained with other judges or rubrics than those of "
         f"{run.path.name}"
         for run in runs
-        if judges_differ(card.inputs, run)
+        if difference_of(card.inputs, inputs_of(run), run.path)
     ]
 
 
-def _cells(rate: Measured | None) -> tuple[Cell, ...]:
+def _cells(rate: Measured | None) -> tuple[float | None, float | None, float | None]:
     return (None, None, None) if rate is None else (percent(rate.value), percent(rate.low), percent(rate.high))
 
 
@@ -326,12 +327,11 @@ def figure_4(request: Request) -> Figure:
         for name, e in evaluated.items()
     )
     names = tuple(evaluated)
-    overall = Series(
-        "accuracy", tuple(percent(e.accuracy.value) for e in evaluated.values()), tuple(map(_ends, evaluated.values()))
-    )
+    accuracies = [_cells(e.accuracy) for e in evaluated.values()]
+    ends = tuple(None if low is None or high is None else (low, high) for _, low, high in accuracies)
+    overall = Series("accuracy", tuple(value for value, *_ in accuracies), ends)
     by_category = tuple(
-        Series(name, tuple(_cells(e.by_category.get(c))[0] for c in categories))  # type: ignore[misc]  # numbers
-        for name, e in evaluated.items()
+        Series(name, tuple(_cells(e.by_category.get(c))[0] for c in categories)) for name, e in evaluated.items()
     )
     panels = (
         Bars("(b) payment decisions", names, (overall,), "accuracy, %"),
@@ -339,8 +339,3 @@ def figure_4(request: Request) -> Figure:
     )
     title = "ServImage, figure 4: accuracy of predictors of payment"
     return Figure(Table(title, columns, table, tuple(notes)), panels, columns=1)
-
-
-def _ends(evaluation: Evaluation) -> tuple[float, float] | None:
-    low, high = evaluation.accuracy.low, evaluation.accuracy.high
-    return None if low is None or high is None else (100 * low, 100 * high)

@@ -166,7 +166,7 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
         hour = money.usd_per_hour(model) or Fraction(0)
         curve, *bands = ([float(local.amortised_usd(n, price, kwh)) for n in JOB_SIZES] for price in (hour, *ends))
         lines.append(Line(model, tuple(map(float, JOB_SIZES)), tuple(curve), tuple(zip(*bands, strict=True))))
-    apis = {point.api: float(point.api_usd) for point in economics.against}
+    apis = {point.api: float(point.api_usd_per_image) for point in economics.against}
     band = "; bands: lowest to highest price of the device" if ends else ""
     panel = Lines("", tuple(lines), "images", "US dollars per image", logarithmic=True, levels=tuple(apis.items()))
     return _figure(f"Cost per image by size of the job, and API prices{band}", [panel] if lines else [], 1)

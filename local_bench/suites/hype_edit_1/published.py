@@ -160,11 +160,10 @@ def published(
     return Published(data, [table for table in shown if table.rows], notes)
 
 
-def open_votes(n_raters: int, rows: Sequence[Judgement]) -> Published:
-    """The attempts that the raters' votes leave undecided."""
+def open_votes(rows: Sequence[Judgement]) -> list[str]:
+    """A note on the attempts that the raters' votes leave undecided."""
     names = listed([f"attempt {row.attempt} of {row.task_id} by {row.model}" for row in rows])
-    note = f"{len(rows)} attempts have no majority of their raters and are unscored: {names}"
-    return Published({"n_raters": n_raters, "n_open": len(rows)}, [], [note] if rows else [])
+    return [f"{len(rows)} attempts have no majority of their raters and are unscored: {names}"] if rows else []
 
 
 def outcomes(rows: Sequence[Judgement], requested: Mapping[str, int]) -> Outcomes:
@@ -264,16 +263,9 @@ _WORKFLOWS = (
 
 
 def _worked_json(w: WorkflowResult, usd: Fraction | None, review: Review) -> dict[str, Any]:
-    return {
-        "way": w.way,
-        "success": number(w.success),
-        "n_tasks": w.n_tasks,
-        "n_passed": w.n_passed,
-        "n_passed_high": w.n_passed_high,
-        "n_images": w.n_images,
-        "n_reviews": w.n_reviews,
-        "usd_per_success": number(None if usd is None else w.usd_per_success(usd, review.usd)),
-    }
+    counts = {name: getattr(w, name) for name in ("n_tasks", "n_passed", "n_passed_high", "n_images", "n_reviews")}
+    each = None if usd is None else w.usd_per_success(usd, review.usd)
+    return {"way": w.way, "success": number(w.success), **counts, "usd_per_success": number(each)}
 
 
 def differing(requested: Requested) -> list[str]:

@@ -140,8 +140,8 @@ class HypeEdit1(Suite):
             raise UserError("--sensitivity varies the effective cost: give --costs or --api-prices")
         ratings = None if options.scores is None else official.read_attempt_scores(options.scores)
         result = numbers.published(judgements, usd, review, ratings, bool(options.sensitivity))
-        votes = numbers.open_votes(len(files), undecided) if options.raters else Published({}, [])
-        return replace(result, data=result.data | votes.data, notes=[*result.notes, *notes, *votes.notes])
+        votes = {"n_raters": len(files), "n_open": len(undecided)} if options.raters else {}
+        return replace(result, data=result.data | votes, notes=[*result.notes, *notes, *numbers.open_votes(undecided)])
 
     def find_images(self, folder: Path) -> Iterator[ImageFile]:
         return images_by_task(folder, "outputs", attempts=True)

@@ -111,54 +111,34 @@ def find_images(folder: Path) -> Iterator[ImageFile]:
             yield info.parent.name, item, 1, 1, folder / file.relative_to(folder.resolve())
 
 
-@dataclass(frozen=True)
-class Results:
-    """One model's results."""
-
-    items: list[Item]
-    """Items of every supported task, with their available metrics; variants under their own names."""
-
-    @property
-    def lacking(self) -> dict[str, tuple[str, ...]]:
-        """Task -> needed metrics that none of its items has; only tasks that lack any."""
-        absent_by_task: dict[str, tuple[str, ...]] = {}
-        for task in dict.fromkeys(item.task for item in self.items):
-            of_task = [item.metrics for item in self.items if item.task == task]
-            absent = tuple(name for name in needed(task) if all(metrics.get(name) is None for metrics in of_task))
-            if absent:
-                absent_by_task[task] = absent
-        return absent_by_task
-
-    @property
-    def scored(self) -> list[Item]:
-        """The items that the official scorer can read: those of tasks that lack no needed metric."""
-        lacking = self.lacking
-        return [item for item in self.items if item.task not in lacking]
-
-    @property
-    def notes(self) -> list[str]:
-        """Omissions: one sentence per set of missing metrics, and one for the variants."""
-        by_metrics: dict[tuple[str, ...], list[str]] = {}
-        for task, absent in self.lacking.items():
-            by_metrics.setdefault(absent, []).append(task)
-        notes = [
-            f"omitted from the official results, since none of their items has {', '.join(absent)}: {', '.join(tasks)}"
-            for absent, tasks in by_metrics.items()
-        ]
-        if variants := sorted({name for item in self.items for name in item.metrics if ":" in name}):
-            notes.append(f"not among the official metrics, written under their own names: {', '.join(variants)}")
-        return notes
+def results_by_model(results: RunResults) -> dict[str, list[Item]]:
+    """Each model's items of every supported task, computed from the ledger, with their available metrics; variants
+    under their own names. Only models with a supported task."""
+    of_model = {model: _items([row for row in results.images if row.model == model]) for model in results.models}
+    return {model: items for model, items in of_model.items() if items}
 
 
-def results_by_model(results: RunResults) -> dict[str, Results]:
-    """Each model's results, computed from the ledger; only models with a supported task."""
-    of_model = {model: [row for row in results.images if row.model == model] for model in results.models}
-    return {model: Results(items) for model, rows in of_model.items() if (items := _items(rows))}
+def scored(items: Sequence[Item]) -> tuple[list[Item], list[str]]:
+    """The items that the official scorer can read, those of tasks of which it needs no metric that none of their items
+    has; and what is omitted: one sentence per set of missing metrics, and one for the variants."""
+    by_metrics: dict[tuple[str, ...], list[str]] = {}
+    for task in dict.fromkeys(item.task for item in items):
+        of_task = [item.metrics for item in items if item.task == task]
+        absent = tuple(name for name in needed(task) if all(metrics.get(name) is None for metrics in of_task))
+        by_metrics.setdefault(absent, []).append(task)
+    complete = by_metrics.pop((), [])
+    notes = [
+        f"omitted from the official results, since none of their items has {', '.join(absent)}: {', '.join(tasks)}"
+        for absent, tasks in by_metrics.items()
+    ]
+    if variants := sorted({name for item in items for name in item.metrics if ":" in name}):
+        notes.append(f"not among the official metrics, written under their own names: {', '.join(variants)}")
+    return [item for item in items if item.task in complete], notes
 
 
 def notes(results: RunResults) -> list[str]:
     """What `write` omits, one sentence each."""
-    return [f"{model}: {sentence}" for model, result in results_by_model(results).items() for sentence in result.notes]
+    return [f"{model}: {text}" for model, items in results_by_model(results).items() for text in scored(items)[1]]
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
@@ -177,7 +157,7 @@ def write(results: RunResults, out: Path) -> list[Path]:
                 paths[row.task.task_id] = path.relative_to(out).as_posix()
         write_file(out, f"{folder}/gen_info.json", json.dumps(paths, indent=1) + "\n")
         text = ""
-        for item in by_model[model].scored if model in by_model else ():
+        for item in scored(by_model.get(model, ()))[0]:
             metrics = {name: value for name, value in item.metrics.items() if value is not None}
             text += SEPARATOR.join((item.item_id, item.task, json.dumps(metrics))) + "\n"
         if text:

@@ -144,9 +144,10 @@ class IceBench(Suite):
     def published(self, results: RunResults) -> dict[str, Published]:
         """Each model's numbers: equal to those of `score` on the files that `write_results` writes."""
         by_model = {}
-        for model, result in official.results_by_model(results).items():
-            numbers_of = numbers.published(result.scored)
-            by_model[model] = replace(numbers_of, notes=[*result.notes, *numbers_of.notes])
+        for model, items in official.results_by_model(results).items():
+            scored, notes = official.scored(items)
+            numbers_of = numbers.published(scored)
+            by_model[model] = replace(numbers_of, notes=[*notes, *numbers_of.notes])
         return by_model
 
     write_results = staticmethod(official.write)

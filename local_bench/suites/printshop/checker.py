@@ -97,7 +97,15 @@ _BETWEEN_SIZES = (SIZES["small"][1] + SIZES["large"][0]) / 8
 
 def detect(pixels: Pixels) -> DetectedScene:
     """Detect the contents of a 64x64 RGB8 image, or of an integer multiple of that size. ValueError for other sizes."""
-    levels = _smoothed(_at_64(pixels))
+    high, wide, channels = pixels.shape
+    times = high // SIDE
+    if high != wide or channels != 3 or times < 1 or high % SIDE:
+        raise ValueError(f"an image of {wide}x{high} is not {SIDE}x{SIDE} or a multiple of it")
+    levels: Floats = pixels.astype(np.float64).reshape(SIDE, times, SIDE, times, 3).mean((1, 3))
+    noise = float(np.median(abs(np.diff(levels, axis=1)))) / (0.6745 * np.sqrt(2))  # images are mostly flat
+    if noise >= 4:
+        sigma = 0.8 if noise < 12 else 1.2 if noise < 30 else 1.7
+        levels = ndimage.gaussian_filter(levels, (sigma, sigma, 0), mode="nearest")
     border = np.concatenate([edge.reshape(-1, 3) for edge in (levels[:2], levels[-2:], levels[:, :2], levels[:, -2:])])
     ground: Floats = np.median(border, 0)
     background, certain = _nearest(_apart(np.array(list(BACKGROUNDS.values()), np.float64), ground), tuple(BACKGROUNDS))
@@ -116,26 +124,6 @@ def detect(pixels: Pixels) -> DetectedScene:
     seen = tuple(figure for _, figure in figures)
     confidence = min([certain, *(figure.confidence for figure in seen)]) if seen else 0.0
     return DetectedScene(background, seen, writing >= _LEAST_WRITING_PX, confidence)
-
-
-def _at_64(pixels: Pixels) -> Floats:
-    high, wide, channels = pixels.shape
-    times = high // SIDE
-    if high != wide or channels != 3 or times < 1 or high % SIDE:
-        raise ValueError(f"an image of {wide}x{high} is not {SIDE}x{SIDE} or a multiple of it")
-    small: Floats = pixels.astype(np.float64).reshape(SIDE, times, SIDE, times, 3).mean((1, 3))
-    return small
-
-
-def _smoothed(levels: Floats) -> Floats:
-    """Smooth noisy images; the noise level is estimated from the median difference of neighbours, since images are
-    mostly flat."""
-    noise = float(np.median(abs(np.diff(levels, axis=1)))) / (0.6745 * np.sqrt(2))
-    if noise < 4:
-        return levels
-    sigma = 0.8 if noise < 12 else 1.2 if noise < 30 else 1.7
-    soft: Floats = ndimage.gaussian_filter(levels, (sigma, sigma, 0), mode="nearest")
-    return soft
 
 
 def _pieces(levels: Floats, ground: Floats) -> Iterator[tuple[Window, Bools]]:
@@ -189,7 +177,14 @@ def _figure(share: Floats, start: int, colour: str | None, sure: float) -> tuple
     if not len(rows):  # a multicoloured piece without a pixel of its mean colour
         return float(start), DetectedFigure(None, None, None, None, 0.0)
     top, bottom, left, right = int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1
-    shape, fit = _shape(_boxed(share, top, bottom, left, right))
+    form, forms = _boxed(share, top, bottom, left, right), _forms()
+    fits = np.minimum(forms, form).sum(1) / np.maximum(forms, form).sum(1)
+    best = fits.reshape(len(SHAPES), -1).max(1)
+    second, first = (float(of_shape) for of_shape in np.sort(best)[-2:])
+    fit = min(1.0, (first - second) * 4)
+    shape: str | None = SHAPES[int(best.argmax())]
+    if first < _LEAST_FIT or first - second < _LEAST_LEAD:  # no shape fits, or two fit equally well
+        shape, fit = None, 0.0
     middle = start + (left + right) / 2
     distances = [abs(column - middle) for column in PLACES.values()]
     place = tuple(PLACES)[distances.index(min(distances))] if min(distances) <= _FARTHEST_PX else None
@@ -198,17 +193,6 @@ def _figure(share: Floats, start: int, colour: str | None, sure: float) -> tuple
     complete = None not in (shape, colour, place, size)
     certain = min(sure, fit, 1 - min(distances) / 8, 1.0, abs(beyond) / 1.5)
     return middle, DetectedFigure(shape, colour, place, size, max(0.0, certain) if complete else 0.0)
-
-
-def _shape(form: Floats) -> tuple[str | None, float]:
-    """The best-fitting shape and its margin; None if no shape fits or two fit equally well."""
-    names, forms = _forms()
-    fits = np.minimum(forms, form).sum(1) / np.maximum(forms, form).sum(1)
-    best = fits.reshape(len(names), -1).max(1)
-    second, first = (float(fit) for fit in np.sort(best)[-2:])
-    if first < _LEAST_FIT or first - second < _LEAST_LEAD:
-        return None, 0.0
-    return names[int(best.argmax())], min(1.0, (first - second) * 4)
 
 
 def _boxed(share: Floats, top: int, bottom: int, left: int, right: int) -> Floats:
@@ -221,7 +205,7 @@ def _boxed(share: Floats, top: int, bottom: int, left: int, right: int) -> Float
 
 
 @cache
-def _forms() -> tuple[tuple[str, ...], Floats]:
+def _forms() -> Floats:
     """Templates of the shapes in their boxes, sharp and blurred, small and large: [shapes x 6, 256]."""
     forms = []
     for shape, size, sigma in product(SHAPES, SIZES, (0.0, 1.2, 2.2)):
@@ -232,7 +216,7 @@ def _forms() -> tuple[tuple[str, ...], Floats]:
         share = _share(levels, piece, levels[0, 0], _colour(levels[piece], levels[0, 0])[2])
         rows, columns = np.nonzero(share > 0.5)
         forms.append(_boxed(share, int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1))
-    return SHAPES, np.stack(forms)
+    return np.stack(forms)
 
 
 def _apart(levels: Floats, level: Floats) -> Floats:

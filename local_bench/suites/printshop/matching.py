@@ -18,30 +18,23 @@ Style = tuple[str | None, str | None, str | None]
 """(background, colour, size), each None if undetermined."""
 
 
-def facts(scene: Scene) -> frozenset[Fact]:
-    """The facts of a scene: background, number of figures, and each figure's shape, colour and size by position."""
-    of_scene = {("picture", "background", scene.background), ("picture", "count", str(len(scene.figures)))}
-    for figure in scene.figures:
-        of_scene.update((figure.place, name, getattr(figure, name)) for name in ("shape", "colour", "size"))
-    return frozenset(of_scene)
-
-
-def detected_facts(seen: DetectedScene) -> frozenset[Fact]:
-    """The facts of a detected image. Of two figures at one position only the number counts."""
-    detected = {("picture", "count", str(len(seen.figures)))}
-    if seen.background is not None:
-        detected.add(("picture", "background", seen.background))
-    crowded = Counter(figure.place for figure in seen.figures)
-    for figure in seen.figures:
+def facts(contents: Scene | DetectedScene) -> frozenset[Fact]:
+    """The facts of a scene or a detected image: background, number of figures, and each figure's shape, colour and size
+    by position. Undetermined ones are missing, and of two figures at one position only the number counts."""
+    found = {("picture", "count", str(len(contents.figures)))}
+    if contents.background is not None:
+        found.add(("picture", "background", contents.background))
+    crowded = Counter(figure.place for figure in contents.figures)
+    for figure in contents.figures:
         if figure.place is not None and crowded[figure.place] == 1:
             attributes = ((name, getattr(figure, name)) for name in ("shape", "colour", "size"))
-            detected.update((figure.place, name, value) for name, value in attributes if value is not None)
-    return frozenset(detected)
+            found.update((figure.place, name, value) for name, value in attributes if value is not None)
+    return frozenset(found)
 
 
 def match(seen: DetectedScene, requested: Scene) -> float:
     """The fraction of the requested scene's facts that are detected, 0 to 1."""
-    return share(facts(requested), detected_facts(seen))
+    return share(facts(requested), facts(seen))
 
 
 def must_stay(edit: Edit) -> frozenset[Fact]:

@@ -105,8 +105,10 @@ class Phrase:
         match = self._pattern.fullmatch(text)
         if match is None:
             return None
-        values = {name: value for name, value in match.groupdict().items() if value is not None}
-        return {name: _named(words, name, value) if name in _SLOTS else value for name, value in values.items()}
+        slots = {name: value for name, value in match.groupdict().items() if value is not None}
+        for name in (name for name in slots if name in _SLOTS):
+            slots[name] = next(value for value, word in words.slot(name).items() if words.join(word) == slots[name])
+        return slots
 
     @cached_property
     def _text(self) -> str:
@@ -132,10 +134,6 @@ class Phrase:
 
 
 _SLOTS = ("shape", "new_shape", "colour", "background", "size", "place", "goal", "count")
-
-
-def _named(words: LanguageWords, slot: str, text: str) -> str:
-    return next(name for name, word in words.slot(slot).items() if words.join(word) == text)
 
 
 def wordings(language: Language | None = None) -> tuple[str, ...]:

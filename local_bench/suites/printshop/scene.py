@@ -148,26 +148,23 @@ def coverage(shape: str, radius: int, x: int, y: int, side: int) -> Ints:
     Its box has half side `radius` and centre (x, y), in quarters of a pixel.
     """
     at = 2 * np.arange(side * _SUB, dtype=np.int64) + 1  # eighths of a pixel: the centres of the samples
-    inside = _inside(shape, (at - 2 * x)[None, :], (at - 2 * y)[:, None], 2 * radius)
-    cover: Ints = inside.reshape(side, _SUB, side, _SUB).sum((1, 3))
+    across, down, r = (at - 2 * x)[None, :], (at - 2 * y)[:, None], 2 * radius
+    match shape:
+        case "ring":
+            squared = across * across + down * down
+            inside = (squared <= r * r) & (4 * squared >= r * r)
+        case "square":
+            inside = np.maximum(abs(across), abs(down)) <= r
+        case "triangle":
+            inside = (2 * abs(across) <= down + r) & (down <= r)
+        case _:
+            thin, long = np.minimum(abs(across), abs(down)), np.maximum(abs(across), abs(down))
+            inside = (thin * 10 <= 3 * r) & (long <= r)
+    cover: Ints = inside.astype(np.int64).reshape(side, _SUB, side, _SUB).sum((1, 3))
     for axis in (0, 1):
         cover = 2 * cover + np.roll(cover, 1, axis) + np.roll(cover, -1, axis)
     cover.setflags(write=False)
     return cover
-
-
-def _inside(shape: str, x: Ints, y: Ints, r: int) -> Ints:
-    match shape:
-        case "ring":
-            squared = x * x + y * y
-            inside = (squared <= r * r) & (4 * squared >= r * r)
-        case "square":
-            inside = np.maximum(abs(x), abs(y)) <= r
-        case "triangle":
-            inside = (2 * abs(x) <= y + r) & (y <= r)
-        case _:
-            inside = (np.minimum(abs(x), abs(y)) * 10 <= 3 * r) & (np.maximum(abs(x), abs(y)) <= r)
-    return inside.astype(np.int64)
 
 
 def _tinted(colour: RGB, tint: RGB) -> Ints:

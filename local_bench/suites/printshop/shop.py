@@ -7,7 +7,6 @@ instruction for the task's source image, whose scene is in `sources.json`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from local_bench.core.errors import TaskFileError
 from local_bench.core.types import GroundTruth, Task
 from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.matching import (
-    detected_facts,
     edit_score,
+    facts,
     holds,
     match,
     read_point,
@@ -31,30 +30,23 @@ FOLDER = Path(__file__).parent
 SOURCES = FOLDER / "sources.json"
 
 
-@dataclass(frozen=True)
-class RequestedImage:
-    """The requested scene of a deliverable, and its edit if it is one."""
-
-    scene: Scene
-    edit: Edit | None = None
-
-
-def requested(task: Task) -> list[RequestedImage]:
-    """The requested image of each deliverable of a task. TaskFileError if a text cannot be parsed."""
+def requested(task: Task) -> list[tuple[Scene, Edit | None]]:
+    """The requested scene of each deliverable of a task, and its edit if it is one. TaskFileError if a text cannot be
+    parsed."""
     source = sources().get(task.task_id)
-    images = []
+    images: list[tuple[Scene, Edit | None]] = []
     for text in task.deliverables:
         edit = None if source is None else read_instruction(text, source)
         scene = read_caption(text) if source is None else None if edit is None else edit.target
         if scene is None:
             raise TaskFileError(f"{task.task_id}: {text!r} cannot be parsed: describe figures and a background")
-        images.append(RequestedImage(scene, edit))
+        images.append((scene, edit))
     return images
 
 
 def truth(task: Task) -> list[Scene]:
     """The requested scene of each deliverable of a task."""
-    return [each.scene for each in requested(task)]
+    return [scene for scene, _ in requested(task)]
 
 
 @cache
@@ -80,11 +72,11 @@ def truths(task: Task, images: Mapping[int, Pixels]) -> dict[int, GroundTruth]:
             ("brf", k): None if point is None else {"met": int(holds(point, image) is True)}
             for k, point in enumerate(points)
         }
-        edit = requested_images[i].edit
+        scene, edit = requested_images[i]
         if edit is not None:
-            answers["cns_edit", 0] = {"score": edit_score(detected_facts(image), edit), "flags": []}
+            answers["cns_edit", 0] = {"score": edit_score(facts(image), edit), "flags": []}
         if len(task.deliverables) > 1:
             complete = len(seen) == len(task.deliverables)
             answers["cns_set", 0] = {"score": styles[i], "flags": []} if complete else None
-        by_deliverable[i] = GroundTruth(answers, match(image, requested_images[i].scene))
+        by_deliverable[i] = GroundTruth(answers, match(image, scene))
     return by_deliverable

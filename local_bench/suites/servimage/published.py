@@ -17,7 +17,7 @@ from local_bench.settle.settlement import (
     earnings,
     savings,
 )
-from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, amounts, outcome_table, tasks_of, whole
+from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, outcome_table, tasks_of
 from local_bench.suites.published import (
     Published,
     by_model,
@@ -26,9 +26,7 @@ from local_bench.suites.published import (
     grid_json,
     grid_tables,
     listed,
-    number,
     percent,
-    placed_json,
 )
 from local_bench.suites.servimage.results import Image, Parts, Scores
 
@@ -45,9 +43,9 @@ def published(parts: Parts, require_success: bool = False, sensitivity: bool = F
     competition = compete(table, require_success)
     model_data = {
         model: {
-            **_earned(totals[m]),
+            **figures_json(totals[m]),
             **figures_json(saved[m]),
-            "by_category": {category: _earned(earned[m]) for category, earned in categories.items()},
+            "by_category": {category: figures_json(earned[m]) for category, earned in categories.items()},
             "as_printed": figures_json(totals[m].as_printed)
             | {
                 "by_category": {category: figures_json(earned[m].as_printed) for category, earned in categories.items()}
@@ -58,7 +56,7 @@ def published(parts: Parts, require_success: bool = False, sensitivity: bool = F
     data: dict[str, Any] = {
         "suite": "servimage",
         "models": model_data,
-        "competition": {model: placed_json(competition.placed[model]) for model in table.models},
+        "competition": {model: figures_json(competition.placed[model]) for model in table.models},
         "n_competition_open": competition.n_open,
     }
     placed = sorted(competition.placed.items(), key=lambda item: item[1].rank)
@@ -94,19 +92,15 @@ def tabulated(parts: Parts) -> OutcomeTable:
         [t.price_usd for t in requested],
         [t.deliverables for t in requested],
     )
-    number = {name: m for m, name in enumerate(dict.fromkeys([*parts.models, *(image.model for image in images)]))}
-    index = {task_id: t for t, task_id in enumerate(tasks.task_ids)}
     codes = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
     totals = {} if scores is None else {(s.model, s.task_id, s.deliverable): s.total for s in scores}
-    sums = [totals.get((i.model, i.task_id, i.deliverable)) for i in images]
     return outcome_table(
         tasks,
-        list(number),
-        np.array([number[i.model] for i in images], dtype=np.int64),
-        np.array([index[i.task_id] for i in images], dtype=np.int64),
+        list(dict.fromkeys([*parts.models, *(image.model for image in images)])),
+        [i.model for i in images],
+        [i.task_id for i in images],
         np.array([codes[i.accepted] for i in images], dtype=np.int64),
-        None if scores is None else amounts([Decimal(0) if f is None else f for f in sums]),
-        None if scores is None else np.array([f is not None for f in sums], dtype=np.bool_),
+        None if scores is None else [totals.get((i.model, i.task_id, i.deliverable)) for i in images],
     )
 
 
@@ -115,43 +109,8 @@ def _by_threshold(images: Sequence[Image], table: OutcomeTable, scores: Sequence
     reach."""
     lowest = {(s.model, s.task_id, s.deliverable): s.lowest for s in scores}
     minima = [lowest.get((i.model, i.task_id, i.deliverable)) for i in images]
-    units, whole_values = whole([Decimal(0) if f is None else f for f in minima], at_least=10)
-    models, index = ({name: n for n, name in enumerate(names)} for names in (table.models, table.tasks.task_ids))
-    return revenues(
-        table.tasks,
-        table.models,
-        np.array([models[i.model] for i in images], dtype=np.int64),
-        np.array([index[i.task_id] for i in images], dtype=np.int64),
-        np.array(whole_values),
-        np.array([f is not None for f in minima]),
-        [(threshold, int(threshold * units)) for threshold in THRESHOLDS],
-    )
-
-
-def _earned(e: Earnings) -> dict[str, Any]:
-    low, high = e.share_interval or (None, None)
-    value = float(e.value_usd)
-    return {
-        "revenue_usd": number(e.revenue_usd),
-        "revenue_high_usd": number(e.revenue_high_usd),
-        "value_usd": number(e.value_usd),
-        "share": number(e.share),
-        "share_high": number(e.share_high),
-        "revenue_ci95_low_usd": None if low is None else low * value,
-        "revenue_ci95_high_usd": None if high is None else high * value,
-        "share_ci95_low": low,
-        "share_ci95_high": high,
-        "task_acceptance": number(e.task_acceptance),
-        "task_acceptance_high": number(e.task_acceptance_high),
-        "task_acceptance_interval": list(e.task_interval or (0.0, 1.0)),
-        "deliverable_acceptance": number(e.deliverable_acceptance),
-        "deliverable_acceptance_high": number(e.deliverable_acceptance_high),
-        "n_tasks": e.n_tasks,
-        "n_deliverables": e.n_deliverables,
-        "n_accepted": e.n_accepted,
-        "n_unscored": e.n_unscored,
-        "n_missing": e.n_missing,
-    }
+    models, tasks = [i.model for i in images], [i.task_id for i in images]
+    return revenues(table.tasks, table.models, models, tasks, minima, THRESHOLDS)
 
 
 _MONEY = (dollars("revenue_usd", "revenue"), Column("share", "share", percent))

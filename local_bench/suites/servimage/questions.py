@@ -89,8 +89,20 @@ def scores(
     numbers = range(1, len(task.deliverables) + 1)
     delivered = numbers if images is None else sorted(images)
     brf = _brf(task, verdicts, delivered)
-    sets = {i: _cns_set(i, verdicts, len(delivered)) for i in delivered}
-    return {i: [*brf, *_veq(i, verdicts), *_cns(i, task, verdicts, sets)] for i in numbers}
+    not_made = Score(CNS_SET, None, "the image was not made")
+    in_set = dict.fromkeys(delivered, Score(CNS_SET, None, applies=False))
+    for i in delivered if len(delivered) > 1 else ():
+        orders = [verdicts.get((i, CNS_SET, 0, repeat)) for repeat in (0, 1)]
+        answered = [verdict for verdict in orders if verdict is not None] or orders[:1]
+        in_set[i] = _mean(CNS_SET, [_score(CNS_SET, verdict, "score") for verdict in answered])
+    of_set = _mean(CNS_SET, list(in_set.values()))
+    by_image = {}
+    for i in numbers:
+        edit = Score(CNS_EDIT, None, applies=False)
+        if task.source_sha256 is not None:
+            edit = _score(CNS_EDIT, verdicts.get((i, CNS_EDIT, 0, 0)), "score")
+        by_image[i] = [*brf, *_veq(i, verdicts), _mean(CNS, [edit, of_set]), edit, in_set.get(i, not_made)]
+    return by_image
 
 
 def _brf(task: Task, verdicts: Mapping[Key, Verdict], delivered: Collection[int]) -> list[Score]:
@@ -130,22 +142,6 @@ def _veq(deliverable: int, verdicts: Mapping[Key, Verdict]) -> list[Score]:
     text = Score(VEQ_TEXT, None, applies=False) if has_text is False else _score(VEQ_TEXT, lettering, "text")
     quality = _mean(VEQ, [_mean("veq_technical", [clarity, realism]), aesthetic, text])
     return [quality, clarity, realism, aesthetic, text]
-
-
-def _cns(deliverable: int, task: Task, verdicts: Mapping[Key, Verdict], sets: Mapping[int, Score]) -> list[Score]:
-    edit = Score(CNS_EDIT, None, applies=False)
-    if task.source_sha256 is not None:
-        edit = _score(CNS_EDIT, verdicts.get((deliverable, CNS_EDIT, 0, 0)), "score")
-    in_set = sets.get(deliverable, Score(CNS_SET, None, "the image was not made"))
-    return [_mean(CNS, [edit, _mean(CNS_SET, list(sets.values()))]), edit, in_set]
-
-
-def _cns_set(deliverable: int, verdicts: Mapping[Key, Verdict], n_made: int) -> Score:
-    if n_made < 2:
-        return Score(CNS_SET, None, applies=False)
-    orders = [verdicts.get((deliverable, CNS_SET, 0, repeat)) for repeat in (0, 1)]
-    answered = [verdict for verdict in orders if verdict is not None]
-    return _mean(CNS_SET, [_score(CNS_SET, verdict, "score") for verdict in answered or orders[:1]])
 
 
 def _mean(name: str, parts: list[Score]) -> Score:

@@ -59,7 +59,7 @@ def test_an_image_of_another_size_or_none_is_left_out(tasks):
 
 def test_the_score_of_an_edit_follows_the_unchanged_parts(tasks):
     task = next(task for task in tasks if task.source_sha256 is not None)
-    edit = shop.requested(task)[0].edit
+    _, edit = shop.requested(task)[0]
     assert edit_score(facts(edit.target), edit) == 5
     assert edit_score(facts(edit.source), edit) == 5  # nothing was edited, so everything is unchanged
     assert edit_score(frozenset(), edit) == 1

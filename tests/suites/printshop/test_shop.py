@@ -65,15 +65,15 @@ def test_a_source_image_shows_its_scene_and_does_not_yet_meet_the_order(tasks):
     kinds = Counter()
     for task in tasks:
         if task.source_sha256 is None:
-            assert all(requested.edit is None for requested in shop.requested(task))
+            assert all(edit is None for _, edit in shop.requested(task))
             continue
-        (requested,) = shop.requested(task)
+        ((_, edit),) = shop.requested(task)
         image = load_image(shop.FOLDER / "pictures" / f"{task.task_id}.png")
         assert pixel_digest(image) == task.source_sha256
         seen = detect(np.asarray(image))
-        assert seen.scene() == requested.edit.source == shop.sources()[task.task_id]
+        assert seen.scene() == edit.source == shop.sources()[task.task_id]
         assert False in points_met(task, [seen])
-        kinds[requested.edit.kind] += 1
+        kinds[edit.kind] += 1
     assert len(kinds) == 6
 
 
