@@ -21,6 +21,11 @@ from tests.analysis.annotated_runs import annotated_run
 from tests.report.conftest import order
 
 
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch):
+    monkeypatch.setattr("local_bench.settle.predictors.evaluation.RESAMPLES", 200)  # of intervals that no test reads
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Two annotated runs with 40 tasks in common; the second has a model that delivers nothing."""

@@ -97,7 +97,7 @@ def test_all_tasks_are_made_judged_and_measured_by_their_own_metrics(tmp_path, c
     config = configs_dir() / "runs" / "ice-bench-tiny.yaml"
     models = json.dumps([{"card": card, "num_inference_steps": 1} for card in CARDS])
     settings = [f"suite.path={path}", f"models={models}", "judge.transport=local", "judge.canaries=false"]
-    settings += ["engine.device=cpu"]
+    settings += ["judge.rubrics=miniature", "engine.device=cpu"]  # their answers are short
     run = tmp_path / "run"
     status = main(["run", str(config), "--run-dir", str(run), "--json", *(x for s in settings for x in ("--set", s))])
     out = capsys.readouterr()

@@ -111,13 +111,10 @@ def test_plan_reports_the_requirements_of_a_run(cli, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_lists_doctor_and_the_check_of_a_device(cli):
+def test_lists_and_the_check_of_a_device(cli):
     assert json.loads(cli("models", "list", "--json").stdout)["flux1-dev"]["gated"] is True
     assert set(json.loads(cli("suites", "list", "--json").stdout)) >= {"studio", "servimage"}
     assert json.loads(cli("suites", "show", "studio", "--json").stdout)["n_deliverables"] == 20
-    checks = {c["check"]: c["ok"] for c in json.loads(cli("doctor", "--json").stdout)["checks"]}
-    assert checks["torch"] is checks["diffusers"] is checks["vllm"] is True
-    assert checks["flux1-dev"] is None
     done = cli("doctor", "--gpu", "--device", "cpu", "--only", "disk,mig", "--json", "--out", ".")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -9,7 +9,7 @@ from local_bench.cli.main import main
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.runs.rundir import RunDir
-from tests.judges.test_thinking_judge import build
+from tests.judges.small_families import build
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "models.md").read_text()
 
@@ -20,7 +20,7 @@ def test_the_example_runs_as_it_is_printed(tmp_path, monkeypatch, capsys):
     commands, config = re.findall(r"```[^\n]*\n(.*?)```", example, re.DOTALL)
     assert len(config.splitlines()) <= 12
     shutil.copytree(resolve(card("tiny-z-image", "generator")), tmp_path / "checkpoints" / "our-generator")
-    build(tmp_path / "checkpoints" / "our-judge")
+    build("qwen35", tmp_path / "checkpoints" / "our-judge")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     Path("day-one.yaml").write_text(config)
@@ -40,7 +40,7 @@ def test_the_example_runs_as_it_is_printed(tmp_path, monkeypatch, capsys):
     changed[-100] ^= 1
     weights.write_bytes(changed)
     for times in (1, 0):
-        assert main(["judge", "runs/day-one"]) == 0
+        assert main(["judge", "runs/day-one", "--set", "judge.canaries=false"]) == 0
         assert capsys.readouterr().err.count("our-judge is another judge than before (its weights or") == times
     with RunDir.open(Path("runs/day-one")) as run:
         assert (

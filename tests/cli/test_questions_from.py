@@ -24,7 +24,7 @@ def test_borrowed_scores_do_not_change_the_suite_s_own(tmp_path, capsys):
     for task, n in (("digital-001", 2), ("portrait-010", 1)):
         for i in range(1, n + 1):
             layouts.write_image(tmp_path / "made" / task / f"{i}.png", i)
-    judge = {"card": "tiny-qwen3-vl", "transport": "local", "canaries": False}
+    judge = {"card": "tiny-qwen3-vl", "transport": "local", "canaries": False, "rubrics": "miniature"}  # short answers
     config = {
         "name": "borrowed",
         "suite": {"name": "servimage", "path": str(path)},
@@ -36,7 +36,10 @@ def test_borrowed_scores_do_not_change_the_suite_s_own(tmp_path, capsys):
     }
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     plain, run = tmp_path / "plain", tmp_path / "run"
-    assert main(["run", str(tmp_path / "run.yaml"), "--run-dir", str(plain), "--json"]) == 0
+    assert main(["generate", str(tmp_path / "run.yaml"), "--run-dir", str(plain)]) == 0
+    for stage in ("judge", "settle"):
+        capsys.readouterr()
+        assert main([stage, str(plain), "--json"]) == 0
     own = json.loads(capsys.readouterr().out)
     more = ["--set", "suite.questions_from=[ice-bench, hype-edit-1, idea-bench]"]
     assert main(["plan", str(tmp_path / "run.yaml"), *more, "--json"]) == 0
@@ -73,8 +76,7 @@ def test_borrowed_scores_do_not_change_the_suite_s_own(tmp_path, capsys):
     labels.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main(["settle", str(run), "--people", str(labels), "--explain", "--json"]) == 0
     assert "idea_met" in capsys.readouterr().out  # how far each score goes along with payment
-    assert main(["run", str(tmp_path / "run.yaml"), "--run-dir", str(plain), *more, "--json"]) == 0  # added later
-    capsys.readouterr()
+    assert main(["judge", str(plain), *more]) == 0  # added later
     assert rows(plain, verdicts) == rows(run, verdicts)
 
 

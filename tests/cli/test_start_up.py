@@ -14,13 +14,16 @@ from tests.suites.benchmarks import layouts
 NEEDS_TORCH = "doctor --gpu --device cpu --only driver"
 HEAVY = ("torch", "diffusers", "transformers", "pyiqa", "vllm", "onnxruntime")
 RUN_ALL = """
-import json, sys
+import io, json, sys
+from contextlib import redirect_stdout
 from local_bench.cli.main import main
 from local_bench.core.environment import load_object
 from local_bench.report.papers.contents import entries, papers
 found = {{}}
 for line in {lines!r}:
-    found[line] = [main(line.split()), [name for name in {heavy!r} if name in sys.modules]]
+    with redirect_stdout(io.StringIO()) as said:
+        found[line] = [main(line.split()), [name for name in {heavy!r} if name in sys.modules]]
+found["said"] = said.getvalue()
 for one in (one for paper in papers() for one in entries(paper) if one.build):
     load_object(one.where, one.name)
 found["builders"] = [name for name in {heavy!r} if name in sys.modules]
@@ -40,7 +43,7 @@ def run_dir(tmp_path_factory):
 
 def test_heavy_libraries_are_imported_only_by_the_command_that_needs_them(run_dir, tmp_path):
     """Nor by a builder of a paper's table. In another folder than the run's: settling needs neither the weights nor the
-    imported images."""
+    imported images. `doctor` finds the libraries all the same."""
     (tmp_path / "eval_result.txt").write_text("id0#;#Text2Image#;#{}\n")
     orders = run_dir.parent / "data"
     shipped = [f"plan {file} --set suite.path={orders}" for file in sorted((configs_dir() / "runs").glob("serv*.yaml"))]
@@ -62,7 +65,7 @@ def test_heavy_libraries_are_imported_only_by_the_command_that_needs_them(run_di
         "suites show studio",
         *shipped,
         *(f"{line} --gpu a6000" for line in shipped),
-        "doctor",
+        "doctor --json",
     ]
     code = RUN_ALL.format(heavy=HEAVY, lines=lines, needs_torch=NEEDS_TORCH)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -70,6 +73,9 @@ def test_heavy_libraries_are_imported_only_by_the_command_that_needs_them(run_di
     found = json.loads((tmp_path / "found.json").read_text())
     assert found.pop(NEEDS_TORCH) == [0, ["torch", "diffusers", "transformers"]]
     assert found.pop("builders") == []
+    checks = {check["check"]: check["ok"] for check in json.loads(found.pop("said"))["checks"]}
+    assert checks["torch"] is checks["diffusers"] is checks["vllm"] is True
+    assert checks["flux1-dev"] is None
     assert found == {line: [0, []] for line in lines}
 
 

@@ -14,13 +14,14 @@ THINKING = (
     "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
 )
 """How Qwen3.5 and GLM-4.6V begin an answer."""
+QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 
 
 def chat_template(image: str, opening: str = "") -> str:
     """A chat template with this text for an image, and this text after the beginning of the answer."""
     given = vlm_models._CHAT_TEMPLATE
     begin = "<|im_start|>assistant\n"
-    for old, new in (("<|vision_start|><|image_pad|><|vision_end|>", image), (begin, begin + opening)):
+    for old, new in ((QWEN_IMAGE, image), (begin, begin + opening)):
         assert given.count(old) == 1
         given = given.replace(old, new)
     return given
@@ -108,7 +109,7 @@ def build_qwen35(folder: Path, moe: bool = False) -> None:
         vision_config={**QWEN_VISION, "patch_size": 16, "out_hidden_size": 128, "num_position_embeddings": 64},
         **vlm_models._token_ids(known),
     )
-    template = chat_template("<|vision_start|><|image_pad|><|vision_end|>", THINKING)
+    template = chat_template(QWEN_IMAGE, THINKING)
     model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
     save(folder, model, qwen_processor(known, 16, template))
 

@@ -86,12 +86,21 @@ def spec(described, protocol):
     return JudgeSpec(described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, protocol)
 
 
-@pytest.mark.parametrize("protocol", ["json", "logit"])
-def test_every_answer_has_the_form_of_its_rubric(judge, questions, protocol):
+@pytest.fixture(scope="module")
+def by_labels(judge, questions):
+    """The questions that `logit` asks (those that write text are sent as with json), and their verdicts."""
     transport, described, _ = judge
-    if protocol == "logit":  # those that write text are sent as with json
-        questions = [(i, q) for i, q in questions if rubric(q.rubric).writes is None]
-    verdicts = dict(answers(transport, spec(described, protocol), questions))
+    selected = [(i, q) for i, q in questions if rubric(q.rubric).writes is None]
+    return selected, dict(answers(transport, spec(described, "logit"), selected))
+
+
+@pytest.mark.parametrize("protocol", ["json", "logit"])
+def test_every_answer_has_the_form_of_its_rubric(judge, questions, by_labels, protocol):
+    transport, described, _ = judge
+    if protocol == "logit":
+        questions, verdicts = by_labels
+    else:
+        verdicts = dict(answers(transport, spec(described, protocol), questions))
     assert len(verdicts) == len(questions)
     assert [(q.rubric, verdicts[i].unscored) for i, q in questions if verdicts[i].answer is None] == []
     scoring = [i for i, q in questions if rubric(q.rubric).writes is None]
@@ -122,14 +131,11 @@ def test_every_verbatim_prompt_has_an_answer_in_the_authors_format(judge):
     assert len({verdict.raw for key, verdict in verdicts.items() if key[1] == "brf"}) == 1
 
 
-def test_label_probabilities_equal_those_of_transformers(judge, questions):
+def test_label_probabilities_equal_those_of_transformers(judge, by_labels):
     """In float32, to 1e-4, for every transport."""
-    transport, described, weights = judge
-    judge_spec = spec(described, "logit")
-    selected = [(i, q) for i, q in questions if rubric(q.rubric).writes is None]
-    verdicts = dict(answers(transport, judge_spec, selected))
+    (_, described, weights), (selected, verdicts) = judge, by_labels
     with Local(weights, composer(described.patch).prepared, "cpu", "float32", 1) as local:
-        expected = dict(answers(local, judge_spec, selected))
+        expected = dict(answers(local, spec(described, "logit"), selected))
     different = set()
     for i, _ in selected:
         assert verdicts[i].labels.keys() == expected[i].labels.keys()

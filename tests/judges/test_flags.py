@@ -1,11 +1,12 @@
 """vLLM's arguments: no remote code, no secret, and only what was requested."""
 
+import importlib.util
 import os
-import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+from torch._inductor import config
 
 from local_bench.core.errors import ServerError
 from local_bench.judges.vlm import vllm_process as module
@@ -109,9 +110,12 @@ def test_compiled_code_is_not_chosen_by_timing(cpu, gpu, monkeypatch):
     monkeypatch.delenv("TORCHINDUCTOR_DETERMINISTIC", raising=False)
     engines = (gpu, replace(gpu, attention=Attention(batch_invariant=True)), cpu)
     assert [environment(engine).get("TORCHINDUCTOR_DETERMINISTIC") for engine in engines] == ["1", "1", None]
-    code = "from torch._inductor import config; print(config.deterministic)"  # torch reads it
-    ended = subprocess.run([sys.executable, "-c", code], check=True, env=environment(gpu), capture_output=True)
-    assert ended.stdout.split() == [b"True"]
+    spec = importlib.util.spec_from_file_location("read_again", config.__file__)
+    read_again = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "read_again", read_again)
+    monkeypatch.setattr(os, "environ", environment(gpu))
+    spec.loader.exec_module(read_again)
+    assert read_again.deterministic is True  # torch reads it
 
 
 @pytest.mark.parametrize(

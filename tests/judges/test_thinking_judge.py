@@ -2,23 +2,17 @@
 
 import json
 import re
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
 import httpx2
 import pytest
-import torch
 from PIL import Image
-from transformers import (
-    AutoProcessor,
-    Qwen2VLImageProcessor,
-    Qwen3_5Config,
-    Qwen3_5ForConditionalGeneration,
-    Qwen3VLProcessor,
-    Qwen3VLVideoProcessor,
-)
+from transformers import AutoProcessor
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question
 from local_bench.judges.vlm.client import Client, ExternalServer, ManagedServer
 from local_bench.judges.vlm.judge import answers
@@ -29,12 +23,12 @@ from local_bench.models.cards import Thinking, card
 from local_bench.models.weights import resolve
 from local_bench.report.judging import judges
 from local_bench.runs.config import JudgeConfig, RunConfig
-from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, _engine, attention_of, judge_spec, open_judge
-from local_bench.runs.progress import Quiet
+from local_bench.runs.judge_factory import JudgeDevice, _engine, attention_of, judge_spec, open_judge
 from local_bench.runs.provenance import write_provenance
 from local_bench.runs.rundir import RunDir
-from local_bench.testing import vlm_models
 from tests.stages import run_stages
+
+from .small_families import QWEN_IMAGE, THINKING, build, chat_template
 
 pytestmark = pytest.mark.server
 
@@ -52,15 +46,11 @@ patch: 32
 context: 32768
 chat_template_kwargs: {enable_thinking: false}
 """
-THINKING = (
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
-)
-OPENING = "<|im_start|>assistant\n"
 CPU = JudgeDevice("cpu", None)
 H100 = JudgeDevice("NVIDIA H100 80GB HBM3", 0, (9, 0))
 WHY = "layers other than attention (linear_attention)"
 IMAGE = Image.effect_noise((64, 64), 80).convert("RGB")
-QUESTION = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "P")), ("delivered",))
+QUESTION = Question("brf", 0, (pixel_digest(IMAGE),), (("title", "T"), ("brief", "B"), ("point", "P")), ("delivered",))
 SETTINGS = {"off": (("enable_thinking", False),), "on": (("enable_thinking", True),), "unset": ()}
 
 
@@ -68,7 +58,7 @@ SETTINGS = {"off": (("enable_thinking", False),), "on": (("enable_thinking", Tru
 def folder(cache, tmp_path_factory):
     """A working folder with the judge's weights and card, two orders and their images."""
     path = tmp_path_factory.mktemp("thinking")
-    build(path / "weights")
+    build("qwen35", path / "weights")
     (path / "local-bench" / "models").mkdir(parents=True)
     (path / "local-bench" / "models" / "tiny-qwen35.yaml").write_text(CARD)
     order = {"category": "C", "price_usd": 10, "title": "Card", "brief": "A card.", "evaluation_points": ["A", "B"]}
@@ -82,48 +72,13 @@ def folder(cache, tmp_path_factory):
         yield path
 
 
-def chat_template():
-    assert OPENING in vlm_models._CHAT_TEMPLATE
-    return vlm_models._CHAT_TEMPLATE.replace(OPENING, OPENING + THINKING)
-
-
-def build(path):
-    """One layer of linear attention (GDN) and one of full attention. vLLM's CPU kernel requires heads of 128."""
-    tokenizer = vlm_models._tokenizer()
-    text = vlm_models._text_config(tokenizer)
-    rope = {**text["rope_parameters"], "mrope_interleaved": True, "partial_rotary_factor": 1.0}
-    heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 2}
-    heads |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128, "head_dim": 64}
-    layers = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
-    vision = {"depth": 2, "hidden_size": 64, "num_heads": 2, "intermediate_size": 128, "out_hidden_size": 128}
-    vision |= {"patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 64}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        config = Qwen3_5Config(
-            tie_word_embeddings=True,
-            text_config={**text, **heads, **layers, "rope_parameters": rope, "tie_word_embeddings": True},
-            vision_config=vision,
-            **vlm_models._token_ids(tokenizer),
-        )
-        model = Qwen3_5ForConditionalGeneration(config)
-    pixels = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2}
-    size = {"shortest_edge": 32 * 32, "longest_edge": 1024 * 1024}
-    processor = Qwen3VLProcessor(
-        image_processor=Qwen2VLImageProcessor(size=size, **pixels),
-        tokenizer=tokenizer,
-        video_processor=Qwen3VLVideoProcessor(size=size, **pixels),
-        chat_template=chat_template(),
-    )
-    vlm_models._save(path, model, processor)
-
-
 def load(sha256):
     return IMAGE
 
 
 @pytest.fixture(scope="module")
 def run(folder):
-    """A run judged by the embedded engine, with the checks of the judge."""
+    """A run judged by the embedded engine, with the checks of the judge; the engine that the run started stays open."""
     config = RunConfig(
         name="t",
         suite={"name": "servimage", "path": "orders.jsonl"},
@@ -132,9 +87,18 @@ def run(folder):
         judge={"card": "tiny-qwen35", "transport": "embedded", "protocol": "logit"},
         engine={"device": "cpu"},
     )
-    outcome = run_stages(config, folder / "run", ("generate", "judge", "settle"))
-    with RunDir.open(folder / "run") as done:
-        yield SimpleNamespace(outcome=outcome, dir=done)
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        kept = []
+
+        def opened(*order):
+            kept.append(stack.enter_context(open_judge(*order)))
+            return nullcontext(kept[0])
+
+        patch.setattr("local_bench.runs.executors.base.open_judge", opened)
+        run_stages(config, folder / "run", ("generate", "judge", "settle"))
+        (transport,) = kept
+        with RunDir.open(folder / "run") as done:
+            yield SimpleNamespace(transport=transport, dir=done)
 
 
 def test_it_answers_on_a_cpu_and_the_report_says_that_its_answers_are_not_batch_invariant(run):
@@ -182,27 +146,23 @@ def test_batch_invariance_that_is_required_is_refused_before_anything_is_generat
 # ---- the chat template
 
 
-@pytest.fixture(scope="module")
-def expected():
-    """Setting -> number of tokens of the prompt, with the judge's own template rendered by transformers."""
-    described = card("tiny-qwen35", "judge")
-    processor = AutoProcessor.from_pretrained(resolve(described))
+def lengths(weights, template=None):
+    """Setting -> number of tokens of the prompt, as transformers renders the judge's own template, or this one."""
+    processor = AutoProcessor.from_pretrained(weights)
     spec = judge_spec(JudgeConfig(card="tiny-qwen35", protocol="logit"), CPU)
     (request,) = spec.requests(QUESTION)
     content = [{"type": "text", "text": request.captions[0]}, {"type": "image", "image": IMAGE}]
     content.append({"type": "text", "text": request.text})
-    system = {"role": "system", "content": [{"type": "text", "text": request.system}]}
+    messages = [{"role": "system", "content": [{"type": "text", "text": request.system}]}]
+    messages.append({"role": "user", "content": content})
+    more = {"chat_template": template, "tokenize": False, "add_generation_prompt": True}
     texts = {
-        name: processor.apply_chat_template(
-            [system, {"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, **dict(settings)
-        )
-        for name, settings in SETTINGS.items()
+        name: processor.apply_chat_template(messages, **more, **dict(settings)) for name, settings in SETTINGS.items()
     }
     assert texts["off"].endswith("</think>\n\n")
     assert texts["on"] == texts["unset"]
     assert texts["on"].endswith("<think>\n")
-    images = [IMAGE]
-    return {name: len(processor(text=[text], images=images)["input_ids"][0]) for name, text in texts.items()}
+    return {name: len(processor(text=[text], images=[IMAGE])["input_ids"][0]) for name, text in texts.items()}
 
 
 def ask(transport, counted):
@@ -249,12 +209,11 @@ def prompt_tokens(transport):
     return transport.counters().get("prompt_tokens", 0)
 
 
-def test_the_template_s_variables_reach_the_model_through_every_transport(folder, expected):
+def test_the_template_s_variables_reach_the_model_through_every_transport(folder, run):
     config = JudgeConfig(card="tiny-qwen35", protocol="logit", transport="embedded")
     spec = judge_spec(config, CPU)
     assert spec.chat_template_kwargs == SETTINGS["off"]  # by the card
-    with open_judge(JudgeOrder(config, spec, [QUESTION], load, folder / "embedded.log", Quiet()), [CPU]) as transport:
-        embedded, embedded_thoughts = ask(transport, prompt_tokens), thoughts(transport)
+    embedded, embedded_thoughts = ask(run.transport, prompt_tokens), thoughts(run.transport)
     engine = _engine(
         card("tiny-qwen35", "judge"), folder / "weights", spec, [CPU], [QUESTION], 1.0, attention_of(config, CPU)
     )
@@ -271,10 +230,12 @@ def test_the_template_s_variables_reach_the_model_through_every_transport(folder
         with Client(ExternalServer(server.base_url, server.api_key), composer, None, 300) as client:
             external, external_thoughts = ask(client, tokens), thoughts(client)
     small = resolve(card("tiny-qwen3-vl", "judge"))
-    with Local(small, composer.prepared, "cpu", "float32") as local:  # Qwen3-VL has the same tokenizer and images
-        local._processor.chat_template = chat_template()
+    template = chat_template(QWEN_IMAGE, THINKING)
+    with Local(small, composer.prepared, "cpu", "float32") as local:  # a Qwen-VL class, with prefixes in common
+        local._processor.chat_template = template
         in_process = ask(local, prompt_tokens)
     for name, by in {"embedded": embedded, "served": served, "external": external, "local": in_process}.items():
+        expected = lengths(small, template) if name == "local" else lengths(folder / "weights")
         assert {setting: n for setting, (n, _) in by.items()} == expected, name
         assert by["off"][1] != by["on"][1] == by["unset"][1], name
     assert embedded == served == external

@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score, balanced_accuracy_score, br
 
 from local_bench.core.errors import UserError
 from local_bench.settle.features import Features, split_of
-from local_bench.settle.predictors import fitting
+from local_bench.settle.predictors import evaluation, fitting
 from local_bench.settle.predictors.evaluation import accuracy_difference, evaluate
 from local_bench.settle.predictors.fitting import fit_calibration, fit_concepts, fit_held_out, out_of_fold, tune_rule
 from local_bench.settle.predictors.models import Calibrated, Platt, Rule, dumps, loads
@@ -24,6 +24,12 @@ def guesses():
     table, labels = world(150)
     rng = np.random.default_rng(3)
     return table, labels > 0, np.round(np.clip(0.3 * labels + rng.uniform(0, 0.7, len(labels)), 0, 1), 2)
+
+
+@pytest.fixture
+def few_resamples(monkeypatch):
+    """For values, which no resample changes."""
+    monkeypatch.setattr(evaluation, "RESAMPLES", 100)
 
 
 def test_values_are_those_of_scikit_learn(guesses):
@@ -48,7 +54,7 @@ def test_the_calibration_error_by_hand():
     assert found.ece.value == pytest.approx(0.25)
 
 
-def test_the_calibration_error_that_right_probabilities_have():
+def test_the_calibration_error_that_right_probabilities_have(few_resamples):
     """Of 20 images with a probability of 0.25 and 20 with 0.75: twice the mean deviation of a binomial, over 40."""
     found = evaluate(np.repeat([0.25, 0.75], 20), np.arange(40) % 2 == 0, np.arange(40), ("a",) * 40)
     deviation = sum(abs(k - 5) * binom.pmf(k, 20, 0.25) for k in range(21))
@@ -138,7 +144,7 @@ def test_the_tuned_rule_can_reject_everything():
     assert not found.decisions(table).accepted.any()
 
 
-def test_calibration_on_other_tasks_repairs_overconfidence():
+def test_calibration_on_other_tasks_repairs_overconfidence(few_resamples):
     """Log-odds three times too large and shifted, on validation tasks; measured on test tasks."""
     rng = np.random.default_rng(0)
     odds = rng.normal(0, 1.5, 4000)

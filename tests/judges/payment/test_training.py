@@ -71,15 +71,6 @@ def stopped(folder: Path, stage: int, step: int) -> None:
         fit(folder, after_step=stop_at(stage, step))
 
 
-def test_an_interrupted_training_ends_with_the_same_bytes(trained: tuple[Path, Card], tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    stopped(folder, 1, 2)
-    assert not (folder / "card.json").exists()
-    stopped(folder, 2, 1)
-    fit(folder)
-    assert tiny.files(folder) == tiny.files(trained[0])
-
-
 def _killed(folder: Path) -> None:
     def kill(progress: Progress) -> None:
         if (progress.stage, progress.step) == (2, 4):
@@ -88,12 +79,24 @@ def _killed(folder: Path) -> None:
     fit(folder, after_step=kill)
 
 
-def test_a_killed_training_ends_with_the_same_bytes(trained: tuple[Path, Card], tmp_path: Path) -> None:
-    folder = tmp_path / "model"
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Interrupted in both stages, then killed in the second."""
+    folder = tmp_path_factory.mktemp("killed") / "model"
+    stopped(folder, 1, 2)
+    assert not (folder / "card.json").exists()
+    stopped(folder, 2, 1)
     child = processes.CONTEXT.Process(target=_killed, args=(folder,))
     child.start()
     child.join(300)
     assert child.exitcode == -signal.SIGKILL
+    return folder
+
+
+def test_an_interrupted_and_killed_training_ends_with_the_same_bytes(
+    trained: tuple[Path, Card], killed: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(killed, tmp_path / "model")
     (folder / "checkpoints" / ".checkpoint.safetensors.x.writing").touch()
     notes: list[str] = []
     fit(folder, report=notes.append)
@@ -102,11 +105,10 @@ def test_a_killed_training_ends_with_the_same_bytes(trained: tuple[Path, Card], 
 
 
 def test_another_generator_state_after_an_interruption_is_noticed(
-    trained: tuple[Path, Card], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: tuple[Path, Card], killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: a resumed training whose dropout differs does not end with the same bytes."""
-    folder = tmp_path / "model"
-    stopped(folder, 2, 4)
+    folder = shutil.copytree(killed, tmp_path / "model")
     right = training.seed_at
     monkeypatch.setattr(training, "seed_at", lambda *what: right("other", *what))
     fit(folder)

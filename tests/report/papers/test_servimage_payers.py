@@ -7,6 +7,11 @@ from tests.analysis.annotated_runs import annotated_run
 from tests.report.conftest import DELTA
 
 
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch):
+    monkeypatch.setattr("local_bench.settle.predictors.evaluation.RESAMPLES", 1000)  # of intervals; a tenth
+
+
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
     """A predictor of one run, and another run with its annotations and predictor."""
