@@ -15,6 +15,7 @@ import torch
 import yaml
 
 import local_bench
+from local_bench.cli.main import main
 from local_bench.core.files import CONFIG_DIRS
 from tests.docs_site import CodeBlocks, build
 
@@ -125,7 +126,7 @@ def finished(lab):
     return lab
 
 
-def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(finished, cli, monkeypatch):
+def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(finished, cli, monkeypatch, capsys):
     lab = finished
     monkeypatch.syspath_prepend(str(lab / "site"))
 
@@ -134,7 +135,9 @@ def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(finished, cl
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    listed = run(lab, "suites", "list").stdout
+    monkeypatch.chdir(lab)
+    assert main(["suites", "list"]) == 0
+    listed = capsys.readouterr().out
     assert "lab-shapes" in listed
     assert "lab-signs" in listed
     (lab / "results.csv").write_text("a,s0,1\na,s1,0\nb,s0,1\n")
@@ -352,8 +355,6 @@ def test_incompatible_adapters_are_an_error(lab, tmp_path):
 
 
 def test_folders_given_by_option_come_first_and_shipped_names_stay(lab, tmp_path, monkeypatch, capsys):
-    from local_bench.cli.main import main
-
     def models(*arguments, code=0):
         monkeypatch.setenv(CONFIG_DIRS, "")  # to which the option adds
         assert main(["--config-dir", str(tmp_path), "models", *arguments]) == code
