@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import open_clip
 import torch
 import transformers
 import yaml
@@ -89,6 +88,8 @@ def fingerprint(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def module(card: ModelCard, component: str, fact: Mapping[str, Any]) -> torch.nn.Module:
     """Our own model on "meta" in bfloat16, from the card's architecture or from the recorded class and config."""
     if "open_clip" in fact:
+        import open_clip  # here, as it takes a second
+
         return open_clip.create_model(fact["open_clip"], pretrained=None, device="meta")
     if "class" not in fact:
         if "with" in fact:

@@ -65,6 +65,7 @@ NOT_ALL = {
 }
 """Pipeline -> why a check does not hold."""
 SIDE, STEPS, SEED = 64, 2, 7
+CPU = torch.device("cpu")
 BRIEFS = ("A red boot", "A blue cup on a table")
 PROMPTS = {
     "BriaFiboEditPipeline": '{{"edit_instruction": "{}"}}',
@@ -147,6 +148,12 @@ def square() -> Image.Image:
     return mask
 
 
+def loaded(of: ModelCard, folder: Path, device: torch.device = CPU, **more: Any) -> AnyPipeline:
+    generator = AnyPipeline(of, folder, Machine(device, torch.float32, "native", **more))
+    generator.load_denoiser()
+    return generator
+
+
 def pixels(generator: AnyPipeline, request: GenerationRequest, seed: int) -> torch.Tensor:
     item = Item(request, EncodedPrompt({}), (), seed)
     return generator.pixels(generator.denoise([item]), request.sampler)
@@ -182,8 +189,7 @@ def add(name: str, components: Mapping[str, Any]) -> tuple[Path, ModelCard]:
 
 def plain(name: str, folder: Path, of: ModelCard) -> bool:
     request = request_of(name, of)
-    generator = AnyPipeline(of, folder, Machine(torch.device("cpu"), torch.float32, "native"))
-    generator.load_denoiser()
+    generator = loaded(of, folder)
     image, other = (pixels(generator, request, seed)[0].numpy() for seed in (SEED, SEED + 1))
     assert generator.finite is not None
     assert generator.finite.all(), "values are not finite"
@@ -254,9 +260,7 @@ def kill_at(n: int) -> None:
 
 def device(name: str, folder: Path, of: ModelCard) -> bool:
     with fake_cuda():
-        generator = AnyPipeline(of, folder, Machine(DEVICE, torch.float32, "native"))
-        generator.load_denoiser()
-        found = pixels(generator, request_of(name, of), SEED)
+        found = pixels(loaded(of, folder, DEVICE), request_of(name, of), SEED)
     assert found.dtype == torch.uint8
     return True
 

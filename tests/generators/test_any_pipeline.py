@@ -50,10 +50,13 @@ PIPELINES = (
 """Of all, which LOCAL_BENCH_TEST_PIPELINES=1 runs."""
 EVERY = pipelines.pipelines() if os.environ.get("LOCAL_BENCH_TEST_PIPELINES") else ()
 ROOT = Path(__file__).resolve().parents[2]
+MACHINE = Machine(pipelines.CPU, torch.float32, "native")
 CARD = {
     "name": "x", "role": "generator", "family": "diffusers", "title": "x", "source": {"folder": "/x"}, "licence": "x",
     "parameters_b": 0, "vram_gb": 1,
 }  # fmt: skip
+CONFIG = {"name": "x", "suite": {"name": "studio", "limit": 3}, "judge": None, "metrics": []}
+CONFIG |= {"models": [{"card": "ours", "height": 64, "width": 64, "num_inference_steps": 2}]}
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +117,7 @@ def test_a_pipeline_without_height_makes_the_planned_size(name, table):
     folder, described = pipelines.add(name, table[name])
     request = pipelines.request_of(name, described)
     wide = replace(request, sampler=replace(request.sampler, height=48, width=80))
-    generator = AnyPipeline(described, folder, Machine(torch.device("cpu"), torch.float32, "native"))
-    generator.load_denoiser()
-    assert pipelines.pixels(generator, wide, 7).shape == (1, 48, 80, 3)
+    assert pipelines.pixels(pipelines.loaded(described, folder), wide, 7).shape == (1, 48, 80, 3)
 
 
 def test_a_safety_checker_is_not_loaded(table):
@@ -128,9 +129,7 @@ def test_a_safety_checker_is_not_loaded(table):
     for checker in ([None, None], ["stable_diffusion", "StableDiffusionSafetyChecker"]):
         text = json.dumps(index | {"safety_checker": checker, "requires_safety_checker": any(checker)})
         (folder / "model_index.json").write_text(text)
-        generator = AnyPipeline(described, folder, Machine(torch.device("cpu"), torch.float32, "native"))
-        generator.load_denoiser()
-        images.append(pipelines.pixels(generator, request, 7))
+        images.append(pipelines.pixels(pipelines.loaded(described, folder), request, 7))
     assert torch.equal(*images)
 
 
@@ -148,14 +147,13 @@ def test_a_checkpoint_that_lacks_a_weight_is_refused(file, sentence, tmp_path):
     tensors = load_tensors(path)
     assert tensors.pop("lm_head.weight", None) is None or "encoder" in file  # which encodes without it
     save_file(tensors, path, {"format": "pt"})
-    machine = Machine(torch.device("cpu"), torch.float32, "native")
-    staged = family("z_image")(card("tiny-z-image", "generator"), folder, machine)
+    staged = family("z_image")(card("tiny-z-image", "generator"), folder, MACHINE)
     staged.load_encoder()
     del tensors[next(key for key in tensors if key.endswith(("down_proj.weight", "to_out.0.weight")))]
     save_file(tensors, path, {"format": "pt"})
     described = ModelCard.model_validate(add_card(str(folder), "ours", tmp_path / "cards").card)
     with pytest.raises(WeightsError, match=rf"zimagepipeline cannot be loaded \(its files {sentence}\): fetch"):
-        AnyPipeline(described, folder, machine).load_denoiser()
+        pipelines.loaded(described, folder)
     with pytest.raises(WeightsError, match=sentence):
         (staged.load_encoder if "encoder" in file else staged.load_denoiser)()
 
@@ -167,7 +165,7 @@ def test_a_quantised_checkpoint_whose_library_is_not_installed_is_an_error(tmp_p
     config.write_text(json.dumps(json.loads(config.read_text()) | quantised))
     described = ModelCard.model_validate(add_card(str(folder), "ours", tmp_path / "cards").card)
     with pytest.raises(WeightsError, match=r"zimagepipeline cannot be loaded \(.*bitsandbytes"):
-        AnyPipeline(described, folder, Machine(torch.device("cpu"), torch.float32, "native")).load_denoiser()
+        pipelines.loaded(described, folder)
 
 
 def test_a_scheduler_whose_noise_is_not_the_image_s_is_refused(tmp_path):
@@ -175,7 +173,7 @@ def test_a_scheduler_whose_noise_is_not_the_image_s_is_refused(tmp_path):
     folder = shutil.copytree(resolve(card("tiny-sd3", "generator")), tmp_path / "sd3")
     path = folder / "scheduler/scheduler_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"stochastic_sampling": True}))
-    staged = family("sd3")(card("tiny-sd3", "generator"), folder, Machine(torch.device("cpu"), torch.float32, "native"))
+    staged = family("sd3")(card("tiny-sd3", "generator"), folder, MACHINE)
     with pytest.raises(ConfigError, match="tiny-sd3: `stochastic_sampling` of its scheduler needs the family `diffus"):
         staged.load_denoiser()
 
@@ -187,8 +185,7 @@ def test_an_adapter_is_fused_or_refused(table, tmp_path):
     before = unet.get_submodule(layer).weight
     down, up = torch.ones(2, before.shape[1]), torch.ones(before.shape[0], 2)
     adapted = described.model_copy(update={"parts": {"style": described.source}, "lora": {"style": 0.5}})
-    machine = Machine(torch.device("cpu"), torch.float32, "native")
-    generator = AnyPipeline(adapted, folder, machine, parts={"style": tmp_path})
+    generator = AnyPipeline(adapted, folder, MACHINE, parts={"style": tmp_path})
     save_file({f"unet.{layer}.lora_A.weight": down, f"unet.{layer}.lora_B.weight": up}, tmp_path / "lora.safetensors")
     generator.load_denoiser()
     torch.testing.assert_close(generator.pipe.unet.get_submodule(layer).weight, before + 0.5 * up @ down)
@@ -217,8 +214,7 @@ def test_a_pipeline_runs_on_the_device(name, offload, table):
     folder, described = pipelines.add(name, table[name])
     request = pipelines.request_of(name, described)
     with fake_cuda():
-        generator = AnyPipeline(described, folder, Machine(DEVICE, torch.float32, "native", offload=offload))
-        generator.load_denoiser()
+        generator = pipelines.loaded(described, folder, DEVICE, offload=offload)
         resident = {part.device.type for part in generator.pipe.components.values() if hasattr(part, "parameters")}
         assert resident == {"cpu" if offload else "cuda"}
         pixels = pipelines.pixels(generator, request, 7)
@@ -232,11 +228,9 @@ def test_an_added_model_runs_and_its_images_depend_on_no_order(tmp_path, capsys)
     assert "`models: [{card: ours}]`" in capsys.readouterr().out
     assert main(["models", "fetch", "ours"]) == 0
     assert " folder " in capsys.readouterr().out  # of the column `files`: nothing was built
-    model = {"card": "ours", "height": 64, "width": 64, "num_inference_steps": 2}
-    config = {"name": "x", "suite": {"name": "studio", "limit": 3}, "models": [model], "judge": None, "metrics": []}
     found = []
     for order in ("plan", "reverse"):
-        Path(f"{order}.yaml").write_text(yaml.safe_dump(config | {"engine": {"batch_order": order, "device": "cpu"}}))
+        Path(f"{order}.yaml").write_text(yaml.safe_dump(CONFIG | {"engine": {"batch_order": order, "device": "cpu"}}))
         assert main(["run", f"{order}.yaml", "--run-dir", order]) == 0, capsys.readouterr().err
         with RunDir.open(Path(order)) as run:
             assert run.store.counts().unscored == 0
@@ -249,9 +243,7 @@ def test_what_the_pipeline_ignores_is_said(tmp_path, capsys, monkeypatch):
     """A size, where it has sizes of its own (HunyuanDiT), and guidance without a negative prompt (Qwen-Image)."""
     folder = folder_of("PixArtAlphaPipeline", "tiny-pixart", tmp_path)
     path = add_card(str(folder), "ours", tmp_path / "local-bench/models").path
-    model = {"card": "ours", "height": 64, "width": 64, "num_inference_steps": 2}
-    config = {"name": "x", "suite": {"name": "studio", "limit": 3}, "models": [model], "judge": None, "metrics": []}
-    Path("x.yaml").write_text(yaml.safe_dump(config | {"engine": {"device": "cpu"}}))
+    Path("x.yaml").write_text(yaml.safe_dump(CONFIG | {"engine": {"device": "cpu"}}))
     assert main(["generate", "x.yaml", "--run-dir", "as-planned"]) == 0
     assert "a size of its own" not in capsys.readouterr().err
     with monkeypatch.context() as patch:
@@ -265,7 +257,7 @@ def test_what_the_pipeline_ignores_is_said(tmp_path, capsys, monkeypatch):
     for more, noted in ((None, True), ({"negative_prompt": ""}, False)):
         if more:
             path.write_text(path.read_text() + yaml.safe_dump({"call": more}))
-        plan = make_plan(RunConfig.model_validate(config), files=False)
+        plan = make_plan(RunConfig.model_validate(CONFIG), files=False)
         assert any(sentence.startswith(note) for sentence in plan.notes) == noted
 
 
@@ -307,8 +299,7 @@ def test_a_pipeline_that_needs_the_result_of_another_one_is_refused():
 def test_a_pipeline_of_several_images_is_an_error(table, monkeypatch):
     """Layers or frames of one prompt."""
     folder, described = pipelines.add("ZImagePipeline", table["ZImagePipeline"])
-    generator = AnyPipeline(described, folder, Machine(torch.device("cpu"), torch.float32, "native"))
-    generator.load_denoiser()
+    generator = pipelines.loaded(described, folder)
     one = type(generator.pipe).__call__
     monkeypatch.setattr(type(generator.pipe), "__call__", lambda *a, **k: ([*one(*a, **k)[0]] * 2,))
     with pytest.raises(ConfigError, match="ZImagePipeline returns several images"):

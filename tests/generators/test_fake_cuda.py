@@ -55,30 +55,16 @@ def assert_images(pixels: torch.Tensor, batch: list[Item]) -> None:
     assert pixels.shape == (len(batch), sampler.height, sampler.width, 3)
 
 
-@pytest.fixture(scope="module")
-def encoded(cache, machine):
-    """By a family's name: a generator with nothing loaded, and its items, encoded on the fake GPU."""
-    made: dict[str, tuple[Staged, list[Item]]] = {}
-
-    def get(name: str) -> tuple[Staged, list[Item]]:
-        if name not in made:
-            described, sampler = small(name)
-            sampler = replace(sampler, num_inference_steps=PROBE_STEPS, negative_prompt="a blurred photo")
-            with fake_cuda(weights_have_values=False):
-                generator = family(name)(described, resolve(described), on_gpu())
-                made[name] = generator, encode(generator, requests_for(described, sampler))
-        return made[name]
-
-    return get
-
-
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_runs_whole_on_the_device_and_what_stays_on_the_cpu_is_an_error(monkeypatch, encoded, name):
+def test_a_family_runs_whole_on_the_device_and_what_stays_on_the_cpu_is_an_error(monkeypatch, machine, name):
     """Its VAE, and a conditioning tensor."""
-    generator, items = encoded(name)
+    described, sampler = small(name)
+    sampler = replace(sampler, num_inference_steps=PROBE_STEPS, negative_prompt="a blurred photo")
     usual = staged.cat
     assert torch.are_deterministic_algorithms_enabled()
     with fake_cuda(weights_have_values=False):
+        generator = family(name)(described, resolve(described), on_gpu())
+        items = encode(generator, requests_for(described, sampler))
         generator.load_denoiser()
         for batch in batches(generator, items):
             latents = generator.denoise(batch)
@@ -90,7 +76,6 @@ def test_a_family_runs_whole_on_the_device_and_what_stays_on_the_cpu_is_an_error
             monkeypatch.setattr(staged, "cat", lambda tensors, _, dtype: usual(tensors, torch.device("cpu"), dtype))
             with pytest.raises(RuntimeError, match=MIXED_DEVICES):
                 generator.denoise(items[:1])
-        generator.drop_denoiser()
 
 
 @pytest.mark.parametrize(

@@ -98,8 +98,7 @@ def test_in_a_fixed_shape_slot_neighbours_and_padding_do_not_change_bytes(ready,
     probed, *others = alone(mine, mine.items)
     expected = mine.draw([probed] * BATCH)[0]
     reseeded = [replace(other, seed=other.seed + 50) for other in others]
-    around = ((0, others), (0, reseeded), (1, others[::-1]), (2, reseeded), (3, others), (3, others[::-1]))
-    for slot, neighbours in around:
+    for slot, neighbours in enumerate((others, others[::-1], reseeded, others)):
         assert mine.draw([*neighbours[:slot], probed, *neighbours[slot:]])[slot] == expected
     assert mine.draw([others[0], probed, probed, probed])[1] == expected  # a padded tail
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import os
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,8 @@ from local_bench.models.convert import read_converted
 from local_bench.models.fetch import fetch
 from local_bench.models.manifest import read_manifest
 from local_bench.models.weights import check_local, resolve, resolve_parts, weights_digest
+
+from .test_convert import Runs
 
 
 class Elsewhere:
@@ -72,14 +73,6 @@ def checkpoint(value) -> bytes:
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return buffer.getvalue()
-
-
-class Runs:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.mark}",)
 
 
 TREE = {"params": {"a": torch.ones(2)}}

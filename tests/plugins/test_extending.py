@@ -13,9 +13,19 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from diffusers import AutoencoderKL, DDIMScheduler, FluxPipeline, StableDiffusionPipeline, UNet2DConditionModel
+from safetensors.torch import load_file, save_file
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 import local_bench
+from local_bench.cli.main import main
+from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.files import CONFIG_DIRS
+from local_bench.core.types import Task, Verdict
+from local_bench.generators.lora import fuse_adapters
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve, resolve_parts, weights_digest
+from local_bench.suites.registry import suite
 from tests.docs_site import CodeBlocks, build
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,12 +56,6 @@ def lab(tmp_path_factory):
 
 def stable_diffusion(folder):
     """A small Stable Diffusion with seeded random weights, saved by diffusers."""
-    from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
-    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
-
-    from local_bench.models.cards import card
-    from local_bench.models.weights import resolve
-
     torch.manual_seed(0)
     width = 32
     down, up = ("CrossAttnDownBlock2D", "DownBlock2D"), ("UpBlock2D", "CrossAttnUpBlock2D")
@@ -75,13 +79,9 @@ def stable_diffusion(folder):
 
 def adapter(folder):
     """A LoRA for the small FLUX, made by PEFT and saved by diffusers."""
-    from diffusers import FluxPipeline
     from diffusers.training_utils import cast_training_params
     from peft import LoraConfig
     from peft.utils import get_peft_model_state_dict
-
-    from local_bench.models.cards import card
-    from local_bench.models.weights import resolve
 
     pipe = FluxPipeline.from_pretrained(resolve(card("tiny-flux", "generator")), text_encoder=None, text_encoder_2=None)
     pipe.transformer.add_adapter(LoraConfig(r=2, lora_alpha=2, target_modules=["to_q", "to_v"]))
@@ -125,7 +125,7 @@ def finished(lab):
     return lab
 
 
-def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(finished, cli, monkeypatch):
+def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(finished, cli, monkeypatch, capsys):
     lab = finished
     monkeypatch.syspath_prepend(str(lab / "site"))
 
@@ -134,7 +134,9 @@ def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(finished, cl
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    listed = run(lab, "suites", "list").stdout
+    monkeypatch.chdir(lab)
+    assert main(["suites", "list"]) == 0
+    listed = capsys.readouterr().out
     assert "lab-shapes" in listed
     assert "lab-signs" in listed
     (lab / "results.csv").write_text("a,s0,1\na,s1,0\nb,s0,1\n")
@@ -222,9 +224,6 @@ def test_a_mistake_in_the_file_of_a_benchmark_is_an_error_before_the_run(lab, cl
 
 def test_points_and_inputs_of_a_benchmark_of_files(tmp_path, monkeypatch):
     """One question for each point with the task's source, and the mean of the answers as score."""
-    from local_bench.core.types import Task, Verdict
-    from local_bench.suites.registry import suite
-
     folder = tmp_path / "local-bench/suites"
     folder.mkdir(parents=True)
     text = "{title: t, licence: l, source: s, tasks: t.jsonl, rubrics: {one: [a], each: [met]}, per_point: [each], "
@@ -247,12 +246,6 @@ def test_points_and_inputs_of_a_benchmark_of_files(tmp_path, monkeypatch):
 
 
 def test_an_adapter_is_fused_as_by_the_library(lab, monkeypatch):
-    from diffusers import FluxPipeline
-
-    from local_bench.generators.lora import fuse_adapters
-    from local_bench.models.cards import card
-    from local_bench.models.weights import resolve, resolve_parts
-
     monkeypatch.chdir(lab)
     described = card("my-flux-style", "generator")
     ours, library = (
@@ -292,9 +285,6 @@ CARD = "name: {name}\nextends: {extends}\ntitle: t\n"
     ],
 )
 def test_an_invalid_card_is_an_error(tmp_path, monkeypatch, text, sentence):
-    from local_bench.core.errors import ConfigError
-    from local_bench.models.cards import card
-
     (tmp_path / "local-bench/models").mkdir(parents=True)
     (tmp_path / "local-bench/models/x.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -303,9 +293,6 @@ def test_an_invalid_card_is_an_error(tmp_path, monkeypatch, text, sentence):
 
 
 def test_a_card_has_the_weights_and_the_other_settings_of_the_model_that_it_extends(tmp_path, monkeypatch):
-    from local_bench.models.cards import card
-    from local_bench.models.weights import resolve, weights_digest
-
     (tmp_path / "local-bench/models").mkdir(parents=True)
     for name, base in (("x", "mini-flux"), ("y", "x")):
         (tmp_path / f"local-bench/models/{name}.yaml").write_text(CARD.format(name=name, extends=base))
@@ -322,14 +309,6 @@ def test_a_card_has_the_weights_and_the_other_settings_of_the_model_that_it_exte
 
 
 def test_incompatible_adapters_are_an_error(lab, tmp_path):
-    from diffusers import FluxPipeline
-    from safetensors.torch import load_file, save_file
-
-    from local_bench.core.errors import ConfigError, WeightsError
-    from local_bench.generators.lora import fuse_adapters
-    from local_bench.models.cards import card
-    from local_bench.models.weights import resolve
-
     weights = resolve(card("tiny-flux", "generator"))
     (file,) = (lab / "local-bench/adapters/style").glob("*.safetensors")
     good = load_file(file)
@@ -352,8 +331,6 @@ def test_incompatible_adapters_are_an_error(lab, tmp_path):
 
 
 def test_folders_given_by_option_come_first_and_shipped_names_stay(lab, tmp_path, monkeypatch, capsys):
-    from local_bench.cli.main import main
-
     def models(*arguments, code=0):
         monkeypatch.setenv(CONFIG_DIRS, "")  # to which the option adds
         assert main(["--config-dir", str(tmp_path), "models", *arguments]) == code

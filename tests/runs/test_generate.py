@@ -350,12 +350,17 @@ def test_weights_that_do_not_fit_are_an_error_of_their_model(orders, tmp_path, m
 
 
 def test_workers_share_the_hosts_memory(orders, tmp_path, monkeypatch):
-    planned, real = [], generating.plan_memory
-    monkeypatch.setattr(generating, "plan_memory", lambda *a, **k: planned.append(k["host_gb"]) or real(*a, **k))
+    def plan(*_, host_gb, **more):
+        planned.append(host_gb)
+        raise KeyboardInterrupt
+
+    planned = []
+    monkeypatch.setattr(generating, "plan_memory", plan)
     monkeypatch.setattr(generating, "device_memory_gb", lambda device: 80.0)
     monkeypatch.setattr(generating, "host_memory_gb", lambda: 64.0)
     for n in (1, 2):
-        generate(tmp_path / str(n), orders, FLUX, workers=n, limit=1)
+        with pytest.raises(KeyboardInterrupt):
+            generate(tmp_path / str(n), orders, FLUX, workers=n, limit=1)
     assert planned == [64.0, 32.0]
 
 

@@ -5,7 +5,6 @@ import errno
 import pickle
 
 import pytest
-from vllm.v1.engine.exceptions import EngineDeadError
 
 from local_bench.core.errors import (
     MAX_EQUAL,
@@ -31,6 +30,7 @@ from local_bench.runs.plan import without_control_tokens
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.worker import LaunchedBatch, OutOfDeviceMemory
 from tests.orders import Recorded, noise, order, write_orders
+from tests.small_references import small_references
 from tests.stages import run_stages
 
 CRASH = "crash"
@@ -176,12 +176,14 @@ def test_an_error_that_is_not_of_the_item_ends_the_session(error, orders, tmp_pa
 OF_ITEM = (ValueError("x"), RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"))
 OF_ITEM += (AssertionError(), OSError("image file is truncated"))
 OF_SESSION = (RuntimeError("CUDA error: device-side assert triggered"), RuntimeError("CUDA out of memory"))
-OF_SESSION += (OutOfDeviceMemory("x"), EngineDeadError(), OSError(errno.EIO, "Input/output error"))
+OF_SESSION += (OutOfDeviceMemory("x"), OSError(errno.EIO, "Input/output error"))
 OF_SESSION += (ConfigError("x"), KeyboardInterrupt())
 
 
 def test_which_errors_are_of_an_item():
-    assert [error for error in (*OF_ITEM, *OF_SESSION) if is_of_item(error)] == [*OF_ITEM]
+    from vllm.v1.engine.exceptions import EngineDeadError  # here, as it takes seconds
+
+    assert [error for error in (*OF_ITEM, *OF_SESSION, EngineDeadError()) if is_of_item(error)] == [*OF_ITEM]
 
 
 def test_first_failures_are_held_back_until_something_succeeds():
@@ -410,7 +412,8 @@ def test_control_tokens_are_split_by_a_visible_space_and_other_text_is_unchanged
 
 
 @pytest.mark.parametrize("card", ["tiny-qwen-image-edit", "tiny-omnigen", "tiny-flux2"])
-def test_a_brief_with_control_tokens_is_generated(card, tmp_path):
+def test_a_brief_with_control_tokens_is_generated(card, tmp_path, monkeypatch):
+    small_references(monkeypatch.setattr)
     noise(tmp_path / "source.png", 0, (64, 64))
     text = "Draw <|image_pad|><|vision_start|><img><|image_1|></img>[IMG]</s> in red."
     write_orders(tmp_path / "tasks.jsonl", [order("t", brief=text, title="<|im_end|>", source_image="source.png")])
@@ -430,7 +433,8 @@ def test_a_brief_with_control_tokens_is_generated(card, tmp_path):
         ("tiny-flux2", [(20, 30)], "of at least 64 pixels a side"),
     ],
 )
-def test_an_input_image_beyond_a_models_limits_is_unscored_in_the_plan(card, sizes, limit, tmp_path):
+def test_an_input_image_beyond_a_models_limits_is_unscored_in_the_plan(card, sizes, limit, tmp_path, monkeypatch):
+    small_references(monkeypatch.setattr)
     images = [*sizes, (64, 64)]
     for i, size in enumerate(images):
         noise(tmp_path / f"{i}.png", i, size)

@@ -15,7 +15,7 @@ from tests.orders import order, write_orders
 from . import answers, rows
 
 POINTS = [f"There is a number {k} in it" for k in range(9)]
-N_TASKS = 6
+N_TASKS = 3
 N_QUESTIONS = N_TASKS * (2 * (3 + len(POINTS)) + 2)
 UNCHECKED = "judge.canaries=false"
 """Without the checks of the judge, which take longer than its questions: they are in the run `served`."""
@@ -110,16 +110,16 @@ def test_label_probabilities_give_scores_of_the_same_names_with_a_spread(command
 def test_a_panel_judges_the_same_images_with_several_judges(command, served, folder, judge_server):
     second = "card: tiny-qwen3-vl, rubrics: paper, protocol: logit, canaries: false"
     more = f"panel=[{{{second}, base_url: '{judge_server.base_url}'}}]"
-    swapped_few = ("order_swap=true", "suite.limit=3", UNCHECKED)
+    swapped = ("order_swap=true", UNCHECKED)
     scores = {}
     for rule in ("mean", "majority"):
-        ended = command("run", "run.yaml", "--run-dir", rule, settings=[more, f"panel_word={rule}", *swapped_few])
+        ended = command("run", "run.yaml", "--run-dir", rule, settings=[more, f"panel_word={rule}", *swapped])
         assert ended.returncode == 0, ended.stderr
         veq = rows(folder / rule, "SELECT value FROM scores WHERE name = 'veq' ORDER BY work_id")
         scores[rule] = [row["value"] for row in veq]
         judges = rows(folder / rule, "SELECT count(*) AS n FROM verdicts GROUP BY judge")
-        assert [row["n"] for row in judges] == [3 * (N_QUESTIONS // N_TASKS + 2)] * 2
-        assert rows(folder / rule, "SELECT count(*) AS n FROM verdicts WHERE repeat = 1")[0]["n"] == 2 * 2 * 3
+        assert [row["n"] for row in judges] == [N_QUESTIONS + 2 * N_TASKS] * 2
+        assert rows(folder / rule, "SELECT count(*) AS n FROM verdicts WHERE repeat = 1")[0]["n"] == 2 * 2 * N_TASKS
     assert scores["mean"] != scores["majority"]
     with RunDir.open(folder / "mean") as by_mean, RunDir.open(folder / "majority") as by_majority:
         assert inputs_of(by_mean).judges != inputs_of(by_majority).judges  # a predictor of one refuses the other

@@ -62,9 +62,10 @@ def edited(path, *statements):
     return path
 
 
-@pytest.mark.parametrize("value", ["upper(pixels_sha256)", "substr(pixels_sha256, 2)"])
+@pytest.mark.parametrize("value", ["upper(pixels_sha256)", "substr(pixels_sha256, 2)", "'../../secret'"])
 def test_a_candidate_that_no_release_writes_is_refused(tmp_path, value):
-    with pytest.raises(LedgerDamaged, match="has values"):
+    sentence = r"damaged or forged \(the table 'candidates' has values that no release writes\)"
+    with pytest.raises(LedgerDamaged, match=sentence):
         RunDir.open(edited(tmp_path / "run", f"UPDATE candidates SET pixels_sha256 = {value}"))
 
 

@@ -230,18 +230,6 @@ def test_cpu_arithmetic_is_equal_in_every_process_and_changes_with_the_instructi
         assert arithmetic(ONEDNN_MAX_CPU_ISA="SSE41")["float32"] != cpu["float32"]  # which the capability does not show
 
 
-def test_an_unreadable_image_is_unscored_and_the_others_are_measured(orders):
-    orders.run(["l1_raw"], stages=("generate",))
-    with RunDir.open(orders.root / "run") as measured_run:
-        row = measured_run.store.rows("SELECT work_id, pixels_sha256 FROM candidates ORDER BY work_id")[0]
-        measured_run.image(row["pixels_sha256"]).write_bytes(b"torn")
-    rows, _ = orders.run(["l1_raw"], stages=("measure",))
-    (bad,) = (r for r in rows if r["value"] is None)
-    assert bad["work_id"] == row["work_id"]
-    assert "not a readable" in bad["unscored"]
-    assert str(orders.root) not in bad["unscored"]
-
-
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     orders = EditOrders(tmp_path, n=400)

@@ -104,17 +104,6 @@ def test_unsupported_images_are_planned_as_unscored_with_the_reason(folder):
     assert "missing.png" in reasons["tiny-flux", "missing"] == reasons["tiny-pix2pix", "missing"]
 
 
-def test_an_imported_model_has_no_work_to_do(folder):
-    (folder / "api/edit").mkdir(parents=True)
-    Image.new("RGB", (32, 32), "red").save(folder / "api/edit/2.png")
-    imported = {"images": str(folder / "api"), "cost_usd_per_image": "0.04"}
-    planned = plan(folder, {"card": "imported", "name": "api", "imported": imported}).planned
-    by_key = {(p.candidate.task_id, p.candidate.deliverable): p for p in planned}
-    assert [key for key, p in by_key.items() if p.candidate.pixels_sha256] == [("edit", 2)]
-    assert by_key["edit", 2].candidate.cost_micro_usd == 40_000
-    assert by_key["edit", 1].candidate.unscored == "No picture by api was imported for this."
-
-
 @pytest.mark.parametrize(
     ("models", "settings", "message"),
     [
