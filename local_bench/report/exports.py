@@ -79,7 +79,8 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
             named = [labels.get(judge, judge) for judge in verdicts["judge"]]
             tables["verdicts"].add({**verdicts, "judge": named, "judge_id": verdicts["judge"]})
             tables["scores"].add(plain(run.store.frame("scores", (), *where).merge(images, on="work_id")))
-        tables["scores"].add(derived(run))
+        if run.config.suite.questions_from:
+            tables["scores"].add(derived(run))
         for name, (schema, rows) in small.items():
             listed = list(rows)
             sources = {_source(field) for field in schema}
