@@ -61,8 +61,7 @@ def plan(folder: Path) -> None:
 
 def store(folder: Path) -> None:
     """Store the plan, then results as a run would have them, and the record of its contents."""
-    from local_bench.core.identity import digest
-    from local_bench.core.types import Score
+    from local_bench.core.types import Score, digest
     from local_bench.runs.plan import enter_plan, make_plan
     from local_bench.runs.rundir import RunDir
     from local_bench.runs.store.contents import file_digests, record

@@ -58,8 +58,7 @@ def _image(job: tuple[str, int, int]) -> str:
 
 def make_run(path: Path, n_tasks: int, n_models: int, side: int) -> int:
     """Write the synthetic run and return the number of its images."""
-    from local_bench.core.identity import digest
-    from local_bench.core.types import Score, Task
+    from local_bench.core.types import Score, Task, digest
     from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
     from local_bench.runs.rundir import RunDir
     from local_bench.runs.store import Candidate, VerdictRow

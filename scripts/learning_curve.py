@@ -33,8 +33,7 @@ from local_bench.analysis.predictors.card import Inputs, Kind
 from local_bench.analysis.predictors.images import LabelledImages, table_of
 from local_bench.analysis.predictors.predictions import outputs, train_on
 from local_bench.core.files import write_atomic
-from local_bench.core.identity import digest
-from local_bench.core.types import Score
+from local_bench.core.types import Score, digest
 from local_bench.settle.discrimination import quality
 from local_bench.settle.predictors.models import Rule
 from local_bench.suites.printshop.checker import detect

@@ -14,7 +14,7 @@ import pytest
 
 from local_bench.cli.main import main
 from local_bench.core.files import configs_dir
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.models.cards import cards
 from local_bench.runs.config import RunConfig, load_config
 from local_bench.runs.plan import make_plan

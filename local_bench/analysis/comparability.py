@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from local_bench.analysis.agreement import judge_labels
-from local_bench.core.identity import canonical_json, digest
+from local_bench.core.types import canonical_json, digest
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from local_bench.analysis.settlement import deliverables
 from local_bench.core import strictjson
-from local_bench.core.identity import canonical_json, json_lines
+from local_bench.core.types import canonical_json, json_lines
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store.contents import rows_to_digest
 from local_bench.settle.settlement import settle

@@ -21,10 +21,9 @@ from local_bench.annotation.ratings import load_annotations
 from local_bench.annotation.session import no_image
 from local_bench.core.errors import UserError, hint
 from local_bench.core.files import storage_errors, write_atomic
-from local_bench.core.identity import digest
 from local_bench.core.money import MICRO, nearest_micro_usd
 from local_bench.core.table import Column, Table
-from local_bench.core.types import Score
+from local_bench.core.types import Score, digest
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import majority_verdicts, verdicts_of
 from local_bench.runs.store import plain

@@ -21,10 +21,9 @@ from local_bench.analysis.workflows import Workflow, outcome_of, workflow_result
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.files import write_atomic
-from local_bench.core.identity import digest
 from local_bench.core.images import png_bytes
 from local_bench.core.money import split, usd_number
-from local_bench.core.types import Score, Task, Verdict
+from local_bench.core.types import Score, Task, Verdict, digest
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import VerdictsByWork, sets, thresholds_of, verdicts_of
 from local_bench.runs.store import Candidate

@@ -15,7 +15,7 @@ from local_bench.annotation.protocol import OVERALL
 from local_bench.annotation.ratings import Annotations, load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.files import refuse_existing, write_atomic
-from local_bench.core.identity import digest, seed_of
+from local_bench.core.types import digest, seed_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store import OutcomeRow

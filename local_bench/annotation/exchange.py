@@ -48,8 +48,8 @@ from local_bench.annotation.work import ImageKey, annotation_work, png_of
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError, short
 from local_bench.core.files import write_new
-from local_bench.core.identity import digest
 from local_bench.core.table import guarded
+from local_bench.core.types import digest
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Candidate
 from local_bench.settle.pairwise import Comparison, RankedModel, rank

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from local_bench.core.errors import ConfigError, hint
 from local_bench.core.files import user_config_dirs
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.core.yamlfile import Strict, load_yaml
 
 Kind = Literal["answer", "repeat", "adjudication"]

@@ -22,7 +22,7 @@ from pydantic import Field
 from local_bench.annotation.database import AnnotationDatabase, Annotator, Role
 from local_bench.annotation.protocol import Answer, AnswerField, Item, Kind, Protocol, Side, StoredAnswer, TaskView
 from local_bench.core.errors import ConfigError, RunImageError, UserError
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.core.yamlfile import Strict, load_yaml
 
 CLAIM_S = 900.0

@@ -17,9 +17,8 @@ from local_bench.annotation.protocol import OVERALL, Item, ItemImage, Protocol, 
 from local_bench.annotation.ratings import image_lines
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
-from local_bench.core.identity import digest, seed_of
 from local_bench.core.images import png_bytes
-from local_bench.core.types import LEAST_PROBABILITY
+from local_bench.core.types import LEAST_PROBABILITY, digest, seed_of
 from local_bench.core.yamlfile import Strict, check
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Candidate

@@ -222,7 +222,7 @@ def view(targets: tuple[Path, ...], port: int, as_json: bool) -> int:
     are computed, and are kept until a run changes. `report RUN… --out FOLDER` writes the same site as files."""
     from local_bench.annotation.serve import listening_socket
     from local_bench.core.files import cache_dir, runs_dir
-    from local_bench.core.identity import digest
+    from local_bench.core.types import digest
 
     other = next((path for path in targets if not (path / "run.yaml").is_file()), None)
     if other is not None and (len(targets) > 1 or not other.is_dir()):

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from local_bench.core.errors import ConfigError, hint
 from local_bench.core.files import configs_dir
-from local_bench.core.identity import digest, seed_of
+from local_bench.core.types import digest, seed_of
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.cards import ModelCard
 from local_bench.models.shipped import amplify

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from PIL import Image
 
-from local_bench.core.identity import digest
 from local_bench.core.images import pixel_digest
+from local_bench.core.types import digest
 from local_bench.generators.registry import Sampler
 
 

@@ -11,7 +11,7 @@ from diffusers.utils.torch_utils import randn_tensor
 from safetensors.torch import save_file
 from transformers import CLIPImageProcessor, CLIPVisionModelWithProjection
 
-from local_bench.core.identity import seed_of
+from local_bench.core.types import seed_of
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, tokens_over
 from local_bench.generators.registry import Sampler
 from local_bench.generators.staged import Inpainting, Staged, check_complete

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from local_bench.core.files import configs_dir
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.generators.architecture import architecture_digest
 from local_bench.generators.registry import Sampler, traits
 from local_bench.models.cards import ModelCard

@@ -18,7 +18,7 @@ from PIL import Image
 
 from local_bench.core.environment import collect, load_object
 from local_bench.core.errors import ConfigError
-from local_bench.core.identity import seed_of
+from local_bench.core.types import seed_of
 from local_bench.generators.architecture import components
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, cat
 from local_bench.generators.device import Parking, attend, place_denoiser, place_encoder

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from local_bench.core import strictjson
 from local_bench.core.errors import StorageError, WeightsError
 from local_bench.core.files import cache_dir, open_regular, write_atomic
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.core.yamlfile import Strict
 from local_bench.models.cards import ModelCard, Source
 from local_bench.models.convert import VERSION

@@ -11,7 +11,7 @@ from local_bench.core import strictjson
 from local_bench.core.environment import load_object, quiet_libraries
 from local_bench.core.errors import WeightsError
 from local_bench.core.files import cache_dir, scratch, storage_errors, write_atomic
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.models import shipped
 from local_bench.models.cards import SHIPPED, ModelCard
 from local_bench.models.convert import converted_name

@@ -14,8 +14,7 @@ import torch
 
 from local_bench.core.environment import collect, quiet_libraries
 from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError, PartFailed, WeightsError, is_failure
-from local_bench.core.identity import full_identity
-from local_bench.core.types import TimeCharged
+from local_bench.core.types import TimeCharged, full_identity
 from local_bench.generators import numerics
 from local_bench.generators.capacity import device_memory_gb, free_memory_gb, host_memory_gb
 from local_bench.generators.memory import OFFLOADABLE, OTHERS_GB, plan_memory

@@ -20,9 +20,8 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.errors import ConfigError, FirstFailures, LocalBenchError, PartFailed, ServerError, is_failure
-from local_bench.core.identity import canonical_json
 from local_bench.core.images import pixel_digest
-from local_bench.core.types import Question, Verdict
+from local_bench.core.types import Question, Verdict, canonical_json
 from local_bench.judges.vlm.injection import attacks, fooled
 from local_bench.judges.vlm.judge import JudgeSpec, Transport, Unreachable, answers
 from local_bench.judges.vlm.rubrics import Rubric, wording_of

@@ -12,9 +12,8 @@ import torch
 
 from local_bench.core.environment import quiet_transformers, versions
 from local_bench.core.errors import FirstFailures, LedgerError, LocalBenchError, PartFailed, WeightsError, is_failure
-from local_bench.core.identity import canonical_json
 from local_bench.core.images import image_path
-from local_bench.core.types import PhaseStarted, Score, ScoresComputed, TimeCharged
+from local_bench.core.types import PhaseStarted, Score, ScoresComputed, TimeCharged, canonical_json
 from local_bench.generators import numerics
 from local_bench.judges.metrics.base import NO_WEIGHTS, RETRIED, ImageFile, NetworkMetric, Subject
 from local_bench.judges.metrics.evaluator import Evaluator, Wanted, cut_captions, cut_sentence

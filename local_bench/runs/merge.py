@@ -20,8 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from local_bench.core.errors import ConfigError, LedgerError, UserError, is_failure
 from local_bench.core.files import scratch, storage_errors
-from local_bench.core.identity import canonical_json, digest
-from local_bench.core.types import Task
+from local_bench.core.types import Task, canonical_json, digest
 from local_bench.judges.metrics.base import RETRIED
 from local_bench.runs.config import RunConfig, SettlementConfig, parse_shard
 from local_bench.runs.image_store import IMAGES, INPUTS

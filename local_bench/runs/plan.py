@@ -13,10 +13,9 @@ from PIL import Image
 from local_bench.core.errors import ConfigError, LedgerError, RunImageError, UserError
 from local_bench.core.files import unused
 from local_bench.core.hardrules import HardRules, size_by_rules, size_like
-from local_bench.core.identity import canonical_json, digest, seed_of
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
-from local_bench.core.types import UNSUPPORTED, Deliverable, Task, Unsupported
+from local_bench.core.types import UNSUPPORTED, Deliverable, Task, Unsupported, canonical_json, digest, seed_of
 from local_bench.generators.architecture import piece
 from local_bench.generators.imported import find_images
 from local_bench.generators.registry import Sampler, check_card, check_folder, without_effect

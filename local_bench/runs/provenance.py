@@ -6,7 +6,7 @@ from typing import Any
 
 from local_bench.core import __version__
 from local_bench.core.environment import recorded_versions
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.models.manifest import MAIN, revision_of
 from local_bench.runs.config import JudgeConfig

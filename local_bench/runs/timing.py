@@ -12,9 +12,8 @@ import torch
 
 from local_bench.core import strictjson
 from local_bench.core.environment import quiet_libraries
-from local_bench.core.identity import canonical_json, seed_of
 from local_bench.core.money import held_cost, usd_number
-from local_bench.core.types import NOT_FINITE
+from local_bench.core.types import NOT_FINITE, canonical_json, seed_of
 from local_bench.generators import numerics
 from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine, gradient, half_mask
 from local_bench.generators.memory import OFFLOADABLE

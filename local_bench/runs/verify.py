@@ -17,8 +17,8 @@ from typing import Any
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, LocalBenchError, UserError
 from local_bench.core.files import read_bytes, scratch
-from local_bench.core.identity import canonical_json, digest, full_identity, seed_of
 from local_bench.core.images import MAX_IMAGE_BYTES, load_verified
+from local_bench.core.types import canonical_json, digest, full_identity, seed_of
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import card, cards
 from local_bench.runs.config import JudgeConfig, RunConfig

@@ -7,8 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from local_bench.core.identity import canonical_json, digest
-from local_bench.core.types import Message, PhaseAdvanced, PhaseStarted, ScoresComputed, TimeCharged
+from local_bench.core.types import (
+    Message,
+    PhaseAdvanced,
+    PhaseStarted,
+    ScoresComputed,
+    TimeCharged,
+    canonical_json,
+    digest,
+)
 from local_bench.models.cards import ModelCard
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.progress import Progress

@@ -24,9 +24,8 @@ from local_bench.core import strictjson
 from local_bench.core.environment import collect
 from local_bench.core.errors import FirstFailures, PartFailed, failure, is_of_item, is_out_of_memory
 from local_bench.core.files import write_atomic
-from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_verified, store_image
-from local_bench.core.types import NOT_FINITE, Message, PhaseAdvanced, PhaseStarted, TimeCharged
+from local_bench.core.types import NOT_FINITE, Message, PhaseAdvanced, PhaseStarted, TimeCharged, digest
 from local_bench.generators import numerics
 from local_bench.generators.base import (
     EncodedPrompt,

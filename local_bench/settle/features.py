@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.core.identity import digest
-from local_bench.core.types import Score, Task
+from local_bench.core.types import Score, Task, digest
 from local_bench.settle.intervals import Floats
 
 Micros = NDArray[np.int64]

@@ -3,8 +3,7 @@
 import json
 import random
 
-from local_bench.core.identity import canonical_json
-from local_bench.core.types import Score, Verdict
+from local_bench.core.types import Score, Verdict, canonical_json
 from local_bench.judges.vlm.rubrics import rubric
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir

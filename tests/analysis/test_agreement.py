@@ -7,7 +7,7 @@ import pytest
 from local_bench.analysis.agreement import PANEL, agreement, judge_labels, order_swaps
 from local_bench.annotation.ratings import Rating, load_annotations
 from local_bench.core.errors import UserError
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from tests.report.conftest import Writer, order

@@ -12,7 +12,7 @@ from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import main
 from local_bench.cli.tables import earnings
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.report.judging import passport
 from local_bench.runs.config import JudgeConfig, RunConfig
 from local_bench.runs.rundir import RunDir

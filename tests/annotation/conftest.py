@@ -15,9 +15,8 @@ from local_bench.annotation.exchange import open_session
 from local_bench.annotation.protocol import Answer, load_protocol
 from local_bench.annotation.serve import address_of, listening_socket, server_of
 from local_bench.annotation.session import add_people
-from local_bench.core.identity import digest
 from local_bench.core.images import store_image
-from local_bench.core.types import Score
+from local_bench.core.types import Score, digest
 from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.printshop import shop

@@ -7,7 +7,7 @@ import pytest
 
 from local_bench.annotation.ratings import UNEQUAL
 from local_bench.cli.main import main
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from tests.analysis.annotated_runs import annotated_run
 from tests.report.conftest import DELTA
 

@@ -1,6 +1,6 @@
 import pytest
 
-from local_bench.core.identity import canonical_json, digest, seed_of
+from local_bench.core.types import canonical_json, digest, seed_of
 
 pytestmark = pytest.mark.every_cpu
 

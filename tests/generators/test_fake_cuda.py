@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.generators import staged
 from local_bench.generators.architecture import piece, with_config
 from local_bench.generators.base import GenerationRequest, Item, Machine

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from local_bench.core.errors import WeightsError
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.models import manifest, shipped
 from local_bench.models.cards import SHIPPED, ModelCard, card
 from local_bench.models.weights import built, check_local, resolve, weights_digest

@@ -10,9 +10,8 @@ import pytest
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from local_bench.core.identity import digest
 from local_bench.core.images import store_image
-from local_bench.core.types import Task
+from local_bench.core.types import Task, digest
 from local_bench.runs.config import ImportedConfig, JudgeConfig, ModelConfig, RunConfig, SettlementConfig
 from local_bench.runs.rundir import RunDir
 

@@ -2,8 +2,7 @@
 
 import random
 
-from local_bench.core.identity import canonical_json, digest, seed_of
-from local_bench.core.types import Decision, Score, Task
+from local_bench.core.types import Decision, Score, Task, canonical_json, digest, seed_of
 from local_bench.judges.rules import RULES
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir

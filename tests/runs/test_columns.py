@@ -11,8 +11,7 @@ import pytest
 
 from local_bench.analysis.digest import digests
 from local_bench.analysis.settlement import deliverables
-from local_bench.core.identity import canonical_json, json_lines
-from local_bench.core.types import Decision, Score
+from local_bench.core.types import Decision, Score, canonical_json, json_lines
 from local_bench.report.exports import write_exports
 from local_bench.report.view import score_intervals
 from local_bench.runs.rundir import RunDir

@@ -10,7 +10,7 @@ from PIL import Image
 from local_bench.analysis.official import run_results
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.files import configs_dir
-from local_bench.core.identity import seed_of
+from local_bench.core.types import seed_of
 from local_bench.models.cards import card, cards
 from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig, load_config

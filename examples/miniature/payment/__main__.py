@@ -20,8 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from examples.miniature.payment import orders
-from local_bench.core.identity import digest
-from local_bench.core.types import Score
+from local_bench.core.types import Score, digest
 from local_bench.judges.payment import artefact
 from local_bench.judges.payment.data import Example, PaymentConfig, TrainingSet, load_payment_config, without_labels
 from local_bench.judges.payment.training import train

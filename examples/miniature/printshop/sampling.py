@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from examples.miniature.printshop.wording import true_of, write_caption, write_instruction
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.suites.printshop.matching import Point
 from local_bench.suites.printshop.phrases import KINDS, LANGUAGES, Edit, Language, apply_edit, wordings
 from local_bench.suites.printshop.scene import (

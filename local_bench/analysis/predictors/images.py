@@ -12,8 +12,7 @@ from local_bench.analysis.predictors.card import Inputs
 from local_bench.annotation.database import FILE
 from local_bench.annotation.ratings import Annotations, load_annotations
 from local_bench.core.errors import UserError
-from local_bench.core.identity import digest
-from local_bench.core.types import Score
+from local_bench.core.types import Score, digest
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.explain import Explained, explained
 from local_bench.settle.features import SPLITS, Features, Split, feature_table, split_of, task_digest

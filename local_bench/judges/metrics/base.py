@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from local_bench.core.errors import FAILED
-from local_bench.core.identity import canonical_json, digest
 from local_bench.core.images import MAX_PIXELS, load_image, load_mask, load_verified, pixel_digest
+from local_bench.core.types import canonical_json, digest
 from local_bench.models.cards import ModelCard
 from local_bench.models.weights import weights_digest
 

@@ -30,8 +30,16 @@ from PIL import Image
 
 from local_bench.core.errors import ImageError, LocalBenchError, RunImageError, failure, is_of_item, is_out_of_memory
 from local_bench.core.files import cache_dir
-from local_bench.core.identity import canonical_json, digest
-from local_bench.core.types import MAX_SCORE, Message, PhaseAdvanced, Score, ScoresComputed, TimeCharged
+from local_bench.core.types import (
+    MAX_SCORE,
+    Message,
+    PhaseAdvanced,
+    Score,
+    ScoresComputed,
+    TimeCharged,
+    canonical_json,
+    digest,
+)
 from local_bench.judges.metrics.base import (
     FAULTY,
     NO_MEMORY,

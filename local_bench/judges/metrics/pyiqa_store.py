@@ -34,7 +34,7 @@ import numpy as np
 from local_bench.core import strictjson
 from local_bench.core.errors import WeightsError
 from local_bench.core.files import scratch
-from local_bench.core.identity import canonical_json
+from local_bench.core.types import canonical_json
 from local_bench.judges.metrics.pyiqa_cards import Described, describe
 from local_bench.models.cards import ModelCard
 from local_bench.models.convert import read_converted

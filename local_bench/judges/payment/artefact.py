@@ -18,7 +18,7 @@ from pydantic import Field
 from local_bench.core import __version__
 from local_bench.core.errors import ImageError, UserError, WeightsError
 from local_bench.core.files import write_atomic
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.payment.data import CONCEPTS, CheckedCard, Example, Load, PaymentConfig
 from local_bench.judges.payment.inputs import CAPTIONS, Encoder, TooLong

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.files import configs_dir, is_file, read_text, write_atomic
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.cards import ModelCard, card
 from local_bench.settle.features import Split

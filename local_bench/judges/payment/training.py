@@ -20,7 +20,7 @@ from torch import nn
 
 from local_bench.core.errors import ConfigError, LocalBenchError, UserError, WeightsError
 from local_bench.core.files import is_file, storage_errors, sweep
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.judges.payment.artefact import (
     ADAPTERS,
     HEADS,

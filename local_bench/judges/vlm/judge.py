@@ -20,8 +20,7 @@ from PIL import Image
 
 from local_bench.core.environment import entry_points, load_object, made_by
 from local_bench.core.errors import ConfigError, ServerError
-from local_bench.core.identity import digest
-from local_bench.core.types import Question, Verdict
+from local_bench.core.types import Question, Verdict, digest
 from local_bench.judges.vlm.protocols import (
     PREPARATION,
     VERSIONS,

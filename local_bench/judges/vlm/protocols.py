@@ -22,9 +22,8 @@ from pydantic import ValidationError
 from local_bench.core import strictjson
 from local_bench.core.errors import FAILED, failure
 from local_bench.core.hardrules import HardRules, published_rules
-from local_bench.core.identity import canonical_json
 from local_bench.core.images import count_card, fit_pixels, png_bytes, stitched
-from local_bench.core.types import Collage, Question, Verdict
+from local_bench.core.types import Collage, Question, Verdict, canonical_json
 from local_bench.judges.vlm.rubrics import (
     DEFAULT_SET,
     Criterion,

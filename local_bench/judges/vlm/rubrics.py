@@ -20,8 +20,7 @@ from pydantic import Field, model_validator
 from local_bench.core.environment import entry_points
 from local_bench.core.errors import ConfigError, WeightsError, kind
 from local_bench.core.files import user_config_dirs
-from local_bench.core.identity import canonical_json, digest
-from local_bench.core.types import Question
+from local_bench.core.types import Question, canonical_json, digest
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.cards import ModelCard
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import local_bench
 from local_bench.core.errors import UserError
 from local_bench.core.files import configs_dir, read_text, storage_errors, user_config_dirs, write_atomic
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 
 MARK = ".local-bench-site"
 """The files of a folder with this one are replaced by the next site."""

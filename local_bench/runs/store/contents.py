@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from local_bench.core.identity import digest, json_lines
+from local_bench.core.types import digest, json_lines
 from local_bench.runs.store.store import Store
 
 FILES = ("run.yaml", "provenance.json")

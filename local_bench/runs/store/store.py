@@ -18,8 +18,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError
 from local_bench.core.errors import kind as kind_of
 from local_bench.core.files import put_in_place, storage_errors
-from local_bench.core.identity import canonical_json
-from local_bench.core.types import UNSUPPORTED, Decision, Score, Task
+from local_bench.core.types import UNSUPPORTED, Decision, Score, Task, canonical_json
 from local_bench.runs.store.database import BACKUP, SCHEMA, Database, free_name
 from local_bench.runs.store.rows import (
     FORMS,

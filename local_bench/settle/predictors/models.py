@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
 from local_bench.core.errors import UserError
-from local_bench.core.identity import canonical_json
+from local_bench.core.types import canonical_json
 from local_bench.settle.features import NOT_THERE, Features, Micros
 from local_bench.settle.intervals import Floats, amounts, share_interval
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.judges.payment.data import Example, Lora, PaymentConfig, Prompt, Split, Stage, TrainingSet
 
 SIDE = 32

@@ -11,7 +11,7 @@ from local_bench.analysis.official import export, official
 from local_bench.annotation.database import FILE, AnnotationDatabase
 from local_bench.cli.labels import LabelOptions
 from local_bench.cli.main import main
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.runs.rundir import RunDir
 from tests.annotation.conftest import answer_all
 

@@ -9,7 +9,7 @@ import pytest
 
 from local_bench.cli.main import main
 from local_bench.core.environment import load_object
-from local_bench.core.identity import digest
+from local_bench.core.types import digest
 from local_bench.report.papers.contents import entries, entry, papers
 from local_bench.runs.rundir import RunDir
 
