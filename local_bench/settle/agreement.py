@@ -127,8 +127,9 @@ def krippendorff_alpha(units: Sequence[Sequence[float | None]], level: Level = "
         return Agreement(None, len(paired), n_excluded, ALL_ALIKE)
     ratings = np.asarray(paired, dtype=np.float64)  # (units, raters), NaN for None
     counts = (ratings[:, :, None] == values).sum(axis=1)  # (units, values)
-    weighted = counts / (counts.sum(axis=1, keepdims=True) - 1)
-    coincidences = counts.T @ weighted - np.diag(weighted.sum(axis=0))  # (values, values)
+    n = counts.sum(axis=1)
+    alike = ((counts[n == k], k) for k in np.unique(n))  # sums of integers are the same on every processor
+    coincidences = sum(((c.T @ c - np.diag(c.sum(axis=0))) / (k - 1) for c, k in alike), np.zeros([len(values)] * 2))
     totals = coincidences.sum(axis=1)
     scale = {"nominal": values, "ordinal": np.cumsum(totals) - totals / 2, "interval": values}[level]
     distances = (scale[:, None] - scale) ** 2

@@ -96,6 +96,11 @@ def exact_sum(values: Iterable[float]) -> float:
     return fsum(values.tolist() if isinstance(values, np.ndarray) else values)
 
 
+def exact_dot(a: Floats, b: Floats) -> float:
+    """The sum of the products, which `a @ b` rounds in another way on another processor."""
+    return exact_sum(a * b)
+
+
 def _closed(
     successes: ArrayLike, n: ArrayLike, level: float, most: Callable[[Floats], float], df: float | None = None
 ) -> tuple[float, float] | None:

@@ -18,13 +18,14 @@ variance has a lower limit, so that it does not end by chance with few annotatio
 """
 
 from dataclasses import dataclass, replace
+from math import fsum
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtri
 
-from local_bench.settle.intervals import LEVEL, Floats, by_content, kish, ratio_and_error, student, wilson
+from local_bench.settle.intervals import LEVEL, Floats, by_content, exact_dot, kish, ratio_and_error, student, wilson
 
 Over = Literal["these orders", "orders like these"]
 """Estimand: the annotations of all images of this run, or of the population of such tasks."""
@@ -113,7 +114,7 @@ class _Table:
     def label_share(self) -> Floats:
         """Weight / inclusion probability of each annotation, normalised; 0 without one."""
         w = np.divide(self.share, self.chances, out=np.zeros(len(self.share)), where=self.answered)
-        return np.asarray(w / (w.sum() or 1.0), dtype=np.float64)
+        return np.asarray(w / (fsum(w.tolist()) or 1.0), dtype=np.float64)
 
     def bounds(self) -> tuple[float, float]:
         accepted = self.share * self.answered * self.labels
@@ -171,8 +172,8 @@ def prediction_powered(
     labels_part, judge_part = _errors(table)
     tuned = power is None
     if power is None:
-        spread = float(judge_part @ judge_part)
-        power = min(1.0, max(0.0, -float(labels_part @ judge_part) / spread)) if spread > 0 else 0.0
+        spread = exact_dot(judge_part, judge_part)
+        power = min(1.0, max(0.0, -exact_dot(labels_part, judge_part) / spread)) if spread > 0 else 0.0
     if not table.label_share.any():
         power = 1.0  # the annotated images have no weight: the judge alone
     n_free = int((answered & (table.chances < 1)).sum())
@@ -182,7 +183,7 @@ def prediction_powered(
     unanswered = sampled & ~answered
     filled = replace(table, chances=chances, answered=answered | unanswered)
     tables = (table, *(replace(filled, labels=np.where(unanswered, label, table.labels)) for label in (0.0, 1.0)))
-    estimates = (float(power * (each.share @ each.judge)) + _correction(each, power) for each in tables)
+    estimates = (power * exact_dot(each.share, each.judge) + _correction(each, power) for each in tables)
     estimate, at_least, at_most = (min(most, max(least, unclipped)) for unclipped in estimates)
     undefined = TOO_FEW if sampling is None else None
     low, high = None, None
@@ -200,7 +201,7 @@ def prediction_powered(
         level=level,
         over=over,
         power=power,
-        judge_alone=float(table.share @ table.judge),
+        judge_alone=exact_dot(table.share, table.judge),
         weight=float(value.sum()),
         n=len(predictions),
         n_labelled=int(answered.sum()),
@@ -226,7 +227,7 @@ def _inclusion_and_response(chances: Floats, sampled: NDArray[np.bool_], answere
 
 def _correction(table: _Table, power: float) -> float:
     """Weighted mean over the annotations of (label - power x judge)."""
-    return float(table.label_share @ (table.labels - power * table.judge))
+    return exact_dot(table.label_share, table.labels - power * table.judge)
 
 
 def _errors(table: _Table) -> tuple[Floats, Floats]:
@@ -234,7 +235,7 @@ def _errors(table: _Table) -> tuple[Floats, Floats]:
     part of the judge at power 1; 0 for images sampled with certainty."""
     w = table.label_share
     scale = np.sqrt(np.maximum(0.0, 1 - table.chances)) * w
-    return scale * (table.labels - w @ table.labels), -scale * (table.judge - w @ table.judge)
+    return scale * (table.labels - exact_dot(w, table.labels)), -scale * (table.judge - exact_dot(w, table.judge))
 
 
 def _sampling(table: _Table, errors: Floats, most: int) -> tuple[float, float] | None:
@@ -245,8 +246,8 @@ def _sampling(table: _Table, errors: Floats, most: int) -> tuple[float, float] |
     n, parts = np.count_nonzero(table.answered & (table.chances < 1)), (1 - table.chances) * table.label_share**2
     if most < 1 or not parts.any():
         return None
-    shown, assumed = n / (n - 1) * float(errors @ errors), float(parts @ judged_variance(table.judge))
-    effective = float(parts.sum() ** 2 / (parts @ parts))
+    shown, assumed = n / (n - 1) * exact_dot(errors, errors), exact_dot(parts, judged_variance(table.judge))
+    effective = kish(parts)
     variance = max(shown, assumed, with_added(shown, effective, float(parts.sum())))
     return variance, min(float(most), effective)
 
@@ -328,9 +329,10 @@ def plan_labels(
         if free < 1:
             return float("inf")
         p, part = chances[drawn], (1 - chances[drawn]) * (value[drawn] / chances[drawn]) ** 2
-        parts, effective = float(p @ part), float((p @ part) ** 2 / (p @ part**2))
+        parts = exact_dot(p, part)
+        effective = parts**2 / exact_dot(p, part**2)
         unlucky = chdtri(free, 1 - ASSURANCE) / free if not open_.all() else 1.0
-        error = float((p * part) @ variance[drawn]) * unlucky
+        error = exact_dot(p * part, variance[drawn]) * unlucky
         error = max(error, with_added(error, effective, parts))
         return float(min(1.0, 2 * student(min(free, effective)) * np.sqrt(error) / value.sum()))
 
