@@ -38,7 +38,7 @@ from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.judge import JudgeSpec, Transport, answers
 from local_bench.judges.vlm.protocols import Composer
 from local_bench.judges.vlm.rubrics import rubrics_of
-from local_bench.judges.vlm.vllm_process import Child, Engine, arguments, environment
+from local_bench.judges.vlm.vllm_process import Engine, arguments, environment
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from local_bench.runs.judge_factory import JudgeDevice
@@ -184,9 +184,9 @@ def compare(spec: JudgeSpec, engine: Engine, images: Images, repeats: int) -> di
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         begun = time.perf_counter()
-        embedded = stack.enter_context(Embedded(engine, Child(logs / "embedded.log"), composer, 600, 600))
+        embedded = stack.enter_context(Embedded(logs / "embedded.log", engine, composer, 600, 600))
         start_s = time.perf_counter() - begun
-        server = ManagedServer(engine, Child(logs / "served.log"), 600)
+        server = ManagedServer(logs / "served.log", engine, 600)
         served = stack.enter_context(Client(server, composer, None, 600))
         bare = stack.enter_context(ceiling(engine))
 

@@ -20,7 +20,6 @@ from local_bench.judges.vlm.replicas import Replicas
 from local_bench.judges.vlm.rubrics import check_labels, check_words
 from local_bench.judges.vlm.vllm_process import (
     Attention,
-    Child,
     Engine,
     Wanted,
     is_recurrent,
@@ -270,12 +269,14 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
         members: list[Transport] = []
         for i, group in enumerate(groups):
             engine = _engine(described, weights, spec, group, order.questions, share, attention)
-            child = Child(log.with_name(f"{log.stem}-{i}{log.suffix}") if i else log, config.max_restarts)
-            start_s = config.start_timeout_s or start_timeout_s(weights)
+            of_group = log.with_name(f"{log.stem}-{i}{log.suffix}") if i else log
+            start_s, restarts = config.start_timeout_s or start_timeout_s(weights), config.max_restarts
             if transport_of(config) == "embedded":
-                members.append(Embedded(engine, child, composer, start_s, config.request_timeout_s))
+                parts = engine, composer, start_s, config.request_timeout_s
+                members.append(Embedded(of_group, *parts, max_restarts=restarts))
             else:
-                managed = ManagedServer(engine, child, start_s, None if i else config.port)
+                port = None if i else config.port
+                managed = ManagedServer(of_group, engine, start_s, port, max_restarts=restarts)
                 members.append(Client(managed, composer, config.in_flight, config.request_timeout_s))
         with members[0] if len(members) == 1 else Replicas(members, order.progress.note) as transport:
             yield transport

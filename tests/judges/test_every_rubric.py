@@ -15,7 +15,7 @@ from local_bench.judges.vlm.judge import JudgeSpec, answers
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.protocols import Composer, deliverables, lines
 from local_bench.judges.vlm.rubrics import RubricSet, rubric, rubric_names, single_tokens
-from local_bench.judges.vlm.vllm_process import Child, Engine
+from local_bench.judges.vlm.vllm_process import Engine
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.suites.registry import suite
@@ -77,8 +77,8 @@ def judge(request, cache, judge_server, tmp_path_factory):
         yield Client(judge_server, composer(described.patch), None, 300), described, weights
         return
     engine = Engine(weights, "float32", 24576, 8, {"max_pixels": 8 * described.judge_max_pixels})
-    child = Child(tmp_path_factory.mktemp("embedded") / "engine.log")
-    with Embedded(engine, child, composer(described.patch), 600, 300) as embedded:
+    log = tmp_path_factory.mktemp("embedded") / "engine.log"
+    with Embedded(log, engine, composer(described.patch), 600, 300) as embedded:
         yield embedded, described, weights
 
 

@@ -17,7 +17,7 @@ from local_bench.judges.vlm.judge import JudgeSpec, answers
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.protocols import Composer
 from local_bench.judges.vlm.rubrics import RubricSet
-from local_bench.judges.vlm.vllm_process import Child, Engine
+from local_bench.judges.vlm.vllm_process import Engine
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.suites.printshop.phrases import KINDS
@@ -109,7 +109,7 @@ def both(tmp_path_factory):
     images, questions, met = drawn_questions()
     composer = Composer(images.__getitem__, described.patch)
     engine = Engine(weights, "float32", described.context, 2)
-    child = Child(tmp_path_factory.mktemp("mini") / "engine.log")
-    with Embedded(engine, child, composer, 600, 300) as embedded:
+    log = tmp_path_factory.mktemp("mini") / "engine.log"
+    with Embedded(log, engine, composer, 600, 300) as embedded:
         with Local(weights, composer.prepared, "cpu", "float32", 1) as local:
             yield questions, met, embedded, local

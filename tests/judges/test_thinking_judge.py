@@ -18,7 +18,6 @@ from local_bench.judges.vlm.client import Client, ExternalServer, ManagedServer
 from local_bench.judges.vlm.judge import answers
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.protocols import Composer
-from local_bench.judges.vlm.vllm_process import Child
 from local_bench.models.cards import Thinking, card
 from local_bench.models.weights import resolve
 from local_bench.report.judging import judges
@@ -217,7 +216,7 @@ def test_the_template_s_variables_reach_the_model_through_every_transport(folder
     engine = _engine(
         card("tiny-qwen35", "judge"), folder / "weights", spec, [CPU], [QUESTION], 1.0, attention_of(config, CPU)
     )
-    with ManagedServer(engine, Child(folder / "served.log"), 600) as server:
+    with ManagedServer(folder / "served.log", engine, 600) as server:
 
         def tokens(_):
             key = {"Authorization": f"Bearer {server.api_key.get_secret_value()}"}

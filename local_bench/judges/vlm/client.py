@@ -114,11 +114,10 @@ def _authorization(key: SecretStr | None) -> dict[str, str]:
 
 
 @dataclass
-class ManagedServer:
-    """A managed vLLM server on the loopback interface with a random API key, as a context manager."""
+class ManagedServer(Child):
+    """A managed vLLM server on the loopback interface with a random API key."""
 
     engine: Engine
-    child: Child
     start_timeout_s: float
     port: int | None = None
     model: str = SERVED_NAME
@@ -127,24 +126,7 @@ class ManagedServer:
     base_url: str = field(default="", init=False)
     api_key: SecretStr | None = field(default=None, init=False)
 
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.child.stop()
-            raise
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.child.stop()
-
-    def alive(self) -> bool:
-        return self.child.alive()
-
-    def restart(self) -> None:
-        self.child.restart(self._start)
-
-    def _start(self) -> None:
+    def launch(self) -> None:
         require_vllm()
         port = claim_port(self.port)
         key = secrets.token_urlsafe(24)
@@ -152,7 +134,7 @@ class ManagedServer:
         self.base_url = f"http://127.0.0.1:{port}/v1"
         ours = ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
         command = [sys.executable, "-m", "local_bench.judges.vlm.api_server", *ours, "--disable-uvicorn-access-log"]
-        self.child.start([*command, *arguments(self.engine)], environment(self.engine) | {"VLLM_API_KEY": key})
+        self.start([*command, *arguments(self.engine)], environment(self.engine) | {"VLLM_API_KEY": key})
 
         def healthy() -> bool:
             with suppress(httpx2.TransportError):
@@ -161,7 +143,7 @@ class ManagedServer:
             time.sleep(0.25)
             return False
 
-        self.child.wait_until(healthy, self.start_timeout_s)
+        self.wait_until(healthy, self.start_timeout_s)
 
 
 def _served(entry: dict[str, Any]) -> Served:

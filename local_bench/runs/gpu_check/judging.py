@@ -96,15 +96,14 @@ def _open_judge(
         return
     from local_bench.judges.vlm.client import Client, ManagedServer
     from local_bench.judges.vlm.embedded import Embedded
-    from local_bench.judges.vlm.vllm_process import Child
 
     engine = _engine(session, weights, spec)
-    child = Child(session.scratch / f"judge-{transport}.log")
+    log = session.scratch / f"judge-{transport}.log"
     timeout_s = session.left_s
     judge: Transport = (
-        Embedded(engine, child, composer, timeout_s, timeout_s)
+        Embedded(log, engine, composer, timeout_s, timeout_s)
         if transport == "embedded"
-        else Client(ManagedServer(engine, child, timeout_s), composer, None, timeout_s)
+        else Client(ManagedServer(log, engine, timeout_s), composer, None, timeout_s)
     )
     with judge:
         yield judge
