@@ -1,5 +1,6 @@
 """Opens a judge of a config on the given devices: selects its transport and sets its engine's arguments."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -96,10 +97,10 @@ def memory_gb(cuda_index: int) -> tuple[float, float]:
 
 @contextmanager
 def reserve_memory(
-    name: str, vram_gb: float, judge_devices: Sequence[JudgeDevice], progress: Progress
+    name: str, vram_gb: float, judge_devices: Sequence[JudgeDevice], progress: Progress, most_gb: float = math.inf
 ) -> Iterator[float]:
-    """Release this process's cached GPU memory, yield the fraction of memory that vLLM may use, and check at the end
-    that the judge's memory was released.
+    """Release this process's cached GPU memory, yield the fraction of memory that vLLM may use (of at most `most_gb`),
+    and check at the end that the judge's memory was released.
 
     ServerError if `vram_gb` is not free on each of `judge_devices`.
     """
@@ -117,7 +118,7 @@ def reserve_memory(
                 f"{name} needs about {vram_gb:.0f} GB, but GPU {gpu} has {free:.1f} of {total:.0f} GB free: end other "
                 "processes on it, or choose a smaller judge"
             )
-    share = min((free - _CHILD_CONTEXT_GB) / total for free, total in before.values())
+    share = min(min(free - _CHILD_CONTEXT_GB, most_gb) / total for free, total in before.values())
     try:
         yield min(share, 0.92)
     finally:
@@ -228,6 +229,8 @@ class JudgeOrder:
     """Returns an image by its digest."""
     log: Path
     progress: Progress
+    most_gb: float = math.inf
+    """Memory of each GPU that vLLM may use at most, in decimal GB."""
 
 
 @contextmanager
@@ -265,7 +268,8 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
     groups = _groups(judge_devices, described)
     attention = attention_of(config, judge_devices[0])
     assert attention is not None
-    with reserve_memory(described.name, described.vram_gb / len(groups[0]), judge_devices, order.progress) as share:
+    vram_gb = described.vram_gb / len(groups[0])
+    with reserve_memory(described.name, vram_gb, judge_devices, order.progress, order.most_gb) as share:
         members: list[Transport] = []
         for i, group in enumerate(groups):
             engine = _engine(described, weights, spec, group, order.questions, share, attention)
